@@ -1,0 +1,181 @@
+"""GPUs: which there are, where arrays lie, and what every launch of a kernel shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import config, cuda
+from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
+
+from charcnn.ops.arrays import check
+from charcnn.ops.shapes import Shape, expect
+
+SIMULATED: bool = bool(config.ENABLE_CUDASIM)
+"""Whether kernels run in Numba's simulator, a mode of the whole process (NUMBA_ENABLE_CUDASIM=1)."""
+
+OLDEST = (7, 5)
+"""The lowest compute capability that CUDA 13 compiles for."""
+
+_NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto")
+
+
+class DeviceError(RuntimeError):
+    """The machine cannot do what was asked: a message of one line that says what to do."""
+
+
+def jit(**options: Any) -> Callable[[Callable[..., None]], Any]:
+    """`numba.cuda.jit`, compiled code kept on disk, less the options that the simulator does not know."""
+    if SIMULATED:
+        options = {key: value for key, value in options.items() if key not in _NOT_IN_SIMULATOR}
+    return cuda.jit(cache=True, **options)
+
+
+@cache
+def gpu_count() -> int:
+    """GPUs that this process can use: at least one.
+
+    Raises:
+        DeviceError: no driver, no GPU, no compiler, or a GPU that is too old.
+    """
+    if SIMULATED:
+        return 1
+    from numba.cuda.cudadrv import nvvm
+    from numba.cuda.cudadrv.error import CudaSupportError, NvvmSupportError
+
+    way_out = "use a CPU variant or level, or set NUMBA_ENABLE_CUDASIM=1 to run kernels in the slow simulator"
+    try:
+        count = len(cuda.gpus)
+    except CudaSupportError as error:
+        reason = " ".join(str(error).split())
+        raise DeviceError(f"no usable NVIDIA driver ({reason}); {way_out}") from error
+    if count == 0:
+        raise DeviceError(f"the NVIDIA driver shows no GPU (see CUDA_VISIBLE_DEVICES); {way_out}")
+    for gpu in cuda.gpus:
+        capability = tuple(gpu.compute_capability)
+        if capability < OLDEST:
+            raise DeviceError(
+                f"GPU {gpu.id} has compute capability {capability[0]}.{capability[1]}, "
+                f"need {OLDEST[0]}.{OLDEST[1]} or later; {way_out}"
+            )
+    try:
+        nvvm.NVVM()
+    except (NvvmSupportError, OSError, ImportError) as error:
+        raise DeviceError("the CUDA compiler NVVM is not installed: pip install 'charcnn[cuda]'") from error
+    return count
+
+
+def explain(error: BaseException) -> str | None:
+    """One line for an error that a machine's user can act on, or None for any other (a bug)."""
+    if isinstance(error, DeviceError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "out of host memory: lower --batch or --inputs"
+    text = " ".join(str(error).split())
+    if "OUT_OF_MEMORY" in text:
+        return f"out of GPU memory: lower --batch ({text})"
+    if type(error).__module__.startswith("numba.cuda.cudadrv"):
+        return f"{type(error).__name__}: {text}"
+    return None
+
+
+def on_device(array: Any) -> bool:
+    """Whether the array lies on a GPU: Numba's own, or another library's with __cuda_array_interface__."""
+    return is_cuda_ndarray(array) or hasattr(array, "__cuda_array_interface__")
+
+
+def to_device(array: np.ndarray, stream: Any = 0) -> Any:
+    """Copy a NumPy array to the current GPU."""
+    return cuda.to_device(array, stream=stream)
+
+
+def empty(shape: Shape, dtype: Any, stream: Any = 0) -> Any:
+    """An uninitialised array on the current GPU."""
+    return cuda.device_array(shape, dtype, stream=stream)
+
+
+def as_stream(stream: Any) -> Any:
+    """Numba's view of a stream: its own, None, an address, or CuPy's, PyTorch's or cuda.core's stream object."""
+    if stream is None:
+        return 0
+    for attribute in ("cuda_stream", "ptr"):  # PyTorch, CuPy
+        if hasattr(stream, attribute):
+            stream = getattr(stream, attribute)
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        stream = (protocol() if callable(protocol) else protocol)[1]
+    if isinstance(stream, int) and stream != 0:
+        return cuda.external_stream(stream)
+    return stream
+
+
+def as_device_array(array: Any, stream: Any) -> Any:
+    """Numba's view of a device array, no copy; work on `stream` then waits, on the GPU, for its producer."""
+    if is_cuda_ndarray(array):
+        return array
+    producer = array.__cuda_array_interface__.get("stream")
+    view = cuda.as_cuda_array(array, sync=False)
+    if producer is not None and producer != getattr(getattr(stream, "handle", None), "value", stream):
+        done = cuda.event(timing=False)
+        done.record(cuda.external_stream(producer))
+        done.wait(stream)
+    return view
+
+
+class Call:
+    """One call of a CUDA launcher: inputs checked and brought to the GPU, `out` made, the result taken back.
+
+    NumPy in, NumPy out; device in, device out, and then nothing waits for the GPU. `ids` must be uint8, every
+    other input float32. Inputs and `out` lie all on the host or all on the device.
+    """
+
+    def __init__(self, out: Any, stream: Any, shape: Shape, dtype: Any = np.float32, **inputs: Any) -> None:
+        gpu_count()
+        self.stream = as_stream(stream)
+        self._given = out
+        first, *_ = inputs
+        self._device = on_device(inputs[first])
+        for name, array in (*inputs.items(), ("out", out)):
+            if array is None:
+                continue
+            if on_device(array) != self._device:
+                sides = ("on the device", "on the host")
+                raise ValueError(
+                    f"{name} is {sides[self._device]} and {first} is {sides[not self._device]}: "
+                    "need all arrays on one side"
+                )
+            if not self._device and not isinstance(array, np.ndarray):
+                raise ValueError(f"{name} is a {type(array).__name__}: need a NumPy array or a device array")
+        if self._device:
+            inputs = {name: as_device_array(array, self.stream) for name, array in inputs.items()}
+            out = None if out is None else as_device_array(out, self.stream)
+        for name, array in inputs.items():
+            check(name, array, np.uint8 if name == "ids" else np.float32)
+        if out is not None:
+            check("out", out, dtype)
+            expect("out", out, shape)
+        if self._device:
+            self.inputs = tuple(inputs.values())
+        else:
+            self.inputs = tuple(to_device(array, self.stream) for array in inputs.values())
+        self.out = out if self._device and out is not None else empty(shape, dtype, self.stream)
+
+    def launch(self, kernel: Any, blocks: int | tuple[int, ...], threads: int | tuple[int, ...], *args: Any) -> None:
+        """Start the kernel on this call's stream; an empty grid starts nothing."""
+        if np.prod(blocks) > 0:
+            kernel[blocks, threads, self.stream](*args)
+
+    def launch_each(self, kernel: Any, *args: Any, threads: int = 128) -> None:
+        """Start one thread for each element of the output."""
+        self.launch(kernel, -(-self.out.size // threads), threads, *args)
+
+    def result(self) -> Any:
+        """What the launcher returns: `out` where it was given, else a new array where the inputs lie."""
+        if self._device:
+            return self.out if self._given is None else self._given
+        result = self.out.copy_to_host(self._given, stream=self.stream)
+        if self.stream:
+            self.stream.synchronize()
+        return result

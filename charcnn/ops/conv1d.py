@@ -1,0 +1,125 @@
+"""conv1d: cross-correlation over positions, in the order in which the history improved it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, njit
+
+from charcnn import device
+from charcnn.ops import arrays, shapes
+
+
+@njit(cache=True, nogil=True)
+def _conv1d_loops_kernel(x, weight, bias, y, stride, padding, dilation):
+    for n in range(y.shape[0]):
+        for c_out in range(y.shape[1]):
+            for t in range(y.shape[2]):
+                total = bias[c_out]
+                for c_in in range(x.shape[1]):
+                    taps = float32(0)  # summed apart: the rounding error grows with C_in + K, not C_in * K
+                    for k in range(weight.shape[2]):
+                        position = t * stride + k * dilation - padding
+                        if 0 <= position < x.shape[2]:
+                            taps += x[n, c_in, position] * weight[c_out, c_in, k]
+                    total += taps
+                y[n, c_out, t] = total
+
+
+def conv1d_loops(
+    x: Any, weight: Any, bias: Any, *, stride: int = 1, padding: int = 0, dilation: int = 1, out: Any = None
+) -> Any:
+    """`reference.conv1d` as compiled plain loops on one CPU core.
+
+    Args:
+        x: float32 (N, C_in, L), C-contiguous, NumPy; weight (C_out, C_in, K) and bias (C_out,) likewise.
+        out: where to write, (N, C_out, L_out); made where None.
+
+    Returns:
+        float32 (N, C_out, L_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+    shape = shapes.conv1d(x, weight, bias, stride, padding, dilation)
+    out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
+    _conv1d_loops_kernel(x, weight, bias, out, stride, padding, dilation)
+    return out
+
+
+def _conv1d_naive_kernel(relu):
+    @device.jit()
+    def kernel(x, weight, bias, y, stride, padding, dilation):
+        i = cuda.grid(1)  # one thread an output; neighbours take neighbouring positions, so x is read coalesced
+        if i < y.size:
+            t = i % y.shape[2]
+            c_out = i // y.shape[2] % y.shape[1]
+            n = i // (y.shape[2] * y.shape[1])
+            total = bias[c_out]
+            for c_in in range(x.shape[1]):
+                taps = float32(0)
+                for k in range(weight.shape[2]):
+                    position = t * stride + k * dilation - padding
+                    if 0 <= position < x.shape[2]:
+                        taps += x[n, c_in, position] * weight[c_out, c_in, k]
+                total += taps
+            if relu and total < float32(0):
+                total = float32(0)
+            y[n, c_out, t] = total
+
+    return kernel
+
+
+_conv1d_naive = _conv1d_naive_kernel(relu=False)
+_conv1d_relu_naive = _conv1d_naive_kernel(relu=True)
+
+
+def conv1d_naive(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """`reference.conv1d` on a GPU, one thread an output.
+
+    Args:
+        x: float32 (N, C_in, L), C-contiguous; weight (C_out, C_in, K) and bias (C_out,) likewise. All NumPy arrays,
+            or all device arrays (Numba's, or any with __cuda_array_interface__).
+        out: where to write, (N, C_out, L_out), on the same side; made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, L_out) where the inputs lie; device results are not waited for.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+    return _launch_naive(_conv1d_naive, x, weight, bias, stride, padding, dilation, out, stream)
+
+
+def conv1d_relu_naive(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """`conv1d_naive` with ReLU in the same kernel: one write of y less, and one read. Arguments as there."""
+    return _launch_naive(_conv1d_relu_naive, x, weight, bias, stride, padding, dilation, out, stream)
+
+
+def _launch_naive(kernel, x, weight, bias, stride, padding, dilation, out, stream):
+    shape = shapes.conv1d(x, weight, bias, stride, padding, dilation)
+    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    call.launch_each(kernel, *call.inputs, call.out, stride, padding, dilation)
+    return call.result()

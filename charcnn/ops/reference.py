@@ -1,0 +1,98 @@
+"""The operators written plainly in NumPy: what every other variant is checked against.
+
+Any float dtype; the result has the dtype of the inputs. Run them in float64 for an oracle.
+Shapes that do not fit raise ValueError (see `shapes`). A fused operator's reference is the composition of
+the plain ones.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from charcnn.ops import shapes
+
+Array = np.ndarray
+
+
+def one_hot(ids: Array, depth: int = 70, *, dtype: type = np.float32) -> Array:
+    """Token ids (N, L) -> (N, depth, L): column t is 1 in row ids[n, t]; an id >= depth is blank, all zero."""
+    shapes.one_hot(ids, depth)
+    return (ids[:, None, :] == np.arange(depth)[None, :, None]).astype(dtype)
+
+
+def conv1d(x: Array, weight: Array, bias: Array, *, stride: int = 1, padding: int = 0, dilation: int = 1) -> Array:
+    """Cross-correlation, as deep-learning frameworks define it.
+
+    x (N, C_in, L), weight (C_out, C_in, K), bias (C_out,) -> (N, C_out, L_out), where
+    L_out = (L + 2 padding - dilation (K - 1) - 1) // stride + 1 and the padding is zeros.
+    """
+    n, c_out, length = shapes.conv1d(x, weight, bias, stride, padding, dilation)
+    x = np.pad(x, ((0, 0), (0, 0), (padding, padding)))
+    y = np.broadcast_to(bias[:, None], (n, c_out, length)).astype(np.result_type(x, weight))
+    for k in range(weight.shape[2]):
+        start = k * dilation
+        y += weight[:, :, k] @ x[:, :, start : start + (length - 1) * stride + 1 : stride]
+    return y
+
+
+def layernorm(x: Array, gamma: Array, beta: Array, *, eps: float = 1e-5) -> Array:
+    """Each input of x (N, ...) minus its mean, over the root of its biased variance + eps, times gamma, plus beta.
+
+    gamma and beta have the shape of one input. Source: Ba, Kiros, Hinton 2016, arXiv:1607.06450.
+    """
+    shapes.layernorm(x, gamma, beta, eps)
+    axes = tuple(range(1, x.ndim))
+    mean = x.mean(axis=axes, keepdims=True)
+    variance = np.square(x - mean).mean(axis=axes, keepdims=True)
+    return (x - mean) / np.sqrt(variance + x.dtype.type(eps)) * gamma + beta
+
+
+def relu(x: Array) -> Array:
+    """max(x, 0); NaN stays NaN."""
+    return np.maximum(x, x.dtype.type(0))
+
+
+def maxpool1d(x: Array, kernel_size: int, *, stride: int | None = None, padding: int = 0) -> Array:
+    """The maximum of each window of kernel_size positions; stride defaults to kernel_size; padding is -inf.
+
+    x (N, C, L) -> (N, C, L_out), L_out = (L + 2 padding - kernel_size) // stride + 1; NaN wins.
+    """
+    shapes.maxpool1d(x, kernel_size, stride, padding)
+    stride = kernel_size if stride is None else stride
+    x = np.pad(x, ((0, 0), (0, 0), (padding, padding)), constant_values=-np.inf)
+    return sliding_window_view(x, kernel_size, axis=2)[:, :, ::stride].max(axis=-1)
+
+
+def collapse(x: Array) -> Array:
+    """(N, C, L) -> (N, C*L), channel-major."""
+    return x.reshape(shapes.collapse(x))
+
+
+def linear(x: Array, weight: Array, bias: Array) -> Array:
+    """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, C_out)."""
+    shapes.linear(x, weight, bias)
+    return x @ weight.T + bias
+
+
+def softmax(x: Array) -> Array:
+    """Logits (N, C) -> probabilities (N, C), each row summing to 1; the row's maximum is subtracted first."""
+    shapes.softmax(x)
+    exponentials = np.exp(x - x.max(axis=1, keepdims=True))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def argmax(x: Array) -> Array:
+    """Logits (N, C) -> the index of each row's maximum, (N,) int64; of equals the first, and NaN wins."""
+    shapes.argmax(x)
+    return np.argmax(x, axis=1)
+
+
+def conv1d_relu(x: Array, weight: Array, bias: Array, *, stride: int = 1, padding: int = 0, dilation: int = 1) -> Array:
+    """relu(conv1d(...))"""
+    return relu(conv1d(x, weight, bias, stride=stride, padding=padding, dilation=dilation))
+
+
+def linear_relu(x: Array, weight: Array, bias: Array) -> Array:
+    """relu(linear(...))"""
+    return relu(linear(x, weight, bias))

@@ -1,0 +1,122 @@
+"""What shapes an operator takes and gives: the one place where they are checked.
+
+Every function takes anything with a `.shape`, returns the output's shape, and raises ValueError naming the
+argument, what it got and what it needs. References and launchers of every technique call the same function.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Shape = tuple[int, ...]
+
+
+def conv1d(x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, dilation: int = 1) -> Shape:
+    """x (N, C_in, L), weight (C_out, C_in, K), bias (C_out,) -> (N, C_out, L_out)."""
+    n, c_in, length = ranked("x", x, "N, C_in, L")
+    c_out, w_in, kernel_size = ranked("weight", weight, "C_out, C_in, K")
+    if w_in != c_in:
+        raise ValueError(f"weight has shape {_shape(weight)}: need C_in={c_in}, as in x of shape {_shape(x)}")
+    expect("bias", bias, (c_out,))
+    at_least("stride", stride, 1)
+    at_least("padding", padding, 0)
+    at_least("dilation", dilation, 1)
+    out = (length + 2 * padding - dilation * (kernel_size - 1) - 1) // stride + 1
+    if kernel_size < 1 or out < 1:
+        raise ValueError(
+            f"x has {length} positions: need at least {dilation * (kernel_size - 1) + 1 - 2 * padding} for "
+            f"K={kernel_size}, padding={padding}, dilation={dilation}"
+        )
+    return n, c_out, out
+
+
+def layernorm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Shape:
+    """x (N, ...), gamma and beta (...) -> (N, ...): each input is normalised over all its other axes."""
+    shape = _shape(x)
+    if len(shape) < 2 or 0 in shape[1:]:
+        raise ValueError(f"x has shape {shape}: need (N, ...) with at least one value an input")
+    expect("gamma", gamma, shape[1:])
+    expect("beta", beta, shape[1:])
+    if not eps > 0:
+        raise ValueError(f"eps={eps!r}: need a positive number")
+    return shape
+
+
+def relu(x: Any) -> Shape:
+    """Any shape."""
+    return _shape(x)
+
+
+def maxpool1d(x: Any, kernel_size: int, stride: int | None = None, padding: int = 0) -> Shape:
+    """x (N, C, L) -> (N, C, L_out)."""
+    n, channels, length = ranked("x", x, "N, C, L")
+    at_least("kernel_size", kernel_size, 1)
+    stride = kernel_size if stride is None else stride
+    at_least("stride", stride, 1)
+    at_least("padding", padding, 0)
+    if padding > kernel_size // 2:  # else a window could hold padding only
+        raise ValueError(f"padding={padding}: need at most half of kernel_size={kernel_size}")
+    out = (length + 2 * padding - kernel_size) // stride + 1
+    if out < 1:
+        raise ValueError(f"x has {length} positions: need at least {kernel_size - 2 * padding} for {kernel_size=}")
+    return n, channels, out
+
+
+def linear(x: Any, weight: Any, bias: Any) -> Shape:
+    """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out)."""
+    n, c_in = ranked("x", x, "N, C_in")
+    c_out, w_in = ranked("weight", weight, "C_out, C_in")
+    if w_in != c_in:
+        raise ValueError(f"weight has shape {_shape(weight)}: need C_in={c_in}, as in x of shape {_shape(x)}")
+    expect("bias", bias, (c_out,))
+    return n, c_out
+
+
+def one_hot(ids: Any, depth: int) -> Shape:
+    """ids (N, L) -> (N, depth, L)."""
+    n, length = ranked("ids", ids, "N, L")
+    at_least("depth", depth, 1)
+    return n, depth, length
+
+
+def collapse(x: Any) -> Shape:
+    """x (N, C, L) -> (N, C*L)."""
+    n, channels, length = ranked("x", x, "N, C, L")
+    return n, channels * length
+
+
+def softmax(x: Any) -> Shape:
+    """x (N, C) -> (N, C)."""
+    n, classes = ranked("x", x, "N, C")
+    if classes < 1:
+        raise ValueError(f"x has shape {_shape(x)}: need at least one class")
+    return n, classes
+
+
+def argmax(x: Any) -> Shape:
+    """x (N, C) -> (N,)."""
+    return (softmax(x)[0],)
+
+
+def _shape(array: Any) -> Shape:
+    return tuple(int(extent) for extent in array.shape)
+
+
+def ranked(name: str, array: Any, axes: str) -> Shape:
+    """The shape of an array that must have as many axes as `axes` names."""
+    shape = _shape(array)
+    if len(shape) != axes.count(",") + 1:
+        raise ValueError(f"{name} has shape {shape}: need ({axes})")
+    return shape
+
+
+def expect(name: str, array: Any, shape: Shape) -> None:
+    """Raise unless the array has just this shape."""
+    if _shape(array) != tuple(shape):
+        raise ValueError(f"{name} has shape {_shape(array)}: need {tuple(shape)}")
+
+
+def at_least(name: str, value: int, least: int) -> None:
+    """Raise unless the value is an int of at least `least`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+        raise ValueError(f"{name}={value!r}: need an int of at least {least}")
