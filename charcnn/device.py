@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import config, cuda
 from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
-from charcnn.ops.arrays import check
-from charcnn.ops.shapes import Shape, expect
+if TYPE_CHECKING:
+    from charcnn.ops.shapes import Shape
 
 SIMULATED: bool = bool(config.ENABLE_CUDASIM)
 """Whether kernels run in Numba's simulator, a mode of the whole process (NUMBA_ENABLE_CUDASIM=1)."""
@@ -132,6 +132,9 @@ class Call:
     """
 
     def __init__(self, out: Any, stream: Any, shape: Shape, dtype: Any = np.float32, **inputs: Any) -> None:
+        from charcnn.ops.arrays import check  # not above: the operators import this module
+        from charcnn.ops.shapes import expect
+
         gpu_count()
         self.stream = as_stream(stream)
         self._given = out

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-from numba import cuda, float32, njit
+from numba import cuda, float32, njit, uint64
 
 from charcnn import device
 from charcnn.ops import arrays, shapes
@@ -47,31 +48,45 @@ def conv1d_loops(
     return out
 
 
-def _conv1d_naive_kernel(relu):
+@cache
+def _conv1d_naive_kernel(kernel_size, relu):
+    """Compiled for each kernel size, so that the loop over the taps unrolls."""
+
     @device.jit()
     def kernel(x, weight, bias, y, stride, padding, dilation):
         i = cuda.grid(1)  # one thread an output; neighbours take neighbouring positions, so x is read coalesced
         if i < y.size:
             t = i % y.shape[2]
-            c_out = i // y.shape[2] % y.shape[1]
-            n = i // (y.shape[2] * y.shape[1])
+            row = i // y.shape[2]
+            c_out = uint64(row % y.shape[1])
+            n = uint64(row // y.shape[1])
+            start = t * stride - padding
             total = bias[c_out]
-            for c_in in range(x.shape[1]):
-                taps = float32(0)
-                for k in range(weight.shape[2]):
-                    position = t * stride + k * dilation - padding
-                    if 0 <= position < x.shape[2]:
-                        taps += x[n, c_in, position] * weight[c_out, c_in, k]
-                total += taps
+            # while and uint64: range keeps a second counter, and a signed index is checked for being negative, which
+            # together make about 50 instructions a tap instead of 8
+            c_in = uint64(0)
+            if start >= 0 and start + (kernel_size - 1) * dilation < x.shape[2]:
+                begin, step = uint64(start), uint64(dilation)
+                while c_in < uint64(x.shape[1]):
+                    taps = float32(0)
+                    for k in range(kernel_size):
+                        taps += x[n, c_in, begin + uint64(k) * step] * weight[c_out, c_in, uint64(k)]
+                    total += taps
+                    c_in += uint64(1)
+            else:  # the window meets padding
+                while c_in < uint64(x.shape[1]):
+                    taps = float32(0)
+                    for k in range(kernel_size):
+                        position = start + k * dilation
+                        if 0 <= position < x.shape[2]:
+                            taps += x[n, c_in, position] * weight[c_out, c_in, uint64(k)]
+                    total += taps
+                    c_in += uint64(1)
             if relu and total < float32(0):
                 total = float32(0)
             y[n, c_out, t] = total
 
     return kernel
-
-
-_conv1d_naive = _conv1d_naive_kernel(relu=False)
-_conv1d_relu_naive = _conv1d_naive_kernel(relu=True)
 
 
 def conv1d_naive(
@@ -100,7 +115,7 @@ def conv1d_naive(
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    return _launch_naive(_conv1d_naive, x, weight, bias, stride, padding, dilation, out, stream)
+    return _launch_naive(False, x, weight, bias, stride, padding, dilation, out, stream)
 
 
 def conv1d_relu_naive(
@@ -115,11 +130,12 @@ def conv1d_relu_naive(
     stream: Any = None,
 ) -> Any:
     """`conv1d_naive` with ReLU in the same kernel: one write of y less, and one read. Arguments as there."""
-    return _launch_naive(_conv1d_relu_naive, x, weight, bias, stride, padding, dilation, out, stream)
+    return _launch_naive(True, x, weight, bias, stride, padding, dilation, out, stream)
 
 
-def _launch_naive(kernel, x, weight, bias, stride, padding, dilation, out, stream):
+def _launch_naive(relu, x, weight, bias, stride, padding, dilation, out, stream):
     shape = shapes.conv1d(x, weight, bias, stride, padding, dilation)
     call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    kernel = _conv1d_naive_kernel(weight.shape[2], relu)
     call.launch_each(kernel, *call.inputs, call.out, stride, padding, dilation)
     return call.result()
