@@ -126,7 +126,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         if comm is not None:
             comm.Barrier()
         started = time.perf_counter()
-        logits = offload.static(comm, job.ids if job else None, run, weights.config.length, weights.config.classes)
+        logits = share_out(comm, job.ids if job else None, run, weights.config.length, weights.config.classes)
         seconds.append(time.perf_counter() - started)
     bar.close()
     if job is None:

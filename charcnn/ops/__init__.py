@@ -1,0 +1,1 @@
+"""The operators: plain references, and launchers of every technique."""
