@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import config, cuda
+from numba import config, cuda, types
 from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
 from charcnn.ops.arrays import check
@@ -18,6 +18,9 @@ SIMULATED: bool = bool(config.ENABLE_CUDASIM)
 
 OLDEST = (7, 5)
 """The lowest compute capability that CUDA 13 compiles for."""
+
+int32, uint32 = (int, int) if SIMULATED else (types.int32, types.uint32)
+"""Casts for the indices of a kernel; in the simulator plain ints, as Numba's casts would take most of its time."""
 
 _NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto")
 
