@@ -1,0 +1,35 @@
+"""charcnn: a character-level CNN in numba.cuda, from plain loops to tensor cores, level by level.
+
+    import charcnn
+    ids = charcnn.encode(["a text", "another"])          # uint8 (2, 1014)
+    params = charcnn.params.init(charcnn.SMALL, seed=0)
+    y = charcnn.ops.conv1d_relu_naive(x, weight, bias)   # on a GPU
+
+Names load when they are first used: importing charcnn imports neither Numba nor CUDA.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from charcnn import ops, params
+    from charcnn.config import SMALL, TINY, Config
+    from charcnn.text import encode
+
+__all__ = ["SMALL", "TINY", "Config", "encode", "ops", "params"]
+
+_HOME = {"Config": "config", "SMALL": "config", "TINY": "config", "encode": "text"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -67,6 +67,8 @@ class Level:
     """cpu or cuda"""
     original: float | None = None
     """Inputs/s of the C++ project at this step, on 4 hosts of 4 TITAN RTX; None where it had none."""
+    gpus: int | None = None
+    """GPUs that a rank drives at most; None: all of its share."""
     tolerance: float = FLOAT32
     """Largest ||logits - ref|| / ||ref|| against the float64 reference of the whole network."""
 
@@ -127,8 +129,8 @@ LEVELS = (
     Level("l0", "cpu", 2.12),
     Level("l1", "cpu", 8.33),
     Level("l2", "cpu", 7.86),
-    Level("l3", "cuda", 12.76),
-    Level("l4", "cuda", 165.00),
+    Level("l3", "cuda", 12.76, gpus=1),
+    Level("l4", "cuda", 165.00, gpus=1),
     Level("l5", "cuda", 555.00),
     Level("l6", "cuda", 727.20),
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import config, cuda
+from numba import config, cuda, types
 from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ SIMULATED: bool = bool(config.ENABLE_CUDASIM)
 
 OLDEST = (7, 5)
 """The lowest compute capability that CUDA 13 compiles for."""
+
+int32, uint32 = (int, int) if SIMULATED else (types.int32, types.uint32)
+"""Casts for the indices of a kernel; in the simulator plain ints, as Numba's casts would take most of its time."""
 
 _NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto")
 
@@ -65,6 +68,25 @@ def gpu_count() -> int:
     except (NvvmSupportError, OSError, ImportError) as error:
         raise DeviceError("the CUDA compiler NVVM is not installed: pip install 'charcnn[cuda]'") from error
     return count
+
+
+def choose(gpus: int | Sequence[int] | None = None) -> list[int]:
+    """The GPUs to use, by index: all where None, the first so many where an int.
+
+    Raises:
+        ValueError: more GPUs than there are, or an index that there is not.
+        DeviceError: as `gpu_count`.
+    """
+    count = gpu_count()
+    if gpus is None:
+        return list(range(count))
+    if isinstance(gpus, int):
+        if not 1 <= gpus <= count:
+            raise ValueError(f"gpus={gpus}: need 1 to {count}, the GPUs of this machine")
+        return list(range(gpus))
+    if not gpus or any(not 0 <= gpu < count for gpu in gpus):
+        raise ValueError(f"gpus={list(gpus)}: need indices from 0 to {count - 1}, the GPUs of this machine")
+    return list(gpus)
 
 
 def explain(error: BaseException) -> str | None:

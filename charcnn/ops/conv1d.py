@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from numba import cuda, float32, njit, uint64
+from numba import cuda, float32, njit
 
 from charcnn import device
+from charcnn.device import int32, uint32
 from charcnn.ops import arrays, shapes
 
 
@@ -50,38 +51,29 @@ def conv1d_loops(
 
 @cache
 def _conv1d_naive_kernel(kernel_size, relu):
-    """Compiled for each kernel size, so that the loop over the taps unrolls."""
-
+    # The kernel size is a constant of the compiled kernel, so that the loop over taps unrolls: on an H200 that is
+    # 5 TFLOP/s in place of 2. Indices are 32 bits wide, and unsigned where they index: Numba makes a signed one
+    # wrap round as Python's do, which doubles the instructions.
     @device.jit()
     def kernel(x, weight, bias, y, stride, padding, dilation):
         i = cuda.grid(1)  # one thread an output; neighbours take neighbouring positions, so x is read coalesced
         if i < y.size:
             t = i % y.shape[2]
-            row = i // y.shape[2]
-            c_out = uint64(row % y.shape[1])
-            n = uint64(row // y.shape[1])
-            start = t * stride - padding
+            c_out = i // y.shape[2] % y.shape[1]
+            n = i // (y.shape[2] * y.shape[1])
+            features, weights = x[n], weight[c_out]
+            first, step, length = int32(t * stride - padding), int32(dilation), int32(x.shape[2])
             total = bias[c_out]
-            # while and uint64: range keeps a second counter, and a signed index is checked for being negative, which
-            # together make about 50 instructions a tap instead of 8
-            c_in = uint64(0)
-            if start >= 0 and start + (kernel_size - 1) * dilation < x.shape[2]:
-                begin, step = uint64(start), uint64(dilation)
-                while c_in < uint64(x.shape[1]):
-                    taps = float32(0)
-                    for k in range(kernel_size):
-                        taps += x[n, c_in, begin + uint64(k) * step] * weight[c_out, c_in, uint64(k)]
-                    total += taps
-                    c_in += uint64(1)
-            else:  # the window meets padding
-                while c_in < uint64(x.shape[1]):
-                    taps = float32(0)
-                    for k in range(kernel_size):
-                        position = start + k * dilation
-                        if 0 <= position < x.shape[2]:
-                            taps += x[n, c_in, position] * weight[c_out, c_in, uint64(k)]
-                    total += taps
-                    c_in += uint64(1)
+            c_in, channels = uint32(0), uint32(x.shape[1])
+            while c_in < channels:
+                row, row_weights = features[c_in], weights[c_in]
+                taps = float32(0)  # summed apart: the rounding error grows with C_in + K, not C_in * K
+                for k in range(kernel_size):
+                    position = first + int32(k) * step
+                    if int32(0) <= position and position < length:
+                        taps += row[uint32(position)] * row_weights[uint32(k)]
+                total += taps
+                c_in += uint32(1)
             if relu and total < float32(0):
                 total = float32(0)
             y[n, c_out, t] = total
@@ -115,7 +107,7 @@ def conv1d_naive(
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    return _launch_naive(False, x, weight, bias, stride, padding, dilation, out, stream)
+    return _launch_naive(x, weight, bias, stride, padding, dilation, out, stream, relu=False)
 
 
 def conv1d_relu_naive(
@@ -130,12 +122,12 @@ def conv1d_relu_naive(
     stream: Any = None,
 ) -> Any:
     """`conv1d_naive` with ReLU in the same kernel: one write of y less, and one read. Arguments as there."""
-    return _launch_naive(True, x, weight, bias, stride, padding, dilation, out, stream)
+    return _launch_naive(x, weight, bias, stride, padding, dilation, out, stream, relu=True)
 
 
-def _launch_naive(relu, x, weight, bias, stride, padding, dilation, out, stream):
+def _launch_naive(x, weight, bias, stride, padding, dilation, out, stream, *, relu):
     shape = shapes.conv1d(x, weight, bias, stride, padding, dilation)
     call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    kernel = _conv1d_naive_kernel(weight.shape[2], relu)
+    kernel = _conv1d_naive_kernel(int(weight.shape[2]), relu)
     call.launch_each(kernel, *call.inputs, call.out, stride, padding, dilation)
     return call.result()

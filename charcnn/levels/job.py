@@ -1,0 +1,155 @@
+"""What a level's command asks for: its options, and the weights and inputs that they name."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from charcnn import catalog, device, original, params, text
+from charcnn.config import SMALL, TINY
+
+CONFIGS = {"small": SMALL, "tiny": TINY}
+SIMULATED_INPUTS = 4
+"""How many of the texts are taken in the simulator, where nothing else is asked for."""
+
+UNUSABLE = 2
+"""Exit status: the command or the machine does not fit."""
+
+
+@dataclass
+class Job:
+    """What the root has read: the inputs, the weights, and how to call them."""
+
+    ids: np.ndarray
+    source: str
+    params: params.Params
+    texts: list[Any] = field(default_factory=list)
+    labels: np.ndarray | None = None
+    """Class indices from 0."""
+    answers: np.ndarray | None = None
+    random: bool = False
+    """Whether nobody trained the weights."""
+
+    def class_name(self, index: int) -> str:
+        """What the class is called."""
+        names = self.params.classes
+        if names is None and self.params.config.classes == len(text.CLASSES):
+            names = text.CLASSES
+        return names[index] if names is not None else f"class {index}"
+
+
+def parser(name: str, module: Any, build: Callable[..., Any], *, quiet: bool) -> argparse.ArgumentParser:
+    """The command line of a level; `quiet` where another rank prints the help and the errors."""
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            if not quiet:
+                print(f"{name}: {message} (--help lists the options)", file=sys.stderr)
+            sys.exit(UNUSABLE)
+
+        def print_help(self, file: Any = None) -> None:
+            if not quiet:
+                super().print_help(file)
+
+    options = Parser(
+        prog=f"python -m charcnn.levels.{name}",
+        description=module.__doc__,
+        epilog=f"""examples:
+  python -m charcnn.levels.{name}                        classify the sample that ships
+  python -m charcnn.levels.{name} --text news.csv        your texts: CSV (label and text columns) or plain lines
+  mpiexec -n 4 python -m charcnn.levels.{name}           share the inputs out over 4 processes
+
+exit status: 0 validated, 1 wrong logits or a crash, 2 unusable options, files or machine""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    default = inspect.signature(build).parameters["batch"].default
+    add = options.add_argument
+    add(
+        "--inputs",
+        type=_positive,
+        metavar="N",
+        help="how many inputs; texts repeat from the first where there are fewer",
+    )
+    add("--batch", type=_positive, metavar="B", help=f"inputs an operator takes at once (default {default})")
+    add("--config", choices=CONFIGS, help="sizes of the network (default small, the paper's; tiny in the simulator)")
+    add("--params", metavar="FILE", help="weights: .safetensors, .pt or the original's params.bin (default: random)")
+    source = options.add_mutually_exclusive_group()
+    source.add_argument("--text", metavar="FILE", help="texts: .csv, else one a line (default: the sample that ships)")
+    source.add_argument("--input", metavar="FILE", help="the original program's input.bin: dense one-hot float32")
+    add("--answer", metavar="FILE", help="the original program's answer.bin, to compare labels with")
+    add("--seed", type=int, default=0, metavar="S", help="of the random weights (default 0)")
+    add("--repeat", type=_positive, default=1, metavar="R", help="times to run; the median is reported (default 1)")
+    add("--gpus", type=_positive, metavar="G", help="how many GPUs of the host (default: all that the level uses)")
+    add("--json", metavar="FILE", help="write the report here, too")
+    return options
+
+
+def _positive(value: str) -> int:
+    number = int(value)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{value}: need at least 1")
+    return number
+
+
+def prepare(level: catalog.Level, options: argparse.Namespace) -> Job:
+    """Read weights and inputs as the options say.
+
+    Raises:
+        ValueError, OSError: what the options name does not fit or cannot be read; in one line.
+    """
+    simulated = level.device == "cuda" and device.SIMULATED
+    if options.gpus is not None and level.device == "cpu":
+        raise ValueError(f"--gpus {options.gpus}: {level.name} runs on the CPU")
+    if level.device == "cuda":
+        device.choose(options.gpus)
+    config = CONFIGS[options.config] if options.config else None
+    if options.params is not None:
+        weights = params.load(options.params, config)
+    else:
+        weights = params.init(config or (TINY if simulated else SMALL), options.seed)
+    config = weights.config
+    if simulated and config != TINY:
+        raise ValueError(
+            f"no GPU in use, and length={config.length}, channels={config.channels} would take the simulator hours: "
+            "run with --config tiny, or on a machine with an NVIDIA GPU"
+        )
+    if options.answer is not None and options.input is None:
+        raise ValueError("--answer FILE: needs --input FILE, whose inputs it answers")
+    if options.input is not None:
+        ids = original.read_input(options.input, config)
+        answers = None if options.answer is None else original.read_answer(options.answer)
+        if answers is not None and len(answers) != len(ids):
+            raise ValueError(
+                f"--answer {options.answer} holds {len(answers)} answers: need {len(ids)}, as --input holds"
+            )
+        job = Job(ids, Path(options.input).name, weights, answers=answers)
+    else:
+        encoding = weights.encoding or text.ENCODINGS["crepe"]
+        if encoding.blank != config.alphabet:
+            raise ValueError(
+                f"the model has {config.alphabet} one-hot channels: encoding {encoding.name!r} gives {encoding.blank}"
+            )
+        read = text.sample(encoding) if options.text is None else text.read_texts(options.text, encoding)
+        if read.labels is not None and options.text is not None and read.labels.max() >= config.classes:
+            raise ValueError(
+                f"--text {options.text} holds label {read.labels.max() + 1}: the model has {config.classes} classes"
+            )
+        ids = text.encode(read.texts, encoding, config.length)
+        source = "the sample that ships" if options.text is None else Path(options.text).name
+        job = Job(ids, source, weights, list(read.texts), read.labels)
+    job.random = options.params is None
+    available = len(job.ids)
+    inputs = options.inputs or (min(available, SIMULATED_INPUTS) if simulated else available)
+    take = np.arange(inputs) % available
+    job.ids = np.ascontiguousarray(job.ids[take])
+    job.texts = [job.texts[i] for i in take] if job.texts else []
+    job.labels = None if job.labels is None else job.labels[take]
+    job.answers = None if job.answers is None else job.answers[take]
+    return job

@@ -1,0 +1,72 @@
+"""Level 1: synchronous offload with MPI.
+
+Since level 0: under `mpiexec -n R`, the root scatters the inputs over R ranks, all compute, and the root gathers
+the logits (`charcnn.offload.static`, which the runner puts around every level). The network on each rank is
+unchanged: one input at a time on one core. It attacks the wall-clock time, not the work: R cores do what one did,
+less what scatter, gather and the slowest rank cost. A character travels as one byte; the original sent 70 floats
+for it.
+"""
+
+import numpy as np
+
+from charcnn.config import POOL_SIZE
+from charcnn.levels.monitor import Monitor
+from charcnn.offload import static
+from charcnn.ops import (
+    collapse_loops,
+    conv1d_loops,
+    layernorm_loops,
+    linear_loops,
+    maxpool1d_loops,
+    one_hot_loops,
+    relu_loops,
+)
+
+TITLE = "Synchronous offload of inputs to other ranks with MPI"
+
+OFFLOAD = static
+
+
+def build(params, config, *, batch=1, gpus=None, monitor=None):
+    """Return run: token ids (N, L) uint8 -> logits (N, classes) float32. One input at a time, whatever `batch`."""
+    p, monitor = params, monitor or Monitor()
+
+    def conv(x, block):
+        return conv1d_loops(x, p[f"conv{block}.weight"], p[f"conv{block}.bias"])
+
+    def norm(x, block):
+        return layernorm_loops(x, p[f"norm{block}.weight"], p[f"norm{block}.bias"]) if config.layernorm else x
+
+    def linear(x, block):
+        return linear_loops(x, p[f"fc{block}.weight"], p[f"fc{block}.bias"])
+
+    def forward(ids):
+        with monitor.stage("conv_block_1"):
+            x = one_hot_loops(ids, config.alphabet)
+            x = maxpool1d_loops(relu_loops(norm(conv(x, 1), 1)), POOL_SIZE)
+        with monitor.stage("conv_block_2"):
+            x = maxpool1d_loops(relu_loops(conv(x, 2)), POOL_SIZE)
+        for block in (3, 4, 5):
+            with monitor.stage(f"conv_block_{block}"):
+                x = relu_loops(conv(x, block))
+        with monitor.stage("conv_block_6"):
+            x = maxpool1d_loops(relu_loops(norm(conv(x, 6), 6)), POOL_SIZE)
+        with monitor.stage("fc_blocks"):
+            x = collapse_loops(x)
+            x = relu_loops(linear(x, 1))
+            x = relu_loops(linear(x, 2))
+            return linear(x, 3)
+
+    def run(ids):
+        logits = np.empty((len(ids), config.classes), np.float32)
+        for part in monitor.batches(len(ids), 1):
+            logits[part] = forward(ids[part])
+        return logits
+
+    return run
+
+
+if __name__ == "__main__":
+    from charcnn.levels.runner import main
+
+    main(build)

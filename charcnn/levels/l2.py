@@ -1,0 +1,71 @@
+"""Level 2: naively batched.
+
+Since level 1: every operator takes a batch of inputs at once, so Python and the launchers are paid once a batch
+instead of once an input. The loops inside are the same, with the input as their outermost index, and so is the
+time: calling was never the cost, and a batch's features no longer fit the cache. What it buys is the shape of all
+that follows: a GPU wants many inputs at once.
+"""
+
+import numpy as np
+
+from charcnn.config import POOL_SIZE
+from charcnn.levels.monitor import Monitor
+from charcnn.offload import static
+from charcnn.ops import (
+    collapse_loops,
+    conv1d_loops,
+    layernorm_loops,
+    linear_loops,
+    maxpool1d_loops,
+    one_hot_loops,
+    relu_loops,
+)
+
+TITLE = "Naively batched: every operator takes N inputs"
+
+OFFLOAD = static
+
+
+def build(params, config, *, batch=16, gpus=None, monitor=None):
+    """Return run: token ids (N, L) uint8 -> logits (N, classes) float32."""
+    p, monitor = params, monitor or Monitor()
+
+    def conv(x, block):
+        return conv1d_loops(x, p[f"conv{block}.weight"], p[f"conv{block}.bias"])
+
+    def norm(x, block):
+        return layernorm_loops(x, p[f"norm{block}.weight"], p[f"norm{block}.bias"]) if config.layernorm else x
+
+    def linear(x, block):
+        return linear_loops(x, p[f"fc{block}.weight"], p[f"fc{block}.bias"])
+
+    def forward(ids):
+        with monitor.stage("conv_block_1"):
+            x = one_hot_loops(ids, config.alphabet)
+            x = maxpool1d_loops(relu_loops(norm(conv(x, 1), 1)), POOL_SIZE)
+        with monitor.stage("conv_block_2"):
+            x = maxpool1d_loops(relu_loops(conv(x, 2)), POOL_SIZE)
+        for block in (3, 4, 5):
+            with monitor.stage(f"conv_block_{block}"):
+                x = relu_loops(conv(x, block))
+        with monitor.stage("conv_block_6"):
+            x = maxpool1d_loops(relu_loops(norm(conv(x, 6), 6)), POOL_SIZE)
+        with monitor.stage("fc_blocks"):
+            x = collapse_loops(x)
+            x = relu_loops(linear(x, 1))
+            x = relu_loops(linear(x, 2))
+            return linear(x, 3)
+
+    def run(ids):
+        logits = np.empty((len(ids), config.classes), np.float32)
+        for part in monitor.batches(len(ids), batch):
+            logits[part] = forward(ids[part])
+        return logits
+
+    return run
+
+
+if __name__ == "__main__":
+    from charcnn.levels.runner import main
+
+    main(build)

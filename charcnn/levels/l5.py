@@ -1,0 +1,95 @@
+"""Level 5: every GPU of the host.
+
+Since level 4: one thread a GPU, each with its own copy of the weights, draws batches from a common list until it is
+empty. The threads also share out what the CPU does (the compiled loops release Python's lock), so the CPU's part
+scales with the GPUs as long as there are cores. Nothing else changes; with one GPU this is level 4. Under MPI the
+ranks of a host share its GPUs out.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numba import cuda
+
+from charcnn import device
+from charcnn.config import POOL_SIZE
+from charcnn.levels.monitor import Monitor
+from charcnn.offload import static
+from charcnn.ops import (
+    collapse_loops,
+    conv1d_naive,
+    conv1d_relu_naive,
+    layernorm_loops,
+    linear_loops,
+    maxpool1d_loops,
+    one_hot_loops,
+    relu_loops,
+)
+
+TITLE = "Every GPU of the host, a thread each"
+
+OFFLOAD = static
+
+
+def build(params, config, *, batch=16, gpus=None, monitor=None):
+    """Return run: token ids (N, L) uint8 -> logits (N, classes) float32."""
+    p, monitor = params, monitor or Monitor()
+    gpus = device.choose(gpus)
+
+    def norm(x, block):
+        return layernorm_loops(x, p[f"norm{block}.weight"], p[f"norm{block}.bias"]) if config.layernorm else x
+
+    def linear(x, block):
+        return linear_loops(x, p[f"fc{block}.weight"], p[f"fc{block}.bias"])
+
+    def replica(gpu):
+        with cuda.gpus[gpu]:
+            weights = {name: device.to_device(value) for name, value in p.items() if name.startswith("conv")}
+
+        def conv(operator, x, block):  # copied in and out at each call
+            return operator(
+                device.to_device(x), weights[f"conv{block}.weight"], weights[f"conv{block}.bias"]
+            ).copy_to_host()
+
+        def forward(ids):
+            with monitor.stage("conv_block_1"):
+                x = one_hot_loops(ids, config.alphabet)
+                x = maxpool1d_loops(relu_loops(norm(conv(conv1d_naive, x, 1), 1)), POOL_SIZE)
+            with monitor.stage("conv_block_2"):
+                x = maxpool1d_loops(conv(conv1d_relu_naive, x, 2), POOL_SIZE)
+            for block in (3, 4, 5):
+                with monitor.stage(f"conv_block_{block}"):
+                    x = conv(conv1d_relu_naive, x, block)
+            with monitor.stage("conv_block_6"):
+                x = maxpool1d_loops(relu_loops(norm(conv(conv1d_naive, x, 6), 6)), POOL_SIZE)
+            with monitor.stage("fc_blocks"):
+                x = collapse_loops(x)
+                x = relu_loops(linear(x, 1))
+                x = relu_loops(linear(x, 2))
+                return linear(x, 3)
+
+        def work(ids, logits, parts):
+            with cuda.gpus[gpu]:
+                for part in parts:
+                    logits[part] = forward(ids[part])
+
+        return work
+
+    replicas = [replica(gpu) for gpu in gpus]
+
+    def run(ids):
+        logits = np.empty((len(ids), config.classes), np.float32)
+        size = max(1, min(batch, -(-len(ids) // len(gpus))))
+        parts = monitor.batches(len(ids), size)
+        with ThreadPoolExecutor(len(gpus)) as pool:
+            for done in [pool.submit(work, ids, logits, parts) for work in replicas]:
+                done.result()
+        return logits
+
+    return run
+
+
+if __name__ == "__main__":
+    from charcnn.levels.runner import main
+
+    main(build)

@@ -1,0 +1,90 @@
+"""Level 6: the linear layers on the GPU, ReLU fused into them.
+
+Since level 5: fc1, fc2 and fc3 run in a naive CUDA kernel, one thread an output, with ReLU in the first two. The
+CPU keeps one-hot, LayerNorm and pooling, all of which only pass over the features; with the copies around every
+convolution they are now the bound.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numba import cuda
+
+from charcnn import device
+from charcnn.config import POOL_SIZE
+from charcnn.levels.monitor import Monitor
+from charcnn.offload import static
+from charcnn.ops import (
+    collapse_loops,
+    conv1d_naive,
+    conv1d_relu_naive,
+    layernorm_loops,
+    linear_naive,
+    linear_relu_naive,
+    maxpool1d_loops,
+    one_hot_loops,
+    relu_loops,
+)
+
+TITLE = "Naive CUDA linear, ReLU fused into it"
+
+OFFLOAD = static
+
+
+def build(params, config, *, batch=16, gpus=None, monitor=None):
+    """Return run: token ids (N, L) uint8 -> logits (N, classes) float32."""
+    p, monitor = params, monitor or Monitor()
+    gpus = device.choose(gpus)
+
+    def norm(x, block):
+        return layernorm_loops(x, p[f"norm{block}.weight"], p[f"norm{block}.bias"]) if config.layernorm else x
+
+    def replica(gpu):
+        with cuda.gpus[gpu]:
+            weights = {name: device.to_device(value) for name, value in p.items() if not name.startswith("norm")}
+
+        def apply(operator, x, layer):  # copied in and out at each call
+            return operator(device.to_device(x), weights[f"{layer}.weight"], weights[f"{layer}.bias"]).copy_to_host()
+
+        def forward(ids):
+            with monitor.stage("conv_block_1"):
+                x = one_hot_loops(ids, config.alphabet)
+                x = maxpool1d_loops(relu_loops(norm(apply(conv1d_naive, x, "conv1"), 1)), POOL_SIZE)
+            with monitor.stage("conv_block_2"):
+                x = maxpool1d_loops(apply(conv1d_relu_naive, x, "conv2"), POOL_SIZE)
+            for block in (3, 4, 5):
+                with monitor.stage(f"conv_block_{block}"):
+                    x = apply(conv1d_relu_naive, x, f"conv{block}")
+            with monitor.stage("conv_block_6"):
+                x = maxpool1d_loops(relu_loops(norm(apply(conv1d_naive, x, "conv6"), 6)), POOL_SIZE)
+            with monitor.stage("fc_blocks"):
+                x = collapse_loops(x)
+                x = apply(linear_relu_naive, x, "fc1")
+                x = apply(linear_relu_naive, x, "fc2")
+                return apply(linear_naive, x, "fc3")
+
+        def work(ids, logits, parts):
+            with cuda.gpus[gpu]:
+                for part in parts:
+                    logits[part] = forward(ids[part])
+
+        return work
+
+    replicas = [replica(gpu) for gpu in gpus]
+
+    def run(ids):
+        logits = np.empty((len(ids), config.classes), np.float32)
+        size = max(1, min(batch, -(-len(ids) // len(gpus))))
+        parts = monitor.batches(len(ids), size)
+        with ThreadPoolExecutor(len(gpus)) as pool:
+            for done in [pool.submit(work, ids, logits, parts) for work in replicas]:
+                done.result()
+        return logits
+
+    return run
+
+
+if __name__ == "__main__":
+    from charcnn.levels.runner import main
+
+    main(build)

@@ -1,0 +1,84 @@
+"""Whether a level's logits are right, and the closing report."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import numpy as np
+
+from charcnn import network
+from charcnn.levels.job import CONFIGS, Job
+
+CHECKED_INPUTS = 8
+
+
+def validate(job: Job, logits: np.ndarray, tolerance: float) -> dict[str, Any]:
+    """Compare a sample's logits with the float64 reference, and the labels with the original's answers where given."""
+    config = job.params.config
+    sample = np.unique(np.linspace(0, len(job.ids) - 1, CHECKED_INPUTS).round().astype(int))
+    expected = network.forward(job.ids[sample], job.params, config)
+    scale = np.linalg.norm(expected) / np.sqrt(len(sample))
+    errors = np.linalg.norm(logits[sample] - expected, axis=1) / scale
+    errors = np.where(np.isnan(errors), np.inf, errors)
+    worst = int(np.argmax(errors))
+    result: dict[str, Any] = {
+        "against": "float64 reference",
+        "checked": len(sample),
+        "worst_error": float(errors[worst]),
+        "worst_input": int(sample[worst]),
+        "tolerance": tolerance,
+        "passed": bool(errors[worst] <= tolerance),
+    }
+    if job.answers is not None:
+        wrong = np.flatnonzero(logits.argmax(axis=1) != job.answers)
+        result["answers_agree"] = len(logits) - len(wrong)
+        if len(wrong):
+            result["first_disagreement"] = int(wrong[0])
+            result["passed"] = False
+    return result
+
+
+def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
+    """The closing report."""
+    config, seconds, check = job.params.config, report["seconds"], report["validation"]
+    size = next((name for name, value in CONFIGS.items() if value == config), "of the model file")
+    where = f"{report['ranks']} rank{'s' * (report['ranks'] > 1)}"
+    if report["gpus"]:
+        where += f", {report['gpus']} GPU{'s' * (report['gpus'] > 1)}{' a rank' * (report['ranks'] > 1)}"
+        where += ", simulated" * report["simulated"]
+    rows = [
+        ("inputs", f"{report['inputs']} from {report['source']}, config {size}, batch {report['batch']}, on {where}"),
+        ("elapsed", f"{statistics.median(seconds):.3f} s" + f", median of {len(seconds)} runs" * (len(seconds) > 1)),
+        ("inputs/s", f"{report['inputs_per_second']:,.2f}"),
+    ]
+    spent = sum(report["stages"].values())
+    stages = [f"{stage} {value:.3f} s ({value / spent:.0%})" for stage, value in report["stages"].items()]
+    rows += [("stages" if i == 0 else "", line) for i, line in enumerate(stages)]
+    if report["ranks"] > 1:
+        rows.append(("", "(stages of rank 0)"))
+    verdict = "passed" if check["passed"] else "FAILED"
+    rows.append(
+        (
+            "validated",
+            f"{verdict}: {check['checked']} inputs against the {check['against']}, worst relative error "
+            f"{check['worst_error']:.1e} at input {check['worst_input']}, tolerance {check['tolerance']:.0e}",
+        )
+    )
+    if job.answers is not None:
+        line = f"{check['answers_agree']} of {len(logits)} labels as in the answers"
+        first = check.get("first_disagreement")
+        rows.append(("", line if first is None else f"{line}; the first other one at input {first}"))
+    labels = logits.argmax(axis=1)
+    counts = np.bincount(labels, minlength=config.classes)
+    rows.append(("result", ", ".join(f"{job.class_name(i)} {n}" for i, n in enumerate(counts))))
+    if job.labels is not None:
+        rows.append(("", f"accuracy {np.mean(labels == job.labels):.2%} against the file's own labels"))
+    if job.random:
+        rows.append(("", f"(weights are random, seed {report['seed']}, so labels mean nothing: --params FILE)"))
+    for i in range(min(3, len(job.texts))):
+        words = job.texts[i] if isinstance(job.texts[i], str) else job.texts[i].decode("utf-8", "replace")
+        rows.append(("", f"{job.class_name(labels[i])}: {' '.join(words.split())[:80]}"))
+    print(f"{report['level']}: {report['title']}")
+    for key, value in rows:
+        print(f"  {key:<10}{value}")

@@ -1,0 +1,154 @@
+"""What all levels share: command line, inputs, offload, timing, validation and the closing report."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from tqdm import tqdm
+
+from charcnn import catalog, device, files, machine, offload
+from charcnn.levels.job import UNUSABLE, parser, prepare
+from charcnn.levels.monitor import Monitor
+from charcnn.levels.report import show, validate
+
+PASSED, FAILED, INTERRUPTED = 0, 1, 130
+"""Exit statuses beside UNUSABLE: the logits are right; they are not, or a rank crashed; Ctrl-C."""
+
+
+Run = Callable[[np.ndarray], np.ndarray]
+
+
+def main(build: Callable[..., Run], argv: list[str] | None = None) -> NoReturn:
+    """Run the level whose `build` this is as a command; ends the process."""
+    module = sys.modules[build.__module__]
+    name = (module.__spec__.name if module.__spec__ else build.__module__).rpartition(".")[2]
+    try:
+        comm = offload.world()
+    except RuntimeError as error:
+        sys.exit(f"{name}: {error}")
+    try:
+        status = _main(name, module, build, comm, argv)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        message = device.explain(error)
+        if message is not None:
+            print(f"{name}: {message}", file=sys.stderr, flush=True)
+        elif isinstance(error, KeyboardInterrupt):
+            print(f"{name}: interrupted", file=sys.stderr, flush=True)
+        else:
+            rank = "" if comm is None else f"rank {comm.rank}: "
+            print(f"{name}: {rank}{traceback.format_exc()}", file=sys.stderr, flush=True)
+        status = UNUSABLE if message is not None else INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+        if comm is not None and comm.size > 1:  # the others may wait for this rank: stop them all
+            sys.stderr.flush()
+            comm.Abort(status)
+    sys.stdout.flush()
+    sys.exit(status)
+
+
+def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: list[str] | None) -> int:
+    level = catalog.level(name)
+    root = comm is None or comm.rank == 0
+    options = parser(name, module, build, quiet=not root).parse_args(argv)
+    job, problem = None, None
+    if root:
+        try:
+            if level.device == "cuda" and device.SIMULATED:
+                print("No GPU in use: CUDA kernels run in Numba's simulator, correct but thousands of times slower.")
+            job = prepare(level, options)
+            if options.json is not None and not Path(options.json).parent.is_dir():
+                raise ValueError(f"--json {options.json}: there is no folder {Path(options.json).parent}")
+        except (ValueError, OSError, device.DeviceError) as error:
+            problem = str(error)
+    problem = _broadcast(comm, problem)
+    if problem is not None:
+        if root:
+            print(f"{name}: {problem}", file=sys.stderr)
+        return UNUSABLE
+    weights = _broadcast(comm, job.params if job else None)
+    assert weights is not None
+    share_out = getattr(module, "OFFLOAD", offload.static)  # l0 names none; under mpiexec it does as l1
+    gpus = _gpus(level, options.gpus, comm)
+    batch = options.batch or inspect.signature(build).parameters["batch"].default
+    total = _broadcast(comm, len(job.ids) if job else None)
+
+    monitor, bar = _monitored(
+        name, root, total if comm is None else offload.shares(total, comm.size)[0], options.repeat
+    )
+    run = build(weights, weights.config, batch=batch, gpus=gpus, monitor=monitor)
+    simulated = level.device == "cuda" and device.SIMULATED  # where nothing is compiled
+    share = 0 if simulated else min(batch * max(1, len(gpus)), total)
+    warm = np.random.default_rng(0).integers(0, weights.config.alphabet + 1, (share, weights.config.length), np.uint8)
+    started = time.perf_counter()
+    run(warm)  # compiles, allocates, and brings weights into caches: not part of what is timed
+    warm_up = time.perf_counter() - started
+    monitor.seconds.clear()
+    bar.reset()
+
+    seconds, logits = [], None
+    for _ in range(options.repeat):
+        if comm is not None:
+            comm.Barrier()
+        started = time.perf_counter()
+        logits = share_out(comm, job.ids if job else None, run, weights.config.length, weights.config.classes)
+        seconds.append(time.perf_counter() - started)
+    bar.close()
+    if job is None:
+        return int(_broadcast(comm, None))
+    assert logits is not None
+    report = {
+        "level": name,
+        "title": level.title,
+        "config": weights.config.to_dict(),
+        "inputs": total,
+        "source": job.source,
+        "batch": batch,
+        "seed": options.seed,
+        "ranks": 1 if comm is None else comm.size,
+        "gpus": len(gpus),
+        "simulated": simulated,
+        "warm_up_seconds": warm_up,
+        "seconds": seconds,
+        "inputs_per_second": total / statistics.median(seconds),
+        "stages": {stage: spent / options.repeat for stage, spent in monitor.seconds.items()},
+        "validation": validate(job, logits, level.tolerance),
+        "machine": machine.describe(),
+        "commit": machine.commit(),
+    }
+    show(report, job, logits)
+    if options.json is not None:
+        with files.replacing(options.json, "w") as file:
+            json.dump(report, file, indent=1)
+            file.write("\n")
+    status = PASSED if report["validation"]["passed"] else FAILED
+    return int(_broadcast(comm, status))
+
+
+def _broadcast(comm: Any, value: Any) -> Any:
+    return value if comm is None else comm.bcast(value)
+
+
+def _monitored(name: str, root: bool, inputs: int, repeat: int) -> tuple[Monitor, tqdm]:
+    """A monitor, and the bar it moves: on the root's terminal only, and only where the work is long."""
+    hidden = None if root else True  # None: shown on a terminal only
+    bar: tqdm = tqdm(total=inputs * repeat, unit="input", desc=name, delay=1, disable=hidden, leave=False)
+    return Monitor(bar.update), bar
+
+
+def _gpus(level: catalog.Level, wanted: int | None, comm: Any) -> list[int]:
+    """The GPUs that this rank drives."""
+    if level.device == "cpu":
+        return []
+    gpus = device.choose(wanted)
+    local_rank, local_ranks = offload.local_place(comm)
+    return offload.gpu_share(gpus, local_rank, local_ranks)[: level.gpus]

@@ -1,0 +1,253 @@
+"""Every level: its logits, its command, its errors."""
+
+import ast
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from charcnn import catalog, device, levels, network, params
+from charcnn.config import SMALL, TINY, Config
+from charcnn.levels.monitor import Monitor
+
+ROOT = Path(__file__).parents[1]
+LEVELS = {row.name: row for row in catalog.LEVELS}
+
+
+def random_ids(n, config, seed=0):
+    return np.random.default_rng(seed).integers(0, config.alphabet + 1, (n, config.length), np.uint8)
+
+
+def error(logits, expected):
+    return np.linalg.norm(logits - expected) / np.linalg.norm(expected)
+
+
+def command(name, *options, **kwargs):
+    return subprocess.run(
+        [sys.executable, "-m", f"charcnn.levels.{name}", *map(str, options)],
+        capture_output=True, text=True, cwd=ROOT, timeout=300, check=False, **kwargs,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("config", [TINY, Config(length=130, channels=5, units=7, classes=3, layernorm=False)])
+def test_logits_are_those_of_the_reference_and_of_l0(name, config):
+    weights = params.init(config, seed=3)
+    ids = random_ids(3, config)
+    monitor = Monitor()
+    logits = LEVELS[name].module.build(weights, config, batch=2, monitor=monitor)(ids)
+    assert logits.dtype == np.float32
+    assert logits.shape == (3, config.classes)
+    assert error(logits, network.forward(ids, weights, config)) <= LEVELS[name].tolerance
+    assert error(logits, LEVELS["l0"].module.build(weights, config)(ids)) <= LEVELS[name].tolerance
+    assert monitor.seconds
+    assert all(seconds > 0 for seconds in monitor.seconds.values())
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_logits_do_not_depend_on_the_batch(name):
+    weights, ids = params.init(TINY, seed=1), random_ids(3, TINY)
+    runs = [LEVELS[name].module.build(weights, TINY, batch=batch)(ids) for batch in (1, 2, 64)]
+    assert np.array_equal(runs[0], runs[1])
+    assert np.array_equal(runs[0], runs[2])
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_no_input_is_no_logits(name):
+    build = LEVELS[name].module.build
+    assert build(params.init(TINY, seed=0), TINY)(random_ids(0, TINY)).shape == (0, TINY.classes)
+
+
+@pytest.mark.parametrize("name", ["l0", *(row.name for row in catalog.LEVELS if not device.SIMULATED)])
+def test_small_against_pytorch(name):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: no second oracle")
+    nn = torch.nn
+    weights, ids = params.init(SMALL, seed=5), random_ids(2, SMALL)
+
+    def conv_block(block, pool):
+        layers = [nn.Conv1d(SMALL.in_channels(block), 256, SMALL.kernel_sizes[block - 1])]
+        if f"norm{block}.weight" in weights:
+            layers.append(nn.LayerNorm([256, SMALL.conv_lengths[block - 1]]))
+        return [*layers, nn.ReLU(), *([nn.MaxPool1d(3)] if pool else [])]
+
+    blocks = [layer for block in range(1, 7) for layer in conv_block(block, block in (1, 2, 6))]
+    model = nn.Sequential(
+        *blocks, nn.Flatten(), nn.Linear(8704, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 4)
+    ).double()
+    owners = [layer for layer in model if list(layer.parameters())]
+    names = list(dict.fromkeys(key.partition(".")[0] for key in weights))
+    for owner, key in zip(owners, names, strict=True):
+        owner.load_state_dict({part: torch.from_numpy(weights[f"{key}.{part}"]) for part in ("weight", "bias")})
+    dense = nn.functional.one_hot(torch.from_numpy(ids.astype(np.int64)), 71)[..., :70].permute(0, 2, 1).double()
+    with torch.no_grad():
+        expected = model(dense).numpy()
+    logits = LEVELS[name].module.build(weights, SMALL)(ids)
+    assert error(logits, expected) <= LEVELS[name].tolerance
+
+
+def test_a_level_is_a_photograph():
+    for row in catalog.LEVELS:
+        source = inspect.getsource(row.module)
+        assert len(source.splitlines()) <= 160, f"{row.name} no longer reads on about a page"
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom):
+                assert node.module not in {f"charcnn.levels.{other}" for other in LEVELS}, f"{row.name} imports a level"
+        assert (row.module.__doc__ or "").startswith(f"Level {row.name[1:]}:")
+
+
+def test_batches_cover_all_inputs_once():
+    seen = []
+    slices = list(Monitor(seen.append).batches(10, 4))
+    assert [list(range(10))[part] for part in slices] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert seen == [4, 4, 2]
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_command(name, tmp_path):
+    report_file = tmp_path / "report.json"
+    done = command(name, "--config", "tiny", "--inputs", 3, "--batch", 2, "--repeat", 2, "--json", report_file)
+    assert done.returncode == 0, done.stderr
+    simulated = LEVELS[name].device == "cuda" and device.SIMULATED
+    assert ("simulator" in done.stdout.splitlines()[0]) == simulated
+    assert "passed" in done.stdout
+    report = json.loads(report_file.read_text())
+    assert report["level"] == name
+    assert report["inputs"] == 3
+    assert report["simulated"] == simulated
+    assert len(report["seconds"]) == 2
+    assert report["validation"]["passed"]
+    assert report["stages"]
+
+
+def test_text_file(tmp_path):
+    lines = tmp_path / "news.txt"
+    lines.write_text("Shares rose.\nThe match was drawn.\n")
+    done = command("l2", "--config", "tiny", "--text", lines)
+    assert done.returncode == 0, done.stderr
+    assert "2 from news.txt" in done.stdout
+    table = tmp_path / "news.csv"
+    table.write_text('"3","Shares rose","The index, it said, is up."\n"2","Drawn","The match was drawn."\n')
+    done = command("l2", "--config", "tiny", "--text", table)
+    assert done.returncode == 0, done.stderr
+    assert "accuracy" in done.stdout
+
+
+def test_the_original_programs_files(tmp_path):
+    weights, ids = params.init(TINY, seed=0), random_ids(4, TINY)
+    params.save(tmp_path / "model.safetensors", weights, TINY)
+    dense = (ids[:, None, :] == np.arange(TINY.alphabet)[:, None]).astype("<f4")
+    dense.tofile(tmp_path / "input.bin")
+    answers = network.forward(ids, weights, TINY).argmax(axis=1)
+    answers.astype("<f4").tofile(tmp_path / "answer.bin")
+    options = ["--params", tmp_path / "model.safetensors", "--input", tmp_path / "input.bin"]
+    options += ["--answer", tmp_path / "answer.bin"]
+    done = command("l2", *options)
+    assert done.returncode == 0, done.stderr
+    assert "4 of 4 labels as in the answers" in done.stdout
+    answers[2] = (answers[2] + 1) % TINY.classes
+    answers.astype("<f4").tofile(tmp_path / "answer.bin")
+    done = command("l2", *options)
+    assert done.returncode == 1
+    assert "first other one at input 2" in done.stdout
+
+
+WRONG_LEVEL = """
+from charcnn.levels import l2, runner
+def build(params, config, *, batch=4, gpus=None, monitor=None):
+    run = l2.build(params, config, batch=batch, monitor=monitor)
+    def wrong(ids):
+        logits = run(ids)
+        logits[2:3] {fault}
+        return logits
+    return wrong
+build.__module__ = "charcnn.levels.l2"
+runner.main(build, ["--config", "tiny", "--inputs", "5"])
+"""
+
+
+@pytest.mark.parametrize("fault", ["+= 1e-3", "*= float('nan')"])
+def test_wrong_logits_fail_and_name_the_worst_input(fault):
+    done = subprocess.run(
+        [sys.executable, "-c", WRONG_LEVEL.format(fault=fault)], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert "FAILED" in done.stdout
+    assert "at input 2" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--inputs", "0"], "--inputs"),
+        (["--batch", "many"], "--batch"),
+        (["--config", "huge"], "--config"),
+        (["--text", "nowhere.txt"], "nowhere.txt"),
+        (["--params", "nowhere.safetensors"], "nowhere.safetensors"),
+        (["--answer", "answer.bin"], "--input"),
+        (["--gpus", "1"], "runs on the CPU"),
+        (["--text", "a", "--input", "b"], "not allowed"),
+        (["--json", "nowhere/report.json", "--config", "tiny"], "nowhere"),
+    ],
+)
+def test_bad_options_are_one_line_and_status_2(options, message):
+    done = command("l2", *options)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_help_shows_what_the_level_is():
+    done = command("l1", "--help")
+    assert done.returncode == 0
+    assert "synchronous offload" in done.stdout
+    assert "mpiexec -n 4" in done.stdout
+
+
+@pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: nothing to simulate")
+@pytest.mark.parametrize("name", [row.name for row in catalog.LEVELS if row.device == "cuda"])
+def test_small_in_the_simulator_is_an_error(name):
+    done = command(name, "--config", "small")
+    assert done.returncode == 2
+    assert "--config tiny" in done.stderr
+
+
+@pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU")
+def test_simulator_off_and_no_gpu_is_one_line():
+    import os
+
+    done = command("l4", env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"})
+    assert done.returncode == 2
+    assert "no usable NVIDIA driver" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_gpu_count_is_checked():
+    count = device.gpu_count()
+    done = command("l5", "--gpus", count + 1, "--config", "tiny")
+    assert done.returncode == 2
+    assert f"need 1 to {count}" in done.stderr
+    assert device.choose(None) == list(range(count))
+    with pytest.raises(ValueError, match="gpus="):
+        device.choose([count])
+
+
+def test_a_driver_without_a_gpu_is_no_gpu(monkeypatch):
+    class Driver:
+        def __init__(self, status, count):
+            self.status, self.count = status, count
+
+        def cuInit(self, flags):
+            return self.status
+
+        def cuDeviceGetCount(self, pointer):
+            pointer._obj.value = self.count
+            return 0
+
+    for status, count, present in ((0, 1, True), (0, 0, False), (100, 0, False), (803, 0, True)):
+        driver = Driver(status, count)
+        monkeypatch.setattr(levels.ctypes, "CDLL", lambda name, driver=driver: driver)
+        assert levels.gpu_present() is present
