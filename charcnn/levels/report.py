@@ -74,7 +74,7 @@ def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
     rows.append(("result", ", ".join(f"{job.class_name(i)} {n}" for i, n in enumerate(counts))))
     if job.labels is not None:
         rows.append(("", f"accuracy {np.mean(labels == job.labels):.2%} against the file's own labels"))
-    if job.params.metadata.get("initialised"):
+    if job.random:
         rows.append(("", f"(weights are random, seed {report['seed']}, so labels mean nothing: --params FILE)"))
     for i in range(min(3, len(job.texts))):
         words = job.texts[i] if isinstance(job.texts[i], str) else job.texts[i].decode("utf-8", "replace")
