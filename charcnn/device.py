@@ -196,6 +196,14 @@ class Call:
         """Start one thread for each element of the output."""
         self.launch(kernel, -(-self.out.size // threads), threads, *args)
 
+    def scratch(self, shape: Shape, dtype: Any) -> Any:
+        """An uninitialised device array for this call's own use."""
+        return empty(shape, dtype, self.stream)
+
+    def give(self, array: Any) -> Any:
+        """A further device array as the launcher returns it: where the inputs lie."""
+        return array if self._device else array.copy_to_host(stream=self.stream)
+
     def result(self) -> Any:
         """What the launcher returns: `out` where it was given, else a new array where the inputs lie."""
         if self._device:

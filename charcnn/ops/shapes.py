@@ -62,6 +62,59 @@ def maxpool1d(x: Any, kernel_size: int, stride: int | None = None, padding: int 
     return n, channels, out
 
 
+def conv1d_relu_maxpool1d(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    pool_size: int,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    pool_stride: int | None = None,
+) -> Shape:
+    """x (N, C_in, L), weight (C_out, C_in, K), bias (C_out,) -> (N, C_out, L_pooled)."""
+    n, c_out, length = conv1d(x, weight, bias, stride, padding, dilation)
+    at_least("pool_size", pool_size, 1)
+    pool_stride = pool_size if pool_stride is None else pool_stride
+    at_least("pool_stride", pool_stride, 1)
+    if length < pool_size:
+        raise ValueError(f"x convolves to {length} positions: need at least {pool_size} for {pool_size=}")
+    return n, c_out, (length - pool_size) // pool_stride + 1
+
+
+def stat(x: Any) -> Shape:
+    """x (N, ...) -> (N, 2)."""
+    shape = _shape(x)
+    if len(shape) < 2 or 0 in shape[1:]:
+        raise ValueError(f"x has shape {shape}: need (N, ...) with at least one value an input")
+    return shape[0], 2
+
+
+def layernorm_relu(x: Any, stat: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Shape:
+    """x (N, ...), stat (N, 2), gamma and beta (...) -> (N, ...)."""
+    shape = layernorm(x, gamma, beta, eps)
+    expect("stat", stat, (shape[0], 2))
+    return shape
+
+
+def layernorm_relu_maxpool1d(
+    x: Any, stat: Any, gamma: Any, beta: Any, kernel_size: int, eps: float = 1e-5, stride: int | None = None
+) -> Shape:
+    """x (N, C, L), stat (N, 2), gamma and beta (C, L) -> (N, C, L_out)."""
+    layernorm_relu(x, stat, gamma, beta, eps)
+    return maxpool1d(x, kernel_size, stride)
+
+
+def linear_relu_linear(x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any) -> Shape:
+    """x (N, C_in), weight1 (C_mid, C_in), bias1 (C_mid,), weight2 (C_out, C_mid), bias2 (C_out,) -> (N, C_out)."""
+    n, middle = linear(x, weight1, bias1)
+    c_out, w_in = ranked("weight2", weight2, "C_out, C_mid")
+    if w_in != middle:
+        raise ValueError(f"weight2 has shape {_shape(weight2)}: need C_mid={middle}, as weight1 gives")
+    expect("bias2", bias2, (c_out,))
+    return n, c_out
+
+
 def linear(x: Any, weight: Any, bias: Any) -> Shape:
     """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out)."""
     n, c_in = ranked("x", x, "N, C_in")

@@ -1,0 +1,6 @@
+"""conv1d: cross-correlation over positions; a file a technique, in the order in which the history improved it."""
+
+from charcnn.ops.conv1d.loops import conv1d_loops
+from charcnn.ops.conv1d.naive import conv1d_naive, conv1d_relu_maxpool1d_naive, conv1d_relu_naive, conv1d_stat_naive
+
+__all__ = ["conv1d_loops", "conv1d_naive", "conv1d_relu_maxpool1d_naive", "conv1d_relu_naive", "conv1d_stat_naive"]

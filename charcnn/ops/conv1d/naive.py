@@ -1,0 +1,256 @@
+"""conv1d on a GPU, one thread an output, and the weak fusions of that kernel: what follows it, in its epilogue."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32
+
+from charcnn import device
+from charcnn.device import int32, uint32
+from charcnn.ops import shapes, stat
+
+
+@cache
+def _conv1d_naive_kernel(kernel_size, relu):
+    # The kernel size is a constant of the compiled kernel, so that the loop over taps unrolls: on an H200 that is
+    # 5 TFLOP/s in place of 2. Indices are 32 bits wide, and unsigned where they index: Numba makes a signed one
+    # wrap round as Python's do, which doubles the instructions.
+    @device.jit()
+    def kernel(x, weight, bias, y, stride, padding, dilation):
+        i = cuda.grid(1)  # one thread an output; neighbours take neighbouring positions, so x is read coalesced
+        if i < y.size:
+            t = i % y.shape[2]
+            c_out = i // y.shape[2] % y.shape[1]
+            n = i // (y.shape[2] * y.shape[1])
+            features, weights = x[n], weight[c_out]
+            first, step, length = int32(t * stride - padding), int32(dilation), int32(x.shape[2])
+            total = bias[c_out]
+            c_in, channels = uint32(0), uint32(x.shape[1])
+            while c_in < channels:
+                row, row_weights = features[c_in], weights[c_in]
+                taps = float32(0)  # summed apart: the rounding error grows with C_in + K, not C_in * K
+                for k in range(kernel_size):
+                    position = first + int32(k) * step
+                    if int32(0) <= position and position < length:
+                        taps += row[uint32(position)] * row_weights[uint32(k)]
+                total += taps
+                c_in += uint32(1)
+            if relu and total < float32(0):
+                total = float32(0)
+            y[n, c_out, t] = total
+
+    return kernel
+
+
+def conv1d_naive(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """`reference.conv1d` on a GPU, one thread an output.
+
+    Args:
+        x: float32 (N, C_in, L), C-contiguous; weight (C_out, C_in, K) and bias (C_out,) likewise. All NumPy arrays,
+            or all device arrays (Numba's, or any with __cuda_array_interface__).
+        out: where to write, (N, C_out, L_out), on the same side; made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out, L_out) where the inputs lie; device results are not waited for.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+    return _launch_naive(x, weight, bias, stride, padding, dilation, out, stream, relu=False)
+
+
+def conv1d_relu_naive(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """`conv1d_naive` with ReLU in the same kernel: one write of y less, and one read. Arguments as there."""
+    return _launch_naive(x, weight, bias, stride, padding, dilation, out, stream, relu=True)
+
+
+def _launch_naive(x, weight, bias, stride, padding, dilation, out, stream, *, relu):
+    shape = shapes.conv1d(x, weight, bias, stride, padding, dilation)
+    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    kernel = _conv1d_naive_kernel(int(weight.shape[2]), relu)
+    call.launch_each(kernel, *call.inputs, call.out, stride, padding, dilation)
+    return call.result()
+
+
+@cache
+def _conv1d_relu_maxpool1d_kernel(kernel_size, stride, padding, dilation, pool_size, pool_stride):
+    # All constants of the compiled kernel, so that the positions under one pooled output stay in registers: of
+    # K + pool - 1 values read, each serves up to `pool` sums, and only the maximum is written.
+    step = pool_stride * stride
+    window = (pool_size - 1) * stride + (kernel_size - 1) * dilation + 1
+
+    @device.jit()
+    def kernel(x, weight, bias, y):
+        i = cuda.grid(1)
+        if i < y.size:
+            t = i % y.shape[2]
+            c_out = i // y.shape[2] % y.shape[1]
+            n = i // (y.shape[2] * y.shape[1])
+            features, weights = x[n], weight[c_out]
+            first, length = int32(t * step - padding), int32(x.shape[2])
+            values = cuda.local.array(window, float32)
+            totals = cuda.local.array(pool_size, float32)
+            taps = cuda.local.array(pool_size, float32)
+            for p in range(pool_size):
+                totals[p] = bias[c_out]
+            c_in, channels = uint32(0), uint32(x.shape[1])
+            while c_in < channels:
+                row, row_weights = features[c_in], weights[c_in]
+                for j in range(window):
+                    position = first + int32(j)
+                    values[j] = float32(0)
+                    if int32(0) <= position and position < length:
+                        values[j] = row[uint32(position)]
+                for p in range(pool_size):
+                    taps[p] = float32(0)
+                for k in range(kernel_size):
+                    value = row_weights[uint32(k)]
+                    for p in range(pool_size):
+                        taps[p] += values[p * stride + k * dilation] * value
+                for p in range(pool_size):
+                    totals[p] += taps[p]
+                c_in += uint32(1)
+            best = float32(0)  # ReLU: no maximum is less
+            for p in range(pool_size):
+                if totals[p] > best or totals[p] != totals[p]:  # NaN wins, and nothing is greater
+                    best = totals[p]
+            y[n, c_out, t] = best
+
+    return kernel
+
+
+def conv1d_relu_maxpool1d_naive(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    pool_size: int,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    pool_stride: int | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """`reference.conv1d_relu_maxpool1d` on a GPU, one thread a pooled output: the convolution's output is never stored.
+
+    Args:
+        x: float32 (N, C_in, L), C-contiguous; weight (C_out, C_in, K) and bias (C_out,) likewise; all on one side.
+        pool_size: positions a pooling window.
+        stride, padding, dilation: of the convolution.
+        pool_stride: positions from one window to the next; pool_size where None.
+        out: where to write, (N, C_out, L_pooled), on the same side; made where None.
+        stream: a CUDA stream; the default stream where None.
+
+    Returns:
+        float32 (N, C_out, L_pooled) where the inputs lie; device results are not waited for.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+    shape = shapes.conv1d_relu_maxpool1d(x, weight, bias, pool_size, stride, padding, dilation, pool_stride)
+    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    constants = (int(weight.shape[2]), stride, padding, dilation, pool_size, pool_stride or pool_size)
+    call.launch_each(_conv1d_relu_maxpool1d_kernel(*constants), *call.inputs, call.out)
+    return call.result()
+
+
+@cache
+def _conv1d_stat_naive_kernel(kernel_size):
+    @device.jit()
+    def kernel(x, weight, bias, y, parts, stride, padding, dilation):
+        # One block takes stat.PART outputs of one input, so that it can sum them up before they leave the chip.
+        n = cuda.blockIdx.y
+        i = cuda.grid(1)
+        total = float32(0)
+        if i < y.shape[1] * y.shape[2]:
+            t = i % y.shape[2]
+            c_out = i // y.shape[2]
+            features, weights = x[n], weight[c_out]
+            first, step, length = int32(t * stride - padding), int32(dilation), int32(x.shape[2])
+            total = bias[c_out]
+            c_in, channels = uint32(0), uint32(x.shape[1])
+            while c_in < channels:
+                row, row_weights = features[c_in], weights[c_in]
+                taps = float32(0)
+                for k in range(kernel_size):
+                    position = first + int32(k) * step
+                    if int32(0) <= position and position < length:
+                        taps += row[uint32(position)] * row_weights[uint32(k)]
+                total += taps
+                c_in += uint32(1)
+            y[n, c_out, t] = total
+        stat.write_part(total, y.shape[1] * y.shape[2], parts)
+
+    return kernel
+
+
+def conv1d_stat_naive(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """`conv1d_naive`, and the mean and variance of each input's output, which a following LayerNorm needs.
+
+    Saves LayerNorm its two passes over y. How the statistics are taken, and why that stays accurate: `charcnn.ops.stat`.
+
+    Args:
+        x, weight, bias, stride, padding, dilation, stream: as for `conv1d_naive`.
+        out: where to write y, (N, C_out, L_out), on the same side; made where None.
+
+    Returns:
+        (y, stat): float32 (N, C_out, L_out), and float64 (N, 2), the mean and the biased variance of each y[n].
+
+    Raises:
+        ValueError, DeviceError: as `conv1d_naive`.
+    """
+    shape = shapes.conv1d(x, weight, bias, stride, padding, dilation)
+    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    size = shape[1] * shape[2]
+    parts = call.scratch((shape[0], stat.part_count(size), 2), np.float32)
+    call.launch(
+        _conv1d_stat_naive_kernel(int(weight.shape[2])),
+        (stat.part_count(size), shape[0]),
+        stat.PART,
+        *call.inputs,
+        call.out,
+        parts,
+        stride,
+        padding,
+        dilation,
+    )
+    statistics = call.scratch((shape[0], 2), np.float64)
+    stat.launch_merge(call, parts, size, statistics)
+    return call.result(), call.give(statistics)

@@ -1,0 +1,79 @@
+"""Mean and variance of each input, taken by the kernel that writes the values, for a LayerNorm that follows.
+
+A sum of squares loses everything once the mean is large beside the deviation: at 10^4 deviations, float32's 24 bits
+are spent on the mean's square. So each block takes the mean of its part first and sums squared deviations from that
+(both in float32, over a few hundred values), and the parts (mean, M2) are merged in float64 by the formula of Chan,
+Golub and LeVeque (1979): M2 = sum M2_i + sum n_i (mean_i - mean)^2. The order is fixed, so a result is the same bits
+every time. The mean is kept in float64 up to the subtraction: rounded to float32 it alone would be off by
+6e-8 means, at 10^4 deviations 6e-4 of one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, float64
+
+from charcnn import device
+
+PART = 256
+"""Values a part holds, and threads of a block that writes one."""
+
+MERGE_THREADS = 128
+
+
+def part_count(size: int) -> int:
+    """Parts of an input of `size` values; the last may be shorter."""
+    return -(-size // PART)
+
+
+@device.jit(device=True)
+def block_sum(value, sums):
+    """The sum of the value of each of the block's threads (a power of two), the same in all; by a tree in `sums`."""
+    thread = cuda.threadIdx.x
+    cuda.syncthreads()  # sums may still be read from the call before
+    sums[thread] = value
+    cuda.syncthreads()
+    half = cuda.blockDim.x // 2
+    while half > 0:
+        if thread < half:
+            sums[thread] += sums[thread + half]
+        cuda.syncthreads()
+        half //= 2
+    return sums[0]
+
+
+@device.jit(device=True)
+def write_part(value, size, parts):
+    """From each thread of a block its value (block (part, n), PART threads): the part's mean and M2 into parts[n]."""
+    sums = cuda.shared.array(PART, float32)
+    held = min(PART, size - cuda.blockIdx.x * PART)
+    mean = block_sum(value, sums) / float32(held)  # threads past the end bring 0
+    deviation = value - mean if cuda.threadIdx.x < held else float32(0)
+    squares = block_sum(deviation * deviation, sums)
+    if cuda.threadIdx.x == 0:
+        parts[cuda.blockIdx.y, cuda.blockIdx.x, 0] = mean
+        parts[cuda.blockIdx.y, cuda.blockIdx.x, 1] = squares
+
+
+@device.jit()
+def _merge_kernel(parts, size, stat):
+    n = cuda.blockIdx.x
+    sums = cuda.shared.array(MERGE_THREADS, float64)
+    total = float64(0)
+    for part in range(cuda.threadIdx.x, parts.shape[1], MERGE_THREADS):
+        total += min(PART, size - part * PART) * float64(parts[n, part, 0])
+    mean = block_sum(total, sums) / size
+    total = float64(0)
+    for part in range(cuda.threadIdx.x, parts.shape[1], MERGE_THREADS):
+        deviation = float64(parts[n, part, 0]) - mean
+        total += float64(parts[n, part, 1]) + min(PART, size - part * PART) * deviation * deviation
+    variance = block_sum(total, sums) / size
+    if cuda.threadIdx.x == 0:
+        stat[n, 0] = mean
+        stat[n, 1] = variance
+
+
+def launch_merge(call: device.Call, parts: Any, size: int, stat: Any) -> None:
+    """Merge parts (N, parts of `size` values, 2) into stat (N, 2): mean and biased variance."""
+    call.launch(_merge_kernel, parts.shape[0], MERGE_THREADS, parts, size, stat)
