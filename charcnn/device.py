@@ -146,11 +146,15 @@ def as_device_array(array: Any, stream: Any) -> Any:
     return view
 
 
+DTYPES = {"ids": np.uint8, "stat": np.float64}
+"""What a launcher's input of this name must hold; all others hold float32."""
+
+
 class Call:
     """One call of a CUDA launcher: inputs checked and brought to the GPU, `out` made, the result taken back.
 
-    NumPy in, NumPy out; device in, device out, and then nothing waits for the GPU. `ids` must be uint8, every
-    other input float32. Inputs and `out` lie all on the host or all on the device.
+    NumPy in, NumPy out; device in, device out, and then nothing waits for the GPU. DTYPES
+    says what the inputs must hold. Inputs and `out` lie all on the host or all on the device.
     """
 
     def __init__(self, out: Any, stream: Any, shape: Shape, dtype: Any = np.float32, **inputs: Any) -> None:
@@ -177,7 +181,7 @@ class Call:
             inputs = {name: as_device_array(array, self.stream) for name, array in inputs.items()}
             out = None if out is None else as_device_array(out, self.stream)
         for name, array in inputs.items():
-            check(name, array, np.uint8 if name == "ids" else np.float32)
+            check(name, array, DTYPES.get(name, np.float32))
         if out is not None:
             check("out", out, dtype)
             expect("out", out, shape)

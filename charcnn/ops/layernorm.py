@@ -10,6 +10,7 @@ from numba import cuda, float32, njit, uint64
 
 from charcnn import device
 from charcnn.ops import arrays, shapes
+from charcnn.ops.stat import normalised
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})  # in any order: a vector of sums, 3.5 times as fast as one
@@ -135,4 +136,41 @@ def layernorm_naive(x: Any, gamma: Any, beta: Any, *, eps: float = 1e-5, out: An
         call.out.reshape(rows),
         np.float32(eps),
     )
+    return call.result()
+
+
+@device.jit()
+def _layernorm_relu_naive_kernel(x, stat, gamma, beta, y, eps):
+    i = cuda.grid(1)
+    if i < y.size:
+        n, j = i // y.shape[1], i % y.shape[1]
+        value = normalised(x[n, j], stat[n, 0], stat[n, 1], eps) * gamma[j] + beta[j]
+        y[n, j] = float32(0) if value < float32(0) else value  # this way round NaN stays NaN
+
+
+def layernorm_relu_naive(
+    x: Any, stat: Any, gamma: Any, beta: Any, *, eps: float = 1e-5, out: Any = None, stream: Any = None
+) -> Any:
+    """`reference.layernorm_relu` on a GPU, one thread an output: LayerNorm whose statistics the producer of x took.
+
+    Args:
+        x: float32 (N, ...), C-contiguous; gamma and beta (...) likewise; all on one side.
+        stat: float64 (N, 2): each input's mean and biased variance, as `conv1d_stat_naive` gives them.
+        eps: added to the variance.
+        out: where to write, of x's shape (x itself will do), on the same side; made where None.
+        stream: a CUDA stream; the default stream where None.
+
+    Returns:
+        float32, of x's shape, where the inputs lie; device results are not waited for.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+    shape = shapes.layernorm_relu(x, stat, gamma, beta, eps)
+    call = device.Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
+    x, stat, gamma, beta = call.inputs
+    rows = (shape[0], gamma.size)
+    operands = (x.reshape(rows), stat, gamma.reshape(-1), beta.reshape(-1), call.out.reshape(rows))
+    call.launch_each(_layernorm_relu_naive_kernel, *operands, np.float32(eps))
     return call.result()

@@ -56,21 +56,28 @@ def maxpool1d_loops(x: Any, kernel_size: int, *, stride: int | None = None, padd
     return out
 
 
-@device.jit()
-def _maxpool1d_naive_kernel(x, y, kernel_size, stride, padding):
-    i = cuda.grid(1)
-    if i < y.size:
-        t = i % y.shape[2]
-        row = i // y.shape[2]
-        c = row % y.shape[1]
-        n = row // y.shape[1]
-        start = t * stride - padding
-        best = float32(-math.inf)
-        for position in range(max(start, 0), min(start + kernel_size, x.shape[2])):
-            value = x[n, c, position]
-            if value > best or value != value:
-                best = value
-        y[n, c, t] = best
+def _maxpool1d_naive_kernel(least):
+    @device.jit()
+    def kernel(x, y, kernel_size, stride, padding):
+        i = cuda.grid(1)
+        if i < y.size:
+            t = i % y.shape[2]
+            row = i // y.shape[2]
+            c = row % y.shape[1]
+            n = row // y.shape[1]
+            start = t * stride - padding
+            best = float32(least)
+            for position in range(max(start, 0), min(start + kernel_size, x.shape[2])):
+                value = x[n, c, position]
+                if value > best or value != value:
+                    best = value
+            y[n, c, t] = best
+
+    return kernel
+
+
+_maxpool1d_naive = _maxpool1d_naive_kernel(-math.inf)
+_relu_maxpool1d_naive = _maxpool1d_naive_kernel(0.0)  # the maximum of what ReLU leaves is no less than 0
 
 
 def maxpool1d_naive(
@@ -94,7 +101,17 @@ def maxpool1d_naive(
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
+    return _launch_naive(_maxpool1d_naive, x, kernel_size, stride, padding, out, stream)
+
+
+def relu_maxpool1d_naive(
+    x: Any, kernel_size: int, *, stride: int | None = None, padding: int = 0, out: Any = None, stream: Any = None
+) -> Any:
+    """`maxpool1d_naive` of relu(x) in one kernel. Arguments as there."""
+    return _launch_naive(_relu_maxpool1d_naive, x, kernel_size, stride, padding, out, stream)
+
+
+def _launch_naive(kernel, x, kernel_size, stride, padding, out, stream):
     call = device.Call(out, stream, shapes.maxpool1d(x, kernel_size, stride, padding), x=x)
-    stride = kernel_size if stride is None else stride
-    call.launch_each(_maxpool1d_naive_kernel, *call.inputs, call.out, kernel_size, stride, padding)
+    call.launch_each(kernel, *call.inputs, call.out, kernel_size, kernel_size if stride is None else stride, padding)
     return call.result()

@@ -96,3 +96,59 @@ def conv1d_relu(x: Array, weight: Array, bias: Array, *, stride: int = 1, paddin
 def linear_relu(x: Array, weight: Array, bias: Array) -> Array:
     """relu(linear(...))"""
     return relu(linear(x, weight, bias))
+
+
+def stat(x: Array) -> Array:
+    """The mean and the biased variance of each input of x (N, ...): (N, 2)."""
+    shapes.stat(x)
+    rows = x.reshape(len(x), -1)
+    mean = rows.mean(axis=1, keepdims=True)
+    return np.concatenate([mean, np.square(rows - mean).mean(axis=1, keepdims=True)], axis=1)
+
+
+def conv1d_stat(
+    x: Array, weight: Array, bias: Array, *, stride: int = 1, padding: int = 0, dilation: int = 1
+) -> tuple[Array, Array]:
+    """(y, stat(y)) of y = conv1d(...)"""
+    y = conv1d(x, weight, bias, stride=stride, padding=padding, dilation=dilation)
+    return y, stat(y)
+
+
+def layernorm_relu(x: Array, stat: Array, gamma: Array, beta: Array, *, eps: float = 1e-5) -> Array:
+    """relu(layernorm(...)) with each input's mean and variance given, (N, 2)."""
+    shapes.layernorm_relu(x, stat, gamma, beta, eps)
+    mean, variance = stat.reshape(len(x), 2, *[1] * (x.ndim - 1)).swapaxes(0, 1)
+    return relu(((x - mean) / np.sqrt(variance + eps) * gamma + beta).astype(x.dtype))
+
+
+def relu_maxpool1d(x: Array, kernel_size: int, *, stride: int | None = None, padding: int = 0) -> Array:
+    """maxpool1d(relu(x), ...)"""
+    return maxpool1d(relu(x), kernel_size, stride=stride, padding=padding)
+
+
+def conv1d_relu_maxpool1d(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    pool_size: int,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    pool_stride: int | None = None,
+) -> Array:
+    """maxpool1d(relu(conv1d(...)), pool_size, stride=pool_stride)"""
+    y = conv1d(x, weight, bias, stride=stride, padding=padding, dilation=dilation)
+    return relu_maxpool1d(y, pool_size, stride=pool_stride)
+
+
+def layernorm_relu_maxpool1d(
+    x: Array, stat: Array, gamma: Array, beta: Array, kernel_size: int, *, eps: float = 1e-5, stride: int | None = None
+) -> Array:
+    """maxpool1d(layernorm_relu(...), kernel_size)"""
+    return maxpool1d(layernorm_relu(x, stat, gamma, beta, eps=eps), kernel_size, stride=stride)
+
+
+def linear_relu_linear(x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: Array) -> Array:
+    """linear(linear_relu(x, weight1, bias1), weight2, bias2)"""
+    return linear(linear_relu(x, weight1, bias1), weight2, bias2)

@@ -1,15 +1,16 @@
 """Mean and variance of each input, taken by the kernel that writes the values, for a LayerNorm that follows.
 
 A sum of squares loses everything once the mean is large beside the deviation: at 10^4 deviations, float32's 24 bits
-are spent on the mean's square. So each block takes the mean of its part first and sums squared deviations from that
-(both in float32, over a few hundred values), and the parts (mean, M2) are merged in float64 by the formula of Chan,
-Golub and LeVeque (1979): M2 = sum M2_i + sum n_i (mean_i - mean)^2. The order is fixed, so a result is the same bits
-every time. The mean is kept in float64 up to the subtraction: rounded to float32 it alone would be off by
-6e-8 means, at 10^4 deviations 6e-4 of one.
+are spent on the mean's square. So each block takes its first value from all of its part, which is exact for values
+that are close, then the mean of what is left, and sums squared deviations from that, all in float32 over a few hundred
+values. The parts (first value, mean less it, M2) are merged in float64 by the formula of Chan, Golub and LeVeque
+(1979): M2 = sum M2_i + sum n_i (mean_i - mean)^2. The order is fixed, so a result is the same bits every time. The mean
+stays in float64 up to the subtraction: rounded to float32, it alone would be off by 6e-4 deviations.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from numba import cuda, float32, float64
@@ -18,6 +19,9 @@ from charcnn import device
 
 PART = 256
 """Values a part holds, and threads of a block that writes one."""
+
+PART_VALUES = 3
+"""What is kept of a part: its first value, its mean less that, and M2."""
 
 MERGE_THREADS = 128
 
@@ -45,15 +49,28 @@ def block_sum(value, sums):
 
 @device.jit(device=True)
 def write_part(value, size, parts):
-    """From each thread of a block its value (block (part, n), PART threads): the part's mean and M2 into parts[n]."""
+    """From each thread of a block its value (block (part, n), PART threads): parts[n, part] = (shift, mean, M2)."""
     sums = cuda.shared.array(PART, float32)
+    shift = cuda.shared.array(1, float32)
     held = min(PART, size - cuda.blockIdx.x * PART)
-    mean = block_sum(value, sums) / float32(held)  # threads past the end bring 0
-    deviation = value - mean if cuda.threadIdx.x < held else float32(0)
+    if cuda.threadIdx.x == 0:
+        shift[0] = value
+    cuda.syncthreads()
+    shifted = value - shift[0] if cuda.threadIdx.x < held else float32(0)
+    mean = block_sum(shifted, sums) / float32(held)
+    deviation = shifted - mean if cuda.threadIdx.x < held else float32(0)
     squares = block_sum(deviation * deviation, sums)
     if cuda.threadIdx.x == 0:
-        parts[cuda.blockIdx.y, cuda.blockIdx.x, 0] = mean
-        parts[cuda.blockIdx.y, cuda.blockIdx.x, 1] = squares
+        part = parts[cuda.blockIdx.y, cuda.blockIdx.x]
+        part[0], part[1], part[2] = shift[0], mean, squares
+
+
+@device.jit(device=True)
+def normalised(value, mean, variance, eps):
+    """(value - mean) / sqrt(variance + eps) in float32, from statistics in float64."""
+    high = float32(mean)
+    low = float32(mean - float64(high))  # what float32 cannot hold of the mean
+    return ((value - high) - low) / math.sqrt(float32(variance) + eps)
 
 
 @device.jit()
@@ -62,12 +79,12 @@ def _merge_kernel(parts, size, stat):
     sums = cuda.shared.array(MERGE_THREADS, float64)
     total = float64(0)
     for part in range(cuda.threadIdx.x, parts.shape[1], MERGE_THREADS):
-        total += min(PART, size - part * PART) * float64(parts[n, part, 0])
+        total += min(PART, size - part * PART) * (float64(parts[n, part, 0]) + float64(parts[n, part, 1]))
     mean = block_sum(total, sums) / size
     total = float64(0)
     for part in range(cuda.threadIdx.x, parts.shape[1], MERGE_THREADS):
-        deviation = float64(parts[n, part, 0]) - mean
-        total += float64(parts[n, part, 1]) + min(PART, size - part * PART) * deviation * deviation
+        deviation = float64(parts[n, part, 0]) + float64(parts[n, part, 1]) - mean
+        total += float64(parts[n, part, 2]) + min(PART, size - part * PART) * deviation * deviation
     variance = block_sum(total, sums) / size
     if cuda.threadIdx.x == 0:
         stat[n, 0] = mean
@@ -75,5 +92,5 @@ def _merge_kernel(parts, size, stat):
 
 
 def launch_merge(call: device.Call, parts: Any, size: int, stat: Any) -> None:
-    """Merge parts (N, parts of `size` values, 2) into stat (N, 2): mean and biased variance."""
+    """Merge parts (N, part_count(size), PART_VALUES) into stat (N, 2): mean and biased variance."""
     call.launch(_merge_kernel, parts.shape[0], MERGE_THREADS, parts, size, stat)

@@ -224,7 +224,7 @@ def conv1d_stat_naive(
 ) -> Any:
     """`conv1d_naive`, and the mean and variance of each input's output, which a following LayerNorm needs.
 
-    Saves LayerNorm its two passes over y. How the statistics are taken, and why that stays accurate: `charcnn.ops.stat`.
+    Saves LayerNorm its two passes over y. `charcnn.ops.stat` says how they stay accurate.
 
     Args:
         x, weight, bias, stride, padding, dilation, stream: as for `conv1d_naive`.
@@ -239,7 +239,7 @@ def conv1d_stat_naive(
     shape = shapes.conv1d(x, weight, bias, stride, padding, dilation)
     call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
     size = shape[1] * shape[2]
-    parts = call.scratch((shape[0], stat.part_count(size), 2), np.float32)
+    parts = call.scratch((shape[0], stat.part_count(size), stat.PART_VALUES), np.float32)
     call.launch(
         _conv1d_stat_naive_kernel(int(weight.shape[2])),
         (stat.part_count(size), shape[0]),
