@@ -119,3 +119,9 @@ def rate(seconds: float, flops: int, moved: int) -> dict[str, Any]:
     if flops:
         result["gflop_per_second"] = flops / seconds / 1e9
     return result
+
+
+def error(out: np.ndarray, expected: np.ndarray) -> float:
+    """||out - expected|| / ||expected||; 0 where both are all zero, NaN where out holds one."""
+    difference = np.linalg.norm(out - expected)
+    return float(difference and difference / np.linalg.norm(expected))
