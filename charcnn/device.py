@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import config, cuda
+from numba import config, cuda, types
 from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
-from charcnn.ops.arrays import check
-from charcnn.ops.shapes import Shape, expect
+if TYPE_CHECKING:
+    from charcnn.ops.shapes import Shape
 
 SIMULATED: bool = bool(config.ENABLE_CUDASIM)
 """Whether kernels run in Numba's simulator, a mode of the whole process (NUMBA_ENABLE_CUDASIM=1)."""
 
 OLDEST = (7, 5)
 """The lowest compute capability that CUDA 13 compiles for."""
+
+int32, uint32 = (int, int) if SIMULATED else (types.int32, types.uint32)
+"""Casts for the indices of a kernel; in the simulator plain ints, as Numba's casts would take most of its time."""
 
 _NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto")
 
@@ -151,6 +154,9 @@ class Call:
     """
 
     def __init__(self, out: Any, stream: Any, shape: Shape, dtype: Any = np.float32, **inputs: Any) -> None:
+        from charcnn.ops.arrays import check  # not above: the operators import this module
+        from charcnn.ops.shapes import expect
+
         gpu_count()
         self.stream = as_stream(stream)
         self._given = out

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from numba import cuda, float32, int32, njit, uint32
+from numba import cuda, float32, njit
 
 from charcnn import device
+from charcnn.device import int32, uint32
 from charcnn.ops import arrays, shapes
 
 
