@@ -71,6 +71,8 @@ class Results:
     levels: dict[tuple[str, Place], LevelResult]
     operators: dict[tuple[str, str, str, str], dict[str, Any]]
     """extra_info by operator, layer, technique and host."""
+    sanitized: dict[str, dict[str, Any]]
+    """What bench/sanitize.py wrote, by host."""
 
 
 @cache
@@ -80,7 +82,7 @@ def results() -> Results:
     Raises:
         ReportError: a file is no result, or not one to publish: a failed check, another config, a second of its kind.
     """
-    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {})
+    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {})
     for file in found.files:
         raw = json.loads(file.read_text(encoding="utf-8"))
         if "benchmarks" in raw:
@@ -89,8 +91,15 @@ def results() -> Results:
             if not raw["validation"]["passed"]:
                 raise ReportError(f"{file.name}: its validation failed")
             rows, host = [raw], raw["machine"]
+        elif "tools" in raw:
+            if not all(tool["clean"] for tool in raw["tools"].values()):
+                raise ReportError(f"{file.name}: the sanitizer found something")
+            found.sanitized[machine.name(raw["machine"])] = raw
+            continue
         else:
-            raise ReportError(f"{file.name}: need a result of pytest bench/ or of a level's --json")
+            raise ReportError(
+                f"{file.name}: need a result of pytest bench/, of bench/sanitize.py or of a level's --json"
+            )
         for row in rows:
             if "level" in row:
                 _add_level(found, file, row, host)
@@ -247,7 +256,20 @@ def _source(document: Path, file: str, name: str) -> str:
     return textwrap.dedent("\n".join(text.splitlines()[first - 1 : node.end_lineno]))
 
 
-KINDS = {"levels": levels, "operators": operators, "cost": cost, "change": change, "code": code}
+def sanitizer(document: Path) -> str:
+    """What compute-sanitizer said of the CUDA variants."""
+    if not results().sanitized:
+        return UNMEASURED + "\n"
+    head, rows = ["GPU", "tool", "variants", "tests", "result"], []
+    for raw in results().sanitized.values():
+        for tool, said in raw["tools"].items():
+            rows.append(
+                [raw["machine"]["gpus"][0], tool, str(len(raw["variants"])), str(said["tests"]), said["summary"]]
+            )
+    return _table(head, rows, right=2)
+
+
+KINDS = {"sanitizer": sanitizer, "levels": levels, "operators": operators, "cost": cost, "change": change, "code": code}
 
 
 def documents() -> list[Path]:
