@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import os
 import statistics
 import sys
 import time
@@ -40,6 +41,9 @@ def main(build: Callable[..., Run], argv: list[str] | None = None) -> NoReturn:
         status = _main(name, module, build, comm, argv)
     except SystemExit:
         raise
+    except BrokenPipeError:  # whoever read the report has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
     except BaseException as error:
         message = device.explain(error)
         if message is not None:
