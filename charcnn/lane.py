@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -32,8 +33,9 @@ class Lane:
 
     def __init__(self, gpu: int, number: int, size: int, timeline: Timeline = OFF) -> None:
         self.stream = cuda.stream()
-        self._host = [cuda.pinned_array(size, np.float32) for _ in range(2)]
-        self._device = [device.empty((size,), np.float32) for _ in range(2)]
+        self._buffers = {"host": [cuda.pinned_array(size, np.float32) for _ in range(2)]}
+        self._buffers["device"] = [device.empty((size,), np.float32) for _ in range(2)]
+        self._views: dict[tuple[str, int, Shape], Any] = {}
         self._next = 0
         self._gpu, self._row = f"GPU {gpu}", f"GPU {gpu}, stream {number}"
         self._timeline = timeline
@@ -42,11 +44,12 @@ class Lane:
     def host(self, shape: Shape) -> np.ndarray:
         """Pinned memory, the two buffers by turns: what the last call gave stays valid, the one before is reused."""
         self._next = 1 - self._next
-        return _view(self._host[self._next], shape)
+        array: np.ndarray = self._view("host", self._next, shape)
+        return array
 
     def device(self, which: int, shape: Shape) -> Any:
         """GPU buffer 0 or 1."""
-        return _view(self._device[which], shape)
+        return self._view("device", which, shape)
 
     @contextmanager
     def copying(self, way: str) -> Iterator[None]:
@@ -89,6 +92,8 @@ class Lane:
         event.record(self.stream)
         return event
 
-
-def _view(buffer: Any, shape: Shape) -> Any:
-    return buffer[: int(np.prod(shape))].reshape(shape)
+    def _view(self, side: str, which: int, shape: Shape) -> Any:
+        key = (side, which, tuple(shape))
+        if key not in self._views:  # Numba takes about as long over a slice of a device array as over a launch
+            self._views[key] = self._buffers[side][which][: math.prod(shape)].reshape(shape)
+        return self._views[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
@@ -53,11 +54,14 @@ class Pipeline:
         """Token ids (N, L) uint8 -> logits (N, classes) float32."""
         logits = np.empty((len(ids), self._classes), np.float32)
         size = max(1, min(self.batch, -(-len(ids) // self.slots)))
-        starts = range(0, len(ids), size)
-        under_way = [self.submit(ids[start : start + size], logits[start : start + size]) for start in starts]
+        under_way: deque[Future[None]] = deque()
         try:
-            for future in under_way:
-                future.result()
+            for start in range(0, len(ids), size):
+                if len(under_way) == 2 * self.slots:
+                    under_way.popleft().result()
+                under_way.append(self.submit(ids[start : start + size], logits[start : start + size]))
+            while under_way:
+                under_way.popleft().result()
         finally:
             for future in under_way:  # after an error
                 future.cancel()

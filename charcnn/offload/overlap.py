@@ -149,7 +149,10 @@ class _Turns:
     def computed(self, pipeline: Pipeline, ids: np.ndarray, logits: np.ndarray) -> Task:
         future = pipeline.submit(ids, logits)
         future.add_done_callback(lambda _: self.wake.set())
-        yield from self.until(future.done)
+        try:
+            yield from self.until(future.done)
+        finally:
+            future.cancel()  # where another task failed
         future.result()
 
     def run(self, tasks: Iterable[Task]) -> None:
