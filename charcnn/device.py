@@ -139,7 +139,7 @@ def as_device_array(array: Any, stream: Any) -> Any:
         return array
     producer = array.__cuda_array_interface__.get("stream")
     view = cuda.as_cuda_array(array, sync=False)
-    if producer is not None and producer != getattr(getattr(stream, "handle", None), "value", stream):
+    if producer is not None and producer != int(stream):
         done = cuda.event(timing=False)
         done.record(cuda.external_stream(producer))
         done.wait(stream)

@@ -7,9 +7,12 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from charcnn.offload import LAUNCHED
 
 PACKAGES = ("numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "nvidia-nvvm", "mpi4py")
 
@@ -71,9 +74,13 @@ def _cpu() -> str | None:
 
 
 def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
+    if any(name in os.environ for name in LAUNCHED):
+        with suppress(OSError):  # mpiexec binds each rank to a core of its own, but not the process that starts them
+            cores = max(cores, len(os.sched_getaffinity(os.getppid())))
+    return cores
 
 
 def _gpus() -> list[str]:

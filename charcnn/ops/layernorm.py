@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, njit, uint64
+from numba import cuda, float32, njit
 
 from charcnn import device
+from charcnn.device import uint32
 from charcnn.ops import arrays, shapes
 
 
@@ -82,24 +83,25 @@ def _block_sum(value, partial):
 @device.jit()
 def _layernorm_naive_kernel(x, gamma, beta, y, eps):
     partial = cuda.shared.array(MAX_THREADS, float32)
-    n, first, step = uint64(cuda.blockIdx.x), uint64(cuda.threadIdx.x), uint64(cuda.blockDim.x)
-    end, size = uint64(x.shape[1]), float32(x.shape[1])
+    row, row_out = x[cuda.blockIdx.x], y[cuda.blockIdx.x]
+    first, step = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x)  # unsigned, as in conv1d_naive
+    end, size = uint32(x.shape[1]), float32(x.shape[1])
     total = float32(0)
     i = first
     while i < end:
-        total += x[n, i]
+        total += row[i]
         i += step
     mean = _block_sum(total, partial) / size
     total = float32(0)
     i = first
     while i < end:
-        deviation = x[n, i] - mean
+        deviation = row[i] - mean
         total += deviation * deviation
         i += step
     scale = float32(1) / math.sqrt(_block_sum(total, partial) / size + eps)
     i = first
     while i < end:
-        y[n, i] = (x[n, i] - mean) * scale * gamma[i] + beta[i]
+        row_out[i] = (row[i] - mean) * scale * gamma[i] + beta[i]
         i += step
 
 

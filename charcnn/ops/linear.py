@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import cuda, float32, njit, uint64
+from numba import cuda, float32, njit
 
 from charcnn import device
+from charcnn.device import uint32
 from charcnn.ops import arrays, shapes
 
 PART = 64
@@ -50,16 +51,17 @@ def _linear_naive_kernel(relu):
     def kernel(x, weight, bias, y):
         i = cuda.grid(1)
         if i < y.size:
-            c_out = uint64(i % y.shape[1])
-            n = uint64(i // y.shape[1])
+            c_out = i % y.shape[1]
+            n = i // y.shape[1]
+            row, row_weights = x[n], weight[c_out]
             total = bias[c_out]
-            c_in, end = uint64(0), uint64(x.shape[1])  # unsigned, and while, for the reason given at conv1d_naive
+            c_in, end = uint32(0), uint32(x.shape[1])  # unsigned, as in conv1d_naive
             while c_in < end:
                 part = float32(0)
-                stop = min(c_in + uint64(PART), end)
+                stop = min(c_in + uint32(PART), end)
                 while c_in < stop:
-                    part += x[n, c_in] * weight[c_out, c_in]
-                    c_in += uint64(1)
+                    part += row[c_in] * row_weights[c_in]
+                    c_in += uint32(1)
                 total += part
             if relu and total < float32(0):
                 total = float32(0)

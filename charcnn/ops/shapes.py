@@ -16,7 +16,7 @@ def conv1d(x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, di
     n, c_in, length = ranked("x", x, "N, C_in, L")
     c_out, w_in, kernel_size = ranked("weight", weight, "C_out, C_in, K")
     if w_in != c_in:
-        raise ValueError(f"weight has shape {_shape(weight)}: need C_in={c_in}, as in x of shape {_shape(x)}")
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: need C_in={c_in}, as in x of shape {tuple(x.shape)}")
     expect("bias", bias, (c_out,))
     at_least("stride", stride, 1)
     at_least("padding", padding, 0)
@@ -32,7 +32,7 @@ def conv1d(x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, di
 
 def layernorm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Shape:
     """x (N, ...), gamma and beta (...) -> (N, ...): each input is normalised over all its other axes."""
-    shape = _shape(x)
+    shape = _shape("x", x)
     if len(shape) < 2 or 0 in shape[1:]:
         raise ValueError(f"x has shape {shape}: need (N, ...) with at least one value an input")
     expect("gamma", gamma, shape[1:])
@@ -44,7 +44,7 @@ def layernorm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Shape:
 
 def relu(x: Any) -> Shape:
     """Any shape."""
-    return _shape(x)
+    return _shape("x", x)
 
 
 def maxpool1d(x: Any, kernel_size: int, stride: int | None = None, padding: int = 0) -> Shape:
@@ -67,7 +67,7 @@ def linear(x: Any, weight: Any, bias: Any) -> Shape:
     n, c_in = ranked("x", x, "N, C_in")
     c_out, w_in = ranked("weight", weight, "C_out, C_in")
     if w_in != c_in:
-        raise ValueError(f"weight has shape {_shape(weight)}: need C_in={c_in}, as in x of shape {_shape(x)}")
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: need C_in={c_in}, as in x of shape {tuple(x.shape)}")
     expect("bias", bias, (c_out,))
     return n, c_out
 
@@ -89,7 +89,7 @@ def softmax(x: Any) -> Shape:
     """x (N, C) -> (N, C)."""
     n, classes = ranked("x", x, "N, C")
     if classes < 1:
-        raise ValueError(f"x has shape {_shape(x)}: need at least one class")
+        raise ValueError(f"x has shape {tuple(x.shape)}: need at least one class")
     return n, classes
 
 
@@ -98,13 +98,15 @@ def argmax(x: Any) -> Shape:
     return (softmax(x)[0],)
 
 
-def _shape(array: Any) -> Shape:
+def _shape(name: str, array: Any) -> Shape:
+    if not hasattr(array, "shape"):
+        raise ValueError(f"{name} is a {type(array).__name__}: need an array")
     return tuple(int(extent) for extent in array.shape)
 
 
 def ranked(name: str, array: Any, axes: str) -> Shape:
     """The shape of an array that must have as many axes as `axes` names."""
-    shape = _shape(array)
+    shape = _shape(name, array)
     if len(shape) != axes.count(",") + 1:
         raise ValueError(f"{name} has shape {shape}: need ({axes})")
     return shape
@@ -112,8 +114,8 @@ def ranked(name: str, array: Any, axes: str) -> Shape:
 
 def expect(name: str, array: Any, shape: Shape) -> None:
     """Raise unless the array has just this shape."""
-    if _shape(array) != tuple(shape):
-        raise ValueError(f"{name} has shape {_shape(array)}: need {tuple(shape)}")
+    if _shape(name, array) != tuple(shape):
+        raise ValueError(f"{name} has shape {tuple(array.shape)}: need {tuple(shape)}")
 
 
 def at_least(name: str, value: int, least: int) -> None:

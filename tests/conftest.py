@@ -1,0 +1,68 @@
+"""What this machine has decides what runs: kernels on a GPU, or in Numba's simulator where there is none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+import charcnn.levels  # noqa: F401  chooses where kernels run, so it stands before the first import of numba.cuda
+from charcnn import device
+
+# No deadline: the first call of a kind compiles, and the simulator is slow.
+hypothesis.settings.register_profile("charcnn", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("charcnn")
+
+
+def pytest_report_header() -> list[str]:
+    """Where kernels run, and what is left out."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    missing = {
+        "what needs a GPU": device.SIMULATED,
+        "comparisons with PyTorch (pip install 'charcnn[torch]')": not find_spec("torch"),
+        "MPI (pip install 'charcnn[mpi]')": not (find_spec("mpi4py") and shutil.which("mpiexec", path=path)),
+        "compiling for sm_90a (pip install 'charcnn[cuda]')": not compiler_installed(),
+    }
+    left_out = "; ".join(what for what, absent in missing.items() if absent)
+    return [f"CUDA kernels run on: {gpus()}", f"left out: {left_out or 'nothing'}"]
+
+
+def gpus() -> str:
+    """The GPUs' names, or what stands in for them."""
+    from numba import cuda
+
+    try:
+        device.gpu_count()
+    except device.DeviceError as error:
+        return f"nothing ({error})"
+    if device.SIMULATED:
+        return "Numba's simulator, at tiny sizes"
+    names = [gpu.name for gpu in cuda.gpus]
+    return ", ".join(name.decode() if isinstance(name, bytes) else name for name in names)
+
+
+def compiler_installed() -> bool:
+    """Whether the libraries that compile and link a kernel are there: with them no GPU is needed."""
+    try:
+        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+    except ImportError:
+        return False
+    try:
+        for library in ("nvvm", "nvJitLink"):
+            load_nvidia_dynamic_lib(library)
+    except (DynamicLibNotFoundError, RuntimeError):
+        return False
+    return True
+
+
+@pytest.fixture
+def stream():
+    """A stream of its own, not the default one."""
+    from numba import cuda
+
+    return cuda.stream()

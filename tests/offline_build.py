@@ -1,0 +1,148 @@
+"""Compile the kernels of every CUDA variant for Hopper (sm_90a) with no GPU and no driver, and print what they cost.
+
+Prints JSON: kernel -> its variant, registers, spilled bytes, local and shared memory, ptxas warnings. It calls each
+variant's launcher on small arrays with the launch replaced by a compilation, so the signatures are the launcher's own.
+Needs the CUDA wheels (extra `cuda`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import inspect
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+if __name__ == "__main__":  # before numba is imported
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "0"
+    os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp()  # a cached kernel has no linker log
+    atexit.register(shutil.rmtree, os.environ["NUMBA_CACHE_DIR"])
+    sys.path[:0] = [str(Path(__file__).parent.parent)]
+
+import numpy as np
+import operator_cases
+from cuda.pathfinder import find_nvidia_binary_utility
+from numba import typeof
+from numba.cuda import codegen, dispatcher
+from numba.cuda.cudadrv import driver
+
+from charcnn import catalog, device
+
+TARGET = (9, 0, "a")
+
+
+class Recorder:
+    """Compiles what would be launched, and keeps each kernel's costs."""
+
+    def __init__(self, cubins: Path | None = None) -> None:
+        self.kernels: dict[str, dict[str, Any]] = {}
+        self.cubins = cubins
+        self.variant = ""
+
+    def launch(self, kernel: Any, *args: Any) -> None:
+        """Stands in for `device.Call.launch`."""
+        library = kernel.compile(tuple(typeof(arg) for arg in args))._codelibrary
+        cubin = bytes(library.get_cubin(TARGET).code)
+        ptx = library.get_asm_str(TARGET)
+        key = f"{self.variant}: {title(kernel)}"
+        self.kernels[key] = {
+            "variant": self.variant,
+            **costs(library.get_linkerinfo(TARGET)),
+            "local_instructions": sass_count(cubin, r"\b(LDL|STL)\b"),
+            "float64_instructions": len(re.findall(r"\.f64", ptx)),
+        }
+        if self.cubins:
+            (self.cubins / f"{re.sub(r'[^a-z0-9_=]+', '_', key)}.cubin").write_bytes(cubin)
+
+
+def title(kernel: Any) -> str:
+    """The kernel's function, with the constants that its factory closed over: _conv1d_naive_kernel(kernel_size=7)."""
+    constants = inspect.getclosurevars(kernel.py_func).nonlocals
+    values = ", ".join(
+        f"{name}={value}" for name, value in sorted(constants.items()) if isinstance(value, (int, float))
+    )
+    return f"{kernel.py_func.__qualname__.split('.')[0]}({values})"
+
+
+def sass_count(cubin: bytes, pattern: str) -> int | None:
+    """How many machine instructions match; None where the wheel nvidia-cuda-nvdisasm is not installed."""
+    nvdisasm = find_nvidia_binary_utility("nvdisasm")
+    if nvdisasm is None:
+        return None
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        listing = subprocess.run([nvdisasm, "-c", file.name], capture_output=True, text=True, check=True).stdout
+    return len(re.findall(pattern, listing))
+
+
+def costs(log: str) -> dict[str, Any]:
+    """Resources and warnings from the linker's log; bytes that it does not mention are 0."""
+
+    def number(pattern: str, default: int | None = 0) -> int | None:
+        match = re.search(pattern, log)
+        return int(match.group(1)) if match else default
+
+    return {
+        "registers": number(r"[Uu]sed (\d+) registers", None),
+        "spill_stores": number(r"(\d+) bytes spill stores", None),
+        "spill_loads": number(r"(\d+) bytes spill loads", None),
+        "local_bytes": number(r"(\d+) bytes stack frame", None),
+        "shared_bytes": number(r"(\d+) bytes smem"),
+        # C75xx: wgmma was serialised, or setmaxnreg ignored
+        "warnings": [line for line in log.splitlines() if "warn" in line.lower() or "C75" in line],
+    }
+
+
+def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Compile what the named CUDA variants launch (all where none is named); each kernel's costs."""
+    here = SimpleNamespace(compute_capability=TARGET[:2], id=0)
+    recorder = Recorder(cubins)
+    verbose = partial(driver.LinkerOptions, verbose=True)
+    with (
+        # numba-cuda asks the current device what to compile for, and loads what it compiled
+        mock.patch.object(dispatcher, "get_current_device", return_value=here),
+        mock.patch.object(codegen.devices, "get_context", return_value=SimpleNamespace(device=here)),
+        mock.patch.object(dispatcher._Kernel, "bind"),
+        mock.patch.object(driver, "LinkerOptions", verbose),
+        # launchers: stay on the host, and compile where they would launch
+        mock.patch.object(device, "gpu_count", return_value=1),
+        mock.patch.object(device, "to_device", lambda array, stream=0: array),
+        mock.patch.object(device, "empty", lambda shape, dtype, stream=0: np.empty(shape, dtype)),
+        mock.patch.object(
+            device.Call, "launch", lambda _, kernel, blocks, threads, *args: recorder.launch(kernel, *args)
+        ),
+        mock.patch.object(device.Call, "result"),
+    ):
+        for row in catalog.VARIANTS:
+            if row.device == "cuda" and (not names or row.name in names):
+                recorder.variant = row.name
+                for sizes in operator_cases.CASES[row.operator].edges:
+                    case = operator_cases.CASES[row.operator].build(sizes)
+                    row.launcher(**case.inputs, **case.options)
+    return recorder.kernels
+
+
+def main() -> None:
+    """Print the costs as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("variants", nargs="*", metavar="VARIANT", help="such as conv1d_naive; all where none is named")
+    parser.add_argument("--cubins", type=Path, metavar="FOLDER", help="leave the compiled kernels there")
+    arguments = parser.parse_args()
+    if arguments.cubins:
+        arguments.cubins.mkdir(parents=True, exist_ok=True)
+    print(json.dumps(build(arguments.variants, arguments.cubins), indent=2))
+
+
+if __name__ == "__main__":
+    main()

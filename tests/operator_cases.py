@@ -1,0 +1,249 @@
+"""Arguments to try every operator on: sizes chosen by hand and sizes drawn by hypothesis.
+
+The sizes are named once for each operator. Data are well-conditioned (no sum cancels to near nothing), so that a
+handful of outputs can't miss a relative tolerance by bad luck; the large cases hold plain normal data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import strategies as st
+
+Sizes = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: arrays by argument name, and the other arguments."""
+
+    inputs: dict[str, np.ndarray]
+    options: dict[str, int] = field(default_factory=dict)
+
+    def oracle(self, reference: Callable[..., np.ndarray]) -> np.ndarray:
+        """The reference's result, computed in float64."""
+        inputs = {
+            name: array.astype(np.float64) if array.dtype == np.float32 else array
+            for name, array in self.inputs.items()
+        }
+        return reference(**inputs, **self.options)
+
+
+def _values(rng: np.random.Generator, *shape: int, normal: bool) -> np.ndarray:
+    return np.asarray(rng.standard_normal(shape) if normal else rng.uniform(0.5, 1.5, shape), np.float32)
+
+
+def _weights(rng: np.random.Generator, c_out: int, *rest: int, normal: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Weight and bias; unless normal, those of one output have one sign, so that positive inputs can't cancel."""
+    weight, bias = _values(rng, c_out, *rest, normal=normal), _values(rng, c_out, normal=normal)
+    if not normal:
+        signs = rng.choice(np.array([-1, 1], np.float32), c_out)
+        weight *= signs.reshape(-1, *(1 for _ in rest))
+        bias *= signs
+    return weight, bias
+
+
+def _one_hot(rng, normal, n, length, depth):
+    return Case({"ids": rng.integers(0, min(depth + 2, 256), (n, length), dtype=np.uint8)}, {"depth": depth})
+
+
+def _conv1d(rng, normal, n, c_in, c_out, length, k, **options):
+    weight, bias = _weights(rng, c_out, c_in, k, normal=normal)
+    return Case({"x": _values(rng, n, c_in, length, normal=normal), "weight": weight, "bias": bias}, options)
+
+
+def _layernorm(rng, normal, n, c, length):
+    x = rng.standard_normal((n, c * length)) + 4 * (np.arange(c * length) % 2)  # never all nearly equal
+    return Case(
+        {
+            "x": x.reshape(n, c, length).astype(np.float32),
+            "gamma": _weights(rng, c, length, normal=normal)[0],
+            "beta": _values(rng, c, length, normal=True) / 8,
+        }
+    )
+
+
+def _relu(rng, normal, n, c, length):
+    return Case({"x": _values(rng, n, c, length, normal=True)})
+
+
+def _maxpool1d(rng, normal, n, c, length, kernel_size, **options):
+    return Case({"x": _values(rng, n, c, length, normal=True)}, {"kernel_size": kernel_size, **options})
+
+
+def _linear(rng, normal, n, c_in, c_out):
+    weight, bias = _weights(rng, c_out, c_in, normal=normal)
+    return Case({"x": _values(rng, n, c_in, normal=normal), "weight": weight, "bias": bias})
+
+
+def _softmax(rng, normal, n, c):
+    return Case({"x": 4 * _values(rng, n, c, normal=True)})
+
+
+def _argmax(rng, normal, n, c):
+    return Case({"x": rng.integers(-3, 3, (n, c)).astype(np.float32)})  # with equals
+
+
+@dataclass(frozen=True)
+class Cases:
+    """How to make an operator's arguments from sizes, and which sizes."""
+
+    make: Callable[..., Case]
+    edges: tuple[Sizes, ...]
+    """Small: the simulator runs them too."""
+    large: tuple[Sizes, ...]
+    """Off every tile boundary, for compiled code."""
+    draw: dict[str, tuple[int, int, int]]
+    """Each size's least value, and its greatest in the simulator and for compiled code."""
+    fits: Callable[[Sizes], bool] = lambda sizes: True
+
+    def build(self, sizes: Sizes, seed: int = 0, normal: bool = False) -> Case:
+        """The arguments of these sizes."""
+        return self.make(np.random.default_rng(seed), normal, **sizes)
+
+    def sizes(self, compiled: bool) -> st.SearchStrategy[Sizes]:
+        """Sizes that fit, for compiled code or the simulator."""
+        bounds = {name: (least, most if compiled else few) for name, (least, few, most) in self.draw.items()}
+        return st.fixed_dictionaries({name: st.integers(*bound) for name, bound in bounds.items()}).filter(self.fits)
+
+
+def _conv1d_fits(s: Sizes) -> bool:
+    return s["length"] + 2 * s["padding"] >= s["dilation"] * (s["k"] - 1) + 1
+
+
+def _maxpool1d_fits(s: Sizes) -> bool:
+    return s["padding"] <= s["kernel_size"] // 2 and s["length"] + 2 * s["padding"] >= s["kernel_size"]
+
+
+CONV1D = Cases(
+    _conv1d,
+    edges=(
+        {"n": 2, "c_in": 3, "c_out": 5, "length": 11, "k": 3},
+        {"n": 1, "c_in": 1, "c_out": 1, "length": 1, "k": 1},
+        {"n": 0, "c_in": 2, "c_out": 3, "length": 9, "k": 3},
+        {"n": 1, "c_in": 2, "c_out": 3, "length": 7, "k": 7},
+        {"n": 2, "c_in": 2, "c_out": 3, "length": 10, "k": 3, "stride": 2, "padding": 1},
+        {"n": 1, "c_in": 2, "c_out": 2, "length": 13, "k": 3, "dilation": 3},
+        {"n": 1, "c_in": 2, "c_out": 2, "length": 3, "k": 7, "padding": 2, "dilation": 1},
+        {"n": 1, "c_in": 1, "c_out": 2, "length": 2, "k": 2, "padding": 5, "dilation": 2},  # windows of padding only
+        {"n": 3, "c_in": 2, "c_out": 4, "length": 12, "k": 4, "stride": 3, "padding": 4, "dilation": 2},
+    ),
+    large=(
+        {"n": 33, "c_in": 70, "c_out": 65, "length": 31, "k": 7},
+        {"n": 3, "c_in": 300, "c_out": 129, "length": 40, "k": 3},
+        {"n": 2, "c_in": 256, "c_out": 256, "length": 37, "k": 7},
+        {"n": 5, "c_in": 33, "c_out": 300, "length": 67, "k": 5, "stride": 2, "padding": 7, "dilation": 3},
+    ),
+    draw={
+        "n": (0, 2, 9),
+        "c_in": (1, 4, 40),
+        "c_out": (1, 5, 40),
+        "length": (1, 12, 70),
+        "k": (1, 5, 9),
+        "stride": (1, 4, 5),
+        "padding": (0, 5, 9),
+        "dilation": (1, 3, 5),
+    },
+    fits=_conv1d_fits,
+)
+
+LINEAR = Cases(
+    _linear,
+    edges=(
+        {"n": 2, "c_in": 70, "c_out": 5},
+        {"n": 1, "c_in": 1, "c_out": 1},
+        {"n": 0, "c_in": 3, "c_out": 2},
+        {"n": 3, "c_in": 64, "c_out": 4},
+        {"n": 1, "c_in": 129, "c_out": 3},
+    ),
+    large=(
+        {"n": 33, "c_in": 300, "c_out": 257},
+        {"n": 2, "c_in": 8704, "c_out": 130},
+    ),
+    draw={"n": (0, 3, 33), "c_in": (1, 140, 300), "c_out": (1, 5, 300)},
+)
+
+CASES = {
+    "one_hot": Cases(
+        _one_hot,
+        edges=(
+            {"n": 2, "length": 9, "depth": 7},
+            {"n": 1, "length": 1, "depth": 1},
+            {"n": 0, "length": 5, "depth": 3},
+            {"n": 1, "length": 3, "depth": 300},  # deeper than a uint8 counts
+        ),
+        large=({"n": 33, "length": 301, "depth": 70}, {"n": 5, "length": 129, "depth": 255}),
+        draw={"n": (0, 3, 33), "length": (0, 9, 300), "depth": (1, 9, 260)},
+    ),
+    "conv1d": CONV1D,
+    "conv1d_relu": CONV1D,
+    "layernorm": Cases(
+        _layernorm,
+        edges=(
+            {"n": 2, "c": 3, "length": 11},
+            {"n": 1, "c": 1, "length": 1},
+            {"n": 0, "c": 2, "length": 3},
+            {"n": 3, "c": 1, "length": 2},
+            {"n": 1, "c": 16, "length": 33},
+        ),
+        large=({"n": 33, "c": 300, "length": 17}, {"n": 2, "c": 256, "length": 1008}),
+        draw={"n": (0, 2, 9), "c": (1, 5, 60), "length": (1, 20, 130)},
+    ),
+    "relu": Cases(
+        _relu,
+        edges=(
+            {"n": 2, "c": 3, "length": 11},
+            {"n": 1, "c": 1, "length": 1},
+            {"n": 0, "c": 2, "length": 3},
+            {"n": 1, "c": 1, "length": 129},
+        ),
+        large=({"n": 33, "c": 300, "length": 17},),
+        draw={"n": (0, 3, 33), "c": (0, 5, 60), "length": (0, 20, 130)},
+    ),
+    "maxpool1d": Cases(
+        _maxpool1d,
+        edges=(
+            {"n": 2, "c": 3, "length": 11, "kernel_size": 3},
+            {"n": 1, "c": 1, "length": 1, "kernel_size": 1},
+            {"n": 0, "c": 2, "length": 5, "kernel_size": 3},
+            {"n": 2, "c": 2, "length": 11, "kernel_size": 3, "stride": 2, "padding": 1},
+            {"n": 1, "c": 2, "length": 9, "kernel_size": 4, "stride": 1},
+            {"n": 1, "c": 2, "length": 9, "kernel_size": 2, "stride": 4},
+        ),
+        large=(
+            {"n": 33, "c": 70, "length": 101, "kernel_size": 3},
+            {"n": 5, "c": 300, "length": 67, "kernel_size": 5, "stride": 2, "padding": 2},
+        ),
+        draw={
+            "n": (0, 2, 33),
+            "c": (1, 4, 40),
+            "length": (1, 15, 130),
+            "kernel_size": (1, 6, 9),
+            "stride": (1, 4, 9),
+            "padding": (0, 3, 4),
+        },
+        fits=_maxpool1d_fits,
+    ),
+    "collapse": Cases(
+        _relu,
+        edges=({"n": 2, "c": 3, "length": 11}, {"n": 1, "c": 1, "length": 1}, {"n": 0, "c": 2, "length": 3}),
+        large=({"n": 33, "c": 300, "length": 17},),
+        draw={"n": (0, 3, 33), "c": (0, 5, 60), "length": (0, 20, 130)},
+    ),
+    "linear": LINEAR,
+    "linear_relu": LINEAR,
+    "softmax": Cases(
+        _softmax,
+        edges=({"n": 3, "c": 4}, {"n": 1, "c": 1}, {"n": 0, "c": 4}, {"n": 33, "c": 5}),
+        large=({"n": 33, "c": 300}, {"n": 1030, "c": 4}),
+        draw={"n": (0, 9, 300), "c": (1, 7, 60)},
+    ),
+    "argmax": Cases(
+        _argmax,
+        edges=({"n": 3, "c": 4}, {"n": 1, "c": 1}, {"n": 0, "c": 4}, {"n": 33, "c": 5}),
+        large=({"n": 33, "c": 300}, {"n": 1030, "c": 4}),
+        draw={"n": (0, 9, 300), "c": (1, 7, 60)},
+    ),
+}

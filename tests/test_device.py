@@ -1,0 +1,108 @@
+"""What stands between a launcher and the GPU: errors in one line, streams of other libraries."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from numba import cuda
+
+from charcnn import device
+
+
+def test_explain():
+    assert device.explain(device.DeviceError("no GPU; do this")) == "no GPU; do this"
+    assert "--batch" in device.explain(MemoryError())
+    assert "--batch" in device.explain(RuntimeError("[2] Call to cuMemAlloc\nresults in CUDA_ERROR_OUT_OF_MEMORY"))
+    assert "\n" not in device.explain(RuntimeError("cuMemAlloc\nCUDA_ERROR_OUT_OF_MEMORY"))
+    assert device.explain(ValueError("a bug")) is None
+
+
+def test_explain_an_error_of_the_driver():
+    error = type("CudaAPIError", (RuntimeError,), {"__module__": "numba.cuda.cudadrv.driver"})
+    assert device.explain(error("[700] an illegal\n  address")) == "CudaAPIError: [700] an illegal address"
+
+
+class TorchStream:
+    cuda_stream = 1234
+
+
+class CupyStream:
+    ptr = 1234
+
+
+class ProtocolStream:
+    def __cuda_stream__(self):
+        return (0, 1234)
+
+
+class ProtocolPropertyStream:
+    __cuda_stream__ = (0, 1234)
+
+
+@pytest.mark.parametrize("stream", [1234, TorchStream(), CupyStream(), ProtocolStream(), ProtocolPropertyStream()])
+def test_streams_of_other_libraries(stream, monkeypatch):
+    monkeypatch.setattr(cuda, "external_stream", lambda address: ("external", address))
+    assert device.as_stream(stream) == ("external", 1234)
+
+
+def test_the_default_stream():
+    assert device.as_stream(None) == 0
+    assert device.as_stream(0) == 0
+
+
+def test_numbas_own_stream(stream):
+    if device.SIMULATED:
+        assert device.as_stream(stream) is stream
+    else:
+        assert int(device.as_stream(stream)) == int(stream)
+
+
+def test_sides():
+    array = np.zeros(3, np.float32)
+    assert not device.on_device(array)
+    assert device.on_device(device.to_device(array))
+    assert device.on_device(device.empty((2,), np.float32))
+
+
+def test_choose():
+    count = device.gpu_count()
+    assert device.choose() == list(range(count))
+    assert device.choose(1) == device.choose([0]) == [0]
+    for wrong in (0, count + 1, [], [count], [-1]):
+        with pytest.raises(ValueError, match="gpus="):
+            device.choose(wrong)
+
+
+LAUNCH = """
+import numpy as np
+from charcnn import device
+from charcnn.ops import relu_naive
+try:
+    relu_naive(np.zeros(3, np.float32))
+except device.DeviceError as error:
+    print(error)
+"""
+
+
+def test_no_gpu_is_one_line_that_says_what_to_do():
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": ""}  # hides what there is
+    done = subprocess.run([sys.executable, "-c", LAUNCH], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.count("\n") == 1
+    assert "NUMBA_ENABLE_CUDASIM=1" in done.stdout
+    assert "CPU variant" in done.stdout
+
+
+def test_importing_the_operators_never_chooses_the_simulator():
+    code = "import charcnn.ops; from charcnn import device; print(device.SIMULATED)"
+    environment = {key: value for key, value in os.environ.items() if key != "NUMBA_ENABLE_CUDASIM"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("first", ["charcnn.device", "charcnn.ops", "charcnn.ops.arrays", "charcnn.catalog"])
+def test_imports_in_any_order(first):
+    subprocess.run([sys.executable, "-c", f"import {first}, charcnn.catalog"], check=True, timeout=120)

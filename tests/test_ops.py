@@ -1,0 +1,382 @@
+"""Every variant of the catalogue against its reference, and what its launcher accepts and refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import cuda
+from operator_cases import CASES, Case
+
+from charcnn import device
+from charcnn.catalog import VARIANTS, operator
+
+CUDA = [row for row in VARIANTS if row.device == "cuda"]
+CPU = [row for row in VARIANTS if row.device == "cpu"]
+
+
+def each(rows):
+    return pytest.mark.parametrize("variant", rows, ids=lambda row: row.name)
+
+
+def compiled(variant):
+    return variant.device == "cpu" or not device.SIMULATED
+
+
+def edges_of(rows):
+    return [
+        pytest.param(row, sizes, id=f"{row.name}-{'-'.join(f'{name}{size}' for name, size in sizes.items())}")
+        for row in rows
+        for sizes in CASES[row.operator].edges
+    ]
+
+
+def large_of(rows):
+    return [
+        pytest.param(row, sizes, id=f"{row.name}-{'-'.join(f'{name}{size}' for name, size in sizes.items())}")
+        for row in rows
+        if compiled(row)
+        for sizes in CASES[row.operator].large
+    ]
+
+
+def example(variant) -> Case:
+    return CASES[variant.operator].build(CASES[variant.operator].edges[0])
+
+
+def poisoned(like: np.ndarray) -> np.ndarray:
+    """An output of the oracle's shape that no result looks like: NaN, or a number that no index has."""
+    if like.dtype == np.int64:
+        return np.full(like.shape, -7, np.int64)
+    return np.full(like.shape, np.nan, np.float32)
+
+
+def check(variant, out, expected):
+    """At the operator's tolerance, over the finite values; NaN and infinities stand where the reference has them."""
+    assert out.shape == expected.shape
+    assert out.dtype == (np.int64 if expected.dtype == np.int64 else np.float32)
+    tolerance = operator(variant.operator).tolerance
+    if tolerance == 0:
+        np.testing.assert_array_equal(out, expected)
+        return
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(out[~finite], expected[~finite])
+    error = np.linalg.norm(out[finite].astype(np.float64) - expected[finite])
+    assert error <= tolerance * np.linalg.norm(expected[finite])
+
+
+def run(variant, case: Case):
+    """The launcher on host arrays, into a poisoned output, against the reference."""
+    expected = case.oracle(operator(variant.operator).reference)
+    out = poisoned(expected)
+    assert variant.launcher(**case.inputs, **case.options, out=out) is out
+    check(variant, out, expected)
+
+
+@pytest.mark.parametrize(("variant", "sizes"), edges_of(VARIANTS))
+def test_edges(variant, sizes):
+    run(variant, CASES[variant.operator].build(sizes))
+
+
+@pytest.mark.parametrize(("variant", "sizes"), large_of(VARIANTS))
+def test_large(variant, sizes):
+    run(variant, CASES[variant.operator].build(sizes, normal=True))
+
+
+@each(VARIANTS)
+def test_drawn_sizes(variant):
+    cases = CASES[variant.operator]
+
+    @settings(max_examples=40 if compiled(variant) else 8)
+    @given(cases.sizes(compiled(variant)), st.integers(0, 2**32 - 1))
+    def try_one(sizes, seed):
+        run(variant, cases.build(sizes, seed))
+
+    try_one()
+
+
+@each(VARIANTS)
+def test_inputs_stay_as_they_are(variant):
+    case = example(variant)
+    before = {name: array.copy() for name, array in case.inputs.items()}
+    variant.launcher(**case.inputs, **case.options)
+    for name, array in case.inputs.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+@each([row for row in VARIANTS if row.operator in ("relu", "layernorm")])
+def test_in_place(variant):
+    case = example(variant)
+    expected = case.oracle(operator(variant.operator).reference)
+    assert variant.launcher(**case.inputs, out=case.inputs["x"]) is case.inputs["x"]
+    check(variant, case.inputs["x"], expected)
+
+
+# What the values are.
+
+with_x = [row for row in VARIANTS if row.operator != "one_hot"]
+
+
+@each(with_x)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's: of the reference, and of the simulator's scalars
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite(variant, value):
+    case = example(variant)
+    x = case.inputs["x"]
+    x.reshape(-1)[x.size // 2] = value
+    run(variant, case)
+
+
+@each([row for row in VARIANTS if row.operator in ("maxpool1d", "argmax")])
+def test_all_alike(variant):
+    for value in (np.nan, -np.inf, np.inf, 0.0, -0.0):
+        case = example(variant)
+        case.inputs["x"][...] = value
+        run(variant, case)
+
+
+@each([row for row in VARIANTS if row.operator == "argmax"])
+def test_first_of_equals_and_first_nan(variant):
+    nan = np.nan
+    x = np.array([[1, 2, 2, 0], [nan, 3, nan, 5], [3, nan, 5, nan], [-np.inf] * 4, [0.0, -0.0, 0, 0]], np.float32)
+    np.testing.assert_array_equal(variant.launcher(x), [1, 0, 1, 0, 0])
+
+
+@each([row for row in VARIANTS if row.operator == "one_hot"])
+def test_every_token_id(variant):
+    ids = np.arange(256, dtype=np.uint8)[None]
+    out = variant.launcher(ids, 3)
+    np.testing.assert_array_equal(out[0], np.eye(256, dtype=np.float32)[:3])
+
+
+@each([row for row in with_x if row.operator != "argmax"])
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_magnitudes(variant, scale):
+    case = example(variant)
+    for name in case.inputs.keys() & {"x", "bias"}:
+        case.inputs[name] *= np.float32(scale)
+    run(variant, case)
+
+
+@each([row for row in VARIANTS if row.operator == "layernorm"])
+def test_layernorm_far_from_zero(variant):
+    case = CASES["layernorm"].build({"n": 2, "c": 4, "length": 25})
+    case.inputs["x"] += 8
+    run(variant, case)
+
+
+@each([row for row in VARIANTS if row.operator == "layernorm"])
+@pytest.mark.parametrize("eps", [1e-12, 1.0])
+def test_layernorm_eps(variant, eps):
+    case = example(variant)
+    x = case.inputs["x"]
+    x[0] = 3  # its variance is 0: eps alone is under the root
+    expected = operator("layernorm").reference(*(array.astype(np.float64) for array in case.inputs.values()), eps=eps)
+    check(variant, variant.launcher(**case.inputs, eps=eps), expected)
+
+
+@each([row for row in VARIANTS if row.operator == "softmax"])
+def test_softmax_of_great_logits(variant):
+    x = np.array([[1e30, -1e30, 0, 1e30], [-1e4, -1e4, -1e4 - 1, -np.inf]], np.float32)
+    expected = operator("softmax").reference(x.astype(np.float64))
+    out = variant.launcher(x)
+    check(variant, out, expected)
+    np.testing.assert_allclose(out.sum(axis=1), 1, rtol=1e-6)
+
+
+# What a launcher returns, and where.
+
+
+@each(VARIANTS)
+def test_numpy_in_numpy_out(variant):
+    case = example(variant)
+    out = variant.launcher(**case.inputs, **case.options)
+    assert type(out) is np.ndarray
+    check(variant, out, case.oracle(operator(variant.operator).reference))
+
+
+@each(CUDA)
+@pytest.mark.parametrize("given_out", [False, True], ids=["made", "given"])
+@pytest.mark.parametrize("given_stream", [False, True], ids=["default", "stream"])
+def test_device_in_device_out(variant, given_out, given_stream, stream, monkeypatch):
+    case = example(variant)
+    expected = case.oracle(operator(variant.operator).reference)
+    inputs = {name: cuda.to_device(array) for name, array in case.inputs.items()}
+    options = dict(case.options)
+    if given_out:
+        options["out"] = cuda.to_device(poisoned(expected))
+    if given_stream:
+        options["stream"] = stream
+    cuda.synchronize()
+
+    def copied(*args, **kwargs):
+        raise AssertionError("copied to the device")
+
+    monkeypatch.setattr(device, "to_device", copied)
+    streams = launched_on(monkeypatch)
+    out = variant.launcher(**inputs, **options)
+    assert device.is_cuda_ndarray(out)
+    assert not given_out or out is options["out"]
+    assert same(streams, [stream if given_stream else 0])
+    cuda.synchronize()
+    check(variant, out.copy_to_host(), expected)
+
+
+@each(CUDA)
+def test_numpy_on_a_stream(variant, stream, monkeypatch):
+    case = example(variant)
+    streams = launched_on(monkeypatch)
+    out = variant.launcher(**case.inputs, **case.options, stream=stream)
+    check(variant, out, case.oracle(operator(variant.operator).reference))  # which the launcher has waited for
+    assert same(streams, [stream])
+
+
+def launched_on(monkeypatch):
+    """A list that each launch adds its stream to."""
+    streams = []
+    launch = device.Call.launch
+
+    def spy(call, *args):
+        streams.append(call.stream)
+        launch(call, *args)
+
+    monkeypatch.setattr(device.Call, "launch", spy)
+    return streams
+
+
+def same(streams, expected):
+    return streams == expected if device.SIMULATED else list(map(int, streams)) == list(map(int, expected))
+
+
+@each(CUDA)
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+@pytest.mark.skipif(device.SIMULATED, reason="the simulator has no __cuda_array_interface__: needs a GPU")
+def test_other_libraries_arrays(variant, library):
+    module = pytest.importorskip(library)
+    if library == "torch" and not module.cuda.is_available():
+        pytest.skip("this PyTorch is built without CUDA")
+
+    def put(array):
+        return module.from_numpy(array).cuda() if library == "torch" else module.asarray(array)
+
+    case = example(variant)
+    expected = case.oracle(operator(variant.operator).reference)
+    inputs, out = {name: put(array) for name, array in case.inputs.items()}, put(poisoned(expected))
+    for stream in (None, module.cuda.Stream()):
+        out[...] = -7
+        cuda.synchronize()
+        assert variant.launcher(**inputs, **case.options, out=out, stream=stream) is out
+        cuda.synchronize()
+        check(variant, out.cpu().numpy() if library == "torch" else out.get(), expected)
+
+
+# What a launcher refuses.
+
+
+def names(case):
+    return rf"\b({'|'.join(case.inputs)})\b"
+
+
+def with_argument(rows):
+    return [
+        pytest.param(row, name, id=f"{row.name}-{name}")
+        for row in rows
+        for name in CASES[row.operator].build(CASES[row.operator].edges[0]).inputs
+    ]
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(VARIANTS))
+def test_wrong_dtype(variant, name):
+    case = example(variant)
+    need = "uint8" if name == "ids" else "float32"
+    for dtype in (np.float64, np.int32, np.float16):
+        inputs = {**case.inputs, name: case.inputs[name].astype(dtype)}
+        with pytest.raises(ValueError, match=rf"^{name} has dtype {np.dtype(dtype)}: need {need}"):
+            variant.launcher(**inputs, **case.options)
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(VARIANTS))
+def test_wrong_layout(variant, name):
+    case = example(variant)
+    strided = np.repeat(case.inputs[name], 2, axis=-1)[..., ::2]
+    with pytest.raises(ValueError, match=rf"^{name} is not C-contiguous"):
+        variant.launcher(**{**case.inputs, name: strided}, **case.options)
+    if strided.ndim > 1:
+        transposed = np.asfortranarray(case.inputs[name])
+        with pytest.raises(ValueError, match=rf"^{name} is not C-contiguous"):
+            variant.launcher(**{**case.inputs, name: transposed}, **case.options)
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(VARIANTS))
+def test_wrong_kind(variant, name):
+    case = example(variant)
+    for wrong in (case.inputs[name].tolist(), 3, None):
+        with pytest.raises(ValueError, match=rf"^{name} is a {type(wrong).__name__}: need an array"):
+            variant.launcher(**{**case.inputs, name: wrong}, **case.options)
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"), with_argument([row for row in VARIANTS if row.operator != "relu"])
+)  # relu takes any shape
+def test_wrong_rank(variant, name):
+    case = example(variant)
+    for wrong in (case.inputs[name][None], case.inputs[name][..., 0]):
+        with pytest.raises(ValueError, match=names(case)):
+            variant.launcher(**{**case.inputs, name: np.ascontiguousarray(wrong)}, **case.options)
+
+
+@each(VARIANTS)
+def test_wrong_out(variant):
+    case = example(variant)
+    right = poisoned(case.oracle(operator(variant.operator).reference))
+    more = np.zeros((right.shape[0] + 1, *right.shape[1:]), right.dtype)
+    for wrong, message in (
+        (more, rf"^out has shape \({more.shape[0]},.*: need \({right.shape[0]},"),
+        (right[None], "^out has shape"),
+        (right.astype(np.float64), "^out has dtype float64: need"),
+        (np.repeat(right, 2, axis=-1)[..., ::2], "^out is not C-contiguous"),
+        (right.tolist(), "^out is a list"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            variant.launcher(**case.inputs, **case.options, out=wrong)
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(CUDA))
+def test_mixed_sides(variant, name):
+    case = example(variant)
+    inputs = {**case.inputs, name: cuda.to_device(case.inputs[name])}
+    out = None
+    if len(inputs) == 1:
+        out = poisoned(case.oracle(operator(variant.operator).reference))
+    with pytest.raises(ValueError, match=r"\w+ is on the (device|host) and \w+ is on the (device|host)") as error:
+        variant.launcher(**inputs, **case.options, out=out)
+    assert name in str(error.value) or "out" in str(error.value)
+
+
+@each(CUDA)
+def test_out_on_the_other_side(variant):
+    case = example(variant)
+    out = cuda.to_device(poisoned(case.oracle(operator(variant.operator).reference)))
+    with pytest.raises(ValueError, match=r"^out is on the device and"):
+        variant.launcher(**case.inputs, **case.options, out=out)
+
+
+@each(CUDA)
+def test_device_arrays_are_checked_too(variant):
+    case = example(variant)
+    inputs = {name: cuda.to_device(array) for name, array in case.inputs.items()}
+    first = next(iter(inputs))
+    double = cuda.to_device(case.inputs[first].astype(np.float64))
+    with pytest.raises(ValueError, match=rf"^{first} has dtype float64"):
+        variant.launcher(**{**inputs, first: double}, **case.options)
+    with pytest.raises(ValueError, match=r"^out has (dtype|shape)"):
+        variant.launcher(**inputs, **case.options, out=double)
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(CPU))
+def test_cpu_variants_want_numpy(variant, name):
+    case = example(variant)
+    inputs = {**case.inputs, name: cuda.to_device(case.inputs[name])}
+    with pytest.raises(ValueError, match=rf"^{name} is a \w+: a CPU variant needs a NumPy array"):
+        variant.launcher(**inputs, **case.options)

@@ -1,0 +1,239 @@
+"""The references against plain Python loops in float64, and against PyTorch; what they refuse."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operator_cases import CASES
+
+from charcnn.catalog import OPERATORS
+from charcnn.ops import reference
+
+
+def double(case):
+    return [array.astype(np.float64) if array.dtype == np.float32 else array for array in case.inputs.values()]
+
+
+# The definitions, one output at a time, in plain Python.
+
+
+def one_hot_loops(ids, depth):
+    return [[[float(token == c) for token in row] for c in range(depth)] for row in ids]
+
+
+def conv1d_loops(x, weight, bias, stride=1, padding=0, dilation=1):
+    n, c_in, length = x.shape
+    c_out, _, k = weight.shape
+    out = np.zeros((n, c_out, (length + 2 * padding - dilation * (k - 1) - 1) // stride + 1))
+    for i, o, t in np.ndindex(out.shape):
+        total = bias[o]
+        for c in range(c_in):
+            for tap in range(k):
+                position = t * stride + tap * dilation - padding
+                if 0 <= position < length:
+                    total += x[i, c, position] * weight[o, c, tap]
+        out[i, o, t] = total
+    return out
+
+
+def layernorm_loops(x, gamma, beta, eps=1e-5):
+    out = np.zeros(x.shape)
+    for i, values in enumerate(x):
+        mean = math.fsum(values.flat) / values.size
+        variance = math.fsum((value - mean) ** 2 for value in values.flat) / values.size
+        out[i] = (values - mean) / math.sqrt(variance + eps) * gamma + beta
+    return out
+
+
+def relu_loops(x):
+    return np.array([value if value > 0 else 0.0 for value in x.flat]).reshape(x.shape)
+
+
+def maxpool1d_loops(x, kernel_size, stride=None, padding=0):
+    stride = stride or kernel_size
+    n, c, length = x.shape
+    out = np.zeros((n, c, (length + 2 * padding - kernel_size) // stride + 1))
+    for i, j, t in np.ndindex(out.shape):
+        start = t * stride - padding
+        out[i, j, t] = max(x[i, j, p] for p in range(max(start, 0), min(start + kernel_size, length)))
+    return out
+
+
+def collapse_loops(x):
+    n, c, length = x.shape
+    return np.array([[x[i, j, t] for j in range(c) for t in range(length)] for i in range(n)]).reshape(n, c * length)
+
+
+def linear_loops(x, weight, bias):
+    out = np.zeros((x.shape[0], weight.shape[0]))
+    for i, o in np.ndindex(out.shape):
+        out[i, o] = math.fsum(a * b for a, b in zip(x[i], weight[o], strict=True)) + bias[o]
+    return out
+
+
+def softmax_loops(x):
+    out = np.zeros(x.shape)
+    for i, row in enumerate(x):
+        exponentials = [math.exp(value) for value in row]
+        out[i] = np.array(exponentials) / math.fsum(exponentials)
+    return out
+
+
+def argmax_loops(x):
+    return [list(row).index(max(row)) for row in x]
+
+
+LOOPS = {
+    "one_hot": one_hot_loops,
+    "conv1d": conv1d_loops,
+    "conv1d_relu": lambda *args, **options: relu_loops(conv1d_loops(*args, **options)),
+    "layernorm": layernorm_loops,
+    "relu": relu_loops,
+    "maxpool1d": maxpool1d_loops,
+    "collapse": collapse_loops,
+    "linear": linear_loops,
+    "linear_relu": lambda *args: relu_loops(linear_loops(*args)),
+    "softmax": softmax_loops,
+    "argmax": argmax_loops,
+}
+
+
+def each(rows=OPERATORS):
+    return pytest.mark.parametrize("row", rows, ids=lambda row: row.name)
+
+
+@each()
+def test_against_plain_loops(row):
+    cases = CASES[row.name]
+
+    def compare(case):
+        out = row.reference(*double(case), **case.options)
+        expected = np.array(LOOPS[row.name](*double(case), **case.options)).reshape(out.shape)
+        np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-12)
+
+    for sizes in cases.edges:
+        compare(cases.build(sizes))
+
+    @settings(max_examples=30)
+    @given(cases.sizes(compiled=False), st.integers(0, 2**32 - 1))
+    def try_one(sizes, seed):
+        compare(cases.build(sizes, seed, normal=True))
+
+    try_one()
+
+
+# PyTorch, an oracle by other hands.
+
+
+def torch_functions():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: no second oracle")
+    f = torch.nn.functional
+
+    def one_hot(ids, depth):
+        return f.one_hot(ids.long().clamp(max=depth), depth + 1)[..., :depth].transpose(1, 2)
+
+    return torch, {
+        "one_hot": one_hot,
+        "conv1d": f.conv1d,
+        "conv1d_relu": lambda *args, **options: f.relu(f.conv1d(*args, **options)),
+        "layernorm": lambda x, gamma, beta: f.layer_norm(x, x.shape[1:], gamma, beta),
+        "relu": f.relu,
+        "maxpool1d": f.max_pool1d,
+        "collapse": lambda x: x.flatten(1),
+        "linear": f.linear,
+        "linear_relu": lambda *args: f.relu(f.linear(*args)),
+        "softmax": lambda x: f.softmax(x, dim=1),
+        "argmax": lambda x: x.argmax(dim=1),
+    }
+
+
+@each()
+def test_against_pytorch(row):
+    torch, functions = torch_functions()
+    cases = CASES[row.name]
+    for sizes in (*cases.edges, *cases.large):
+        if sizes["n"] == 0:  # PyTorch refuses some empty batches
+            continue
+        case = cases.build(sizes, normal=True)
+        expected = functions[row.name](*map(torch.from_numpy, double(case)), **case.options).numpy()
+        out = row.reference(*double(case), **case.options)
+        np.testing.assert_allclose(out, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_nan_as_in_pytorch():
+    torch, functions = torch_functions()
+    x = np.array([[[1, math.nan, 3, 4, 5, -math.inf]]])
+    assert np.array_equal(reference.relu(x), functions["relu"](torch.from_numpy(x)).numpy(), equal_nan=True)
+    pooled = functions["maxpool1d"](torch.from_numpy(x), 3).numpy()
+    assert np.array_equal(reference.maxpool1d(x, 3), pooled, equal_nan=True)
+    assert np.array_equal(reference.argmax(x[0]), functions["argmax"](torch.from_numpy(x[0])).numpy())
+
+
+@each([row for row in OPERATORS if row.name not in ("one_hot", "argmax")])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_dtype_is_kept(row, dtype):
+    cases = CASES[row.name]
+    case = cases.build(cases.edges[0])
+    out = row.reference(*(array.astype(dtype) for array in case.inputs.values()), **case.options)
+    assert out.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_one_hot_dtype(dtype):
+    assert reference.one_hot(np.zeros((1, 2), np.uint8), 3, dtype=dtype).dtype == dtype
+    assert reference.one_hot(np.zeros((1, 2), np.uint8)).shape == (1, 70, 2)
+    assert reference.one_hot(np.zeros((1, 2), np.uint8)).dtype == np.float32
+
+
+def test_argmax_dtype():
+    assert reference.argmax(np.zeros((2, 3), np.float32)).dtype == np.int64
+
+
+def a(*shape):
+    return np.ones(shape, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: reference.conv1d(a(2, 3), a(4, 3, 3), a(4)), r"x has shape \(2, 3\): need \(N, C_in, L\)"),
+        (lambda: reference.conv1d(a(1, 3, 9), a(4, 3), a(4)), r"weight has shape \(4, 3\): need \(C_out, C_in, K\)"),
+        (lambda: reference.conv1d(a(1, 3, 9), a(4, 2, 3), a(4)), r"weight has shape \(4, 2, 3\): need C_in=3"),
+        (lambda: reference.conv1d(a(1, 3, 9), a(4, 3, 3), a(5)), r"bias has shape \(5,\): need \(4,\)"),
+        (lambda: reference.conv1d(a(1, 3, 2), a(4, 3, 3), a(4)), "x has 2 positions: need at least 3 for K=3"),
+        (lambda: reference.conv1d(a(1, 3, 6), a(4, 3, 3), a(4), dilation=3, padding=0), "need at least 7"),
+        (lambda: reference.conv1d(a(1, 3, 9), a(4, 3, 0), a(4)), "K=0"),
+        (lambda: reference.conv1d(a(1, 3, 9), a(4, 3, 3), a(4), stride=0), "stride=0: need an int of at least 1"),
+        (lambda: reference.conv1d(a(1, 3, 9), a(4, 3, 3), a(4), stride=1.5), "stride=1.5: need an int"),
+        (lambda: reference.conv1d(a(1, 3, 9), a(4, 3, 3), a(4), padding=-1), "padding=-1: need an int of at least 0"),
+        (lambda: reference.conv1d(a(1, 3, 9), a(4, 3, 3), a(4), dilation=True), "dilation=True: need an int"),
+        (lambda: reference.conv1d([1.0], a(4, 3, 3), a(4)), "x is a list: need an array"),
+        (lambda: reference.layernorm(a(3), a(3), a(3)), r"x has shape \(3,\): need \(N, ...\)"),
+        (lambda: reference.layernorm(a(2, 0), a(0), a(0)), "at least one value an input"),
+        (lambda: reference.layernorm(a(2, 3, 4), a(4), a(3, 4)), r"gamma has shape \(4,\): need \(3, 4\)"),
+        (lambda: reference.layernorm(a(2, 3, 4), a(3, 4), a(4, 3)), r"beta has shape \(4, 3\): need \(3, 4\)"),
+        (lambda: reference.layernorm(a(2, 3), a(3), a(3), eps=0), "eps=0: need a positive number"),
+        (lambda: reference.layernorm(a(2, 3), a(3), a(3), eps=math.nan), "eps=nan: need a positive number"),
+        (lambda: reference.maxpool1d(a(3, 4), 3), r"x has shape \(3, 4\): need \(N, C, L\)"),
+        (lambda: reference.maxpool1d(a(1, 3, 2), 3), "x has 2 positions: need at least 3"),
+        (lambda: reference.maxpool1d(a(1, 3, 9), 0), "kernel_size=0: need an int of at least 1"),
+        (lambda: reference.maxpool1d(a(1, 3, 9), 3, stride=0), "stride=0"),
+        (lambda: reference.maxpool1d(a(1, 3, 9), 3, padding=2), "padding=2: need at most half of kernel_size=3"),
+        (lambda: reference.linear(a(3), a(4, 3), a(4)), r"x has shape \(3,\): need \(N, C_in\)"),
+        (lambda: reference.linear(a(1, 3), a(4, 2), a(4)), r"weight has shape \(4, 2\): need C_in=3"),
+        (lambda: reference.linear(a(1, 3), a(4, 3), a(3)), r"bias has shape \(3,\): need \(4,\)"),
+        (lambda: reference.one_hot(np.zeros(3, np.uint8), 3), r"ids has shape \(3,\): need \(N, L\)"),
+        (lambda: reference.one_hot(np.zeros((1, 3), np.uint8), 0), "depth=0: need an int of at least 1"),
+        (lambda: reference.collapse(a(2, 3)), r"x has shape \(2, 3\): need \(N, C, L\)"),
+        (lambda: reference.softmax(a(3)), r"x has shape \(3,\): need \(N, C\)"),
+        (lambda: reference.softmax(a(3, 0)), "need at least one class"),
+        (lambda: reference.argmax(a(3, 0)), "need at least one class"),
+    ],
+)
+def test_what_does_not_fit(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
