@@ -133,6 +133,7 @@ LEVELS = (
     Level("l4", "cuda", 165.00, gpus=1),
     Level("l5", "cuda", 555.00),
     Level("l6", "cuda", 727.20),
+    Level("l7", "cuda"),
 )
 
 

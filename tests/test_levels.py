@@ -191,6 +191,7 @@ def test_wrong_logits_fail_and_name_the_worst_input(fault):
         (["--gpus", "1"], "runs on the CPU"),
         (["--text", "a", "--input", "b"], "not allowed"),
         (["--json", "nowhere/report.json", "--config", "tiny"], "nowhere"),
+        (["--trace", "nowhere/trace.json", "--config", "tiny"], "nowhere"),
     ],
 )
 def test_bad_options_are_one_line_and_status_2(options, message):

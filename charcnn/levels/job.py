@@ -12,10 +12,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from charcnn import catalog, device, original, params, text
+from charcnn import catalog, device, offload, original, params, text
 from charcnn.config import SMALL, TINY
 
 CONFIGS = {"small": SMALL, "tiny": TINY}
+ENCODED_AHEAD = 65536
+"""Texts up to this many are encoded before the clock starts; of more, each when it is sent, which keeps memory flat."""
+
 SIMULATED_INPUTS = 4
 """How many of the texts are taken in the simulator, where nothing else is asked for."""
 
@@ -27,10 +30,11 @@ UNUSABLE = 2
 class Job:
     """What the root has read: the inputs, the weights, and how to call them."""
 
-    ids: np.ndarray
+    ids: offload.Repeated
     source: str
     params: params.Params
     texts: list[Any] = field(default_factory=list)
+    """The texts read, as labels and answers are: where there are more inputs, they repeat."""
     labels: np.ndarray | None = None
     """Class indices from 0."""
     answers: np.ndarray | None = None
@@ -88,6 +92,12 @@ exit status: 0 validated, 1 wrong logits or a crash, 2 unusable options, files o
     add("--repeat", type=_positive, default=1, metavar="R", help="times to run; the median is reported (default 1)")
     add("--gpus", type=_positive, metavar="G", help="how many GPUs of the host (default: all that the level uses)")
     add("--json", metavar="FILE", help="write the report here, too")
+    add(
+        "--trace",
+        metavar="FILE",
+        help="write a timeline of the last run here, for ui.perfetto.dev or chrome://tracing, and name the bound; "
+        "memory then grows with the inputs",
+    )
     return options
 
 
@@ -129,7 +139,8 @@ def prepare(level: catalog.Level, options: argparse.Namespace) -> Job:
             raise ValueError(
                 f"--answer {options.answer} holds {len(answers)} answers: need {len(ids)}, as --input holds"
             )
-        job = Job(ids, Path(options.input).name, weights, answers=answers)
+        rows: Any = ids
+        source, read = Path(options.input).name, text.Texts([], None)
     else:
         encoding = weights.encoding or text.ENCODINGS["crepe"]
         if encoding.blank != config.alphabet:
@@ -141,15 +152,11 @@ def prepare(level: catalog.Level, options: argparse.Namespace) -> Job:
             raise ValueError(
                 f"--text {options.text} holds label {read.labels.max() + 1}: the model has {config.classes} classes"
             )
-        ids = text.encode(read.texts, encoding, config.length)
+        rows = offload.Encoded(read.texts, lambda texts: text.encode(texts, encoding, config.length))
+        if len(rows) <= ENCODED_AHEAD:
+            rows = rows[:]
+        answers = None
         source = "the sample that ships" if options.text is None else Path(options.text).name
-        job = Job(ids, source, weights, list(read.texts), read.labels)
-    job.random = options.params is None
-    available = len(job.ids)
-    inputs = options.inputs or (min(available, SIMULATED_INPUTS) if simulated else available)
-    take = np.arange(inputs) % available
-    job.ids = np.ascontiguousarray(job.ids[take])
-    job.texts = [job.texts[i] for i in take] if job.texts else []
-    job.labels = None if job.labels is None else job.labels[take]
-    job.answers = None if job.answers is None else job.answers[take]
-    return job
+    inputs = options.inputs or (min(len(rows), SIMULATED_INPUTS) if simulated else len(rows))
+    repeated = offload.Repeated(rows, inputs)
+    return Job(repeated, source, weights, list(read.texts), read.labels, answers, random=options.params is None)

@@ -7,16 +7,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from charcnn.timeline import OFF, Timeline
+
 
 class Monitor:
     """Collects the time of a level's stages and hands out its batches. Safe to share between threads.
 
     Args:
         progress: called with the number of inputs each time a batch is handed out.
+        timeline: keeps each stage's span.
     """
 
-    def __init__(self, progress: Callable[[int], object] | None = None) -> None:
+    def __init__(self, progress: Callable[[int], object] | None = None, timeline: Timeline = OFF) -> None:
         self.seconds: dict[str, float] = {}
+        self.timeline = timeline
         self._progress = progress
         self._lock = threading.Lock()
 
@@ -28,6 +32,13 @@ class Monitor:
         elapsed = time.perf_counter() - start
         with self._lock:
             self.seconds[name] = self.seconds.get(name, 0.0) + elapsed
+        self.timeline.add("stage", name, threading.current_thread().name, start, start + elapsed)
+
+    def advance(self, inputs: int) -> None:
+        """Tell the progress of so many inputs."""
+        if self._progress is not None:
+            with self._lock:
+                self._progress(inputs)
 
     def batches(self, total: int, size: int) -> Iterator[slice]:
         """The slices that cut `total` inputs into batches of `size`; several threads may draw from one iterator."""

@@ -31,7 +31,8 @@ def validate(job: Job, logits: np.ndarray, tolerance: float) -> dict[str, Any]:
         "passed": error <= tolerance,
     }
     if job.answers is not None:
-        wrong = np.flatnonzero(logits.argmax(axis=1) != job.answers)
+        answers = np.resize(job.answers, len(logits))  # repeats them, as the inputs repeat
+        wrong = np.flatnonzero(logits.argmax(axis=1) != answers)
         result["answers_agree"] = len(logits) - len(wrong)
         if len(wrong):
             result["first_disagreement"] = int(wrong[0])
@@ -57,6 +58,11 @@ def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
     rows += [("stages" if i == 0 else "", line) for i, line in enumerate(stages)]
     if report["ranks"] > 1:
         rows.append(("", "(stages of rank 0)"))
+    if "timeline" in report:
+        found = report["timeline"]
+        busy = ", ".join(f"{what} {at['share']:.0%} (rank {at['rank']})" for what, at in found["busy"].items())
+        rows.append(("bound by", f"{found['bound']} ({found['resource']}); busy: {busy}"))
+        rows.append(("", f"the timeline is in {found['file']}: open it in ui.perfetto.dev or chrome://tracing"))
     verdict = "passed" if check["passed"] else "FAILED"
     rows.append(
         (
@@ -73,10 +79,11 @@ def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
     counts = np.bincount(labels, minlength=config.classes)
     rows.append(("result", ", ".join(f"{job.class_name(i)} {n}" for i, n in enumerate(counts))))
     if job.labels is not None:
-        rows.append(("", f"accuracy {np.mean(labels == job.labels):.2%} against the file's own labels"))
+        accuracy = np.mean(labels == np.resize(job.labels, len(labels)))
+        rows.append(("", f"accuracy {accuracy:.2%} against the file's own labels"))
     if job.random:
         rows.append(("", f"(weights are random, seed {report['seed']}, so labels mean nothing: --params FILE)"))
-    for i in range(min(3, len(job.texts))):
+    for i in range(min(3, len(job.texts), len(logits))):
         words = job.texts[i] if isinstance(job.texts[i], str) else job.texts[i].decode("utf-8", "replace")
         rows.append(("", f"{job.class_name(labels[i])}: {' '.join(words.split())[:80]}"))
     print(f"{report['level']}: {report['title']}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import os
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 from tqdm import tqdm
 
-from charcnn import catalog, device, files, machine, offload
+from charcnn import catalog, device, files, machine, offload, timeline
 from charcnn.levels.job import UNUSABLE, parser, prepare
 from charcnn.levels.monitor import Monitor
 from charcnn.levels.report import show, validate
@@ -70,8 +71,9 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
             if level.device == "cuda" and device.SIMULATED:
                 print("No GPU in use: CUDA kernels run in Numba's simulator, correct but thousands of times slower.")
             job = prepare(level, options)
-            if options.json is not None and not Path(options.json).parent.is_dir():
-                raise ValueError(f"--json {options.json}: there is no folder {Path(options.json).parent}")
+            for option, file in (("--json", options.json), ("--trace", options.trace)):
+                if file is not None and not Path(file).parent.is_dir():
+                    raise ValueError(f"{option} {file}: there is no folder {Path(file).parent}")
         except (ValueError, OSError, device.DeviceError) as error:
             problem = str(error)
     problem = _broadcast(comm, problem)
@@ -86,9 +88,11 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     batch = options.batch or inspect.signature(build).parameters["batch"].default
     total = _broadcast(comm, len(job.ids) if job else None)
 
-    monitor, bar = _monitored(
-        name, root, total if comm is None else offload.shares(total, comm.size)[0], options.repeat
-    )
+    shared = comm is not None and share_out is offload.static
+    monitor, bar = _monitored(name, root, offload.shares(total, comm.size)[0] if shared else total, options)
+    follow: dict[str, Any] = {"timeline": monitor.timeline}
+    if share_out is offload.asynchronous:
+        follow["progress"] = bar.update  # the others' chunks, beside what the level itself tells of its own
     run = build(weights, weights.config, batch=batch, gpus=gpus, monitor=monitor)
     simulated = level.device == "cuda" and device.SIMULATED  # where nothing is compiled
     share = 0 if simulated else min(batch * max(1, len(gpus)), total)
@@ -103,10 +107,12 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     for _ in range(options.repeat):
         if comm is not None:
             comm.Barrier()
+        monitor.timeline.spans.clear()
         started = time.perf_counter()
-        logits = share_out(comm, job.ids if job else None, run, weights.config.length, weights.config.classes)
+        logits = share_out(comm, job.ids if job else None, run, weights.config.length, weights.config.classes, **follow)
         seconds.append(time.perf_counter() - started)
     bar.close()
+    spans = timeline.gather(comm, monitor.timeline) if options.trace is not None else None
     if job is None:
         return int(_broadcast(comm, None))
     assert logits is not None
@@ -129,6 +135,9 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         "machine": machine.describe(),
         "commit": machine.commit(),
     }
+    if spans is not None:
+        timeline.write(options.trace, spans)
+        report["timeline"] = {"file": options.trace, **timeline.bound(spans)}
     show(report, job, logits)
     if options.json is not None:
         with files.replacing(options.json, "w") as file:
@@ -142,11 +151,11 @@ def _broadcast(comm: Any, value: Any) -> Any:
     return value if comm is None else comm.bcast(value)
 
 
-def _monitored(name: str, root: bool, inputs: int, repeat: int) -> tuple[Monitor, tqdm]:
+def _monitored(name: str, root: bool, inputs: int, options: argparse.Namespace) -> tuple[Monitor, tqdm]:
     """A monitor, and the bar it moves: on the root's terminal only, and only where the work is long."""
     hidden = None if root else True  # None: shown on a terminal only
-    bar: tqdm = tqdm(total=inputs * repeat, unit="input", desc=name, delay=1, disable=hidden, leave=False)
-    return Monitor(bar.update), bar
+    bar: tqdm = tqdm(total=inputs * options.repeat, unit="input", desc=name, delay=1, disable=hidden, leave=False)
+    return Monitor(bar.update, timeline.Timeline(on=options.trace is not None)), bar
 
 
 def _gpus(level: catalog.Level, wanted: int | None, comm: Any) -> list[int]:

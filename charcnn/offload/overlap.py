@@ -1,0 +1,255 @@
+"""Asynchronous offload: while one chunk is computed, the next is under way, and the last one's logits return.
+
+Every rank has a few slots, each for one chunk in flight. A slot on the root sends a chunk, waits for its logits and
+takes the next one, whoever's turn it is: a rank gets new chunks as fast as it returns logits, and a slow one holds
+up only what it has. The slot's number is the messages' tag; a message of no bytes ends a slot. Sends, receives and
+computation never block: one thread of each rank takes turns between its slots, and sleeps while nothing moves.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from charcnn.offload.source import chunks, rows_in
+from charcnn.pipeline import Pipeline
+from charcnn.timeline import OFF, Timeline
+
+POLL = 2e-4
+"""Seconds between two looks at the requests while nothing moves: a blocking receive would burn a core."""
+
+Task = Generator[None, None, None]
+
+
+def asynchronous(
+    comm: Any | None,
+    source: Any,
+    compute: Any,
+    length: int,
+    classes: int,
+    *,
+    chunk: int = 64,
+    depth: int = 2,
+    progress: Callable[[int], object] | None = None,
+    timeline: Timeline = OFF,
+) -> np.ndarray | None:
+    """Send chunks out as they come, compute on every rank, and take logits back, all at the same time.
+
+    Beside the logits, memory is bounded by the chunks in flight, whatever N is: on each rank `depth` for each batch
+    that it computes at once. All requests are completed when it returns. After an exception they are not: end the
+    job, as the levels' runner does, since the other ranks wait.
+
+    Args:
+        comm: the communicator; None computes here.
+        source: on the root, token ids (N, length) uint8, what slices to them, or an iterable of chunks of them (see
+            charcnn.offload.source), which is advanced only when a rank has room. None on the others.
+        compute: on every rank, a `Pipeline`, whose batch is then the chunk; or a function of token ids
+            (n, length) -> logits (n, classes) float32, of which one call runs at a time.
+        length: columns of the token ids.
+        classes: columns of the logits.
+        chunk: the most inputs of a call, where compute is a function.
+        depth: chunks in flight for each that is computed: 1 more than 1 hides the way to and fro.
+        progress: on the root, called with the number of inputs whenever another rank's logits arrive.
+        timeline: where the spans of encoding and messages are kept.
+
+    Returns:
+        Logits (N, classes) float32 in the order of the inputs on the root, None on the others.
+
+    Raises:
+        ValueError: chunk or depth is below 1, or the source gives something else than token ids of this length.
+    """
+    for name, value in (("chunk", chunk), ("depth", depth)):
+        if value < 1:
+            raise ValueError(f"{name}={value}: need at least 1")
+    pipeline = compute if isinstance(compute, Pipeline) else Pipeline([_worker(compute)], chunk, classes)
+    mine = None if comm is None else comm.Dup()  # whatever else the ranks send, these messages are not mixed up with it
+    try:
+        logits = _overlap(mine, source, pipeline, length, classes, depth, progress, timeline)
+    finally:
+        if pipeline is not compute:
+            pipeline.close()
+    if mine is not None:
+        mine.Free()
+    return logits
+
+
+def _overlap(
+    comm: Any | None,
+    source: Any,
+    pipeline: Pipeline,
+    length: int,
+    classes: int,
+    depth: int,
+    progress: Callable[[int], object] | None,
+    timeline: Timeline,
+) -> np.ndarray | None:
+    offer = (pipeline.slots, pipeline.batch, depth * pipeline.slots)
+    offers = [offer] if comm is None else comm.allgather(offer)
+    size = min(batch for _, batch, _ in offers)
+    total = None if source is None else rows_in(source)
+    if total is not None:  # few inputs: something for every worker
+        size = max(1, min(size, -(-total // sum(slots for slots, _, _ in offers))))
+    size = size if comm is None else comm.bcast(size)
+    turns = _Turns(None if len(offers) == 1 else POLL)
+    if comm is not None and comm.rank > 0:
+        turns.run(
+            _serve(comm, pipeline, turns, slot, np.empty((size, length), np.uint8), _rows(size, classes), timeline)
+            for slot in range(depth * pipeline.slots)
+        )
+        return None
+    logits = _Logits(classes, total or 0)
+    parts = _timed(chunks(source, size, length), timeline)
+    root = _Root(comm, pipeline, turns, parts, logits, progress, timeline)
+    # In this order every rank has its first chunk before any has its second.
+    places = sorted((slot, rank) for rank, (_, _, in_flight) in enumerate(offers) for slot in range(in_flight))
+    turns.run(
+        root.remote(rank, slot, _rows(size, classes)) if rank else root.local(_rows(size, classes))
+        for slot, rank in places
+    )
+    return logits.all()
+
+
+def _rows(size: int, classes: int) -> np.ndarray:
+    return np.empty((size, classes), np.float32)
+
+
+def _worker(compute: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray, np.ndarray], None]:
+    def work(ids: np.ndarray, logits: np.ndarray) -> None:
+        logits[:] = compute(ids)
+
+    return work
+
+
+def _timed(parts: Iterator[np.ndarray], timeline: Timeline) -> Iterator[np.ndarray]:
+    while True:
+        with timeline.span("encode", "encode"):
+            part = next(parts, None)
+        if part is None:
+            return
+        yield part
+
+
+class _Turns:
+    """Runs tasks in one thread, each up to where it must wait."""
+
+    def __init__(self, poll: float | None) -> None:
+        self.wake = threading.Event()
+        self._poll = poll
+
+    def until(self, ready: Callable[[], bool]) -> Task:
+        while not ready():
+            yield
+        self.wake.set()  # something moved: look at all others again before sleeping
+
+    def computed(self, pipeline: Pipeline, ids: np.ndarray, logits: np.ndarray) -> Task:
+        future = pipeline.submit(ids, logits)
+        future.add_done_callback(lambda _: self.wake.set())
+        try:
+            yield from self.until(future.done)
+        finally:
+            future.cancel()  # where another task failed
+        future.result()
+
+    def run(self, tasks: Iterable[Task]) -> None:
+        waiting = list(tasks)
+        while True:
+            self.wake.clear()
+            waiting = [task for task in waiting if next(task, "ended") != "ended"]
+            if not waiting:
+                return
+            self.wake.wait(self._poll)
+
+
+class _Logits:
+    """Logits that arrive in any order; grows where their number is not known before."""
+
+    def __init__(self, classes: int, capacity: int) -> None:
+        self._rows = np.empty((capacity, classes), np.float32)
+        self._end = 0
+
+    def put(self, start: int, rows: np.ndarray) -> None:
+        stop = start + len(rows)
+        if stop > len(self._rows):
+            grown = np.empty((max(stop, 2 * len(self._rows)), rows.shape[1]), np.float32)
+            grown[: self._end] = self._rows[: self._end]
+            self._rows = grown
+        self._rows[start:stop] = rows
+        self._end = max(self._end, stop)
+
+    def all(self) -> np.ndarray:
+        return self._rows[: self._end]
+
+
+class _Root:
+    """The root's slots, which draw from one list of chunks."""
+
+    def __init__(
+        self,
+        comm: Any | None,
+        pipeline: Pipeline,
+        turns: _Turns,
+        parts: Iterator[np.ndarray],
+        logits: _Logits,
+        progress: Callable[[int], object] | None,
+        timeline: Timeline,
+    ) -> None:
+        self._comm, self._pipeline, self._turns = comm, pipeline, turns
+        self._parts, self._drawn = parts, 0
+        self._logits, self._progress, self._timeline = logits, progress, timeline
+
+    def _chunks(self) -> Iterator[tuple[int, np.ndarray]]:
+        for part in self._parts:
+            start = self._drawn
+            self._drawn += len(part)
+            yield start, part
+
+    def local(self, buffer: np.ndarray) -> Task:
+        """A slot of the root's own pipeline."""
+        for start, ids in self._chunks():
+            logits = buffer[: len(ids)]
+            yield from self._turns.computed(self._pipeline, ids, logits)
+            self._logits.put(start, logits)
+
+    def remote(self, rank: int, slot: int, buffer: np.ndarray) -> Task:
+        """A slot of another rank's."""
+        assert self._comm is not None
+        row = f"to rank {rank}, slot {slot}"
+        for start, ids in self._chunks():
+            logits = buffer[: len(ids)]
+            begun = time.perf_counter()
+            back = self._comm.Irecv(logits, rank, slot)
+            yield from self._turns.until(self._comm.Isend(ids, rank, slot).Test)
+            sent = time.perf_counter()
+            self._timeline.add("network", "send", row, begun, sent)
+            yield from self._turns.until(back.Test)
+            self._timeline.add("away", "computed there", row, sent)
+            self._logits.put(start, logits)
+            if self._progress is not None:
+                self._progress(len(ids))
+        yield from self._turns.until(self._comm.Isend(np.empty(0, np.uint8), rank, slot).Test)
+
+
+def _serve(
+    comm: Any, pipeline: Pipeline, turns: _Turns, slot: int, ids: np.ndarray, logits: np.ndarray, timeline: Timeline
+) -> Task:
+    """A slot of a rank that is not the root."""
+    from mpi4py import MPI
+
+    status = MPI.Status()
+    row = f"slot {slot}"
+    while True:
+        begun = time.perf_counter()
+        yield from turns.until(partial(comm.Irecv(ids, 0, slot).Test, status))
+        count = status.Get_count(MPI.BYTE) // ids.shape[1]
+        if count == 0:
+            return
+        timeline.add("network", "receive", row, begun)
+        yield from turns.computed(pipeline, ids[:count], logits[:count])
+        begun = time.perf_counter()
+        yield from turns.until(comm.Isend(logits[:count], 0, slot).Test)
+        timeline.add("network", "return", row, begun)

@@ -1,0 +1,50 @@
+"""The ranks of a run, and the GPUs and inputs that fall to each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
+"""Environment variables by which Open MPI, PMIx and MPICH tell a process that mpiexec started it."""
+
+
+def world() -> Any | None:
+    """MPI's world communicator, or None in a process that mpiexec did not start (then MPI need not be installed).
+
+    Raises:
+        RuntimeError: started by mpiexec, but mpi4py is missing.
+    """
+    if not any(name in os.environ for name in LAUNCHED):
+        return None
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise RuntimeError("started by mpiexec, but mpi4py does not load: pip install 'charcnn[mpi]'") from error
+    return MPI.COMM_WORLD
+
+
+def shares(total: int, ranks: int) -> list[int]:
+    """How many of `total` inputs each rank gets: as even as can be, the first ranks one more."""
+    return [total // ranks + (rank < total % ranks) for rank in range(ranks)]
+
+
+def gpu_share(gpus: Sequence[int], local_rank: int, local_ranks: int) -> list[int]:
+    """The GPUs of a host that one of its ranks drives: several each, or one each, or one for several ranks."""
+    if local_ranks > len(gpus):
+        return [gpus[local_rank % len(gpus)]]
+    return list(gpus[local_rank::local_ranks])
+
+
+def local_place(comm: Any | None) -> tuple[int, int]:
+    """(this rank's number among the ranks of its host, how many they are)"""
+    if comm is None:
+        return 0, 1
+    from mpi4py import MPI
+
+    host = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    try:
+        return host.rank, host.size
+    finally:
+        host.Free()

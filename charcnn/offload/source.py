@@ -1,0 +1,71 @@
+"""Where inputs come from, chunk by chunk: never all N rows of token ids at once.
+
+A source is what has a length and slices to token ids (n, L) uint8: an array, a memory map, `Repeated`, `Encoded`;
+or any iterable of such chunks, whose length nobody needs to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+
+class Repeated:
+    """The first `total` rows of a source that begins again where it ends."""
+
+    def __init__(self, rows: Any, total: int) -> None:
+        if len(rows) == 0 and total > 0:
+            raise ValueError(f"rows is empty: need at least one to make total={total}")
+        self._rows, self._total = rows, total
+
+    def __len__(self) -> int:
+        return self._total
+
+    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
+        if isinstance(index, slice):
+            start, stop, _ = index.indices(self._total)
+            first = start % max(1, len(self._rows))
+            if first + stop - start <= len(self._rows):
+                return self._rows[first : first + stop - start]  # an array then gives a view
+            index = np.arange(start, stop)
+        return self._rows[index % len(self._rows)]
+
+
+class Encoded:
+    """Texts that become token ids when they are asked for."""
+
+    def __init__(self, texts: Sequence[Any], encode: Callable[[Sequence[Any]], np.ndarray]) -> None:
+        self._texts, self._encode = texts, encode
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
+        return self._encode(self._texts[index] if isinstance(index, slice) else [self._texts[i] for i in index])
+
+
+def rows_in(source: Any) -> int | None:
+    """How many inputs the source has; None for an iterable of chunks."""
+    if isinstance(source, (list, tuple)) or not (hasattr(source, "__getitem__") and hasattr(source, "__len__")):
+        return None
+    return len(source)
+
+
+def chunks(source: Any, size: int, length: int) -> Iterator[np.ndarray]:
+    """The source's rows in order, at most `size` at a time; the next ones are taken only when they are asked for.
+
+    Raises:
+        ValueError: what the source gives is not uint8 (n, length).
+    """
+    total = rows_in(source)
+    if total is not None:
+        parts = (source[start : min(start + size, total)] for start in range(0, total, size))
+    else:  # a generator may fill the same array again, while the last chunk is still on its way
+        parts = (np.array(part) for part in source)
+    for part in parts:
+        if part.dtype != np.uint8 or part.shape[1:] != (length,):
+            raise ValueError(f"source gives {part.dtype} of shape {part.shape}: need uint8 (n, {length})")
+        for start in range(0, len(part), size):
+            yield np.ascontiguousarray(part[start : start + size])

@@ -1,0 +1,72 @@
+"""Batches through several workers at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+
+import numpy as np
+
+Worker = Callable[[np.ndarray, np.ndarray], object]
+
+
+class Pipeline:
+    """A run over token ids that has several batches under way: as many as workers, each in a thread of its own.
+
+    Call it with all ids for all logits, or `submit` batches one by one. It is the user who bounds how many wait.
+
+    Args:
+        workers: each takes token ids (n, L) uint8 and writes logits (n, classes) float32; n is at most `batch`.
+            A worker gets one batch at a time, so that it can own buffers and a stream.
+        batch: the most inputs of a batch.
+        classes: columns of the logits.
+        progress: called with the number of inputs whenever a batch is done.
+    """
+
+    def __init__(
+        self, workers: Sequence[Worker], batch: int, classes: int, progress: Callable[[int], object] | None = None
+    ) -> None:
+        self.slots, self.batch = len(workers), batch
+        self._classes, self._progress = classes, progress
+        self._idle: SimpleQueue[Worker] = SimpleQueue()
+        for worker in workers:
+            self._idle.put(worker)
+        self._threads = ThreadPoolExecutor(self.slots, thread_name_prefix="worker")
+
+    def submit(self, ids: np.ndarray, logits: np.ndarray) -> Future[None]:
+        """Start on a batch; `ids` must not change, nor `logits` be read, until the future is done."""
+        if len(ids) > self.batch:
+            raise ValueError(f"ids has {len(ids)} rows: need at most batch={self.batch}")
+        return self._threads.submit(self._work, ids, logits)
+
+    def _work(self, ids: np.ndarray, logits: np.ndarray) -> None:
+        worker = self._idle.get_nowait()  # as many threads as workers: one is idle
+        try:
+            worker(ids, logits)
+        finally:
+            self._idle.put(worker)
+        if self._progress is not None:
+            self._progress(len(ids))
+
+    def __call__(self, ids: np.ndarray) -> np.ndarray:
+        """Token ids (N, L) uint8 -> logits (N, classes) float32."""
+        logits = np.empty((len(ids), self._classes), np.float32)
+        size = max(1, min(self.batch, -(-len(ids) // self.slots)))
+        under_way: deque[Future[None]] = deque()
+        try:
+            for start in range(0, len(ids), size):
+                if len(under_way) == 2 * self.slots:
+                    under_way.popleft().result()
+                under_way.append(self.submit(ids[start : start + size], logits[start : start + size]))
+            while under_way:
+                under_way.popleft().result()
+        finally:
+            for future in under_way:  # after an error
+                future.cancel()
+        return logits
+
+    def close(self) -> None:
+        """Drop what waits, and let the threads end when they have finished their batch."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
