@@ -96,3 +96,20 @@ def conv1d_relu(x: Array, weight: Array, bias: Array, *, stride: int = 1, paddin
 def linear_relu(x: Array, weight: Array, bias: Array) -> Array:
     """relu(linear(...))"""
     return relu(linear(x, weight, bias))
+
+
+def stat(x: Array) -> Array:
+    """Mean and biased variance of each input of x (N, ...), as a layernorm takes them: (N, 2)."""
+    axes = tuple(range(1, x.ndim))
+    mean = x.mean(axis=axes, keepdims=True)
+    return np.stack([mean.reshape(len(x)), np.square(x - mean).mean(axis=axes)], axis=1)
+
+
+def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat(
+    x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: Array,
+    weight3: Array, bias3: Array, weight4: Array, bias4: Array,
+) -> tuple[Array, Array]:  # fmt: skip
+    """The convolutions of blocks 3 to 6, and the statistics for block 6's layernorm: (y, stat(y))."""
+    x = conv1d_relu(conv1d_relu(conv1d_relu(x, weight1, bias1), weight2, bias2), weight3, bias3)
+    y = conv1d(x, weight4, bias4)
+    return y, stat(y)

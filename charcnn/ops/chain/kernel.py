@@ -1,0 +1,210 @@
+"""The kernel of one step: several convolutions on one tile of one input, features in shared memory between them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, float64, uint32
+
+from charcnn import device
+from charcnn.ops.chain.step import TAPS, Step
+
+# Constants of a kernel are np.uint32: an index made of signed ones would cost Numba's handling of negative indices,
+# two to three times the instructions. Loops over register tiles have constant ranges, so that they unroll and the
+# local arrays become registers. The functions inside the kernel are inlined, once a convolution.
+
+
+def _constants(values):
+    return tuple(np.uint32(value) for value in values)
+
+
+@lru_cache(maxsize=None)
+def build(step: Step) -> Any:
+    """The kernel (x, weights, biases, y, moments), launched with step.threads, step.blocks(N) and step.shared_bytes.
+
+    x (N, C_in, L) and y (N, C_out, L_out) float32, weights and biases tuples. moments holds a row a block: the mean
+    and the sum of squared deviations of the block's part of y, or its variance where the block has all of an input.
+    """
+    depth, stat, relus = len(step.kernel_sizes), step.stat, step.relus
+    c_ins, c_outs = _constants(step.channels[:-1]), _constants(step.channels[1:])
+    lengths_in, lengths_out = _constants(step.tile_lengths[:-1]), _constants(step.tile_lengths[1:])
+    sources, targets = _constants(step.offsets[:-1]), _constants(step.offsets[1:])
+    kernel_sizes = _constants(step.kernel_sizes)
+    c_first, c_last, length_first = c_ins[0], c_outs[-1], lengths_in[0]
+    first_map, last_map = sources[0], targets[-1]
+    full_in, full_out = np.uint32(step.length), np.uint32(step.length_out)
+    tile, tiles = np.uint32(step.tile), np.uint32(step.tiles)
+    threads, stage = np.uint32(step.threads), np.uint32(step.stage)
+    stage_size, pitch = np.uint32(step.stage_size), np.uint32(step.weight_pitch)
+    tm, tn = np.uint32(step.channel_tile), np.uint32(step.position_tile)
+    accumulators, window_size, fetches = step.accumulators, step.position_tile + TAPS - 1, step.fetches
+    window_end = np.uint32(window_size)
+    one, two, taps_a_time = np.uint32(1), np.uint32(2), np.uint32(TAPS)
+
+    @device.jit(launch_bounds=(step.threads, step.resident))
+    def kernel(x, weights, biases, y, moments):
+        shared = cuda.shared.array(0, float32)  # two stages of weights, then the feature maps
+        sums = cuda.local.array(accumulators, float32)
+        window = cuda.local.array(window_size, float32)
+        fetched = cuda.local.array(fetches, float32)
+        thread = uint32(cuda.threadIdx.x)
+        n = uint32(cuda.blockIdx.x) // tiles
+        start = uint32(cuda.blockIdx.x) % tiles * tile
+
+        def multiply(weight, tap):
+            """One tap of one input channel: tm weights, the same in all lanes of a channel group, times tn features."""
+            for i in range(tm):
+                value = shared[weight + i]
+                for j in range(tn):
+                    sums[i * tn + j] += value * window[j + tap]
+
+        def conv1d(weight, bias, c_in, c_out, taps, source, length_in, target, length, relu):
+            # Staging: as PyTorch has it, `run` weights lie in a row for each output channel; a thread takes one place
+            # of that run, in every `rows`-th output channel, and turns them to [c_in, k, c_out].
+            run = stage * taps
+            rows = threads // run
+            place = thread % run
+            row = thread // run
+            stages = row < rows
+            channel = place // taps
+            tap = place % taps
+            staged_at = place * pitch + row
+            columns = (length + tn - one) // tn
+            register_tiles = columns * ((c_out + tm - one) // tm)
+            for first in range(uint32(0), register_tiles, threads):
+                active = first + thread < register_tiles
+                group = (first + thread) // columns * tm
+                position = (first + thread) % columns * tn
+                for i in range(accumulators):
+                    sums[i] = float32(0)
+                for i in range((c_out + rows - one) // rows):
+                    if stages and row + i * rows < c_out and channel < c_in:
+                        shared[staged_at + i * rows] = weight[row + i * rows, channel, tap]
+                cuda.syncthreads()
+                current = uint32(0)
+                for c0 in range(uint32(0), c_in, stage):
+                    # The next weights are on their way while these are multiplied.
+                    following = c0 + stage + channel
+                    more = stages and following < c_in
+                    for i in range((c_out + rows - one) // rows):
+                        if more and row + i * rows < c_out:
+                            fetched[i] = weight[row + i * rows, following, tap]
+                    if active:
+                        staged = uint32(current + group)
+                        feature = uint32(source + c0 * length_in + position)
+                        end = uint32(feature + min(stage, c_in - c0) * length_in)
+                        while feature < end:
+                            for k in range(uint32(0), taps, taps_a_time):
+                                for j in range(window_end):
+                                    window[j] = shared[feature + k + j]
+                                multiply(staged + k * pitch, 0)
+                                if k + one < taps:
+                                    multiply(staged + (k + one) * pitch, 1)
+                                if k + two < taps:
+                                    multiply(staged + (k + two) * pitch, 2)
+                            staged = uint32(staged + taps * pitch)
+                            feature = uint32(feature + length_in)
+                    current = uint32(stage_size - current)
+                    for i in range((c_out + rows - one) // rows):
+                        if more and row + i * rows < c_out:
+                            shared[current + staged_at + i * rows] = fetched[i]
+                    cuda.syncthreads()
+                if active:  # every thread is past the barrier: with one buffer, no feature is read any more
+                    for i in range(tm):
+                        if group + i < c_out:
+                            offset = bias[group + i]
+                            for j in range(tn):
+                                if position + j < length:
+                                    value = sums[i * tn + j] + offset
+                                    if relu and value < float32(0):
+                                        value = float32(0)
+                                    shared[target + (group + i) * length + position + j] = value
+            cuda.syncthreads()
+
+        def layer(i):
+            conv1d(
+                weights[i], biases[i], c_ins[i], c_outs[i], kernel_sizes[i],
+                sources[i], lengths_in[i], targets[i], lengths_out[i], relus[i],
+            )  # fmt: skip
+
+        def block_sum(value):
+            """The sum over the block's threads, in the same order at each run, to all of them."""
+            shared[thread] = value
+            width = uint32(threads)
+            while width > one:
+                cuda.syncthreads()
+                half = uint32((width + one) // two)
+                if thread + half < width:
+                    shared[thread] += shared[thread + half]
+                width = half
+            cuda.syncthreads()
+            total = shared[0]
+            cuda.syncthreads()
+            return total
+
+        for i in range(thread, c_first * length_first, threads):
+            position = start + i % length_first
+            if position < full_in:
+                shared[first_map + i] = x[n, i // length_first, position]
+        cuda.syncthreads()
+
+        layer(0)
+        if depth > 1:
+            layer(1)
+        if depth > 2:
+            layer(2)
+        if depth > 3:
+            layer(3)
+        if depth > 4:
+            layer(4)
+        if depth > 5:
+            layer(5)
+
+        total = float32(0)
+        for i in range(thread, c_last * tile, threads):
+            position = start + i % tile
+            if position < full_out:
+                value = shared[last_map + i]
+                y[n, i // tile, position] = value
+                total += value
+        if stat:
+            # Two passes, the second corrected: deviations from a mean that is only nearly right, then what it missed.
+            count = float32(c_last * min(tile, full_out - start))
+            mean = block_sum(total) / count
+            first_moment = float32(0)
+            second_moment = float32(0)
+            for i in range(thread, c_last * tile, threads):
+                if start + i % tile < full_out:
+                    deviation = shared[last_map + i] - mean
+                    first_moment += deviation
+                    second_moment += deviation * deviation
+            first_moment = block_sum(first_moment)
+            second_moment = block_sum(second_moment)
+            if thread == uint32(0):
+                missed = float64(first_moment) / float64(count)
+                squares = float64(second_moment) - float64(first_moment) * missed
+                moments[cuda.blockIdx.x, 0] = float64(mean) + missed
+                moments[cuda.blockIdx.x, 1] = squares / float64(count) if tiles == one else squares
+
+    return kernel
+
+
+@device.jit()
+def merge_kernel(parts, stat, tiles, tile, length, channels):
+    """One thread an input: Chan's formula over its tiles. Parts are float64, where a large mean loses nothing."""
+    n = cuda.grid(1)
+    if n < stat.shape[0]:
+        count = float64(0)
+        mean = float64(0)
+        squares = float64(0)
+        for i in range(tiles):
+            more = float64(channels * min(tile, length - i * tile))
+            delta = parts[n * tiles + i, 0] - mean
+            both = count + more
+            mean += delta * more / both
+            squares += parts[n * tiles + i, 1] + delta * delta * count * more / both
+            count = both
+        stat[n, 0] = mean
+        stat[n, 1] = squares / count
