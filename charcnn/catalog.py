@@ -12,10 +12,24 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from charcnn.ops import conv1d, reference
+from charcnn.ops import (
+    argmax,
+    collapse,
+    conv1d,
+    layernorm,
+    linear,
+    maxpool1d,
+    one_hot,
+    reference,
+    relu,
+    softmax,
+)
 
 FLOAT32 = 2e-6
 """Tolerance of float32 arithmetic: a few roundings of 6e-8, grown by sums of up to 8,704 terms taken in parts."""
+
+EXACT = 0.0
+"""Tolerance where values are only moved, picked or counted."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +39,7 @@ class Operator:
     name: str
     reference: Callable[..., Any]
     tolerance: float
-    """Largest ||out - ref|| / ||ref|| against the float64 reference; 0 where a variant only moves or picks values."""
+    """Largest ||out - ref|| / ||ref|| against the float64 reference."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +85,44 @@ class Level:
 
 TECHNIQUES = {
     "loops": "compiled plain loops on one CPU core",
-    "naive": "CUDA, one thread an output, all operands in global memory",
+    "naive": "CUDA, one thread an output (layernorm: one block an input), all operands in global memory",
 }
 
 OPERATORS = (
+    Operator("one_hot", reference.one_hot, EXACT),
     Operator("conv1d", reference.conv1d, FLOAT32),
     Operator("conv1d_relu", reference.conv1d_relu, FLOAT32),
+    Operator("layernorm", reference.layernorm, FLOAT32),
+    Operator("relu", reference.relu, EXACT),
+    Operator("maxpool1d", reference.maxpool1d, EXACT),
+    Operator("collapse", reference.collapse, EXACT),
+    Operator("linear", reference.linear, FLOAT32),
+    Operator("linear_relu", reference.linear_relu, FLOAT32),
+    Operator("softmax", reference.softmax, FLOAT32),
+    Operator("argmax", reference.argmax, EXACT),
 )
 
 VARIANTS = (
+    Variant("one_hot", "loops", "cpu", one_hot.one_hot_loops),
+    Variant("one_hot", "naive", "cuda", one_hot.one_hot_naive),
     Variant("conv1d", "loops", "cpu", conv1d.conv1d_loops),
     Variant("conv1d", "naive", "cuda", conv1d.conv1d_naive),
     Variant("conv1d_relu", "naive", "cuda", conv1d.conv1d_relu_naive),
+    Variant("layernorm", "loops", "cpu", layernorm.layernorm_loops),
+    Variant("layernorm", "naive", "cuda", layernorm.layernorm_naive),
+    Variant("relu", "loops", "cpu", relu.relu_loops),
+    Variant("relu", "naive", "cuda", relu.relu_naive),
+    Variant("maxpool1d", "loops", "cpu", maxpool1d.maxpool1d_loops),
+    Variant("maxpool1d", "naive", "cuda", maxpool1d.maxpool1d_naive),
+    Variant("collapse", "loops", "cpu", collapse.collapse_loops),
+    Variant("collapse", "naive", "cuda", collapse.collapse_naive),
+    Variant("linear", "loops", "cpu", linear.linear_loops),
+    Variant("linear", "naive", "cuda", linear.linear_naive),
+    Variant("linear_relu", "naive", "cuda", linear.linear_relu_naive),
+    Variant("softmax", "loops", "cpu", softmax.softmax_loops),
+    Variant("softmax", "naive", "cuda", softmax.softmax_naive),
+    Variant("argmax", "loops", "cpu", argmax.argmax_loops),
+    Variant("argmax", "naive", "cuda", argmax.argmax_naive),
 )
 
 LEVELS = (

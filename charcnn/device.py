@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import config, cuda
+from numba import config, cuda, types
 from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
-from charcnn.ops.arrays import check
-from charcnn.ops.shapes import Shape, expect
+if TYPE_CHECKING:
+    from charcnn.ops.shapes import Shape
 
 SIMULATED: bool = bool(config.ENABLE_CUDASIM)
 """Whether kernels run in Numba's simulator, a mode of the whole process (NUMBA_ENABLE_CUDASIM=1)."""
@@ -21,6 +21,9 @@ OLDEST = (7, 5)
 
 SHARED_LIMIT = 232_448
 """Bytes of shared memory that a block of an H100 or H200 may use: what plans assume where no GPU is seen."""
+
+int32, uint32 = (int, int) if SIMULATED else (types.int32, types.uint32)
+"""Casts for the indices of a kernel; in the simulator plain ints, as Numba's casts would take most of its time."""
 
 _NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto")
 
@@ -178,6 +181,9 @@ class Call:
     """
 
     def __init__(self, out: Any, stream: Any, shape: Shape, dtype: Any = np.float32, **inputs: Any) -> None:
+        from charcnn.ops.arrays import check  # not above: the operators import this module
+        from charcnn.ops.shapes import expect
+
         gpu_count()
         self.stream = as_stream(stream)
         self._given = out
@@ -228,6 +234,15 @@ class Call:
     def launch_each(self, kernel: Any, *args: Any, threads: int = 128) -> None:
         """Start one thread for each element of the output."""
         self.launch(kernel, -(-self.out.size // threads), threads, *args)
+
+    def second(self, array: Any, given: Any = None) -> Any:
+        """A second output, from the device array that a kernel wrote: `given`, or new, where the inputs lie.
+
+        Comes before `result`, which waits for both.
+        """
+        if self._device:
+            return array if given is None else given
+        return array.copy_to_host(given, stream=self.stream)
 
     def result(self) -> Any:
         """What the launcher returns: `out` where it was given, else a new array where the inputs lie."""

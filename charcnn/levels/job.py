@@ -34,6 +34,8 @@ class Job:
     labels: np.ndarray | None = None
     """Class indices from 0."""
     answers: np.ndarray | None = None
+    random: bool = False
+    """Whether nobody trained the weights."""
 
     def class_name(self, index: int) -> str:
         """What the class is called."""
@@ -130,13 +132,19 @@ def prepare(level: catalog.Level, options: argparse.Namespace) -> Job:
         job = Job(ids, Path(options.input).name, weights, answers=answers)
     else:
         encoding = weights.encoding or text.ENCODINGS["crepe"]
-        read = text.sample() if options.text is None else text.read_texts(options.text, encoding)
-        if not len(read.texts):
-            raise ValueError(f"--text {options.text}: holds no text")
+        if encoding.blank != config.alphabet:
+            raise ValueError(
+                f"the model has {config.alphabet} one-hot channels: encoding {encoding.name!r} gives {encoding.blank}"
+            )
+        read = text.sample(encoding) if options.text is None else text.read_texts(options.text, encoding)
+        if read.labels is not None and options.text is not None and read.labels.max() >= config.classes:
+            raise ValueError(
+                f"--text {options.text} holds label {read.labels.max() + 1}: the model has {config.classes} classes"
+            )
         ids = text.encode(read.texts, encoding, config.length)
         source = "the sample that ships" if options.text is None else Path(options.text).name
-        labels = None if read.labels is None else np.asarray(read.labels) - 1
-        job = Job(ids, source, weights, list(read.texts), labels)
+        job = Job(ids, source, weights, list(read.texts), read.labels)
+    job.random = options.params is None
     available = len(job.ids)
     inputs = options.inputs or (min(available, SIMULATED_INPUTS) if simulated else available)
     take = np.arange(inputs) % available

@@ -36,8 +36,10 @@ def build(params, config, *, batch=16, gpus=None, monitor=None):
     p, monitor = params, monitor or Monitor()
     gpus = device.choose(gpus)
 
-    def norm(x, block):
-        return layernorm_loops(x, p[f"norm{block}.weight"], p[f"norm{block}.bias"]) if config.layernorm else x
+    def norm_relu(x, block):  # in place
+        if config.layernorm:
+            layernorm_loops(x, p[f"norm{block}.weight"], p[f"norm{block}.bias"], out=x)
+        return relu_loops(x, out=x)
 
     def linear(x, block):
         return linear_loops(x, p[f"fc{block}.weight"], p[f"fc{block}.bias"])
@@ -54,14 +56,14 @@ def build(params, config, *, batch=16, gpus=None, monitor=None):
         def forward(ids):
             with monitor.stage("conv_block_1"):
                 x = one_hot_loops(ids, config.alphabet)
-                x = maxpool1d_loops(relu_loops(norm(conv(conv1d_naive, x, 1), 1)), POOL_SIZE)
+                x = maxpool1d_loops(norm_relu(conv(conv1d_naive, x, 1), 1), POOL_SIZE)
             with monitor.stage("conv_block_2"):
                 x = maxpool1d_loops(conv(conv1d_relu_naive, x, 2), POOL_SIZE)
             for block in (3, 4, 5):
                 with monitor.stage(f"conv_block_{block}"):
                     x = conv(conv1d_relu_naive, x, block)
             with monitor.stage("conv_block_6"):
-                x = maxpool1d_loops(relu_loops(norm(conv(conv1d_naive, x, 6), 6)), POOL_SIZE)
+                x = maxpool1d_loops(norm_relu(conv(conv1d_naive, x, 6), 6), POOL_SIZE)
             with monitor.stage("fc_blocks"):
                 x = collapse_loops(x)
                 x = relu_loops(linear(x, 1))

@@ -1,1 +1,41 @@
-"""The operators: plain references, and launchers of every technique."""
+"""The operators, importable by name: conv1d_loops, conv1d_naive, ...
+
+A function's name is the operator, then the technique (`charcnn.catalog.TECHNIQUES` says what each is). All
+techniques of an operator take the same arguments as its function in `reference`, and `out=`; those on a GPU also
+`stream=`. A shape, dtype or layout that does not fit is a ValueError that names the argument.
+"""
+
+from charcnn.ops import reference
+from charcnn.ops.argmax import argmax_loops, argmax_naive
+from charcnn.ops.collapse import collapse_loops, collapse_naive
+from charcnn.ops.conv1d import conv1d_loops, conv1d_naive, conv1d_relu_naive
+from charcnn.ops.layernorm import layernorm_loops, layernorm_naive
+from charcnn.ops.linear import linear_loops, linear_naive, linear_relu_naive
+from charcnn.ops.maxpool1d import maxpool1d_loops, maxpool1d_naive
+from charcnn.ops.one_hot import one_hot_loops, one_hot_naive
+from charcnn.ops.relu import relu_loops, relu_naive
+from charcnn.ops.softmax import softmax_loops, softmax_naive
+
+__all__ = [
+    "argmax_loops",
+    "argmax_naive",
+    "collapse_loops",
+    "collapse_naive",
+    "conv1d_loops",
+    "conv1d_naive",
+    "conv1d_relu_naive",
+    "layernorm_loops",
+    "layernorm_naive",
+    "linear_loops",
+    "linear_naive",
+    "linear_relu_naive",
+    "maxpool1d_loops",
+    "maxpool1d_naive",
+    "one_hot_loops",
+    "one_hot_naive",
+    "reference",
+    "relu_loops",
+    "relu_naive",
+    "softmax_loops",
+    "softmax_naive",
+]

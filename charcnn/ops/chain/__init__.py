@@ -1,9 +1,9 @@
 """Strong fusion of a chain of small convolutions: plan it, read the plan, compile it, call it.
 
-    layers = [Conv1d(256, 3), Relu(), Conv1d(256, 3), Stat()]
-    chain = plan(layers, in_channels=256, length=110)
-    print(chain.describe())
-    y, stat = chain.compile()(x, weights, biases)
+layers = [Conv1d(256, 3), Relu(), Conv1d(256, 3), Stat()]
+chain = plan(layers, in_channels=256, length=110)
+print(chain.describe())
+y, stat = chain.compile()(x, weights, biases)
 """
 
 from charcnn.ops.chain.blocks import (

@@ -12,7 +12,7 @@ from charcnn.ops.chain.plan import Conv1d, Relu, Stat, plan
 
 def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole(
     x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any, weight3: Any, bias3: Any, weight4: Any, bias4: Any,
-    *, out: Any = None, stream: Any = None, workspace: Any = None,
+    *, out: Any = None, stream: Any = None,
 ) -> Any:  # fmt: skip
     """Four convolutions in one kernel, one block an input, every feature map in shared memory, nothing recomputed.
 
@@ -21,7 +21,6 @@ def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole(
             (C_out,). All NumPy, or all on the device.
         out: where to write, a pair (y, stat); made where None.
         stream: a CUDA stream; the default stream where None.
-        workspace: device arrays of `Plan.workspace`, to allocate nothing in the call; made where None.
 
     Returns:
         y, float32 (N, C_out, L_out), and stat, (N, 2): mean and biased variance of each input's y.
@@ -32,20 +31,21 @@ def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole(
         DeviceError: no usable GPU.
     """
     weights, biases = (weight1, weight2, weight3, weight4), (bias1, bias2, bias3, bias4)
-    return _fused("whole", x, weights)(x, weights, biases, out=out, stream=stream, workspace=workspace)
+    return _fused("whole", x, weights)(x, weights, biases, out=out, stream=stream)
 
 
 def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs(
     x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any, weight3: Any, bias3: Any, weight4: Any, bias4: Any,
-    *, out: Any = None, stream: Any = None, workspace: Any = None,
+    *, out: Any = None, stream: Any = None,
 ) -> Any:  # fmt: skip
     """The same in two kernels of two convolutions, a block a tile of positions: the tiles' halos are recomputed.
 
     One map goes through global memory, and a third kernel joins the statistics of an input's tiles. Arguments as
-    `conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole`.
+    `conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole`. Each call allocates that map: `plan(...).compile()`
+    takes a workspace.
     """
     weights, biases = (weight1, weight2, weight3, weight4), (bias1, bias2, bias3, bias4)
-    return _fused("pairs", x, weights)(x, weights, biases, out=out, stream=stream, workspace=workspace)
+    return _fused("pairs", x, weights)(x, weights, biases, out=out, stream=stream)
 
 
 def _fused(method: str, x: Any, weights: tuple[Any, ...]) -> Fused:

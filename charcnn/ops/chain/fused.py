@@ -76,10 +76,8 @@ class Fused:
         self._launch(call, n, call.inputs[: 1 + 2 * len(shapes)], moments, workspace)
         if not plan.stat:
             return call.result()
-        if device.on_device(x):
-            return call.result(), moments if stat is None else stat
-        stat = moments.copy_to_host(stat, stream=call.stream)
-        return call.result(), stat  # which waits for both
+        stat = call.second(moments, stat)
+        return call.result(), stat
 
     def _launch(self, call, n, inputs, moments, workspace):
         plan = self.plan
@@ -109,8 +107,8 @@ class Fused:
         needed = self.plan.workspace_shapes(n)
         if len(given) != len(needed):
             raise ValueError(f"workspace has {len(given)} arrays: need {len(needed)}, as plan.workspace(n) gives")
-        for i, (array, (shape, dtype)) in enumerate(zip(given, needed, strict=True)):
-            check(f"workspace[{i}]", array, dtype)
+        for i, (array, shape) in enumerate(zip(given, needed, strict=True)):
+            check(f"workspace[{i}]", array)
             if len(array.shape) != len(shape) or array.shape[0] < shape[0] or array.shape[1:] != shape[1:]:
                 raise ValueError(f"workspace[{i}] has shape {array.shape}: need {shape}, or more rows")
         return tuple(given)

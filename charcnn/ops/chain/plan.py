@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
+
 from charcnn import device
 from charcnn.ops.chain.step import Step
 from charcnn.ops.shapes import Shape, at_least
@@ -126,7 +128,7 @@ class Plan:
         for step in self.steps:
             total += 4 * (step.channels[0] * step.length + step.channels[-1] * step.length_out)
         if self.merges:
-            total += 2 * 16 * self.steps[-1].tiles
+            total += 2 * 12 * self.steps[-1].tiles  # written, then read by the kernel that joins them
         return total + 8 * self.stat
 
     @cached_property
@@ -148,51 +150,49 @@ class Plan:
 
     def describe(self) -> str:
         """Kernels, shared memory, tiles, recomputation and bytes as a table, before anything is compiled."""
-        columns = ("kernel", "layers", "maps", "tile", "tiles", "recomputed", "threads", "registers' tile",
-                   "busy", "buffers", "weights' stage", "shared bytes")  # fmt: skip
-        rows = [columns]
-        first = 1
+        first, kernels = 1, []
         for number, step in enumerate(self.steps, 1):
-            last = first + len(step.kernel_sizes) - 1
-            names = [
-                f"conv1d{first + i} k{size}" + (" relu" if relu else "")
-                for i, (size, relu) in enumerate(zip(step.kernel_sizes, step.relus, strict=True))
-            ] + ["stat"] * step.stat  # fmt: skip
-            maps = " > ".join(f"{c}x{length}" for c, length in zip(step.channels, step.lengths, strict=True))
-            rows.append((
-                str(number), ", ".join(names), maps, str(step.tile), str(step.tiles),
-                f"{sum(step.recomputed)} of {sum(step.lengths[1:])}", str(step.threads),
-                f"{step.channel_tile}x{step.position_tile}", f"{step.busy:.1%}", str(step.buffers),
-                f"{step.stage} channels", f"{step.shared_bytes:,}",
-            ))  # fmt: skip
-            first = last + 1
-        # A kernel a column: its layers and maps are long.
-        width = max(map(len, columns))
-        table = "\n".join(
-            f"{name:<{width}}  " + "  |  ".join(row[i] for row in rows[1:]) for i, name in enumerate(columns)
-        )
-        share = self.dram_bytes / self.unfused_bytes
-        return f"""\
-{table}
-{"launches":<{width}}  {self.launches}{" (the last joins the statistics of the tiles)" if self.merges else ""}
-{"shared memory":<{width}}  {self.shared_bytes:,} of {self.shared_limit:,} bytes a block
-{"recomputed":<{width}}  {self.recomputed} of {self.positions} positions an input ({self.recomputed / self.positions:.2%})
-{"work":<{width}}  {self.flops:,} FLOP an input, with recomputation {self.flops + self.recomputed_flops:,}
-{"feature maps":<{width}}  {self.dram_bytes:,} bytes of DRAM an input, a kernel a layer {self.unfused_bytes:,}: {1 - share:.1%} saved
-{"parameters":<{width}}  {self.parameter_bytes:,} bytes a launch"""
+            relus = zip(step.kernel_sizes, step.relus, strict=True)
+            layers = [f"conv1d{i} k{size}{' relu' * relu}" for i, (size, relu) in enumerate(relus, first)]
+            maps = zip(step.channels, step.lengths, strict=True)
+            kernels.append(
+                {
+                    "kernel": f"{number}",
+                    "layers": ", ".join(layers + ["stat"] * step.stat),
+                    "feature maps": " > ".join(f"{channels}x{length}" for channels, length in maps),
+                    "blocks an input": f"{step.tiles} of {step.tile} positions",
+                    "recomputed": f"{sum(step.recomputed)} of {sum(step.lengths[1:])} positions",
+                    "threads a block": f"{step.threads}",
+                    "sums a thread": f"{step.channel_tile} channels x {step.position_tile} positions",
+                    "sums in use": f"{step.busy:.1%}",
+                    "maps held": f"{step.buffers}",
+                    "weights staged": f"2 x {step.stage} input channels",
+                    "shared memory": f"{step.shared_bytes:,} of {self.shared_limit:,} bytes a block",
+                }
+            )
+            first += len(layers)
+        saved = 1 - self.dram_bytes / self.unfused_bytes
+        chain = {
+            "launches": f"{self.launches}" + ", the last joins the statistics of an input's tiles" * self.merges,
+            "recomputed": f"{self.recomputed} of {self.positions} positions ({self.recomputed / self.positions:.2%})",
+            "work": f"{self.flops:,} FLOP an input, {self.flops + self.recomputed_flops:,} with recomputation",
+            "maps in DRAM": f"{self.dram_bytes:,} bytes an input, {self.unfused_bytes:,} with a kernel a layer: "
+            f"{saved:.1%} saved",
+            "parameters": f"{self.parameter_bytes:,} bytes a launch",
+        }
+        parts = ("\n".join(f"{name:<17}{value}" for name, value in part.items()) for part in (*kernels, chain))
+        return "\n\n".join(parts)
 
-    def workspace_shapes(self, n: int) -> tuple[tuple[Shape, str], ...]:
-        """Shape and dtype of what passes between the kernels at n inputs: nothing where one kernel does it all."""
-        shapes: list[tuple[Shape, str]] = [
-            ((n, step.channels[-1], step.length_out), "float32") for step in self.steps[:-1]
-        ]
+    def workspace_shapes(self, n: int) -> tuple[Shape, ...]:
+        """Shapes of the float32 arrays that pass between the kernels at n inputs: none where there is one kernel."""
+        shapes: list[Shape] = [(n, step.channels[-1], step.length_out) for step in self.steps[:-1]]
         if self.merges:
-            shapes.append(((n * self.steps[-1].tiles, 2), "float64"))
+            shapes.append((n * self.steps[-1].tiles, 3))
         return tuple(shapes)
 
     def workspace(self, n: int, stream: Any = 0) -> tuple[Any, ...]:
         """Device arrays of the `workspace_shapes`, for any number of calls, of up to n inputs, on one stream."""
-        return tuple(device.empty(shape, dtype, stream) for shape, dtype in self.workspace_shapes(n))
+        return tuple(device.empty(shape, np.float32, stream) for shape in self.workspace_shapes(n))
 
     def compile(self) -> Any:
         """The chain's function (x, weights, biases, *, out=None, stream=None, workspace=None): see `Fused`."""
@@ -254,17 +254,17 @@ def plan(
         group = len(convs)
     elif method == "pairs":
         group = 2
-    elif isinstance(method, str):
-        raise ValueError(f"method={method!r}: need 'whole', 'pairs', or the number of convolutions a kernel")
-    else:
-        at_least("method", method, 1)
+    elif isinstance(method, int) and method >= 1:
         group = method
+    else:
+        raise ValueError(f"method={method!r}: need 'whole', 'pairs', or the number of convolutions a kernel")
     limit = device.shared_limit() if shared_limit is None else shared_limit
     for i, conv in enumerate(convs):
         rest = length - sum(before.kernel_size - 1 for before in convs[:i])
         if rest < conv.kernel_size:
             raise ValueError(
-                f"convolution {i + 1} gets {rest} positions from length={length}: need at least its kernel size {conv.kernel_size}"
+                f"convolution {i + 1} gets {rest} positions from length={length}: "
+                f"need at least its kernel size {conv.kernel_size}"
             )
     steps = []
     channels = in_channels
@@ -317,15 +317,13 @@ def _step(
     most = 1 << (65536 // (outline.accumulators + 36)).bit_length() - 1  # 36: registers of a thread beside its sums
     most = min(1024, most)
     budget = threads or (most if whole else max(32, most // 2))  # half: so that two blocks take turns to wait
-    if whole:
-        tile = outline.length_out
-    elif tile is None:
+    positions = outline.length_out if whole or tile is None else min(tile, outline.length_out)
+    if not whole and tile is None:
         groups = -(-max(outline.channels[1:]) // outline.channel_tile)
         halo = sum(size - 1 for size in outline.kernel_sizes[1:])
-        tile = max(1, budget // groups * outline.position_tile - halo)
-        tile = -(-outline.length_out // -(-outline.length_out // tile))  # as many tiles, of equal length
-    tile = min(tile, outline.length_out)
-    wanted = max(shape(tile=tile, stage=1, threads=1024, buffers=1).register_tiles)
+        most_positions = max(1, budget // groups * outline.position_tile - halo)
+        positions = -(-positions // -(-positions // most_positions))  # as many tiles, of equal length
+    wanted = max(shape(tile=positions, stage=1, threads=1024, buffers=1).register_tiles)
     taps = max(outline.kernel_sizes)
     if threads is None:
         threads = max(min(budget, -(-wanted // 32) * 32), -(-taps // 32) * 32)
@@ -335,13 +333,13 @@ def _step(
     if not stages:
         raise ValueError(f"threads={threads}: need at least {taps * (stage or 1)} to stage {stage or 1} x {taps} taps")
     steps = [
-        shape(tile=tile, stage=size, threads=threads, buffers=buffers or (1 if wanted <= threads else 2))
+        shape(tile=positions, stage=size, threads=threads, buffers=buffers or (1 if wanted <= threads else 2))
         for size in stages
     ]
     fitting = [step for step in steps if step.shared_bytes <= limit]
     if not fitting:
         raise ValueError(
-            f"{names} need {steps[-1].shared_bytes:,} bytes of shared memory a block for {tile} positions, "
+            f"{names} need {steps[-1].shared_bytes:,} bytes of shared memory a block for {positions} positions, "
             f"there are {limit:,}: try "
             + ("method='pairs'" if whole else "a smaller tile, or fewer convolutions a kernel")
         )

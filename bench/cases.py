@@ -1,0 +1,127 @@
+"""What each operator is measured on: the shapes of the network's layers, filled with random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from charcnn.config import POOL_SIZE, Config
+
+DATA = "standard normal, seed 0; token ids uniform"
+
+
+@dataclass(frozen=True)
+class Case:
+    """The arguments of one call, in the reference's order; the first has N inputs as its leading axis."""
+
+    args: tuple[np.ndarray, ...]
+    extra: tuple[int, ...] = ()
+    """Positional arguments that are no arrays."""
+    flops: int = 0
+    """Floating-point operations of the call, a multiply-add counted as two; 0 where moving the data is the work."""
+
+
+class Draw:
+    """Random arrays of a config's layers."""
+
+    def __init__(self, config: Config, n: int) -> None:
+        self.config, self.n = config, n
+        self._random = np.random.default_rng(0)
+
+    def floats(self, *shape: int) -> np.ndarray:
+        """Standard normal float32."""
+        return self._random.standard_normal(shape, np.float32)
+
+    def conv1d(self, block: int) -> Case:
+        """Convolution block 1 to 6."""
+        c, c_in, k = self.config, self.config.in_channels(block), self.config.kernel_sizes[block - 1]
+        length = c.length if block == 1 else c.block_lengths[block - 2]
+        weight = self.floats(c.channels, c_in, k) / np.float32(np.sqrt(c_in * k))
+        flops = 2 * self.n * c.channels * c.conv_lengths[block - 1] * c_in * k
+        return Case((self.floats(self.n, c_in, length), weight, self.floats(c.channels)), flops=flops)
+
+    def linear(self, block: int) -> Case:
+        """Linear block 1 to 3."""
+        c = self.config
+        sizes = (c.features, c.units, c.units, c.classes)
+        c_in, c_out = sizes[block - 1], sizes[block]
+        weight = self.floats(c_out, c_in) / np.float32(np.sqrt(c_in))
+        return Case((self.floats(self.n, c_in), weight, self.floats(c_out)), flops=2 * self.n * c_in * c_out)
+
+    def convolved(self, block: int) -> np.ndarray:
+        """Features as convolution block 1 to 6 leaves them, (N, C, L)."""
+        return self.floats(self.n, self.config.channels, self.config.conv_lengths[block - 1])
+
+    def layernorm(self, block: int) -> Case:
+        """LayerNorm of block 1 or 6."""
+        x = self.convolved(block)
+        return Case((x, self.floats(*x.shape[1:]), self.floats(*x.shape[1:])))
+
+    def one_hot(self) -> Case:
+        """The network's input."""
+        c = self.config
+        return Case((self._random.integers(0, c.alphabet + 1, (self.n, c.length), np.uint8),), (c.alphabet,))
+
+    def collapse(self) -> Case:
+        """What fc1 reads."""
+        return Case((self.floats(self.n, self.config.channels, self.config.block_lengths[-1]),))
+
+    def logits(self) -> Case:
+        """What fc3 leaves."""
+        return Case((self.floats(self.n, self.config.classes),))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One place in the network where an operator stands."""
+
+    name: str
+    draw: Callable[[Draw], Case] = field(repr=False)
+
+
+def _blocks(kind: str, draw: Callable[[Draw, int], Case], *blocks: int) -> tuple[Layer, ...]:
+    def layer(block: int) -> Layer:
+        return Layer(f"{kind}{block}", lambda d: draw(d, block))
+
+    return tuple(layer(block) for block in blocks)
+
+
+CONVOLUTIONS = _blocks("conv", Draw.conv1d, 1, 2, 3)
+LINEARS = _blocks("fc", Draw.linear, 1, 2)
+
+LAYERS: dict[str, tuple[Layer, ...]] = {
+    "one_hot": (Layer("input", Draw.one_hot),),
+    "conv1d": CONVOLUTIONS,
+    "conv1d_relu": CONVOLUTIONS[1:],
+    "layernorm": _blocks("norm", Draw.layernorm, 1, 6),
+    "relu": _blocks("relu", lambda d, block: Case((d.convolved(block),)), 1, 3),
+    "maxpool1d": _blocks("pool", lambda d, block: Case((d.convolved(block),), (POOL_SIZE,)), 1, 2),
+    "collapse": (Layer("collapse", Draw.collapse),),
+    "linear": LINEARS,
+    "linear_relu": LINEARS,
+    "softmax": (Layer("logits", Draw.logits),),
+    "argmax": (Layer("logits", Draw.logits),),
+}
+"""Where each operator of the catalogue is measured."""
+
+
+def case(operator: str, layer: str, config: Config, n: int) -> Case:
+    """The arguments of `operator` at the layer, for n inputs."""
+    return next(row for row in LAYERS[operator] if row.name == layer).draw(Draw(config, n))
+
+
+def rate(seconds: float, flops: int, moved: int) -> dict[str, Any]:
+    """GFLOP/s where arithmetic is the work, and GB/s of arguments and result."""
+    result = {"gb_per_second": moved / seconds / 1e9}
+    if flops:
+        result["gflop_per_second"] = flops / seconds / 1e9
+    return result
+
+
+def error(out: np.ndarray, expected: np.ndarray) -> float:
+    """||out - expected|| / ||expected||; 0 where both are all zero, NaN where out holds one."""
+    difference = np.linalg.norm(out - expected)
+    return float(difference and difference / np.linalg.norm(expected))

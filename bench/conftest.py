@@ -1,0 +1,149 @@
+"""Options of `pytest bench/`, and the raw result that it leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from charcnn import catalog, device, machine  # the catalogue before the levels, which else may choose the simulator
+from charcnn.config import SMALL, TINY, Config
+from charcnn.files import replacing
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options that bench/README.md explains."""
+    group = parser.getgroup("charcnn")
+    group.addoption("--tiny", action="store_true", help="the smallest network: shows that it runs, measures nothing")
+    group.addoption("--gpus", type=int, default=1, metavar="G", help="levels only, on the first G GPUs (default 1)")
+    group.addoption("--results-dir", type=Path, metavar="DIR", help="of the raw result (default bench/results)")
+
+
+class Plan:
+    """What this run measures, and where the result goes."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.gpus: int = config.getoption("gpus")
+        self.machine = machine.describe()
+        self.tiny = bool(config.getoption("tiny")) or device.SIMULATED
+        self.config: Config = TINY if self.tiny else SMALL
+        self.no_gpu = _no_gpu(self.gpus)
+        self.partial = [Path(arg).resolve() for arg in config.args] != [HERE]
+        self._folder: Path | None = config.getoption("results_dir")
+        self.red: list[str] = []
+
+    @property
+    def file(self) -> Path | None:
+        """Where the raw result goes; None for a run that must not replace a whole one."""
+        folder = self._folder or (None if self.tiny or self.partial else RESULTS)
+        return None if folder is None else folder / f"{machine.name(self.machine, self.gpus)}.json"
+
+
+def _no_gpu(gpus: int) -> str | None:
+    """Why CUDA rows cannot run here, or None."""
+    try:
+        device.choose(gpus)
+    except device.DeviceError as error:
+        if gpus > 1:
+            raise pytest.UsageError(f"--gpus {gpus}: {error}") from error
+        return str(error)
+    except ValueError as error:
+        raise pytest.UsageError(f"--{error}") from error
+    return None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Decide once what this run is."""
+    config.charcnn_plan = Plan(config)
+
+
+@pytest.fixture(scope="session")
+def plan(request: pytest.FixtureRequest) -> Plan:
+    """What this run measures."""
+    return request.config.charcnn_plan
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say what is measured on what."""
+    plan = config.charcnn_plan
+    size = "TINY" if plan.tiny else "SMALL"
+    where = "Numba's simulator" if device.SIMULATED else machine.name(plan.machine, plan.gpus)
+    return [f"charcnn: {len(catalog.VARIANTS)} variants, {len(catalog.LEVELS)} levels, {size}, on {where}"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out, with the reason, what this machine cannot run."""
+    plan = config.charcnn_plan
+    for item in items:
+        row = item.callspec.params.get("variant") or item.callspec.params.get("level")
+        if row.device == "cuda" and plan.no_gpu:
+            item.add_marker(pytest.mark.skip(reason=plan.no_gpu))
+        elif plan.gpus > 1 and (row.device == "cpu" or isinstance(row, catalog.Variant) or row.gpus == 1):
+            item.add_marker(pytest.mark.skip(reason=f"--gpus {plan.gpus}: runs on fewer, so it is measured without"))
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """A run with -k, -m or the like is not a whole one."""
+    if items:
+        items[0].config.charcnn_plan.partial = True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
+    """Note what is red."""
+    report = yield
+    if report.failed:
+        item.config.charcnn_plan.red.append(item.nodeid)
+    return report
+
+
+def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, Any]:
+    """charcnn's own description, in place of one that names the host."""
+    return config.charcnn_plan.machine
+
+
+def pytest_benchmark_generate_commit_info(config: pytest.Config) -> dict[str, Any]:
+    """The commit, and nothing of the checkout's path or branch."""
+    return {"id": machine.commit()}
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the raw result: every row whose check passed."""
+    config = session.config
+    plan = config.charcnn_plan
+    if session.shouldstop or session.shouldfail:  # -x, Ctrl-C
+        plan.partial = True
+    measured = [row for row in config._benchmarksession.benchmarks if row and row.fixture.name not in plan.red]
+    if plan.file is None or not measured:
+        return
+    result = config.hook.pytest_benchmark_generate_json(
+        config=config,
+        benchmarks=measured,
+        include_data=True,
+        machine_info=config.hook.pytest_benchmark_generate_machine_info(config=config),
+        commit_info=config.hook.pytest_benchmark_generate_commit_info(config=config),
+    )
+    for row in result["benchmarks"]:  # its rows are objects of the catalogue, which extra_info names
+        row["params"] = None
+    result["red"] = plan.red
+    plan.file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(plan.file, "w") as file:
+        json.dump(result, file, indent=1)
+        file.write("\n")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say where the result is, or why there is none."""
+    plan = config.charcnn_plan
+    if plan.file is None:
+        line = "not kept: a run of some rows or of tiny ones (--results-dir DIR keeps it)"
+    elif plan.file.exists():
+        line = str(plan.file)
+    else:
+        line = "nothing was measured"
+    terminalreporter.write_line(f"raw result: {line}")

@@ -1,0 +1,320 @@
+"""Write what is generated in README.md and docs/*.md: tables and numbers from bench/results, code from its file.
+
+`python bench/report.py` fills the blocks `<!-- KIND:begin ARGUMENTS --> ... <!-- KIND:end -->`:
+
+- levels: the table of the catalogue's levels, with inputs a second on each machine measured;
+- operators: the table of operators and techniques;
+- cost lK: what level K costs, and the level before it, stage by stage;
+- change lJ lK: what differs between two levels' `build`;
+- code FILE NAME: a function or class, as it stands in the file.
+
+`python bench/report.py --check` changes nothing, and exits with status 1 if a block is out of date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import json
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from charcnn import catalog, machine
+from charcnn.config import SMALL
+from charcnn.files import replacing
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+BLOCK = re.compile(r"(<!-- (\w+):begin ?([^\n]*?) ?-->\n).*?(<!-- \2:end -->)", re.DOTALL)
+UNMEASURED = "not yet measured"
+
+
+class ReportError(ValueError):
+    """A document or a raw result does not fit: a message of one line."""
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """What a level ran on."""
+
+    host: str
+    """As `machine.name` calls it with one GPU; hosts with no GPU sort first."""
+    gpus: int
+    """GPUs used; 1 for a CPU level on a host with GPUs, so that it stands in their column."""
+    ranks: int
+
+
+@dataclass(frozen=True)
+class LevelResult:
+    """One measured level."""
+
+    inputs_per_second: float
+    stages: dict[str, float]
+    """Milliseconds an input of the whole run: what the threads of several GPUs spent at once is divided by them."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """All raw results."""
+
+    files: tuple[Path, ...]
+    hosts: dict[Place, str]
+    """How people call the place."""
+    levels: dict[tuple[str, Place], LevelResult]
+    operators: dict[tuple[str, str, str, str], dict[str, Any]]
+    """extra_info by operator, layer, technique and host."""
+
+
+@cache
+def results() -> Results:
+    """Read bench/results.
+
+    Raises:
+        ReportError: a file is no result, or not one to publish: a failed check, another config, a second of its kind.
+    """
+    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {})
+    for file in found.files:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+        if "benchmarks" in raw:
+            rows, host = [row["extra_info"] for row in raw["benchmarks"]], raw["machine_info"]
+        elif "level" in raw:
+            if not raw["validation"]["passed"]:
+                raise ReportError(f"{file.name}: its validation failed")
+            rows, host = [raw], raw["machine"]
+        else:
+            raise ReportError(f"{file.name}: need a result of pytest bench/ or of a level's --json")
+        for row in rows:
+            if "level" in row:
+                _add_level(found, file, row, host)
+            else:
+                found.operators[row["operator"], row["layer"], row["technique"], machine.name(host)] = row
+    return found
+
+
+def _add_level(found: Results, file: Path, row: dict[str, Any], host: dict[str, Any]) -> None:
+    if {**row["config"], "kernel_sizes": tuple(row["config"]["kernel_sizes"])} != SMALL.to_dict():
+        raise ReportError(f"{file.name}: {row['level']} was measured at another config than SMALL")
+    place = Place(machine.name(host), max(1, row["gpus"]), row["ranks"])
+    if (row["level"], place) in found.levels:
+        raise ReportError(f"{file.name}: a second result for {row['level']} on {found.hosts[place]}")
+    found.hosts[place] = _called(host, place)
+    stages = {stage: 1e3 * seconds / row["inputs"] / place.gpus for stage, seconds in row["stages"].items()}
+    found.levels[row["level"], place] = LevelResult(row["inputs_per_second"], stages)
+
+
+def _called(host: dict[str, Any], place: Place) -> str:
+    hardware = f"{host['cores']} CPU cores"
+    if host["gpus"]:
+        hardware = f"{place.gpus} × {host['gpus'][0]}" if place.gpus > 1 else host["gpus"][0]
+    return hardware + (f", {place.ranks} ranks" if place.ranks > 1 else "")
+
+
+def _table(head: list[str], rows: list[list[str]], right: int) -> str:
+    """A Markdown table, whose columns from `right` on are aligned to the right."""
+    rule = ["---:" if i >= right else "---" for i in range(len(head))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, rule, *rows]) + "\n"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:,.1f}" if value >= 100 else f"{value:.2f}"
+
+
+def _places() -> list[Place]:
+    return sorted(results().hosts, key=lambda place: (not place.host.startswith("cpu-"), place))
+
+
+def _sources(document: Path) -> str:
+    links = [f"[{file.stem}]({os.path.relpath(file, document.parent)})" for file in results().files]
+    return f"\nRaw results: {', '.join(links)}.\n" if links else ""
+
+
+def levels(document: Path) -> str:
+    """The table of levels: inputs a second on each machine."""
+    places = _places()
+    rows = []
+    for level in catalog.LEVELS:
+        link = os.path.relpath(ROOT / "docs" / "history.md", document.parent)
+        link = f"[{level.name}]({'' if document.name == 'history.md' else link}#{anchor(_section(level.name))})"
+        cells = [link, level.title, "" if level.original is None else f"{level.original:.2f}"]
+        measured = [results().levels.get((level.name, place)) for place in places]
+        cells += [_number(result.inputs_per_second) if result else "–" for result in measured]
+        if not any(measured):
+            cells[3:] = [UNMEASURED, *("–" for _ in places[1:])]
+        rows.append(cells)
+    heads = [results().hosts[place] for place in places] or ["measured"]
+    return _table(["level", "step", "original", *heads], rows, 2) + _sources(document)
+
+
+def operators(document: Path) -> str:
+    """The table of operators and techniques: CPU techniques as measured with no GPU, CUDA techniques with one."""
+    measured = results().operators
+    hosts = sorted({host for *_, host in measured})
+    columns = [
+        (technique, host)
+        for technique in catalog.TECHNIQUES
+        for host in [h for h in hosts if h.startswith("cpu-") == (_device(technique) == "cpu")] or [None]
+    ]
+    rows = []
+    for operator in catalog.OPERATORS:
+        techniques = [variant.technique for variant in catalog.VARIANTS if variant.operator == operator.name]
+        layers = list(dict.fromkeys(layer for name, layer, *_ in measured if name == operator.name)) or [""]
+        for layer in layers:
+            cells = [f"`{operator.name}`" if layer == layers[0] else "", layer]
+            for technique, host in columns:
+                row = measured.get((operator.name, layer, technique, str(host)))
+                cells.append(_rate(row) if row else UNMEASURED if technique in techniques else "")
+            rows.append(cells)
+    heads = [f"{technique} ({host})" if host else technique for technique, host in columns]
+    return _table(["operator", "layer", *heads], rows, 2) + _sources(document)
+
+
+def _device(technique: str) -> str:
+    return next(variant.device for variant in catalog.VARIANTS if variant.technique == technique)
+
+
+def _rate(row: dict[str, Any]) -> str:
+    if "gflop_per_second" in row:
+        return f"{_number(row['gflop_per_second'])} GFLOP/s"
+    return f"{_number(row['gb_per_second'])} GB/s"
+
+
+def cost(document: Path, name: str) -> str:
+    """What a level costs, beside the one before, on each machine where it was measured."""
+    number = [level.name for level in catalog.LEVELS].index(name)
+    level, before = catalog.LEVELS[number], catalog.LEVELS[number - 1] if number else None
+    lines = []
+    if level.original is not None:
+        was = "" if before is None or before.original is None else f", after {before.original:.2f}"
+        lines.append(f"The original program: {level.original:.2f} inputs/s{was}.\n")
+    places = [place for place in _places() if (name, place) in results().levels]
+    for place in places:
+        now = results().levels[name, place]
+        was_place, was_result = _before(before, place)
+        head = [f"{results().hosts[place]}: ms an input", *([before.name] if was_result and before else []), name]
+        if was_result and was_place != place:
+            head[1] += f" ({results().hosts[was_place]})"
+        columns = [result for result in (was_result, now) if result]
+        rows = [["whole", *(_number(1e3 / result.inputs_per_second) for result in columns)]]
+        for stage in dict.fromkeys(stage for result in columns for stage in result.stages):
+            rows.append([stage, *(_number(result.stages.get(stage, 0.0)) for result in columns)])
+        rows.append(["inputs/s", *(_number(result.inputs_per_second) for result in columns)])
+        lines.append(_table(head, rows, 1))
+    return "\n".join(lines if places else [*lines, f"Here: {UNMEASURED}.\n"])
+
+
+def _before(level: catalog.Level | None, place: Place) -> tuple[Place, LevelResult | None]:
+    """The level's result at the place nearest to this one: with fewer GPUs where it uses fewer, else on one rank."""
+    if level is not None:
+        for ranks in (place.ranks, 1):
+            nearest = Place(place.host, min(place.gpus, level.gpus or place.gpus), ranks)
+            if found := results().levels.get((level.name, nearest)):
+                return nearest, found
+    return place, None
+
+
+def change(document: Path, before: str, after: str) -> str:
+    """What differs between two levels' `build`, with a line of context; `...` stands for what is the same."""
+    old, new = (_source(document, f"charcnn/levels/{name}.py", "build").splitlines() for name in (before, after))
+    lines = list(difflib.unified_diff(old, new, lineterm="", n=1))[3:]
+    if not lines:
+        raise ReportError(f"{document.name}: `build` is the same in {before} and {after}")
+    return "```diff\n" + "\n".join("..." if line.startswith("@@") else line for line in lines) + "\n```\n"
+
+
+def code(document: Path, file: str, name: str) -> str:
+    """A function or class of a file; `outer.inner` for one inside another."""
+    return f"```python\n# {file}\n{_source(document, file, name)}\n```\n"
+
+
+def _source(document: Path, file: str, name: str) -> str:
+    text = (ROOT / file).read_text(encoding="utf-8")
+    node: Any = ast.parse(text)
+    for part in name.split("."):
+        kinds = (ast.FunctionDef, ast.ClassDef)
+        inside = [child for child in ast.walk(node) if isinstance(child, kinds) and child.name == part]
+        if not inside:
+            raise ReportError(f"{document.name}: {file} has no {name}")
+        node = inside[0]
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    return textwrap.dedent("\n".join(text.splitlines()[first - 1 : node.end_lineno]))
+
+
+KINDS = {"levels": levels, "operators": operators, "cost": cost, "change": change, "code": code}
+
+
+def documents() -> list[Path]:
+    """The files that may hold blocks."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def filled(document: Path) -> str:
+    """The document's text with every block written anew.
+
+    Raises:
+        ReportError: a block's kind, arguments or end are wrong.
+    """
+
+    def fill(match: re.Match[str]) -> str:
+        begin, kind, arguments, end = match.groups()
+        if kind not in KINDS:
+            raise ReportError(f"{document.name}: no block is called {kind}: need one of {', '.join(KINDS)}")
+        return begin + KINDS[kind](document, *arguments.split()) + end
+
+    text = document.read_text(encoding="utf-8")
+    result = BLOCK.sub(fill, text)
+    if (begun := text.count(":begin")) != (whole := len(BLOCK.findall(text))):
+        raise ReportError(f"{document.name}: {begun} blocks begin, and {whole} of them end")
+    return result
+
+
+def headings(text: str) -> Iterator[str]:
+    """The headings of a Markdown text, code apart."""
+    for line in re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE).splitlines():
+        if match := re.match(r"#+ +(.*)", line):
+            yield match[1]
+
+
+def anchor(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _section(name: str) -> str:
+    """The heading of a level's section in docs/history.md, which begins with its name and a colon."""
+    for heading in headings((ROOT / "docs" / "history.md").read_text(encoding="utf-8")):
+        if heading.startswith(f"{name}:"):
+            return heading
+    raise ReportError(f"docs/history.md has no section for {name}: need a heading '{name}: ...'")
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Fill the generated blocks of README.md and docs/*.md.")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a block is out of date")
+    check = parser.parse_args().check
+    try:
+        stale = [(document, text) for document in documents() if (text := filled(document)) != document.read_text()]
+    except ReportError as error:
+        print(error, file=sys.stderr)
+        return 1
+    names = ", ".join(str(document.relative_to(ROOT)) for document, _ in stale)
+    if check and stale:
+        print(f"out of date: {names}; run python bench/report.py", file=sys.stderr)
+        return 1
+    for document, text in stale:
+        with replacing(document, "w") as file:
+            file.write(text)
+    print(f"written: {names}" if stale else "up to date")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

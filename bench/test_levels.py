@@ -1,0 +1,78 @@
+"""Every level: check its logits against the float64 reference, then time it from token ids to logits."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from typing import Any
+
+import cases
+import numpy as np
+import pytest
+
+from charcnn import catalog, device, network, params, text
+from charcnn.levels.monitor import Monitor
+
+LONG_ENOUGH = 0.75
+"""Seconds that one run should take at least: inputs are doubled until it does."""
+MOST_INPUTS = 4096
+ROUNDS = 3
+
+
+@pytest.mark.benchmark(group="levels")
+@pytest.mark.parametrize("level", catalog.LEVELS, ids=lambda level: level.name)
+def test_level(level: catalog.Level, plan: Any, benchmark: Any) -> None:
+    config = plan.config
+    weights = params.init(config, seed=0)
+    sample = text.sample()
+    ids = text.encode(sample.texts, text.ENCODINGS["crepe"], config.length)
+    ids = ids[np.arange(MOST_INPUTS) % len(ids)]
+
+    build, monitor = level.module.build, Monitor()
+    gpus = device.choose(plan.gpus) if level.device == "cuda" else None
+    run = build(weights, config, gpus=gpus, monitor=monitor)
+    run(ids[:1])  # compiles and allocates
+    inputs = 2 if plan.tiny else _long_enough(run, ids)
+
+    logits = run(ids[:inputs])
+    checked = sorted({0, inputs // 2, inputs - 1})
+    expected = network.forward(ids[checked], weights, config)
+    error = cases.error(logits[checked], expected)
+    assert np.isfinite(logits).all(), f"{level.name} left logits that are not finite"
+    assert error <= level.tolerance, f"{level.name} is wrong: relative error {error:.1e}"
+
+    monitor.seconds.clear()
+    rounds = 1 if plan.tiny else ROUNDS
+    benchmark.pedantic(run, args=(ids[:inputs],), rounds=rounds)
+    if benchmark.stats is None:  # --benchmark-disable: checked only
+        return
+    seconds = benchmark.stats.stats.median
+    benchmark.extra_info.update(
+        level=level.name,
+        title=level.title,
+        device=level.device,
+        config=config.to_dict(),
+        data=f"the {len(sample.texts)} sample texts, repeated; random weights, seed 0",
+        inputs=inputs,
+        batch=inspect.signature(build).parameters["batch"].default,
+        ranks=1,
+        gpus=0 if gpus is None else len(gpus),
+        inputs_per_second=inputs / seconds,
+        gflop_per_second=inputs * config.flops / seconds / 1e9,
+        bytes=ids[:inputs].nbytes + logits.nbytes,
+        stages={stage: spent / rounds for stage, spent in monitor.seconds.items()},
+        error=error,
+        tolerance=level.tolerance,
+    )
+
+
+def _long_enough(run: Any, ids: np.ndarray) -> int:
+    """How many inputs one run of the wanted length takes."""
+    inputs = 1
+    while inputs < MOST_INPUTS:
+        start = time.perf_counter()
+        run(ids[:inputs])
+        if time.perf_counter() - start >= LONG_ENOUGH:
+            break
+        inputs *= 2
+    return inputs

@@ -1,0 +1,54 @@
+"""Output files that are either whole or not there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, Any
+
+Path = str | os.PathLike[str]
+
+
+@contextmanager
+def replacing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """Open `path` for writing so that it holds all that the block writes, or, where the block raises, what it held.
+
+    What is written goes to a temporary file in the same folder, which takes the path's place in one step. Its
+    permissions are those of the file that it replaces, or those that open() gives a new one. A pipe or a device
+    cannot be replaced: it is opened as it is.
+
+    Args:
+        path: where to write.
+        mode: "w" for text (UTF-8, line ends written as they come) or "wb" for bytes.
+
+    Raises:
+        OSError: the folder is missing or not writable, the path is a folder, or the disk is full.
+    """
+    if mode not in ("w", "wb"):
+        raise ValueError(f"mode={mode!r}: need 'w' or 'wb'")
+    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, mode, **text) as file:
+            yield file
+        return
+    target = os.path.realpath(path)  # through a symbolic link, as open() goes
+    temporary = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.tmp")
+    try:
+        file = open(temporary, mode.replace("w", "x"), **text)  # noqa: SIM115 - closed before the rename
+    except OSError as error:
+        error.filename = os.fspath(path)  # the user knows no temporary file
+        raise
+    try:
+        with file:
+            with suppress(FileNotFoundError):
+                os.chmod(temporary, os.stat(target).st_mode & 0o7777)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())  # else a crash of the machine could leave the new name with no content
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.remove(temporary)
+        raise
