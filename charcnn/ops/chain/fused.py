@@ -56,12 +56,13 @@ class Fused:
         expect("x", x, (n, *plan.in_shape))
         inputs = {"x": x}
         shapes = plan.parameter_shapes
-        for name, arrays in (("weight", weights), ("bias", biases)):
+        for name, arrays in (("weights", weights), ("biases", biases)):
             if len(arrays) != len(shapes):
                 raise ValueError(f"{name}: got {len(arrays)} arrays, need {len(shapes)}, one a convolution")
             for i, (array, shape) in enumerate(zip(arrays, shapes, strict=True), 1):
-                expect(f"{name}{i}", array, shape if name == "weight" else shape[:1])
-                inputs[f"{name}{i}"] = array
+                label, needed = (f"weight{i}", shape) if name == "weights" else (f"bias{i}", shape[:1])
+                expect(label, array, needed)
+                inputs[label] = array
         y, stat = out, None
         if plan.stat and out is not None:
             if not isinstance(out, (tuple, list)) or len(out) != 2:

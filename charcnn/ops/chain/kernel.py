@@ -22,7 +22,7 @@ def _constants(values):
 
 @cache
 def build(step: Step) -> Any:
-    """The kernel (x, weights, biases, y, moments), launched with step.threads, step.blocks(N) and step.shared_bytes.
+    """The kernel (x, weights, biases, y, moments), launched with N * step.tiles blocks.
 
     x (N, C_in, L) and y (N, C_out, L_out) float32, weights and biases tuples. With a stat, moments has a row a block:
     mean and variance where it has all of an input, else mean, rest of the mean, and sum of squared deviations.

@@ -239,11 +239,11 @@ def plan(
     convs, relus, stat = _chain(layers)
     at_least("in_channels", in_channels, 1)
     at_least("length", length, 1)
-    for name, value in (("channel_tile", channel_tile), ("position_tile", position_tile)):
-        at_least(name, value, 1)
-    for name, value in (("tile", tile), ("stage", stage), ("threads", threads), ("shared_limit", shared_limit)):
-        if value is not None:
-            at_least(name, value, 1)
+    at_least("channel_tile", channel_tile, 1)
+    at_least("position_tile", position_tile, 1)
+    for name, given in (("tile", tile), ("stage", stage), ("threads", threads), ("shared_limit", shared_limit)):
+        if given is not None:
+            at_least(name, given, 1)
     if threads is not None and threads > 1024:
         raise ValueError(f"threads={threads}: need at most 1024, as a block may have")
     if buffers not in (None, 1, 2):
