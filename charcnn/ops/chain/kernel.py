@@ -60,37 +60,47 @@ def build(step: Step) -> Any:
                 for j in range(tn):
                     sums[i * tn + j] += value * window[j + tap]
 
+        def fetch(weight, at, row, rows, c_out, width):
+            """Start to read this thread's weights: every rows-th output channel, `width` weights each, from `row`."""
+            for i in range((c_out + rows - one) // rows):
+                if uint32(row + i * rows) < c_out:
+                    fetched[i] = weight.flat[at + i * rows * width]
+
+        def place(at, row, rows, c_out):
+            """Put what was fetched where `multiply` reads it."""
+            for i in range((c_out + rows - one) // rows):
+                if uint32(row + i * rows) < c_out:
+                    shared[at + i * rows] = fetched[i]
+
         def conv1d(weight, bias, c_in, c_out, taps, source, length_in, target, length, relu):
-            # Staging: as PyTorch has it, `run` weights lie in a row for each output channel; a thread takes one place
-            # of that run, in every `rows`-th output channel, and turns them to [c_in, k, c_out].
+            # Staging: PyTorch's weight has a row of c_in x taps for each output channel. A thread takes one place of
+            # the next `run` in every `rows`-th of them, and so turns [c_out, c_in, taps] to [c_in, taps, c_out].
+            width = c_in * taps
             run = stage * taps
             rows = threads // run
-            place = thread % run
-            row = thread // run
-            stages = row < rows
-            channel = place // taps
-            tap = place % taps
-            staged_at = place * pitch + row
+            row = uint32(thread // run)
+            column = uint32(thread % run)
+            weight_at = uint32(row * width + column)
+            staged_at = uint32(column * pitch + row)
             columns = (length + tn - one) // tn
             register_tiles = columns * ((c_out + tm - one) // tm)
             for first in range(uint32(0), register_tiles, threads):
                 active = first + thread < register_tiles
-                group = (first + thread) // columns * tm
-                position = (first + thread) % columns * tn
+                group = uint32(uint32(first + thread) // columns * tm)
+                position = uint32(uint32(first + thread) % columns * tn)
                 for i in range(accumulators):
                     sums[i] = float32(0)
-                for i in range((c_out + rows - one) // rows):
-                    if stages and row + i * rows < c_out and channel < c_in:
-                        shared[staged_at + i * rows] = weight[row + i * rows, channel, tap]
+                if row < rows and column < width:
+                    fetch(weight, weight_at, row, rows, c_out, width)
+                    place(staged_at, row, rows, c_out)
                 cuda.syncthreads()
                 current = uint32(0)
-                for c0 in range(uint32(0), c_in, stage):
-                    # The next weights are on their way while these are multiplied.
-                    following = c0 + stage + channel
-                    more = stages and following < c_in
-                    for i in range((c_out + rows - one) // rows):
-                        if more and row + i * rows < c_out:
-                            fetched[i] = weight[row + i * rows, following, tap]
+                c0 = uint32(0)
+                while c0 < c_in:
+                    following = uint32((c0 + stage) * taps)
+                    more = row < rows and uint32(following + column) < width
+                    if more:  # on their way while the staged ones are multiplied
+                        fetch(weight, uint32(weight_at + following), row, rows, c_out, width)
                     if active:
                         staged = uint32(current + group)
                         feature = uint32(source + c0 * length_in + position)
@@ -107,9 +117,9 @@ def build(step: Step) -> Any:
                             staged = uint32(staged + taps * pitch)
                             feature = uint32(feature + length_in)
                     current = uint32(stage_size - current)
-                    for i in range((c_out + rows - one) // rows):
-                        if more and row + i * rows < c_out:
-                            shared[current + staged_at + i * rows] = fetched[i]
+                    if more:
+                        place(uint32(current + staged_at), row, rows, c_out)
+                    c0 = uint32(c0 + stage)
                     cuda.syncthreads()
                 if active:  # every thread is past the barrier: with one buffer, no feature is read any more
                     for i in range(tm):
@@ -145,9 +155,9 @@ def build(step: Step) -> Any:
             return total
 
         for i in range(thread, c_first * length_first, threads):
-            position = start + i % length_first
+            position = start + uint32(i) % length_first
             if position < full_in:
-                shared[first_map + i] = x[n, i // length_first, position]
+                shared[first_map + i] = x[n, uint32(i) // length_first, position]
         cuda.syncthreads()
 
         layer(0)
@@ -164,10 +174,10 @@ def build(step: Step) -> Any:
 
         total = float32(0)
         for i in range(thread, c_last * tile, threads):
-            position = start + i % tile
+            position = start + uint32(i) % tile
             if position < full_out:
                 value = shared[last_map + i]
-                y[n, i // tile, position] = value
+                y[n, uint32(i) // tile, position] = value
                 total += value
         if stat:
             # Two passes, the second corrected: deviations from a mean that is only nearly right, then what it missed.
@@ -176,7 +186,7 @@ def build(step: Step) -> Any:
             first_moment = float32(0)
             second_moment = float32(0)
             for i in range(thread, c_last * tile, threads):
-                if start + i % tile < full_out:
+                if start + uint32(i) % tile < full_out:
                     deviation = shared[last_map + i] - mean
                     first_moment += deviation
                     second_moment += deviation * deviation
