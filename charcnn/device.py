@@ -19,6 +19,9 @@ SIMULATED: bool = bool(config.ENABLE_CUDASIM)
 OLDEST = (7, 5)
 """The lowest compute capability that CUDA 13 compiles for."""
 
+SHARED_LIMIT = 232_448
+"""Bytes of shared memory that a block of an H100 or H200 may use: what plans assume where no GPU is seen."""
+
 int32, uint32 = (int, int) if SIMULATED else (types.int32, types.uint32)
 """Casts for the indices of a kernel; in the simulator plain ints, as Numba's casts would take most of its time."""
 
@@ -146,8 +149,45 @@ def as_device_array(array: Any, stream: Any) -> Any:
     return view
 
 
+def shared_limit() -> int:
+    """Bytes of shared memory that a block may use on the current GPU; an H200's where there is none."""
+    if SIMULATED or not cuda.is_available():
+        return SHARED_LIMIT
+    return int(cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+
+
+_shared_allowed: dict[tuple[int, Any], int] = {}
+
+
+def _allow_shared(kernel: Any, shared: int, args: tuple[Any, ...]) -> None:
+    """Dynamic shared memory past 48 KB: an attribute of the compiled kernel, once a GPU. Numba has no option for it."""
+    from cuda.bindings.driver import CUfunction_attribute
+    from numba.cuda.cudadrv.driver import driver
+
+    compiled = kernel.compile(tuple(kernel.typeof_pyval(arg) for arg in args))
+    key = cuda.get_current_device().id, compiled
+    if _shared_allowed.get(key, 0) < shared:
+        function = compiled._codelibrary.get_cufunc()
+        attribute = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        driver.cuKernelSetAttribute(attribute, shared, function.handle, function.device.id)
+        _shared_allowed[key] = shared
+
+
 DTYPES = {"ids": np.uint8, "stat": np.float64}
 """What a launcher's input of this name must hold; all others hold float32."""
+
+
+def pair(out: Any) -> tuple[Any, Any]:
+    """A launcher's `out` for two results, (y, stat); two None where None.
+
+    Raises:
+        ValueError: it is not a pair.
+    """
+    if out is None:
+        return None, None
+    if not isinstance(out, (tuple, list)) or len(out) != 2:
+        raise ValueError(f"out is a {type(out).__name__}: need a pair (y, stat)")
+    return out[0], out[1]
 
 
 class Call:
@@ -191,10 +231,22 @@ class Call:
             self.inputs = tuple(to_device(array, self.stream) for array in inputs.values())
         self.out = out if self._device and out is not None else empty(shape, dtype, self.stream)
 
-    def launch(self, kernel: Any, blocks: int | tuple[int, ...], threads: int | tuple[int, ...], *args: Any) -> None:
-        """Start the kernel on this call's stream; an empty grid starts nothing."""
+    def launch(
+        self,
+        kernel: Any,
+        blocks: int | tuple[int, ...],
+        threads: int | tuple[int, ...],
+        *args: Any,
+        shared: int = 0,
+    ) -> None:
+        """Start the kernel, with so many bytes of dynamic shared memory, on this call's stream.
+
+        An empty grid starts nothing.
+        """
         if np.prod(blocks) > 0:
-            kernel[blocks, threads, self.stream](*args)
+            if shared > 48 * 1024 and not SIMULATED:
+                _allow_shared(kernel, shared, args)
+            kernel[blocks, threads, self.stream, shared](*args)
 
     def launch_each(self, kernel: Any, *args: Any, threads: int = 128) -> None:
         """Start one thread for each element of the output."""
@@ -204,9 +256,14 @@ class Call:
         """An uninitialised device array for this call's own use."""
         return empty(shape, dtype, self.stream)
 
-    def give(self, array: Any) -> Any:
-        """A further device array as the launcher returns it: where the inputs lie."""
-        return array if self._device else array.copy_to_host(stream=self.stream)
+    def second(self, array: Any, given: Any = None) -> Any:
+        """A second output, from the device array that a kernel wrote: `given`, or new, where the inputs lie.
+
+        Comes before `result`, which waits for both.
+        """
+        if self._device:
+            return array if given is None else given
+        return array.copy_to_host(given, stream=self.stream)
 
     def result(self) -> Any:
         """What the launcher returns: `out` where it was given, else a new array where the inputs lie."""

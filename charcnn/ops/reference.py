@@ -152,3 +152,13 @@ def layernorm_relu_maxpool1d(
 def linear_relu_linear(x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: Array) -> Array:
     """linear(linear_relu(x, weight1, bias1), weight2, bias2)"""
     return linear(linear_relu(x, weight1, bias1), weight2, bias2)
+
+
+def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat(
+    x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: Array,
+    weight3: Array, bias3: Array, weight4: Array, bias4: Array,
+) -> tuple[Array, Array]:  # fmt: skip
+    """The convolutions of blocks 3 to 6, and the statistics for block 6's layernorm: (y, stat(y))."""
+    x = conv1d_relu(conv1d_relu(conv1d_relu(x, weight1, bias1), weight2, bias2), weight3, bias3)
+    y = conv1d(x, weight4, bias4)
+    return y, stat(y)

@@ -84,7 +84,7 @@ def conv1d_relu_maxpool1d(
 
 def stat(x: Any) -> Shape:
     """x (N, ...) -> (N, 2)."""
-    shape = _shape(x)
+    shape = _shape("x", x)
     if len(shape) < 2 or 0 in shape[1:]:
         raise ValueError(f"x has shape {shape}: need (N, ...) with at least one value an input")
     return shape[0], 2
@@ -110,7 +110,7 @@ def linear_relu_linear(x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: An
     n, middle = linear(x, weight1, bias1)
     c_out, w_in = ranked("weight2", weight2, "C_out, C_mid")
     if w_in != middle:
-        raise ValueError(f"weight2 has shape {_shape(weight2)}: need C_mid={middle}, as weight1 gives")
+        raise ValueError(f"weight2 has shape {tuple(weight2.shape)}: need C_mid={middle}, as weight1 gives")
     expect("bias2", bias2, (c_out,))
     return n, c_out
 

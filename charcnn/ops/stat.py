@@ -48,11 +48,11 @@ def block_sum(value, sums):
 
 
 @device.jit(device=True)
-def write_part(value, size, parts):
-    """From each thread of a block its value (block (part, n), PART threads): parts[n, part] = (shift, mean, M2)."""
+def write_part(value, n, part, size, parts):
+    """From each thread of a block its value (of PART threads): parts[n, part] = (shift, mean, M2)."""
     sums = cuda.shared.array(PART, float32)
     shift = cuda.shared.array(1, float32)
-    held = min(PART, size - cuda.blockIdx.x * PART)
+    held = min(PART, size - part * PART)
     if cuda.threadIdx.x == 0:
         shift[0] = value
     cuda.syncthreads()
@@ -61,8 +61,9 @@ def write_part(value, size, parts):
     deviation = shifted - mean if cuda.threadIdx.x < held else float32(0)
     squares = block_sum(deviation * deviation, sums)
     if cuda.threadIdx.x == 0:
-        part = parts[cuda.blockIdx.y, cuda.blockIdx.x]
-        part[0], part[1], part[2] = shift[0], mean, squares
+        parts[n, part, 0] = shift[0]
+        parts[n, part, 1] = mean
+        parts[n, part, 2] = squares
 
 
 @device.jit(device=True)

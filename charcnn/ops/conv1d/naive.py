@@ -203,8 +203,9 @@ def _conv1d_stat_naive_kernel(kernel_size):
     @device.jit()
     def kernel(x, weight, bias, y, parts, stride, padding, dilation):
         # One block takes stat.PART outputs of one input, so that it can sum them up before they leave the chip.
-        n = cuda.blockIdx.y
-        i = cuda.grid(1)
+        n = cuda.blockIdx.x // parts.shape[1]
+        part = cuda.blockIdx.x % parts.shape[1]
+        i = part * stat.PART + cuda.threadIdx.x
         total = float32(0)
         if i < y.shape[1] * y.shape[2]:
             t = i % y.shape[2]
@@ -215,7 +216,7 @@ def _conv1d_stat_naive_kernel(kernel_size):
             else:
                 total = output(x[n], weight[c_out], bias[c_out], first, step, length, False)
             y[n, c_out, t] = total
-        stat.write_part(total, y.shape[1] * y.shape[2], parts)
+        stat.write_part(total, n, part, y.shape[1] * y.shape[2], parts)
 
     return kernel
 
@@ -237,7 +238,7 @@ def conv1d_stat_naive(
 
     Args:
         x, weight, bias, stride, padding, dilation, stream: as for `conv1d_naive`.
-        out: where to write y, (N, C_out, L_out), on the same side; made where None.
+        out: where to write, a pair (y, stat) on the same side; made where None.
 
     Returns:
         (y, stat): float32 (N, C_out, L_out), and float64 (N, 2), the mean and the biased variance of each y[n].
@@ -246,20 +247,17 @@ def conv1d_stat_naive(
         ValueError, DeviceError: as `conv1d_naive`.
     """
     shape = shapes.conv1d(x, weight, bias, stride, padding, dilation)
-    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    y, given = device.pair(out)
+    inputs = {"x": x, "weight": weight, "bias": bias}
+    if given is not None:
+        shapes.expect("stat", given, (shape[0], 2))
+        inputs["stat"] = given
+    call = device.Call(y, stream, shape, **inputs)
     size = shape[1] * shape[2]
     parts = call.scratch((shape[0], stat.part_count(size), stat.PART_VALUES), np.float32)
-    call.launch(
-        _conv1d_stat_naive_kernel(int(weight.shape[2])),
-        (stat.part_count(size), shape[0]),
-        stat.PART,
-        *call.inputs,
-        call.out,
-        parts,
-        stride,
-        padding,
-        dilation,
-    )
-    statistics = call.scratch((shape[0], 2), np.float64)
+    kernel = _conv1d_stat_naive_kernel(int(weight.shape[2]))
+    call.launch(kernel, shape[0] * parts.shape[1], stat.PART, *call.inputs[:3], call.out, parts, stride, padding, dilation)
+    statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
     stat.launch_merge(call, parts, size, statistics)
-    return call.result(), call.give(statistics)
+    statistics = call.second(statistics, given)
+    return call.result(), statistics

@@ -1,0 +1,112 @@
+"""A planned chain as a function of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from charcnn import device
+from charcnn.ops.arrays import check
+from charcnn.ops.chain import kernel
+from charcnn.ops.chain.plan import Plan
+from charcnn.ops.shapes import expect, ranked
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A chain's function; its kernels are compiled at the first call, once a process for equal plans.
+
+    fused(x, weights, biases, *, out=None, stream=None, workspace=None)
+
+    Args:
+        x: float32 (N, C_in, L), C-contiguous.
+        weights: a sequence of float32 (C_out, C_in, K), one a convolution, as PyTorch has them; biases: of (C_out,).
+            Errors call them weight1, bias1 and so on. All arrays NumPy, or all on the device.
+        out: where to write y (N, C_out, L_out), and with Stat a pair (y, stat); made where None.
+        stream: a CUDA stream; the default stream where None.
+        workspace: `plan.workspace(n)` of at least N inputs, to allocate nothing in the call; made where None.
+
+    Returns:
+        y where the inputs lie; with Stat (y, stat), stat float64 (N, 2): mean and biased variance of each input's y.
+        Device results are not waited for.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit the plan.
+        DeviceError: no usable GPU.
+    """
+
+    plan: Plan
+
+    def __call__(
+        self,
+        x: Any,
+        weights: Sequence[Any],
+        biases: Sequence[Any],
+        *,
+        out: Any = None,
+        stream: Any = None,
+        workspace: Sequence[Any] | None = None,
+    ) -> Any:
+        """See the class."""
+        plan = self.plan
+        n = ranked("x", x, "N, C_in, L")[0]
+        expect("x", x, (n, *plan.in_shape))
+        inputs = {"x": x}
+        shapes = plan.parameter_shapes
+        for name, arrays in (("weights", weights), ("biases", biases)):
+            if len(arrays) != len(shapes):
+                raise ValueError(f"{name}: got {len(arrays)} arrays, need {len(shapes)}, one a convolution")
+            for i, (array, shape) in enumerate(zip(arrays, shapes, strict=True), 1):
+                label, needed = (f"weight{i}", shape) if name == "weights" else (f"bias{i}", shape[:1])
+                expect(label, array, needed)
+                inputs[label] = array
+        y, stat = device.pair(out) if plan.stat else (out, None)
+        if stat is not None:
+            expect("stat", stat, (n, 2))
+            inputs["stat"] = stat
+        call = device.Call(y, stream, (n, *plan.out_shape), **inputs)
+        moments = None
+        if plan.stat:
+            moments = call.inputs[-1] if stat is not None else call.scratch((n, 2), np.float64)
+        self._launch(call, n, call.inputs[: 1 + 2 * len(shapes)], moments, workspace)
+        if not plan.stat:
+            return call.result()
+        stat = call.second(moments, stat)
+        return call.result(), stat
+
+    def _launch(self, call, n, inputs, moments, workspace):
+        plan = self.plan
+        source, *parameters = inputs
+        weights, biases = tuple(parameters[: len(parameters) // 2]), tuple(parameters[len(parameters) // 2 :])
+        workspace = self._workspace(n, workspace, call.stream)
+        targets = (*workspace[: len(plan.steps) - 1], call.out)
+        first = 0
+        for step, target in zip(plan.steps, targets, strict=True):
+            last = first + len(step.kernel_sizes)
+            parts = target if not step.stat else workspace[-1] if plan.merges else moments
+            call.launch(
+                kernel.build(step), n * step.tiles, step.threads,
+                source, weights[first:last], biases[first:last], target, parts, shared=step.shared_bytes,
+            )  # fmt: skip
+            source, first = target, last
+        if plan.merges:
+            step = plan.steps[-1]
+            call.launch(
+                kernel.merge_kernel, -(-n // 128), 128,
+                workspace[-1], moments, step.tiles, step.tile, step.length_out, step.channels[-1],
+            )  # fmt: skip
+
+    def _workspace(self, n, given, stream):
+        if given is None:
+            return self.plan.workspace(n, stream)
+        needed = self.plan.workspace_shapes(n)
+        if len(given) != len(needed):
+            raise ValueError(f"workspace has {len(given)} arrays: need {len(needed)}, as plan.workspace(n) gives")
+        for i, (array, shape) in enumerate(zip(given, needed, strict=True)):
+            check(f"workspace[{i}]", array)
+            if len(array.shape) != len(shape) or array.shape[0] < shape[0] or array.shape[1:] != shape[1:]:
+                raise ValueError(f"workspace[{i}] has shape {array.shape}: need {shape}, or more rows")
+        return tuple(given)
