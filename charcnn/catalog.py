@@ -14,10 +14,13 @@ from typing import Any
 
 from charcnn.ops import (
     argmax,
+    chain,
     collapse,
     conv1d,
     layernorm,
+    layernorm_relu_maxpool1d,
     linear,
+    linear_relu_linear,
     maxpool1d,
     one_hot,
     reference,
@@ -83,9 +86,14 @@ class Level:
         return str(self.module.TITLE)
 
 
+CHAIN = "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat"
+"""The strong fusion of blocks 3 to 6."""
+
 TECHNIQUES = {
     "loops": "compiled plain loops on one CPU core",
     "naive": "CUDA, one thread an output (layernorm: one block an input), all operands in global memory",
+    "whole": "CUDA, a chain of convolutions in one kernel, one block an input, all features in shared memory",
+    "pairs": "CUDA, a chain of convolutions two a kernel, in tiles of positions whose edges are computed twice",
 }
 
 OPERATORS = (
@@ -98,6 +106,13 @@ OPERATORS = (
     Operator("collapse", reference.collapse, EXACT),
     Operator("linear", reference.linear, FLOAT32),
     Operator("linear_relu", reference.linear_relu, FLOAT32),
+    Operator("conv1d_stat", reference.conv1d_stat, FLOAT32),
+    Operator("layernorm_relu", reference.layernorm_relu, FLOAT32),
+    Operator("relu_maxpool1d", reference.relu_maxpool1d, EXACT),
+    Operator("conv1d_relu_maxpool1d", reference.conv1d_relu_maxpool1d, FLOAT32),
+    Operator("layernorm_relu_maxpool1d", reference.layernorm_relu_maxpool1d, FLOAT32),
+    Operator(CHAIN, reference.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat, FLOAT32),
+    Operator("linear_relu_linear", reference.linear_relu_linear, FLOAT32),
     Operator("softmax", reference.softmax, FLOAT32),
     Operator("argmax", reference.argmax, EXACT),
 )
@@ -119,6 +134,14 @@ VARIANTS = (
     Variant("linear", "loops", "cpu", linear.linear_loops),
     Variant("linear", "naive", "cuda", linear.linear_naive),
     Variant("linear_relu", "naive", "cuda", linear.linear_relu_naive),
+    Variant("conv1d_stat", "naive", "cuda", conv1d.conv1d_stat_naive),
+    Variant("layernorm_relu", "naive", "cuda", layernorm.layernorm_relu_naive),
+    Variant("relu_maxpool1d", "naive", "cuda", maxpool1d.relu_maxpool1d_naive),
+    Variant("conv1d_relu_maxpool1d", "naive", "cuda", conv1d.conv1d_relu_maxpool1d_naive),
+    Variant("layernorm_relu_maxpool1d", "naive", "cuda", layernorm_relu_maxpool1d.layernorm_relu_maxpool1d_naive),
+    Variant(CHAIN, "whole", "cuda", chain.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole),
+    Variant(CHAIN, "pairs", "cuda", chain.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs),
+    Variant("linear_relu_linear", "naive", "cuda", linear_relu_linear.linear_relu_linear_naive),
     Variant("softmax", "loops", "cpu", softmax.softmax_loops),
     Variant("softmax", "naive", "cuda", softmax.softmax_naive),
     Variant("argmax", "loops", "cpu", argmax.argmax_loops),
@@ -134,6 +157,9 @@ LEVELS = (
     Level("l5", "cuda", 555.00),
     Level("l6", "cuda", 727.20),
     Level("l7", "cuda"),
+    Level("l8", "cuda"),
+    Level("l9", "cuda"),
+    Level("l10", "cuda"),
 )
 
 

@@ -149,6 +149,13 @@ def as_device_array(array: Any, stream: Any) -> Any:
     return view
 
 
+def require_memory(size: int, purpose: str) -> None:
+    """Raise DeviceError unless the current GPU has so many bytes free."""
+    free = cuda.current_context().get_memory_info().free
+    if size > free:
+        raise DeviceError(f"{purpose} take {size:,} bytes of GPU memory, {free:,.0f} are free: lower --batch")
+
+
 def shared_limit() -> int:
     """Bytes of shared memory that a block may use on the current GPU; an H200's where there is none."""
     if SIMULATED or not cuda.is_available():

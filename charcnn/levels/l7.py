@@ -38,7 +38,7 @@ def build(params, config, *, batch=16, streams=4, gpus=None, monitor=None):
     p, monitor = params, monitor or Monitor()
     gpus = device.choose(gpus)
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
-    largest = max(config.alphabet * config.length, channels * lengths[0], config.units, config.classes)
+    largest = 4 * batch * max(config.alphabet * config.length, channels * lengths[0], config.units, config.classes)
 
     def norm_relu(x, block):  # in place
         if config.layernorm:
@@ -46,10 +46,10 @@ def build(params, config, *, batch=16, streams=4, gpus=None, monitor=None):
         return relu_loops(x, out=x)
 
     def worker(gpu, number, weights):
-        lane = Lane(gpu, number, batch * largest, monitor.timeline)
+        lane = Lane(gpu, number, monitor, pinned=largest, features=largest)
 
         def apply(operator, x, layer, shape):  # copied in and out at each call
-            x_gpu, y_gpu, y = lane.device(0, x.shape), lane.device(1, shape), lane.host(shape)
+            x_gpu, y_gpu, y = lane.device(x.shape), lane.device(shape), lane.host(shape)
             with lane.copying("up"):
                 x_gpu.copy_to_device(x, stream=lane.stream)
             with lane.computing(layer):
@@ -93,6 +93,7 @@ def build(params, config, *, batch=16, streams=4, gpus=None, monitor=None):
     for gpu in gpus:
         with cuda.gpus[gpu]:
             weights = {name: device.to_device(value) for name, value in p.items() if not name.startswith("norm")}
+            monitor.hold(gpu, sum(value.nbytes for value in weights.values()))
             workers += [worker(gpu, number, weights) for number in range(streams)]
     return Pipeline(workers, batch, config.classes, monitor.advance)
 

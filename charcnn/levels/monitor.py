@@ -20,6 +20,8 @@ class Monitor:
 
     def __init__(self, progress: Callable[[int], object] | None = None, timeline: Timeline = OFF) -> None:
         self.seconds: dict[str, float] = {}
+        self.memory: dict[int, int] = {}
+        """Bytes that the level holds on each GPU for its parameters and features."""
         self.timeline = timeline
         self._progress = progress
         self._lock = threading.Lock()
@@ -30,9 +32,18 @@ class Monitor:
         start = time.perf_counter()
         yield
         elapsed = time.perf_counter() - start
-        with self._lock:
-            self.seconds[name] = self.seconds.get(name, 0.0) + elapsed
+        self.spend(name, elapsed)
         self.timeline.add("stage", name, threading.current_thread().name, start, start + elapsed)
+
+    def spend(self, name: str, seconds: float) -> None:
+        """Add to the stage's time."""
+        with self._lock:
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def hold(self, gpu: int, size: int) -> None:
+        """Add to the memory that the level holds on the GPU."""
+        with self._lock:
+            self.memory[gpu] = self.memory.get(gpu, 0) + size
 
     def advance(self, inputs: int) -> None:
         """Tell the progress of so many inputs."""

@@ -7,11 +7,23 @@ techniques of an operator take the same arguments as its function in `reference`
 
 from charcnn.ops import reference
 from charcnn.ops.argmax import argmax_loops, argmax_naive
+from charcnn.ops.chain import (
+    conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs,
+    conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole,
+)
 from charcnn.ops.collapse import collapse_loops, collapse_naive
-from charcnn.ops.conv1d import conv1d_loops, conv1d_naive, conv1d_relu_naive
-from charcnn.ops.layernorm import layernorm_loops, layernorm_naive
+from charcnn.ops.conv1d import (
+    conv1d_loops,
+    conv1d_naive,
+    conv1d_relu_maxpool1d_naive,
+    conv1d_relu_naive,
+    conv1d_stat_naive,
+)
+from charcnn.ops.layernorm import layernorm_loops, layernorm_naive, layernorm_relu_naive
+from charcnn.ops.layernorm_relu_maxpool1d import layernorm_relu_maxpool1d_naive
 from charcnn.ops.linear import linear_loops, linear_naive, linear_relu_naive
-from charcnn.ops.maxpool1d import maxpool1d_loops, maxpool1d_naive
+from charcnn.ops.linear_relu_linear import linear_relu_linear_naive
+from charcnn.ops.maxpool1d import maxpool1d_loops, maxpool1d_naive, relu_maxpool1d_naive
 from charcnn.ops.one_hot import one_hot_loops, one_hot_naive
 from charcnn.ops.relu import relu_loops, relu_naive
 from charcnn.ops.softmax import softmax_loops, softmax_naive
@@ -23,11 +35,18 @@ __all__ = [
     "collapse_naive",
     "conv1d_loops",
     "conv1d_naive",
+    "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs",
+    "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole",
+    "conv1d_relu_maxpool1d_naive",
     "conv1d_relu_naive",
+    "conv1d_stat_naive",
     "layernorm_loops",
     "layernorm_naive",
+    "layernorm_relu_maxpool1d_naive",
+    "layernorm_relu_naive",
     "linear_loops",
     "linear_naive",
+    "linear_relu_linear_naive",
     "linear_relu_naive",
     "maxpool1d_loops",
     "maxpool1d_naive",
@@ -35,6 +54,7 @@ __all__ = [
     "one_hot_naive",
     "reference",
     "relu_loops",
+    "relu_maxpool1d_naive",
     "relu_naive",
     "softmax_loops",
     "softmax_naive",

@@ -256,7 +256,9 @@ def conv1d_stat_naive(
     size = shape[1] * shape[2]
     parts = call.scratch((shape[0], stat.part_count(size), stat.PART_VALUES), np.float32)
     kernel = _conv1d_stat_naive_kernel(int(weight.shape[2]))
-    call.launch(kernel, shape[0] * parts.shape[1], stat.PART, *call.inputs[:3], call.out, parts, stride, padding, dilation)
+    call.launch(
+        kernel, shape[0] * parts.shape[1], stat.PART, *call.inputs[:3], call.out, parts, stride, padding, dilation
+    )
     statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
     stat.launch_merge(call, parts, size, statistics)
     statistics = call.second(statistics, given)

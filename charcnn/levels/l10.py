@@ -1,0 +1,113 @@
+"""Level 10: strongly fused operators.
+
+Since level 9: several operators that are not pointwise share a kernel, and what lies between them stays on the
+chip. The four convolutions of blocks 3 to 6 are one kernel, one block an input, whose features never leave shared
+memory; it is planned from the shapes (`charcnn.ops.chain`). LayerNorm, ReLU and pooling are one pass that writes a
+third of what it reads, and fc_block_2 and 3 are one kernel. It attacks the traffic of features: of 20 passes over
+them 8 remain.
+"""
+
+import numpy as np
+from numba import cuda
+
+from charcnn import device
+from charcnn.config import POOL_SIZE
+from charcnn.lane import Lane
+from charcnn.levels.monitor import Monitor
+from charcnn.offload import asynchronous
+from charcnn.ops import (
+    conv1d_relu_maxpool1d_naive,
+    conv1d_stat_naive,
+    layernorm_relu_maxpool1d_naive,
+    linear_relu_linear_naive,
+    linear_relu_naive,
+    maxpool1d_naive,
+    one_hot_naive,
+)
+from charcnn.ops.chain import Conv1d, Relu, Stat, plan
+from charcnn.pipeline import Pipeline
+
+TITLE = "Strongly fused operators: four convolutions in one kernel, LayerNorm with pooling, two linears"
+
+OFFLOAD = asynchronous
+
+
+def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
+    """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
+    p, monitor = params, monitor or Monitor()
+    channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
+    largest = 4 * batch * max(config.alphabet * config.length, channels * lengths[0], config.units, config.classes)
+
+    layers = [layer for size in config.kernel_sizes[2:] for layer in (Conv1d(channels, size), Relu())]
+    if config.layernorm:
+        layers[-1] = Stat()
+    chain = plan(layers, in_channels=channels, length=pooled[1])
+
+    def worker(gpu, number, weights):
+        lane = Lane(gpu, number, monitor, pinned=batch * max(config.length, 4 * config.classes), features=largest)
+        statistics, workspace, fused = device.empty((batch, 2), np.float64), chain.workspace(batch), chain.compile()
+
+        def apply(operator, x, shape, *arguments):  # from one buffer into the other
+            return operator(x, *arguments, out=lane.device((len(x), *shape)), stream=lane.stream)
+
+        def parameters(*layers):
+            return [weights[f"{layer}.{part}"] for layer in layers for part in ("weight", "bias")]
+
+        def space(x, block):
+            y = lane.device((len(x), channels, lengths[block - 1]))
+            return (y, statistics[: len(x)]) if config.layernorm else y
+
+        def norm_relu_pool(y, block):
+            shape = (channels, pooled[block - 1])
+            if not config.layernorm:
+                return apply(maxpool1d_naive, y, shape, POOL_SIZE)
+            return apply(layernorm_relu_maxpool1d_naive, y[0], shape, y[1], *parameters(f"norm{block}"), POOL_SIZE)
+
+        def forward(ids):
+            with lane.stage("conv_block_1"):
+                x = apply(one_hot_naive, ids, (config.alphabet, config.length), config.alphabet)
+                if config.layernorm:
+                    y = conv1d_stat_naive(x, *parameters("conv1"), out=space(x, 1), stream=lane.stream)
+                    x = norm_relu_pool(y, 1)
+                else:
+                    shape = (channels, pooled[0])
+                    x = apply(conv1d_relu_maxpool1d_naive, x, shape, *parameters("conv1"), POOL_SIZE)
+            with lane.stage("conv_block_2"):
+                x = apply(conv1d_relu_maxpool1d_naive, x, (channels, pooled[1]), *parameters("conv2"), POOL_SIZE)
+            with lane.stage("conv_block_3 to 6"):
+                arrays = parameters("conv3", "conv4", "conv5", "conv6")
+                y = fused(x, arrays[::2], arrays[1::2], out=space(x, 6), stream=lane.stream, workspace=workspace)
+                x = norm_relu_pool(y, 6)
+            with lane.stage("fc_blocks"):
+                x = apply(
+                    linear_relu_naive, x.reshape((len(ids), config.features)), (config.units,), *parameters("fc1")
+                )
+                return apply(linear_relu_linear_naive, x, (config.classes,), *parameters("fc2", "fc3"))
+
+        def work(ids, logits):
+            with cuda.gpus[gpu]:
+                staged, ids_gpu = lane.host(ids.shape, np.uint8), lane.device(ids.shape, np.uint8)
+                np.copyto(staged, ids)
+                with lane.copying("up"):
+                    ids_gpu.copy_to_device(staged, stream=lane.stream)
+                logits_gpu, landed = forward(ids_gpu), lane.host(logits.shape)
+                with lane.copying("down"):
+                    logits_gpu.copy_to_host(landed, stream=lane.stream)
+                lane.wait()
+                np.copyto(logits, landed)
+
+        return work
+
+    workers = []
+    for gpu in device.choose(gpus):
+        with cuda.gpus[gpu]:
+            weights = {name: device.to_device(value) for name, value in p.items()}
+            monitor.hold(gpu, sum(value.nbytes for value in weights.values()))
+            workers += [worker(gpu, number, weights) for number in range(streams)]
+    return Pipeline(workers, batch, config.classes, monitor.advance)
+
+
+if __name__ == "__main__":
+    from charcnn.levels.runner import main
+
+    main(build)

@@ -1,0 +1,107 @@
+"""Level 8: every operator on the GPU.
+
+Since level 7: token ids go up, logits come down, one byte a character and four a class; between them nothing leaves
+the GPU. One-hot, LayerNorm, pooling and collapse get their naive kernels, so the host only copies. Parameters are
+uploaded once, features stay in global memory, in two buffers that are allocated once and that the operators read and
+write by turns. It attacks the 5 MB an input that levels 3 to 7 move between host and GPU. The kernels of
+convolutions and linear layers are unchanged, and now they are the bound.
+"""
+
+import numpy as np
+from numba import cuda
+
+from charcnn import device
+from charcnn.config import POOL_SIZE
+from charcnn.lane import Lane
+from charcnn.levels.monitor import Monitor
+from charcnn.offload import asynchronous
+from charcnn.ops import (
+    collapse_naive,
+    conv1d_naive,
+    conv1d_relu_naive,
+    layernorm_naive,
+    linear_naive,
+    linear_relu_naive,
+    maxpool1d_naive,
+    one_hot_naive,
+    relu_naive,
+)
+from charcnn.pipeline import Pipeline
+
+TITLE = "Every operator in CUDA; parameters and features stay in global memory"
+
+OFFLOAD = asynchronous
+
+
+def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
+    """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
+    p, monitor = params, monitor or Monitor()
+    channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
+    largest = 4 * batch * max(config.alphabet * config.length, channels * lengths[0], config.units, config.classes)
+
+    def worker(gpu, number, weights):
+        lane = Lane(gpu, number, monitor, pinned=batch * max(config.length, 4 * config.classes), features=largest)
+
+        def apply(operator, x, shape, *arguments):  # from one buffer into the other
+            return operator(x, *arguments, out=lane.device((len(x), *shape)), stream=lane.stream)
+
+        def conv(operator, x, block):
+            shape, layer = (channels, lengths[block - 1]), f"conv{block}"
+            return apply(operator, x, shape, weights[f"{layer}.weight"], weights[f"{layer}.bias"])
+
+        def norm_relu(x, block):  # in place
+            if config.layernorm:
+                gamma, beta = weights[f"norm{block}.weight"], weights[f"norm{block}.bias"]
+                layernorm_naive(x, gamma, beta, out=x, stream=lane.stream)
+            return relu_naive(x, out=x, stream=lane.stream)
+
+        def pool(x, block):
+            return apply(maxpool1d_naive, x, (channels, pooled[block - 1]), POOL_SIZE)
+
+        def linear(operator, x, block, units):
+            return apply(operator, x, (units,), weights[f"fc{block}.weight"], weights[f"fc{block}.bias"])
+
+        def forward(ids):
+            with lane.stage("conv_block_1"):
+                x = apply(one_hot_naive, ids, (config.alphabet, config.length), config.alphabet)
+                x = pool(norm_relu(conv(conv1d_naive, x, 1), 1), 1)
+            with lane.stage("conv_block_2"):
+                x = pool(conv(conv1d_relu_naive, x, 2), 2)
+            for block in (3, 4, 5):
+                with lane.stage(f"conv_block_{block}"):
+                    x = conv(conv1d_relu_naive, x, block)
+            with lane.stage("conv_block_6"):
+                x = pool(norm_relu(conv(conv1d_naive, x, 6), 6), 6)
+            with lane.stage("fc_blocks"):
+                x = apply(collapse_naive, x, (config.features,))
+                x = linear(linear_relu_naive, x, 1, config.units)
+                x = linear(linear_relu_naive, x, 2, config.units)
+                return linear(linear_naive, x, 3, config.classes)
+
+        def work(ids, logits):
+            with cuda.gpus[gpu]:
+                staged, ids_gpu = lane.host(ids.shape, np.uint8), lane.device(ids.shape, np.uint8)
+                np.copyto(staged, ids)
+                with lane.copying("up"):
+                    ids_gpu.copy_to_device(staged, stream=lane.stream)
+                logits_gpu, landed = forward(ids_gpu), lane.host(logits.shape)
+                with lane.copying("down"):
+                    logits_gpu.copy_to_host(landed, stream=lane.stream)
+                lane.wait()
+                np.copyto(logits, landed)
+
+        return work
+
+    workers = []
+    for gpu in device.choose(gpus):
+        with cuda.gpus[gpu]:
+            weights = {name: device.to_device(value) for name, value in p.items()}
+            monitor.hold(gpu, sum(value.nbytes for value in weights.values()))
+            workers += [worker(gpu, number, weights) for number in range(streams)]
+    return Pipeline(workers, batch, config.classes, monitor.advance)
+
+
+if __name__ == "__main__":
+    from charcnn.levels.runner import main
+
+    main(build)
