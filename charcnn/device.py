@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,9 @@ OLDEST = (7, 5)
 
 int32, uint32 = (int, int) if SIMULATED else (types.int32, types.uint32)
 """Casts for the indices of a kernel; in the simulator plain ints, as Numba's casts would take most of its time."""
+
+_launching = threading.Lock()
+"""Numba loads a kernel at its first launch, and two threads that do so at once fail; nor can the simulator run two."""
 
 _NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto")
 
@@ -190,7 +194,8 @@ class Call:
     def launch(self, kernel: Any, blocks: int | tuple[int, ...], threads: int | tuple[int, ...], *args: Any) -> None:
         """Start the kernel on this call's stream; an empty grid starts nothing."""
         if np.prod(blocks) > 0:
-            kernel[blocks, threads, self.stream](*args)
+            with _launching:
+                kernel[blocks, threads, self.stream](*args)
 
     def launch_each(self, kernel: Any, *args: Any, threads: int = 128) -> None:
         """Start one thread for each element of the output."""
