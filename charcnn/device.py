@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,9 @@ SHARED_LIMIT = 232_448
 
 int32, uint32 = (int, int) if SIMULATED else (types.int32, types.uint32)
 """Casts for the indices of a kernel; in the simulator plain ints, as Numba's casts would take most of its time."""
+
+_launching = threading.Lock()
+"""Numba loads a kernel at its first launch, and two threads that do so at once fail; nor can the simulator run two."""
 
 _NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto")
 
@@ -251,9 +255,10 @@ class Call:
         An empty grid starts nothing.
         """
         if np.prod(blocks) > 0:
-            if shared > 48 * 1024 and not SIMULATED:
-                _allow_shared(kernel, shared, args)
-            kernel[blocks, threads, self.stream, shared](*args)
+            with _launching:
+                if shared > 48 * 1024 and not SIMULATED:
+                    _allow_shared(kernel, shared, args)
+                kernel[blocks, threads, self.stream, shared](*args)
 
     def launch_each(self, kernel: Any, *args: Any, threads: int = 128) -> None:
         """Start one thread for each element of the output."""

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,6 @@ from numba import cuda
 from charcnn import device
 from charcnn.levels.monitor import Monitor
 from charcnn.ops.shapes import Shape
-
-_SIMULATOR = threading.Lock()
 
 
 class Lane:
@@ -65,14 +63,14 @@ class Lane:
 
     @contextmanager
     def computing(self, name: str) -> Iterator[None]:
-        """The block starts kernels on the stream. In the simulator, which can run one at a time, it may wait."""
-        with _SIMULATOR if device.SIMULATED else nullcontext(), self._marked("kernel", name, timed=self._timeline.on):
+        """The block starts kernels on the stream."""
+        with self._marked("kernel", name, timed=self._timeline.on):
             yield
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """`computing`, and the time counts as this stage's; the times of several streams add up."""
-        with _SIMULATOR if device.SIMULATED else nullcontext(), self._marked("stage", name, timed=True):
+        with self._marked("stage", name, timed=True):
             yield
 
     def wait(self) -> None:
