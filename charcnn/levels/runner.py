@@ -137,7 +137,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     }
     if spans is not None:
         timeline.write(options.trace, spans)
-        report["timeline"] = {"file": options.trace, **timeline.bound(spans)}
+        report["timeline"] = {"file": Path(options.trace).name, **timeline.bound(spans)}
     show(report, job, logits)
     if options.json is not None:
         with files.replacing(options.json, "w") as file:

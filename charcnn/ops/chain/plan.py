@@ -209,7 +209,7 @@ def plan(
     method: str | int = "whole",
     tile: int | None = None,
     channel_tile: int = 8,
-    position_tile: int = 7,
+    position_tile: int = 9,
     stage: int | None = None,
     threads: int | None = None,
     buffers: int | None = None,
@@ -329,7 +329,7 @@ def _step(
         threads = max(min(budget, -(-wanted // 32) * 32), -(-taps // 32) * 32)
     if buffers == 1 and wanted > threads:
         raise ValueError(f"buffers=1: {names} have {wanted} register tiles for {threads} threads; need 2")
-    stages = [size for size in ((4, 2, 1) if stage is None else (stage,)) if size * taps <= threads]
+    stages = [size for size in ((8, 4, 2, 1) if stage is None else (stage,)) if size * taps <= threads]
     if not stages:
         raise ValueError(f"threads={threads}: need at least {taps * (stage or 1)} to stage {stage or 1} x {taps} taps")
     steps = [
@@ -343,6 +343,7 @@ def _step(
             f"there are {limit:,}: try "
             + ("method='pairs'" if whole else "a smaller tile, or fewer convolutions a kernel")
         )
-    step = next((step for step in fitting if step.fetches <= 8), fitting[-1])  # weights on their way take registers
+    room = 65536 // threads // (1 if whole else 2) - outline.accumulators - 48  # weights on their way take registers
+    step = next((step for step in fitting if step.fetches <= room), fitting[-1])
     resident = min(most // threads, (limit + 1024) // (step.shared_bytes + 1024))  # 1 KB a block is the system's
     return replace(step, resident=max(1, resident))
