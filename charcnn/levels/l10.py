@@ -32,7 +32,7 @@ TITLE = "Strongly fused operators: four convolutions in one kernel, LayerNorm wi
 
 OFFLOAD = asynchronous
 
-SLICE = 16
+SLICE = 32
 """Inputs that conv_block_1 takes at a time: 1.3 MB each for SMALL, where an H200's L2 holds 50 MB."""
 
 
