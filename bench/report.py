@@ -99,9 +99,7 @@ def results() -> Results:
             found.sanitized[machine.name(raw["machine"])] = raw
             continue
         else:
-            raise ReportError(
-                f"{file.name}: need a result of pytest bench/, of bench/sanitize.py, of bench/dram.py or of a level's --json"
-            )
+            raise ReportError(f"{file.name}: need what pytest bench/, sanitize.py, dram.py or a level's --json writes")
         for row in rows:
             if "level" in row:
                 _add_level(found, file, row, host)
