@@ -7,6 +7,8 @@ the plain ones.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -101,7 +103,7 @@ def linear_relu(x: Array, weight: Array, bias: Array) -> Array:
 def stat(x: Array) -> Array:
     """The mean and the biased variance of each input of x (N, ...): (N, 2)."""
     shapes.stat(x)
-    rows = x.reshape(len(x), -1)
+    rows = x.reshape(len(x), math.prod(x.shape[1:]))
     mean = rows.mean(axis=1, keepdims=True)
     return np.concatenate([mean, np.square(rows - mean).mean(axis=1, keepdims=True)], axis=1)
 
