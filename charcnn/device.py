@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
