@@ -6,7 +6,9 @@
 - operators: the table of operators and techniques;
 - cost lK: what level K costs, and the level before it, stage by stage;
 - change lJ lK: what differs between two levels' `build`;
-- code FILE NAME: a function or class, as it stands in the file.
+- code FILE NAME: a function or class, as it stands in the file;
+- chain METHOD: the plan of blocks 3 to 6, fused by this method, on an H200;
+- sanitizer: what compute-sanitizer found.
 
 `python bench/report.py --check` changes nothing, and exits with status 1 if a block is out of date.
 """
@@ -27,9 +29,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from charcnn import catalog, machine
+from charcnn import catalog, device, machine
 from charcnn.config import SMALL
 from charcnn.files import replacing
+from charcnn.ops.chain import Conv1d, Relu, Stat
+from charcnn.ops.chain import plan as plan_chain
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -213,7 +217,8 @@ def cost(document: Path, name: str) -> str:
         columns = [result for result in (was_result, now) if result]
         rows = [["whole", *(_number(1e3 / result.inputs_per_second) for result in columns)]]
         for stage in dict.fromkeys(stage for result in columns for stage in result.stages):
-            rows.append([stage, *(_number(result.stages.get(stage, 0.0)) for result in columns)])
+            spent = [result.stages.get(stage) for result in columns]
+            rows.append([stage, *("" if value is None else _number(value) for value in spent)])
         rows.append(["inputs/s", *(_number(result.inputs_per_second) for result in columns)])
         lines.append(_table(head, rows, 1))
     return "\n".join(lines if places else [*lines, f"Here: {UNMEASURED}.\n"])
@@ -256,6 +261,19 @@ def _source(document: Path, file: str, name: str) -> str:
     return textwrap.dedent("\n".join(text.splitlines()[first - 1 : node.end_lineno]))
 
 
+def chain(document: Path, method: str) -> str:
+    """What the planner says of blocks 3 to 6, before anything is compiled."""
+    layers = [layer for size in SMALL.kernel_sizes[2:] for layer in (Conv1d(SMALL.channels, size), Relu())]
+    plan = plan_chain(
+        [*layers[:-1], Stat()],
+        in_channels=SMALL.channels,
+        length=SMALL.block_lengths[1],
+        method=method,
+        shared_limit=device.SHARED_LIMIT,
+    )
+    return f"```\n{plan.describe()}\n```\n"
+
+
 def sanitizer(document: Path) -> str:
     """What compute-sanitizer said of the CUDA variants."""
     if not results().sanitized:
@@ -269,7 +287,7 @@ def sanitizer(document: Path) -> str:
     return _table(head, rows, right=2)
 
 
-KINDS = {"sanitizer": sanitizer, "levels": levels, "operators": operators, "cost": cost, "change": change, "code": code}
+KINDS = {kind.__name__: kind for kind in (levels, operators, cost, change, code, chain, sanitizer)}
 
 
 def documents() -> list[Path]:
