@@ -102,6 +102,9 @@ def results() -> Results:
                 raise ReportError(f"{file.name}: the sanitizer found something")
             found.sanitized[machine.name(raw["machine"])] = raw
             continue
+        elif "dram" in raw:
+            found.dram[machine.name(raw["machine"])] = raw
+            continue
         else:
             raise ReportError(f"{file.name}: need what pytest bench/, sanitize.py, dram.py or a level's --json writes")
         for row in rows:
