@@ -25,7 +25,7 @@ from numba.extending import intrinsic
 
 from charcnn.ops import threads
 
-PART = 2048
+PART = 512
 """Terms summed apart: the rounding error grows with a part's length, and a part of a panel should stay in cache L2."""
 
 TASK_TILES = 10
