@@ -163,9 +163,7 @@ class NormReluPool:
         eps: added to the variance.
     """
 
-    def __init__(
-        self, gamma: np.ndarray | None, beta: np.ndarray | None, pool_size: int, *, eps: float = 1e-5
-    ) -> None:
+    def __init__(self, gamma: np.ndarray | None, beta: np.ndarray | None, pool_size: int, *, eps: float = 1e-5) -> None:
         nothing = np.empty((0, 0), np.float32)
         self.gamma = nothing if gamma is None else np.ascontiguousarray(gamma.T)
         self.beta = nothing if beta is None else np.ascontiguousarray(beta.T)

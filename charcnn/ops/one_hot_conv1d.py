@@ -47,7 +47,12 @@ def _gather(ids, table, taps, first, y):
             rows[k] = min(np.int64(ids[first + t + k]), blank)
         row = y[t]
         for k in range(0, rows.size, 4):  # four taps at once: y is read and written a quarter as often
-            a, b, c, d = table[k, rows[k]], table[k + 1, rows[k + 1]], table[k + 2, rows[k + 2]], table[k + 3, rows[k + 3]]
+            a, b, c, d = (
+                table[k, rows[k]],
+                table[k + 1, rows[k + 1]],
+                table[k + 2, rows[k + 2]],
+                table[k + 3, rows[k + 3]],
+            )
             if k == 0:
                 for i in range(row.size):
                     row[i] = (a[i] + b[i]) + (c[i] + d[i])
