@@ -123,7 +123,7 @@ def argmax_loops(x):
 
 
 def one_hot_conv1d_loops(ids, weight, bias):
-    return conv1d_loops(one_hot_loops(ids, weight.shape[1]), weight, bias)
+    return conv1d_loops(np.array(one_hot_loops(ids, weight.shape[1])), weight, bias)
 
 
 LOOPS = {
