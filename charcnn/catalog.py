@@ -92,7 +92,7 @@ CHAIN = "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat"
 
 TECHNIQUES = {
     "loops": "compiled plain loops on one CPU core",
-    "lowered": "all CPU cores: a GEMM over overlapping rows by a vector micro-kernel; from one-hot, a gather of weights",
+    "lowered": "all CPU cores: a GEMM over overlapping rows by a vector micro-kernel; of one-hot, a gather of weights",
     "naive": "CUDA, one thread an output (layernorm: one block an input), all operands in global memory",
     "whole": "CUDA, a chain of convolutions in one kernel, one block an input, all features in shared memory",
     "pairs": "CUDA, a chain of convolutions two a kernel, in tiles of positions whose edges are computed twice",

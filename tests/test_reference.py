@@ -123,7 +123,8 @@ def argmax_loops(x):
 
 
 def one_hot_conv1d_loops(ids, weight, bias):
-    return conv1d_loops(np.array(one_hot_loops(ids, weight.shape[1])), weight, bias)
+    x = np.array(one_hot_loops(ids, weight.shape[1])).reshape(len(ids), weight.shape[1], ids.shape[1])
+    return conv1d_loops(x, weight, bias)
 
 
 LOOPS = {
