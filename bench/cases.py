@@ -89,6 +89,10 @@ class Draw:
         c = self.config
         return Case((self._random.integers(0, c.alphabet + 1, (self.n, c.length), np.uint8),), (c.alphabet,))
 
+    def one_hot_conv1d(self) -> Case:
+        """Convolution block 1 from token ids."""
+        return Case((*self.one_hot().args, *self.conv1d(1).args[1:]))
+
     def collapse(self) -> Case:
         """What fc1 reads."""
         return Case((self.floats(self.n, self.config.channels, self.config.block_lengths[-1]),))
@@ -118,6 +122,7 @@ LINEARS = _blocks("fc", Draw.linear, 1, 2)
 
 LAYERS: dict[str, tuple[Layer, ...]] = {
     "one_hot": (Layer("input", Draw.one_hot),),
+    "one_hot_conv1d": (Layer("conv1", Draw.one_hot_conv1d),),
     "conv1d": CONVOLUTIONS,
     "conv1d_relu": CONVOLUTIONS[1:],
     "layernorm": _blocks("norm", Draw.layernorm, 1, 6),

@@ -23,6 +23,7 @@ from charcnn.ops import (
     linear_relu_linear,
     maxpool1d,
     one_hot,
+    one_hot_conv1d,
     reference,
     relu,
     softmax,
@@ -91,6 +92,7 @@ CHAIN = "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat"
 
 TECHNIQUES = {
     "loops": "compiled plain loops on one CPU core",
+    "lowered": "all CPU cores: a GEMM over overlapping rows by a vector micro-kernel; of one-hot, a gather of weights",
     "naive": "CUDA, one thread an output (layernorm: one block an input), all operands in global memory",
     "whole": "CUDA, a chain of convolutions in one kernel, one block an input, all features in shared memory",
     "pairs": "CUDA, a chain of convolutions two a kernel, in tiles of positions whose edges are computed twice",
@@ -113,6 +115,7 @@ OPERATORS = (
     Operator("layernorm_relu_maxpool1d", reference.layernorm_relu_maxpool1d, FLOAT32),
     Operator(CHAIN, reference.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat, FLOAT32),
     Operator("linear_relu_linear", reference.linear_relu_linear, FLOAT32),
+    Operator("one_hot_conv1d", reference.one_hot_conv1d, FLOAT32),
     Operator("softmax", reference.softmax, FLOAT32),
     Operator("argmax", reference.argmax, EXACT),
 )
@@ -121,7 +124,9 @@ VARIANTS = (
     Variant("one_hot", "loops", "cpu", one_hot.one_hot_loops),
     Variant("one_hot", "naive", "cuda", one_hot.one_hot_naive),
     Variant("conv1d", "loops", "cpu", conv1d.conv1d_loops),
+    Variant("conv1d", "lowered", "cpu", conv1d.conv1d_lowered),
     Variant("conv1d", "naive", "cuda", conv1d.conv1d_naive),
+    Variant("conv1d_relu", "lowered", "cpu", conv1d.conv1d_relu_lowered),
     Variant("conv1d_relu", "naive", "cuda", conv1d.conv1d_relu_naive),
     Variant("layernorm", "loops", "cpu", layernorm.layernorm_loops),
     Variant("layernorm", "naive", "cuda", layernorm.layernorm_naive),
@@ -132,7 +137,9 @@ VARIANTS = (
     Variant("collapse", "loops", "cpu", collapse.collapse_loops),
     Variant("collapse", "naive", "cuda", collapse.collapse_naive),
     Variant("linear", "loops", "cpu", linear.linear_loops),
+    Variant("linear", "lowered", "cpu", linear.linear_lowered),
     Variant("linear", "naive", "cuda", linear.linear_naive),
+    Variant("linear_relu", "lowered", "cpu", linear.linear_relu_lowered),
     Variant("linear_relu", "naive", "cuda", linear.linear_relu_naive),
     Variant("conv1d_stat", "naive", "cuda", conv1d.conv1d_stat_naive),
     Variant("layernorm_relu", "naive", "cuda", layernorm.layernorm_relu_naive),
@@ -142,6 +149,7 @@ VARIANTS = (
     Variant(CHAIN, "whole", "cuda", chain.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole),
     Variant(CHAIN, "pairs", "cuda", chain.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs),
     Variant("linear_relu_linear", "naive", "cuda", linear_relu_linear.linear_relu_linear_naive),
+    Variant("one_hot_conv1d", "lowered", "cpu", one_hot_conv1d.one_hot_conv1d_lowered),
     Variant("softmax", "loops", "cpu", softmax.softmax_loops),
     Variant("softmax", "naive", "cuda", softmax.softmax_naive),
     Variant("argmax", "loops", "cpu", argmax.argmax_loops),
@@ -160,6 +168,7 @@ LEVELS = (
     Level("l8", "cuda"),
     Level("l9", "cuda"),
     Level("l10", "cuda"),
+    Level("l11", "cpu"),
 )
 
 

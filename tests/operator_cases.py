@@ -54,6 +54,12 @@ def _one_hot(rng, normal, n, length, depth):
     return Case({"ids": rng.integers(0, min(depth + 2, 256), (n, length), dtype=np.uint8)}, {"depth": depth})
 
 
+def _one_hot_conv1d(rng, normal, n, depth, c_out, length, k):
+    ids = _one_hot(rng, normal, n, length, depth).inputs["ids"]
+    weight, bias = _weights(rng, c_out, depth, k, normal=normal)
+    return Case({"ids": ids, "weight": weight, "bias": bias})
+
+
 def _conv1d(rng, normal, n, c_in, c_out, length, k, **options):
     weight, bias = _weights(rng, c_out, c_in, k, normal=normal)
     return Case({"x": _values(rng, n, c_in, length, normal=normal), "weight": weight, "bias": bias}, options)
@@ -281,6 +287,8 @@ MAXPOOL1D = Cases(
     fits=_maxpool1d_fits,
 )
 
+SMALL_CONV1 = {"n": 3, "depth": 70, "c_out": 256, "length": 1014, "k": 7}
+
 CASES = {
     "one_hot": Cases(
         _one_hot,
@@ -292,6 +300,19 @@ CASES = {
         ),
         large=({"n": 33, "length": 301, "depth": 70}, {"n": 5, "length": 129, "depth": 255}),
         draw={"n": (0, 3, 33), "length": (0, 9, 300), "depth": (1, 9, 260)},
+    ),
+    "one_hot_conv1d": Cases(
+        _one_hot_conv1d,
+        edges=(
+            {"n": 2, "depth": 7, "c_out": 5, "length": 11, "k": 3},
+            {"n": 1, "depth": 1, "c_out": 1, "length": 1, "k": 1},
+            {"n": 0, "depth": 3, "c_out": 2, "length": 9, "k": 3},
+            {"n": 1, "depth": 3, "c_out": 17, "length": 7, "k": 7},
+            {"n": 1, "depth": 300, "c_out": 3, "length": 9, "k": 4},  # deeper than a uint8 counts
+        ),
+        large=({"n": 33, "depth": 70, "c_out": 65, "length": 31, "k": 7}, SMALL_CONV1),
+        draw={"n": (0, 2, 9), "depth": (1, 5, 260), "c_out": (1, 5, 70), "length": (1, 12, 130), "k": (1, 5, 9)},
+        fits=lambda s: s["length"] >= s["k"],
     ),
     "conv1d": CONV1D,
     "conv1d_relu": CONV1D,

@@ -17,17 +17,21 @@ PACKAGE = Path(charcnn.__file__).parent
 KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
 
 STRONG = {
+    "one_hot_conv1d": {"lowered"},
     CHAIN: {"whole", "pairs"},
     "layernorm_relu_maxpool1d": {"naive"},
     "linear_relu_linear": {"naive"},
 }
 MATRIX = {  # operator: its weak fusions, its strong ones
-    "conv1d": (["conv1d_relu", "conv1d_stat", "conv1d_relu_maxpool1d"], [CHAIN]),
+    "conv1d": (["conv1d_relu", "conv1d_stat", "conv1d_relu_maxpool1d"], [CHAIN, "one_hot_conv1d"]),
     "layernorm": (["layernorm_relu"], ["layernorm_relu_maxpool1d"]),
-    "relu": (["conv1d_relu", "linear_relu", "layernorm_relu", "relu_maxpool1d"], list(STRONG)),
+    "relu": (
+        ["conv1d_relu", "linear_relu", "layernorm_relu", "relu_maxpool1d"],
+        [name for name in STRONG if "relu" in name],
+    ),
     "maxpool1d": (["relu_maxpool1d", "conv1d_relu_maxpool1d"], ["layernorm_relu_maxpool1d"]),
     "linear": (["linear_relu"], ["linear_relu_linear"]),
-    "one_hot": ([], []),
+    "one_hot": ([], ["one_hot_conv1d"]),
     "collapse": ([], []),
     "softmax": ([], []),
     "argmax": ([], []),

@@ -122,8 +122,14 @@ def argmax_loops(x):
     return [list(row).index(max(row)) for row in x]
 
 
+def one_hot_conv1d_loops(ids, weight, bias):
+    x = np.array(one_hot_loops(ids, weight.shape[1])).reshape(len(ids), weight.shape[1], ids.shape[1])
+    return conv1d_loops(x, weight, bias)
+
+
 LOOPS = {
     "one_hot": one_hot_loops,
+    "one_hot_conv1d": one_hot_conv1d_loops,
     "conv1d": conv1d_loops,
     "conv1d_relu": lambda *args, **options: relu_loops(conv1d_loops(*args, **options)),
     "layernorm": layernorm_loops,
@@ -198,6 +204,7 @@ def torch_functions():
 
     return torch, {
         "one_hot": one_hot,
+        "one_hot_conv1d": lambda ids, w, b: f.conv1d(one_hot(ids, w.shape[1]).to(w.dtype), w, b),
         "conv1d": f.conv1d,
         "conv1d_relu": lambda *args, **options: f.relu(f.conv1d(*args, **options)),
         "layernorm": lambda x, gamma, beta: f.layer_norm(x, x.shape[1:], gamma, beta),
@@ -242,7 +249,7 @@ def test_nan_as_in_pytorch():
     assert np.array_equal(reference.argmax(x[0]), functions["argmax"](torch.from_numpy(x[0])).numpy())
 
 
-@each([row for row in OPERATORS if row.name not in ("one_hot", "argmax")])
+@each([row for row in OPERATORS if row.name not in ("one_hot", "one_hot_conv1d", "argmax")])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_dtype_is_kept(row, dtype):
     cases = CASES[row.name]
@@ -256,6 +263,8 @@ def test_one_hot_dtype(dtype):
     assert reference.one_hot(np.zeros((1, 2), np.uint8), 3, dtype=dtype).dtype == dtype
     assert reference.one_hot(np.zeros((1, 2), np.uint8)).shape == (1, 70, 2)
     assert reference.one_hot(np.zeros((1, 2), np.uint8)).dtype == np.float32
+    weight, bias = np.zeros((4, 3, 2), dtype), np.zeros(4, dtype)
+    assert reference.one_hot_conv1d(np.zeros((1, 2), np.uint8), weight, bias).dtype == dtype
 
 
 def test_argmax_dtype():
@@ -311,6 +320,15 @@ def a(*shape):
         (lambda: reference.linear_relu_linear(a(1, 3), a(4, 3), a(4), a(2, 4), a(3)), r"bias2 .* need \(2,\)"),
         (lambda: reference.one_hot(np.zeros(3, np.uint8), 3), r"ids has shape \(3,\): need \(N, L\)"),
         (lambda: reference.one_hot(np.zeros((1, 3), np.uint8), 0), "depth=0: need an int of at least 1"),
+        (
+            lambda: reference.one_hot_conv1d(np.zeros((1, 3), np.uint8), a(2, 0, 3), a(2)),
+            r"weight has shape \(2, 0, 3\): need a depth of at least 1",
+        ),
+        (
+            lambda: reference.one_hot_conv1d(np.zeros((1, 3), np.uint8), a(2, 5, 4), a(2)),
+            "weight has K=4: need 1 to 3, the positions of ids",
+        ),
+        (lambda: reference.one_hot_conv1d(np.zeros((1, 3), np.uint8), a(2, 5, 3), a(3)), r"bias .* need \(2,\)"),
         (lambda: reference.collapse(a(2, 3)), r"x has shape \(2, 3\): need \(N, C, L\)"),
         (lambda: reference.softmax(a(3)), r"x has shape \(3,\): need \(N, C\)"),
         (lambda: reference.softmax(a(3, 0)), "need at least one class"),
