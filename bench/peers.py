@@ -231,7 +231,8 @@ def ready(contender: Contender, job: Job, ids: np.ndarray, seconds: float) -> _R
 
 def _seconds(one: Network, times: int) -> float:
     one.prepare(times)
-    one.run(1)  # wakes threads, clocks and caches that the one before left to itself
+    if times > 1:
+        one.run(1)  # wakes threads, clocks and caches that the one before left to itself; a slow run does so itself
     start = time.perf_counter()
     one.run(times)
     return time.perf_counter() - start
