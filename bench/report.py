@@ -74,6 +74,8 @@ class Results:
     """extra_info by operator, layer, technique and host."""
     sanitized: dict[str, dict[str, Any]]
     """What bench/sanitize.py wrote, by host."""
+    dram: dict[str, dict[str, Any]]
+    """What bench/dram.py wrote, by host."""
     peers: dict[Path, dict[str, Any]]
     """What bench/peers.py wrote, by file."""
 
@@ -85,7 +87,7 @@ def results() -> Results:
     Raises:
         ReportError: a file is no result, or not one to publish: a failed check, another config, a second of its kind.
     """
-    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {}, {})
+    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {}, {}, {})
     for file in found.files:
         raw = json.loads(file.read_text(encoding="utf-8"))
         if "benchmarks" in raw:
@@ -105,7 +107,7 @@ def results() -> Results:
             continue
         else:
             raise ReportError(
-                f"{file.name}: need a result of pytest bench/, sanitize.py or peers.py, or of a level's --json"
+                f"{file.name}: need what pytest bench/, sanitize.py, dram.py, peers.py or a level's --json writes"
             )
         for row in rows:
             if "level" in row:
@@ -122,11 +124,12 @@ def _check_config(file: Path, raw: dict[str, Any], what: str) -> None:
 
 def _add_level(found: Results, file: Path, row: dict[str, Any], host: dict[str, Any]) -> None:
     _check_config(file, row, row["level"])
-    place = Place(machine.name(host), max(1, row["gpus"]), row["ranks"])
+    gpus = max(1, row["gpus"])  # of a rank
+    place = Place(machine.name(host), max(1, len(host["gpus"])) if row["ranks"] > 1 else gpus, row["ranks"])
     if (row["level"], place) in found.levels:
         raise ReportError(f"{file.name}: a second result for {row['level']} on {found.hosts[place]}")
     found.hosts[place] = _called(host, place)
-    stages = {stage: 1e3 * seconds / row["inputs"] / place.gpus for stage, seconds in row["stages"].items()}
+    stages = {stage: 1e3 * seconds / row["inputs"] / gpus for stage, seconds in row["stages"].items()}
     found.levels[row["level"], place] = LevelResult(row["inputs_per_second"], stages)
 
 
@@ -318,7 +321,24 @@ def _peers(link: str, raw: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def dram(document: Path) -> str:
+    """Bytes an input that crossed DRAM, counted and predicted."""
+    if not results().dram:
+        return UNMEASURED + "\n"
+    head, rows = ["GPU", "level", "kernels a batch", "read", "written", "read + written", "predicted"], []
+    for raw in results().dram.values():
+        for level, found in raw["dram"].items():
+            total = found["read"] + found["written"]
+            kilobytes = [
+                f"{value / 1e3:,.0f} kB" for value in (found["read"], found["written"], total, found["predicted"])
+            ]
+            batches = -(-raw["inputs"] // raw["batch"])
+            rows.append([raw["machine"]["gpus"][0], level, str(found["kernels"] // batches), *kilobytes])
+    return _table(head, rows, right=2)
+
+
 KINDS = {
+    "dram": dram,
     "sanitizer": sanitizer,
     "levels": levels,
     "operators": operators,
