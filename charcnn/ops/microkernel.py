@@ -269,6 +269,8 @@ class Packed:
             x: float32, C-contiguous, inputs on the leading axis.
             out: float32 (N, positions, C_out), any strides.
         """
+        if out.size == 0:
+            return
         rows, outputs = self.tile.rows, out.shape[1]
         whole = rows // math.gcd(rows, pool_size)  # outputs that end where a tile does
         tasks = -(-outputs * pool_size // (TASK_TILES * rows))
@@ -276,6 +278,6 @@ class Packed:
         runs = 1 if tap_stride == self.c_in else self.taps  # taps that follow one another are one run
         threads.launch(
             _compiled(self.tile),
-            x.reshape(x.size), x.size // max(1, len(x)), row_stride, tap_stride,
+            x.reshape(x.size), x.size // len(x), row_stride, tap_stride,
             self.weights, runs, self.bias, pool_size, each, relu, out,
         )  # fmt: skip

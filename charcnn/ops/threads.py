@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import numba
+import numpy as np
 from numba import njit, prange
 
 _one_call = threading.Lock()
@@ -32,8 +33,6 @@ def _start_threads(values):
 @cache
 def layer() -> str:
     """Start Numba's threads and name its threading layer: omp, tbb or workqueue. Warns, once, of workqueue."""
-    import numpy as np
-
     launch(_start_threads, np.empty(numba.get_num_threads(), np.int64))
     name: str = numba.threading_layer()
     if name == "workqueue":
