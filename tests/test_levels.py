@@ -150,9 +150,7 @@ def test_memory_of_a_gpu():
 def test_a_batch_that_does_not_fit_the_gpu_names_the_bytes(name, monkeypatch):
     context = cuda.current_context()
     monkeypatch.setattr(type(context), "get_memory_info", lambda self: SimpleNamespace(free=100_000))
-    with pytest.raises(
-        device.DeviceError, match=r"take [\d,]+ bytes of GPU memory, 100,000 are free: lower --batch"
-    ):
+    with pytest.raises(device.DeviceError, match=r"take [\d,]+ bytes of GPU memory, 100,000 are free: lower --batch"):
         LEVELS[name].module.build(params.init(FEW, seed=0), FEW, batch=1000)
 
 
