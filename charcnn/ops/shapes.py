@@ -151,6 +151,57 @@ def argmax(x: Any) -> Shape:
     return (softmax(x)[0],)
 
 
+def conv1d_nlc(x: Any, weight: Any, bias: Any) -> Shape:
+    """x (N, L, C_in), weight (K, C_in, C_out), bias (C_out,) -> (N, L_out, C_out)."""
+    n, length, c_in = ranked("x", x, "N, L, C_in")
+    kernel_size, w_in, c_out = ranked("weight", weight, "K, C_in, C_out")
+    if w_in != c_in:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: need C_in={c_in}, as in x of shape {tuple(x.shape)}")
+    expect("bias", bias, (c_out,))
+    if kernel_size < 1 or length < kernel_size:
+        raise ValueError(f"x has {length} positions: need at least {max(kernel_size, 1)} for K={kernel_size}")
+    return n, length - kernel_size + 1, c_out
+
+
+def conv1d_relu_maxpool1d_nlc(x: Any, weight: Any, bias: Any, pool_size: int) -> Shape:
+    """x (N, L, C_in), weight (K, C_in, C_out), bias (C_out,) -> (N, L_out // pool_size, C_out)."""
+    n, length, c_out = conv1d_nlc(x, weight, bias)
+    at_least("pool_size", pool_size, 1)
+    if length < pool_size:
+        raise ValueError(f"x convolves to {length} positions: need at least {pool_size} for {pool_size=}")
+    return n, length // pool_size, c_out
+
+
+def layernorm_relu_maxpool1d_nlc(
+    x: Any, stat: Any, gamma: Any, beta: Any, kernel_size: int, eps: float = 1e-5, stride: int | None = None
+) -> Shape:
+    """x (N, L, C), stat (N, 2), gamma and beta (L, C) -> (N, L_out, C)."""
+    n, length, channels = ranked("x", x, "N, L, C")
+    layernorm_relu(x, stat, gamma, beta, eps)
+    at_least("kernel_size", kernel_size, 1)
+    stride = kernel_size if stride is None else stride
+    at_least("stride", stride, 1)
+    if length < kernel_size:
+        raise ValueError(f"x has {length} positions: need at least {kernel_size} for {kernel_size=}")
+    return n, (length - kernel_size) // stride + 1, channels
+
+
+def linear_nlc(x: Any, weight: Any, bias: Any) -> Shape:
+    """x (N, C_in), weight (C_in, C_out), bias (C_out,) -> (N, C_out)."""
+    n, c_in = ranked("x", x, "N, C_in")
+    w_in, c_out = ranked("weight", weight, "C_in, C_out")
+    if w_in != c_in:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: need C_in={c_in}, as in x of shape {tuple(x.shape)}")
+    expect("bias", bias, (c_out,))
+    return n, c_out
+
+
+def one_hot_nlc(ids: Any, depth: int) -> Shape:
+    """ids (N, L) -> (N, L, depth)."""
+    n, depth, length = one_hot(ids, depth)
+    return n, length, depth
+
+
 def _shape(name: str, array: Any) -> Shape:
     if not hasattr(array, "shape"):
         raise ValueError(f"{name} is a {type(array).__name__}: need an array")
