@@ -23,6 +23,9 @@ OLDEST = (7, 5)
 SHARED_LIMIT = 232_448
 """Bytes of shared memory that a block of an H100 or H200 may use: what plans assume where no GPU is seen."""
 
+MULTIPROCESSORS = 132
+"""Of an H100 or H200."""
+
 int32, uint32 = (int, int) if SIMULATED else (types.int32, types.uint32)
 """Casts for the indices of a kernel; in the simulator plain ints, as Numba's casts would take most of its time."""
 
@@ -165,6 +168,13 @@ def shared_limit() -> int:
     if SIMULATED or not cuda.is_available():
         return SHARED_LIMIT
     return int(cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+
+
+def multiprocessors() -> int:
+    """Multiprocessors of the current GPU; an H200's where there is none."""
+    if SIMULATED or not cuda.is_available():
+        return MULTIPROCESSORS
+    return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
 
 _shared_allowed: dict[tuple[int, Any], int] = {}

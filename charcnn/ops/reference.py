@@ -214,3 +214,28 @@ def layernorm_relu_maxpool1d_nlc(
     shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
     y = layernorm_relu(x, stat, gamma, beta, eps=eps)
     return maxpool1d(y.swapaxes(1, 2), kernel_size, stride=stride).swapaxes(1, 2)
+
+
+def one_hot_conv1d_nlc(ids: Array, weight: Array, bias: Array) -> Array:
+    """conv1d_nlc(one_hot_nlc(ids), weight, bias): ids (N, L), weight (K, depth, C_out), bias (C_out,)"""
+    shapes.one_hot_conv1d_nlc(ids, weight, bias)
+    return conv1d_nlc(one_hot_nlc(ids, weight.shape[1], dtype=weight.dtype.type), weight, bias)
+
+
+def one_hot_conv1d_stat_nlc(ids: Array, weight: Array, bias: Array) -> Array:
+    """stat(one_hot_conv1d_nlc(...)) alone: (N, 2)"""
+    return stat(one_hot_conv1d_nlc(ids, weight, bias))
+
+
+def one_hot_conv1d_relu_maxpool1d_nlc(ids: Array, weight: Array, bias: Array, pool_size: int) -> Array:
+    """The maximum of each pool_size positions of relu(one_hot_conv1d_nlc(...)): (N, L_out // pool_size, C_out)"""
+    shapes.one_hot_conv1d_relu_maxpool1d_nlc(ids, weight, bias, pool_size)
+    return maxpool1d(relu(one_hot_conv1d_nlc(ids, weight, bias)).swapaxes(1, 2), pool_size).swapaxes(1, 2)
+
+
+def one_hot_conv1d_layernorm_relu_maxpool1d_nlc(
+    ids: Array, weight: Array, bias: Array, stat: Array, gamma: Array, beta: Array, pool_size: int, *, eps: float = 1e-5
+) -> Array:
+    """layernorm_relu_maxpool1d_nlc(one_hot_conv1d_nlc(...), stat, gamma, beta, pool_size)"""
+    y = one_hot_conv1d_nlc(ids, weight, bias)
+    return layernorm_relu_maxpool1d_nlc(y, stat, gamma, beta, pool_size, eps=eps)

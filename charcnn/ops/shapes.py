@@ -202,6 +202,48 @@ def one_hot_nlc(ids: Any, depth: int) -> Shape:
     return n, length, depth
 
 
+def one_hot_conv1d_nlc(ids: Any, weight: Any, bias: Any) -> Shape:
+    """ids (N, L), weight (K, depth, C_out), bias (C_out,) -> (N, L_out, C_out)."""
+    n, length = ranked("ids", ids, "N, L")
+    kernel_size, depth, c_out = ranked("weight", weight, "K, depth, C_out")
+    if depth < 1:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: need at least one character")
+    expect("bias", bias, (c_out,))
+    if kernel_size < 1 or length < kernel_size:
+        raise ValueError(f"ids has {length} positions: need at least {max(kernel_size, 1)} for K={kernel_size}")
+    return n, length - kernel_size + 1, c_out
+
+
+def one_hot_conv1d_stat_nlc(ids: Any, weight: Any, bias: Any) -> Shape:
+    """ids (N, L), weight (K, depth, C_out), bias (C_out,) -> (N, 2)."""
+    n, _, c_out = one_hot_conv1d_nlc(ids, weight, bias)
+    if c_out < 1:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: need at least one output channel")
+    return n, 2
+
+
+def one_hot_conv1d_relu_maxpool1d_nlc(ids: Any, weight: Any, bias: Any, pool_size: int) -> Shape:
+    """ids (N, L), weight (K, depth, C_out), bias (C_out,) -> (N, L_out // pool_size, C_out)."""
+    n, length, c_out = one_hot_conv1d_nlc(ids, weight, bias)
+    at_least("pool_size", pool_size, 1)
+    if length < pool_size:
+        raise ValueError(f"ids convolves to {length} positions: need at least {pool_size} for {pool_size=}")
+    return n, length // pool_size, c_out
+
+
+def one_hot_conv1d_layernorm_relu_maxpool1d_nlc(
+    ids: Any, weight: Any, bias: Any, stat: Any, gamma: Any, beta: Any, pool_size: int, eps: float = 1e-5
+) -> Shape:
+    """Also stat (N, 2), gamma and beta (L_out, C_out) -> (N, L_out // pool_size, C_out)."""
+    n, length, c_out = one_hot_conv1d_nlc(ids, weight, bias)
+    expect("stat", stat, (n, 2))
+    expect("gamma", gamma, (length, c_out))
+    expect("beta", beta, (length, c_out))
+    if not eps > 0:
+        raise ValueError(f"eps={eps!r}: need a positive number")
+    return one_hot_conv1d_relu_maxpool1d_nlc(ids, weight, bias, pool_size)
+
+
 def _shape(name: str, array: Any) -> Shape:
     if not hasattr(array, "shape"):
         raise ValueError(f"{name} is a {type(array).__name__}: need an array")
