@@ -73,6 +73,8 @@ class Results:
     """extra_info by operator, layer, technique and host."""
     sanitized: dict[str, dict[str, Any]]
     """What bench/sanitize.py wrote, by host."""
+    dram: dict[str, dict[str, Any]]
+    """What bench/dram.py wrote, by host."""
 
 
 @cache
@@ -82,7 +84,7 @@ def results() -> Results:
     Raises:
         ReportError: a file is no result, or not one to publish: a failed check, another config, a second of its kind.
     """
-    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {})
+    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {}, {})
     for file in found.files:
         raw = json.loads(file.read_text(encoding="utf-8"))
         if "benchmarks" in raw:
@@ -97,9 +99,7 @@ def results() -> Results:
             found.sanitized[machine.name(raw["machine"])] = raw
             continue
         else:
-            raise ReportError(
-                f"{file.name}: need a result of pytest bench/, of bench/sanitize.py or of a level's --json"
-            )
+            raise ReportError(f"{file.name}: need what pytest bench/, sanitize.py, dram.py or a level's --json writes")
         for row in rows:
             if "level" in row:
                 _add_level(found, file, row, host)
@@ -269,7 +269,31 @@ def sanitizer(document: Path) -> str:
     return _table(head, rows, right=2)
 
 
-KINDS = {"sanitizer": sanitizer, "levels": levels, "operators": operators, "cost": cost, "change": change, "code": code}
+def dram(document: Path) -> str:
+    """Bytes an input that crossed DRAM, counted and predicted."""
+    if not results().dram:
+        return UNMEASURED + "\n"
+    head, rows = ["GPU", "level", "kernels a batch", "read", "written", "read + written", "predicted"], []
+    for raw in results().dram.values():
+        for level, found in raw["dram"].items():
+            total = found["read"] + found["written"]
+            kilobytes = [
+                f"{value / 1e3:,.0f} kB" for value in (found["read"], found["written"], total, found["predicted"])
+            ]
+            batches = -(-raw["inputs"] // raw["batch"])
+            rows.append([raw["machine"]["gpus"][0], level, str(found["kernels"] // batches), *kilobytes])
+    return _table(head, rows, right=2)
+
+
+KINDS = {
+    "dram": dram,
+    "sanitizer": sanitizer,
+    "levels": levels,
+    "operators": operators,
+    "cost": cost,
+    "change": change,
+    "code": code,
+}
 
 
 def documents() -> list[Path]:
