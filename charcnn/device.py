@@ -27,7 +27,7 @@ SHARED_LIMIT = 232_448
 MULTIPROCESSORS = 132
 """Of an H100 or H200."""
 
-int32, uint32 = (int, int) if SIMULATED else (types.int32, types.uint32)
+int32, uint32, uint64 = (int, int, int) if SIMULATED else (types.int32, types.uint32, types.uint64)
 """Casts for the indices of a kernel; in the simulator plain ints, as Numba's casts would take most of its time."""
 
 _launching = threading.Lock()
@@ -172,6 +172,18 @@ def require_memory(size: int, purpose: str) -> None:
     free = cuda.current_context().get_memory_info().free
     if size > free:
         raise DeviceError(f"{purpose} take {size:,} bytes of GPU memory, {free:,.0f} are free: lower --batch")
+
+
+def require_capability(least: tuple[int, int], what: str, way_out: str) -> None:
+    """Raise DeviceError unless the current GPU has this compute capability, which `what` needs."""
+    if SIMULATED:
+        return
+    capability = tuple(cuda.get_current_device().compute_capability)
+    if capability < least:
+        raise DeviceError(
+            f"{what} needs compute capability {least[0]}.{least[1]}, this GPU has {capability[0]}.{capability[1]}; "
+            f"{way_out}"
+        )
 
 
 def shared_limit() -> int:
