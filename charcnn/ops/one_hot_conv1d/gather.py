@@ -14,8 +14,9 @@ import numpy as np
 from numba import cuda, float32, float64, types
 
 from charcnn import device
-from charcnn.device import uint32
-from charcnn.ops import shapes
+from charcnn.device import uint32, uint64
+from charcnn.ops import ptx, shapes
+from charcnn.ops.conv1d_nlc.tile import vector_width
 
 
 @device.jit()
@@ -56,11 +57,13 @@ def one_hot_conv1d_nlc_gather(ids: Any, weight: Any, bias: Any, *, out: Any = No
     return call.result()
 
 
-QUAD = 4
-"""Channels of a thread: 16 bytes, the most that it loads at once."""
+QUAD = ptx.VECTOR
+"""Channels of a thread: 16 bytes, the most that it loads or stores at once."""
 
 ALIGNED = None if device.SIMULATED else 16
 """Where dynamic shared memory starts, in bytes; the simulator knows no alignment."""
+
+THREADS = device.block_size(512)
 
 RESERVED = 16 * 1024
 """Bytes of shared memory for staged ids and moments, beside the table."""
@@ -72,7 +75,7 @@ def _shared_bytes(kernel_size: int, depth: int, channel_tile: int) -> int:
 
 
 @cache
-def _pooled_kernel(kernel_size, alphabet, pool_size, channel_tile, window_tile, stage, resident, layernorm):
+def _pooled_kernel(kernel_size, alphabet, pool_size, channel_tile, window_tile, stage, resident, layernorm, width):
     # A block has `channel_tile` channels of the whole table in shared memory, with a row of zeros for the blank, and
     # takes `window_tile` pooled positions of many inputs. A thread has four channels of one pooled position: its gamma
     # and beta stay in registers for all inputs. Ids are staged, `stage` inputs at a time, as the rows' places.
@@ -167,9 +170,14 @@ def _pooled_kernel(kernel_size, alphabet, pool_size, channel_tile, window_tile, 
                             value = value * moments[m, two] * gammas[j * quad + c] + betas[j * quad + c]
                         if value > best[c] or value != value:  # NaN wins, and nothing is greater
                             best[c] = value
-                for c in range(quad):
-                    if channel + c < channels:
-                        y[n + m, window, channel + c] = best[c]
+                if width == QUAD:
+                    if channel < channels:
+                        at = (uint64(n + m) * uint64(y.shape[1]) + window) * channels + channel
+                        ptx.store4(y, at, best[0], best[1], best[2], best[3])
+                else:
+                    for c in range(quad):
+                        if channel + c < channels:
+                            y[n + m, window, channel + c] = best[c]
                 m = uint32(m + one)
             n = uint32(n + held)
 
@@ -186,7 +194,7 @@ def _launch_pooled(
     eps: float = 1e-5,
     *,
     channel_tile: int = 64,
-    threads: int = 512,
+    threads: int = THREADS,
     stage: int = 32,
     resident: int = 1,
 ) -> None:
@@ -210,9 +218,12 @@ def _launch_pooled(
     stage = max(1, min(stage, RESERVED // (4 * (window_tile * pool_size + kernel_size - 1) + 16)))
     tiles, groups = -(-pooled // window_tile), -(-channels // channel_tile)
     inputs = max(1, -(-n // max(1, resident * device.multiprocessors() // (tiles * groups))))
-    layernorm = normalisation is not None
+    kernel = _pooled_kernel(
+        kernel_size, depth, pool_size, channel_tile, window_tile, stage, resident,
+        normalisation is not None, vector_width(call.out),
+    )  # fmt: skip
     call.launch(
-        _pooled_kernel(kernel_size, depth, pool_size, channel_tile, window_tile, stage, resident, layernorm),
+        kernel,
         (tiles, groups, -(-n // inputs)), channel_tile // QUAD * window_tile,
         ids, weight, bias, *(normalisation or (None, None, None)), call.out, inputs, np.float32(eps), shared=shared,
     )  # fmt: skip

@@ -28,7 +28,7 @@ from charcnn.device import uint32
 from charcnn.ops import shapes
 from charcnn.ops.stat import block_sum
 
-THREADS = 128
+THREADS = device.block_size(128)
 
 RUN = 8
 """Characters b whose products with one character a a thread sums."""
