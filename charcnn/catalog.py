@@ -26,6 +26,7 @@ from charcnn.ops import (
     linear_relu_linear,
     maxpool1d,
     one_hot,
+    one_hot_conv1d,
     one_hot_nlc,
     reference,
     relu,
@@ -103,6 +104,8 @@ TECHNIQUES = {
     "register_tiled": "the same with a tile of sums in each thread's registers",
     "vectorized": "the same with loads and stores of 128 bits",
     "double_buffered": "the same with the next stage's copies under way (cp.async: compute capability 8.0)",
+    "gather": "CUDA, for token ids: of the weights, the rows of the characters are added up, and nothing is multiplied",
+    "lags": "CUDA, for token ids: sums looked up by character, and by pair of characters and their distance",
 }
 
 OPERATORS = (
@@ -130,6 +133,12 @@ OPERATORS = (
     Operator("layernorm_relu_maxpool1d_nlc", reference.layernorm_relu_maxpool1d_nlc, FLOAT32),
     Operator("linear_nlc", reference.linear_nlc, FLOAT32),
     Operator("linear_relu_nlc", reference.linear_relu_nlc, FLOAT32),
+    Operator("one_hot_conv1d_nlc", reference.one_hot_conv1d_nlc, FLOAT32),
+    Operator("one_hot_conv1d_stat_nlc", reference.one_hot_conv1d_stat_nlc, FLOAT32),
+    Operator("one_hot_conv1d_relu_maxpool1d_nlc", reference.one_hot_conv1d_relu_maxpool1d_nlc, FLOAT32),
+    Operator(
+        "one_hot_conv1d_layernorm_relu_maxpool1d_nlc", reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc, FLOAT32
+    ),
     Operator("softmax", reference.softmax, FLOAT32),
     Operator("argmax", reference.argmax, EXACT),
 )
@@ -178,6 +187,17 @@ VARIANTS = (
     ),
     Variant("linear_nlc", "double_buffered", "cuda", linear_nlc.linear_nlc_double_buffered),
     Variant("linear_relu_nlc", "double_buffered", "cuda", linear_nlc.linear_relu_nlc_double_buffered),
+    Variant("one_hot_conv1d_nlc", "gather", "cuda", one_hot_conv1d.one_hot_conv1d_nlc_gather),
+    Variant("one_hot_conv1d_stat_nlc", "lags", "cuda", one_hot_conv1d.one_hot_conv1d_stat_nlc_lags),
+    Variant(
+        "one_hot_conv1d_relu_maxpool1d_nlc", "gather", "cuda", one_hot_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather
+    ),
+    Variant(
+        "one_hot_conv1d_layernorm_relu_maxpool1d_nlc",
+        "gather",
+        "cuda",
+        one_hot_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
+    ),
     Variant("softmax", "loops", "cpu", softmax.softmax_loops),
     Variant("softmax", "naive", "cuda", softmax.softmax_naive),
     Variant("argmax", "loops", "cpu", argmax.argmax_loops),

@@ -37,6 +37,12 @@ from charcnn.ops.linear_nlc import linear_nlc_double_buffered, linear_relu_nlc_d
 from charcnn.ops.linear_relu_linear import linear_relu_linear_naive
 from charcnn.ops.maxpool1d import maxpool1d_loops, maxpool1d_naive, relu_maxpool1d_naive
 from charcnn.ops.one_hot import one_hot_loops, one_hot_naive
+from charcnn.ops.one_hot_conv1d import (
+    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
+    one_hot_conv1d_nlc_gather,
+    one_hot_conv1d_relu_maxpool1d_nlc_gather,
+    one_hot_conv1d_stat_nlc_lags,
+)
 from charcnn.ops.one_hot_nlc import one_hot_nlc_coalesced
 from charcnn.ops.relu import relu_loops, relu_naive
 from charcnn.ops.softmax import softmax_loops, softmax_naive
@@ -74,6 +80,10 @@ __all__ = [
     "linear_relu_nlc_double_buffered",
     "maxpool1d_loops",
     "maxpool1d_naive",
+    "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather",
+    "one_hot_conv1d_nlc_gather",
+    "one_hot_conv1d_relu_maxpool1d_nlc_gather",
+    "one_hot_conv1d_stat_nlc_lags",
     "one_hot_loops",
     "one_hot_naive",
     "one_hot_nlc_coalesced",

@@ -236,7 +236,7 @@ def one_hot_conv1d_relu_maxpool1d_nlc(ids: Array, weight: Array, bias: Array, po
 
 
 def one_hot_conv1d_layernorm_relu_maxpool1d_nlc(
-    ids: Array, weight: Array, bias: Array, stat: Array, gamma: Array, beta: Array, pool_size: int, *, eps: float = 1e-5
+    ids: Array, stat: Array, weight: Array, bias: Array, gamma: Array, beta: Array, pool_size: int, *, eps: float = 1e-5
 ) -> Array:
     """layernorm_relu_maxpool1d_nlc(one_hot_conv1d_nlc(...), stat, gamma, beta, pool_size)"""
     y = one_hot_conv1d_nlc(ids, weight, bias)

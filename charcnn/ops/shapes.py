@@ -227,9 +227,11 @@ def one_hot_conv1d_relu_maxpool1d_nlc(ids: Any, weight: Any, bias: Any, pool_siz
 
 
 def one_hot_conv1d_layernorm_relu_maxpool1d_nlc(
-    ids: Any, weight: Any, bias: Any, stat: Any, gamma: Any, beta: Any, pool_size: int, eps: float = 1e-5
+    ids: Any, stat: Any, weight: Any, bias: Any, gamma: Any, beta: Any, pool_size: int, eps: float = 1e-5
 ) -> Shape:
-    """Also stat (N, 2), gamma and beta (L_out, C_out) -> (N, L_out // pool_size, C_out)."""
+    """ids (N, L), stat (N, 2), weight (K, depth, C_out), bias (C_out,), gamma and beta (L_out, C_out)
+    -> (N, L_out // pool_size, C_out).
+    """
     n, length, c_out = one_hot_conv1d_nlc(ids, weight, bias)
     expect("stat", stat, (n, 2))
     expect("gamma", gamma, (length, c_out))

@@ -1,7 +1,8 @@
 """A convolution of token ids without their one-hot columns: of each window, a sum of K rows of the weights.
 
 Each column holds one 1, or nothing, so that all products but one a tap are by zero. It is another algorithm than the
-dense product, with depth times fewer operations, and its results differ in the order of sums only.
+dense product, with depth times fewer operations, and its results differ in the order of sums only; but a weight that is
+not finite shows where it is picked, and not as NaN, its product by zero, wherever it is not.
 """
 
 from __future__ import annotations
@@ -65,13 +66,8 @@ ALIGNED = None if device.SIMULATED else 16
 
 THREADS = device.block_size(512)
 
-RESERVED = 16 * 1024
+STAGED = 16 * 1024
 """Bytes of shared memory for staged ids and moments, beside the table."""
-
-
-def _shared_bytes(kernel_size: int, depth: int, channel_tile: int) -> int:
-    """Shared memory for a table of so many channels."""
-    return 4 * kernel_size * (depth + 1) * channel_tile
 
 
 @cache
@@ -86,7 +82,7 @@ def _pooled_kernel(kernel_size, alphabet, pool_size, channel_tile, window_tile, 
     taps, pool, tile, lanes = uint32(kernel_size), uint32(pool_size), uint32(channel_tile), uint32(quads)
     windows, step, held_most, reach = uint32(window_tile), uint32(threads), uint32(stage), uint32(span)
     depth, pitch = uint32(alphabet), uint32((alphabet + 1) * channel_tile)  # pitch: from tap to tap
-    zero, one, two, three, quad = uint32(0), uint32(1), uint32(2), uint32(3), uint32(QUAD)
+    zero, one, two, quad = uint32(0), uint32(1), uint32(2), uint32(QUAD)
 
     @device.jit(launch_bounds=(threads, resident))
     def kernel(ids, weight, bias, stat, gamma, beta, y, inputs, eps):
@@ -195,7 +191,7 @@ def _launch_pooled(
     *,
     channel_tile: int = 64,
     threads: int = THREADS,
-    stage: int = 32,
+    staged: int = STAGED,
     resident: int = 1,
 ) -> None:
     """Start the kernel, with (stat, gamma, beta) or None.
@@ -203,19 +199,23 @@ def _launch_pooled(
     The grid has as many blocks as the GPU holds at once, `resident` a multiprocessor, where N is great enough: each
     brings its part of the table to shared memory once.
     """
+    if call.out.size == 0:
+        return
     n, pooled, channels = call.out.shape
     kernel_size, depth, _ = weight.shape
-    channel_tile = min(channel_tile, -(-channels // QUAD) * QUAD)
-    while (shared := _shared_bytes(kernel_size, depth, channel_tile)) + RESERVED > device.shared_limit() // resident:
-        if channel_tile == QUAD:
-            raise ValueError(
-                f"weight has shape {weight.shape}: need at most {device.shared_limit() - RESERVED} bytes of shared "
-                f"memory for {QUAD} channels of all {kernel_size * depth} rows and of the blank's, not {shared}"
-            )
-        channel_tile = max(QUAD, channel_tile // 2 // QUAD * QUAD)
-    window_tile = max(1, min(threads // (channel_tile // QUAD), pooled))
-    # Ids are staged in 4 bytes each, and 16 bytes of moments an input.
-    stage = max(1, min(stage, RESERVED // (4 * (window_tile * pool_size + kernel_size - 1) + 16)))
+    rows, free = kernel_size * (depth + 1), device.shared_limit() // resident - staged
+    channel_tile = min(channel_tile, -(-channels // QUAD) * QUAD, free // (4 * rows) // QUAD * QUAD)
+    if channel_tile == 0:
+        raise ValueError(
+            f"weight has shape {tuple(weight.shape)}: its {rows} rows, with the blank's, need {16 * rows} bytes of "
+            f"shared memory for {QUAD} channels, and {free} are free"
+        )
+    # Of an input, an id takes 4 bytes and its moments take 16.
+    most = staged // 4 - 4
+    if pool_size + kernel_size - 1 > most:
+        raise ValueError(f"{pool_size=}: need at most {most - kernel_size + 1} for K={kernel_size}")
+    window_tile = max(1, min(threads // (channel_tile // QUAD), pooled, (most - kernel_size + 1) // pool_size))
+    stage = staged // (4 * (window_tile * pool_size + kernel_size - 1) + 16)
     tiles, groups = -(-pooled // window_tile), -(-channels // channel_tile)
     inputs = max(1, -(-n // max(1, resident * device.multiprocessors() // (tiles * groups))))
     kernel = _pooled_kernel(
@@ -224,8 +224,10 @@ def _launch_pooled(
     )  # fmt: skip
     call.launch(
         kernel,
-        (tiles, groups, -(-n // inputs)), channel_tile // QUAD * window_tile,
-        ids, weight, bias, *(normalisation or (None, None, None)), call.out, inputs, np.float32(eps), shared=shared,
+        (tiles, groups, -(-n // inputs)),
+        channel_tile // QUAD * window_tile,
+        ids, weight, bias, *(normalisation or (None, None, None)), call.out, inputs, np.float32(eps),
+        shared=4 * rows * channel_tile,
     )  # fmt: skip
 
 
@@ -246,21 +248,22 @@ def one_hot_conv1d_relu_maxpool1d_nlc_gather(
         float32 (N, L_out // pool_size, C_out) where the inputs lie; device results are not waited for.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit, or the rows of four channels exceed shared
-            memory.
+        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold the table of
+            four channels, or a window's ids.
         DeviceError: no usable GPU.
     """
     shape = shapes.one_hot_conv1d_relu_maxpool1d_nlc(ids, weight, bias, pool_size)
     call = device.Call(out, stream, shape, ids=ids, weight=weight, bias=bias)
-    _launch_pooled(call, *call.inputs, None, pool_size)
+    ids, weight, bias = call.inputs
+    _launch_pooled(call, ids, weight, bias, None, pool_size)
     return call.result()
 
 
 def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather(
     ids: Any,
+    stat: Any,
     weight: Any,
     bias: Any,
-    stat: Any,
     gamma: Any,
     beta: Any,
     pool_size: int,
@@ -276,9 +279,9 @@ def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather(
 
     Args:
         ids: uint8 (N, L), C-contiguous; an id >= depth is blank.
+        stat: float64 (N, 2): each input's mean and biased variance, as `one_hot_conv1d_stat_nlc_lags` gives them.
         weight: float32 (K, depth, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one
             side.
-        stat: float64 (N, 2): each input's mean and biased variance, as `one_hot_conv1d_stat_nlc_lags` gives them.
         gamma, beta: float32 (L_out, C_out), C-contiguous.
         pool_size: positions that a maximum is taken of.
         eps: added to the variance.
@@ -289,12 +292,12 @@ def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather(
         float32 (N, L_out // pool_size, C_out) where the inputs lie; device results are not waited for.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit, or the rows of four channels exceed shared
-            memory.
+        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold the table of
+            four channels, or a window's ids.
         DeviceError: no usable GPU.
     """
-    shape = shapes.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, weight, bias, stat, gamma, beta, pool_size, eps)
-    call = device.Call(out, stream, shape, ids=ids, weight=weight, bias=bias, stat=stat, gamma=gamma, beta=beta)
-    ids, weight, bias, *normalisation = call.inputs
-    _launch_pooled(call, ids, weight, bias, tuple(normalisation), pool_size, eps)
+    shape = shapes.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, stat, weight, bias, gamma, beta, pool_size, eps)
+    call = device.Call(out, stream, shape, ids=ids, stat=stat, weight=weight, bias=bias, gamma=gamma, beta=beta)
+    ids, stat, weight, bias, gamma, beta = call.inputs
+    _launch_pooled(call, ids, weight, bias, (stat, gamma, beta), pool_size, eps)
     return call.result()

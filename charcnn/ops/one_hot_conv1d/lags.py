@@ -134,7 +134,7 @@ def _stat_kernel(kernel_size):
 
 
 class LagTables:
-    """The tables of one convolution on the current GPU, made once: `tables(ids)` is `reference.one_hot_conv1d_stat_nlc`.
+    """The tables of one convolution on the current GPU, made once: `reference.one_hot_conv1d_stat_nlc` as tables(ids).
 
     They take 4 K (K - 1) depth^2 + 16 K (depth + 1) bytes: 831 KB for K = 7 and 70 characters.
 
