@@ -17,16 +17,17 @@ from charcnn.ops.conv1d_nlc.tile import REGISTERS, Tile, vector_width
 def build(tile: Tile, width: int) -> Any:
     """The kernel (x, weight, bias, y), launched with a block a tile.
 
-    width: floats that a load from global memory takes, 4 or 1. The features' and weights' rows begin at multiples of it.
+    width: floats that a load from global memory takes, 4 or 1. Rows of features and weights begin at multiples of it.
     """
     # As `register_tiled`, but a thread reads 4 terms of a row of features at once, then 4 columns of weights for each:
     # 16 loads for 256 products, not 64. Lanes are laid out two by two, so that of neighbouring lanes, and of those 2
     # apart, one matrix's address is the same: then a half-warp's 128-bit loads are one transaction.
     threads, accumulators = tile.threads, tile.thread_rows * tile.thread_columns
+    a_size, b_size = tile.thread_rows * ptx.VECTOR, tile.thread_columns
     tm, tn, quads = uint32(tile.thread_rows), uint32(tile.thread_columns), uint32(tile.thread_columns // ptx.VECTOR)
     rows_tile, columns_tile, step = uint32(tile.rows), uint32(tile.columns), uint32(tile.depth)
     down, half_down, quads_apart = uint32(tile.down), uint32(tile.down // 2), uint32(tile.across * ptx.VECTOR)
-    pitch, a_size = uint32(tile.pitch), tile.thread_rows * ptx.VECTOR
+    pitch = uint32(tile.pitch)
     stage_size, features_size = tile.stage_size, uint32(tile.rows * tile.pitch)
     x_across, w_across = uint32(tile.depth // width), uint32(tile.columns // width)
     x_loads, x_rows = tile.rows * tile.depth // width // threads, uint32(threads * width // tile.depth)
@@ -38,7 +39,7 @@ def build(tile: Tile, width: int) -> Any:
         shared = cuda.shared.array(stage_size, float32)  # features, then weights
         sums = cuda.local.array(accumulators, float32)
         a = cuda.local.array(a_size, float32)
-        b = cuda.local.array(tn, float32)
+        b = cuda.local.array(b_size, float32)
         x_start = cuda.local.array(x_loads, uint64)
         length, c_in, length_out, c_out = (
             uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[1]), uint32(y.shape[2]),
@@ -54,7 +55,7 @@ def build(tile: Tile, width: int) -> Any:
         def multiply(at, k):
             """The products of term k of the 4 in `a`."""
             for j in range(quads):
-                e, f, g, h = ptx.load4_shared(shared, uint32(at + k * columns_tile + j * quads_apart))
+                e, f, g, h = ptx.load4_shared(shared, at, k * columns_tile + j * quads_apart)
                 b[j * four], b[j * four + 1], b[j * four + 2], b[j * four + 3] = e, f, g, h
             for i in range(tm):
                 for j in range(tn):
@@ -99,9 +100,10 @@ def build(tile: Tile, width: int) -> Any:
                 else:
                     ptx.store4_shared(shared, place, e, f, g, h)
             cuda.syncthreads()
-            for k in range(uint32(0), step, four):
+            a_at, b_at = uint32(ty * pitch), uint32(features_size + tx * four)
+            while a_at < end:
                 for i in range(tm):
-                    e, f, g, h = ptx.load4_shared(shared, uint32((ty + i * down) * pitch + k))
+                    e, f, g, h = ptx.load4_shared(shared, a_at, i * down * pitch)
                     a[i * four], a[i * four + 1], a[i * four + 2], a[i * four + 3] = e, f, g, h
                 at = uint32(features_size + k * columns_tile + tx * four)
                 multiply(at, uint32(0))
