@@ -45,8 +45,10 @@ def _asm(builder, text, returned, constraints, arguments):
 def _global(context, builder, array_type, array, index, offset):
     """The 64-bit address of an array's element."""
     data = context.make_array(array_type)(context, builder, array).data
-    start = builder.gep(data, [index])
-    return builder.ptrtoint(builder.gep(start, [builder.zext(offset, ir.IntType(64))]), ir.IntType(64))
+    address, size = builder.ptrtoint(data, ir.IntType(64)), ir.Constant(ir.IntType(64), 4)
+    for elements in (index, builder.zext(offset, ir.IntType(64))):
+        address = builder.add(address, builder.mul(elements, size))
+    return address
 
 
 def _shared(context, builder, array_type, array, index, offset):

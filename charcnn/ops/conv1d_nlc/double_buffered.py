@@ -29,17 +29,18 @@ def shared_bytes(tile: Tile, epilogue: str) -> int:
 
 
 @cache
-def build(tile: Tile, width: int, epilogue: str) -> Any:
-    """The kernel (x, weight, bias, y, parts, depth_part, pool_size), launched with tiles * parts of the depth blocks.
+def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
+    """The kernel (x, weight, bias, y, parts, depth_part), launched with a block for each tile and part of the depth.
 
     Args:
         tile: what a block computes.
         width: floats that a copy from global memory takes, 4 or 1. The features' and weights' rows begin at multiples
             of it.
         epilogue: one of EPILOGUES.
+        pool_size: positions of a window, for "pool".
 
     Of the kernel's arguments, parts holds for "stat" a row's (shift, mean, M2) for each tile across; depth_part is the
-    depth that a block sums, and y has a (N, L_out, C_out) for each part of the depth; pool_size is for "pool".
+    depth that a block sums, and y has a (N, L_out, C_out) for each part of the depth.
     """
     # As `vectorized`, but a thread asks for its part of a later stage before it multiplies this one. cp.async needs no
     # registers for what is on its way, so there may be several stages. Rows of y are those of the product, except
@@ -62,9 +63,11 @@ def build(tile: Tile, width: int, epilogue: str) -> Any:
     part_values = uint64(PART_VALUES)
     shifted, rectified = epilogue != "part", epilogue in ("relu", "pool")
     pooled, measured = epilogue == "pool", epilogue == "stat"
+    window, tile_rows = uint32(pool_size), uint32(tile.rows // pool_size * pool_size)
+    pooled_tile = uint32(tile.rows // pool_size * tile.across * ptx.VECTOR)
 
     @device.jit(launch_bounds=(tile.threads, tile.resident))
-    def kernel(x, weight, bias, y, parts, depth_part, pool_size):
+    def kernel(x, weight, bias, y, parts, depth_part):
         shared = cuda.shared.array(0, float32)  # stages of features and weights; at the end, the epilogue's
         sums = cuda.local.array(accumulators, float32)
         a = cuda.local.array(a_size, float32)
@@ -74,10 +77,8 @@ def build(tile: Tile, width: int, epilogue: str) -> Any:
         length, c_in, length_out, c_out = (
             uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[y.ndim - 2]), uint32(weight.shape[2]),
         )  # fmt: skip
-        window, tile_rows = uint32(pool_size), rows_tile
         if pooled:
             length_out = uint32(length_out * window)
-            tile_rows = uint32(rows_tile // window * window)
         rows, depth = uint32(x.shape[0] * length_out), uint32(weight.shape[0] * c_in)
         tiles_across = uint32((c_out + columns_tile - one) // columns_tile)
         tiles_down = uint32((rows + tile_rows - one) // tile_rows)
@@ -109,12 +110,12 @@ def build(tile: Tile, width: int, epilogue: str) -> Any:
 
         def fetch(slot, at):
             """Start to copy this thread's part of the stage at depth `at`; past the end, zeros."""
-            wanted = copy_bytes if at + x_column < end else zero
+            wanted = copy_bytes if uint32(at + x_column) < end else zero
             for i in range(x_copies):
                 copy(shared, uint32(slot + x_place), uint32(i) * x_rows * pitch, x, x_start, x_at[i], wanted)
                 x_at[i] += step
             for i in range(w_copies):
-                wanted = copy_bytes if w_inside and at + w_row + uint32(i) * w_rows < end else zero
+                wanted = copy_bytes if w_inside and uint32(at + w_row + uint32(i) * w_rows) < end else zero
                 copy(shared, uint32(slot + w_place), uint32(i) * w_rows * columns_tile, weight, w_start, w_at[i], wanted)
                 w_at[i] += uint32(step * c_out)
             ptx.commit()
@@ -185,7 +186,7 @@ def build(tile: Tile, width: int, epilogue: str) -> Any:
                     )
                 cuda.syncthreads()
                 at = thread
-                while at < tile_rows // window * quads_apart:
+                while at < pooled_tile:
                     column = uint32(first_column + j * quads_apart + at % quads_apart)
                     first = uint32(at // quads_apart * window)
                     if column < c_out and first_row + first < rows:
@@ -278,10 +279,9 @@ def launch(
     if epilogue == "pool":
         rows, tile_rows = n * y.shape[1] * pool_size, tile.rows // pool_size * pool_size
     blocks = -(-depth // depth_part) * -(-rows // tile_rows) * -(-c_out // tile.columns)
-    kernel = build(tile, vector_width(x, weight, bias, y), epilogue)
-    parts = y if parts is None else parts  # a kernel takes no None
-    arrays = x, weight, bias, y, parts, depth_part, pool_size
-    call.launch(kernel, blocks, tile.threads, *arrays, shared=shared_bytes(tile, epilogue))
+    kernel = build(tile, vector_width(x, weight, bias, y), epilogue, pool_size)
+    arguments = x, weight, bias, y, y if parts is None else parts, depth_part
+    call.launch(kernel, blocks, tile.threads, *arguments, shared=shared_bytes(tile, epilogue))
 
 
 def conv1d_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
