@@ -1,9 +1,9 @@
 """Instructions that Numba has no name for, as functions for kernels. All inline PTX stands here.
 
 Each is a typed intrinsic: a call compiles to the one instruction its docstring names (sections are those of NVIDIA's
-"PTX ISA"). In the simulator the plain Python body beside it stands in, so that the kernels run there. A place is an
-array, contiguous, and two numbers of its elements, whatever its axes: `index`, and `offset`, 32 bits, added to it. A
-constant offset in a shared array costs nothing, and one in a global array no second 64-bit register.
+"PTX ISA"). In the simulator the plain Python body beside it stands in, so that the kernels run there. A place
+is an array, contiguous, and an index of its elements, whatever its axes; in shared memory also an offset: what is
+constant in it goes into the instruction.
 """
 
 from __future__ import annotations
@@ -42,13 +42,10 @@ def _asm(builder, text, returned, constraints, arguments):
     )
 
 
-def _global(context, builder, array_type, array, index, offset):
+def _global(context, builder, array_type, array, index):
     """The 64-bit address of an array's element."""
     data = context.make_array(array_type)(context, builder, array).data
-    address, size = builder.ptrtoint(data, ir.IntType(64)), ir.Constant(ir.IntType(64), 4)
-    for elements in (index, builder.zext(offset, ir.IntType(64))):
-        address = builder.add(address, builder.mul(elements, size))
-    return address
+    return builder.ptrtoint(builder.gep(data, [index]), ir.IntType(64))
 
 
 def _shared(context, builder, array_type, array, index, offset):
@@ -61,7 +58,7 @@ def _shared(context, builder, array_type, array, index, offset):
     return address
 
 
-def _load4(array, index, offset):
+def _load4(array, index, offset=0):
     return tuple(array.flat[index + offset + i] for i in range(VECTOR))
 
 
@@ -72,8 +69,8 @@ def _four(context, builder, returned, asm, address, letter):
 
 
 @_simulated_by(_load4)
-def load4(typingctx, array, index, offset):
-    """(a, b, c, d), four floats of a global array from index + offset on, which no thread writes while the kernel runs.
+def load4(typingctx, array, index):
+    """(a, b, c, d), four floats of a global array from `index` on, which no thread writes while the kernel runs.
 
     PTX: ld.global.nc.v4.f32 {a, b, c, d}, [address]; section "Data Movement and Conversion Instructions: ld.global.nc".
     """
@@ -83,7 +80,7 @@ def load4(typingctx, array, index, offset):
         text = "ld.global.nc.v4.f32 {$0, $1, $2, $3}, [$4];"
         return _four(context, builder, signature.return_type, text, address, "l")
 
-    return types.UniTuple(types.float32, VECTOR)(array, types.uint64, types.uint32), codegen
+    return types.UniTuple(types.float32, VECTOR)(array, types.uint64), codegen
 
 
 @_simulated_by(_load4)
@@ -101,28 +98,32 @@ def load4_shared(typingctx, array, index, offset):
     return types.UniTuple(types.float32, VECTOR)(array, types.uint32, types.uint32), codegen
 
 
-def _store4(array, index, offset, a, b, c, d):
-    for i, value in enumerate((a, b, c, d)):
-        array.flat[index + offset + i] = value
+def _store4(array, index, *values):
+    for i, value in enumerate(values):
+        array.flat[index + i] = value
 
 
 @_simulated_by(_store4)
-def store4(typingctx, array, index, offset, a, b, c, d):
-    """Write four floats to a global array from index + offset on.
+def store4(typingctx, array, index, a, b, c, d):
+    """Write four floats to a global array from `index` on.
 
     PTX: st.global.v4.f32 [address], {a, b, c, d}; section "Data Movement and Conversion Instructions: st".
     """
 
     def codegen(context, builder, signature, arguments):
-        address = _global(context, builder, signature.args[0], *arguments[:3])
+        address = _global(context, builder, signature.args[0], *arguments[:2])
         text = "st.global.v4.f32 [$0], {$1, $2, $3, $4};"
-        _asm(builder, text, ir.VoidType(), "l,f,f,f,f", [address, *arguments[3:]])
+        _asm(builder, text, ir.VoidType(), "l,f,f,f,f", [address, *arguments[2:]])
         return context.get_dummy_value()
 
-    return types.void(array, types.uint64, types.uint32, *[types.float32] * VECTOR), codegen
+    return types.void(array, types.uint64, *[types.float32] * VECTOR), codegen
 
 
-@_simulated_by(_store4)
+def _store4_shared(array, index, offset, *values):
+    _store4(array, index + offset, *values)
+
+
+@_simulated_by(_store4_shared)
 def store4_shared(typingctx, array, index, offset, a, b, c, d):
     """Write four floats to a shared array from index + offset on.
 
@@ -140,8 +141,7 @@ def store4_shared(typingctx, array, index, offset, a, b, c, d):
 
 @cache
 def copy_async(width: int) -> Any:
-    """copy(shared, to, to_offset, array, at, at_offset, wanted): start to copy `width` floats (1, 2 or 4) from a global
-    array to a shared one.
+    """copy(shared, to, offset, array, at, wanted): start to copy `width` floats (1, 2 or 4), from global to shared memory.
 
     Only `wanted` bytes are read, and zeros written for the rest: with 0, the source may lie outside. No register holds what
     is on its way. `commit` closes a group of copies, and `wait` waits for groups. Compute capability 8.0 and later.
@@ -150,23 +150,23 @@ def copy_async(width: int) -> Any:
     16 bytes); section "Data Movement and Conversion Instructions: cp.async".
     """
 
-    def body(shared, to, to_offset, array, at, at_offset, wanted):
+    def body(shared, to, offset, array, at, wanted):
         for i in range(width):
-            shared[to + to_offset + i] = array.flat[at + at_offset + i] if 4 * i < wanted else 0
+            shared[to + offset + i] = array.flat[at + i] if 4 * i < wanted else 0
 
     u32 = types.uint32
     cached = "cg" if width == VECTOR else "ca"
 
     @_simulated_by(body)
-    def copy(typingctx, shared, to, to_offset, array, at, at_offset, wanted):
+    def copy(typingctx, shared, to, offset, array, at, wanted):
         def codegen(context, builder, signature, arguments):
             target = _shared(context, builder, signature.args[0], *arguments[:3])
-            source = _global(context, builder, signature.args[3], *arguments[3:6])
+            source = _global(context, builder, signature.args[3], *arguments[3:5])
             text = f"cp.async.{cached}.shared.global [$0], [$1], {4 * width}, $2;"
-            _asm(builder, text, ir.VoidType(), "r,l,r", [target, source, arguments[6]])
+            _asm(builder, text, ir.VoidType(), "r,l,r", [target, source, arguments[5]])
             return context.get_dummy_value()
 
-        return types.void(shared, u32, u32, array, types.uint64, u32, u32), codegen
+        return types.void(shared, u32, u32, array, types.uint64, u32), codegen
 
     return copy
 

@@ -60,7 +60,7 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
     across, staged_pitch = uint32(tile.across), uint32((tile.across + 1) * ptx.VECTOR)
     means_at, sums_at, sums_pitch = uint32(tile.rows), uint32(2 * tile.rows), uint32(tile.across + 1)
     zero, one, two, three, four, vector = (uint32(value) for value in (0, 1, 2, 3, ptx.VECTOR, width))
-    part_values = uint64(PART_VALUES)
+    part_values, unrolled = uint64(PART_VALUES), uint32(4 * ptx.VECTOR)  # terms of a stage
     shifted, rectified = epilogue != "part", epilogue in ("relu", "pool")
     pooled, measured = epilogue == "pool", epilogue == "stat"
     window, tile_rows = uint32(pool_size), uint32(tile.rows // pool_size * pool_size)
@@ -72,8 +72,8 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
         sums = cuda.local.array(accumulators, float32)
         a = cuda.local.array(a_size, float32)
         b = cuda.local.array(b_size, float32)
-        x_at = cuda.local.array(x_copies, uint32)
-        w_at = cuda.local.array(w_copies, uint32)
+        x_at = cuda.local.array(x_copies, uint64)
+        w_at = cuda.local.array(w_copies, uint64)
         length, c_in, length_out, c_out = (
             uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[y.ndim - 2]), uint32(weight.shape[2]),
         )  # fmt: skip
@@ -95,16 +95,15 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
         x_row, x_column = uint32(thread // x_across), uint32(thread % x_across * vector)
         w_row, w_column = uint32(thread // w_across), uint32(thread % w_across * vector)
         x_place, w_place = uint32(x_row * pitch + x_column), uint32(features_size + w_row * columns_tile + w_column)
-        n = uint32(first_row // length_out)
-        first = uint32(n * length + first_row - n * length_out)  # the tile's first row of features
-        x_start = uint64(first) * uint64(c_in) + k0 + x_column
         for i in range(x_copies):
-            row = min(uint32(first_row + x_row + uint32(i) * x_rows), uint32(rows - one))
+            row = min(uint32(first_row + x_row + uint32(i) * x_rows), uint32(rows - one))  # none past the end is stored
             n = uint32(row // length_out)
-            x_at[i] = uint32(uint32(n * length + row - n * length_out - first) * c_in)
-        w_start, w_inside = uint64(first_column + w_column), first_column + w_column < c_out
+            x_at[i] = uint64(uint32(n * length + row - n * length_out)) * uint64(c_in) + uint64(k0 + x_column)
+        w_inside = first_column + w_column < c_out
         for i in range(w_copies):
-            w_at[i] = uint32(uint32(k0 + w_row + uint32(i) * w_rows) * c_out)
+            row = uint32(k0 + w_row + uint32(i) * w_rows)
+            w_at[i] = uint64(row) * uint64(c_out) + uint64(first_column + w_column)
+        next_x, next_w = uint64(step), uint64(step) * uint64(c_out)
         for i in range(accumulators):
             sums[i] = float32(0)
 
@@ -112,12 +111,12 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
             """Start to copy this thread's part of the stage at depth `at`; past the end, zeros."""
             wanted = copy_bytes if uint32(at + x_column) < end else zero
             for i in range(x_copies):
-                copy(shared, uint32(slot + x_place), uint32(i) * x_rows * pitch, x, x_start, x_at[i], wanted)
-                x_at[i] += step
+                copy(shared, uint32(slot + x_place), uint32(i) * x_rows * pitch, x, x_at[i], wanted)
+                x_at[i] += next_x
             for i in range(w_copies):
                 wanted = copy_bytes if w_inside and uint32(at + w_row + uint32(i) * w_rows) < end else zero
-                copy(shared, uint32(slot + w_place), uint32(i) * w_rows * columns_tile, weight, w_start, w_at[i], wanted)
-                w_at[i] += uint32(step * c_out)
+                copy(shared, uint32(slot + w_place), uint32(i) * w_rows * columns_tile, weight, w_at[i], wanted)
+                w_at[i] += next_w
             ptx.commit()
 
         def multiply_term(b_from, k, term):
@@ -149,13 +148,15 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
             wait()
             cuda.syncthreads()  # the stage is there for all, and nobody still reads the one that is filled next
             fetch(slot, following)
-            multiply(a_at, b_at, zero)
-            if step > four:
-                multiply(a_at, b_at, four)
-            if step > 2 * four:
-                multiply(a_at, b_at, uint32(2 * four))
-            if step > 3 * four:
-                multiply(a_at, b_at, uint32(3 * four))
+            for k in range(zero, step, unrolled):
+                a_from, b_from = uint32(a_at + k), uint32(b_at + k * columns_tile)
+                multiply(a_from, b_from, zero)
+                if step > four:
+                    multiply(a_from, b_from, four)
+                if step > 2 * four:
+                    multiply(a_from, b_from, uint32(2 * four))
+                if step > 3 * four:
+                    multiply(a_from, b_from, uint32(3 * four))
             slot = zero if slot == last_stage else uint32(slot + stage_size)
             following, k0 = uint32(following + step), uint32(k0 + step)
             if current == last_stage:
@@ -209,7 +210,7 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
                                 if column + c < c_out:
                                     y.flat[start + column + c] = sums[q + c]
                         elif column < c_out:
-                            ptx.store4(y, start, column, sums[q], sums[q + 1], sums[q + 2], sums[q + 3])
+                            ptx.store4(y, start + column, sums[q], sums[q + 1], sums[q + 2], sums[q + 3])
 
         if measured:  # a row of the tile is a part, as charcnn.ops.stat has them: its shift is its first value
             held = float32(min(columns_tile, uint32(c_out - first_column)))
