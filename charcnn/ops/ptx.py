@@ -1,8 +1,9 @@
 """Instructions that Numba has no name for, as functions for kernels. All inline PTX stands here.
 
 Each is a typed intrinsic: a call compiles to the one instruction its docstring names (sections are those of NVIDIA's
-"PTX ISA"). In the simulator the plain Python body beside it stands in, so that the kernels run there. Places are
-an array, contiguous, and an index of its elements, whatever its axes.
+"PTX ISA"). In the simulator the plain Python body beside it stands in, so that the kernels run there. A place
+is an array, contiguous, and an index of its elements, whatever its axes; in shared memory also an offset: what is
+constant in it goes into the instruction.
 """
 
 from __future__ import annotations
@@ -47,16 +48,18 @@ def _global(context, builder, array_type, array, index):
     return builder.ptrtoint(builder.gep(data, [index]), ir.IntType(64))
 
 
-def _shared(context, builder, array_type, array, index):
-    """The 32-bit address of a shared array's element, in the shared window."""
+def _shared(context, builder, array_type, array, index, offset):
+    """The 32-bit address of a shared array's element, in the shared window; a constant offset goes into the load."""
     data = context.make_array(array_type)(context, builder, array).data
     data = builder.addrspacecast(data, data.type.pointee.as_pointer(addrspace=3))
-    start = builder.ptrtoint(data, ir.IntType(32))
-    return builder.add(start, builder.mul(index, ir.Constant(ir.IntType(32), 4)))
+    address, size = builder.ptrtoint(data, ir.IntType(32)), ir.Constant(ir.IntType(32), 4)
+    for elements in (index, offset):
+        address = builder.add(address, builder.mul(elements, size))
+    return address
 
 
-def _load4(array, index):
-    return tuple(array.flat[index + i] for i in range(VECTOR))
+def _load4(array, index, offset=0):
+    return tuple(array.flat[index + offset + i] for i in range(VECTOR))
 
 
 def _four(context, builder, returned, asm, address, letter):
@@ -81,8 +84,8 @@ def load4(typingctx, array, index):
 
 
 @_simulated_by(_load4)
-def load4_shared(typingctx, array, index):
-    """(a, b, c, d), four floats of a shared array from `index` on.
+def load4_shared(typingctx, array, index, offset):
+    """(a, b, c, d), four floats of a shared array from index + offset on.
 
     PTX: ld.shared.v4.f32 {a, b, c, d}, [address]; section "Data Movement and Conversion Instructions: ld".
     """
@@ -92,11 +95,11 @@ def load4_shared(typingctx, array, index):
         text = "ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];"
         return _four(context, builder, signature.return_type, text, address, "r")
 
-    return types.UniTuple(types.float32, VECTOR)(array, types.uint32), codegen
+    return types.UniTuple(types.float32, VECTOR)(array, types.uint32, types.uint32), codegen
 
 
-def _store4(array, index, a, b, c, d):
-    for i, value in enumerate((a, b, c, d)):
+def _store4(array, index, *values):
+    for i, value in enumerate(values):
         array.flat[index + i] = value
 
 
@@ -116,49 +119,54 @@ def store4(typingctx, array, index, a, b, c, d):
     return types.void(array, types.uint64, *[types.float32] * VECTOR), codegen
 
 
-@_simulated_by(_store4)
-def store4_shared(typingctx, array, index, a, b, c, d):
-    """Write four floats to a shared array from `index` on.
+def _store4_shared(array, index, offset, *values):
+    _store4(array, index + offset, *values)
+
+
+@_simulated_by(_store4_shared)
+def store4_shared(typingctx, array, index, offset, a, b, c, d):
+    """Write four floats to a shared array from index + offset on.
 
     PTX: st.shared.v4.f32 [address], {a, b, c, d}; section "Data Movement and Conversion Instructions: st".
     """
 
     def codegen(context, builder, signature, arguments):
-        address = _shared(context, builder, signature.args[0], *arguments[:2])
+        address = _shared(context, builder, signature.args[0], *arguments[:3])
         text = "st.shared.v4.f32 [$0], {$1, $2, $3, $4};"
-        _asm(builder, text, ir.VoidType(), "r,f,f,f,f", [address, *arguments[2:]])
+        _asm(builder, text, ir.VoidType(), "r,f,f,f,f", [address, *arguments[3:]])
         return context.get_dummy_value()
 
-    return types.void(array, types.uint32, *[types.float32] * VECTOR), codegen
+    return types.void(array, types.uint32, types.uint32, *[types.float32] * VECTOR), codegen
 
 
 @cache
 def copy_async(width: int) -> Any:
-    """copy(shared, to, array, at, wanted): start to copy `width` floats (1, 2 or 4) from a global to a shared array.
+    """copy(shared, to, offset, array, at, wanted): start to copy `width` floats (1, 2 or 4), from global to shared memory.
 
-    Only `wanted` bytes are read, and zeros written for the rest: with 0, `at` may lie outside. No register holds what
+    Only `wanted` bytes are read, and zeros written for the rest: with 0, the source may lie outside. No register holds what
     is on its way. `commit` closes a group of copies, and `wait` waits for groups. Compute capability 8.0 and later.
 
     PTX: cp.async.ca.shared.global [to], [from], 4 * width, wanted; (cp.async.cg, past the first-level cache, for
     16 bytes); section "Data Movement and Conversion Instructions: cp.async".
     """
 
-    def body(shared, to, array, at, wanted):
+    def body(shared, to, offset, array, at, wanted):
         for i in range(width):
-            shared[to + i] = array.flat[at + i] if 4 * i < wanted else 0
+            shared[to + offset + i] = array.flat[at + i] if 4 * i < wanted else 0
 
+    u32 = types.uint32
     cached = "cg" if width == VECTOR else "ca"
 
     @_simulated_by(body)
-    def copy(typingctx, shared, to, array, at, wanted):
+    def copy(typingctx, shared, to, offset, array, at, wanted):
         def codegen(context, builder, signature, arguments):
-            to = _shared(context, builder, signature.args[0], *arguments[:2])
-            source = _global(context, builder, signature.args[2], *arguments[2:4])
+            target = _shared(context, builder, signature.args[0], *arguments[:3])
+            source = _global(context, builder, signature.args[3], *arguments[3:5])
             text = f"cp.async.{cached}.shared.global [$0], [$1], {4 * width}, $2;"
-            _asm(builder, text, ir.VoidType(), "r,l,r", [to, source, arguments[4]])
+            _asm(builder, text, ir.VoidType(), "r,l,r", [target, source, arguments[5]])
             return context.get_dummy_value()
 
-        return types.void(shared, types.uint32, array, types.uint64, types.uint32), codegen
+        return types.void(shared, u32, u32, array, types.uint64, u32), codegen
 
     return copy
 

@@ -169,8 +169,9 @@ def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat(
 
 
 def conv1d_nlc(x: Array, weight: Array, bias: Array) -> Array:
-    """conv1d on channels-last features: x (N, L, C_in), weight (K, C_in, C_out) as `arrays.pack` gives it, bias (C_out,)
-    -> (N, L_out, C_out), L_out = L - K + 1.
+    """conv1d on channels-last features, stride 1 and no padding.
+
+    x (N, L, C_in), weight (K, C_in, C_out) as `arrays.pack` gives it, bias (C_out,) -> (N, L - K + 1, C_out).
     """
     shapes.conv1d_nlc(x, weight, bias)
     return conv1d(x.swapaxes(1, 2), weight.transpose(2, 1, 0), bias).swapaxes(1, 2)

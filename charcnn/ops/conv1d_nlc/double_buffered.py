@@ -24,130 +24,147 @@ of each row.
 
 def shared_bytes(tile: Tile, epilogue: str) -> int:
     """Shared memory of a block: its stages, whose place the epilogue's values take."""
-    floats = {"pool": tile.rows * (tile.across + 1) * ptx.VECTOR, "stat": tile.rows * (tile.across + 2)}
+    floats = {"pool": tile.rows * (tile.across + 1) * ptx.VECTOR, "stat": tile.rows * (tile.across + 3)}
     return 4 * max(tile.stages * tile.stage_size, floats.get(epilogue, 0))
 
 
 @cache
-def build(tile: Tile, width: int, epilogue: str) -> Any:
-    """The kernel (x, weight, bias, y, parts, depth_part, pool_size), launched with tiles * parts of the depth blocks.
+def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
+    """The kernel (x, weight, bias, y, parts, depth_part), launched with a block for each tile and part of the depth.
 
     Args:
         tile: what a block computes.
         width: floats that a copy from global memory takes, 4 or 1. The features' and weights' rows begin at multiples
             of it.
         epilogue: one of EPILOGUES.
+        pool_size: positions of a window, for "pool".
 
     Of the kernel's arguments, parts holds for "stat" a row's (shift, mean, M2) for each tile across; depth_part is the
-    depth that a block sums, and y has a (N, L_out, C_out) for each part of the depth; pool_size is for "pool".
+    depth that a block sums, and y has a (N, L_out, C_out) for each part of the depth.
     """
     # As `vectorized`, but a thread asks for its part of a later stage before it multiplies this one. cp.async needs no
     # registers for what is on its way, so there may be several stages. Rows of y are those of the product, except
     # that pooling leaves out of a tile the rows of a window that is not whole in it, and of an input those of none.
     threads, accumulators = tile.threads, tile.thread_rows * tile.thread_columns
+    a_size, b_size = tile.thread_rows * ptx.VECTOR, tile.thread_columns
     tm, tn, quads = uint32(tile.thread_rows), uint32(tile.thread_columns), uint32(tile.thread_columns // ptx.VECTOR)
     rows_tile, columns_tile, step = uint32(tile.rows), uint32(tile.columns), uint32(tile.depth)
     down, half_down, quads_apart = uint32(tile.down), uint32(tile.down // 2), uint32(tile.across * ptx.VECTOR)
-    pitch, a_size, stage_size = uint32(tile.pitch), tile.thread_rows * ptx.VECTOR, uint32(tile.stage_size)
-    features_size, ring = uint32(tile.rows * tile.pitch), uint32(tile.stages * tile.stage_size)
+    pitch, stage_size, features_size = uint32(tile.pitch), uint32(tile.stage_size), uint32(tile.rows * tile.pitch)
+    last_stage = uint32((tile.stages - 1) * tile.stage_size)
     x_across, w_across = uint32(tile.depth // width), uint32(tile.columns // width)
     x_copies, x_rows = tile.rows * tile.depth // width // threads, uint32(threads * width // tile.depth)
     w_copies, w_rows = tile.depth * tile.columns // width // threads, uint32(threads * width // tile.columns)
     copy, wait, drain = ptx.copy_async(width), ptx.wait(tile.stages - 2), ptx.wait(0)
-    ahead = uint32(tile.stages - 1)
-    copy_bytes, block_threads, across = uint32(4 * width), uint32(threads), uint32(tile.across)
-    staged_pitch = uint32((tile.across + 1) * ptx.VECTOR)  # as `pitch`, for a quad of columns of each thread
-    sums_pitch, parts_at = uint32(tile.across + 1), uint32(tile.rows)
-    zero, one, two, four, vector = uint32(0), uint32(1), uint32(2), uint32(ptx.VECTOR), uint32(width)
-    part_values = uint32(PART_VALUES)
-    shifted = epilogue != "part"
-    rectified, pooled, measured = epilogue in ("relu", "pool"), epilogue == "pool", epilogue == "stat"
+    ahead, copy_bytes, block_threads = uint32(tile.stages - 1), uint32(4 * width), uint32(threads)
+    across, staged_pitch = uint32(tile.across), uint32((tile.across + 1) * ptx.VECTOR)
+    means_at, sums_at, sums_pitch = uint32(tile.rows), uint32(2 * tile.rows), uint32(tile.across + 1)
+    zero, one, two, three, four, vector = (uint32(value) for value in (0, 1, 2, 3, ptx.VECTOR, width))
+    part_values, unrolled = uint64(PART_VALUES), uint32(4 * ptx.VECTOR)  # terms of a stage
+    shifted, rectified = epilogue != "part", epilogue in ("relu", "pool")
+    pooled, measured = epilogue == "pool", epilogue == "stat"
+    window, tile_rows = uint32(pool_size), uint32(tile.rows // pool_size * pool_size)
+    pooled_tile = uint32(tile.rows // pool_size * tile.across * ptx.VECTOR)
 
     @device.jit(launch_bounds=(tile.threads, tile.resident))
-    def kernel(x, weight, bias, y, parts, depth_part, pool_size):
+    def kernel(x, weight, bias, y, parts, depth_part):
         shared = cuda.shared.array(0, float32)  # stages of features and weights; at the end, the epilogue's
         sums = cuda.local.array(accumulators, float32)
         a = cuda.local.array(a_size, float32)
-        b = cuda.local.array(tn, float32)
-        means = cuda.local.array(tm, float32)
-        x_start = cuda.local.array(x_copies, uint64)
+        b = cuda.local.array(b_size, float32)
+        x_at = cuda.local.array(x_copies, uint64)
+        w_at = cuda.local.array(w_copies, uint64)
         length, c_in, length_out, c_out = (
-            uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[1]), uint32(y.shape[2]),
+            uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[y.ndim - 2]), uint32(weight.shape[2]),
         )  # fmt: skip
-        window = uint32(pool_size)
-        tile_rows = rows_tile
         if pooled:
             length_out = uint32(length_out * window)
-            tile_rows = uint32(rows_tile // window * window)
         rows, depth = uint32(x.shape[0] * length_out), uint32(weight.shape[0] * c_in)
-        tiles_across = (c_out + columns_tile - one) // columns_tile
-        tiles_down = (rows + tile_rows - one) // tile_rows
+        tiles_across = uint32((c_out + columns_tile - one) // columns_tile)
+        tiles_down = uint32((rows + tile_rows - one) // tile_rows)
         thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-        tile_across, tile_down = block % tiles_across, block // tiles_across % tiles_down
-        first_row, first_column = uint32(tile_down * tile_rows), uint32(tile_across * columns_tile)
-        part = block // tiles_across // tiles_down
+        tile_across, part = uint32(block % tiles_across), uint32(block // tiles_across // tiles_down)
+        first_row = uint32(block // tiles_across % tiles_down * tile_rows)
+        first_column = uint32(tile_across * columns_tile)
         ty = uint32(thread // four % half_down * two + thread // two % two)
         tx = uint32(thread // four // half_down * two + thread % two)
 
-        def multiply(at, k):
-            """The products of term k of the 4 in `a`."""
-            for j in range(quads):
-                e, f, g, h = ptx.load4_shared(shared, uint32(at + k * columns_tile + j * quads_apart))
-                b[j * four], b[j * four + 1], b[j * four + 2], b[j * four + 3] = e, f, g, h
-            for i in range(tm):
-                for j in range(tn):
-                    sums[i * tn + j] += a[i * four + k] * b[j]
-
-        x_row, x_column = thread // x_across, uint32(thread % x_across * vector)
-        w_row, w_column = thread // w_across, uint32(thread % w_across * vector)
+        # Of each matrix a thread copies one column, every x_rows-th or w_rows-th row.
+        k0 = uint32(part * uint32(depth_part))
+        end = min(uint32(k0 + uint32(depth_part)), depth)
+        x_row, x_column = uint32(thread // x_across), uint32(thread % x_across * vector)
+        w_row, w_column = uint32(thread // w_across), uint32(thread % w_across * vector)
         x_place, w_place = uint32(x_row * pitch + x_column), uint32(features_size + w_row * columns_tile + w_column)
         for i in range(x_copies):
-            row = min(uint32(first_row + x_row + uint32(i) * x_rows), rows - one)
-            n = row // length_out
-            x_start[i] = uint64(n * length + row - n * length_out) * uint64(c_in) + x_column
-        w_start, w_inside = uint64(first_column + w_column), first_column + w_column < c_out
-        k0 = uint32(part * depth_part)
-        end = min(uint32(k0 + depth_part), depth)
+            row = min(uint32(first_row + x_row + uint32(i) * x_rows), uint32(rows - one))  # none past the end is stored
+            n = uint32(row // length_out)
+            x_at[i] = uint64(uint32(n * length + row - n * length_out)) * uint64(c_in) + uint64(k0 + x_column)
+        w_inside = first_column + w_column < c_out
+        for i in range(w_copies):
+            row = uint32(k0 + w_row + uint32(i) * w_rows)
+            w_at[i] = uint64(row) * uint64(c_out) + uint64(first_column + w_column)
+        next_x, next_w = uint64(step), uint64(step) * uint64(c_out)
         for i in range(accumulators):
             sums[i] = float32(0)
 
-        def fetch(slot, k0):
-            """Start to copy this thread's part of the stage that begins at k0; past the end, zeros."""
-            wanted = copy_bytes if k0 + x_column < end else zero
+        def fetch(slot, at):
+            """Start to copy this thread's part of the stage at depth `at`; past the end, zeros."""
+            wanted = copy_bytes if uint32(at + x_column) < end else zero
             for i in range(x_copies):
-                copy(shared, uint32(slot + x_place + uint32(i) * x_rows * pitch), x, x_start[i] + k0, wanted)
+                copy(shared, uint32(slot + x_place), uint32(i) * x_rows * pitch, x, x_at[i], wanted)
+                x_at[i] += next_x
             for i in range(w_copies):
-                row = uint32(k0 + w_row + uint32(i) * w_rows)
-                wanted = copy_bytes if w_inside and row < end else zero
-                at = w_start + uint64(row) * uint64(c_out)
-                copy(shared, uint32(slot + w_place + uint32(i) * w_rows * columns_tile), weight, at, wanted)
+                wanted = copy_bytes if w_inside and uint32(at + w_row + uint32(i) * w_rows) < end else zero
+                copy(shared, uint32(slot + w_place), uint32(i) * w_rows * columns_tile, weight, w_at[i], wanted)
+                w_at[i] += next_w
+            ptx.commit()
 
-        slot = zero
-        following = k0
+        def multiply_term(b_from, k, term):
+            """The products of one term, k + term, the term-th of the 4 in `a`."""
+            for j in range(quads):
+                e, f, g, h = ptx.load4_shared(shared, b_from, (k + term) * columns_tile + j * quads_apart)
+                b[j * four], b[j * four + 1], b[j * four + 2], b[j * four + 3] = e, f, g, h
+            for i in range(tm):
+                for j in range(tn):
+                    sums[i * tn + j] += a[i * four + term] * b[j]
+
+        def multiply(a_from, b_from, k):
+            """The products of 4 terms from the stage's k-th on."""
+            for i in range(tm):
+                e, f, g, h = ptx.load4_shared(shared, a_from, i * down * pitch + k)
+                a[i * four], a[i * four + 1], a[i * four + 2], a[i * four + 3] = e, f, g, h
+            multiply_term(b_from, k, zero)
+            multiply_term(b_from, k, one)
+            multiply_term(b_from, k, two)
+            multiply_term(b_from, k, three)
+
+        slot, following = zero, k0
         for _ in range(ahead):
             fetch(slot, following)
-            ptx.commit()
-            slot = uint32(slot + stage_size)
-            following = uint32(following + step)
+            slot, following = uint32(slot + stage_size), uint32(following + step)
+        a_at, b_at = uint32(ty * pitch), uint32(features_size + tx * four)
         current = zero
         while k0 < end:
             wait()
             cuda.syncthreads()  # the stage is there for all, and nobody still reads the one that is filled next
             fetch(slot, following)
-            ptx.commit()
-            for k in range(zero, step, four):
-                for i in range(tm):
-                    e, f, g, h = ptx.load4_shared(shared, uint32(current + (ty + i * down) * pitch + k))
-                    a[i * four], a[i * four + 1], a[i * four + 2], a[i * four + 3] = e, f, g, h
-                at = uint32(current + features_size + k * columns_tile + tx * four)
-                multiply(at, zero)
-                multiply(at, one)
-                multiply(at, two)
-                multiply(at, uint32(3))
-            slot = uint32(slot + stage_size) if slot + stage_size < ring else zero
-            current = uint32(current + stage_size) if current + stage_size < ring else zero
-            following = uint32(following + step)
-            k0 = uint32(k0 + step)
+            for k in range(zero, step, unrolled):
+                a_from, b_from = uint32(a_at + k), uint32(b_at + k * columns_tile)
+                multiply(a_from, b_from, zero)
+                if step > four:
+                    multiply(a_from, b_from, four)
+                if step > 2 * four:
+                    multiply(a_from, b_from, uint32(2 * four))
+                if step > 3 * four:
+                    multiply(a_from, b_from, uint32(3 * four))
+            slot = zero if slot == last_stage else uint32(slot + stage_size)
+            following, k0 = uint32(following + step), uint32(k0 + step)
+            if current == last_stage:
+                current = zero
+                a_at, b_at = uint32(a_at - last_stage), uint32(b_at - last_stage)
+            else:
+                current = uint32(current + stage_size)
+                a_at, b_at = uint32(a_at + stage_size), uint32(b_at + stage_size)
         drain()  # of zeros past the end: they must not land on the epilogue's values
 
         for j in range(quads):
@@ -164,12 +181,13 @@ def build(tile: Tile, width: int, epilogue: str) -> Any:
             for j in range(quads):  # through shared memory, as many columns at a time as the block has threads across
                 cuda.syncthreads()
                 for i in range(tm):
-                    q = i * tn + j * four
-                    place = uint32((ty + i * down) * staged_pitch + tx * four)
-                    ptx.store4_shared(shared, place, sums[q], sums[q + 1], sums[q + 2], sums[q + 3])
+                    q, at = i * tn + j * four, uint32(ty * staged_pitch + tx * four)
+                    ptx.store4_shared(
+                        shared, at, i * down * staged_pitch, sums[q], sums[q + 1], sums[q + 2], sums[q + 3]
+                    )
                 cuda.syncthreads()
                 at = thread
-                while at < tile_rows // window * quads_apart:
+                while at < pooled_tile:
                     column = uint32(first_column + j * quads_apart + at % quads_apart)
                     first = uint32(at // quads_apart * window)
                     if column < c_out and first_row + first < rows:
@@ -184,48 +202,55 @@ def build(tile: Tile, width: int, epilogue: str) -> Any:
             for i in range(tm):
                 row = uint32(first_row + ty + i * down)
                 if row < rows:
+                    start = (uint64(part) * uint64(rows) + uint64(row)) * uint64(c_out)
                     for j in range(quads):
-                        column = uint32(first_column + tx * four + j * quads_apart)
-                        at = uint64(part * rows + row) * uint64(c_out) + column
-                        q = i * tn + j * four
+                        column, q = uint32(first_column + tx * four + j * quads_apart), i * tn + j * four
                         if width == 1:
                             for c in range(four):
                                 if column + c < c_out:
-                                    y.flat[at + c] = sums[q + c]
+                                    y.flat[start + column + c] = sums[q + c]
                         elif column < c_out:
-                            ptx.store4(y, at, sums[q], sums[q + 1], sums[q + 2], sums[q + 3])
+                            ptx.store4(y, start + column, sums[q], sums[q + 1], sums[q + 2], sums[q + 3])
 
-        if measured:  # a row of the tile is a part, as charcnn.ops.stat has them
-            held = min(columns_tile, uint32(c_out - first_column))
+        if measured:  # a row of the tile is a part, as charcnn.ops.stat has them: its shift is its first value
+            held = float32(min(columns_tile, uint32(c_out - first_column)))
             cuda.syncthreads()
             if tx == zero:
                 for i in range(tm):
-                    shared[uint32(ty + i * down)] = sums[i * tn]  # the shift: the row's first value
+                    shared[uint32(ty + i * down)] = sums[i * tn]
+            cuda.syncthreads()
             for i in range(tm):
-                means[i] = float32(0)
-            for squared in range(2):  # the mean less the shift, then the sum of squared deviations
-                cuda.syncthreads()
-                for i in range(tm):
-                    shift = shared[uint32(ty + i * down)]
-                    total = float32(0)
-                    for j in range(tn):
-                        if tx * four + j // four * quads_apart + j % four < held:
-                            deviation = sums[i * tn + j] - shift - means[i]
-                            total += deviation * deviation if squared == 1 else deviation
-                    shared[uint32(parts_at + (ty + i * down) * sums_pitch + tx)] = total
-                cuda.syncthreads()
-                for i in range(tm):
-                    total = float32(0)
-                    for q in range(across):
-                        total += shared[uint32(parts_at + (ty + i * down) * sums_pitch + q)]
-                    row = uint32(first_row + ty + i * down)
-                    if squared == 0:
-                        means[i] = total / float32(held)
-                    elif tx == zero and row < rows:
-                        at = (uint64(row) * uint64(tiles_across) + tile_across) * part_values
-                        parts.flat[at] = shared[uint32(ty + i * down)]
-                        parts.flat[at + one] = means[i]
-                        parts.flat[at + two] = total
+                shift, total = shared[uint32(ty + i * down)], float32(0)
+                for j in range(quads):
+                    for c in range(four):
+                        sums[i * tn + j * four + c] -= shift
+                        if first_column + tx * four + j * quads_apart + c // vector * vector < c_out:
+                            total += sums[i * tn + j * four + c]
+                shared[uint32(sums_at + (ty + i * down) * sums_pitch + tx)] = total
+            cuda.syncthreads()
+            for r in range(thread, rows_tile, block_threads):
+                total = float32(0)
+                for q in range(across):
+                    total += shared[uint32(sums_at + r * sums_pitch + q)]
+                shared[uint32(means_at + r)] = total / held
+            cuda.syncthreads()
+            for i in range(tm):
+                mean, total = shared[uint32(means_at + ty + i * down)], float32(0)
+                for j in range(quads):
+                    for c in range(four):
+                        deviation = sums[i * tn + j * four + c] - mean
+                        if first_column + tx * four + j * quads_apart + c // vector * vector < c_out:
+                            total += deviation * deviation
+                shared[uint32(sums_at + (ty + i * down) * sums_pitch + tx)] = total
+            cuda.syncthreads()
+            for r in range(thread, min(rows_tile, uint32(rows - first_row)), block_threads):
+                total = float32(0)
+                for q in range(across):
+                    total += shared[uint32(sums_at + r * sums_pitch + q)]
+                at = (uint64(first_row + r) * uint64(tiles_across) + uint64(tile_across)) * part_values
+                parts.flat[at] = shared[uint32(r)]
+                parts.flat[at + one] = shared[uint32(means_at + r)]
+                parts.flat[at + two] = total
 
     return kernel
 
@@ -255,10 +280,9 @@ def launch(
     if epilogue == "pool":
         rows, tile_rows = n * y.shape[1] * pool_size, tile.rows // pool_size * pool_size
     blocks = -(-depth // depth_part) * -(-rows // tile_rows) * -(-c_out // tile.columns)
-    kernel = build(tile, vector_width(x, weight, bias, y), epilogue)
-    parts = y if parts is None else parts  # a kernel takes no None
-    arrays = x, weight, bias, y, parts, depth_part, pool_size
-    call.launch(kernel, blocks, tile.threads, *arrays, shared=shared_bytes(tile, epilogue))
+    kernel = build(tile, vector_width(x, weight, bias, y), epilogue, pool_size)
+    arguments = x, weight, bias, y, y if parts is None else parts, depth_part
+    call.launch(kernel, blocks, tile.threads, *arguments, shared=shared_bytes(tile, epilogue))
 
 
 def conv1d_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:

@@ -21,6 +21,7 @@ def build(tile: Tile) -> Any:
     # of negative indices. Loops over register tiles have constant ranges, so that they unroll and the local arrays
     # become registers.
     threads, accumulators = tile.threads, tile.thread_rows * tile.thread_columns
+    a_size, b_size = tile.thread_rows, tile.thread_columns
     tm, tn = uint32(tile.thread_rows), uint32(tile.thread_columns)
     rows_tile, columns_tile, step = uint32(tile.rows), uint32(tile.columns), uint32(tile.depth)
     down, across = uint32(tile.down), uint32(tile.across)
@@ -35,8 +36,8 @@ def build(tile: Tile) -> Any:
         features = cuda.shared.array(feature_count, float32)
         weights = cuda.shared.array(weight_count, float32)
         sums = cuda.local.array(accumulators, float32)
-        a = cuda.local.array(tm, float32)
-        b = cuda.local.array(tn, float32)
+        a = cuda.local.array(a_size, float32)
+        b = cuda.local.array(b_size, float32)
         x_start = cuda.local.array(x_loads, uint64)
         length, c_in, length_out, c_out = (
             uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[1]), uint32(y.shape[2]),

@@ -31,8 +31,8 @@ class Tile:
         down, across = self.rows // self.thread_rows, self.columns // self.thread_columns
         if self.rows % self.thread_rows or self.columns % self.thread_columns or down % 2 or across % 2:
             raise ValueError(f"{self}: need an even number of threads down and across")
-        if self.depth % VECTOR or self.thread_columns % VECTOR or self.stages < 2:
-            raise ValueError(f"{self}: need depth and thread_columns a multiple of {VECTOR}, and 2 stages or more")
+        if self.depth not in (4, 8, 16, 32) or self.thread_columns % VECTOR or self.stages < 2:
+            raise ValueError(f"{self}: need depth 4, 8, 16 or 32, thread_columns % {VECTOR} == 0, and 2 stages or more")
         for width in (1, VECTOR):
             for extent, count in ((self.depth, self.rows * self.depth), (self.columns, self.columns * self.depth)):
                 if self.threads % (extent // width) or count // width % self.threads:
