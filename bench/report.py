@@ -111,11 +111,12 @@ def results() -> Results:
 def _add_level(found: Results, file: Path, row: dict[str, Any], host: dict[str, Any]) -> None:
     if {**row["config"], "kernel_sizes": tuple(row["config"]["kernel_sizes"])} != SMALL.to_dict():
         raise ReportError(f"{file.name}: {row['level']} was measured at another config than SMALL")
-    place = Place(machine.name(host), max(1, row["gpus"]), row["ranks"])
+    gpus = max(1, row["gpus"])  # of a rank
+    place = Place(machine.name(host), max(1, len(host["gpus"])) if row["ranks"] > 1 else gpus, row["ranks"])
     if (row["level"], place) in found.levels:
         raise ReportError(f"{file.name}: a second result for {row['level']} on {found.hosts[place]}")
     found.hosts[place] = _called(host, place)
-    stages = {stage: 1e3 * seconds / row["inputs"] / place.gpus for stage, seconds in row["stages"].items()}
+    stages = {stage: 1e3 * seconds / row["inputs"] / gpus for stage, seconds in row["stages"].items()}
     found.levels[row["level"], place] = LevelResult(row["inputs_per_second"], stages)
 
 
