@@ -133,12 +133,14 @@ def _one_hot_conv1d_relu_maxpool1d(rng, normal, n, length, k, depth, c_out, pool
 
 
 def _one_hot_conv1d_layernorm_relu_maxpool1d(rng, normal, n, length, k, depth, c_out, pool_size):
-    inputs = dict(_one_hot_conv1d(rng, normal, n, length, k, depth, c_out).inputs)
-    exact = {name: array if name == "ids" else array.astype(np.float64) for name, array in inputs.items()}
+    ids, weight, bias = _one_hot_conv1d(rng, normal, n, length, k, depth, c_out).inputs.values()
     # Given statistics are taken as they are: these are not the values' own, from which single ones may hardly differ.
-    inputs["stat"] = reference.one_hot_conv1d_stat_nlc(**exact) * (0.25, 1) + (0, 1)
-    inputs["gamma"] = _weights(rng, length - k + 1, c_out, normal=normal)[0]
-    inputs["beta"] = _values(rng, length - k + 1, c_out, normal=True) / 8
+    stat = reference.one_hot_conv1d_stat_nlc(ids, weight.astype(np.float64), bias.astype(np.float64))
+    stat[:, 0] /= 4
+    stat[:, 1] += 1
+    gamma = _weights(rng, length - k + 1, c_out, normal=normal)[0]
+    beta = _values(rng, length - k + 1, c_out, normal=True) / 8
+    inputs = {"ids": ids, "stat": stat, "weight": weight, "bias": bias, "gamma": gamma, "beta": beta}
     return Case(inputs, {"pool_size": pool_size})
 
 

@@ -65,6 +65,7 @@ ALIGNED = None if device.SIMULATED else 16
 """Where dynamic shared memory starts, in bytes; the simulator knows no alignment."""
 
 THREADS = device.block_size(512)
+"""Of a block: its pooled positions times its channels by four."""
 
 STAGED = 16 * 1024
 """Bytes of shared memory for staged ids and moments, beside the table."""
