@@ -66,14 +66,15 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
     window, tile_rows = uint32(pool_size), uint32(tile.rows // pool_size * pool_size)
     pooled_tile = uint32(tile.rows // pool_size * tile.across * ptx.VECTOR)
 
-    @device.jit(launch_bounds=(tile.threads, tile.resident))
+    resident = tile.resident if width == ptx.VECTOR else 1  # so many places to copy from want more registers
+
+    @device.jit(launch_bounds=(tile.threads, resident))
     def kernel(x, weight, bias, y, parts, depth_part):
         shared = cuda.shared.array(0, float32)  # stages of features and weights; at the end, the epilogue's
         sums = cuda.local.array(accumulators, float32)
         a = cuda.local.array(a_size, float32)
         b = cuda.local.array(b_size, float32)
         x_at = cuda.local.array(x_copies, uint64)
-        w_at = cuda.local.array(w_copies, uint64)
         length, c_in, length_out, c_out = (
             uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[y.ndim - 2]), uint32(weight.shape[2]),
         )  # fmt: skip
@@ -83,15 +84,18 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
         tiles_across = uint32((c_out + columns_tile - one) // columns_tile)
         tiles_down = uint32((rows + tile_rows - one) // tile_rows)
         thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-        tile_across, part = uint32(block % tiles_across), uint32(block // tiles_across // tiles_down)
+        tile_across = uint32(block % tiles_across)
         first_row = uint32(block // tiles_across % tiles_down * tile_rows)
         first_column = uint32(tile_across * columns_tile)
         ty = uint32(thread // four % half_down * two + thread // two % two)
         tx = uint32(thread // four // half_down * two + thread % two)
 
         # Of each matrix a thread copies one column, every x_rows-th or w_rows-th row.
-        k0 = uint32(part * uint32(depth_part))
-        end = min(uint32(k0 + uint32(depth_part)), depth)
+        k0, end, part = zero, depth, zero
+        if not shifted:
+            part = uint32(block // tiles_across // tiles_down)
+            k0 = uint32(part * uint32(depth_part))
+            end = min(uint32(k0 + uint32(depth_part)), depth)
         x_row, x_column = uint32(thread // x_across), uint32(thread % x_across * vector)
         w_row, w_column = uint32(thread // w_across), uint32(thread % w_across * vector)
         x_place, w_place = uint32(x_row * pitch + x_column), uint32(features_size + w_row * columns_tile + w_column)
@@ -100,23 +104,20 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
             n = uint32(row // length_out)
             x_at[i] = uint64(uint32(n * length + row - n * length_out)) * uint64(c_in) + uint64(k0 + x_column)
         w_inside = first_column + w_column < c_out
-        for i in range(w_copies):
-            row = uint32(k0 + w_row + uint32(i) * w_rows)
-            w_at[i] = uint64(row) * uint64(c_out) + uint64(first_column + w_column)
-        next_x, next_w = uint64(step), uint64(step) * uint64(c_out)
+        w_at = uint64(uint32(k0 + w_row)) * uint64(c_out) + uint64(first_column + w_column)
+        w_apart, next_w = uint64(w_rows) * uint64(c_out), uint64(step) * uint64(c_out)
         for i in range(accumulators):
             sums[i] = float32(0)
 
-        def fetch(slot, at):
+        def fetch(slot, at, w_from):
             """Start to copy this thread's part of the stage at depth `at`; past the end, zeros."""
             wanted = copy_bytes if uint32(at + x_column) < end else zero
             for i in range(x_copies):
                 copy(shared, uint32(slot + x_place), uint32(i) * x_rows * pitch, x, x_at[i], wanted)
-                x_at[i] += next_x
+                x_at[i] += uint64(step)
             for i in range(w_copies):
                 wanted = copy_bytes if w_inside and uint32(at + w_row + uint32(i) * w_rows) < end else zero
-                copy(shared, uint32(slot + w_place), uint32(i) * w_rows * columns_tile, weight, w_at[i], wanted)
-                w_at[i] += next_w
+                copy(shared, uint32(slot + w_place), uint32(i) * w_rows * columns_tile, weight, w_from + uint64(i) * w_apart, wanted)
             ptx.commit()
 
         def multiply_term(b_from, k, term):
@@ -140,14 +141,14 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
 
         slot, following = zero, k0
         for _ in range(ahead):
-            fetch(slot, following)
-            slot, following = uint32(slot + stage_size), uint32(following + step)
+            fetch(slot, following, w_at)
+            slot, following, w_at = uint32(slot + stage_size), uint32(following + step), w_at + next_w
         a_at, b_at = uint32(ty * pitch), uint32(features_size + tx * four)
-        current = zero
         while k0 < end:
             wait()
             cuda.syncthreads()  # the stage is there for all, and nobody still reads the one that is filled next
-            fetch(slot, following)
+            fetch(slot, following, w_at)
+            w_at += next_w
             for k in range(zero, step, unrolled):
                 a_from, b_from = uint32(a_at + k), uint32(b_at + k * columns_tile)
                 multiply(a_from, b_from, zero)
@@ -159,12 +160,10 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
                     multiply(a_from, b_from, uint32(3 * four))
             slot = zero if slot == last_stage else uint32(slot + stage_size)
             following, k0 = uint32(following + step), uint32(k0 + step)
-            if current == last_stage:
-                current = zero
-                a_at, b_at = uint32(a_at - last_stage), uint32(b_at - last_stage)
-            else:
-                current = uint32(current + stage_size)
+            if a_at < last_stage:
                 a_at, b_at = uint32(a_at + stage_size), uint32(b_at + stage_size)
+            else:
+                a_at, b_at = uint32(a_at - last_stage), uint32(b_at - last_stage)
         drain()  # of zeros past the end: they must not land on the epilogue's values
 
         for j in range(quads):
