@@ -10,6 +10,7 @@ import numpy as np
 
 from charcnn.catalog import CHAIN
 from charcnn.config import POOL_SIZE, Config
+from charcnn.ops.arrays import pack
 from charcnn.ops.reference import stat
 
 DATA = "standard normal, seed 0; token ids uniform"
@@ -92,6 +93,18 @@ class Draw:
     def one_hot_conv1d(self) -> Case:
         """Convolution block 1 from token ids."""
         return Case((*self.one_hot().args, *self.conv1d(1).args[1:]))
+    def tokens(self) -> Case:
+        """The network's input, and the first convolution's parameters, channels last."""
+        (ids,), (_, weight, bias) = self.one_hot().args, self.conv1d(1).args
+        return Case((ids, pack(weight), bias))
+
+    def tokens_normalised(self) -> Case:
+        """The same with statistics, and LayerNorm's parameters."""
+        c = self.config
+        ids, weight, bias = self.tokens().args
+        gamma, beta = self.floats(c.conv_lengths[0], c.channels), self.floats(c.conv_lengths[0], c.channels)
+        stat = np.abs(self.floats(self.n, 2)).astype(np.float64)
+        return Case((ids, stat, weight, bias, gamma, beta), batched=2)
 
     def collapse(self) -> Case:
         """What fc1 reads."""
@@ -138,6 +151,10 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "layernorm_relu_maxpool1d": _blocks("norm", lambda d, block: d.pooled(d.layernorm_relu(block)), 1, 6),
     CHAIN: (Layer("conv3 to conv6", Draw.chain),),
     "linear_relu_linear": (Layer("fc2 and fc3", Draw.two_linears),),
+    "one_hot_conv1d_nlc": (Layer("conv1", Draw.tokens),),
+    "one_hot_conv1d_stat_nlc": (Layer("conv1", Draw.tokens),),
+    "one_hot_conv1d_relu_maxpool1d_nlc": (Layer("conv1 to pool1", lambda d: d.pooled(d.tokens())),),
+    "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": (Layer("conv_block_1", lambda d: d.pooled(d.tokens_normalised())),),
     "softmax": (Layer("logits", Draw.logits),),
     "argmax": (Layer("logits", Draw.logits),),
 }

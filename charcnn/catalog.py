@@ -17,13 +17,17 @@ from charcnn.ops import (
     chain,
     collapse,
     conv1d,
+    conv1d_nlc,
     layernorm,
     layernorm_relu_maxpool1d,
+    layernorm_relu_maxpool1d_nlc,
     linear,
+    linear_nlc,
     linear_relu_linear,
     maxpool1d,
     one_hot,
     one_hot_conv1d,
+    one_hot_nlc,
     reference,
     relu,
     softmax,
@@ -96,6 +100,13 @@ TECHNIQUES = {
     "naive": "CUDA, one thread an output (layernorm: one block an input), all operands in global memory",
     "whole": "CUDA, a chain of convolutions in one kernel, one block an input, all features in shared memory",
     "pairs": "CUDA, a chain of convolutions two a kernel, in tiles of positions whose edges are computed twice",
+    "coalesced": "CUDA, one thread an output, neighbouring threads on neighbouring channels",
+    "tiled": "CUDA, a matrix product in tiles of shared memory, one thread an output",
+    "register_tiled": "the same with a tile of sums in each thread's registers",
+    "vectorized": "the same with loads and stores of 128 bits",
+    "double_buffered": "the same with the next stage's copies under way (cp.async: compute capability 8.0)",
+    "gather": "CUDA, for token ids: of the weights, the rows of the characters are added up, and nothing is multiplied",
+    "lags": "CUDA, for token ids: sums looked up by character, and by pair of characters and their distance",
 }
 
 OPERATORS = (
@@ -116,6 +127,20 @@ OPERATORS = (
     Operator(CHAIN, reference.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat, FLOAT32),
     Operator("linear_relu_linear", reference.linear_relu_linear, FLOAT32),
     Operator("one_hot_conv1d", reference.one_hot_conv1d, FLOAT32),
+    Operator("one_hot_nlc", reference.one_hot_nlc, EXACT),
+    Operator("conv1d_nlc", reference.conv1d_nlc, FLOAT32),
+    Operator("conv1d_relu_nlc", reference.conv1d_relu_nlc, FLOAT32),
+    Operator("conv1d_relu_maxpool1d_nlc", reference.conv1d_relu_maxpool1d_nlc, FLOAT32),
+    Operator("conv1d_stat_nlc", reference.conv1d_stat_nlc, FLOAT32),
+    Operator("layernorm_relu_maxpool1d_nlc", reference.layernorm_relu_maxpool1d_nlc, FLOAT32),
+    Operator("linear_nlc", reference.linear_nlc, FLOAT32),
+    Operator("linear_relu_nlc", reference.linear_relu_nlc, FLOAT32),
+    Operator("one_hot_conv1d_nlc", reference.one_hot_conv1d_nlc, FLOAT32),
+    Operator("one_hot_conv1d_stat_nlc", reference.one_hot_conv1d_stat_nlc, FLOAT32),
+    Operator("one_hot_conv1d_relu_maxpool1d_nlc", reference.one_hot_conv1d_relu_maxpool1d_nlc, FLOAT32),
+    Operator(
+        "one_hot_conv1d_layernorm_relu_maxpool1d_nlc", reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc, FLOAT32
+    ),
     Operator("softmax", reference.softmax, FLOAT32),
     Operator("argmax", reference.argmax, EXACT),
 )
@@ -150,6 +175,36 @@ VARIANTS = (
     Variant(CHAIN, "pairs", "cuda", chain.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs),
     Variant("linear_relu_linear", "naive", "cuda", linear_relu_linear.linear_relu_linear_naive),
     Variant("one_hot_conv1d", "lowered", "cpu", one_hot_conv1d.one_hot_conv1d_lowered),
+    Variant("one_hot_nlc", "coalesced", "cuda", one_hot_nlc.one_hot_nlc_coalesced),
+    Variant("conv1d_nlc", "coalesced", "cuda", conv1d_nlc.conv1d_nlc_coalesced),
+    Variant("conv1d_nlc", "tiled", "cuda", conv1d_nlc.conv1d_nlc_tiled),
+    Variant("conv1d_nlc", "register_tiled", "cuda", conv1d_nlc.conv1d_nlc_register_tiled),
+    Variant("conv1d_nlc", "vectorized", "cuda", conv1d_nlc.conv1d_nlc_vectorized),
+    Variant("conv1d_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_nlc_double_buffered),
+    Variant("conv1d_relu_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_relu_nlc_double_buffered),
+    Variant(
+        "conv1d_relu_maxpool1d_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_relu_maxpool1d_nlc_double_buffered
+    ),
+    Variant("conv1d_stat_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_stat_nlc_double_buffered),
+    Variant(
+        "layernorm_relu_maxpool1d_nlc",
+        "coalesced",
+        "cuda",
+        layernorm_relu_maxpool1d_nlc.layernorm_relu_maxpool1d_nlc_coalesced,
+    ),
+    Variant("linear_nlc", "double_buffered", "cuda", linear_nlc.linear_nlc_double_buffered),
+    Variant("linear_relu_nlc", "double_buffered", "cuda", linear_nlc.linear_relu_nlc_double_buffered),
+    Variant("one_hot_conv1d_nlc", "gather", "cuda", one_hot_conv1d.one_hot_conv1d_nlc_gather),
+    Variant("one_hot_conv1d_stat_nlc", "lags", "cuda", one_hot_conv1d.one_hot_conv1d_stat_nlc_lags),
+    Variant(
+        "one_hot_conv1d_relu_maxpool1d_nlc", "gather", "cuda", one_hot_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather
+    ),
+    Variant(
+        "one_hot_conv1d_layernorm_relu_maxpool1d_nlc",
+        "gather",
+        "cuda",
+        one_hot_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
+    ),
     Variant("softmax", "loops", "cpu", softmax.softmax_loops),
     Variant("softmax", "naive", "cuda", softmax.softmax_naive),
     Variant("argmax", "loops", "cpu", argmax.argmax_loops),
@@ -169,6 +224,7 @@ LEVELS = (
     Level("l9", "cuda"),
     Level("l10", "cuda"),
     Level("l11", "cpu"),
+    Level("l13", "cuda"),
 )
 
 

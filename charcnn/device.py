@@ -24,7 +24,10 @@ OLDEST = (7, 5)
 SHARED_LIMIT = 232_448
 """Bytes of shared memory that a block of an H100 or H200 may use: what plans assume where no GPU is seen."""
 
-int32, uint32 = (int, int) if SIMULATED else (types.int32, types.uint32)
+MULTIPROCESSORS = 132
+"""Of an H100 or H200."""
+
+int32, uint32, uint64 = (int, int, int) if SIMULATED else (types.int32, types.uint32, types.uint64)
 """Casts for the indices of a kernel; in the simulator plain ints, as Numba's casts would take most of its time."""
 
 _launching = threading.Lock()
@@ -171,11 +174,30 @@ def require_memory(size: int, purpose: str) -> None:
         raise DeviceError(f"{purpose} take {size:,} bytes of GPU memory, {free:,.0f} are free: lower --batch")
 
 
+def require_capability(least: tuple[int, int], what: str, way_out: str) -> None:
+    """Raise DeviceError unless the current GPU has this compute capability, which `what` needs."""
+    if SIMULATED:
+        return
+    capability = tuple(cuda.get_current_device().compute_capability)
+    if capability < least:
+        raise DeviceError(
+            f"{what} needs compute capability {least[0]}.{least[1]}, this GPU has {capability[0]}.{capability[1]}; "
+            f"{way_out}"
+        )
+
+
 def shared_limit() -> int:
     """Bytes of shared memory that a block may use on the current GPU; an H200's where there is none."""
     if SIMULATED or not cuda.is_available():
         return SHARED_LIMIT
     return int(cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+
+
+def multiprocessors() -> int:
+    """Multiprocessors of the current GPU; an H200's where there is none."""
+    if SIMULATED or not cuda.is_available():
+        return MULTIPROCESSORS
+    return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
 
 _shared_allowed: dict[tuple[int, Any], int] = {}

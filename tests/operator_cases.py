@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from charcnn.catalog import CHAIN
 from charcnn.ops import reference
+from charcnn.ops.arrays import pack
 from charcnn.ops.stat import PART
 
 Sizes = dict[str, int]
@@ -127,6 +128,28 @@ def _chain(rng, normal, n, length, c_in, **sizes):
     return Case(inputs)
 
 
+def _one_hot_conv1d(rng, normal, n, length, k, depth, c_out):
+    ids = rng.integers(0, min(depth + 2, 256), (n, length), dtype=np.uint8)  # blanks too
+    weight, bias = _weights(rng, c_out, depth, k, normal=normal)
+    return Case({"ids": ids, "weight": pack(weight), "bias": bias})
+
+
+def _one_hot_conv1d_relu_maxpool1d(rng, normal, n, length, k, depth, c_out, pool_size):
+    return Case(_one_hot_conv1d(rng, normal, n, length, k, depth, c_out).inputs, {"pool_size": pool_size})
+
+
+def _one_hot_conv1d_layernorm_relu_maxpool1d(rng, normal, n, length, k, depth, c_out, pool_size):
+    ids, weight, bias = _one_hot_conv1d(rng, normal, n, length, k, depth, c_out).inputs.values()
+    # Given statistics are taken as they are: these are not the values' own, from which single ones may hardly differ.
+    stat = reference.one_hot_conv1d_stat_nlc(ids, weight.astype(np.float64), bias.astype(np.float64))
+    stat[:, 0] /= 4
+    stat[:, 1] += 1
+    gamma = _weights(rng, length - k + 1, c_out, normal=normal)[0]
+    beta = _values(rng, length - k + 1, c_out, normal=True) / 8
+    inputs = {"ids": ids, "stat": stat, "weight": weight, "bias": bias, "gamma": gamma, "beta": beta}
+    return Case(inputs, {"pool_size": pool_size})
+
+
 def _softmax(rng, normal, n, c):
     return Case({"x": 4 * _values(rng, n, c, normal=True)})
 
@@ -147,6 +170,8 @@ class Cases:
     draw: dict[str, tuple[int, int, int]]
     """Each size's least value, and its greatest in the simulator and for compiled code."""
     fits: Callable[[Sizes], bool] = lambda sizes: True
+    dtype: type = np.float32
+    """Of the result, where that is no index."""
     examples: int = 40
     """Sizes drawn for compiled code: fewer where a kernel is compiled for each."""
 
@@ -288,6 +313,41 @@ MAXPOOL1D = Cases(
 )
 
 SMALL_CONV1 = {"n": 3, "depth": 70, "c_out": 256, "length": 1014, "k": 7}
+ONE_HOT_CONV1D = Cases(
+    _one_hot_conv1d,
+    edges=(
+        {"n": 2, "length": 9, "k": 3, "depth": 5, "c_out": 6},
+        {"n": 1, "length": 1, "k": 1, "depth": 1, "c_out": 1},
+        {"n": 0, "length": 5, "k": 3, "depth": 3, "c_out": 4},
+        {"n": 3, "length": 7, "k": 7, "depth": 4, "c_out": 3},  # one window
+        {"n": 1, "length": 8, "k": 6, "depth": 2, "c_out": 5},  # both ends at once
+    ),
+    large=(
+        {"n": 33, "length": 123, "k": 7, "depth": 70, "c_out": 65},
+        {"n": 5, "length": 1014, "k": 7, "depth": 70, "c_out": 256},  # the network's: conv_block_1
+        {"n": 2, "length": 40, "k": 5, "depth": 255, "c_out": 300},
+    ),
+    draw={"n": (0, 3, 33), "length": (1, 16, 130), "k": (1, 6, 9), "depth": (1, 9, 255), "c_out": (1, 9, 140)},
+    fits=lambda s: s["length"] >= s["k"],
+    examples=12,
+)
+
+ONE_HOT_CONV1D_POOLED = Cases(
+    _one_hot_conv1d_relu_maxpool1d,
+    edges=(
+        {"n": 2, "length": 9, "k": 3, "depth": 5, "c_out": 6, "pool_size": 3},
+        {"n": 1, "length": 1, "k": 1, "depth": 1, "c_out": 1, "pool_size": 1},
+        {"n": 0, "length": 5, "k": 3, "depth": 3, "c_out": 4, "pool_size": 2},
+        {"n": 3, "length": 11, "k": 7, "depth": 4, "c_out": 8, "pool_size": 5},  # one window
+    ),
+    large=(
+        *({**sizes, "pool_size": 3} for sizes in ONE_HOT_CONV1D.large[:2]),
+        {"n": 2, "length": 40, "k": 5, "depth": 255, "c_out": 300, "pool_size": 2},
+    ),
+    draw={**ONE_HOT_CONV1D.draw, "pool_size": (1, 4, 6)},
+    fits=lambda s: s["length"] >= s["k"] + s["pool_size"] - 1,
+    examples=8,
+)
 
 CASES = {
     "one_hot": Cases(
@@ -422,6 +482,12 @@ CASES = {
         ),
         draw={"n": (0, 2, 33), "c_in": (1, 70, 300), "c_mid": (1, 5, 300), "c_out": (1, 3, 40)},
         examples=12,
+    ),
+    "one_hot_conv1d_nlc": ONE_HOT_CONV1D,
+    "one_hot_conv1d_stat_nlc": replace(ONE_HOT_CONV1D, dtype=np.float64),
+    "one_hot_conv1d_relu_maxpool1d_nlc": ONE_HOT_CONV1D_POOLED,
+    "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": replace(
+        ONE_HOT_CONV1D_POOLED, make=_one_hot_conv1d_layernorm_relu_maxpool1d
     ),
     "softmax": Cases(
         _softmax,

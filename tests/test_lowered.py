@@ -23,7 +23,7 @@ from charcnn.ops import microkernel, reference, threads
 from charcnn.ops.conv1d import PackedConv1d
 from charcnn.ops.layernorm_relu_maxpool1d import MOMENTS, NormReluPool, standardising, take_moments
 from charcnn.ops.linear import PackedLinear
-from charcnn.ops.one_hot_conv1d import CHUNK, OneHotConv1dBlock
+from charcnn.ops.one_hot_conv1d.lowered import CHUNK, OneHotConv1dBlock
 
 ROOT = Path(__file__).parents[1]
 

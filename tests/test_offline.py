@@ -27,6 +27,10 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     (f"{CHAIN}_whole", "build"),
     (f"{CHAIN}_pairs", "build"),
     (f"{CHAIN}_pairs", "merge_kernel"),
+    ("one_hot_conv1d_stat_nlc_lags", "_singles_kernel"),
+    ("one_hot_conv1d_stat_nlc_lags", "_pairs_kernel"),
+    ("one_hot_conv1d_stat_nlc_lags", "_stat_kernel"),
+    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather", "_pooled_kernel"),
 }
 
 

@@ -110,6 +110,21 @@ def chain_loops(x, *parameters):
     return with_stat(conv1d_loops(x, *parameters[6:]))
 
 
+def one_hot_conv1d_loops(ids, weight, bias):
+    """Channels first."""
+    dense = np.array(one_hot_loops(ids, weight.shape[1])).reshape(len(ids), weight.shape[1], ids.shape[1])
+    return conv1d_loops(dense, weight.transpose(2, 1, 0), bias)
+
+
+def one_hot_conv1d_layernorm_relu_maxpool1d_loops(ids, stat, weight, bias, gamma, beta, pool_size):
+    y = layernorm_relu_loops(one_hot_conv1d_loops(ids, weight, bias), stat, gamma.T, beta.T)
+    return maxpool1d_loops(y, pool_size).swapaxes(1, 2)
+
+
+def one_hot_conv1d_relu_maxpool1d_loops(ids, weight, bias, pool_size):
+    return maxpool1d_loops(relu_loops(one_hot_conv1d_loops(ids, weight, bias)), pool_size).swapaxes(1, 2)
+
+
 def softmax_loops(x):
     out = np.zeros(x.shape)
     for i, row in enumerate(x):
@@ -145,6 +160,10 @@ LOOPS = {
     "layernorm_relu_maxpool1d": layernorm_relu_maxpool1d_loops,
     CHAIN: chain_loops,
     "linear_relu_linear": lambda x, *args: linear_loops(relu_loops(linear_loops(x, *args[:2])), *args[2:]),
+    "one_hot_conv1d_nlc": lambda *args: one_hot_conv1d_loops(*args).swapaxes(1, 2),
+    "one_hot_conv1d_stat_nlc": lambda *args: stat_loops(one_hot_conv1d_loops(*args)),
+    "one_hot_conv1d_relu_maxpool1d_nlc": one_hot_conv1d_relu_maxpool1d_loops,
+    "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": one_hot_conv1d_layernorm_relu_maxpool1d_loops,
     "softmax": softmax_loops,
     "argmax": argmax_loops,
 }
@@ -202,6 +221,18 @@ def torch_functions():
             x = f.relu(f.conv1d(x, *parameters[i : i + 2]))
         return with_stat(f.conv1d(x, *parameters[6:]))
 
+    def one_hot_conv1d(ids, weight, bias):
+        depth, windows = weight.shape[1], ids.shape[1] - len(weight) + 1
+        ids = ids.long().clamp(max=depth)
+        table = f.pad(weight, (0, 0, 0, 1))  # the blank's row
+        return sum(f.embedding(ids[:, k : k + windows], rows) for k, rows in enumerate(table)) + bias
+
+    def pooled(y, pool_size):
+        return f.max_pool1d(y.transpose(1, 2), pool_size).transpose(1, 2)
+
+    def one_hot_conv1d_layernorm_relu_maxpool1d(ids, stat, weight, bias, gamma, beta, pool_size):
+        return pooled(layernorm_relu(one_hot_conv1d(ids, weight, bias), stat, gamma, beta), pool_size)
+
     return torch, {
         "one_hot": one_hot,
         "one_hot_conv1d": lambda ids, w, b: f.conv1d(one_hot(ids, w.shape[1]).to(w.dtype), w, b),
@@ -220,6 +251,10 @@ def torch_functions():
         "layernorm_relu_maxpool1d": layernorm_relu_maxpool1d,
         CHAIN: chain,
         "linear_relu_linear": lambda x, *args: f.linear(f.relu(f.linear(x, *args[:2])), *args[2:]),
+        "one_hot_conv1d_nlc": one_hot_conv1d,
+        "one_hot_conv1d_stat_nlc": lambda *args: with_stat(one_hot_conv1d(*args))[1],
+        "one_hot_conv1d_relu_maxpool1d_nlc": lambda *args, pool_size: pooled(f.relu(one_hot_conv1d(*args)), pool_size),
+        "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": one_hot_conv1d_layernorm_relu_maxpool1d,
         "softmax": lambda x: f.softmax(x, dim=1),
         "argmax": lambda x: x.argmax(dim=1),
     }

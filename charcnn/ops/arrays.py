@@ -31,3 +31,22 @@ def host(out: np.ndarray | None, shape: Shape, dtype: Any = np.float32, **inputs
     check("out", out, dtype)
     expect("out", out, shape)
     return out
+
+
+def pack(weight: np.ndarray) -> np.ndarray:
+    """PyTorch's weights for the channels-last operators, once before they are used: the axes turned round.
+
+    Args:
+        weight: (C_out, C_in, K) of a convolution, or (C_out, C_in) of a linear layer; NumPy. For a linear layer whose
+            inputs are collapsed features, pack(weight.reshape(C_out, C, L)).reshape(L * C, C_out) takes them as
+            they lie channels-last.
+
+    Returns:
+        (K, C_in, C_out), or (C_in, C_out), C-contiguous: neighbouring threads read neighbouring output channels.
+
+    Raises:
+        ValueError: neither two nor three axes.
+    """
+    if np.ndim(weight) not in (2, 3):
+        raise ValueError(f"weight has shape {np.shape(weight)}: need (C_out, C_in, K) or (C_out, C_in)")
+    return np.ascontiguousarray(np.transpose(weight))

@@ -172,3 +172,79 @@ def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat(
     x = conv1d_relu(conv1d_relu(conv1d_relu(x, weight1, bias1), weight2, bias2), weight3, bias3)
     y = conv1d(x, weight4, bias4)
     return y, stat(y)
+
+
+def conv1d_nlc(x: Array, weight: Array, bias: Array) -> Array:
+    """conv1d on channels-last features, stride 1 and no padding.
+
+    x (N, L, C_in), weight (K, C_in, C_out) as `arrays.pack` gives it, bias (C_out,) -> (N, L - K + 1, C_out).
+    """
+    shapes.conv1d_nlc(x, weight, bias)
+    return conv1d(x.swapaxes(1, 2), weight.transpose(2, 1, 0), bias).swapaxes(1, 2)
+
+
+def conv1d_relu_nlc(x: Array, weight: Array, bias: Array) -> Array:
+    """relu(conv1d_nlc(...))"""
+    return relu(conv1d_nlc(x, weight, bias))
+
+
+def conv1d_relu_maxpool1d_nlc(x: Array, weight: Array, bias: Array, pool_size: int) -> Array:
+    """The maximum of each pool_size positions of conv1d_relu_nlc(...): (N, L_out // pool_size, C_out)"""
+    shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
+    return maxpool1d(conv1d_relu_nlc(x, weight, bias).swapaxes(1, 2), pool_size).swapaxes(1, 2)
+
+
+def conv1d_stat_nlc(x: Array, weight: Array, bias: Array) -> tuple[Array, Array]:
+    """(y, stat(y)) of y = conv1d_nlc(...)"""
+    y = conv1d_nlc(x, weight, bias)
+    return y, stat(y)
+
+
+def linear_nlc(x: Array, weight: Array, bias: Array) -> Array:
+    """x (N, C_in), weight (C_in, C_out) as `arrays.pack` gives it, bias (C_out,) -> x @ weight + bias, (N, C_out)."""
+    shapes.linear_nlc(x, weight, bias)
+    return linear(x, weight.T, bias)
+
+
+def linear_relu_nlc(x: Array, weight: Array, bias: Array) -> Array:
+    """relu(linear_nlc(...))"""
+    return relu(linear_nlc(x, weight, bias))
+
+
+def one_hot_nlc(ids: Array, depth: int = 70, *, dtype: type = np.float32) -> Array:
+    """one_hot, channels last: (N, L) -> (N, L, depth)."""
+    return one_hot(ids, depth, dtype=dtype).swapaxes(1, 2)
+
+
+def layernorm_relu_maxpool1d_nlc(
+    x: Array, stat: Array, gamma: Array, beta: Array, kernel_size: int, *, eps: float = 1e-5, stride: int | None = None
+) -> Array:
+    """layernorm_relu_maxpool1d on channels-last features: x (N, L, C), gamma and beta (L, C) -> (N, L_out, C)."""
+    shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
+    y = layernorm_relu(x, stat, gamma, beta, eps=eps)
+    return maxpool1d(y.swapaxes(1, 2), kernel_size, stride=stride).swapaxes(1, 2)
+
+
+def one_hot_conv1d_nlc(ids: Array, weight: Array, bias: Array) -> Array:
+    """conv1d_nlc(one_hot_nlc(ids), weight, bias): ids (N, L), weight (K, depth, C_out), bias (C_out,)"""
+    shapes.one_hot_conv1d_nlc(ids, weight, bias)
+    return conv1d_nlc(one_hot_nlc(ids, weight.shape[1], dtype=weight.dtype.type), weight, bias)
+
+
+def one_hot_conv1d_stat_nlc(ids: Array, weight: Array, bias: Array) -> Array:
+    """stat(one_hot_conv1d_nlc(...)) alone: (N, 2)"""
+    return stat(one_hot_conv1d_nlc(ids, weight, bias))
+
+
+def one_hot_conv1d_relu_maxpool1d_nlc(ids: Array, weight: Array, bias: Array, pool_size: int) -> Array:
+    """The maximum of each pool_size positions of relu(one_hot_conv1d_nlc(...)): (N, L_out // pool_size, C_out)"""
+    shapes.one_hot_conv1d_relu_maxpool1d_nlc(ids, weight, bias, pool_size)
+    return maxpool1d(relu(one_hot_conv1d_nlc(ids, weight, bias)).swapaxes(1, 2), pool_size).swapaxes(1, 2)
+
+
+def one_hot_conv1d_layernorm_relu_maxpool1d_nlc(
+    ids: Array, stat: Array, weight: Array, bias: Array, gamma: Array, beta: Array, pool_size: int, *, eps: float = 1e-5
+) -> Array:
+    """layernorm_relu_maxpool1d_nlc(one_hot_conv1d_nlc(...), stat, gamma, beta, pool_size)"""
+    y = one_hot_conv1d_nlc(ids, weight, bias)
+    return layernorm_relu_maxpool1d_nlc(y, stat, gamma, beta, pool_size, eps=eps)

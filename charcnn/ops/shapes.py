@@ -158,6 +158,101 @@ def argmax(x: Any) -> Shape:
     return (softmax(x)[0],)
 
 
+def conv1d_nlc(x: Any, weight: Any, bias: Any) -> Shape:
+    """x (N, L, C_in), weight (K, C_in, C_out), bias (C_out,) -> (N, L_out, C_out)."""
+    n, length, c_in = ranked("x", x, "N, L, C_in")
+    kernel_size, w_in, c_out = ranked("weight", weight, "K, C_in, C_out")
+    if w_in != c_in:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: need C_in={c_in}, as in x of shape {tuple(x.shape)}")
+    expect("bias", bias, (c_out,))
+    if kernel_size < 1 or length < kernel_size:
+        raise ValueError(f"x has {length} positions: need at least {max(kernel_size, 1)} for K={kernel_size}")
+    return n, length - kernel_size + 1, c_out
+
+
+def conv1d_relu_maxpool1d_nlc(x: Any, weight: Any, bias: Any, pool_size: int) -> Shape:
+    """x (N, L, C_in), weight (K, C_in, C_out), bias (C_out,) -> (N, L_out // pool_size, C_out)."""
+    n, length, c_out = conv1d_nlc(x, weight, bias)
+    at_least("pool_size", pool_size, 1)
+    if length < pool_size:
+        raise ValueError(f"x convolves to {length} positions: need at least {pool_size} for {pool_size=}")
+    return n, length // pool_size, c_out
+
+
+def layernorm_relu_maxpool1d_nlc(
+    x: Any, stat: Any, gamma: Any, beta: Any, kernel_size: int, eps: float = 1e-5, stride: int | None = None
+) -> Shape:
+    """x (N, L, C), stat (N, 2), gamma and beta (L, C) -> (N, L_out, C)."""
+    n, length, channels = ranked("x", x, "N, L, C")
+    layernorm_relu(x, stat, gamma, beta, eps)
+    at_least("kernel_size", kernel_size, 1)
+    stride = kernel_size if stride is None else stride
+    at_least("stride", stride, 1)
+    if length < kernel_size:
+        raise ValueError(f"x has {length} positions: need at least {kernel_size} for {kernel_size=}")
+    return n, (length - kernel_size) // stride + 1, channels
+
+
+def linear_nlc(x: Any, weight: Any, bias: Any) -> Shape:
+    """x (N, C_in), weight (C_in, C_out), bias (C_out,) -> (N, C_out)."""
+    n, c_in = ranked("x", x, "N, C_in")
+    w_in, c_out = ranked("weight", weight, "C_in, C_out")
+    if w_in != c_in:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: need C_in={c_in}, as in x of shape {tuple(x.shape)}")
+    expect("bias", bias, (c_out,))
+    return n, c_out
+
+
+def one_hot_nlc(ids: Any, depth: int) -> Shape:
+    """ids (N, L) -> (N, L, depth)."""
+    n, depth, length = one_hot(ids, depth)
+    return n, length, depth
+
+
+def one_hot_conv1d_nlc(ids: Any, weight: Any, bias: Any) -> Shape:
+    """ids (N, L), weight (K, depth, C_out), bias (C_out,) -> (N, L_out, C_out)."""
+    n, length = ranked("ids", ids, "N, L")
+    kernel_size, depth, c_out = ranked("weight", weight, "K, depth, C_out")
+    if depth < 1:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: need at least one character")
+    expect("bias", bias, (c_out,))
+    if kernel_size < 1 or length < kernel_size:
+        raise ValueError(f"ids has {length} positions: need at least {max(kernel_size, 1)} for K={kernel_size}")
+    return n, length - kernel_size + 1, c_out
+
+
+def one_hot_conv1d_stat_nlc(ids: Any, weight: Any, bias: Any) -> Shape:
+    """ids (N, L), weight (K, depth, C_out), bias (C_out,) -> (N, 2)."""
+    n, _, c_out = one_hot_conv1d_nlc(ids, weight, bias)
+    if c_out < 1:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: need at least one output channel")
+    return n, 2
+
+
+def one_hot_conv1d_relu_maxpool1d_nlc(ids: Any, weight: Any, bias: Any, pool_size: int) -> Shape:
+    """ids (N, L), weight (K, depth, C_out), bias (C_out,) -> (N, L_out // pool_size, C_out)."""
+    n, length, c_out = one_hot_conv1d_nlc(ids, weight, bias)
+    at_least("pool_size", pool_size, 1)
+    if length < pool_size:
+        raise ValueError(f"ids convolves to {length} positions: need at least {pool_size} for {pool_size=}")
+    return n, length // pool_size, c_out
+
+
+def one_hot_conv1d_layernorm_relu_maxpool1d_nlc(
+    ids: Any, stat: Any, weight: Any, bias: Any, gamma: Any, beta: Any, pool_size: int, eps: float = 1e-5
+) -> Shape:
+    """ids (N, L), stat (N, 2), weight (K, depth, C_out), bias (C_out,), gamma and beta (L_out, C_out)
+    -> (N, L_out // pool_size, C_out).
+    """
+    n, length, c_out = one_hot_conv1d_nlc(ids, weight, bias)
+    expect("stat", stat, (n, 2))
+    expect("gamma", gamma, (length, c_out))
+    expect("beta", beta, (length, c_out))
+    if not eps > 0:
+        raise ValueError(f"eps={eps!r}: need a positive number")
+    return one_hot_conv1d_relu_maxpool1d_nlc(ids, weight, bias, pool_size)
+
+
 def _linear(x: Any, weight: Any, bias: Any, number: str = "") -> Shape:
     n, c_in = ranked("x", x, "N, C_in")
     name = f"weight{number}"

@@ -75,23 +75,30 @@ def normalised(value, mean, variance, eps):
 
 
 @device.jit()
-def _merge_kernel(parts, size, stat):
+def _merge_kernel(parts, size, stat, part_size, row):
     n = cuda.blockIdx.x
+    row_parts = (row + part_size - 1) // part_size
     sums = cuda.shared.array(MERGE_THREADS, float64)
     total = float64(0)
     for part in range(cuda.threadIdx.x, parts.shape[1], MERGE_THREADS):
-        total += min(PART, size - part * PART) * (float64(parts[n, part, 0]) + float64(parts[n, part, 1]))
+        total += min(part_size, row - part % row_parts * part_size) * (
+            float64(parts[n, part, 0]) + float64(parts[n, part, 1])
+        )
     mean = block_sum(total, sums) / size
     total = float64(0)
     for part in range(cuda.threadIdx.x, parts.shape[1], MERGE_THREADS):
         deviation = float64(parts[n, part, 0]) + float64(parts[n, part, 1]) - mean
-        total += float64(parts[n, part, 2]) + min(PART, size - part * PART) * deviation * deviation
+        total += float64(parts[n, part, 2]) + min(part_size, row - part % row_parts * part_size) * deviation * deviation
     variance = block_sum(total, sums) / size
     if cuda.threadIdx.x == 0:
         stat[n, 0] = mean
         stat[n, 1] = variance
 
 
-def launch_merge(call: device.Call, parts: Any, size: int, stat: Any) -> None:
-    """Merge parts (N, part_count(size), PART_VALUES) into stat (N, 2): mean and biased variance."""
-    call.launch(_merge_kernel, parts.shape[0], MERGE_THREADS, parts, size, stat)
+def launch_merge(call: device.Call, parts: Any, size: int, stat: Any, part: int = PART, row: int | None = None) -> None:
+    """Merge parts (N, parts an input, PART_VALUES) into stat (N, 2): mean and biased variance.
+
+    An input's `size` values are rows of `row` (one where None), each in parts of `part`, of which the last may be
+    shorter.
+    """
+    call.launch(_merge_kernel, parts.shape[0], MERGE_THREADS, parts, size, stat, part, row or size)
