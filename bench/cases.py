@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from charcnn.catalog import CHAIN
 from charcnn.config import POOL_SIZE, Config
+from charcnn.ops.reference import stat
 
 DATA = "standard normal, seed 0; token ids uniform"
 
 
 @dataclass(frozen=True)
 class Case:
-    """The arguments of one call, in the reference's order; the first has N inputs as its leading axis."""
+    """The arguments of one call, in the reference's order."""
 
     args: tuple[np.ndarray, ...]
     extra: tuple[int, ...] = ()
     """Positional arguments that are no arrays."""
+    batched: int = 1
+    """How many of the first arguments have N inputs as their leading axis; the others are parameters."""
     flops: int = 0
     """Floating-point operations of the call, a multiply-add counted as two; 0 where moving the data is the work."""
 
@@ -60,6 +64,26 @@ class Draw:
         x = self.convolved(block)
         return Case((x, self.floats(*x.shape[1:]), self.floats(*x.shape[1:])))
 
+    def layernorm_relu(self, block: int) -> Case:
+        """LayerNorm of block 1 or 6, its statistics given."""
+        x, gamma, beta = self.layernorm(block).args
+        return Case((x, stat(x.astype(np.float64)), gamma, beta), batched=2)
+
+    def pooled(self, case: Case) -> Case:
+        """The same, with the pooling that follows."""
+        return replace(case, extra=(POOL_SIZE,))
+
+    def chain(self) -> Case:
+        """Convolution blocks 3 to 6."""
+        blocks = [self.conv1d(block) for block in (3, 4, 5, 6)]
+        parameters = [array for case in blocks for array in case.args[1:]]
+        return Case((blocks[0].args[0], *parameters), flops=sum(case.flops for case in blocks))
+
+    def two_linears(self) -> Case:
+        """Linear blocks 2 and 3."""
+        first, second = self.linear(2), self.linear(3)
+        return Case((*first.args, *second.args[1:]), flops=first.flops + second.flops)
+
     def one_hot(self) -> Case:
         """The network's input."""
         c = self.config
@@ -98,10 +122,17 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "conv1d_relu": CONVOLUTIONS[1:],
     "layernorm": _blocks("norm", Draw.layernorm, 1, 6),
     "relu": _blocks("relu", lambda d, block: Case((d.convolved(block),)), 1, 3),
-    "maxpool1d": _blocks("pool", lambda d, block: Case((d.convolved(block),), (POOL_SIZE,)), 1, 2),
+    "maxpool1d": _blocks("pool", lambda d, block: d.pooled(Case((d.convolved(block),))), 1, 2),
     "collapse": (Layer("collapse", Draw.collapse),),
     "linear": LINEARS,
     "linear_relu": LINEARS,
+    "conv1d_stat": _blocks("conv", Draw.conv1d, 1, 6),
+    "layernorm_relu": _blocks("norm", Draw.layernorm_relu, 1, 6),
+    "relu_maxpool1d": _blocks("pool", lambda d, block: d.pooled(Case((d.convolved(block),))), 1, 2),
+    "conv1d_relu_maxpool1d": _blocks("conv", lambda d, block: d.pooled(d.conv1d(block)), 2),
+    "layernorm_relu_maxpool1d": _blocks("norm", lambda d, block: d.pooled(d.layernorm_relu(block)), 1, 6),
+    CHAIN: (Layer("conv3 to conv6", Draw.chain),),
+    "linear_relu_linear": (Layer("fc2 and fc3", Draw.two_linears),),
     "softmax": (Layer("logits", Draw.logits),),
     "argmax": (Layer("logits", Draw.logits),),
 }
@@ -119,6 +150,11 @@ def rate(seconds: float, flops: int, moved: int) -> dict[str, Any]:
     if flops:
         result["gflop_per_second"] = flops / seconds / 1e9
     return result
+
+
+def arrays(result: Any) -> tuple[Any, ...]:
+    """The arrays of a result: itself, or the two of a pair (y, stat)."""
+    return result if isinstance(result, tuple) else (result,)
 
 
 def error(out: np.ndarray, expected: np.ndarray) -> float:

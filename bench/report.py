@@ -6,7 +6,9 @@
 - operators: the table of operators and techniques;
 - cost lK: what level K costs, and the level before it, stage by stage;
 - change lJ lK: what differs between two levels' `build`;
-- code FILE NAME: a function or class, as it stands in the file.
+- code FILE NAME: a function or class, as it stands in the file;
+- chain METHOD: the plan of blocks 3 to 6, fused by this method, on an H200;
+- sanitizer: what compute-sanitizer found.
 
 `python bench/report.py --check` changes nothing, and exits with status 1 if a block is out of date.
 """
@@ -27,9 +29,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from charcnn import catalog, machine
+from charcnn import catalog, device, machine
 from charcnn.config import SMALL
 from charcnn.files import replacing
+from charcnn.ops.chain import Conv1d, Plan, Relu, Stat
+from charcnn.ops.chain import plan as plan_chain
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -73,6 +77,8 @@ class Results:
     """extra_info by operator, layer, technique and host."""
     sanitized: dict[str, dict[str, Any]]
     """What bench/sanitize.py wrote, by host."""
+    dram: dict[str, dict[str, Any]]
+    """What bench/dram.py wrote, by host."""
 
 
 @cache
@@ -82,7 +88,7 @@ def results() -> Results:
     Raises:
         ReportError: a file is no result, or not one to publish: a failed check, another config, a second of its kind.
     """
-    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {})
+    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {}, {})
     for file in found.files:
         raw = json.loads(file.read_text(encoding="utf-8"))
         if "benchmarks" in raw:
@@ -96,10 +102,11 @@ def results() -> Results:
                 raise ReportError(f"{file.name}: the sanitizer found something")
             found.sanitized[machine.name(raw["machine"])] = raw
             continue
+        elif "dram" in raw:
+            found.dram[machine.name(raw["machine"])] = raw
+            continue
         else:
-            raise ReportError(
-                f"{file.name}: need a result of pytest bench/, of bench/sanitize.py or of a level's --json"
-            )
+            raise ReportError(f"{file.name}: need what pytest bench/, sanitize.py, dram.py or a level's --json writes")
         for row in rows:
             if "level" in row:
                 _add_level(found, file, row, host)
@@ -111,11 +118,12 @@ def results() -> Results:
 def _add_level(found: Results, file: Path, row: dict[str, Any], host: dict[str, Any]) -> None:
     if {**row["config"], "kernel_sizes": tuple(row["config"]["kernel_sizes"])} != SMALL.to_dict():
         raise ReportError(f"{file.name}: {row['level']} was measured at another config than SMALL")
-    place = Place(machine.name(host), max(1, row["gpus"]), row["ranks"])
+    gpus = max(1, row["gpus"])  # of a rank
+    place = Place(machine.name(host), max(1, len(host["gpus"])) if row["ranks"] > 1 else gpus, row["ranks"])
     if (row["level"], place) in found.levels:
         raise ReportError(f"{file.name}: a second result for {row['level']} on {found.hosts[place]}")
     found.hosts[place] = _called(host, place)
-    stages = {stage: 1e3 * seconds / row["inputs"] / place.gpus for stage, seconds in row["stages"].items()}
+    stages = {stage: 1e3 * seconds / row["inputs"] / gpus for stage, seconds in row["stages"].items()}
     found.levels[row["level"], place] = LevelResult(row["inputs_per_second"], stages)
 
 
@@ -213,7 +221,8 @@ def cost(document: Path, name: str) -> str:
         columns = [result for result in (was_result, now) if result]
         rows = [["whole", *(_number(1e3 / result.inputs_per_second) for result in columns)]]
         for stage in dict.fromkeys(stage for result in columns for stage in result.stages):
-            rows.append([stage, *(_number(result.stages.get(stage, 0.0)) for result in columns)])
+            spent = [result.stages.get(stage) for result in columns]
+            rows.append([stage, *("" if value is None else _number(value) for value in spent)])
         rows.append(["inputs/s", *(_number(result.inputs_per_second) for result in columns)])
         lines.append(_table(head, rows, 1))
     return "\n".join(lines if places else [*lines, f"Here: {UNMEASURED}.\n"])
@@ -256,6 +265,44 @@ def _source(document: Path, file: str, name: str) -> str:
     return textwrap.dedent("\n".join(text.splitlines()[first - 1 : node.end_lineno]))
 
 
+def chain(document: Path, method: str) -> str:
+    """What the planner says of blocks 3 to 6, before anything is compiled."""
+    return f"```\n{_planned(method).describe()}\n```\n"
+
+
+def trade(document: Path) -> str:
+    """Blocks 3 to 6 fused whole and in pairs: what each recomputes, moves, and takes."""
+    head = ["method", "launches", "recomputed", "feature maps in DRAM an input", "time an input", "TFLOP/s"]
+    rows = []
+    for method in ("whole", "pairs"):
+        plan = _planned(method)
+        planned = [
+            method,
+            str(plan.launches),
+            f"{plan.recomputed / plan.positions:.2%}",
+            f"{plan.dram_bytes / 1e3:,.0f} kB",
+        ]
+        measured = [row for (name, _, technique, _), row in results().operators.items()
+                    if (name, technique) == (catalog.CHAIN, method)]  # fmt: skip
+        for row in measured:
+            cells = [f"{1e6 / row['inputs_per_second']:.2f} µs", f"{row['gflop_per_second'] / 1e3:.1f}"]
+            rows.append([*planned, *cells])
+        if not measured:
+            rows.append([*planned, UNMEASURED, "–"])
+    return _table(head, rows, right=1)
+
+
+def _planned(method: str) -> Plan:
+    layers = [layer for size in SMALL.kernel_sizes[2:] for layer in (Conv1d(SMALL.channels, size), Relu())]
+    return plan_chain(
+        [*layers[:-1], Stat()],
+        in_channels=SMALL.channels,
+        length=SMALL.block_lengths[1],
+        method=method,
+        shared_limit=device.SHARED_LIMIT,
+    )
+
+
 def sanitizer(document: Path) -> str:
     """What compute-sanitizer said of the CUDA variants."""
     if not results().sanitized:
@@ -269,7 +316,23 @@ def sanitizer(document: Path) -> str:
     return _table(head, rows, right=2)
 
 
-KINDS = {"sanitizer": sanitizer, "levels": levels, "operators": operators, "cost": cost, "change": change, "code": code}
+def dram(document: Path) -> str:
+    """Bytes an input that crossed DRAM, counted and predicted."""
+    if not results().dram:
+        return UNMEASURED + "\n"
+    head, rows = ["GPU", "level", "kernels a batch", "read", "written", "read + written", "predicted"], []
+    for raw in results().dram.values():
+        for level, found in raw["dram"].items():
+            total = found["read"] + found["written"]
+            kilobytes = [
+                f"{value / 1e3:,.0f} kB" for value in (found["read"], found["written"], total, found["predicted"])
+            ]
+            batches = -(-raw["inputs"] // raw["batch"])
+            rows.append([raw["machine"]["gpus"][0], level, str(found["kernels"] // batches), *kilobytes])
+    return _table(head, rows, right=2)
+
+
+KINDS = {kind.__name__: kind for kind in (levels, operators, cost, change, code, chain, trade, dram, sanitizer)}
 
 
 def documents() -> list[Path]:

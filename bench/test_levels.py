@@ -60,6 +60,7 @@ def test_level(level: catalog.Level, plan: Any, benchmark: Any) -> None:
         inputs_per_second=inputs / seconds,
         gflop_per_second=inputs * config.flops / seconds / 1e9,
         bytes=ids[:inputs].nbytes + logits.nbytes,
+        **({"gpu_memory_bytes": max(monitor.memory.values())} if monitor.memory else {}),
         stages={stage: spent / rounds for stage, spent in monitor.seconds.items()},
         error=error,
         tolerance=level.tolerance,

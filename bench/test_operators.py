@@ -49,22 +49,23 @@ def test_operator(variant: catalog.Variant, layer: str, plan: Any, benchmark: An
     case = cases.case(variant.operator, layer, plan.config, batch)
     sample = sorted({0, batch // 2, batch - 1})
     exact = [array.astype(np.float64) if array.dtype == np.float32 else array for array in case.args]
-    expected = operator.reference(exact[0][sample], *exact[1:], *case.extra)
+    exact = [array[sample] if i < case.batched else array for i, array in enumerate(exact)]
+    expected = operator.reference(*exact, *case.extra)
 
-    kind = np.float32 if np.issubdtype(expected.dtype, np.floating) else expected.dtype
-    poison = np.full((batch, *expected.shape[1:]), np.nan if kind == np.float32 else np.iinfo(kind).max, kind)
+    args, out = list(case.args), [_poison(array, batch, i) for i, array in enumerate(cases.arrays(expected))]
     if variant.device == "cuda":
-        args, out = [device.to_device(array) for array in case.args], device.to_device(poison)
-    else:
-        args, out = list(case.args), poison.copy()
+        args, out = [device.to_device(array) for array in args], [device.to_device(array) for array in out]
+    options = {"out": tuple(out) if isinstance(expected, tuple) else out[0]}
 
     def call() -> None:
-        variant.launcher(*args, *case.extra, out=out)
+        variant.launcher(*args, *case.extra, **options)
 
     call()
-    result = out.copy_to_host() if variant.device == "cuda" else out
-    error = cases.error(result[sample], expected)
-    assert np.isfinite(result).all(), f"{variant.name} left outputs unwritten, or not finite"
+    results = [array.copy_to_host() for array in out] if variant.device == "cuda" else out
+    error = max(
+        cases.error(result[sample], right) for result, right in zip(results, cases.arrays(expected), strict=True)
+    )
+    assert all(np.isfinite(result).all() for result in results), f"{variant.name} left outputs unwritten, or not finite"
     assert error <= operator.tolerance, f"{variant.name} is wrong: relative error {error:.1e}"
 
     rounds, iterations = _effort(call, CLOCKS[variant.device], plan.tiny)
@@ -72,7 +73,7 @@ def test_operator(variant: catalog.Variant, layer: str, plan: Any, benchmark: An
     if benchmark.stats is None:  # --benchmark-disable: checked only
         return
     seconds = benchmark.stats.stats.median
-    moved = sum(array.nbytes for array in case.args) + result.nbytes
+    moved = sum(array.nbytes for array in (*case.args, *results))
     benchmark.extra_info.update(
         operator=variant.operator,
         technique=variant.technique,
@@ -88,6 +89,13 @@ def test_operator(variant: catalog.Variant, layer: str, plan: Any, benchmark: An
         error=error,
         tolerance=operator.tolerance,
     )
+
+
+def _poison(expected: np.ndarray, batch: int, place: int) -> np.ndarray:
+    """An output for the whole batch that no result looks like; floats are float32, in a pair's second place float64."""
+    floats = np.issubdtype(expected.dtype, np.floating)
+    kind = (np.float32, np.float64)[place] if floats else expected.dtype
+    return np.full((batch, *expected.shape[1:]), np.nan if floats else np.iinfo(kind).max, kind)
 
 
 def _effort(call: Any, clock: Any, tiny: bool) -> tuple[int, int]:

@@ -196,6 +196,7 @@ LEVELS = (
     Level("l8", "cuda"),
     Level("l9", "cuda"),
     Level("l10", "cuda"),
+    Level("l12", "cuda"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -29,7 +30,17 @@ int32, uint32, uint64 = (int, int, int) if SIMULATED else (types.int32, types.ui
 _launching = threading.Lock()
 """Numba loads a kernel at its first launch, and two threads that do so at once fail; nor can the simulator run two."""
 
+_SIMULATED_BLOCK = 32
+
+if SIMULATED:  # else a barrier waits 5 ms each time that the thread which watches for it takes its turn
+    sys.setswitchinterval(1e-4)
+
 _NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto")
+
+
+def block_size(threads: int) -> int:
+    """So many threads a block; in the simulator, where each is a thread of the host, at most 32."""
+    return min(threads, _SIMULATED_BLOCK) if SIMULATED else threads
 
 
 class DeviceError(RuntimeError):

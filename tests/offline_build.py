@@ -11,6 +11,7 @@ import argparse
 import atexit
 import inspect
 import json
+import numbers
 import os
 import re
 import shutil
@@ -48,6 +49,7 @@ class Recorder:
         self.kernels: dict[str, dict[str, Any]] = {}
         self.cubins = cubins
         self.variant = ""
+        self._compiled: dict[str, Any] = {}
 
     def launch(self, kernel: Any, *args: Any) -> None:
         """Stands in for `device.Call.launch`."""
@@ -55,8 +57,11 @@ class Recorder:
         cubin = bytes(library.get_cubin(TARGET).code)
         ptx = library.get_asm_str(TARGET)
         key = f"{self.variant}: {title(kernel)}"
+        if self._compiled.setdefault(key, kernel) is not kernel:
+            raise RuntimeError(f"two kernels are called {key}: the costs of one would hide the other's")
         self.kernels[key] = {
             "variant": self.variant,
+            "function": function(kernel),
             **costs(library.get_linkerinfo(TARGET)),
             "local_instructions": sass_count(cubin, r"\b(LDL|STL)\b"),
             "float64_instructions": len(re.findall(r"\.f64", ptx)),
@@ -65,13 +70,23 @@ class Recorder:
             (self.cubins / f"{re.sub(r'[^a-z0-9_=]+', '_', key)}.cubin").write_bytes(cubin)
 
 
+def function(kernel: Any) -> str:
+    """The name of the kernel's function, or of the factory that made it."""
+    return kernel.py_func.__qualname__.split(".")[0]
+
+
 def title(kernel: Any) -> str:
     """The kernel's function, with the constants that its factory closed over: _conv1d_naive_kernel(kernel_size=7)."""
     constants = inspect.getclosurevars(kernel.py_func).nonlocals
-    values = ", ".join(
-        f"{name}={value}" for name, value in sorted(constants.items()) if isinstance(value, (int, float))
-    )
-    return f"{kernel.py_func.__qualname__.split('.')[0]}({values})"
+    values = ", ".join(f"{name}={text}" for name, value in sorted(constants.items()) if (text := shown(value)))
+    return f"{function(kernel)}({values})"
+
+
+def shown(value: Any) -> str | None:
+    """A constant as text: a number or a tuple of numbers; None for anything else."""
+    if isinstance(value, tuple):
+        return f"({' '.join(str(shown(one)) for one in value)})"
+    return str(value) if isinstance(value, numbers.Number) else None
 
 
 def sass_count(cubin: bytes, pattern: str) -> int | None:
@@ -120,15 +135,17 @@ def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, A
         mock.patch.object(device, "to_device", lambda array, stream=0: array),
         mock.patch.object(device, "empty", lambda shape, dtype, stream=0: np.empty(shape, dtype)),
         mock.patch.object(
-            device.Call, "launch", lambda _, kernel, blocks, threads, *args: recorder.launch(kernel, *args)
+            device.Call, "launch", lambda _, kernel, blocks, threads, *args, shared=0: recorder.launch(kernel, *args)
         ),
         mock.patch.object(device.Call, "result"),
+        mock.patch.object(device.Call, "second"),
     ):
         for row in catalog.VARIANTS:
             if row.device == "cuda" and (not names or row.name in names):
                 recorder.variant = row.name
-                for sizes in operator_cases.CASES[row.operator].edges:
-                    case = operator_cases.CASES[row.operator].build(sizes)
+                cases = operator_cases.CASES[row.operator]
+                for sizes in (cases.edges[0], *cases.large):  # sizes may be constants of the kernel
+                    case = cases.build(sizes)
                     row.launcher(**case.inputs, **case.options)
     return recorder.kernels
 

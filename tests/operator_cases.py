@@ -7,10 +7,15 @@ handful of outputs can't miss a relative tolerance by bad luck; the large cases 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+
+from charcnn.catalog import CHAIN
+from charcnn.ops import reference
+from charcnn.ops.stat import PART
 
 Sizes = dict[str, int]
 
@@ -20,10 +25,10 @@ class Case:
     """One call: arrays by argument name, and the other arguments."""
 
     inputs: dict[str, np.ndarray]
-    options: dict[str, int] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
-    def oracle(self, reference: Callable[..., np.ndarray]) -> np.ndarray:
-        """The reference's result, computed in float64."""
+    def oracle(self, reference: Callable[..., Any]) -> Any:
+        """The reference's result, computed in float64: an array, or a pair (y, stat)."""
         inputs = {
             name: array.astype(np.float64) if array.dtype == np.float32 else array
             for name, array in self.inputs.items()
@@ -65,6 +70,19 @@ def _layernorm(rng, normal, n, c, length):
     )
 
 
+def _layernorm_relu(rng, normal, n, c, length):
+    case = _layernorm(rng, normal, n, c, length)
+    x = case.inputs.pop("x")
+    # Given statistics are taken as they are: these are near x's own, and not its own.
+    stat = reference.stat(x.astype(np.float64)) * rng.uniform(0.9, 1.1, (n, 2))
+    return Case({"x": x, "stat": stat, **case.inputs})
+
+
+def _layernorm_relu_maxpool1d(rng, normal, n, c, length, kernel_size, **options):
+    case = _layernorm_relu(rng, normal, n, c, length)
+    return Case(case.inputs, {"kernel_size": kernel_size, **options})
+
+
 def _relu(rng, normal, n, c, length):
     return Case({"x": _values(rng, n, c, length, normal=True)})
 
@@ -76,6 +94,31 @@ def _maxpool1d(rng, normal, n, c, length, kernel_size, **options):
 def _linear(rng, normal, n, c_in, c_out):
     weight, bias = _weights(rng, c_out, c_in, normal=normal)
     return Case({"x": _values(rng, n, c_in, normal=normal), "weight": weight, "bias": bias})
+
+
+def _linear_relu_linear(rng, normal, n, c_in, c_mid, c_out):
+    case = _linear(rng, normal, n, c_in, c_mid)
+    weight2, bias2 = _weights(rng, c_out, c_mid, normal=normal)
+    x, weight1, bias1 = case.inputs.values()
+    return Case({"x": x, "weight1": weight1, "bias1": bias1, "weight2": weight2, "bias2": bias2})
+
+
+def _conv1d_relu_maxpool1d(rng, normal, n, c_in, c_out, length, k, pool_size, **options):
+    case = _conv1d(rng, normal, n, c_in, c_out, length, k)
+    return Case(case.inputs, {"pool_size": pool_size, **options})
+
+
+def _chain(rng, normal, n, length, c_in, **sizes):
+    inputs = {"x": _values(rng, n, c_in, length, normal=normal)}
+    for i in range(1, 5):
+        c_out, k = sizes[f"c{i}"], sizes[f"k{i}"]
+        weight, bias = _weights(rng, c_out, c_in, k, normal=normal)
+        scale = np.float32((c_in * k) ** (-0.5 if normal else -1))  # so that no layer's values outgrow its biases
+        inputs[f"weight{i}"], inputs[f"bias{i}"] = weight * scale, bias
+        if not normal:  # a channel that ReLU lets through
+            inputs[f"weight{i}"][0], inputs[f"bias{i}"][0] = abs(inputs[f"weight{i}"][0]), abs(bias[0])
+        c_in = c_out
+    return Case(inputs)
 
 
 def _softmax(rng, normal, n, c):
@@ -98,6 +141,8 @@ class Cases:
     draw: dict[str, tuple[int, int, int]]
     """Each size's least value, and its greatest in the simulator and for compiled code."""
     fits: Callable[[Sizes], bool] = lambda sizes: True
+    examples: int = 40
+    """Sizes drawn for compiled code: fewer where a kernel is compiled for each."""
 
     def build(self, sizes: Sizes, seed: int = 0, normal: bool = False) -> Case:
         """The arguments of these sizes."""
@@ -115,6 +160,22 @@ def _conv1d_fits(s: Sizes) -> bool:
 
 def _maxpool1d_fits(s: Sizes) -> bool:
     return s["padding"] <= s["kernel_size"] // 2 and s["length"] + 2 * s["padding"] >= s["kernel_size"]
+
+
+def _conv1d_relu_maxpool1d_fits(s: Sizes) -> bool:
+    positions = s["length"] + 2 * s["padding"] - s["dilation"] * (s["k"] - 1) - 1
+    return positions >= 0 and positions // s["stride"] + 1 >= s["pool_size"]
+
+
+def _chain_fits(s: Sizes) -> bool:
+    return s["length"] >= 1 + sum(s[f"k{i}"] - 1 for i in range(1, 5))
+
+
+def _chain_sizes(n: int, length: int, channels: tuple[int, ...], kernel_sizes: tuple[int, ...]) -> Sizes:
+    sizes = {"n": n, "length": length, "c_in": channels[0]}
+    for i, (c, k) in enumerate(zip(channels[1:], kernel_sizes, strict=True), 1):
+        sizes |= {f"c{i}": c, f"k{i}": k}
+    return sizes
 
 
 CONV1D = Cases(
@@ -165,6 +226,61 @@ LINEAR = Cases(
     draw={"n": (0, 3, 33), "c_in": (1, 140, 300), "c_out": (1, 5, 300)},
 )
 
+CONV1D_STAT = Cases(  # as CONV1D, less what only the taps see: here every value costs the simulator barriers
+    _conv1d,
+    edges=(
+        {"n": 2, "c_in": 2, "c_out": 3, "length": 7, "k": 3},  # less than a part
+        {"n": 1, "c_in": 1, "c_out": 1, "length": 1, "k": 1},  # no deviation
+        {"n": 0, "c_in": 2, "c_out": 3, "length": 9, "k": 3},
+        {"n": 1, "c_in": 1, "c_out": PART // 8, "length": 18, "k": 3, "stride": 2, "padding": 1, "dilation": 2},  # one
+        {"n": 1, "c_in": 1, "c_out": PART // 8 + 1, "length": 17, "k": 2},  # two, and one that is shorter
+    ),
+    large=(
+        *CONV1D.large,
+        {"n": 2, "c_in": 70, "c_out": 256, "length": 1014, "k": 7},
+    ),
+    draw={**CONV1D.draw, "n": (0, 1, 9), "c_in": (1, 2, 40), "c_out": (1, 4, 40)},
+    fits=_conv1d_fits,
+)
+
+LAYERNORM = Cases(
+    _layernorm,
+    edges=(
+        {"n": 2, "c": 3, "length": 11},
+        {"n": 1, "c": 1, "length": 1},
+        {"n": 0, "c": 2, "length": 3},
+        {"n": 3, "c": 1, "length": 2},
+        {"n": 1, "c": 16, "length": 33},
+    ),
+    large=({"n": 33, "c": 300, "length": 17}, {"n": 2, "c": 256, "length": 1008}),
+    draw={"n": (0, 2, 9), "c": (1, 5, 60), "length": (1, 20, 130)},
+)
+
+MAXPOOL1D = Cases(
+    _maxpool1d,
+    edges=(
+        {"n": 2, "c": 3, "length": 11, "kernel_size": 3},
+        {"n": 1, "c": 1, "length": 1, "kernel_size": 1},
+        {"n": 0, "c": 2, "length": 5, "kernel_size": 3},
+        {"n": 2, "c": 2, "length": 11, "kernel_size": 3, "stride": 2, "padding": 1},
+        {"n": 1, "c": 2, "length": 9, "kernel_size": 4, "stride": 1},
+        {"n": 1, "c": 2, "length": 9, "kernel_size": 2, "stride": 4},
+    ),
+    large=(
+        {"n": 33, "c": 70, "length": 101, "kernel_size": 3},
+        {"n": 5, "c": 300, "length": 67, "kernel_size": 5, "stride": 2, "padding": 2},
+    ),
+    draw={
+        "n": (0, 2, 33),
+        "c": (1, 4, 40),
+        "length": (1, 15, 130),
+        "kernel_size": (1, 6, 9),
+        "stride": (1, 4, 9),
+        "padding": (0, 3, 4),
+    },
+    fits=_maxpool1d_fits,
+)
+
 CASES = {
     "one_hot": Cases(
         _one_hot,
@@ -179,18 +295,7 @@ CASES = {
     ),
     "conv1d": CONV1D,
     "conv1d_relu": CONV1D,
-    "layernorm": Cases(
-        _layernorm,
-        edges=(
-            {"n": 2, "c": 3, "length": 11},
-            {"n": 1, "c": 1, "length": 1},
-            {"n": 0, "c": 2, "length": 3},
-            {"n": 3, "c": 1, "length": 2},
-            {"n": 1, "c": 16, "length": 33},
-        ),
-        large=({"n": 33, "c": 300, "length": 17}, {"n": 2, "c": 256, "length": 1008}),
-        draw={"n": (0, 2, 9), "c": (1, 5, 60), "length": (1, 20, 130)},
-    ),
+    "layernorm": LAYERNORM,
     "relu": Cases(
         _relu,
         edges=(
@@ -202,30 +307,7 @@ CASES = {
         large=({"n": 33, "c": 300, "length": 17},),
         draw={"n": (0, 3, 33), "c": (0, 5, 60), "length": (0, 20, 130)},
     ),
-    "maxpool1d": Cases(
-        _maxpool1d,
-        edges=(
-            {"n": 2, "c": 3, "length": 11, "kernel_size": 3},
-            {"n": 1, "c": 1, "length": 1, "kernel_size": 1},
-            {"n": 0, "c": 2, "length": 5, "kernel_size": 3},
-            {"n": 2, "c": 2, "length": 11, "kernel_size": 3, "stride": 2, "padding": 1},
-            {"n": 1, "c": 2, "length": 9, "kernel_size": 4, "stride": 1},
-            {"n": 1, "c": 2, "length": 9, "kernel_size": 2, "stride": 4},
-        ),
-        large=(
-            {"n": 33, "c": 70, "length": 101, "kernel_size": 3},
-            {"n": 5, "c": 300, "length": 67, "kernel_size": 5, "stride": 2, "padding": 2},
-        ),
-        draw={
-            "n": (0, 2, 33),
-            "c": (1, 4, 40),
-            "length": (1, 15, 130),
-            "kernel_size": (1, 6, 9),
-            "stride": (1, 4, 9),
-            "padding": (0, 3, 4),
-        },
-        fits=_maxpool1d_fits,
-    ),
+    "maxpool1d": MAXPOOL1D,
     "collapse": Cases(
         _relu,
         edges=({"n": 2, "c": 3, "length": 11}, {"n": 1, "c": 1, "length": 1}, {"n": 0, "c": 2, "length": 3}),
@@ -234,6 +316,92 @@ CASES = {
     ),
     "linear": LINEAR,
     "linear_relu": LINEAR,
+    "conv1d_stat": CONV1D_STAT,
+    "layernorm_relu": replace(LAYERNORM, make=_layernorm_relu),
+    "relu_maxpool1d": MAXPOOL1D,
+    "conv1d_relu_maxpool1d": Cases(
+        _conv1d_relu_maxpool1d,
+        edges=(
+            {"n": 2, "c_in": 3, "c_out": 5, "length": 12, "k": 3, "pool_size": 3},
+            {"n": 1, "c_in": 1, "c_out": 1, "length": 1, "k": 1, "pool_size": 1},
+            {"n": 0, "c_in": 2, "c_out": 3, "length": 9, "k": 3, "pool_size": 2},
+            {"n": 1, "c_in": 2, "c_out": 3, "length": 11, "k": 7, "pool_size": 3, "pool_stride": 1},  # overlapping
+            {"n": 1, "c_in": 2, "c_out": 2, "length": 15, "k": 2, "pool_size": 2, "pool_stride": 5},  # with gaps
+            {"n": 2, "c_in": 2, "c_out": 3, "length": 17, "k": 3, "pool_size": 2, "stride": 2, "padding": 1},
+            {"n": 1, "c_in": 1, "c_out": 2, "length": 9, "k": 3, "pool_size": 3, "padding": 4, "dilation": 3},
+            {"n": 1, "c_in": 1, "c_out": 2, "length": 2, "k": 2, "pool_size": 3, "padding": 5, "dilation": 2},
+        ),
+        large=(
+            {"n": 5, "c_in": 70, "c_out": 65, "length": 100, "k": 7, "pool_size": 3},
+            {"n": 2, "c_in": 256, "c_out": 256, "length": 37, "k": 7, "pool_size": 3},
+            {"n": 5, "c_in": 33, "c_out": 130, "length": 67, "k": 5, "pool_size": 3, "pool_stride": 2, "stride": 2}
+            | {"padding": 7, "dilation": 3},
+        ),
+        draw={**CONV1D.draw, "k": (1, 4, 7), "pool_size": (1, 3, 4), "pool_stride": (1, 4, 5)},
+        fits=_conv1d_relu_maxpool1d_fits,
+        examples=12,
+    ),
+    "layernorm_relu_maxpool1d": Cases(
+        _layernorm_relu_maxpool1d,
+        edges=(
+            {"n": 2, "c": 3, "length": 11, "kernel_size": 3},
+            {"n": 1, "c": 1, "length": 1, "kernel_size": 1},
+            {"n": 0, "c": 2, "length": 5, "kernel_size": 3},
+            {"n": 1, "c": 4, "length": 9, "kernel_size": 4, "stride": 1},
+            {"n": 1, "c": 4, "length": 9, "kernel_size": 2, "stride": 4},
+        ),
+        large=(
+            {"n": 33, "c": 70, "length": 101, "kernel_size": 3},
+            {"n": 2, "c": 256, "length": 1008, "kernel_size": 3},
+            {"n": 5, "c": 300, "length": 67, "kernel_size": 5, "stride": 2},
+        ),
+        draw={
+            "n": (0, 2, 33),
+            "c": (1, 4, 40),
+            "length": (1, 15, 130),
+            "kernel_size": (1, 6, 9),
+            "stride": (1, 4, 9),
+        },
+        fits=lambda s: s["length"] >= s["kernel_size"],
+    ),
+    CHAIN: Cases(
+        _chain,
+        edges=(
+            _chain_sizes(2, 10, (2, 3, 2, 2, 3), (3, 2, 3, 2)),
+            _chain_sizes(1, 1, (1, 1, 1, 1, 1), (1, 1, 1, 1)),
+            _chain_sizes(0, 9, (2, 2, 2, 2, 2), (3, 3, 3, 3)),
+            _chain_sizes(1, 12, (1, 9, 2, 1, 10), (4, 1, 2, 5)),
+        ),
+        large=(
+            _chain_sizes(33, 31, (20, 30, 17, 40, 23), (3, 2, 5, 3)),
+            _chain_sizes(3, 110, (256, 256, 256, 256, 256), (3, 3, 3, 3)),  # the network's: conv_block_3 to 6
+        ),
+        draw={
+            "n": (0, 1, 9),
+            "length": (1, 9, 60),
+            "c_in": (1, 3, 20),
+            **{f"c{i}": (1, 3, 20) for i in range(1, 5)},
+            **{f"k{i}": (1, 2, 4) for i in range(1, 5)},
+        },
+        fits=_chain_fits,
+        examples=6,
+    ),
+    "linear_relu_linear": Cases(
+        _linear_relu_linear,
+        edges=(
+            {"n": 2, "c_in": 70, "c_mid": 5, "c_out": 3},
+            {"n": 1, "c_in": 1, "c_mid": 1, "c_out": 1},
+            {"n": 0, "c_in": 3, "c_mid": 2, "c_out": 2},
+            {"n": 9, "c_in": 2, "c_mid": 33, "c_out": 2},  # more inputs than a block takes
+        ),
+        large=(
+            {"n": 33, "c_in": 300, "c_mid": 257, "c_out": 130},
+            {"n": 13, "c_in": 1024, "c_mid": 1024, "c_out": 4},  # the network's: fc_block_2 and 3
+            {"n": 3, "c_in": 64, "c_mid": 5000, "c_out": 5},  # so wide that a block takes fewer
+        ),
+        draw={"n": (0, 2, 33), "c_in": (1, 70, 300), "c_mid": (1, 5, 300), "c_out": (1, 3, 40)},
+        examples=12,
+    ),
     "softmax": Cases(
         _softmax,
         edges=({"n": 3, "c": 4}, {"n": 1, "c": 1}, {"n": 0, "c": 4}, {"n": 33, "c": 5}),

@@ -10,14 +10,28 @@ import pytest
 
 import charcnn
 from charcnn import catalog, ops
-from charcnn.catalog import LEVELS, OPERATORS, TECHNIQUES, VARIANTS, level, operator
+from charcnn.catalog import CHAIN, LEVELS, OPERATORS, TECHNIQUES, VARIANTS, level, operator
 from charcnn.ops import reference
 
 PACKAGE = Path(charcnn.__file__).parent
 KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
 
-MATRIX = ["conv1d", "layernorm", "relu", "maxpool1d", "linear", "one_hot", "collapse", "softmax", "argmax"]
-FUSED_SO_FAR = ["conv1d_relu_naive", "linear_relu_naive"]
+STRONG = {
+    CHAIN: {"whole", "pairs"},
+    "layernorm_relu_maxpool1d": {"naive"},
+    "linear_relu_linear": {"naive"},
+}
+MATRIX = {  # operator: its weak fusions, its strong ones
+    "conv1d": (["conv1d_relu", "conv1d_stat", "conv1d_relu_maxpool1d"], [CHAIN]),
+    "layernorm": (["layernorm_relu"], ["layernorm_relu_maxpool1d"]),
+    "relu": (["conv1d_relu", "linear_relu", "layernorm_relu", "relu_maxpool1d"], list(STRONG)),
+    "maxpool1d": (["relu_maxpool1d", "conv1d_relu_maxpool1d"], ["layernorm_relu_maxpool1d"]),
+    "linear": (["linear_relu"], ["linear_relu_linear"]),
+    "one_hot": ([], []),
+    "collapse": ([], []),
+    "softmax": ([], []),
+    "argmax": ([], []),
+}
 
 
 def defined_in(module):
@@ -35,24 +49,22 @@ def modules_on_disk():
         yield import_module(".".join(("charcnn", *parts)).removesuffix(".__init__"))
 
 
-def test_variants_are_the_launchers_on_disk():
+def test_variants_are_the_functions_on_disk_that_an_operator_begins():
+    helpers = {"charcnn.ops.reference", "charcnn.ops.shapes", "charcnn.ops.arrays"}
     on_disk = {
         name: function
         for module in modules_on_disk()
+        if module.__name__ not in helpers
         for name, function in defined_in(module).items()
-        if name.rpartition("_")[2] in TECHNIQUES
+        if any(name.startswith(f"{row.name}_") for row in OPERATORS) or name.rpartition("_")[2] in TECHNIQUES
     }
     assert {row.name: row.launcher for row in VARIANTS} == on_disk
 
 
-def test_every_public_function_of_an_operators_module_is_a_variant():
-    helpers = {"charcnn.ops.reference", "charcnn.ops.shapes", "charcnn.ops.arrays"}
-    names = {name for module in modules_on_disk() if module.__name__ not in helpers for name in defined_in(module)}
-    assert names == {row.name for row in VARIANTS}
-
-
 def test_operators_are_the_references():
-    assert {row.name: row.reference for row in OPERATORS} == defined_in(reference)
+    parts = {"stat"}  # of fused operators: no kernel takes only that
+    references = {name: function for name, function in defined_in(reference).items() if name not in parts}
+    assert {row.name: row.reference for row in OPERATORS} == references
 
 
 def test_names_are_unique():
@@ -62,10 +74,15 @@ def test_names_are_unique():
 
 def test_matrix():
     names = {row.name for row in VARIANTS}
-    for name in MATRIX:
+    for name, fused in MATRIX.items():
         assert operator(name).reference is getattr(reference, name)
         assert {f"{name}_loops", f"{name}_naive"} <= names
-    assert names >= set(FUSED_SO_FAR)
+        for weak in fused[0]:
+            assert f"{weak}_naive" in names
+        for strong in fused[1]:
+            assert {f"{strong}_{technique}" for technique in STRONG[strong]} <= names
+        assert all(f"_{name}_" in f"_{chain}_" for chain in (*fused[0], *fused[1])), "a fused name spells its chain"
+    assert {row.name for row in OPERATORS} == set(MATRIX).union(*(part for fused in MATRIX.values() for part in fused))
 
 
 def test_every_technique_is_used_and_explained():

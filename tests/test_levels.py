@@ -3,12 +3,16 @@
 import ast
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numba import cuda
+from test_mpi import mpiexec, needs_mpi
 
 from charcnn import catalog, device, levels, network, params
 from charcnn.config import SMALL, TINY, Config
@@ -16,6 +20,10 @@ from charcnn.levels.monitor import Monitor
 
 ROOT = Path(__file__).parents[1]
 LEVELS = {row.name: row for row in catalog.LEVELS}
+
+FEW = Config(length=123, alphabet=9, channels=4, units=8)
+"""TINY with few characters: they are most of what the simulator has to do."""
+OTHER = Config(length=130, alphabet=7, channels=5, units=7, classes=3, layernorm=False)
 
 
 def random_ids(n, config, seed=0):
@@ -34,7 +42,7 @@ def command(name, *options, **kwargs):
 
 
 @pytest.mark.parametrize("name", LEVELS)
-@pytest.mark.parametrize("config", [TINY, Config(length=130, channels=5, units=7, classes=3, layernorm=False)])
+@pytest.mark.parametrize("config", [FEW, OTHER], ids=["with layernorm", "without"])
 def test_logits_are_those_of_the_reference_and_of_l0(name, config):
     weights = params.init(config, seed=3)
     ids = random_ids(3, config)
@@ -50,16 +58,16 @@ def test_logits_are_those_of_the_reference_and_of_l0(name, config):
 
 @pytest.mark.parametrize("name", LEVELS)
 def test_logits_do_not_depend_on_the_batch(name):
-    weights, ids = params.init(TINY, seed=1), random_ids(3, TINY)
-    runs = [LEVELS[name].module.build(weights, TINY, batch=batch)(ids) for batch in (1, 2, 64)]
-    assert np.array_equal(runs[0], runs[1])
-    assert np.array_equal(runs[0], runs[2])
+    weights, ids = params.init(FEW, seed=1), random_ids(3, FEW)
+    batches = (1, 64) if device.SIMULATED else (1, 2, 64)
+    first, *others = [LEVELS[name].module.build(weights, FEW, batch=batch)(ids) for batch in batches]
+    assert all(np.array_equal(first, logits) for logits in others)
 
 
 @pytest.mark.parametrize("name", LEVELS)
 def test_no_input_is_no_logits(name):
     build = LEVELS[name].module.build
-    assert build(params.init(TINY, seed=0), TINY)(random_ids(0, TINY)).shape == (0, TINY.classes)
+    assert build(params.init(FEW, seed=0), FEW)(random_ids(0, FEW)).shape == (0, FEW.classes)
 
 
 @pytest.mark.parametrize("name", ["l0", *(row.name for row in catalog.LEVELS if not device.SIMULATED)])
@@ -109,18 +117,93 @@ def test_batches_cover_all_inputs_once():
 @pytest.mark.parametrize("name", LEVELS)
 def test_command(name, tmp_path):
     report_file = tmp_path / "report.json"
-    done = command(name, "--config", "tiny", "--inputs", 3, "--batch", 2, "--repeat", 2, "--json", report_file)
-    assert done.returncode == 0, done.stderr
     simulated = LEVELS[name].device == "cuda" and device.SIMULATED
+    inputs, repeat = (2, 1) if simulated else (3, 2)
+    options = ["--config", "tiny", "--inputs", inputs, "--batch", 2, "--repeat", repeat, "--json", report_file]
+    done = command(name, *options)
+    assert done.returncode == 0, done.stderr
     assert ("simulator" in done.stdout.splitlines()[0]) == simulated
     assert "passed" in done.stdout
     report = json.loads(report_file.read_text())
     assert report["level"] == name
-    assert report["inputs"] == 3
+    assert report["inputs"] == inputs
     assert report["simulated"] == simulated
-    assert len(report["seconds"]) == 2
+    assert len(report["seconds"]) == repeat
     assert report["validation"]["passed"]
     assert report["stages"]
+    if "gpu_memory_bytes" in report:
+        assert f"{report['gpu_memory_bytes']:,} bytes a GPU" in done.stdout
+
+
+def test_memory_of_a_gpu():
+    weights, monitor = params.init(FEW, seed=0), Monitor()
+    LEVELS["l8"].module.build(weights, FEW, batch=5, streams=3, gpus=[0], monitor=monitor)
+    features = 4 * 5 * FEW.alphabet * FEW.length  # the one-hot inputs are the largest of TINY's features
+    assert monitor.memory == {0: sum(value.nbytes for value in weights.values()) + 3 * 2 * features}
+    for name in ("l7", "l9", "l10"):
+        monitor = Monitor()
+        LEVELS[name].module.build(weights, FEW, batch=5, monitor=monitor)
+        assert min(monitor.memory.values()) >= 2 * features
+
+
+@pytest.mark.parametrize("name", ["l7", "l8", "l9", "l10"])
+def test_a_batch_that_does_not_fit_the_gpu_names_the_bytes(name, monkeypatch):
+    context = cuda.current_context()
+    monkeypatch.setattr(type(context), "get_memory_info", lambda self: SimpleNamespace(free=100_000))
+    with pytest.raises(
+        device.DeviceError, match=r"take [\d,]{8,} bytes of GPU memory, 100,000 are free: lower --batch"
+    ):
+        LEVELS[name].module.build(params.init(FEW, seed=0), FEW, batch=1000)
+
+
+REFUSED = """
+import sys
+from charcnn.levels import {name}, runner
+from charcnn import device, offload
+comm = offload.world()
+if comm is None or comm.rank == {rank}:
+    {change}
+runner.main({name}.build, ["--config", "tiny", "--inputs", "2", "--batch", "2"])
+"""
+LITTLE_SHARED = "device.shared_limit = lambda: 100"
+LITTLE_MEMORY = """
+    def no_memory(*_):
+        raise device.DeviceError("the features take 2 bytes, 1 is free")
+    device.require_memory = no_memory
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("l10", LITTLE_SHARED, r"^l10: convolutions 1 to 4 need [\d,]+ bytes of shared memory .* there are 100: try"),
+        ("l8", LITTLE_MEMORY, r"^l8: the features take 2 bytes, 1 is free$"),
+    ],
+)
+def test_sizes_that_a_level_refuses_are_one_line_and_status_2(name, change, message):
+    code = REFUSED.format(name=name, rank=0, change=change)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert re.search(message, done.stderr.strip())
+
+
+@needs_mpi
+@pytest.mark.parametrize("rank", [0, 1])
+def test_sizes_that_one_rank_refuses_are_one_line_and_status_2(rank):
+    done = mpiexec(2, "-c", REFUSED.format(name="l10", rank=rank, change=LITTLE_SHARED))
+    assert done.returncode == 2, done.stdout + done.stderr
+    ours = [line for line in done.stderr.splitlines() if line.startswith("l10: ")]
+    assert len(ours) == 1, done.stderr
+    assert ours[0].startswith(f"l10: rank {rank}: convolutions 1 to 4 need ")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_network_whose_chain_cannot_fit_names_the_bytes(monkeypatch):
+    monkeypatch.setattr(device, "shared_limit", lambda: device.SHARED_LIMIT)
+    wide = Config(channels=1024)
+    with pytest.raises(ValueError, match=r"^convolutions 1 to 4 need 917,640 bytes .* there are 232,448"):
+        LEVELS["l10"].module.build({}, wide)
 
 
 def test_text_file(tmp_path):

@@ -2,13 +2,16 @@
 
 import json
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numba import cuda
 from test_mpi import mpiexec, needs_mpi
 
-from charcnn import offload, timeline
+from charcnn import device, offload, timeline
 from charcnn.lane import Lane
+from charcnn.levels.monitor import Monitor
 from charcnn.offload.source import chunks
 from charcnn.pipeline import Pipeline
 
@@ -354,25 +357,43 @@ def test_many_inputs_are_never_all_made(monkeypatch):
 
 def test_a_lane_has_two_host_buffers_and_keeps_what_it_did():
     kept = timeline.Timeline()
-    lane = Lane(0, 3, 12, kept)
+    monitor = Monitor(timeline=kept)
+    lane = Lane(0, 3, monitor, pinned=48, features=24)
+    assert monitor.memory == {0: 48}
     x = lane.host((2, 3))
     y = lane.host((3, 4))
     x[:], y[:] = 1, 2
     assert (x == 1).all()
     assert np.shares_memory(lane.host((1,)), x)
-    x_gpu = lane.device(0, x.shape)
+    assert lane.host((2, 2), np.uint8).dtype == np.uint8
+    x_gpu, y_gpu = lane.device(x.shape), lane.device((3,), np.float64)
+    assert (x_gpu.shape, x_gpu.dtype, y_gpu.dtype) == ((2, 3), np.float32, np.float64)
     with lane.copying("up"):
         x_gpu.copy_to_device(x, stream=lane.stream)
     with lane.computing("nothing"):
         pass
     with lane.copying("down"):
         x_gpu.copy_to_host(y.reshape(-1)[:6].reshape(2, 3), stream=lane.stream)
+    with lane.stage("a part of the network"):
+        pass
     lane.wait()
     assert (y.reshape(-1)[:6] == 1).all()
-    assert [span.name for span in kept.spans] == ["copy up", "nothing", "copy down", "wait for the GPU"]
+    names = ["copy up", "nothing", "copy down", "a part of the network", "wait for the GPU"]
+    assert [span.name for span in kept.spans] == names
+    assert [span.kind for span in kept.spans] == ["copy", "kernel", "copy", "kernel", "wait"]
     assert kept.spans[0].unit == "GPU 0 copy up"
     assert kept.spans[1].unit == "GPU 0"
     assert all(0 <= span.stop - span.start < 1 for span in kept.spans)
+    assert list(monitor.seconds) == ["a part of the network"]
+    assert lane.device(x.shape) is x_gpu, "buffers by turns, views of them made once"
+
+
+def test_a_lane_that_does_not_fit_names_the_bytes(monkeypatch):
+    context = SimpleNamespace(get_memory_info=lambda: SimpleNamespace(free=1_999))
+    monkeypatch.setattr(cuda, "current_context", lambda: context)
+    message = "of one batch, twice, on stream 3 of GPU 0 take 2,000 bytes of GPU memory, 1,999 are free: lower --batch"
+    with pytest.raises(device.DeviceError, match=message):
+        Lane(0, 3, Monitor(), pinned=8, features=1_000)
 
 
 def test_bound_is_the_busiest_resource():

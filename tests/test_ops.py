@@ -11,6 +11,7 @@ from operator_cases import CASES, Case
 
 from charcnn import device
 from charcnn.catalog import VARIANTS, operator
+from charcnn.ops import reference
 
 CUDA = [row for row in VARIANTS if row.device == "cuda"]
 CPU = [row for row in VARIANTS if row.device == "cpu"]
@@ -45,8 +46,35 @@ def example(variant) -> Case:
     return CASES[variant.operator].build(CASES[variant.operator].edges[0])
 
 
-def poisoned(like: np.ndarray) -> np.ndarray:
+def arrays(result) -> tuple:
+    """The arrays of a result: itself, or the two of a pair (y, stat)."""
+    return result if isinstance(result, tuple) else (result,)
+
+
+def alike(like, made):
+    """A result of the same kind, from its arrays."""
+    made = tuple(made)
+    return made if isinstance(like, tuple) else made[0]
+
+
+def put(result):
+    """A result on the device."""
+    return alike(result, map(cuda.to_device, arrays(result)))
+
+
+def fetch(result):
+    """A result on the host."""
+    return alike(result, (array.copy_to_host() for array in arrays(result)))
+
+
+def same_objects(result, expected):
+    return all(one is other for one, other in zip(arrays(result), arrays(expected), strict=True))
+
+
+def poisoned(like):
     """An output of the oracle's shape that no result looks like: NaN, or a number that no index has."""
+    if isinstance(like, tuple):
+        return poisoned(like[0]), np.full(like[1].shape, np.nan, np.float64)
     if like.dtype == np.int64:
         return np.full(like.shape, -7, np.int64)
     return np.full(like.shape, np.nan, np.float32)
@@ -54,6 +82,11 @@ def poisoned(like: np.ndarray) -> np.ndarray:
 
 def check(variant, out, expected):
     """At the operator's tolerance, over the finite values; NaN and infinities stand where the reference has them."""
+    if isinstance(expected, tuple):
+        (y, stat), (expected_y, expected_stat) = out, expected
+        check(variant, y, expected_y)
+        check_stat(variant, stat, expected_stat, y)
+        return
     assert out.shape == expected.shape
     assert out.dtype == (np.int64 if expected.dtype == np.int64 else np.float32)
     tolerance = operator(variant.operator).tolerance
@@ -66,11 +99,29 @@ def check(variant, out, expected):
     assert error <= tolerance * np.linalg.norm(expected[finite])
 
 
+def check_stat(variant, stat, expected, y):
+    """Mean and variance against the reference's, and more strictly against those of the y that was written."""
+    assert stat.shape == expected.shape
+    assert stat.dtype == np.float64
+    assert (stat[:, 1] >= 0).sum() == np.isfinite(expected[:, 1]).sum()
+    tolerance = operator(variant.operator).tolerance
+    # An error of y moves the mean as much, and the variance by twice its product with the deviation.
+    for exact, slack in ((expected, 2), (reference.stat(y.astype(np.float64)), 0)):
+        finite = np.isfinite(exact).all(axis=1)
+        np.testing.assert_array_equal(np.isfinite(stat).all(axis=1), finite)
+        mean, variance = exact[finite].T
+        deviation = np.sqrt(variance)
+        size = deviation + abs(mean)
+        assert (abs(stat[finite, 0] - mean) <= tolerance * size).all()
+        unequal = 1e-14 * size**2  # where float32 holds no difference, float64 leaves some
+        assert (abs(stat[finite, 1] - variance) <= tolerance * (variance + slack * deviation * size) + unequal).all()
+
+
 def run(variant, case: Case):
     """The launcher on host arrays, into a poisoned output, against the reference."""
     expected = case.oracle(operator(variant.operator).reference)
     out = poisoned(expected)
-    assert variant.launcher(**case.inputs, **case.options, out=out) is out
+    assert same_objects(variant.launcher(**case.inputs, **case.options, out=out), out)
     check(variant, out, expected)
 
 
@@ -88,7 +139,7 @@ def test_large(variant, sizes):
 def test_drawn_sizes(variant):
     cases = CASES[variant.operator]
 
-    @settings(max_examples=40 if compiled(variant) else 8)
+    @settings(max_examples=cases.examples if compiled(variant) else min(8, cases.examples))
     @given(cases.sizes(compiled(variant)), st.integers(0, 2**32 - 1))
     def try_one(sizes, seed):
         run(variant, cases.build(sizes, seed))
@@ -105,7 +156,7 @@ def test_inputs_stay_as_they_are(variant):
         np.testing.assert_array_equal(array, before[name])
 
 
-@each([row for row in VARIANTS if row.operator in ("relu", "layernorm")])
+@each([row for row in VARIANTS if row.operator in ("relu", "layernorm", "layernorm_relu")])
 def test_in_place(variant):
     case = example(variant)
     expected = case.oracle(operator(variant.operator).reference)
@@ -128,7 +179,7 @@ def test_what_is_not_finite(variant, value):
     run(variant, case)
 
 
-@each([row for row in VARIANTS if row.operator in ("maxpool1d", "argmax")])
+@each([row for row in VARIANTS if row.operator in ("maxpool1d", "relu_maxpool1d", "argmax")])
 def test_all_alike(variant):
     for value in (np.nan, -np.inf, np.inf, 0.0, -0.0):
         case = example(variant)
@@ -154,8 +205,11 @@ def test_every_token_id(variant):
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
 def test_magnitudes(variant, scale):
     case = example(variant)
-    for name in case.inputs.keys() & {"x", "bias"}:
-        case.inputs[name] *= np.float32(scale)
+    for name, array in case.inputs.items():
+        if name == "x" or name.startswith("bias"):
+            array *= np.float32(scale)
+        if name == "stat":
+            array *= [scale, scale**2]
     run(variant, case)
 
 
@@ -166,14 +220,57 @@ def test_layernorm_far_from_zero(variant):
     run(variant, case)
 
 
-@each([row for row in VARIANTS if row.operator == "layernorm"])
+@each([row for row in VARIANTS if "layernorm" in row.operator])
 @pytest.mark.parametrize("eps", [1e-12, 1.0])
 def test_layernorm_eps(variant, eps):
     case = example(variant)
-    x = case.inputs["x"]
-    x[0] = 3  # its variance is 0: eps alone is under the root
-    expected = operator("layernorm").reference(*(array.astype(np.float64) for array in case.inputs.values()), eps=eps)
-    check(variant, variant.launcher(**case.inputs, eps=eps), expected)
+    case.inputs["x"][0] = 3  # its variance is 0: eps alone is under the root
+    if "stat" in case.inputs:
+        case.inputs["stat"][0] = 3, 0
+    case.options["eps"] = eps
+    run(variant, case)
+
+
+@each([row for row in VARIANTS if "layernorm" in row.operator])
+def test_gamma_of_either_sign(variant):
+    case = example(variant)
+    gamma = case.inputs["gamma"]
+    gamma *= np.where(np.arange(gamma.size).reshape(gamma.shape) % 2, -1, 1).astype(np.float32)  # within a window, too
+    run(variant, case)
+
+
+CONV1D_STAT = [row for row in VARIANTS if row.operator == "conv1d_stat"]
+LAYERNORM_RELU = [row for row in VARIANTS if row.operator == "layernorm_relu"]
+
+
+@each(CONV1D_STAT)
+@pytest.mark.parametrize("mean", [0, 1e2, 1e4])
+def test_statistics_are_accurate_where_the_mean_is_large(variant, mean):
+    rng = np.random.default_rng(5)
+    # Values of deviation 1 around the mean; the convolution passes them through: only statistics can be wrong.
+    c, length = 8, 30 if device.SIMULATED else 1000
+    x = (mean + rng.standard_normal((2, c, length))).astype(np.float32)
+    y, stat = variant.launcher(x, np.eye(c, dtype=np.float32)[:, :, None], np.zeros(c, np.float32))
+    np.testing.assert_array_equal(y, x)
+    exact = reference.stat(x.astype(np.float64))
+    assert abs(stat[:, 0] - exact[:, 0]).max() <= 5e-7, "in standard deviations"
+    np.testing.assert_allclose(stat[:, 1], exact[:, 1], rtol=2e-6)
+    if mean == 1e4:  # what a sum of squares in float32 would give
+        squares = np.square(x).mean(axis=(1, 2)) - np.square(x.mean(axis=(1, 2)))
+        assert abs(squares / exact[:, 1] - 1).max() > 0.1
+    gamma = rng.standard_normal((c, length), np.float32)
+    beta = rng.standard_normal((c, length), np.float32)
+    expected = reference.layernorm_relu(*(array.astype(np.float64) for array in (x, exact, gamma, beta)))
+    for row in LAYERNORM_RELU:
+        check(row, row.launcher(y, stat, gamma, beta), expected)
+
+
+@each(CONV1D_STAT)
+def test_statistics_of_equal_values(variant):
+    x = np.full((1, 1, 40), 0.1, np.float32)
+    _, stat = variant.launcher(x, np.ones((3, 1, 1), np.float32), np.zeros(3, np.float32))
+    assert stat[0, 0] == pytest.approx(float(np.float32(0.1)), rel=1e-15)
+    assert 0 <= stat[0, 1] <= 1e-30
 
 
 @each([row for row in VARIANTS if row.operator == "softmax"])
@@ -192,7 +289,7 @@ def test_softmax_of_great_logits(variant):
 def test_numpy_in_numpy_out(variant):
     case = example(variant)
     out = variant.launcher(**case.inputs, **case.options)
-    assert type(out) is np.ndarray
+    assert all(type(array) is np.ndarray for array in arrays(out))
     check(variant, out, case.oracle(operator(variant.operator).reference))
 
 
@@ -205,7 +302,7 @@ def test_device_in_device_out(variant, given_out, given_stream, stream, monkeypa
     inputs = {name: cuda.to_device(array) for name, array in case.inputs.items()}
     options = dict(case.options)
     if given_out:
-        options["out"] = cuda.to_device(poisoned(expected))
+        options["out"] = put(poisoned(expected))
     if given_stream:
         options["stream"] = stream
     cuda.synchronize()
@@ -216,11 +313,11 @@ def test_device_in_device_out(variant, given_out, given_stream, stream, monkeypa
     monkeypatch.setattr(device, "to_device", copied)
     streams = launched_on(monkeypatch)
     out = variant.launcher(**inputs, **options)
-    assert device.is_cuda_ndarray(out)
-    assert not given_out or out is options["out"]
-    assert same(streams, [stream if given_stream else 0])
+    assert all(map(device.is_cuda_ndarray, arrays(out)))
+    assert not given_out or same_objects(out, options["out"])
+    assert streams == {numbered(stream) if given_stream else 0}
     cuda.synchronize()
-    check(variant, out.copy_to_host(), expected)
+    check(variant, fetch(out), expected)
 
 
 @each(CUDA)
@@ -229,24 +326,25 @@ def test_numpy_on_a_stream(variant, stream, monkeypatch):
     streams = launched_on(monkeypatch)
     out = variant.launcher(**case.inputs, **case.options, stream=stream)
     check(variant, out, case.oracle(operator(variant.operator).reference))  # which the launcher has waited for
-    assert same(streams, [stream])
+    assert streams == {numbered(stream)}
 
 
 def launched_on(monkeypatch):
-    """A list that each launch adds its stream to."""
-    streams = []
+    """A set that each launch adds its stream to."""
+    streams = set()
     launch = device.Call.launch
 
-    def spy(call, *args):
-        streams.append(call.stream)
-        launch(call, *args)
+    def spy(call, *args, **kwargs):
+        streams.add(numbered(call.stream))
+        launch(call, *args, **kwargs)
 
     monkeypatch.setattr(device.Call, "launch", spy)
     return streams
 
 
-def same(streams, expected):
-    return streams == expected if device.SIMULATED else list(map(int, streams)) == list(map(int, expected))
+def numbered(stream):
+    """What tells a stream from others."""
+    return stream if device.SIMULATED else int(stream)
 
 
 @each(CUDA)
@@ -257,18 +355,23 @@ def test_other_libraries_arrays(variant, library):
     if library == "torch" and not module.cuda.is_available():
         pytest.skip("this PyTorch is built without CUDA")
 
-    def put(array):
+    def given(array):
         return module.from_numpy(array).cuda() if library == "torch" else module.asarray(array)
+
+    def taken(array):
+        return array.cpu().numpy() if library == "torch" else array.get()
 
     case = example(variant)
     expected = case.oracle(operator(variant.operator).reference)
-    inputs, out = {name: put(array) for name, array in case.inputs.items()}, put(poisoned(expected))
+    inputs = {name: given(array) for name, array in case.inputs.items()}
+    out = alike(expected, map(given, arrays(poisoned(expected))))
     for stream in (None, module.cuda.Stream()):
-        out[...] = -7
+        for array in arrays(out):
+            array[...] = -7
         cuda.synchronize()
-        assert variant.launcher(**inputs, **case.options, out=out, stream=stream) is out
+        assert same_objects(variant.launcher(**inputs, **case.options, out=out, stream=stream), out)
         cuda.synchronize()
-        check(variant, out.cpu().numpy() if library == "torch" else out.get(), expected)
+        check(variant, alike(expected, map(taken, arrays(out))), expected)
 
 
 # What a launcher refuses.
@@ -289,8 +392,8 @@ def with_argument(rows):
 @pytest.mark.parametrize(("variant", "name"), with_argument(VARIANTS))
 def test_wrong_dtype(variant, name):
     case = example(variant)
-    need = "uint8" if name == "ids" else "float32"
-    for dtype in (np.float64, np.int32, np.float16):
+    need = np.dtype(device.DTYPES.get(name, np.float32))
+    for dtype in {np.float64, np.float32, np.int32, np.float16} - {need.type}:
         inputs = {**case.inputs, name: case.inputs[name].astype(dtype)}
         with pytest.raises(ValueError, match=rf"^{name} has dtype {np.dtype(dtype)}: need {need}"):
             variant.launcher(**inputs, **case.options)
@@ -329,17 +432,43 @@ def test_wrong_rank(variant, name):
 @each(VARIANTS)
 def test_wrong_out(variant):
     case = example(variant)
-    right = poisoned(case.oracle(operator(variant.operator).reference))
-    more = np.zeros((right.shape[0] + 1, *right.shape[1:]), right.dtype)
-    for wrong, message in (
-        (more, rf"^out has shape \({more.shape[0]},.*: need \({right.shape[0]},"),
-        (right[None], "^out has shape"),
-        (right.astype(np.float64), "^out has dtype float64: need"),
-        (np.repeat(right, 2, axis=-1)[..., ::2], "^out is not C-contiguous"),
-        (right.tolist(), "^out is a list"),
-    ):
-        with pytest.raises(ValueError, match=message):
+    result = poisoned(case.oracle(operator(variant.operator).reference))
+    for i, (name, right) in enumerate(zip(("out", "stat"), arrays(result), strict=False)):
+        more = np.zeros((right.shape[0] + 1, *right.shape[1:]), right.dtype)
+        other = np.float32 if right.dtype == np.float64 else np.float64
+        for wrong, message in (
+            (more, rf"^{name} has shape \({more.shape[0]},.*: need \({right.shape[0]},"),
+            (right[None], rf"^{name} has shape"),
+            (right.astype(other), rf"^{name} has dtype {np.dtype(other)}: need"),
+            (np.repeat(right, 2, axis=-1)[..., ::2], rf"^{name} is not C-contiguous"),
+            (right.tolist(), rf"^{name} is a list"),
+        ):
+            out = alike(result, (*arrays(result)[:i], wrong, *arrays(result)[i + 1 :]))
+            with pytest.raises(ValueError, match=message):
+                variant.launcher(**case.inputs, **case.options, out=out)
+
+
+PAIRED = [row for row in VARIANTS if isinstance(example(row).oracle(operator(row.operator).reference), tuple)]
+
+
+@each(PAIRED)
+def test_out_that_is_no_pair(variant):
+    case = example(variant)
+    y, stat = poisoned(case.oracle(operator(variant.operator).reference))
+    for wrong in (y, (y,), (y, stat, stat), 3):
+        with pytest.raises(ValueError, match=rf"^out is a {type(wrong).__name__}: need a pair \(y, stat\)"):
             variant.launcher(**case.inputs, **case.options, out=wrong)
+
+
+@each([row for row in PAIRED if row in CUDA])
+def test_half_a_pair(variant):
+    case = example(variant)
+    expected = case.oracle(operator(variant.operator).reference)
+    y, stat = poisoned(expected)
+    for out in ((y, None), (None, stat)):
+        result = variant.launcher(**case.inputs, **case.options, out=out)
+        assert all(array is None or got is array for got, array in zip(result, out, strict=True))
+        check(variant, result, expected)
 
 
 @pytest.mark.parametrize(("variant", "name"), with_argument(CUDA))
@@ -357,9 +486,11 @@ def test_mixed_sides(variant, name):
 @each(CUDA)
 def test_out_on_the_other_side(variant):
     case = example(variant)
-    out = cuda.to_device(poisoned(case.oracle(operator(variant.operator).reference)))
-    with pytest.raises(ValueError, match=r"^out is on the device and"):
-        variant.launcher(**case.inputs, **case.options, out=out)
+    result = poisoned(case.oracle(operator(variant.operator).reference))
+    for i, (name, array) in enumerate(zip(("out", "stat"), arrays(result), strict=False)):
+        out = alike(result, (*arrays(result)[:i], cuda.to_device(array), *arrays(result)[i + 1 :]))
+        with pytest.raises(ValueError, match=rf"^{name} is on the device and"):
+            variant.launcher(**case.inputs, **case.options, out=out)
 
 
 @each(CUDA)
@@ -370,8 +501,9 @@ def test_device_arrays_are_checked_too(variant):
     double = cuda.to_device(case.inputs[first].astype(np.float64))
     with pytest.raises(ValueError, match=rf"^{first} has dtype float64"):
         variant.launcher(**{**inputs, first: double}, **case.options)
+    out = (double, None) if variant in PAIRED else double
     with pytest.raises(ValueError, match=r"^out has (dtype|shape)"):
-        variant.launcher(**inputs, **case.options, out=double)
+        variant.launcher(**inputs, **case.options, out=out)
 
 
 @pytest.mark.parametrize(("variant", "name"), with_argument(CPU))

@@ -10,12 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_cases import CASES
 
-from charcnn.catalog import OPERATORS
+from charcnn.catalog import CHAIN, OPERATORS
 from charcnn.ops import reference
 
 
 def double(case):
     return [array.astype(np.float64) if array.dtype == np.float32 else array for array in case.inputs.values()]
+
+
+def arrays(result):
+    return result if isinstance(result, tuple) else (result,)
 
 
 # The definitions, one output at a time, in plain Python.
@@ -75,6 +79,37 @@ def linear_loops(x, weight, bias):
     return out
 
 
+def stat_loops(x):
+    out = np.zeros((len(x), 2))
+    for i, values in enumerate(x):
+        mean = math.fsum(values.flat) / values.size
+        out[i] = mean, math.fsum((value - mean) ** 2 for value in values.flat) / values.size
+    return out
+
+
+def with_stat(y):
+    return y, stat_loops(y)
+
+
+def layernorm_relu_loops(x, stat, gamma, beta, eps=1e-5):
+    out = [(values - m) / math.sqrt(v + eps) * gamma + beta for values, (m, v) in zip(x, stat, strict=True)]
+    return relu_loops(np.array(out).reshape(x.shape))
+
+
+def conv1d_relu_maxpool1d_loops(x, weight, bias, pool_size, *, pool_stride=None, **options):
+    return maxpool1d_loops(relu_loops(conv1d_loops(x, weight, bias, **options)), pool_size, pool_stride)
+
+
+def layernorm_relu_maxpool1d_loops(x, stat, gamma, beta, kernel_size, *, stride=None):
+    return maxpool1d_loops(layernorm_relu_loops(x, stat, gamma, beta), kernel_size, stride)
+
+
+def chain_loops(x, *parameters):
+    for i in range(0, 6, 2):
+        x = relu_loops(conv1d_loops(x, *parameters[i : i + 2]))
+    return with_stat(conv1d_loops(x, *parameters[6:]))
+
+
 def softmax_loops(x):
     out = np.zeros(x.shape)
     for i, row in enumerate(x):
@@ -97,6 +132,13 @@ LOOPS = {
     "collapse": collapse_loops,
     "linear": linear_loops,
     "linear_relu": lambda *args: relu_loops(linear_loops(*args)),
+    "conv1d_stat": lambda *args, **options: with_stat(conv1d_loops(*args, **options)),
+    "layernorm_relu": layernorm_relu_loops,
+    "relu_maxpool1d": lambda x, *args, **options: maxpool1d_loops(relu_loops(x), *args, **options),
+    "conv1d_relu_maxpool1d": conv1d_relu_maxpool1d_loops,
+    "layernorm_relu_maxpool1d": layernorm_relu_maxpool1d_loops,
+    CHAIN: chain_loops,
+    "linear_relu_linear": lambda x, *args: linear_loops(relu_loops(linear_loops(x, *args[:2])), *args[2:]),
     "softmax": softmax_loops,
     "argmax": argmax_loops,
 }
@@ -111,9 +153,9 @@ def test_against_plain_loops(row):
     cases = CASES[row.name]
 
     def compare(case):
-        out = row.reference(*double(case), **case.options)
-        expected = np.array(LOOPS[row.name](*double(case), **case.options)).reshape(out.shape)
-        np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-12)
+        results = arrays(row.reference(*double(case), **case.options))
+        for out, expected in zip(results, arrays(LOOPS[row.name](*double(case), **case.options)), strict=True):
+            np.testing.assert_allclose(out, np.array(expected).reshape(out.shape), rtol=1e-12, atol=1e-12)
 
     for sizes in cases.edges:
         compare(cases.build(sizes))
@@ -136,6 +178,24 @@ def torch_functions():
     def one_hot(ids, depth):
         return f.one_hot(ids.long().clamp(max=depth), depth + 1)[..., :depth].transpose(1, 2)
 
+    def with_stat(y):
+        return y, torch.stack((y.flatten(1).mean(1), y.flatten(1).var(1, unbiased=False)), 1)
+
+    def layernorm_relu(x, stat, gamma, beta):
+        mean, variance = stat.view(len(x), 2, *[1] * (x.ndim - 1)).unbind(1)
+        return f.relu((x - mean) * torch.rsqrt(variance + 1e-5) * gamma + beta)
+
+    def conv1d_relu_maxpool1d(x, weight, bias, pool_size, pool_stride=None, **options):
+        return f.max_pool1d(f.relu(f.conv1d(x, weight, bias, **options)), pool_size, pool_stride)
+
+    def layernorm_relu_maxpool1d(x, stat, gamma, beta, **options):
+        return f.max_pool1d(layernorm_relu(x, stat, gamma, beta), **options)
+
+    def chain(x, *parameters):
+        for i in range(0, 6, 2):
+            x = f.relu(f.conv1d(x, *parameters[i : i + 2]))
+        return with_stat(f.conv1d(x, *parameters[6:]))
+
     return torch, {
         "one_hot": one_hot,
         "conv1d": f.conv1d,
@@ -146,6 +206,13 @@ def torch_functions():
         "collapse": lambda x: x.flatten(1),
         "linear": f.linear,
         "linear_relu": lambda *args: f.relu(f.linear(*args)),
+        "conv1d_stat": lambda *args, **options: with_stat(f.conv1d(*args, **options)),
+        "layernorm_relu": layernorm_relu,
+        "relu_maxpool1d": lambda x, **options: f.max_pool1d(f.relu(x), **options),
+        "conv1d_relu_maxpool1d": conv1d_relu_maxpool1d,
+        "layernorm_relu_maxpool1d": layernorm_relu_maxpool1d,
+        CHAIN: chain,
+        "linear_relu_linear": lambda x, *args: f.linear(f.relu(f.linear(x, *args[:2])), *args[2:]),
         "softmax": lambda x: f.softmax(x, dim=1),
         "argmax": lambda x: x.argmax(dim=1),
     }
@@ -159,9 +226,11 @@ def test_against_pytorch(row):
         if sizes["n"] == 0:  # PyTorch refuses some empty batches
             continue
         case = cases.build(sizes, normal=True)
-        expected = functions[row.name](*map(torch.from_numpy, double(case)), **case.options).numpy()
-        out = row.reference(*double(case), **case.options)
-        np.testing.assert_allclose(out, expected, rtol=1e-10, atol=1e-10)
+        results = arrays(row.reference(*double(case), **case.options))
+        for out, expected in zip(
+            results, arrays(functions[row.name](*map(torch.from_numpy, double(case)), **case.options)), strict=True
+        ):
+            np.testing.assert_allclose(out, expected.numpy(), rtol=1e-10, atol=1e-10)
 
 
 def test_nan_as_in_pytorch():
@@ -178,8 +247,8 @@ def test_nan_as_in_pytorch():
 def test_dtype_is_kept(row, dtype):
     cases = CASES[row.name]
     case = cases.build(cases.edges[0])
-    out = row.reference(*(array.astype(dtype) for array in case.inputs.values()), **case.options)
-    assert out.dtype == dtype
+    result = row.reference(*(array.astype(dtype) for array in case.inputs.values()), **case.options)
+    assert all(array.dtype == dtype for array in arrays(result))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -226,6 +295,20 @@ def a(*shape):
         (lambda: reference.linear(a(3), a(4, 3), a(4)), r"x has shape \(3,\): need \(N, C_in\)"),
         (lambda: reference.linear(a(1, 3), a(4, 2), a(4)), r"weight has shape \(4, 2\): need C_in=3"),
         (lambda: reference.linear(a(1, 3), a(4, 3), a(3)), r"bias has shape \(3,\): need \(4,\)"),
+        (lambda: reference.stat(a(3)), r"x has shape \(3,\): need \(N, ...\)"),
+        (lambda: reference.layernorm_relu(a(2, 3), a(2, 3), a(3), a(3)), r"stat has shape \(2, 3\): need \(2, 2\)"),
+        (lambda: reference.layernorm_relu(a(2, 3), a(2, 2), a(4), a(3)), r"gamma has shape \(4,\): need \(3,\)"),
+        (lambda: reference.relu_maxpool1d(a(1, 3, 2), 3), "x has 2 positions: need at least 3"),
+        (lambda: reference.conv1d_relu_maxpool1d(a(1, 3, 4), a(4, 3, 3), a(4), 3), "x convolves to 2 positions: need"),
+        (lambda: reference.conv1d_relu_maxpool1d(a(1, 3, 9), a(4, 3, 3), a(4), 0), "pool_size=0: need an int"),
+        (
+            lambda: reference.conv1d_relu_maxpool1d(a(1, 3, 9), a(4, 3, 3), a(4), 3, pool_stride=0),
+            "pool_stride=0: need an int of at least 1",
+        ),
+        (lambda: reference.layernorm_relu_maxpool1d(a(1, 3, 2), a(1, 2), a(3, 2), a(3, 2), 3), "x has 2 positions"),
+        (lambda: reference.linear_relu_linear(a(1, 3), a(4, 2), a(4), a(2, 4), a(2)), "weight1 has shape"),
+        (lambda: reference.linear_relu_linear(a(1, 3), a(4, 3), a(4), a(2, 3), a(2)), r"weight2 .* need C_mid=4"),
+        (lambda: reference.linear_relu_linear(a(1, 3), a(4, 3), a(4), a(2, 4), a(3)), r"bias2 .* need \(2,\)"),
         (lambda: reference.one_hot(np.zeros(3, np.uint8), 3), r"ids has shape \(3,\): need \(N, L\)"),
         (lambda: reference.one_hot(np.zeros((1, 3), np.uint8), 0), "depth=0: need an int of at least 1"),
         (lambda: reference.collapse(a(2, 3)), r"x has shape \(2, 3\): need \(N, C, L\)"),

@@ -58,6 +58,8 @@ def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
     rows += [("stages" if i == 0 else "", line) for i, line in enumerate(stages)]
     if report["ranks"] > 1:
         rows.append(("", "(stages of rank 0)"))
+    if "gpu_memory_bytes" in report:
+        rows.append(("memory", f"{report['gpu_memory_bytes']:,} bytes a GPU, for parameters and features"))
     if "timeline" in report:
         found = report["timeline"]
         busy = ", ".join(f"{what} {at['share']:.0%} (rank {at['rank']})" for what, at in found["busy"].items())

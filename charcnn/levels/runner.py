@@ -6,10 +6,12 @@ import argparse
 import inspect
 import json
 import os
+import platform
 import statistics
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -93,7 +95,18 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     follow: dict[str, Any] = {"timeline": monitor.timeline}
     if share_out is offload.asynchronous:
         follow["progress"] = bar.update  # the others' chunks, beside what the level itself tells of its own
-    run = build(weights, weights.config, batch=batch, gpus=gpus, monitor=monitor)
+    run, problem = None, None
+    try:
+        run = build(weights, weights.config, batch=batch, gpus=gpus, monitor=monitor)
+    except (ValueError, device.DeviceError) as error:  # the level's kernels or buffers cannot be had at these sizes
+        problem = " ".join(str(error).split())
+    problems = {0: problem} if comm is None else dict(enumerate(comm.allgather(problem)))
+    for rank, problem in problems.items():
+        if problem is not None:
+            if root:
+                print(f"{name}: {f'rank {rank}: ' * (len(problems) > 1)}{problem}", file=sys.stderr)
+            return UNUSABLE
+    assert run is not None
     simulated = level.device == "cuda" and device.SIMULATED  # where nothing is compiled
     share = 0 if simulated else min(batch * max(1, len(gpus)), total)
     warm = np.random.default_rng(0).integers(0, weights.config.alphabet + 1, (share, weights.config.length), np.uint8)
@@ -113,6 +126,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         seconds.append(time.perf_counter() - started)
     bar.close()
     spans = timeline.gather(comm, monitor.timeline) if options.trace is not None else None
+    memory = _gpu_memory(comm, monitor)
     if job is None:
         return int(_broadcast(comm, None))
     assert logits is not None
@@ -135,6 +149,8 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         "machine": machine.describe(),
         "commit": machine.commit(),
     }
+    if memory:
+        report["gpu_memory_bytes"] = memory
     if spans is not None:
         timeline.write(options.trace, spans)
         report["timeline"] = {"file": Path(options.trace).name, **timeline.bound(spans)}
@@ -156,6 +172,16 @@ def _monitored(name: str, root: bool, inputs: int, options: argparse.Namespace) 
     hidden = None if root else True  # None: shown on a terminal only
     bar: tqdm = tqdm(total=inputs * options.repeat, unit="input", desc=name, delay=1, disable=hidden, leave=False)
     return Monitor(bar.update, timeline.Timeline(on=options.trace is not None)), bar
+
+
+def _gpu_memory(comm: Any, monitor: Monitor) -> int:
+    """On the root, the bytes that a GPU holds, of all GPUs the most; ranks that share a GPU add up. 0: not known."""
+    here = platform.node(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    held = [(here, monitor.memory)] if comm is None else comm.gather((here, monitor.memory)) or []
+    total: Counter[Any] = Counter()
+    for place, memory in held:
+        total.update({(place, gpu): size for gpu, size in memory.items()})
+    return max(total.values(), default=0)
 
 
 def _gpus(level: catalog.Level, wanted: int | None, comm: Any) -> list[int]:

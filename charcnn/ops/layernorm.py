@@ -11,7 +11,7 @@ from numba import cuda, float32, njit
 from charcnn import device
 from charcnn.device import uint32
 from charcnn.ops import arrays, shapes
-from charcnn.ops.stat import normalised
+from charcnn.ops.stat import block_sum, normalised
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})  # in any order: a vector of sums, 3.5 times as fast as one
@@ -65,22 +65,6 @@ def layernorm_loops(x: Any, gamma: Any, beta: Any, *, eps: float = 1e-5, out: An
 MAX_THREADS = 1024
 
 
-@device.jit(device=True)
-def _block_sum(value, partial):
-    """The sum of every thread's value, in every thread; blockDim.x is a power of two."""
-    thread = cuda.threadIdx.x
-    cuda.syncthreads()  # the sum before this one may still be read
-    partial[thread] = value
-    cuda.syncthreads()
-    half = cuda.blockDim.x // 2
-    while half > 0:
-        if thread < half:
-            partial[thread] += partial[thread + half]
-        cuda.syncthreads()
-        half //= 2
-    return partial[0]
-
-
 @device.jit()
 def _layernorm_naive_kernel(x, gamma, beta, y, eps):
     partial = cuda.shared.array(MAX_THREADS, float32)
@@ -92,14 +76,14 @@ def _layernorm_naive_kernel(x, gamma, beta, y, eps):
     while i < end:
         total += row[i]
         i += step
-    mean = _block_sum(total, partial) / size
+    mean = block_sum(total, partial) / size
     total = float32(0)
     i = first
     while i < end:
         deviation = row[i] - mean
         total += deviation * deviation
         i += step
-    scale = float32(1) / math.sqrt(_block_sum(total, partial) / size + eps)
+    scale = float32(1) / math.sqrt(block_sum(total, partial) / size + eps)
     i = first
     while i < end:
         row_out[i] = (row[i] - mean) * scale * gamma[i] + beta[i]

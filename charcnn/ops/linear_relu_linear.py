@@ -13,7 +13,7 @@ from charcnn.ops import shapes
 from charcnn.ops.linear import PART
 from charcnn.ops.stat import block_sum
 
-THREADS = 256
+THREADS = device.block_size(256)
 SHARED_FLOATS = 47 * 1024 // 4
 """What a block may share with no special leave is 48 KB; 1 KB is for the sums."""
 MOST_ROWS = 8

@@ -140,6 +140,7 @@ def conv1d_relu_maxpool1d(
     pool_stride: int | None = None,
 ) -> Array:
     """maxpool1d(relu(conv1d(...)), pool_size, stride=pool_stride)"""
+    shapes.conv1d_relu_maxpool1d(x, weight, bias, pool_size, stride, padding, dilation, pool_stride)
     y = conv1d(x, weight, bias, stride=stride, padding=padding, dilation=dilation)
     return relu_maxpool1d(y, pool_size, stride=pool_stride)
 
@@ -153,6 +154,7 @@ def layernorm_relu_maxpool1d(
 
 def linear_relu_linear(x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: Array) -> Array:
     """linear(linear_relu(x, weight1, bias1), weight2, bias2)"""
+    shapes.linear_relu_linear(x, weight1, bias1, weight2, bias2)
     return linear(linear_relu(x, weight1, bias1), weight2, bias2)
 
 

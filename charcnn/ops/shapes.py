@@ -107,7 +107,7 @@ def layernorm_relu_maxpool1d(
 
 def linear_relu_linear(x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any) -> Shape:
     """x (N, C_in), weight1 (C_mid, C_in), bias1 (C_mid,), weight2 (C_out, C_mid), bias2 (C_out,) -> (N, C_out)."""
-    n, middle = linear(x, weight1, bias1)
+    n, middle = _linear(x, weight1, bias1, "1")
     c_out, w_in = ranked("weight2", weight2, "C_out, C_mid")
     if w_in != middle:
         raise ValueError(f"weight2 has shape {tuple(weight2.shape)}: need C_mid={middle}, as weight1 gives")
@@ -117,12 +117,7 @@ def linear_relu_linear(x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: An
 
 def linear(x: Any, weight: Any, bias: Any) -> Shape:
     """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out)."""
-    n, c_in = ranked("x", x, "N, C_in")
-    c_out, w_in = ranked("weight", weight, "C_out, C_in")
-    if w_in != c_in:
-        raise ValueError(f"weight has shape {tuple(weight.shape)}: need C_in={c_in}, as in x of shape {tuple(x.shape)}")
-    expect("bias", bias, (c_out,))
-    return n, c_out
+    return _linear(x, weight, bias)
 
 
 def one_hot(ids: Any, depth: int) -> Shape:
@@ -200,6 +195,16 @@ def one_hot_nlc(ids: Any, depth: int) -> Shape:
     """ids (N, L) -> (N, L, depth)."""
     n, depth, length = one_hot(ids, depth)
     return n, length, depth
+
+
+def _linear(x: Any, weight: Any, bias: Any, number: str = "") -> Shape:
+    n, c_in = ranked("x", x, "N, C_in")
+    name = f"weight{number}"
+    c_out, w_in = ranked(name, weight, "C_out, C_in")
+    if w_in != c_in:
+        raise ValueError(f"{name} has shape {tuple(weight.shape)}: need C_in={c_in}, as in x of shape {tuple(x.shape)}")
+    expect(f"bias{number}", bias, (c_out,))
+    return n, c_out
 
 
 def _shape(name: str, array: Any) -> Shape:

@@ -17,13 +17,13 @@ from numba import cuda, float32, float64
 
 from charcnn import device
 
-PART = 256
+PART = device.block_size(256)
 """Values a part holds, and threads of a block that writes one."""
 
 PART_VALUES = 3
 """What is kept of a part: its first value, its mean less that, and M2."""
 
-MERGE_THREADS = 128
+MERGE_THREADS = device.block_size(128)
 
 
 def part_count(size: int) -> int:

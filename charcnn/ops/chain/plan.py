@@ -16,6 +16,9 @@ from charcnn.ops.shapes import Shape, at_least
 LONGEST = 6
 """Convolutions of a chain at most."""
 
+STAT_BYTES = 16
+"""Bytes of an input's mean and variance, in float64."""
+
 
 @dataclass(frozen=True)
 class Conv1d:
@@ -129,7 +132,7 @@ class Plan:
             total += 4 * (step.channels[0] * step.length + step.channels[-1] * step.length_out)
         if self.merges:
             total += 2 * 12 * self.steps[-1].tiles  # written, then read by the kernel that joins them
-        return total + 8 * self.stat
+        return total + STAT_BYTES * self.stat
 
     @cached_property
     def unfused_bytes(self) -> int:
@@ -140,7 +143,7 @@ class Plan:
             before = 4 * channels * length
             if isinstance(layer, Conv1d):
                 channels, length = layer.channels, length - layer.kernel_size + 1
-            total += before + (8 if isinstance(layer, Stat) else 4 * channels * length)
+            total += before + (STAT_BYTES if isinstance(layer, Stat) else 4 * channels * length)
         return total
 
     @property

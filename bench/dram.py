@@ -1,0 +1,111 @@
+"""DRAM bytes an input of the levels that live on the GPU: counted by Nsight Compute, beside what the operators predict.
+
+`python bench/dram.py` needs a GPU and ncu on the PATH; writes results/MACHINE-dram.json. A level's prediction is what
+its launchers are handed: each array read once by the kernel that takes it and written once by the one that makes it.
+A kernel that reads its input again, as LayerNorm does, moves more; what the L2 cache still holds moves less.
+Exit status: 0 measured, 1 a level or ncu failed, 2 it cannot run here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import cases
+import numpy as np
+
+from charcnn import catalog, device, files, machine, network, params
+from charcnn.config import SMALL
+
+ROOT = Path(__file__).parent.parent
+LEVELS = ("l8", "l9", "l10")
+BATCH = 256
+COUNTERS = ("dram__bytes_read.sum", "dram__bytes_write.sum")
+
+
+def profiled(level: str, inputs: int) -> None:
+    """Run the level under ncu, which started this process: check, warm up, then count. Prints the prediction."""
+    from numba import cuda
+
+    predicted = 0
+    made = device.Call.__init__
+
+    def counting(call: device.Call, out: Any, stream: Any, shape: Any, dtype: Any = np.float32, **inputs: Any) -> None:
+        nonlocal predicted
+        made(call, out, stream, shape, dtype, **inputs)
+        predicted += sum(array.nbytes for array in call.inputs) + call.out.nbytes
+
+    weights = params.init(SMALL, seed=0)
+    ids = np.random.default_rng(0).integers(0, SMALL.alphabet + 1, (inputs, SMALL.length), np.uint8)
+    run = catalog.level(level).module.build(weights, SMALL, batch=BATCH, streams=1, gpus=1)
+    logits = run(ids)
+    error = cases.error(logits[:2], network.forward(ids[:2], weights, SMALL))
+    if not error <= catalog.level(level).tolerance:
+        raise SystemExit(f"{level} is wrong: relative error {error:.1e}")
+    device.Call.__init__ = counting  # type: ignore[method-assign]
+    with cuda.profiling():
+        run(ids)
+    print(json.dumps({"predicted": predicted / inputs}))
+
+
+def counted(level: str, inputs: int) -> dict[str, Any]:
+    """Bytes an input that crossed DRAM: {read, written, kernels, predicted}."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "ncu.csv"
+        done = subprocess.run(
+            [
+                "ncu", "--clock-control", "none", "--cache-control", "none", "--profile-from-start", "off",
+                "--metrics", ",".join(COUNTERS), "--page", "raw", "--csv", "--print-units", "base", "--log-file", log,
+                sys.executable, __file__, "--run", level, "--inputs", str(inputs),
+            ],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    rows = list(csv.DictReader(line for line in lines if line.startswith('"')))[1:]  # the first holds the units
+    if done.returncode != 0 or not rows:
+        raise SystemExit(f"{level}: ncu failed\n{done.stdout[-1000:]}{done.stderr[-2000:]}{lines[-5:]}")
+    read, written = (sum(float(row[name].replace(",", "")) for row in rows) / inputs for name in COUNTERS)
+    prediction = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    return {"read": read, "written": written, "kernels": len(rows), **prediction}
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results-dir", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
+    parser.add_argument("--inputs", type=int, default=2 * BATCH, metavar="N")
+    parser.add_argument("--run", metavar="LEVEL", help=argparse.SUPPRESS)  # what ncu starts
+    options = parser.parse_args()
+    if options.run is not None:
+        profiled(options.run, options.inputs)
+        return 0
+    here = machine.describe()
+    if not here["gpus"] or shutil.which("ncu") is None:
+        print("dram: needs a GPU, and ncu on the PATH", file=sys.stderr)
+        return 2
+    result = {
+        "dram": {level: counted(level, options.inputs) for level in LEVELS},
+        "inputs": options.inputs,
+        "batch": BATCH,
+        "counters": COUNTERS,
+        "machine": here,
+        "commit": machine.commit(),
+    }
+    with files.replacing(options.results_dir / f"{machine.name(here)}-dram.json", "w") as file:
+        json.dump(result, file, indent=1)
+        file.write("\n")
+    for level, found in result["dram"].items():
+        total = found["read"] + found["written"]
+        print(f"{level}: {total:,.0f} bytes an input, {found['predicted']:,.0f} predicted, {found['kernels']} kernels")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
