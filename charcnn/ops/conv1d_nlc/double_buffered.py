@@ -117,7 +117,14 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
                 x_at[i] += uint64(step)
             for i in range(w_copies):
                 wanted = copy_bytes if w_inside and uint32(at + w_row + uint32(i) * w_rows) < end else zero
-                copy(shared, uint32(slot + w_place), uint32(i) * w_rows * columns_tile, weight, w_from + uint64(i) * w_apart, wanted)
+                copy(
+                    shared,
+                    uint32(slot + w_place),
+                    uint32(i) * w_rows * columns_tile,
+                    weight,
+                    w_from + uint64(i) * w_apart,
+                    wanted,
+                )
             ptx.commit()
 
         def multiply_term(b_from, k, term):
