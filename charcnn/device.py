@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -41,6 +42,29 @@ _NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto")
 def block_size(threads: int) -> int:
     """So many threads a block; in the simulator, where each is a thread of the host, at most 32."""
     return min(threads, _SIMULATED_BLOCK) if SIMULATED else threads
+
+
+def _guard_shared_arrays() -> None:
+    """Mend the simulator: two threads of a block that came first could get a shared array each, not one for both."""
+    from numba.cuda.simulator.kernelapi import FakeCUDAShared
+
+    lock, unguarded = threading.Lock(), FakeCUDAShared.array
+
+    def array(self: Any, shape: Any, dtype: Any) -> Any:
+        if shape == 0:  # dynamic shared memory: there from the start
+            return unguarded(self, shape, dtype)
+        caller = sys._getframe(1)
+        with lock:
+            place = caller.f_code, caller.f_lineno
+            if place not in self._allocations:
+                self._allocations[place] = np.empty(shape, np.dtype(getattr(dtype, "name", dtype)))
+            return self._allocations[place]
+
+    FakeCUDAShared.array = array
+
+
+if SIMULATED:
+    _guard_shared_arrays()
 
 
 class DeviceError(RuntimeError):

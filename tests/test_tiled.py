@@ -63,7 +63,7 @@ def prepared(arrays, shape):
 
 def multiply(arrays, tile, shape, epilogue, **options):
     call = prepared(arrays, shape)
-    double_buffered.launch(call, *call.inputs, call.out, epilogue, tile=tile, **options)
+    double_buffered.launch(call, call.inputs, call.out, epilogue, tile=tile, **options)
     return call.out.copy_to_host()
 
 
@@ -93,7 +93,7 @@ def test_statistics_in_any_tile(tile, shape):
     call = prepared(arrays, y.shape)
     n, length, c_out = y.shape
     parts = device.to_device(np.full((n, length * -(-c_out // tile.columns), PART_VALUES), np.nan, np.float32))
-    double_buffered.launch(call, *call.inputs, call.out, "stat", parts=parts, tile=tile)
+    double_buffered.launch(call, call.inputs, call.out, "stat", parts=parts, tile=tile)
     merged = device.to_device(np.full((n, 2), np.nan))
     launch_merge(call, parts, length * c_out, merged, part=tile.columns, row=c_out)
     close(call.out.copy_to_host(), y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -262,12 +263,13 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
 
 
 def launch(
-    call: device.Call, x: Any, weight: Any, bias: Any, y: Any, epilogue: str, *,
+    call: device.Call, inputs: Sequence[Any], y: Any, epilogue: str, *,
     parts: Any = None, depth_part: int | None = None, pool_size: int = 1, tile: Tile | None = None,
 ) -> None:  # fmt: skip
-    """Start the kernel for x (N, L, C_in), weight (K, C_in, C_out) and bias, on the device, on the call's stream.
+    """Start the kernel on the call's stream, for arrays on the device.
 
     Args:
+        inputs: x (N, L, C_in), weight (K, C_in, C_out) and bias.
         y: (N, L_out, C_out); for "pool" (N, L_out // pool_size, C_out); for "part" with one more axis in front, a part
             of the depth each.
         parts: for "stat", (N, L_out * tiles across, PART_VALUES).
@@ -278,6 +280,7 @@ def launch(
         DeviceError: the GPU's compute capability is below 8.0.
     """
     device.require_capability((8, 0), "cp.async", "use the technique vectorized")
+    x, weight, bias = inputs
     tile = tile or fitting(weight.shape[2])
     (kernel_size, c_in, c_out), (n, length, _) = weight.shape, x.shape
     depth = kernel_size * c_in
@@ -298,14 +301,14 @@ def conv1d_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any = Non
     at no multiple of 16 bytes. Arguments, result and errors as for `conv1d_nlc_coalesced`.
     """
     call = device.Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
-    launch(call, *call.inputs, call.out, "store")
+    launch(call, call.inputs, call.out, "store")
     return call.result()
 
 
 def conv1d_relu_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
     """`conv1d_nlc_double_buffered` with ReLU in the same kernel. Arguments, result and errors as there."""
     call = device.Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
-    launch(call, *call.inputs, call.out, "relu")
+    launch(call, call.inputs, call.out, "relu")
     return call.result()
 
 
@@ -330,7 +333,7 @@ def conv1d_relu_maxpool1d_nlc_double_buffered(
     if pool_size > tile.rows:
         raise ValueError(f"{pool_size=}: need at most {tile.rows}, the positions of a tile")
     call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    launch(call, *call.inputs, call.out, "pool", pool_size=pool_size, tile=tile)
+    launch(call, call.inputs, call.out, "pool", pool_size=pool_size, tile=tile)
     return call.result()
 
 
@@ -358,7 +361,7 @@ def conv1d_stat_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any 
     call = device.Call(y, stream, shape, **inputs)
     tile = fitting(c_out)
     parts = call.scratch((n, length * -(-c_out // tile.columns), PART_VALUES), np.float32)
-    launch(call, *call.inputs[:3], call.out, "stat", parts=parts, tile=tile)
+    launch(call, call.inputs[:3], call.out, "stat", parts=parts, tile=tile)
     statistics = call.scratch((n, 2), np.float64) if given is None else call.inputs[3]
     launch_merge(call, parts, length * c_out, statistics, part=tile.columns, row=c_out)
     statistics = call.second(statistics, given)
