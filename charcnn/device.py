@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -186,6 +185,11 @@ def as_device_array(array: Any, stream: Any) -> Any:
         done.record(cuda.external_stream(producer))
         done.wait(stream)
     return view
+
+
+def address(array: Any) -> int:
+    """Where an array begins on the GPU; 0 in the simulator."""
+    return 0 if SIMULATED else int(array.__cuda_array_interface__["data"][0] or 0)
 
 
 def require_memory(size: int, purpose: str) -> None:

@@ -202,13 +202,16 @@ def test_tiles_that_no_kernel_has(sizes):
         Tile(*sizes)
 
 
-def test_which_tile_and_width():
+def test_which_tile_and_width(monkeypatch):
     assert fitting(NARROW.columns) == NARROW
     assert fitting(NARROW.columns + 1) == WIDE
     four, five = np.zeros((3, 4), np.float32), np.zeros((3, 5), np.float32)
-    if device.SIMULATED:
-        assert vector_width(four, four) == ptx.VECTOR
-        assert vector_width(four, five) == 1
+    starts = {id(four): 4096, id(five): 4096}
+    monkeypatch.setattr(device, "address", lambda array: starts[id(array)])
+    assert vector_width(four, four) == ptx.VECTOR
+    assert vector_width(four, five) == 1
+    starts[id(four)] += 4
+    assert vector_width(four, four) == 1
 
 
 def test_a_window_longer_than_a_tile_is_refused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from charcnn import device
 from charcnn.device import SIMULATED
 from charcnn.ops.ptx import VECTOR
 
@@ -85,11 +86,5 @@ def fitting(columns: int) -> Tile:
 
 def vector_width(*arrays: Any) -> int:
     """Floats that a kernel moves at once: 4 where every array's rows begin at a multiple of 16 bytes, else 1."""
-    for array in arrays:
-        if tuple(array.shape)[-1] % VECTOR or (not SIMULATED and _address(array) % (4 * VECTOR)):
-            return 1
-    return VECTOR
-
-
-def _address(array: Any) -> int:
-    return int(array.__cuda_array_interface__["data"][0] or 0)
+    whole = all(tuple(array.shape)[-1] % VECTOR == 0 and device.address(array) % (4 * VECTOR) == 0 for array in arrays)
+    return VECTOR if whole else 1
