@@ -49,7 +49,7 @@ def _guard_shared_arrays() -> None:
 
     lock, unguarded = threading.Lock(), FakeCUDAShared.array
 
-    def array(self: Any, shape: Any, dtype: Any) -> Any:
+    def array(self: Any, shape: Any, dtype: Any, alignment: None = None) -> Any:
         if shape == 0:  # dynamic shared memory: there from the start
             return unguarded(self, shape, dtype)
         caller = sys._getframe(1)

@@ -23,6 +23,9 @@ if not SIMULATED:
 VECTOR = 4
 """Floats that one 128-bit load, store or copy moves; arrays start at, and indices are, multiples of it."""
 
+ALIGNMENT = None if SIMULATED else 4 * VECTOR
+"""What `cuda.shared.array` takes as `alignment` for an array that such loads read; the simulator aligns none."""
+
 
 def _simulated_by(body: Callable[..., Any]) -> Callable[..., Any]:
     """For an intrinsic's typing function: the intrinsic, or in the simulator `body`, under the same docstring."""

@@ -67,11 +67,14 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
     window, tile_rows = uint32(pool_size), uint32(tile.rows // pool_size * pool_size)
     pooled_tile = uint32(tile.rows // pool_size * tile.across * ptx.VECTOR)
 
+    alignment = ptx.ALIGNMENT
     resident = tile.resident if width == ptx.VECTOR else 1  # so many places to copy from want more registers
 
     @device.jit(launch_bounds=(tile.threads, resident))
     def kernel(x, weight, bias, y, parts, depth_part):
-        shared = cuda.shared.array(0, float32)  # stages of features and weights; at the end, the epilogue's
+        shared = cuda.shared.array(
+            0, float32, alignment=alignment
+        )  # stages of features and weights; at the end, the epilogue's
         sums = cuda.local.array(accumulators, float32)
         a = cuda.local.array(a_size, float32)
         b = cuda.local.array(b_size, float32)

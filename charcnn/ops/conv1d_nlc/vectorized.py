@@ -34,11 +34,12 @@ def build(tile: Tile, width: int) -> Any:
     w_loads, w_rows = tile.depth * tile.columns // width // threads, uint32(threads * width // tile.columns)
     zero, one, two, three, four, vector = (uint32(value) for value in (0, 1, 2, 3, ptx.VECTOR, width))
 
+    alignment = ptx.ALIGNMENT
     resident = tile.resident if width == ptx.VECTOR else 1  # so many places to load from want more registers
 
     @device.jit(launch_bounds=(tile.threads, resident))
     def kernel(x, weight, bias, y):
-        shared = cuda.shared.array(stage_size, float32)  # features, then weights
+        shared = cuda.shared.array(stage_size, float32, alignment=alignment)  # features, then weights
         sums = cuda.local.array(accumulators, float32)
         a = cuda.local.array(a_size, float32)
         b = cuda.local.array(b_size, float32)
