@@ -224,6 +224,7 @@ LEVELS = (
     Level("l9", "cuda"),
     Level("l10", "cuda"),
     Level("l11", "cpu"),
+    Level("l12", "cuda"),
     Level("l13", "cuda"),
 )
 

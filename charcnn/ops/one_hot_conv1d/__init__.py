@@ -3,11 +3,6 @@
 A file a technique; on a GPU, block 1 is one kernel, with its statistics from tables of the weights' products.
 """
 
-from token ids, which pick rows of weights: on the CPU, and on a GPU all of block 1 in one kernel.
-
-A file a technique; the statistics of what the convolution gives are taken from tables, before it is computed.
-"""
-
 from charcnn.ops.one_hot_conv1d.gather import (
     one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
     one_hot_conv1d_nlc_gather,
