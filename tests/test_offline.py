@@ -27,6 +27,8 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     (f"{CHAIN}_whole", "build"),
     (f"{CHAIN}_pairs", "build"),
     (f"{CHAIN}_pairs", "merge_kernel"),
+    ("conv1d_stat_nlc_double_buffered", "_merge_kernel"),
+    ("layernorm_relu_maxpool1d_nlc_coalesced", "_build"),
     ("one_hot_conv1d_stat_nlc_lags", "_singles_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_pairs_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_stat_kernel"),
