@@ -35,14 +35,14 @@ OFFLOAD = asynchronous
 
 def build(params, config, *, batch=1024, streams=2, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
-    p, monitor = params, monitor or Monitor()
+    monitor = monitor or Monitor()
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
-    largest = 4 * batch * max(channels * max(pooled[0], lengths[5]), config.units, config.classes)
-    largest = max(largest, batch * config.length)
+    features = 4 * max(channels * pooled[0], channels * lengths[5], config.units, config.classes)
+    largest = batch * max(features, config.length)
 
-    packed = {name: value if value.ndim == 1 else pack(value) for name, value in p.items()}
-    fc1 = p["fc1.weight"].reshape(config.units, channels, pooled[5])  # its inputs come channels-last
-    packed["fc1.weight"] = pack(fc1).reshape(config.features, config.units)
+    p = {name: pack(value) if value.ndim > 1 else value for name, value in params.items()}
+    collapsed = params["fc1.weight"].reshape(config.units, channels, pooled[-1])
+    p["fc1.weight"] = pack(collapsed).reshape(config.features, config.units)
 
     def worker(gpu, number, weights, tables):
         lane = Lane(gpu, number, monitor, pinned=batch * max(config.length, 4 * config.classes), features=largest)
@@ -51,35 +51,41 @@ def build(params, config, *, batch=1024, streams=2, gpus=None, monitor=None):
         def apply(operator, x, shape, *arguments):  # from one buffer into the other
             return operator(x, *arguments, out=lane.device((len(x), *shape)), stream=lane.stream)
 
-        def parameters(*layers):
-            return [weights[f"{layer}.{part}"] for layer in layers for part in ("weight", "bias")]
+        def parameters(layer):
+            return weights[f"{layer}.weight"], weights[f"{layer}.bias"]
+
+        def conv_relu_pool(x, block):
+            shape = (pooled[block - 1], channels)
+            return apply(conv1d_relu_maxpool1d_nlc_double_buffered, x, shape, *parameters(f"conv{block}"), POOL_SIZE)
+
+        def conv_norm_relu_pool(x, block):
+            if not config.layernorm:
+                return conv_relu_pool(x, block)
+            out = lane.device((len(x), lengths[block - 1], channels)), statistics[: len(x)]
+            conv = conv1d_stat_nlc_double_buffered
+            y, stat = conv(x, *parameters(f"conv{block}"), out=out, stream=lane.stream)
+            norm, shape = parameters(f"norm{block}"), (pooled[block - 1], channels)
+            return apply(layernorm_relu_maxpool1d_nlc_coalesced, y, shape, stat, *norm, POOL_SIZE)
+
+        def conv_block_1(ids):
+            shape, arrays = (pooled[0], channels), parameters("conv1")
+            if not config.layernorm:
+                return apply(one_hot_conv1d_relu_maxpool1d_nlc_gather, ids, shape, *arrays, POOL_SIZE)
+            stat = tables(ids, out=statistics[: len(ids)], stream=lane.stream)
+            arrays = stat, *arrays, *parameters("norm1")
+            return apply(one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather, ids, shape, *arrays, POOL_SIZE)
 
         def forward(ids):
-            stat = statistics[: len(ids)]
             with lane.stage("conv_block_1"):
-                shape = (pooled[0], channels)
-                if config.layernorm:
-                    block, arrays = one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather, parameters("conv1", "norm1")
-                    x = apply(block, ids, shape, tables(ids, out=stat, stream=lane.stream), *arrays, POOL_SIZE)
-                else:
-                    block, arrays = one_hot_conv1d_relu_maxpool1d_nlc_gather, parameters("conv1")
-                    x = apply(block, ids, shape, *arrays, POOL_SIZE)
+                x = conv_block_1(ids)
             with lane.stage("conv_block_2"):
-                block, shape = conv1d_relu_maxpool1d_nlc_double_buffered, (pooled[1], channels)
-                x = apply(block, x, shape, *parameters("conv2"), POOL_SIZE)
-            for i in (3, 4, 5):
-                with lane.stage(f"conv_block_{i}"):
-                    shape = (lengths[i - 1], channels)
-                    x = apply(conv1d_relu_nlc_double_buffered, x, shape, *parameters(f"conv{i}"))
+                x = conv_relu_pool(x, 2)
+            for block in (3, 4, 5):
+                with lane.stage(f"conv_block_{block}"):
+                    shape = (lengths[block - 1], channels)
+                    x = apply(conv1d_relu_nlc_double_buffered, x, shape, *parameters(f"conv{block}"))
             with lane.stage("conv_block_6"):
-                shape = (pooled[5], channels)
-                if config.layernorm:
-                    space = (lane.device((len(ids), lengths[5], channels)), stat)
-                    x, stat = conv1d_stat_nlc_double_buffered(x, *parameters("conv6"), out=space, stream=lane.stream)
-                    x = apply(layernorm_relu_maxpool1d_nlc_coalesced, x, shape, stat, *parameters("norm6"), POOL_SIZE)
-                else:
-                    block = conv1d_relu_maxpool1d_nlc_double_buffered
-                    x = apply(block, x, shape, *parameters("conv6"), POOL_SIZE)
+                x = conv_norm_relu_pool(x, 6)
             with lane.stage("fc_blocks"):
                 x = x.reshape((len(ids), config.features))
                 x = apply(linear_relu_nlc_double_buffered, x, (config.units,), *parameters("fc1"))
@@ -91,9 +97,9 @@ def build(params, config, *, batch=1024, streams=2, gpus=None, monitor=None):
     workers = []
     for gpu in device.choose(gpus):
         with cuda.gpus[gpu]:
-            weights = {name: device.to_device(value) for name, value in packed.items()}
+            weights = {name: device.to_device(value) for name, value in p.items()}
             monitor.hold(gpu, sum(value.nbytes for value in weights.values()))
-            tables = LagTables(weights["conv1.weight"], weights["conv1.bias"]) if config.layernorm else None
+            tables = LagTables(*(weights[f"conv1.{part}"] for part in ("weight", "bias"))) if config.layernorm else None
             workers += [worker(gpu, number, weights, tables) for number in range(streams)]
     return DevicePipeline(workers, batch, config.classes, monitor.advance)
 
