@@ -74,6 +74,18 @@ class Draw:
         """The same, with the pooling that follows."""
         return replace(case, extra=(POOL_SIZE,))
 
+    def channels_last(self, case: Case) -> Case:
+        """The same on channels-last features and packed weights."""
+        turned = tuple(
+            np.ascontiguousarray(array.swapaxes(1, 2) if i < case.batched and array.ndim == 3 else array)
+            if i < case.batched
+            else pack(array)
+            if array.ndim > 1
+            else array
+            for i, array in enumerate(case.args)
+        )
+        return replace(case, args=turned)
+
     def chain(self) -> Case:
         """Convolution blocks 3 to 6."""
         blocks = [self.conv1d(block) for block in (3, 4, 5, 6)]
@@ -147,6 +159,16 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "layernorm_relu_maxpool1d": _blocks("norm", lambda d, block: d.pooled(d.layernorm_relu(block)), 1, 6),
     CHAIN: (Layer("conv3 to conv6", Draw.chain),),
     "linear_relu_linear": (Layer("fc2 and fc3", Draw.two_linears),),
+    "one_hot_nlc": (Layer("input", Draw.one_hot),),
+    "conv1d_nlc": _blocks("conv", lambda d, block: d.channels_last(d.conv1d(block)), 1, 2, 3),
+    "conv1d_relu_nlc": _blocks("conv", lambda d, block: d.channels_last(d.conv1d(block)), 2, 3),
+    "conv1d_relu_maxpool1d_nlc": _blocks("conv", lambda d, block: d.channels_last(d.pooled(d.conv1d(block))), 2),
+    "conv1d_stat_nlc": _blocks("conv", lambda d, block: d.channels_last(d.conv1d(block)), 1, 6),
+    "layernorm_relu_maxpool1d_nlc": _blocks(
+        "norm", lambda d, block: d.channels_last(d.pooled(d.layernorm_relu(block))), 1, 6
+    ),
+    "linear_nlc": _blocks("fc", lambda d, block: d.channels_last(d.linear(block)), 1, 2),
+    "linear_relu_nlc": _blocks("fc", lambda d, block: d.channels_last(d.linear(block)), 1, 2),
     "one_hot_conv1d_nlc": (Layer("conv1", Draw.tokens),),
     "one_hot_conv1d_stat_nlc": (Layer("conv1", Draw.tokens),),
     "one_hot_conv1d_relu_maxpool1d_nlc": (Layer("conv1 to pool1", lambda d: d.pooled(d.tokens())),),

@@ -292,6 +292,21 @@ def trade(document: Path) -> str:
     return _table(head, rows, right=1)
 
 
+def steps(document: Path, operator: str, layer: str) -> str:
+    """The techniques of one operator at one layer, in the order of the story: what each takes and reaches."""
+    techniques = [variant.technique for variant in catalog.VARIANTS if variant.operator == operator]
+    hosts = sorted({host for name, at, _, host in results().operators if (name, at) == (operator, layer)})
+    rows = []
+    for technique in techniques:
+        cells = [technique]
+        for host in hosts:
+            row = results().operators.get((operator, layer, technique, host))
+            cells += [f"{1e6 / row['inputs_per_second']:.2f} µs", _rate(row)] if row else [UNMEASURED, "–"]
+        rows.append(cells if hosts else [technique, UNMEASURED])
+    heads = [head for host in hosts for head in (f"{host}: time an input", "rate")] or ["measured"]
+    return _table([f"{operator}, {layer}", *heads], rows, right=1)
+
+
 def _planned(method: str) -> Plan:
     layers = [layer for size in SMALL.kernel_sizes[2:] for layer in (Conv1d(SMALL.channels, size), Relu())]
     return plan_chain(
@@ -332,7 +347,7 @@ def dram(document: Path) -> str:
     return _table(head, rows, right=2)
 
 
-KINDS = {kind.__name__: kind for kind in (levels, operators, cost, change, code, chain, trade, dram, sanitizer)}
+KINDS = {kind.__name__: kind for kind in (levels, operators, cost, change, code, steps, chain, trade, dram, sanitizer)}
 
 
 def documents() -> list[Path]:

@@ -216,6 +216,7 @@ LEVELS = (
     Level("l8", "cuda"),
     Level("l9", "cuda"),
     Level("l10", "cuda"),
+    Level("l12", "cuda"),
     Level("l13", "cuda"),
 )
 

@@ -46,6 +46,29 @@ def block_size(threads: int) -> int:
     return min(threads, _SIMULATED_BLOCK) if SIMULATED else threads
 
 
+def _guard_shared_arrays() -> None:
+    """Mend the simulator: two threads of a block that came first could get a shared array each, not one for both."""
+    from numba.cuda.simulator.kernelapi import FakeCUDAShared
+
+    lock, unguarded = threading.Lock(), FakeCUDAShared.array
+
+    def array(self: Any, shape: Any, dtype: Any, alignment: None = None) -> Any:
+        if shape == 0:  # dynamic shared memory: there from the start
+            return unguarded(self, shape, dtype)
+        caller = sys._getframe(1)
+        with lock:
+            place = caller.f_code, caller.f_lineno
+            if place not in self._allocations:
+                self._allocations[place] = np.empty(shape, np.dtype(getattr(dtype, "name", dtype)))
+            return self._allocations[place]
+
+    FakeCUDAShared.array = array
+
+
+if SIMULATED:
+    _guard_shared_arrays()
+
+
 class DeviceError(RuntimeError):
     """The machine cannot do what was asked: a message of one line that says what to do."""
 
@@ -165,6 +188,11 @@ def as_device_array(array: Any, stream: Any) -> Any:
         done.record(cuda.external_stream(producer))
         done.wait(stream)
     return view
+
+
+def address(array: Any) -> int:
+    """Where an array begins on the GPU; 0 in the simulator."""
+    return 0 if SIMULATED else int(array.__cuda_array_interface__["data"][0] or 0)
 
 
 def require_memory(size: int, purpose: str) -> None:

@@ -132,6 +132,8 @@ def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, A
         mock.patch.object(driver, "LinkerOptions", verbose),
         # launchers: stay on the host, and compile where they would launch
         mock.patch.object(device, "gpu_count", return_value=1),
+        mock.patch.object(device, "require_capability"),
+        mock.patch.object(device, "address", return_value=0),
         mock.patch.object(device, "to_device", lambda array, stream=0: array),
         mock.patch.object(device, "empty", lambda shape, dtype, stream=0: np.empty(shape, dtype)),
         mock.patch.object(

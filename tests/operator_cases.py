@@ -144,6 +144,22 @@ def _one_hot_conv1d_layernorm_relu_maxpool1d(rng, normal, n, length, k, depth, c
     return Case(inputs, {"pool_size": pool_size})
 
 
+def _channels_last(make):
+    """The same case for the operator on channels-last features: all axes but the inputs' turned round."""
+
+    def turned(*arguments, **sizes):
+        case = make(*arguments, **sizes)
+        axes = {"x": (0, 2, 1), "gamma": (1, 0), "beta": (1, 0)}
+        for name, array in case.inputs.items():
+            if name == "weight":
+                case.inputs[name] = pack(array)
+            elif name in axes and array.ndim == len(axes[name]):
+                case.inputs[name] = np.ascontiguousarray(array.transpose(axes[name]))
+        return case
+
+    return turned
+
+
 def _softmax(rng, normal, n, c):
     return Case({"x": 4 * _values(rng, n, c, normal=True)})
 
@@ -306,6 +322,63 @@ MAXPOOL1D = Cases(
     fits=_maxpool1d_fits,
 )
 
+LAYERNORM_RELU_MAXPOOL1D = Cases(
+    _layernorm_relu_maxpool1d,
+    edges=(
+        {"n": 2, "c": 3, "length": 11, "kernel_size": 3},
+        {"n": 1, "c": 1, "length": 1, "kernel_size": 1},
+        {"n": 0, "c": 2, "length": 5, "kernel_size": 3},
+        {"n": 1, "c": 4, "length": 9, "kernel_size": 4, "stride": 1},
+        {"n": 1, "c": 4, "length": 9, "kernel_size": 2, "stride": 4},
+    ),
+    large=(
+        {"n": 33, "c": 70, "length": 101, "kernel_size": 3},
+        {"n": 2, "c": 256, "length": 1008, "kernel_size": 3},
+        {"n": 5, "c": 300, "length": 67, "kernel_size": 5, "stride": 2},
+    ),
+    draw={
+        "n": (0, 2, 33),
+        "c": (1, 4, 40),
+        "length": (1, 15, 130),
+        "kernel_size": (1, 6, 9),
+        "stride": (1, 4, 9),
+    },
+    fits=lambda s: s["length"] >= s["kernel_size"],
+)
+
+LAYERNORM_RELU_MAXPOOL1D_NLC = replace(LAYERNORM_RELU_MAXPOOL1D, make=_channels_last(_layernorm_relu_maxpool1d))
+
+LINEAR_NLC = replace(
+    LINEAR,
+    make=_channels_last(_linear),
+    edges=(
+        {"n": 2, "c_in": 70, "c_out": 5},
+        {"n": 1, "c_in": 1, "c_out": 1},
+        {"n": 0, "c_in": 3, "c_out": 2},
+        {"n": 3, "c_in": 64, "c_out": 4},
+    ),
+)
+
+CONV1D_NLC = Cases(
+    _channels_last(_conv1d),
+    edges=(
+        {"n": 2, "c_in": 3, "c_out": 5, "length": 11, "k": 3},
+        {"n": 1, "c_in": 1, "c_out": 1, "length": 1, "k": 1},
+        {"n": 0, "c_in": 2, "c_out": 3, "length": 9, "k": 3},
+        {"n": 3, "c_in": 4, "c_out": 12, "length": 9, "k": 3},  # vectors; more than one tile, across inputs
+        {"n": 1, "c_in": 8, "c_out": 4, "length": 7, "k": 7},
+    ),
+    large=(
+        {"n": 33, "c_in": 70, "c_out": 65, "length": 31, "k": 7},
+        {"n": 33, "c_in": 72, "c_out": 68, "length": 31, "k": 7},
+        {"n": 3, "c_in": 300, "c_out": 129, "length": 40, "k": 3},
+        {"n": 7, "c_in": 256, "c_out": 256, "length": 137, "k": 7},
+        {"n": 130, "c_in": 20, "c_out": 4, "length": 5, "k": 5},
+    ),
+    draw={"n": (0, 2, 9), "c_in": (1, 5, 40), "c_out": (1, 9, 140), "length": (1, 12, 200), "k": (1, 3, 9)},
+    fits=lambda s: s["length"] >= s["k"],
+)
+
 ONE_HOT_CONV1D = Cases(
     _one_hot_conv1d,
     edges=(
@@ -343,6 +416,33 @@ ONE_HOT_CONV1D_POOLED = Cases(
 )
 
 CASES = {
+    "one_hot_nlc": Cases(
+        _one_hot,
+        edges=({"n": 2, "length": 9, "depth": 7}, {"n": 1, "length": 1, "depth": 1}, {"n": 0, "length": 5, "depth": 3}),
+        large=({"n": 33, "length": 301, "depth": 72}, {"n": 3, "length": 29, "depth": 300}),
+        draw={"n": (0, 3, 33), "length": (0, 9, 300), "depth": (1, 9, 260)},
+    ),
+    "conv1d_nlc": CONV1D_NLC,
+    "conv1d_relu_nlc": CONV1D_NLC,
+    "conv1d_stat_nlc": CONV1D_NLC,
+    "conv1d_relu_maxpool1d_nlc": Cases(
+        _channels_last(_conv1d_relu_maxpool1d),
+        edges=(
+            {"n": 2, "c_in": 3, "c_out": 5, "length": 13, "k": 3, "pool_size": 3},  # 2 positions in no window
+            {"n": 1, "c_in": 1, "c_out": 1, "length": 1, "k": 1, "pool_size": 1},
+            {"n": 0, "c_in": 2, "c_out": 3, "length": 9, "k": 3, "pool_size": 2},
+            {"n": 3, "c_in": 4, "c_out": 12, "length": 17, "k": 2, "pool_size": 5},
+        ),
+        large=(
+            *({**sizes, "pool_size": 3} for sizes in CONV1D_NLC.large[:-1]),
+            {"n": 2, "c_in": 20, "c_out": 40, "length": 300, "k": 3, "pool_size": 64},
+        ),
+        draw={**CONV1D_NLC.draw, "pool_size": (1, 3, 4)},
+        fits=lambda s: s["length"] - s["k"] + 1 >= s["pool_size"],
+        examples=12,
+    ),
+    "linear_nlc": LINEAR_NLC,
+    "linear_relu_nlc": LINEAR_NLC,
     "one_hot": Cases(
         _one_hot,
         edges=(
@@ -402,29 +502,8 @@ CASES = {
         fits=_conv1d_relu_maxpool1d_fits,
         examples=12,
     ),
-    "layernorm_relu_maxpool1d": Cases(
-        _layernorm_relu_maxpool1d,
-        edges=(
-            {"n": 2, "c": 3, "length": 11, "kernel_size": 3},
-            {"n": 1, "c": 1, "length": 1, "kernel_size": 1},
-            {"n": 0, "c": 2, "length": 5, "kernel_size": 3},
-            {"n": 1, "c": 4, "length": 9, "kernel_size": 4, "stride": 1},
-            {"n": 1, "c": 4, "length": 9, "kernel_size": 2, "stride": 4},
-        ),
-        large=(
-            {"n": 33, "c": 70, "length": 101, "kernel_size": 3},
-            {"n": 2, "c": 256, "length": 1008, "kernel_size": 3},
-            {"n": 5, "c": 300, "length": 67, "kernel_size": 5, "stride": 2},
-        ),
-        draw={
-            "n": (0, 2, 33),
-            "c": (1, 4, 40),
-            "length": (1, 15, 130),
-            "kernel_size": (1, 6, 9),
-            "stride": (1, 4, 9),
-        },
-        fits=lambda s: s["length"] >= s["kernel_size"],
-    ),
+    "layernorm_relu_maxpool1d": LAYERNORM_RELU_MAXPOOL1D,
+    "layernorm_relu_maxpool1d_nlc": LAYERNORM_RELU_MAXPOOL1D_NLC,
     CHAIN: Cases(
         _chain,
         edges=(

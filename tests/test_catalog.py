@@ -86,6 +86,13 @@ def test_matrix():
     assert channels_first == set(MATRIX).union(*(part for fused in MATRIX.values() for part in fused))
 
 
+def test_channels_last():
+    names = {row.name for row in OPERATORS}
+    assert {name.removesuffix("_nlc") for name in names} <= names
+    steps = [row.technique for row in VARIANTS if row.operator == "conv1d_nlc"]
+    assert steps == ["coalesced", "tiled", "register_tiled", "vectorized", "double_buffered"]
+
+
 def test_every_technique_is_used_and_explained():
     assert {row.technique for row in VARIANTS} == set(TECHNIQUES)
     assert all(TECHNIQUES.values())

@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numba import cuda, float32
 
 from charcnn import device
-from charcnn.device import uint32
+from charcnn.device import uint32, uint64
 from charcnn.ops import shapes
 from charcnn.ops.stat import normalised
 
+INPUTS = 8
+"""Inputs of a block: gamma and beta are as large as one of them, and are read once for all."""
 
-@device.jit()
-def _kernel(x, stat, gamma, beta, y, kernel_size, stride, eps):
-    i = cuda.grid(1)  # neighbours take neighbouring channels: all arrays are read and written coalesced
-    if i < y.size:
-        c = uint32(i % y.shape[2])
-        t = uint32(i // y.shape[2] % y.shape[1])
-        n = uint32(i // (y.shape[2] * y.shape[1]))
-        first = uint32(t * uint32(stride))
-        # All of the window are normalised before the maximum is taken: where gamma is negative, order turns round.
-        best = float32(0)  # ReLU: no maximum is less
-        for p in range(first, first + uint32(kernel_size)):
-            position = uint32(p)
-            scaled = normalised(x[n, position, c], stat[n, 0], stat[n, 1], eps) * gamma[position, c]
-            value = scaled + beta[position, c]
-            if value > best or value != value:  # NaN wins, and nothing is greater
-                best = value
-        y[n, t, c] = best
+THREADS = 256
+
+
+@cache
+def _build(kernel_size):
+    inputs, one = uint32(INPUTS), uint32(1)
+
+    @device.jit()
+    def kernel(x, stat, gamma, beta, y, stride, eps):
+        # A block for each pooled position of some inputs; neighbouring threads take neighbouring channels, so that all
+        # arrays are read and written coalesced. The window's gamma and beta stay in registers.
+        scale = cuda.local.array(kernel_size, float32)
+        offset = cuda.local.array(kernel_size, float32)
+        channels, length, length_out = uint32(x.shape[2]), uint32(x.shape[1]), uint32(y.shape[1])
+        t = uint32(uint32(cuda.blockIdx.x) % length_out)
+        first = uint32(uint32(cuda.blockIdx.x) // length_out * inputs)
+        position = uint32(t * uint32(stride))
+        for channel in range(uint32(cuda.threadIdx.x), channels, uint32(cuda.blockDim.x)):
+            c = uint32(channel)
+            for p in range(kernel_size):
+                scale[p] = gamma[uint32(position + uint32(p)), c]
+                offset[p] = beta[uint32(position + uint32(p)), c]
+            n, end = first, min(uint32(first + inputs), uint32(x.shape[0]))
+            while n < end:
+                mean, variance = stat[n, 0], stat[n, 1]
+                start = (uint64(n) * uint64(length) + uint64(position)) * uint64(channels) + uint64(c)
+                # All of a window are normalised before the maximum is taken: a negative gamma turns the order round.
+                best = float32(0)  # ReLU: no maximum is less
+                for p in range(kernel_size):
+                    feature = x.flat[start + uint64(p) * uint64(channels)]
+                    value = normalised(feature, mean, variance, eps) * scale[p] + offset[p]
+                    if value > best or value != value:  # NaN wins, and nothing is greater
+                        best = value
+                y.flat[(uint64(n) * uint64(length_out) + uint64(t)) * uint64(channels) + uint64(c)] = best
+                n = uint32(n + one)
+
+    return kernel
 
 
 def layernorm_relu_maxpool1d_nlc_coalesced(
@@ -44,7 +67,7 @@ def layernorm_relu_maxpool1d_nlc_coalesced(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """`reference.layernorm_relu_maxpool1d_nlc` on a GPU, one thread a pooled output.
+    """`reference.layernorm_relu_maxpool1d_nlc` on a GPU, a block for each pooled position of 8 inputs.
 
     Args:
         x: float32 (N, L, C), C-contiguous: channels last; gamma and beta (L, C) likewise; all on one side.
@@ -63,5 +86,9 @@ def layernorm_relu_maxpool1d_nlc_coalesced(
     """
     shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
     call = device.Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
-    call.launch_each(_kernel, *call.inputs, call.out, kernel_size, stride or kernel_size, np.float32(eps))
+    n, length, channels = shape
+    call.launch(
+        _build(kernel_size), (n + INPUTS - 1) // INPUTS * length, min(channels, THREADS),
+        *call.inputs, call.out, stride or kernel_size, np.float32(eps),
+    )  # fmt: skip
     return call.result()

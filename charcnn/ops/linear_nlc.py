@@ -64,11 +64,11 @@ def _launch(x, weight, bias, out, stream, *, relu):
     x, weight = x.reshape((n, 1, c_in)), weight.reshape((1, c_in, c_out))
     splits = -(-c_in // DEPTH)
     if splits <= 1:
-        launch(call, x, weight, bias, call.out.reshape((n, 1, c_out)), "relu" if relu else "store")
+        launch(call, (x, weight, bias), call.out.reshape((n, 1, c_out)), "relu" if relu else "store")
         return call.result()
     step = fitting(c_out).depth
     depth_part = -(-c_in // (splits * step)) * step
     parts = call.scratch((-(-c_in // depth_part), n, 1, c_out), np.float32)
-    launch(call, x, weight, bias, parts, "part", depth_part=depth_part)
+    launch(call, (x, weight, bias), parts, "part", depth_part=depth_part)
     call.launch_each(_join_kernel, parts, bias, call.out, relu)
     return call.result()

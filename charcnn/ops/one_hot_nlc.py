@@ -7,22 +7,31 @@ from typing import Any
 from numba import cuda, float32
 
 from charcnn import device
-from charcnn.device import uint32
+from charcnn.device import uint32, uint64
 from charcnn.ops import shapes
+
+ROWS = 64
+"""Positions of a block."""
+
+THREADS = 32 if device.SIMULATED else 256
+
+_ROWS, _THREADS = uint32(ROWS), uint32(THREADS)
 
 
 @device.jit()
 def _kernel(ids, y):
-    i = cuda.grid(1)  # neighbours take neighbouring channels: y is written coalesced
-    if i < y.size:
-        c = uint32(i % y.shape[2])
-        t = uint32(i // y.shape[2] % y.shape[1])
-        n = uint32(i // (y.shape[2] * y.shape[1]))
-        y[n, t, c] = float32(1) if ids[n, t] == c else float32(0)
+    # A block writes a piece of y from one end to the other, coalesced; its place in the piece is 32 bits wide.
+    depth, rows = uint32(y.shape[2]), uint32(ids.size)
+    first = uint32(uint32(cuda.blockIdx.x) * _ROWS)
+    start = uint64(first) * uint64(depth)
+    for i in range(uint32(cuda.threadIdx.x), min(_ROWS, uint32(rows - first)) * depth, _THREADS):
+        place = uint32(i)
+        hot = ids.flat[uint32(first + place // depth)] == place % depth
+        y.flat[start + place] = float32(1) if hot else float32(0)
 
 
 def one_hot_nlc_coalesced(ids: Any, depth: int = 70, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.one_hot_nlc` on a GPU, one thread an output.
+    """`reference.one_hot_nlc` on a GPU, a block for each 64 positions.
 
     Args:
         ids: uint8 (N, L), C-contiguous: a NumPy array, or a device array (Numba's, or any with
@@ -39,5 +48,5 @@ def one_hot_nlc_coalesced(ids: Any, depth: int = 70, *, out: Any = None, stream:
         DeviceError: no usable GPU.
     """
     call = device.Call(out, stream, shapes.one_hot_nlc(ids, depth), ids=ids)
-    call.launch_each(_kernel, *call.inputs, call.out)
+    call.launch(_kernel, (call.inputs[0].size + ROWS - 1) // ROWS, THREADS, *call.inputs, call.out)
     return call.result()

@@ -23,6 +23,9 @@ if not SIMULATED:
 VECTOR = 4
 """Floats that one 128-bit load, store or copy moves; arrays start at, and indices are, multiples of it."""
 
+ALIGNMENT = None if SIMULATED else 4 * VECTOR
+"""What `cuda.shared.array` takes as `alignment` for an array that such loads read; the simulator aligns none."""
+
 
 def _simulated_by(body: Callable[..., Any]) -> Callable[..., Any]:
     """For an intrinsic's typing function: the intrinsic, or in the simulator `body`, under the same docstring."""
@@ -141,10 +144,10 @@ def store4_shared(typingctx, array, index, offset, a, b, c, d):
 
 @cache
 def copy_async(width: int) -> Any:
-    """copy(shared, to, offset, array, at, wanted): start to copy `width` floats (1, 2 or 4), from global to shared memory.
+    """copy(shared, to, offset, array, at, wanted): start to copy `width` floats, 1, 2 or 4, from global to shared.
 
-    Only `wanted` bytes are read, and zeros written for the rest: with 0, the source may lie outside. No register holds what
-    is on its way. `commit` closes a group of copies, and `wait` waits for groups. Compute capability 8.0 and later.
+    Only `wanted` bytes are read, and zeros written for the rest: with 0, the source may lie outside. No register holds
+    what is on its way. `commit` closes a group of copies, `wait` waits for groups. Compute capability 8.0 and later.
 
     PTX: cp.async.ca.shared.global [to], [from], 4 * width, wanted; (cp.async.cg, past the first-level cache, for
     16 bytes); section "Data Movement and Conversion Instructions: cp.async".

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -66,11 +67,14 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
     window, tile_rows = uint32(pool_size), uint32(tile.rows // pool_size * pool_size)
     pooled_tile = uint32(tile.rows // pool_size * tile.across * ptx.VECTOR)
 
+    alignment = ptx.ALIGNMENT
     resident = tile.resident if width == ptx.VECTOR else 1  # so many places to copy from want more registers
 
     @device.jit(launch_bounds=(tile.threads, resident))
     def kernel(x, weight, bias, y, parts, depth_part):
-        shared = cuda.shared.array(0, float32)  # stages of features and weights; at the end, the epilogue's
+        shared = cuda.shared.array(
+            0, float32, alignment=alignment
+        )  # stages of features and weights; at the end, the epilogue's
         sums = cuda.local.array(accumulators, float32)
         a = cuda.local.array(a_size, float32)
         b = cuda.local.array(b_size, float32)
@@ -117,7 +121,14 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
                 x_at[i] += uint64(step)
             for i in range(w_copies):
                 wanted = copy_bytes if w_inside and uint32(at + w_row + uint32(i) * w_rows) < end else zero
-                copy(shared, uint32(slot + w_place), uint32(i) * w_rows * columns_tile, weight, w_from + uint64(i) * w_apart, wanted)
+                copy(
+                    shared,
+                    uint32(slot + w_place),
+                    uint32(i) * w_rows * columns_tile,
+                    weight,
+                    w_from + uint64(i) * w_apart,
+                    wanted,
+                )
             ptx.commit()
 
         def multiply_term(b_from, k, term):
@@ -255,12 +266,13 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
 
 
 def launch(
-    call: device.Call, x: Any, weight: Any, bias: Any, y: Any, epilogue: str, *,
+    call: device.Call, inputs: Sequence[Any], y: Any, epilogue: str, *,
     parts: Any = None, depth_part: int | None = None, pool_size: int = 1, tile: Tile | None = None,
 ) -> None:  # fmt: skip
-    """Start the kernel for x (N, L, C_in), weight (K, C_in, C_out) and bias, on the device, on the call's stream.
+    """Start the kernel on the call's stream, for arrays on the device.
 
     Args:
+        inputs: x (N, L, C_in), weight (K, C_in, C_out) and bias.
         y: (N, L_out, C_out); for "pool" (N, L_out // pool_size, C_out); for "part" with one more axis in front, a part
             of the depth each.
         parts: for "stat", (N, L_out * tiles across, PART_VALUES).
@@ -271,6 +283,7 @@ def launch(
         DeviceError: the GPU's compute capability is below 8.0.
     """
     device.require_capability((8, 0), "cp.async", "use the technique vectorized")
+    x, weight, bias = inputs
     tile = tile or fitting(weight.shape[2])
     (kernel_size, c_in, c_out), (n, length, _) = weight.shape, x.shape
     depth = kernel_size * c_in
@@ -291,14 +304,14 @@ def conv1d_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any = Non
     at no multiple of 16 bytes. Arguments, result and errors as for `conv1d_nlc_coalesced`.
     """
     call = device.Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
-    launch(call, *call.inputs, call.out, "store")
+    launch(call, call.inputs, call.out, "store")
     return call.result()
 
 
 def conv1d_relu_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
     """`conv1d_nlc_double_buffered` with ReLU in the same kernel. Arguments, result and errors as there."""
     call = device.Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
-    launch(call, *call.inputs, call.out, "relu")
+    launch(call, call.inputs, call.out, "relu")
     return call.result()
 
 
@@ -323,7 +336,7 @@ def conv1d_relu_maxpool1d_nlc_double_buffered(
     if pool_size > tile.rows:
         raise ValueError(f"{pool_size=}: need at most {tile.rows}, the positions of a tile")
     call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    launch(call, *call.inputs, call.out, "pool", pool_size=pool_size, tile=tile)
+    launch(call, call.inputs, call.out, "pool", pool_size=pool_size, tile=tile)
     return call.result()
 
 
@@ -351,7 +364,7 @@ def conv1d_stat_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any 
     call = device.Call(y, stream, shape, **inputs)
     tile = fitting(c_out)
     parts = call.scratch((n, length * -(-c_out // tile.columns), PART_VALUES), np.float32)
-    launch(call, *call.inputs[:3], call.out, "stat", parts=parts, tile=tile)
+    launch(call, call.inputs[:3], call.out, "stat", parts=parts, tile=tile)
     statistics = call.scratch((n, 2), np.float64) if given is None else call.inputs[3]
     launch_merge(call, parts, length * c_out, statistics, part=tile.columns, row=c_out)
     statistics = call.second(statistics, given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from charcnn import device
 from charcnn.device import SIMULATED
 from charcnn.ops.ptx import VECTOR
 
@@ -71,10 +72,10 @@ class Tile:
 REGISTERS = Tile(16, 8, 4, 4, 4) if SIMULATED else Tile(128, 128, 8, 8, 8)
 """For the kernels with one stage. The simulator takes its time for each thread, so there a block has few."""
 
-WIDE = Tile(16, 8, 4, 4, 4) if SIMULATED else Tile(128, 128, 16, 8, 8)
+WIDE = Tile(32, 8, 16, 4, 4) if SIMULATED else Tile(128, 128, 16, 8, 8)
 """For the double-buffered kernel."""
 
-NARROW = Tile(16, 8, 4, 4, 4) if SIMULATED else Tile(64, 32, 16, 4, 4, resident=6)
+NARROW = Tile(32, 8, 16, 4, 4) if SIMULATED else Tile(64, 32, 16, 4, 4, resident=6)
 """For few output channels: a wide tile would multiply mostly what is not there."""
 
 
@@ -85,11 +86,5 @@ def fitting(columns: int) -> Tile:
 
 def vector_width(*arrays: Any) -> int:
     """Floats that a kernel moves at once: 4 where every array's rows begin at a multiple of 16 bytes, else 1."""
-    for array in arrays:
-        if tuple(array.shape)[-1] % VECTOR or (not SIMULATED and _address(array) % (4 * VECTOR)):
-            return 1
-    return VECTOR
-
-
-def _address(array: Any) -> int:
-    return int(array.__cuda_array_interface__["data"][0] or 0)
+    whole = all(tuple(array.shape)[-1] % VECTOR == 0 and device.address(array) % (4 * VECTOR) == 0 for array in arrays)
+    return VECTOR if whole else 1

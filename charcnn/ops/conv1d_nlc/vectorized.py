@@ -34,9 +34,12 @@ def build(tile: Tile, width: int) -> Any:
     w_loads, w_rows = tile.depth * tile.columns // width // threads, uint32(threads * width // tile.columns)
     zero, one, two, three, four, vector = (uint32(value) for value in (0, 1, 2, 3, ptx.VECTOR, width))
 
-    @device.jit(launch_bounds=(tile.threads, tile.resident))
+    alignment = ptx.ALIGNMENT
+    resident = tile.resident if width == ptx.VECTOR else 1  # so many places to load from want more registers
+
+    @device.jit(launch_bounds=(tile.threads, resident))
     def kernel(x, weight, bias, y):
-        shared = cuda.shared.array(stage_size, float32)  # features, then weights
+        shared = cuda.shared.array(stage_size, float32, alignment=alignment)  # features, then weights
         sums = cuda.local.array(accumulators, float32)
         a = cuda.local.array(a_size, float32)
         b = cuda.local.array(b_size, float32)
@@ -80,6 +83,8 @@ def build(tile: Tile, width: int) -> Any:
             n = uint32(row // length_out)
             x_at[i] = uint64(uint32(n * length + row - n * length_out)) * uint64(c_in) + uint64(x_column)
         w_inside = first_column + w_column < c_out
+        w_at = uint64(w_row) * uint64(c_out) + uint64(first_column + w_column)
+        w_apart, next_w = uint64(w_rows) * uint64(c_out), uint64(step) * uint64(c_out)
         a_at, b_at = uint32(ty * pitch), uint32(features_size + tx * four)
         for i in range(accumulators):
             sums[i] = float32(0)
@@ -100,7 +105,7 @@ def build(tile: Tile, width: int) -> Any:
                     ptx.store4_shared(shared, x_place, uint32(i) * x_rows * pitch, e, f, g, h)
             for i in range(w_loads):
                 row = uint32(k0 + w_row + uint32(i) * w_rows)
-                at = uint64(row) * uint64(c_out) + uint64(first_column + w_column)
+                at = w_at + uint64(i) * w_apart
                 e = f = g = h = float32(0)
                 if w_inside and row < depth:
                     if width == 1:
@@ -111,6 +116,7 @@ def build(tile: Tile, width: int) -> Any:
                     shared[uint32(w_place + uint32(i) * w_rows * columns_tile)] = e
                 else:
                     ptx.store4_shared(shared, w_place, uint32(i) * w_rows * columns_tile, e, f, g, h)
+            w_at += next_w
             cuda.syncthreads()
             multiply(a_at, b_at, zero)
             if step > four:
@@ -118,19 +124,24 @@ def build(tile: Tile, width: int) -> Any:
             cuda.syncthreads()
             k0 = uint32(k0 + step)
 
+        for j in range(quads):
+            for c in range(four):
+                column = uint32(first_column + tx * four + j * quads_apart + c)
+                offset = bias[column] if column < c_out else float32(0)
+                for i in range(tm):
+                    sums[i * tn + j * four + c] += offset
         for i in range(tm):
             row = uint32(first_row + ty + i * down)
             if row < rows:
+                start = uint64(row) * uint64(c_out)
                 for j in range(quads):
-                    column = uint32(first_column + tx * four + j * quads_apart)
-                    at, q = uint64(row) * uint64(c_out) + uint64(column), i * tn + j * four
+                    column, q = uint32(first_column + tx * four + j * quads_apart), i * tn + j * four
                     if width == 1:
                         for c in range(four):
                             if column + c < c_out:
-                                y.flat[at + c] = sums[q + c] + bias[uint32(column + c)]
+                                y.flat[start + column + c] = sums[q + c]
                     elif column < c_out:
-                        e, f, g, h = ptx.load4(bias, uint64(column))
-                        ptx.store4(y, at, sums[q] + e, sums[q + 1] + f, sums[q + 2] + g, sums[q + 3] + h)
+                        ptx.store4(y, start + column, sums[q], sums[q + 1], sums[q + 2], sums[q + 3])
 
     return kernel
 
