@@ -72,7 +72,7 @@ class Tile:
 REGISTERS = Tile(16, 8, 4, 4, 4) if SIMULATED else Tile(128, 128, 8, 8, 8)
 """For the kernels with one stage. The simulator takes its time for each thread, so there a block has few."""
 
-WIDE = Tile(32, 8, 16, 4, 4) if SIMULATED else Tile(128, 128, 16, 8, 8)
+WIDE = Tile(32, 8, 16, 4, 4) if SIMULATED else Tile(64, 128, 32, 8, 8, resident=3)
 """For the double-buffered kernel."""
 
 NARROW = Tile(32, 8, 16, 4, 4) if SIMULATED else Tile(64, 32, 16, 4, 4, resident=6)
