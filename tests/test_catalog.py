@@ -90,7 +90,7 @@ def test_channels_last():
     names = {row.name for row in OPERATORS}
     assert {name.removesuffix("_nlc") for name in names} <= names
     steps = [row.technique for row in VARIANTS if row.operator == "conv1d_nlc"]
-    assert steps == ["coalesced", "tiled", "register_tiled", "vectorized", "double_buffered"]
+    assert steps == ["coalesced", "tiled", "register_tiled", "vectorized", "double_buffered", "winograd"]
 
 
 def test_every_technique_is_used_and_explained():
