@@ -102,6 +102,10 @@ class Draw:
         c = self.config
         return Case((self._random.integers(0, c.alphabet + 1, (self.n, c.length), np.uint8),), (c.alphabet,))
 
+    def one_hot_conv1d(self) -> Case:
+        """Convolution block 1 from token ids."""
+        return Case((*self.one_hot().args, *self.conv1d(1).args[1:]))
+
     def tokens(self) -> Case:
         """The network's input, and the first convolution's parameters, channels last."""
         (ids,), (_, weight, bias) = self.one_hot().args, self.conv1d(1).args
@@ -144,6 +148,7 @@ LINEARS = _blocks("fc", Draw.linear, 1, 2)
 
 LAYERS: dict[str, tuple[Layer, ...]] = {
     "one_hot": (Layer("input", Draw.one_hot),),
+    "one_hot_conv1d": (Layer("conv1", Draw.one_hot_conv1d),),
     "conv1d": CONVOLUTIONS,
     "conv1d_relu": CONVOLUTIONS[1:],
     "layernorm": _blocks("norm", Draw.layernorm, 1, 6),

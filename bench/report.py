@@ -4,6 +4,7 @@
 
 - levels: the table of the catalogue's levels, with inputs a second on each machine measured;
 - operators: the table of operators and techniques;
+- peers: other libraries beside the levels, a table for each machine;
 - cost lK: what level K costs, and the level before it, stage by stage;
 - change lJ lK: what differs between two levels' `build`;
 - code FILE NAME: a function or class, as it stands in the file;
@@ -79,6 +80,8 @@ class Results:
     """What bench/sanitize.py wrote, by host."""
     dram: dict[str, dict[str, Any]]
     """What bench/dram.py wrote, by host."""
+    peers: dict[Path, dict[str, Any]]
+    """What bench/peers.py wrote, by file."""
 
 
 @cache
@@ -88,7 +91,7 @@ def results() -> Results:
     Raises:
         ReportError: a file is no result, or not one to publish: a failed check, another config, a second of its kind.
     """
-    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {}, {})
+    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {}, {}, {})
     for file in found.files:
         raw = json.loads(file.read_text(encoding="utf-8"))
         if "benchmarks" in raw:
@@ -105,8 +108,14 @@ def results() -> Results:
         elif "dram" in raw:
             found.dram[machine.name(raw["machine"])] = raw
             continue
+        elif "peers" in raw:
+            _check_config(file, raw, "it")
+            found.peers[file] = raw
+            continue
         else:
-            raise ReportError(f"{file.name}: need what pytest bench/, sanitize.py, dram.py or a level's --json writes")
+            raise ReportError(
+                f"{file.name}: need what pytest bench/, sanitize.py, dram.py, peers.py or a level's --json writes"
+            )
         for row in rows:
             if "level" in row:
                 _add_level(found, file, row, host)
@@ -115,9 +124,13 @@ def results() -> Results:
     return found
 
 
+def _check_config(file: Path, raw: dict[str, Any], what: str) -> None:
+    if {**raw["config"], "kernel_sizes": tuple(raw["config"]["kernel_sizes"])} != SMALL.to_dict():
+        raise ReportError(f"{file.name}: {what} was measured at another config than SMALL")
+
+
 def _add_level(found: Results, file: Path, row: dict[str, Any], host: dict[str, Any]) -> None:
-    if {**row["config"], "kernel_sizes": tuple(row["config"]["kernel_sizes"])} != SMALL.to_dict():
-        raise ReportError(f"{file.name}: {row['level']} was measured at another config than SMALL")
+    _check_config(file, row, row["level"])
     gpus = max(1, row["gpus"])  # of a rank
     place = Place(machine.name(host), max(1, len(host["gpus"])) if row["ranks"] > 1 else gpus, row["ranks"])
     if (row["level"], place) in found.levels:
@@ -331,6 +344,44 @@ def sanitizer(document: Path) -> str:
     return _table(head, rows, right=2)
 
 
+def peers(document: Path) -> str:
+    """Other libraries beside the levels, a table for each machine and device."""
+    blocks = [_peers(os.path.relpath(file, document.parent), raw) for file, raw in results().peers.items()]
+    return "\n".join(blocks) or UNMEASURED + "\n"
+
+
+def _peers(link: str, raw: dict[str, Any]) -> str:
+    batches, rows, missed = raw["batches"], [], []
+    left_out: dict[tuple[str, str], list[str]] = {}
+    for out in raw["left_out"]:
+        left_out.setdefault((out["name"], out["reason"]), []).append(str(out["batch"]))
+    for name in raw["order"]:
+        measured = {row["batch"]: row for row in raw["peers"] if row["name"] == name}
+        cells = []
+        for batch in batches:
+            row = measured.get(batch)
+            cells.append(_number(row["inputs_per_second"]) if row else "–")
+            if row and not row["within_tolerance"]:
+                cells[-1] += " \\*"
+                missed.append(f"`{name}` at batch {batch} {row['error']:.1e}, meant {row['tolerance']:g}")
+        for row in [*measured.values()][:1]:
+            rows.append([f"{row['title']} (`{name}`)", row["precision"], row["timed"], *cells])
+    where = _called(raw["machine"], Place(machine.name(raw["machine"]), 1, 1))
+    parts = [_table([f"{where}: inputs/s", "arithmetic", "timed", *(f"N={batch}" for batch in batches)], rows, 3)]
+    if missed:
+        parts.append(f"\\* Off by more than its arithmetic is meant to be: {'; '.join(missed)}.\n")
+    if left_out:
+        reasons = [
+            f"`{name}`{'' if len(at) == len(batches) else ' at N=' + ', '.join(at)} ({reason})"
+            for (name, reason), at in left_out.items()
+        ]
+        parts.append(f"Left out: {'; '.join(reasons)}.\n")
+    settings = [f"{name}={value}" for name, value in raw["environment"].items()]
+    settings = [f"{raw['threads']} CPU threads", *settings, *(f"{name} {v}" for name, v in raw["versions"].items())]
+    parts.append(f"[Raw result]({link}): {', '.join(settings)}.\n")
+    return "\n".join(parts)
+
+
 def dram(document: Path) -> str:
     """Bytes an input that crossed DRAM, counted and predicted."""
     if not results().dram:
@@ -347,7 +398,9 @@ def dram(document: Path) -> str:
     return _table(head, rows, right=2)
 
 
-KINDS = {kind.__name__: kind for kind in (levels, operators, cost, change, code, steps, chain, trade, dram, sanitizer)}
+KINDS = {
+    kind.__name__: kind for kind in (levels, operators, peers, cost, change, code, steps, chain, trade, dram, sanitizer)
+}
 
 
 def documents() -> list[Path]:

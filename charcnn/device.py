@@ -147,6 +147,11 @@ def explain(error: BaseException) -> str | None:
     return None
 
 
+def current() -> int:
+    """The current GPU's index; the simulator has one GPU."""
+    return 0 if SIMULATED else int(cuda.get_current_device().id)
+
+
 def on_device(array: Any) -> bool:
     """Whether the array lies on a GPU: Numba's own, or another library's with __cuda_array_interface__."""
     return is_cuda_ndarray(array) or hasattr(array, "__cuda_array_interface__")

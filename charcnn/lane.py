@@ -1,11 +1,15 @@
-"""A worker's own way to a GPU: a stream and its buffers, so that several workers can use the GPU at once."""
+"""A worker's own way to a GPU: a stream and its buffers, so that several workers can use the GPU at once.
+
+What is the same in all levels that compute a whole batch on the GPU stands here, too: its copies up and down, and the
+run that begins and ends on the GPU.
+"""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +19,7 @@ from numba import cuda
 from charcnn import device
 from charcnn.levels.monitor import Monitor
 from charcnn.ops.shapes import Shape
+from charcnn.pipeline import Pipeline
 
 
 class Lane:
@@ -37,14 +42,15 @@ class Lane:
     def __init__(self, gpu: int, number: int, monitor: Monitor, *, pinned: int, features: int) -> None:
         device.require_memory(2 * features, f"the features of one batch, twice, on stream {number} of GPU {gpu}")
         monitor.hold(gpu, 2 * features)
-        self.stream = cuda.stream()
+        self.gpu, self.stream = gpu, cuda.stream()
         self._buffers = {"host": [cuda.pinned_array(pinned, np.uint8) for _ in range(2)]}
         self._buffers["device"] = [device.empty((features,), np.uint8) for _ in range(2)]
         self._views: dict[tuple[Any, ...], Any] = {}
         self._next = {"host": 0, "device": 0}
-        self._gpu, self._row = f"GPU {gpu}", f"GPU {gpu}, stream {number}"
+        self._unit, self._row = f"GPU {gpu}", f"GPU {gpu}, stream {number}"
         self._monitor, self._timeline = monitor, monitor.timeline
         self._marks: list[tuple[str, str, Any, Any]] = []
+        self._timed = True
 
     def host(self, shape: Shape, dtype: Any = np.float32) -> np.ndarray:
         """Pinned memory, the two buffers by turns."""
@@ -88,14 +94,24 @@ class Lane:
             if kind == "stage":
                 self._monitor.spend(name, stop - start)
                 kind = "kernel"
-            unit = f"{self._gpu} {name}" if kind == "copy" else self._gpu  # a GPU copies both ways at once
+            unit = f"{self._unit} {name}" if kind == "copy" else self._unit  # a GPU copies both ways at once
             self._timeline.add(kind, name, self._row, start, stop, unit)
         if device.SIMULATED:
             waited = marks[0][2]  # the host itself did the GPU's work
         self._timeline.add("wait", "wait for the GPU", threading.current_thread().name, waited, now)
 
     @contextmanager
+    def untimed(self) -> Iterator[None]:
+        """What the block starts is not timed, as nothing waits for it."""
+        self._timed = False
+        try:
+            yield
+        finally:
+            self._timed = True
+
+    @contextmanager
     def _marked(self, kind: str, name: str, *, timed: bool) -> Iterator[None]:
+        timed = timed and self._timed
         start = self._mark() if timed else None
         yield
         if timed:
@@ -116,3 +132,81 @@ class Lane:
             size = math.prod(shape) * np.dtype(dtype).itemsize
             self._views[key] = self._buffers[side][which][:size].view(dtype).reshape(shape)
         return self._views[key]
+
+
+class LaneWorker:
+    """A `Pipeline`'s worker: token ids up to the GPU, their logits computed there, and down.
+
+    Args:
+        lane: its own. Its pinned buffers hold a batch's ids, and its logits.
+        forward: called with token ids (n, L) uint8 on the GPU, gives logits (n, classes) float32 there: all work that
+            it starts is on the lane's stream, and none is waited for.
+    """
+
+    def __init__(self, lane: Lane, forward: Callable[[Any], Any]) -> None:
+        self.lane, self._forward = lane, forward
+        self._one_batch = threading.Lock()
+
+    def __call__(self, ids: np.ndarray, logits: np.ndarray) -> None:
+        """Token ids (n, L) uint8 -> logits (n, classes) float32, both on the host."""
+        lane = self.lane
+        with self._one_batch, cuda.gpus[lane.gpu]:
+            staged, ids_gpu = lane.host(ids.shape, np.uint8), lane.device(ids.shape, np.uint8)
+            np.copyto(staged, ids)
+            with lane.copying("up"):
+                ids_gpu.copy_to_device(staged, stream=lane.stream)
+            logits_gpu, landed = self._forward(ids_gpu), lane.host(logits.shape)
+            with lane.copying("down"):
+                logits_gpu.copy_to_host(landed, stream=lane.stream)
+            lane.wait()
+            np.copyto(logits, landed)
+
+    def on_device(self, ids: Any) -> Any:
+        """Start on token ids that lie on the GPU, which is current; their logits, there."""
+        with self._one_batch, self.lane.untimed():
+            return self._forward(ids)
+
+
+class DevicePipeline(Pipeline):
+    """A `Pipeline` from host to host that also runs `on_device`, where ids lie on the GPU and logits stay there.
+
+    Args:
+        workers: as many on each GPU as it is to have batches under way.
+        batch, classes, progress: as of `Pipeline`.
+    """
+
+    def __init__(
+        self, workers: Sequence[LaneWorker], batch: int, classes: int, progress: Callable[[int], object] | None = None
+    ) -> None:
+        super().__init__(workers, batch, classes, progress)
+        self._on_gpu: dict[int, LaneWorker] = {}
+        for worker in workers:
+            self._on_gpu.setdefault(worker.lane.gpu, worker)
+
+    def on_device(self, ids: Any) -> Any:
+        """Start on one batch that lies on the current GPU: no copies, and nothing is waited for.
+
+        Work is queued on one stream, the same for all calls on this GPU. It waits for what the default stream was given
+        before, and what the default stream is given later waits for it; other streams do not.
+
+        Args:
+            ids: uint8 (n, L) on the current GPU, n at most `batch`: a Numba device array, or anything with
+                `__cuda_array_interface__`. Must not change until the work is done.
+
+        Returns:
+            float32 (n, classes), a Numba device array on that GPU; the next batch on this GPU writes over it.
+
+        Raises:
+            ValueError: `ids` is no device array, or its shape or dtype does not fit, or this run has no stream on the
+                current GPU.
+        """
+        gpu = device.current()
+        if gpu not in self._on_gpu:
+            raise ValueError(f"GPU {gpu} is current: this run is on {sorted(self._on_gpu)}")
+        worker = self._on_gpu[gpu]
+        if not device.on_device(ids):
+            raise ValueError(f"ids is of {type(ids).__name__}: need an array on the GPU")
+        ids = device.as_device_array(ids, worker.lane.stream)
+        if ids.ndim != 2 or ids.dtype != np.uint8 or len(ids) > self.batch:
+            raise ValueError(f"ids is {ids.dtype} {ids.shape}: need uint8 (n, L), n at most {self.batch}")
+        return worker.on_device(ids)

@@ -55,6 +55,12 @@ def _one_hot(rng, normal, n, length, depth):
     return Case({"ids": rng.integers(0, min(depth + 2, 256), (n, length), dtype=np.uint8)}, {"depth": depth})
 
 
+def _one_hot_conv1d(rng, normal, n, depth, c_out, length, k):
+    ids = _one_hot(rng, normal, n, length, depth).inputs["ids"]
+    weight, bias = _weights(rng, c_out, depth, k, normal=normal)
+    return Case({"ids": ids, "weight": weight, "bias": bias})
+
+
 def _conv1d(rng, normal, n, c_in, c_out, length, k, **options):
     weight, bias = _weights(rng, c_out, c_in, k, normal=normal)
     return Case({"x": _values(rng, n, c_in, length, normal=normal), "weight": weight, "bias": bias}, options)
@@ -122,28 +128,6 @@ def _chain(rng, normal, n, length, c_in, **sizes):
     return Case(inputs)
 
 
-def _one_hot_conv1d(rng, normal, n, length, k, depth, c_out):
-    ids = rng.integers(0, min(depth + 2, 256), (n, length), dtype=np.uint8)  # blanks too
-    weight, bias = _weights(rng, c_out, depth, k, normal=normal)
-    return Case({"ids": ids, "weight": pack(weight), "bias": bias})
-
-
-def _one_hot_conv1d_relu_maxpool1d(rng, normal, n, length, k, depth, c_out, pool_size):
-    return Case(_one_hot_conv1d(rng, normal, n, length, k, depth, c_out).inputs, {"pool_size": pool_size})
-
-
-def _one_hot_conv1d_layernorm_relu_maxpool1d(rng, normal, n, length, k, depth, c_out, pool_size):
-    ids, weight, bias = _one_hot_conv1d(rng, normal, n, length, k, depth, c_out).inputs.values()
-    # Given statistics are taken as they are: these are not the values' own, from which single ones may hardly differ.
-    stat = reference.one_hot_conv1d_stat_nlc(ids, weight.astype(np.float64), bias.astype(np.float64))
-    stat[:, 0] /= 4
-    stat[:, 1] += 1
-    gamma = _weights(rng, length - k + 1, c_out, normal=normal)[0]
-    beta = _values(rng, length - k + 1, c_out, normal=True) / 8
-    inputs = {"ids": ids, "stat": stat, "weight": weight, "bias": bias, "gamma": gamma, "beta": beta}
-    return Case(inputs, {"pool_size": pool_size})
-
-
 def _channels_last(make):
     """The same case for the operator on channels-last features: all axes but the inputs' turned round."""
 
@@ -158,6 +142,27 @@ def _channels_last(make):
         return case
 
     return turned
+
+
+def _one_hot_conv1d_nlc(rng, normal, n, length, k, depth, c_out):
+    inputs = _one_hot_conv1d(rng, normal, n, depth, c_out, length, k).inputs
+    return Case({**inputs, "weight": pack(inputs["weight"])})
+
+
+def _one_hot_conv1d_relu_maxpool1d_nlc(rng, normal, n, length, k, depth, c_out, pool_size):
+    return Case(_one_hot_conv1d_nlc(rng, normal, n, length, k, depth, c_out).inputs, {"pool_size": pool_size})
+
+
+def _one_hot_conv1d_layernorm_relu_maxpool1d_nlc(rng, normal, n, length, k, depth, c_out, pool_size):
+    ids, weight, bias = _one_hot_conv1d_nlc(rng, normal, n, length, k, depth, c_out).inputs.values()
+    # Given statistics are taken as they are: these are not the values' own, from which single ones may hardly differ.
+    stat = reference.one_hot_conv1d_stat_nlc(ids, weight.astype(np.float64), bias.astype(np.float64))
+    stat[:, 0] /= 4
+    stat[:, 1] += 1
+    gamma = _weights(rng, length - k + 1, c_out, normal=normal)[0]
+    beta = _values(rng, length - k + 1, c_out, normal=True) / 8
+    inputs = {"ids": ids, "stat": stat, "weight": weight, "bias": bias, "gamma": gamma, "beta": beta}
+    return Case(inputs, {"pool_size": pool_size})
 
 
 def _softmax(rng, normal, n, c):
@@ -379,8 +384,9 @@ CONV1D_NLC = Cases(
     fits=lambda s: s["length"] >= s["k"],
 )
 
-ONE_HOT_CONV1D = Cases(
-    _one_hot_conv1d,
+SMALL_CONV1 = {"n": 3, "depth": 70, "c_out": 256, "length": 1014, "k": 7}
+ONE_HOT_CONV1D_NLC = Cases(
+    _one_hot_conv1d_nlc,
     edges=(
         {"n": 2, "length": 9, "k": 3, "depth": 5, "c_out": 6},
         {"n": 1, "length": 1, "k": 1, "depth": 1, "c_out": 1},
@@ -398,8 +404,8 @@ ONE_HOT_CONV1D = Cases(
     examples=12,
 )
 
-ONE_HOT_CONV1D_POOLED = Cases(
-    _one_hot_conv1d_relu_maxpool1d,
+ONE_HOT_CONV1D_POOLED_NLC = Cases(
+    _one_hot_conv1d_relu_maxpool1d_nlc,
     edges=(
         {"n": 2, "length": 9, "k": 3, "depth": 5, "c_out": 6, "pool_size": 3},
         {"n": 1, "length": 1, "k": 1, "depth": 1, "c_out": 1, "pool_size": 1},
@@ -407,10 +413,10 @@ ONE_HOT_CONV1D_POOLED = Cases(
         {"n": 3, "length": 11, "k": 7, "depth": 4, "c_out": 8, "pool_size": 5},  # one window
     ),
     large=(
-        *({**sizes, "pool_size": 3} for sizes in ONE_HOT_CONV1D.large[:2]),
+        *({**sizes, "pool_size": 3} for sizes in ONE_HOT_CONV1D_NLC.large[:2]),
         {"n": 2, "length": 40, "k": 5, "depth": 255, "c_out": 300, "pool_size": 2},
     ),
-    draw={**ONE_HOT_CONV1D.draw, "pool_size": (1, 4, 6)},
+    draw={**ONE_HOT_CONV1D_NLC.draw, "pool_size": (1, 4, 6)},
     fits=lambda s: s["length"] >= s["k"] + s["pool_size"] - 1,
     examples=8,
 )
@@ -453,6 +459,19 @@ CASES = {
         ),
         large=({"n": 33, "length": 301, "depth": 70}, {"n": 5, "length": 129, "depth": 255}),
         draw={"n": (0, 3, 33), "length": (0, 9, 300), "depth": (1, 9, 260)},
+    ),
+    "one_hot_conv1d": Cases(
+        _one_hot_conv1d,
+        edges=(
+            {"n": 2, "depth": 7, "c_out": 5, "length": 11, "k": 3},
+            {"n": 1, "depth": 1, "c_out": 1, "length": 1, "k": 1},
+            {"n": 0, "depth": 3, "c_out": 2, "length": 9, "k": 3},
+            {"n": 1, "depth": 3, "c_out": 17, "length": 7, "k": 7},
+            {"n": 1, "depth": 300, "c_out": 3, "length": 9, "k": 4},  # deeper than a uint8 counts
+        ),
+        large=({"n": 33, "depth": 70, "c_out": 65, "length": 31, "k": 7}, SMALL_CONV1),
+        draw={"n": (0, 2, 9), "depth": (1, 5, 260), "c_out": (1, 5, 70), "length": (1, 12, 130), "k": (1, 5, 9)},
+        fits=lambda s: s["length"] >= s["k"],
     ),
     "conv1d": CONV1D,
     "conv1d_relu": CONV1D,
@@ -542,11 +561,11 @@ CASES = {
         draw={"n": (0, 2, 33), "c_in": (1, 70, 300), "c_mid": (1, 5, 300), "c_out": (1, 3, 40)},
         examples=12,
     ),
-    "one_hot_conv1d_nlc": ONE_HOT_CONV1D,
-    "one_hot_conv1d_stat_nlc": replace(ONE_HOT_CONV1D, dtype=np.float64),
-    "one_hot_conv1d_relu_maxpool1d_nlc": ONE_HOT_CONV1D_POOLED,
+    "one_hot_conv1d_nlc": ONE_HOT_CONV1D_NLC,
+    "one_hot_conv1d_stat_nlc": replace(ONE_HOT_CONV1D_NLC, dtype=np.float64),
+    "one_hot_conv1d_relu_maxpool1d_nlc": ONE_HOT_CONV1D_POOLED_NLC,
     "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": replace(
-        ONE_HOT_CONV1D_POOLED, make=_one_hot_conv1d_layernorm_relu_maxpool1d
+        ONE_HOT_CONV1D_POOLED_NLC, make=_one_hot_conv1d_layernorm_relu_maxpool1d_nlc
     ),
     "softmax": Cases(
         _softmax,

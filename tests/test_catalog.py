@@ -17,17 +17,21 @@ PACKAGE = Path(charcnn.__file__).parent
 KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
 
 STRONG = {
+    "one_hot_conv1d": {"lowered"},
     CHAIN: {"whole", "pairs"},
     "layernorm_relu_maxpool1d": {"naive"},
     "linear_relu_linear": {"naive"},
 }
 MATRIX = {  # operator: its weak fusions, its strong ones
-    "conv1d": (["conv1d_relu", "conv1d_stat", "conv1d_relu_maxpool1d"], [CHAIN]),
+    "conv1d": (["conv1d_relu", "conv1d_stat", "conv1d_relu_maxpool1d"], [CHAIN, "one_hot_conv1d"]),
     "layernorm": (["layernorm_relu"], ["layernorm_relu_maxpool1d"]),
-    "relu": (["conv1d_relu", "linear_relu", "layernorm_relu", "relu_maxpool1d"], list(STRONG)),
+    "relu": (
+        ["conv1d_relu", "linear_relu", "layernorm_relu", "relu_maxpool1d"],
+        [name for name in STRONG if "relu" in name],
+    ),
     "maxpool1d": (["relu_maxpool1d", "conv1d_relu_maxpool1d"], ["layernorm_relu_maxpool1d"]),
     "linear": (["linear_relu"], ["linear_relu_linear"]),
-    "one_hot": ([], []),
+    "one_hot": ([], ["one_hot_conv1d"]),
     "collapse": ([], []),
     "softmax": ([], []),
     "argmax": ([], []),
@@ -88,7 +92,8 @@ def test_matrix():
 
 def test_channels_last():
     names = {row.name for row in OPERATORS}
-    assert {name.removesuffix("_nlc") for name in names} <= names
+    tokens = {name for name in names if name.startswith("one_hot_conv1d_")}  # fused with what follows only here
+    assert {name.removesuffix("_nlc") for name in names - tokens} <= names
     steps = [row.technique for row in VARIANTS if row.operator == "conv1d_nlc"]
     assert steps == ["coalesced", "tiled", "register_tiled", "vectorized", "double_buffered", "winograd"]
 

@@ -32,6 +32,8 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("conv1d_relu_maxpool1d_nlc_winograd", "_weights_kernel"),
     ("conv1d_stat_nlc_winograd", "_weights_kernel"),
     ("conv1d_stat_nlc_winograd", "_merge_kernel"),
+    ("conv1d_stat_nlc_double_buffered", "_merge_kernel"),
+    ("layernorm_relu_maxpool1d_nlc_coalesced", "_build"),
     ("one_hot_conv1d_stat_nlc_lags", "_singles_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_pairs_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_stat_kernel"),

@@ -22,6 +22,22 @@ def arrays(result):
     return result if isinstance(result, tuple) else (result,)
 
 
+def plain(row, functions):
+    """What to compare the operator with, and what turns its arguments and results to be as there.
+
+    An operator on channels-last features is compared with the plain one of its name.
+    """
+    if row.name in functions:
+        return functions[row.name], lambda name, array: array
+    return functions[row.name.removesuffix("_nlc")], channels_first
+
+
+def channels_first(name, array):
+    if name in ("weight", "gamma", "beta"):
+        return array.T
+    return array.swapaxes(1, 2) if array.ndim == 3 else array
+
+
 # The definitions, one output at a time, in plain Python.
 
 
@@ -111,18 +127,22 @@ def chain_loops(x, *parameters):
 
 
 def one_hot_conv1d_loops(ids, weight, bias):
-    """Channels first."""
-    dense = np.array(one_hot_loops(ids, weight.shape[1])).reshape(len(ids), weight.shape[1], ids.shape[1])
-    return conv1d_loops(dense, weight.transpose(2, 1, 0), bias)
+    x = np.array(one_hot_loops(ids, weight.shape[1])).reshape(len(ids), weight.shape[1], ids.shape[1])
+    return conv1d_loops(x, weight, bias)
+
+
+def packed_one_hot_conv1d_loops(ids, weight, bias):
+    """The same from weights as `pack` lays them out; still channels first."""
+    return one_hot_conv1d_loops(ids, weight.transpose(2, 1, 0), bias)
 
 
 def one_hot_conv1d_layernorm_relu_maxpool1d_loops(ids, stat, weight, bias, gamma, beta, pool_size):
-    y = layernorm_relu_loops(one_hot_conv1d_loops(ids, weight, bias), stat, gamma.T, beta.T)
+    y = layernorm_relu_loops(packed_one_hot_conv1d_loops(ids, weight, bias), stat, gamma.T, beta.T)
     return maxpool1d_loops(y, pool_size).swapaxes(1, 2)
 
 
 def one_hot_conv1d_relu_maxpool1d_loops(ids, weight, bias, pool_size):
-    return maxpool1d_loops(relu_loops(one_hot_conv1d_loops(ids, weight, bias)), pool_size).swapaxes(1, 2)
+    return maxpool1d_loops(relu_loops(packed_one_hot_conv1d_loops(ids, weight, bias)), pool_size).swapaxes(1, 2)
 
 
 def softmax_loops(x):
@@ -139,6 +159,7 @@ def argmax_loops(x):
 
 LOOPS = {
     "one_hot": one_hot_loops,
+    "one_hot_conv1d": one_hot_conv1d_loops,
     "conv1d": conv1d_loops,
     "conv1d_relu": lambda *args, **options: relu_loops(conv1d_loops(*args, **options)),
     "layernorm": layernorm_loops,
@@ -154,8 +175,8 @@ LOOPS = {
     "layernorm_relu_maxpool1d": layernorm_relu_maxpool1d_loops,
     CHAIN: chain_loops,
     "linear_relu_linear": lambda x, *args: linear_loops(relu_loops(linear_loops(x, *args[:2])), *args[2:]),
-    "one_hot_conv1d_nlc": lambda *args: one_hot_conv1d_loops(*args).swapaxes(1, 2),
-    "one_hot_conv1d_stat_nlc": lambda *args: stat_loops(one_hot_conv1d_loops(*args)),
+    "one_hot_conv1d_nlc": lambda *args: packed_one_hot_conv1d_loops(*args).swapaxes(1, 2),
+    "one_hot_conv1d_stat_nlc": lambda *args: stat_loops(packed_one_hot_conv1d_loops(*args)),
     "one_hot_conv1d_relu_maxpool1d_nlc": one_hot_conv1d_relu_maxpool1d_loops,
     "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": one_hot_conv1d_layernorm_relu_maxpool1d_loops,
     "softmax": softmax_loops,
@@ -170,11 +191,14 @@ def each(rows=OPERATORS):
 @each()
 def test_against_plain_loops(row):
     cases = CASES[row.name]
+    loops, turn = plain(row, LOOPS)
 
     def compare(case):
         results = arrays(row.reference(*double(case), **case.options))
-        for out, expected in zip(results, arrays(LOOPS[row.name](*double(case), **case.options)), strict=True):
-            np.testing.assert_allclose(out, np.array(expected).reshape(out.shape), rtol=1e-12, atol=1e-12)
+        arguments = map(turn, case.inputs, double(case))
+        for out, expected in zip(results, arrays(loops(*arguments, **case.options)), strict=True):
+            turned = turn("y", out)
+            np.testing.assert_allclose(turned, np.array(expected).reshape(turned.shape), rtol=1e-12, atol=1e-12)
 
     for sizes in cases.edges:
         compare(cases.build(sizes))
@@ -229,6 +253,7 @@ def torch_functions():
 
     return torch, {
         "one_hot": one_hot,
+        "one_hot_conv1d": lambda ids, w, b: f.conv1d(one_hot(ids, w.shape[1]).to(w.dtype), w, b),
         "conv1d": f.conv1d,
         "conv1d_relu": lambda *args, **options: f.relu(f.conv1d(*args, **options)),
         "layernorm": lambda x, gamma, beta: f.layer_norm(x, x.shape[1:], gamma, beta),
@@ -257,15 +282,15 @@ def torch_functions():
 def test_against_pytorch(row):
     torch, functions = torch_functions()
     cases = CASES[row.name]
+    oracle, turn = plain(row, functions)
     for sizes in (*cases.edges, *cases.large):
         if sizes["n"] == 0:  # PyTorch refuses some empty batches
             continue
         case = cases.build(sizes, normal=True)
         results = arrays(row.reference(*double(case), **case.options))
-        for out, expected in zip(
-            results, arrays(functions[row.name](*map(torch.from_numpy, double(case)), **case.options)), strict=True
-        ):
-            np.testing.assert_allclose(out, expected.numpy(), rtol=1e-10, atol=1e-10)
+        arguments = map(torch.from_numpy, map(turn, case.inputs, double(case)))
+        for out, expected in zip(results, arrays(oracle(*arguments, **case.options)), strict=True):
+            np.testing.assert_allclose(turn("y", out), expected.numpy(), rtol=1e-10, atol=1e-10)
 
 
 def test_nan_as_in_pytorch():
@@ -277,7 +302,7 @@ def test_nan_as_in_pytorch():
     assert np.array_equal(reference.argmax(x[0]), functions["argmax"](torch.from_numpy(x[0])).numpy())
 
 
-@each([row for row in OPERATORS if row.name not in ("one_hot", "argmax")])
+@each([row for row in OPERATORS if row.name not in ("one_hot", "one_hot_nlc", "one_hot_conv1d", "argmax")])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_dtype_is_kept(row, dtype):
     cases = CASES[row.name]
@@ -291,6 +316,8 @@ def test_one_hot_dtype(dtype):
     assert reference.one_hot(np.zeros((1, 2), np.uint8), 3, dtype=dtype).dtype == dtype
     assert reference.one_hot(np.zeros((1, 2), np.uint8)).shape == (1, 70, 2)
     assert reference.one_hot(np.zeros((1, 2), np.uint8)).dtype == np.float32
+    weight, bias = np.zeros((4, 3, 2), dtype), np.zeros(4, dtype)
+    assert reference.one_hot_conv1d(np.zeros((1, 2), np.uint8), weight, bias).dtype == dtype
 
 
 def test_argmax_dtype():
@@ -346,6 +373,15 @@ def a(*shape):
         (lambda: reference.linear_relu_linear(a(1, 3), a(4, 3), a(4), a(2, 4), a(3)), r"bias2 .* need \(2,\)"),
         (lambda: reference.one_hot(np.zeros(3, np.uint8), 3), r"ids has shape \(3,\): need \(N, L\)"),
         (lambda: reference.one_hot(np.zeros((1, 3), np.uint8), 0), "depth=0: need an int of at least 1"),
+        (
+            lambda: reference.one_hot_conv1d(np.zeros((1, 3), np.uint8), a(2, 0, 3), a(2)),
+            r"weight has shape \(2, 0, 3\): need a depth of at least 1",
+        ),
+        (
+            lambda: reference.one_hot_conv1d(np.zeros((1, 3), np.uint8), a(2, 5, 4), a(2)),
+            "weight has K=4: need 1 to 3, the positions of ids",
+        ),
+        (lambda: reference.one_hot_conv1d(np.zeros((1, 3), np.uint8), a(2, 5, 3), a(3)), r"bias .* need \(2,\)"),
         (lambda: reference.collapse(a(2, 3)), r"x has shape \(2, 3\): need \(N, C, L\)"),
         (lambda: reference.softmax(a(3)), r"x has shape \(3,\): need \(N, C\)"),
         (lambda: reference.softmax(a(3, 0)), "need at least one class"),

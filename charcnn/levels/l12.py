@@ -12,7 +12,7 @@ from numba import cuda
 
 from charcnn import device
 from charcnn.config import POOL_SIZE
-from charcnn.lane import Lane
+from charcnn.lane import DevicePipeline, Lane, LaneWorker
 from charcnn.levels.monitor import Monitor
 from charcnn.offload import asynchronous
 from charcnn.ops import (
@@ -25,7 +25,6 @@ from charcnn.ops import (
     one_hot_nlc_coalesced,
 )
 from charcnn.ops.arrays import pack
-from charcnn.pipeline import Pipeline
 
 TITLE = "Implicit GEMM on channels-last features: shared-memory and register tiles, copies under way"
 
@@ -33,7 +32,7 @@ OFFLOAD = asynchronous
 
 
 def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
-    """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
+    """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
     monitor = monitor or Monitor()
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
     depth = -(-config.alphabet // 4) * 4  # conv1's input channels, to multiples of 16 bytes; the weights there are 0
@@ -85,19 +84,7 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
                 x = apply(linear_relu_nlc_double_buffered, x, (config.units,), *parameters("fc2"))
                 return apply(linear_nlc_double_buffered, x, (config.classes,), *parameters("fc3"))
 
-        def work(ids, logits):
-            with cuda.gpus[gpu]:
-                staged, ids_gpu = lane.host(ids.shape, np.uint8), lane.device(ids.shape, np.uint8)
-                np.copyto(staged, ids)
-                with lane.copying("up"):
-                    ids_gpu.copy_to_device(staged, stream=lane.stream)
-                logits_gpu, landed = forward(ids_gpu), lane.host(logits.shape)
-                with lane.copying("down"):
-                    logits_gpu.copy_to_host(landed, stream=lane.stream)
-                lane.wait()
-                np.copyto(logits, landed)
-
-        return work
+        return LaneWorker(lane, forward)
 
     workers = []
     for gpu in device.choose(gpus):
@@ -105,7 +92,7 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
             weights = {name: device.to_device(value) for name, value in p.items()}
             monitor.hold(gpu, sum(value.nbytes for value in weights.values()))
             workers += [worker(gpu, number, weights) for number in range(streams)]
-    return Pipeline(workers, batch, config.classes, monitor.advance)
+    return DevicePipeline(workers, batch, config.classes, monitor.advance)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from numba import cuda
 
 from charcnn import device
 from charcnn.config import POOL_SIZE
-from charcnn.lane import Lane
+from charcnn.lane import DevicePipeline, Lane, LaneWorker
 from charcnn.levels.monitor import Monitor
 from charcnn.offload import asynchronous
 from charcnn.ops import (
@@ -28,7 +28,6 @@ from charcnn.ops import (
 from charcnn.ops.arrays import pack
 from charcnn.ops.conv1d_nlc.winograd import Winograd, between
 from charcnn.ops.one_hot_conv1d import LagTables
-from charcnn.pipeline import Pipeline
 
 TITLE = "Token ids, not one-hot: conv_block_1 adds up rows of its weights; other convolutions by Winograd's filtering"
 
@@ -36,7 +35,7 @@ OFFLOAD = asynchronous
 
 
 def build(params, config, *, batch=1024, streams=2, gpus=None, monitor=None):
-    """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
+    """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
     p, monitor = params, monitor or Monitor()
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
     spaces = [(1, pooled[0], channels), (1, config.units), (1, config.classes)]
@@ -87,19 +86,7 @@ def build(params, config, *, batch=1024, streams=2, gpus=None, monitor=None):
                 x = apply(linear_relu_nlc_double_buffered, x, (config.units,), *parameters("fc2"))
                 return apply(linear_nlc_double_buffered, x, (config.classes,), *parameters("fc3"))
 
-        def work(ids, logits):
-            with cuda.gpus[gpu]:
-                staged, ids_gpu = lane.host(ids.shape, np.uint8), lane.device(ids.shape, np.uint8)
-                np.copyto(staged, ids)
-                with lane.copying("up"):
-                    ids_gpu.copy_to_device(staged, stream=lane.stream)
-                logits_gpu, landed = forward(ids_gpu), lane.host(logits.shape)
-                with lane.copying("down"):
-                    logits_gpu.copy_to_host(landed, stream=lane.stream)
-                lane.wait()
-                np.copyto(logits, landed)
-
-        return work
+        return LaneWorker(lane, forward)
 
     workers = []
     for gpu in device.choose(gpus):
@@ -109,7 +96,7 @@ def build(params, config, *, batch=1024, streams=2, gpus=None, monitor=None):
             monitor.hold(gpu, sum(value.nbytes for value in (*weights.values(), *convs.values())))
             tables = LagTables(weights["conv1.weight"], weights["conv1.bias"]) if config.layernorm else None
             workers += [worker(gpu, number, weights, tables, convs) for number in range(streams)]
-    return Pipeline(workers, batch, config.classes, monitor.advance)
+    return DevicePipeline(workers, batch, config.classes, monitor.advance)
 
 
 if __name__ == "__main__":

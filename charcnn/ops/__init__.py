@@ -14,7 +14,9 @@ from charcnn.ops.chain import (
 from charcnn.ops.collapse import collapse_loops, collapse_naive
 from charcnn.ops.conv1d import (
     conv1d_loops,
+    conv1d_lowered,
     conv1d_naive,
+    conv1d_relu_lowered,
     conv1d_relu_maxpool1d_naive,
     conv1d_relu_naive,
     conv1d_stat_naive,
@@ -36,13 +38,14 @@ from charcnn.ops.conv1d_nlc import (
 from charcnn.ops.layernorm import layernorm_loops, layernorm_naive, layernorm_relu_naive
 from charcnn.ops.layernorm_relu_maxpool1d import layernorm_relu_maxpool1d_naive
 from charcnn.ops.layernorm_relu_maxpool1d_nlc import layernorm_relu_maxpool1d_nlc_coalesced
-from charcnn.ops.linear import linear_loops, linear_naive, linear_relu_naive
+from charcnn.ops.linear import linear_loops, linear_lowered, linear_naive, linear_relu_lowered, linear_relu_naive
 from charcnn.ops.linear_nlc import linear_nlc_double_buffered, linear_relu_nlc_double_buffered
 from charcnn.ops.linear_relu_linear import linear_relu_linear_naive
 from charcnn.ops.maxpool1d import maxpool1d_loops, maxpool1d_naive, relu_maxpool1d_naive
 from charcnn.ops.one_hot import one_hot_loops, one_hot_naive
 from charcnn.ops.one_hot_conv1d import (
     one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
+    one_hot_conv1d_lowered,
     one_hot_conv1d_nlc_gather,
     one_hot_conv1d_relu_maxpool1d_nlc_gather,
     one_hot_conv1d_stat_nlc_lags,
@@ -57,6 +60,7 @@ __all__ = [
     "collapse_loops",
     "collapse_naive",
     "conv1d_loops",
+    "conv1d_lowered",
     "conv1d_naive",
     "conv1d_nlc_coalesced",
     "conv1d_nlc_double_buffered",
@@ -66,6 +70,7 @@ __all__ = [
     "conv1d_nlc_winograd",
     "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs",
     "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole",
+    "conv1d_relu_lowered",
     "conv1d_relu_maxpool1d_naive",
     "conv1d_relu_maxpool1d_nlc_double_buffered",
     "conv1d_relu_maxpool1d_nlc_winograd",
@@ -81,14 +86,17 @@ __all__ = [
     "layernorm_relu_maxpool1d_nlc_coalesced",
     "layernorm_relu_naive",
     "linear_loops",
+    "linear_lowered",
     "linear_naive",
     "linear_nlc_double_buffered",
     "linear_relu_linear_naive",
+    "linear_relu_lowered",
     "linear_relu_naive",
     "linear_relu_nlc_double_buffered",
     "maxpool1d_loops",
     "maxpool1d_naive",
     "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather",
+    "one_hot_conv1d_lowered",
     "one_hot_conv1d_nlc_gather",
     "one_hot_conv1d_relu_maxpool1d_nlc_gather",
     "one_hot_conv1d_stat_nlc_lags",

@@ -95,6 +95,12 @@ def conv1d_relu(x: Array, weight: Array, bias: Array, *, stride: int = 1, paddin
     return relu(conv1d(x, weight, bias, stride=stride, padding=padding, dilation=dilation))
 
 
+def one_hot_conv1d(ids: Array, weight: Array, bias: Array) -> Array:
+    """conv1d(one_hot(ids, depth), ...) for a weight (C_out, depth, K)."""
+    shapes.one_hot_conv1d(ids, weight, bias)
+    return conv1d(one_hot(ids, weight.shape[1], dtype=weight.dtype.type), weight, bias)
+
+
 def linear_relu(x: Array, weight: Array, bias: Array) -> Array:
     """relu(linear(...))"""
     return relu(linear(x, weight, bias))

@@ -127,6 +127,18 @@ def one_hot(ids: Any, depth: int) -> Shape:
     return n, depth, length
 
 
+def one_hot_conv1d(ids: Any, weight: Any, bias: Any) -> Shape:
+    """ids (N, L), weight (C_out, depth, K), bias (C_out,) -> (N, C_out, L_out)."""
+    n, length = ranked("ids", ids, "N, L")
+    c_out, depth, kernel_size = ranked("weight", weight, "C_out, depth, K")
+    if depth < 1:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: need a depth of at least 1")
+    expect("bias", bias, (c_out,))
+    if not 1 <= kernel_size <= length:
+        raise ValueError(f"weight has K={kernel_size}: need 1 to {length}, the positions of ids")
+    return n, c_out, length - kernel_size + 1
+
+
 def collapse(x: Any) -> Shape:
     """x (N, C, L) -> (N, C*L)."""
     n, channels, length = ranked("x", x, "N, C, L")

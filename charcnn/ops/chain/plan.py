@@ -346,7 +346,9 @@ def _step(
             f"there are {limit:,}: try "
             + ("method='pairs'" if whole else "a smaller tile, or fewer convolutions a kernel")
         )
-    room = 65536 // threads // (1 if whole else 2) - outline.accumulators - 48  # weights on their way take registers
+    # Weights under way take registers beside the sums and some 48 more; a block gets them by four warps at a time.
+    blocks = max(1, most // threads) * -(-threads // 128) * 128
+    room = max(8, min(16, 65536 // blocks - outline.accumulators - 48))
     step = next((step for step in fitting if step.fetches <= room), fitting[-1])
     resident = min(most // threads, (limit + 1024) // (step.shared_bytes + 1024))  # 1 KB a block is the system's
     return replace(step, resident=max(1, resident))

@@ -73,7 +73,7 @@ REGISTERS = Tile(16, 8, 4, 4, 4) if SIMULATED else Tile(128, 128, 8, 8, 8)
 """For the kernels with one stage. The simulator takes its time for each thread, so there a block has few."""
 
 WIDE = Tile(32, 8, 16, 4, 4) if SIMULATED else Tile(64, 128, 32, 8, 8, resident=3)
-"""For the double-buffered kernel."""
+"""For the double-buffered kernel: the fastest of those tried at conv2 on an H200."""
 
 NARROW = Tile(32, 8, 16, 4, 4) if SIMULATED else Tile(64, 32, 16, 4, 4, resident=6)
 """For few output channels: a wide tile would multiply mostly what is not there."""

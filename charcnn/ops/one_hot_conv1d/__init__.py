@@ -1,4 +1,7 @@
-"""The first convolution from token ids: weights picked by character, statistics from tables, block 1 in one kernel."""
+"""The first convolution from token ids, which pick rows of the weights: by gathers on the CPU and on a GPU.
+
+A file a technique; on a GPU, block 1 is one kernel, with its statistics from tables of the weights' products.
+"""
 
 from charcnn.ops.one_hot_conv1d.gather import (
     one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
@@ -6,10 +9,13 @@ from charcnn.ops.one_hot_conv1d.gather import (
     one_hot_conv1d_relu_maxpool1d_nlc_gather,
 )
 from charcnn.ops.one_hot_conv1d.lags import LagTables, one_hot_conv1d_stat_nlc_lags
+from charcnn.ops.one_hot_conv1d.lowered import OneHotConv1dBlock, one_hot_conv1d_lowered
 
 __all__ = [
     "LagTables",
+    "OneHotConv1dBlock",
     "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather",
+    "one_hot_conv1d_lowered",
     "one_hot_conv1d_nlc_gather",
     "one_hot_conv1d_relu_maxpool1d_nlc_gather",
     "one_hot_conv1d_stat_nlc_lags",

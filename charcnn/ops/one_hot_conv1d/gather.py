@@ -64,11 +64,14 @@ QUAD = ptx.VECTOR
 ALIGNED = None if device.SIMULATED else 16
 """Where dynamic shared memory starts, in bytes; the simulator knows no alignment."""
 
-THREADS = device.block_size(512)
+THREADS = device.block_size(256)
 """Of a block: its pooled positions times its channels by four."""
 
 STAGED = 16 * 1024
 """Bytes of shared memory for staged ids and moments, beside the table."""
+
+RESERVED = 1024
+"""Bytes of shared memory that a GPU keeps of each block."""
 
 
 @cache
@@ -190,22 +193,25 @@ def _launch_pooled(
     pool_size: int,
     eps: float = 1e-5,
     *,
-    channel_tile: int = 64,
+    channel_tile: int = 32,
     threads: int = THREADS,
     staged: int = STAGED,
-    resident: int = 1,
+    resident: int = 2,
 ) -> None:
     """Start the kernel, with (stat, gamma, beta) or None.
 
-    The grid has as many blocks as the GPU holds at once, `resident` a multiprocessor, where N is great enough: each
-    brings its part of the table to shared memory once.
+    The grid has as many blocks as the GPU holds at once, `resident` a multiprocessor where their tables fit, if N is
+    great enough: each brings its part of the table to shared memory once. The defaults are the fastest of those tried
+    at the network's block 1 on an H200.
     """
     if call.out.size == 0:
         return
     n, pooled, channels = call.out.shape
     kernel_size, depth, _ = weight.shape
-    rows, free = kernel_size * (depth + 1), device.shared_limit() // resident - staged
-    channel_tile = min(channel_tile, -(-channels // QUAD) * QUAD, free // (4 * rows) // QUAD * QUAD)
+    rows, channel_tile = kernel_size * (depth + 1), min(channel_tile, -(-channels // QUAD) * QUAD)
+    resident = max(1, min(resident, device.shared_limit() // (4 * rows * channel_tile + staged + RESERVED)))
+    free = device.shared_limit() // resident - staged
+    channel_tile = min(channel_tile, free // (4 * rows) // QUAD * QUAD)
     if channel_tile == 0:
         raise ValueError(
             f"weight has shape {tuple(weight.shape)}: its {rows} rows, with the blank's, need {16 * rows} bytes of "

@@ -1,0 +1,411 @@
+"""Time the same network in other libraries and in charcnn's levels, side by side in one run.
+
+`python bench/peers.py [--device cpu|cuda] [--batches 1,32] [--levels l10] [--peers torch,jax-bf16]`
+
+All get the same parameters and the same token ids, are checked against the float64 reference first, and take turns
+in every round. Peers that are not installed, fail or take too long to compile are named as left out.
+Exit status: 0 measured, 1 a level is wrong or nothing could be measured, 2 the options do not fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import cases
+import numpy as np
+from libraries import Network, own
+
+from charcnn import catalog, device, machine, network, params, text
+from charcnn.config import SMALL, TINY, Config
+from charcnn.files import replacing
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+TOLERANCES = {"float32": catalog.FLOAT32, "tf32": 1e-3, "fp16": 2e-3, "bf16": 1e-2}
+"""Largest ||logits - ref|| / ||ref|| that an arithmetic allows. What misses it is marked with its error."""
+
+WRONG = 10
+"""So many times the tolerance is no rounding any more: not timed."""
+
+BATCHES = {"cpu": (1, 8, 32), "cuda": (1, 32, 1024, 4096)}
+
+ROUNDS = 5
+
+MOST_TIMES = 1 << 16
+
+ENVIRONMENT = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+"""What decides how fast a CPU computes, and is part of the result."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a network is built from."""
+
+    weights: params.Params
+    config: Config
+    device: str
+    threads: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A peer or a level: one row of the result."""
+
+    name: str
+    title: str
+    precision: str
+    devices: tuple[str, ...]
+    build: Callable[[Job], Network] = field(repr=False)
+    needs: tuple[str, ...] = ()
+    """Packages, as imported."""
+    level: catalog.Level | None = None
+
+    def called(self, name: str) -> bool:
+        """Whether --peers or --levels means it: its name, or what its name and others' begin with, up to a dash."""
+        return f"{self.name}-".startswith(f"{name}-")
+
+    @property
+    def tolerance(self) -> float:
+        """Of its arithmetic; a level states its own."""
+        return TOLERANCES[self.precision] if self.level is None else self.level.tolerance
+
+
+def _torch(title: str, name: str, devices: tuple[str, ...], precision: str = "float32", **options: Any) -> Contender:
+    def build(job: Job) -> Network:
+        module = import_module("libraries.pytorch")
+        size = {"device": job.device, "threads": job.threads}
+        return module.build(job.weights, job.config, precision=precision, **size, **options)
+
+    return Contender(f"{name}-{precision}", title, precision, devices, build, ("torch",))
+
+
+def _jax(precision: str) -> Contender:
+    def build(job: Job) -> Network:
+        module = import_module("libraries.xla")
+        return module.build(job.weights, job.config, device=job.device, precision=precision)
+
+    return Contender(f"jax-{precision}", "JAX jit, channels last", precision, ("cuda",), build, ("jax",))
+
+
+def _onnx(title: str, name: str, runner: str, **options: Any) -> Contender:
+    def build(job: Job) -> Network:
+        module = import_module("libraries.onnx_graph")
+        return getattr(module, runner)(job.weights, job.config, threads=job.threads, **options)
+
+    return Contender(f"{name}-float32", title, "float32", ("cpu",), build, ("onnx", runner.lower()))
+
+
+BOTH = ("cpu", "cuda")
+LAST: dict[str, Any] = {"channels_last": True}
+COMPILED: dict[str, Any] = {"channels_last": True, "compiled": True}
+
+PEERS = (
+    _torch("PyTorch eager, channels first", "torch", BOTH),
+    _torch("PyTorch eager, channels last", "torch-last", BOTH, **LAST),
+    _torch("PyTorch eager, channels last", "torch-last", ("cuda",), "tf32", **LAST),
+    _torch("PyTorch eager, channels last", "torch-last", ("cuda",), "fp16", **LAST),
+    _torch("PyTorch eager, channels last", "torch-last", ("cuda",), "bf16", **LAST),
+    _torch("PyTorch eager, conv1 as embedding_bag", "torch-bag", ("cpu",), conv1="bag", **LAST),
+    _torch("torch.compile max-autotune", "torch-compile", BOTH, **COMPILED),
+    _torch("torch.compile max-autotune", "torch-compile", ("cuda",), "fp16", **COMPILED),
+    _torch("torch.compile, conv1 as gather", "torch-compile-gather", BOTH, conv1="gather", **COMPILED),
+    _torch("torch.compile, conv1 as gather", "torch-compile-gather", ("cuda",), "fp16", conv1="gather", **COMPILED),
+    _jax("tf32"),
+    _jax("bf16"),
+    _onnx("ONNX Runtime", "onnxruntime", "OnnxRuntime"),
+    _onnx("ONNX Runtime, conv1 as gather", "onnxruntime-gather", "OnnxRuntime", conv1="gather"),
+    _onnx("OpenVINO", "openvino", "OpenVino"),
+    _onnx("OpenVINO, conv1 as gather", "openvino-gather", "OpenVino", conv1="gather"),
+)
+
+
+def contender(level: catalog.Level) -> Contender:
+    """The level as a row; its tolerance says its arithmetic."""
+    precision = next(name for name, tolerance in TOLERANCES.items() if tolerance >= level.tolerance)
+    title = f"charcnn {level.name}"
+    return Contender(
+        level.name,
+        title,
+        precision,
+        (level.device,),
+        lambda job: own.build(job.weights, job.config, level=level, batch=job.batch),
+        level=level,
+    )
+
+
+class _TooLong(BaseException):
+    """Compiling has taken its time: no Exception, as compilers catch those."""
+
+
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Raise _TooLong where the block takes longer; one that never comes back to Python is told at its end."""
+
+    def stop(number: int, frame: object) -> None:
+        raise _TooLong
+
+    start, before = time.perf_counter(), signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 5)  # again, should something swallow the first
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    if time.perf_counter() - start > seconds:
+        raise _TooLong
+
+
+def draw(n: int, config: Config) -> np.ndarray:
+    """Token ids (n, L): sample texts in even rows, random ids in odd ones."""
+    ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (n, config.length), np.uint8)
+    texts = text.encode(text.sample().texts, length=config.length)
+    ids[::2] = texts[np.arange(len(ids[::2])) % len(texts)]
+    return ids
+
+
+@dataclass
+class _Ready:
+    """A network that passed its check."""
+
+    contender: Contender
+    network: Network
+    error: float
+    compile_seconds: float
+    times: int = 1
+    rates: list[float] = field(default_factory=list)
+
+
+class LeftOut(Exception):
+    """Why a contender gets no number, in one line."""
+
+
+class Wrong(LeftOut):
+    """Its logits are not the network's."""
+
+
+def ready(contender: Contender, job: Job, ids: np.ndarray, seconds: float) -> _Ready:
+    """Build, compile and check.
+
+    Raises:
+        LeftOut: it is not installed, failed, took more than `seconds` to compile, or is wrong.
+    """
+    if missing := [package for package in contender.needs if find_spec(package) is None]:
+        raise LeftOut(f"not installed: {', '.join(missing)}")
+    start = time.perf_counter()
+    try:
+        # Numba compiles a level, in a time that the user knows.
+        with _at_most(seconds) if contender.level is None else nullcontext():
+            built = contender.build(job)
+            built.load(ids)
+            built.prepare(2)
+            built.run(2)
+            logits = built.logits()
+    except _TooLong:
+        raise LeftOut(f"took longer than {seconds:g} s to compile") from None
+    except Exception as error:  # whatever a library raises where it does not fit this machine
+        raise LeftOut(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+    elapsed = time.perf_counter() - start
+    rows = sorted({0, len(ids) // 2, len(ids) - 1, min(1, len(ids) - 1)})
+    expected = network.forward(ids[rows], job.weights, job.config)
+    error = cases.error(logits[rows], expected) if len(logits) == len(ids) and np.isfinite(logits).all() else np.nan
+    if not error <= WRONG * contender.tolerance:
+        built.close()
+        raise Wrong(f"wrong: relative error {error:.1e}, {contender.precision} allows {contender.tolerance:g}")
+    return _Ready(contender, built, error, elapsed)
+
+
+def _seconds(one: Network, times: int) -> float:
+    one.prepare(times)
+    if times > 1:
+        one.run(1)  # wakes threads, clocks and caches that the one before left to itself; a slow run does so itself
+    start = time.perf_counter()
+    one.run(times)
+    return time.perf_counter() - start
+
+
+def _calibrate(one: Network, seconds: float) -> int:
+    """How many times fill the wanted seconds."""
+    times = 1
+    while (elapsed := _seconds(one, times)) < seconds / 2 and times < MOST_TIMES:
+        times = min(MOST_TIMES, 4 * times)
+    return min(MOST_TIMES, max(1, round(times * seconds / elapsed)))
+
+
+def measure(
+    contenders: Sequence[Contender], job: Job, *, seconds: float, rounds: int, compile_seconds: float
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Check all, then time all by turns: the rows of the result, and what is left out."""
+    ids, open_, left_out = draw(job.batch, job.config), [], []
+    for row in contenders:
+        try:
+            open_.append(ready(row, job, ids, compile_seconds))
+        except LeftOut as reason:
+            left_out.append(
+                {"name": row.name, "batch": job.batch, "reason": str(reason), "wrong": isinstance(reason, Wrong)}
+            )
+    for one in open_:
+        one.times = _calibrate(one.network, seconds)
+    for number in range(rounds):
+        for one in open_[number % len(open_) :] + open_[: number % len(open_)]:  # nobody is always first
+            one.rates.append(one.times * job.batch / _seconds(one.network, one.times))
+    rows = []
+    for one in open_:
+        rows.append(
+            {
+                "name": one.contender.name,
+                "title": one.contender.title,
+                "level": one.contender.level is not None,
+                "precision": one.contender.precision,
+                "timed": one.network.timed,
+                "batch": job.batch,
+                "inputs_per_second": statistics.median(one.rates),
+                "rounds": one.rates,
+                "batches_a_round": one.times,
+                "error": one.error,
+                "tolerance": one.contender.tolerance,
+                "within_tolerance": one.error <= one.contender.tolerance,
+                "compile_seconds": one.compile_seconds,
+                "versions": one.network.versions,
+            }
+        )
+        one.network.close()
+    open_.clear()
+    gc.collect()  # what a library's objects hold of a GPU's memory
+    return rows, left_out
+
+
+def _choose(
+    option: str, given: str | None, every: Sequence[Contender], default: Sequence[Contender]
+) -> list[Contender]:
+    """Those that a list of names means, in the table's order; `none` means none."""
+    if given is None:
+        return [*default]
+    names = [] if given == "none" else given.split(",")
+    for name in names:
+        if not any(row.called(name) for row in every):
+            raise ValueError(f"{option} {name}: need {', '.join(row.name for row in every)}, or none")
+    return [row for row in every if any(row.called(name) for name in names)]
+
+
+def _positive(given: str) -> int:
+    if not given.isdigit() or int(given) < 1:
+        raise ValueError(f"--batches {given}: need positive whole numbers, such as 1,32")
+    return int(given)
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="The network in other libraries and in charcnn's levels, in one run.")
+    add = parser.add_argument
+    add("--device", choices=("cpu", "cuda"), help="default: cuda where there is a GPU")
+    add("--batches", metavar="N,...", help="default: 1,8,32 on a CPU, 1,32,1024,4096 on a GPU")
+    add("--levels", metavar="lK,...", help="default: the device's last level; or none")
+    add("--peers", metavar="NAME,...", help="names, or what they begin with, such as jax; or none; default: all")
+    add("--seconds", type=float, default=1.0, metavar="S", help="of a round of one of them (default 1)")
+    add("--rounds", type=int, default=ROUNDS, help=f"at least {ROUNDS}, of which the median counts (default {ROUNDS})")
+    add("--compile-seconds", type=float, default=180.0, metavar="S", help="a peer that takes longer is left out")
+    add("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a run of all peers")
+    add("--tiny", action="store_true", help="the smallest network: shows that it runs, measures nothing")
+    options = parser.parse_args(argv)
+    if options.rounds < ROUNDS:
+        parser.error(f"--rounds {options.rounds}: need at least {ROUNDS}")
+    for name in ("seconds", "compile_seconds"):
+        if not getattr(options, name) > 0:
+            parser.error(f"--{name.replace('_', '-')} {getattr(options, name)}: need a number above 0")
+    here = machine.describe()
+    options.device = options.device or ("cuda" if here["gpus"] else "cpu")
+    if options.device == "cuda" and (device.SIMULATED or not here["gpus"]):
+        parser.error("--device cuda: there is no GPU")
+    peers = [row for row in PEERS if options.device in row.devices]
+    levels = [contender(row) for row in catalog.LEVELS if row.device == options.device]
+    options.kept = options.peers is None and not options.tiny
+    try:
+        batches = map(_positive, options.batches.split(",")) if options.batches else BATCHES[options.device]
+        options.batches = [*dict.fromkeys(batches)]
+        options.peers = _choose("--peers", options.peers, peers, peers)
+        options.levels = _choose("--levels", options.levels, levels, levels[-1:])
+    except ValueError as error:
+        parser.error(str(error))
+    if not options.peers and not options.levels:
+        parser.error("--peers none --levels none: nothing is left")
+    return options
+
+
+def _show(rows: Sequence[dict[str, Any]], left_out: Sequence[dict[str, Any]]) -> None:
+    for row in sorted(rows, key=lambda row: -row["inputs_per_second"]):
+        mark = "" if row["within_tolerance"] else f"  MISSES {row['tolerance']:g}"
+        print(
+            f"{row['batch']:>6} {row['name']:<30} {row['inputs_per_second']:>12,.1f} inputs/s  "
+            f"{row['timed']:<16}  error {row['error']:.1e}{mark}"
+        )
+    for out in left_out:
+        print(f"{out['batch']:>6} {out['name']:<30} left out: {out['reason']}")
+    sys.stdout.flush()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    options = _options(argv)
+    here = machine.describe()
+    if options.device == "cpu":
+        here["gpus"], here["driver"] = [], None  # none was used
+    config = TINY if options.tiny else SMALL
+    weights = params.init(config, seed=0)
+    contenders = [*options.peers, *options.levels]
+    environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    said = ", ".join(f"{name}={value}" for name, value in environment.items())
+    print(f"{options.device}: {here['cores']} threads{', ' if said else ''}{said}", flush=True)
+    result: dict[str, Any] = {
+        "peers": [],
+        "left_out": [],
+        "order": [row.name for row in contenders],
+        "batches": [],
+        "device": options.device,
+        "config": config.to_dict(),
+        "data": "sample texts and uniform random token ids by turns; random weights, seed 0",
+        "threads": here["cores"],
+        "environment": environment,
+        "versions": {},
+        "machine": here,
+        "commit": machine.commit(),
+    }
+    folder = options.results_dir or (RESULTS if options.kept else None)
+    path = None if folder is None else folder / f"{machine.name(here)}-peers.json"
+    limits = {"seconds": options.seconds, "rounds": options.rounds, "compile_seconds": options.compile_seconds}
+    for batch in options.batches:
+        rows, left_out = measure(contenders, Job(weights, config, options.device, here["cores"], batch), **limits)
+        _show(rows, left_out)
+        for row in rows:
+            result["versions"] |= row.pop("versions")
+        result["peers"] += rows
+        result["left_out"] += left_out
+        result["batches"].append(batch)
+        if path is not None and result["peers"]:  # after each batch, as compiling for the next may take long
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path, "w") as file:
+                json.dump(result, file, indent=1)
+                file.write("\n")
+    if not result["peers"]:
+        print("nothing was measured")
+        return 1
+    print(f"raw result: {path or 'not kept (--results-dir DIR keeps it)'}")
+    levels = {row.name for row in options.levels}
+    return int(any(out["wrong"] and out["name"] in levels for out in result["left_out"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

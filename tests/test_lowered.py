@@ -1,0 +1,381 @@
+"""The lowered operators: every tile of the micro-kernel, any number of threads, and level 11 made of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from charcnn import network, ops, params
+from charcnn.catalog import FLOAT32
+from charcnn.config import SMALL, TINY, Config
+from charcnn.levels import l0, l11
+from charcnn.ops import microkernel, reference, threads
+from charcnn.ops.conv1d import PackedConv1d
+from charcnn.ops.layernorm_relu_maxpool1d import MOMENTS, NormReluPool, standardising, take_moments
+from charcnn.ops.linear import PackedLinear
+from charcnn.ops.one_hot_conv1d.lowered import CHUNK, OneHotConv1dBlock
+
+ROOT = Path(__file__).parents[1]
+
+
+def usable(name):
+    try:
+        return bool(microkernel.choose_tile(name))
+    except ValueError:
+        return False
+
+
+each_tile = pytest.mark.parametrize(
+    "tile",
+    [
+        pytest.param(name, marks=[] if usable(name) else pytest.mark.skip(reason="this processor cannot run it"))
+        for name in microkernel.TILES
+    ],
+)
+
+
+def error(out, expected):
+    assert out.shape == expected.shape
+    return np.linalg.norm(out - expected) / np.linalg.norm(expected)
+
+
+def random_ids(n, config, seed=0):
+    return np.random.default_rng(seed).integers(0, config.alphabet + 1, (n, config.length), np.uint8)
+
+
+def surrounded(shape):
+    """An array of NaN, and the buffer of NaN in whose middle it lies."""
+    size, margin = int(np.prod(shape)), 4096
+    buffer = np.full(size + 2 * margin, np.nan, np.float32)
+    return buffer[margin : margin + size].reshape(shape), buffer
+
+
+# The micro-kernel, by way of the convolution.
+
+TILE_BOUNDARIES = [  # n, length, c_in, c_out, k, stride, dilation, pool_size
+    (1, 1, 1, 1, 1, 1, 1, 1),
+    (2, 7, 3, 5, 2, 1, 1, 1),  # a tile of rows and a bit
+    (1, 12, 16, 64, 1, 1, 1, 1),  # whole tiles of AVX-512
+    (1, 13, 17, 65, 1, 1, 1, 1),  # and one more of each
+    (3, 66, 5, 15, 7, 1, 1, 1),  # as many rows as a task takes
+    (2, 69, 4, 130, 3, 1, 1, 3),
+    (2, 200, 3, 9, 2, 1, 1, 7),  # windows that no tile ends with
+    (1, 30, 3, 9, 3, 1, 1, 25),  # longer than a task's rows could be
+    (1, 9, microkernel.PART + 1, 3, 2, 1, 1, 1),  # several parts of terms
+    (2, 40, 6, 20, 4, 3, 1, 2),
+    (2, 40, 6, 20, 4, 1, 5, 1),
+    (1, 50, 2, 33, 3, 2, 7, 3),
+]
+
+
+def convolve(tile, n, length, c_in, c_out, k, stride, dilation, pool_size, *, relu=True, seed=0):
+    """PackedConv1d and what it must give, both (N, L_out, C_out). Around its arrays there is NaN, and it stays."""
+    rng = np.random.default_rng(seed)
+    x, _ = surrounded((n, length, c_in))
+    x[:] = rng.uniform(0.5, 1.5, x.shape)
+    weight = rng.standard_normal((c_out, c_in, k)).astype(np.float32)
+    bias = rng.standard_normal(c_out).astype(np.float32)
+    expected = reference.conv1d(x.transpose(0, 2, 1).astype(np.float64), weight, bias, stride=stride, dilation=dilation)
+    expected = reference.maxpool1d(reference.relu(expected) if relu else expected, pool_size).transpose(0, 2, 1)
+    out, around = surrounded(expected.shape)
+    packed = PackedConv1d(weight, bias, microkernel.choose_tile(tile))
+    assert packed(x, out, stride=stride, dilation=dilation, pool_size=pool_size, relu=relu) is out
+    assert np.isnan(around).sum() == around.size - out.size
+    return out, expected
+
+
+@each_tile
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("sizes", TILE_BOUNDARIES, ids=lambda sizes: "-".join(map(str, sizes)))
+def test_off_every_tile_boundary(tile, sizes, relu):
+    out, expected = convolve(tile, *sizes, relu=relu)
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=2e-5 * np.sqrt(sizes[2] * sizes[4]))
+    assert error(out, expected) <= FLOAT32 or np.linalg.norm(expected) < 1
+
+
+@each_tile
+def test_any_shape(tile):
+    @settings(max_examples=60)
+    @given(
+        st.tuples(
+            st.integers(0, 3), st.integers(1, 90), st.integers(1, 20), st.integers(1, 140), st.integers(1, 9),
+            st.integers(1, 4), st.integers(1, 4), st.integers(1, 5),
+        ).filter(lambda s: (s[1] - s[6] * (s[4] - 1) - 1) // s[5] + 1 >= s[7] and s[1] > s[6] * (s[4] - 1)),
+        st.integers(0, 2**32 - 1),
+    )  # fmt: skip
+    def try_one(sizes, seed):
+        out, expected = convolve(tile, *sizes, relu=False, seed=seed)
+        np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+
+    try_one()
+
+
+@each_tile
+@pytest.mark.parametrize(("n", "c_in", "c_out"), [(1, 8704, 65), (7, 3, 1), (13, 1025, 130), (61, 33, 4)])
+def test_linear(tile, n, c_in, c_out):
+    rng = np.random.default_rng(1)
+    x, weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((n, c_in), (c_out, c_in), c_out))
+    out = PackedLinear(weight, bias, microkernel.choose_tile(tile))(x, np.full((n, c_out), np.nan, np.float32))
+    assert error(out, reference.linear(x.astype(np.float64), weight, bias)) <= FLOAT32
+
+
+@each_tile
+def test_launchers_take_the_environments_tile(tile, monkeypatch):
+    rng = np.random.default_rng(2)
+    x, weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 5, 40), (7, 5, 3), 7))
+    taken = []
+    compiled = microkernel._compiled
+    monkeypatch.setattr(microkernel, "_compiled", lambda tile: taken.append(tile) or compiled(tile))
+    monkeypatch.setenv("CHARCNN_CPU_TILE", tile)
+    options = {"stride": 2, "padding": 3, "dilation": 2}
+    out = ops.conv1d_relu_lowered(x, weight, bias, **options)
+    assert error(out, reference.conv1d_relu(x.astype(np.float64), weight, bias, **options)) <= FLOAT32
+    ops.linear_lowered(x[0], np.ones((7, 40), np.float32), bias)
+    assert set(taken) == {microkernel.TILES[tile]}
+
+
+def test_unknown_tile(monkeypatch):
+    monkeypatch.setenv("CHARCNN_CPU_TILE", "avx1024")
+    with pytest.raises(ValueError, match=r"^CHARCNN_CPU_TILE=avx1024: need one of avx512, avx2, plain$"):
+        microkernel.choose_tile()
+
+
+def test_the_processor_decides(monkeypatch):
+    monkeypatch.delenv("CHARCNN_CPU_TILE", raising=False)
+    for features, name in (
+        ("+sse2,+avx,+avx2,+fma,+avx512f", "avx512"),
+        ("+avx2,+fma,-avx512f", "avx2"),
+        ("+avx2,-fma", "plain"),
+        ("+neon,+fp-armv8", "plain"),
+        ("", "plain"),
+    ):
+        monkeypatch.setattr(numba.config, "CPU_FEATURES", features)
+        assert microkernel.choose_tile() is microkernel.TILES[name]
+        assert microkernel.choose_tile("plain") is microkernel.TILES["plain"]
+    with pytest.raises(ValueError, match=r"^CHARCNN_CPU_TILE=avx2: this processor lacks avx2, fma$"):
+        microkernel.choose_tile("avx2")
+
+
+# The gather.
+
+
+def test_the_gather_is_the_dense_convolution():
+    config, ids = SMALL, random_ids(3, SMALL)
+    ids[1, 100:] = config.alphabet  # blank, as a short text is
+    ids[2, ::3] = 255  # blank, too
+    weights = params.init(config, seed=7)
+    weight, bias = weights["conv1.weight"], weights["conv1.bias"]
+    dense = ops.conv1d_lowered(ops.one_hot_loops(ids, config.alphabet), weight, bias)
+    out = ops.one_hot_conv1d_lowered(ids, weight, bias)
+    np.testing.assert_allclose(out, dense, rtol=1e-5, atol=1e-6)
+    exact = reference.one_hot_conv1d(ids, weight.astype(np.float64), bias.astype(np.float64))
+    assert error(out, exact) <= FLOAT32
+
+
+@pytest.mark.parametrize("k", range(1, 10))
+def test_blanks_add_nothing(k):
+    rng = np.random.default_rng(k)
+    weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((6, 4, k), 6))
+    ids = np.full((2, 12), 4, np.uint8)
+    out = ops.one_hot_conv1d_lowered(ids, weight, bias)
+    np.testing.assert_array_equal(out, np.broadcast_to(bias[:, None], out.shape))
+    ids[1, 11] = 2  # only the last tap of the last position sees it
+    out = ops.one_hot_conv1d_lowered(ids, weight, bias)
+    np.testing.assert_array_equal(out[1, :, :-1], np.broadcast_to(bias[:, None], (6, 12 - k)))
+    np.testing.assert_allclose(out[1, :, -1], bias + weight[:, 2, k - 1], rtol=1e-6)
+
+
+# LayerNorm, ReLU and max-pool.
+
+
+@pytest.mark.parametrize("mean", [0, 1e2, 1e4])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (16, 3), (17, 5), (1008, 256)])
+def test_statistics_are_accurate_where_the_mean_is_large(shape, mean):
+    y = (mean + np.random.default_rng(3).standard_normal(shape)).astype(np.float32)
+    moments = np.full((-(-len(y) // CHUNK), MOMENTS), np.nan)
+    for part in range(len(moments)):
+        take_moments(y[part * CHUNK : (part + 1) * CHUNK], moments[part])
+    high, low, factor = standardising(moments, y.size, 1e-5)
+    exact = y.astype(np.float64)
+    assert abs(float(high) + float(low) - exact.mean()) <= 1e-7
+    assert factor == pytest.approx(1 / np.sqrt(exact.var() + 1e-5), rel=2e-6)
+
+
+def test_statistics_of_an_outlier_that_comes_first():
+    y = np.ones((32, 3), np.float32)
+    y[0] = 1e6
+    moments = np.empty((1, MOMENTS))
+    take_moments(y, moments[0])
+    _, _, factor = standardising(moments, y.size, 1e-5)
+    assert factor == pytest.approx(1 / y.astype(np.float64).std(), rel=2e-6)
+
+
+@pytest.mark.parametrize("layernorm", [True, False])
+@pytest.mark.parametrize(
+    ("length", "c", "k", "pool_size"), [(9, 1, 1, 3), (150, 5, 3, 3), (100, 33, 7, 4), (60, 2, 4, 59)]
+)
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_block(n, length, c, k, pool_size, layernorm):
+    rng = np.random.default_rng(4)
+    ids = rng.integers(0, 9, (n, length), np.uint8)
+    weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((c, 8, k), c))
+    gamma, beta = rng.standard_normal((2, c, length - k + 1), np.float32)  # of either sign
+    if length - k + 1 < pool_size:
+        pool_size = length - k + 1
+    norm = NormReluPool(gamma, beta, pool_size) if layernorm else NormReluPool(None, None, pool_size)
+    y = reference.one_hot_conv1d(ids, weight.astype(np.float64), bias.astype(np.float64))
+    normal = reference.layernorm(y, gamma, beta) if layernorm else y
+    expected = reference.relu_maxpool1d(normal, pool_size).transpose(0, 2, 1)
+    out, around = surrounded(expected.shape)
+    OneHotConv1dBlock(weight, bias, norm, length)(ids, out)
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
+    again = np.full_like(out, np.nan)
+    norm(np.ascontiguousarray(y.transpose(0, 2, 1), np.float32), again)
+    np.testing.assert_allclose(again, expected, rtol=1e-5, atol=1e-5)
+    assert np.isnan(around).sum() == around.size - out.size
+
+
+# Threads.
+
+THREADS = """
+import sys
+import numba
+import numpy as np
+from charcnn import ops, params
+from charcnn.config import Config
+from charcnn.levels import l11
+
+config = Config(length=200, channels=70, units=130)
+weights, rng = params.init(config, seed=1), np.random.default_rng(0)
+ids = rng.integers(0, 71, (7, config.length), np.uint8)
+for threads in (1, 2, 3, 5):
+    numba.set_num_threads(threads)
+    run = l11.build(weights, config, batch=4)
+    logits = np.concatenate([run(ids), run(ids[:1])])
+    y = ops.one_hot_conv1d_lowered(ids, weights["conv1.weight"], weights["conv1.bias"])
+    print(logits.tobytes().hex()[:4000], y.tobytes().hex()[:4000])
+"""
+
+
+def python(code, **environment):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_bits_do_not_depend_on_the_number_of_threads():
+    lines = python(THREADS, NUMBA_NUM_THREADS="5").stdout.splitlines()
+    assert len(lines) == 4
+    assert len(set(lines)) == 1
+
+
+WORKQUEUE = """
+import threading, warnings
+import numpy as np
+from charcnn import ops
+from charcnn.ops import threads
+
+warnings.simplefilter("always")
+print(threads.layer(), threads.layer())
+rng = np.random.default_rng(0)
+x, weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((4, 16, 90), (70, 16, 3), 70))
+results = []
+def work():
+    for _ in range(20):
+        results.append(ops.conv1d_lowered(x, weight, bias).tobytes())
+workers = [threading.Thread(target=work) for _ in range(3)]
+for worker in workers: worker.start()
+for worker in workers: worker.join()
+assert len(results) == 60 and len(set(results)) == 1
+"""
+
+
+def test_workqueue_warns_once_and_survives_callers_in_several_threads():
+    done = python(WORKQUEUE, NUMBA_THREADING_LAYER="workqueue")
+    assert done.stdout == "workqueue workqueue\n"
+    assert done.stderr.count("RuntimeWarning") == 1
+    assert "libgomp" in done.stderr
+
+
+def test_a_better_layer_does_not_warn():
+    if threads.layer() == "workqueue":
+        pytest.skip("neither omp nor tbb is installed")
+    threads.layer.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert threads.layer() in ("omp", "tbb")
+
+
+def test_calls_from_several_threads():
+    rng = np.random.default_rng(6)
+    x, weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 9, 50), (11, 9, 3), 11))
+    expected, results = ops.conv1d_lowered(x, weight, bias), []
+    workers = [threading.Thread(target=lambda: results.append(ops.conv1d_lowered(x, weight, bias))) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [np.array_equal(result, expected) for result in results] == [True] * 4
+
+
+# Level 11.
+
+CONFIGS = {
+    "tiny": TINY,
+    "odd": Config(length=131, alphabet=9, channels=67, kernel_sizes=(2, 5, 1, 4, 2, 3), units=65, classes=17),
+    "plain": Config(length=130, channels=5, units=7, classes=3, layernorm=False),
+}
+
+
+@each_tile
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_level_with_every_tile(tile, config, monkeypatch):
+    monkeypatch.setenv("CHARCNN_CPU_TILE", tile)
+    weights, ids = params.init(config, seed=3), random_ids(5, config)
+    logits = l11.build(weights, config, batch=3)(ids)
+    assert error(logits, network.forward(ids, weights, config)) <= FLOAT32
+    assert error(logits, l0.build(weights, config)(ids)) <= FLOAT32
+
+
+@each_tile
+def test_level_at_small(tile, monkeypatch):
+    monkeypatch.setenv("CHARCNN_CPU_TILE", tile)
+    weights, ids = params.init(SMALL, seed=5), random_ids(3, SMALL)
+    ids[1, 200:] = SMALL.alphabet
+    ids[2] = SMALL.alphabet
+    expected = network.forward(ids, weights, SMALL)
+    run = l11.build(weights, SMALL, batch=2)
+    assert error(run(ids), expected) <= FLOAT32
+    assert np.array_equal(run(ids[:1]), run(ids)[:1])
+
+
+OTHER_PROCESSOR = """
+from charcnn import network, params
+from charcnn.config import TINY
+from charcnn.levels import l11
+from charcnn.ops import microkernel
+import numpy as np
+
+assert microkernel.choose_tile() is microkernel.TILES["plain"]
+weights = params.init(TINY, seed=0)
+ids = np.random.default_rng(0).integers(0, 71, (2, TINY.length), np.uint8)
+logits, expected = l11.build(weights, TINY)(ids), network.forward(ids, weights, TINY)
+assert np.linalg.norm(logits - expected) <= 2e-6 * np.linalg.norm(expected)
+"""
+
+
+def test_a_processor_without_vectors():
+    python(OTHER_PROCESSOR, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="", CHARCNN_CPU_TILE="")
