@@ -26,7 +26,8 @@ class Case:
     batched: int = 1
     """How many of the first arguments have N inputs as their leading axis; the others are parameters."""
     flops: int = 0
-    """Floating-point operations of the call, a multiply-add counted as two; 0 where moving the data is the work."""
+    """Floating-point operations of the call by the operator's definition, of which some techniques need fewer, a
+    multiply-add counted as two; 0 where moving the data is the work."""
 
 
 class Draw:

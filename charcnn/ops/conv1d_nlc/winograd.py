@@ -61,10 +61,10 @@ def matrices(taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
                 coefficients = [a - b for a, b in zip(shifted, [*scaled, Fraction(0)], strict=True)]
         return coefficients + [Fraction(0)] * (points - len(coefficients))
 
-    a = [[point**q for point in at] + [int(q == SPAN - 1)] for q in range(SPAN)]
+    a = [[point**q for point in at] + [Fraction(q == SPAN - 1)] for q in range(SPAN)]
     b = [*(basis(point) for point in at), basis(None)]
     g = [[point**k / prod(point - other for other in at if other != point) for k in range(taps)] for point in at]
-    g.append([int(k == taps - 1) for k in range(taps)])
+    g.append([Fraction(k == taps - 1) for k in range(taps)])
     return np.array(a, np.float64), np.array(g, np.float64), np.array(b, np.float64)
 
 
