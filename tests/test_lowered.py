@@ -362,6 +362,28 @@ def test_level_at_small(tile, monkeypatch):
     assert np.array_equal(run(ids[:1]), run(ids)[:1])
 
 
+MEMORY = """
+from pathlib import Path
+import numpy as np
+from charcnn import params
+from charcnn.config import SMALL
+from charcnn.levels import l11
+
+run = l11.build(params.init(SMALL, seed=0), SMALL, batch=32)
+run(np.random.default_rng(0).integers(0, 71, (64, SMALL.length), np.uint8))
+peak = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()  # ru_maxrss counts a parent's, too
+assert peak[1] == "kB"
+print(1024 * int(peak[0]))
+"""
+
+
+def test_the_level_takes_less_than_400_mb(tmp_path):
+    # As on a machine with no GPU: the driver's libraries and their bindings alone take 40 MB.
+    environment = {"NUMBA_ENABLE_CUDASIM": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    for _ in range(2):  # compiling, and with what was compiled read from disk
+        assert int(python(MEMORY, **environment).stdout) < 400e6
+
+
 OTHER_PROCESSOR = """
 from charcnn import network, params
 from charcnn.config import TINY

@@ -143,7 +143,7 @@ def linear_lowered(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
 
 
 def linear_relu_lowered(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
-    """`linear_lowered` with ReLU in its last pass, over sums in cache. Arguments as there."""
+    """`linear_lowered` with ReLU in its last pass, over sums in cache; packs at each call, too. Arguments as there."""
     return _launch_lowered(x, weight, bias, out, relu=True)
 
 
