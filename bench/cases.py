@@ -28,7 +28,8 @@ class Case:
     dtype: type = np.float32
     """Of the result, where that is no index; in a pair (y, stat), of y."""
     flops: int = 0
-    """Floating-point operations of the call, a multiply-add counted as two; 0 where moving the data is the work."""
+    """Floating-point operations of the call by the operator's definition, of which some techniques need fewer, a
+    multiply-add counted as two; 0 where moving the data is the work."""
 
 
 class Draw:

@@ -105,6 +105,7 @@ TECHNIQUES = {
     "register_tiled": "the same with a tile of sums in each thread's registers",
     "vectorized": "the same with loads and stores of 128 bits",
     "double_buffered": "the same with the next stage's copies under way (cp.async: compute capability 8.0)",
+    "winograd": "the same on transformed features and weights, with about half the multiplications",
     "gather": "CUDA, for token ids: of the weights, the rows of the characters are added up, and nothing is multiplied",
     "lags": "CUDA, for token ids: sums looked up by character, and by pair of characters and their distance",
 }
@@ -181,11 +182,15 @@ VARIANTS = (
     Variant("conv1d_nlc", "register_tiled", "cuda", conv1d_nlc.conv1d_nlc_register_tiled),
     Variant("conv1d_nlc", "vectorized", "cuda", conv1d_nlc.conv1d_nlc_vectorized),
     Variant("conv1d_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_nlc_double_buffered),
+    Variant("conv1d_nlc", "winograd", "cuda", conv1d_nlc.conv1d_nlc_winograd),
     Variant("conv1d_relu_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_relu_nlc_double_buffered),
+    Variant("conv1d_relu_nlc", "winograd", "cuda", conv1d_nlc.conv1d_relu_nlc_winograd),
     Variant(
         "conv1d_relu_maxpool1d_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_relu_maxpool1d_nlc_double_buffered
     ),
+    Variant("conv1d_relu_maxpool1d_nlc", "winograd", "cuda", conv1d_nlc.conv1d_relu_maxpool1d_nlc_winograd),
     Variant("conv1d_stat_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_stat_nlc_double_buffered),
+    Variant("conv1d_stat_nlc", "winograd", "cuda", conv1d_nlc.conv1d_stat_nlc_winograd),
     Variant(
         "layernorm_relu_maxpool1d_nlc",
         "coalesced",

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 CUDA = [row.name for row in VARIANTS if row.device == "cuda"]
 
-SLOW = ("whole", "pairs", "double_buffered")
+SLOW = ("whole", "pairs", "double_buffered", "winograd")
 """Techniques whose kernels are written out, and take seconds each to compile."""
 
 FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is kept in float64, until it is subtracted
@@ -30,6 +30,11 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     (f"{CHAIN}_whole", "build"),
     (f"{CHAIN}_pairs", "build"),
     (f"{CHAIN}_pairs", "merge_kernel"),
+    ("conv1d_nlc_winograd", "_weights_kernel"),
+    ("conv1d_relu_nlc_winograd", "_weights_kernel"),
+    ("conv1d_relu_maxpool1d_nlc_winograd", "_weights_kernel"),
+    ("conv1d_stat_nlc_winograd", "_weights_kernel"),
+    ("conv1d_stat_nlc_winograd", "_merge_kernel"),
     ("conv1d_stat_nlc_double_buffered", "_merge_kernel"),
     ("layernorm_relu_maxpool1d_nlc_coalesced", "_build"),
     ("one_hot_conv1d_stat_nlc_lags", "_singles_kernel"),

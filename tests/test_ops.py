@@ -169,7 +169,7 @@ def test_in_place(variant):
 with_x = [row for row in VARIANTS if "x" in example(row).inputs]
 
 
-@each(with_x)
+@each([row for row in with_x if row.technique != "winograd"])  # it makes more positions NaN: see test_winograd
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's: of the reference, and of the simulator's scalars
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite(variant, value):

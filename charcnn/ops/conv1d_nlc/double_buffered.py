@@ -15,23 +15,28 @@ from charcnn.ops import ptx, shapes
 from charcnn.ops.conv1d_nlc.tile import Tile, fitting, vector_width
 from charcnn.ops.stat import PART_VALUES, launch_merge
 
-EPILOGUES = ("part", "store", "relu", "pool", "stat")
+EPILOGUES = ("part", "several", "store", "relu", "pool", "stat")
 """What a block does with its sums.
 
-part: store them. store: add the bias first. relu: then ReLU too. pool: then the maxima. stat: as store, and statistics
-of each row.
+part: store them, of a part of the depth. several: store them, of one of several products. store: add the bias first.
+relu: then ReLU too. pool: then the maxima. stat: as store, and statistics of each row.
 """
 
 
+CHUNK = 32 if device.SIMULATED else 128
+"""Terms that "several" sums in one go, and then adds to the total: the rounding error grows with their number."""
+
+
 def shared_bytes(tile: Tile, epilogue: str) -> int:
-    """Shared memory of a block: its stages, whose place the epilogue's values take."""
+    """Shared memory of a block: its stages, whose place the epilogue's values take, and for "several" its totals."""
     floats = {"pool": tile.rows * (tile.across + 1) * ptx.VECTOR, "stat": tile.rows * (tile.across + 3)}
-    return 4 * max(tile.stages * tile.stage_size, floats.get(epilogue, 0))
+    totals = tile.rows * tile.columns if epilogue == "several" else 0
+    return 4 * (max(tile.stages * tile.stage_size, floats.get(epilogue, 0)) + totals)
 
 
 @cache
 def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
-    """The kernel (x, weight, bias, y, parts, depth_part), launched with a block for each tile and part of the depth.
+    """The kernel (x, weight, bias, y, parts, split), launched with a block for each tile and part of the depth.
 
     Args:
         tile: what a block computes.
@@ -40,8 +45,9 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
         epilogue: one of EPILOGUES.
         pool_size: positions of a window, for "pool".
 
-    Of the kernel's arguments, parts holds for "stat" a row's (shift, mean, M2) for each tile across; depth_part is the
-    depth that a block sums, and y has a (N, L_out, C_out) for each part of the depth.
+    Of the kernel's arguments, parts holds for "stat" a row's (shift, mean, M2) for each tile across. For "part", split
+    is the depth that a block sums, and y has a (N, L_out, C_out) for each part of the depth. For "several" it is how
+    many products there are, whose x, weight and y lie one after another along the first axis.
     """
     # As `vectorized`, but a thread asks for its part of a later stage before it multiplies this one. cp.async needs no
     # registers for what is on its way, so there may be several stages. Rows of y are those of the product, except
@@ -62,7 +68,8 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
     means_at, sums_at, sums_pitch = uint32(tile.rows), uint32(2 * tile.rows), uint32(tile.across + 1)
     zero, one, two, three, four, vector = (uint32(value) for value in (0, 1, 2, 3, ptx.VECTOR, width))
     part_values, unrolled = uint64(PART_VALUES), uint32(4 * ptx.VECTOR)  # terms of a stage
-    shifted, rectified = epilogue != "part", epilogue in ("relu", "pool")
+    shifted, rectified = epilogue not in ("part", "several"), epilogue in ("relu", "pool")
+    several, chunk, totals_at = epilogue == "several", uint32(CHUNK), uint32(tile.stages * tile.stage_size)
     pooled, measured = epilogue == "pool", epilogue == "stat"
     window, tile_rows = uint32(pool_size), uint32(tile.rows // pool_size * pool_size)
     pooled_tile = uint32(tile.rows // pool_size * tile.across * ptx.VECTOR)
@@ -71,7 +78,7 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
     resident = tile.resident if width == ptx.VECTOR else 1  # so many places to copy from want more registers
 
     @device.jit(launch_bounds=(tile.threads, resident))
-    def kernel(x, weight, bias, y, parts, depth_part):
+    def kernel(x, weight, bias, y, parts, split):
         shared = cuda.shared.array(
             0, float32, alignment=alignment
         )  # stages of features and weights; at the end, the epilogue's
@@ -84,7 +91,10 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
         )  # fmt: skip
         if pooled:
             length_out = uint32(length_out * window)
-        rows, depth = uint32(x.shape[0] * length_out), uint32(weight.shape[0] * c_in)
+        inputs, taps = uint32(x.shape[0]), uint32(weight.shape[0])
+        if several:
+            inputs, taps = uint32(inputs // uint32(split)), uint32(taps // uint32(split))
+        rows, depth = uint32(inputs * length_out), uint32(taps * c_in)
         tiles_across = uint32((c_out + columns_tile - one) // columns_tile)
         tiles_down = uint32((rows + tile_rows - one) // tile_rows)
         thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
@@ -95,23 +105,38 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
         tx = uint32(thread // four // half_down * two + thread % two)
 
         # Of each matrix a thread copies one column, every x_rows-th or w_rows-th row.
-        k0, end, part = zero, depth, zero
+        k0, end, part, x_first, w_first = zero, depth, zero, zero, zero
         if not shifted:
             part = uint32(block // tiles_across // tiles_down)
-            k0 = uint32(part * uint32(depth_part))
-            end = min(uint32(k0 + uint32(depth_part)), depth)
+            if several:
+                x_first, w_first = uint32(part * inputs * length), uint32(part * depth)
+            else:
+                k0 = uint32(part * uint32(split))
+                end = min(uint32(k0 + uint32(split)), depth)
         x_row, x_column = uint32(thread // x_across), uint32(thread % x_across * vector)
         w_row, w_column = uint32(thread // w_across), uint32(thread % w_across * vector)
         x_place, w_place = uint32(x_row * pitch + x_column), uint32(features_size + w_row * columns_tile + w_column)
         for i in range(x_copies):
             row = min(uint32(first_row + x_row + uint32(i) * x_rows), uint32(rows - one))  # none past the end is stored
             n = uint32(row // length_out)
-            x_at[i] = uint64(uint32(n * length + row - n * length_out)) * uint64(c_in) + uint64(k0 + x_column)
+            x_at[i] = uint64(uint32(x_first + n * length + row - n * length_out)) * uint64(c_in) + uint64(k0 + x_column)
         w_inside = first_column + w_column < c_out
-        w_at = uint64(uint32(k0 + w_row)) * uint64(c_out) + uint64(first_column + w_column)
+        w_at = uint64(uint32(w_first + k0 + w_row)) * uint64(c_out) + uint64(first_column + w_column)
         w_apart, next_w = uint64(w_rows) * uint64(c_out), uint64(step) * uint64(c_out)
         for i in range(accumulators):
             sums[i] = float32(0)
+        own = uint32(totals_at + thread * four)  # totals, in shared memory for want of registers
+        if several:
+            for i in range(0, accumulators, 4):
+                ptx.store4_shared(shared, own, i * block_threads, sums[i], sums[i + 1], sums[i + 2], sums[i + 3])
+
+        def add_total(i):
+            """The total of the i-th sum and its next three, added to them."""
+            e, f, g, h = ptx.load4_shared(shared, own, i * block_threads)
+            sums[i] += e
+            sums[i + 1] += f
+            sums[i + 2] += g
+            sums[i + 3] += h
 
         def fetch(slot, at, w_from):
             """Start to copy this thread's part of the stage at depth `at`; past the end, zeros."""
@@ -156,25 +181,35 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
             slot, following, w_at = uint32(slot + stage_size), uint32(following + step), w_at + next_w
         a_at, b_at = uint32(ty * pitch), uint32(features_size + tx * four)
         while k0 < end:
-            wait()
-            cuda.syncthreads()  # the stage is there for all, and nobody still reads the one that is filled next
-            fetch(slot, following, w_at)
-            w_at += next_w
-            for k in range(zero, step, unrolled):
-                a_from, b_from = uint32(a_at + k), uint32(b_at + k * columns_tile)
-                multiply(a_from, b_from, zero)
-                if step > four:
-                    multiply(a_from, b_from, four)
-                if step > 2 * four:
-                    multiply(a_from, b_from, uint32(2 * four))
-                if step > 3 * four:
-                    multiply(a_from, b_from, uint32(3 * four))
-            slot = zero if slot == last_stage else uint32(slot + stage_size)
-            following, k0 = uint32(following + step), uint32(k0 + step)
-            if a_at < last_stage:
-                a_at, b_at = uint32(a_at + stage_size), uint32(b_at + stage_size)
-            else:
-                a_at, b_at = uint32(a_at - last_stage), uint32(b_at - last_stage)
+            pause = min(uint32(k0 + chunk), end) if several else end
+            while k0 < pause:
+                wait()
+                cuda.syncthreads()  # the stage is there for all, and nobody still reads the one that is filled next
+                fetch(slot, following, w_at)
+                w_at += next_w
+                for k in range(zero, step, unrolled):
+                    a_from, b_from = uint32(a_at + k), uint32(b_at + k * columns_tile)
+                    multiply(a_from, b_from, zero)
+                    if step > four:
+                        multiply(a_from, b_from, four)
+                    if step > 2 * four:
+                        multiply(a_from, b_from, uint32(2 * four))
+                    if step > 3 * four:
+                        multiply(a_from, b_from, uint32(3 * four))
+                slot = zero if slot == last_stage else uint32(slot + stage_size)
+                following, k0 = uint32(following + step), uint32(k0 + step)
+                if a_at < last_stage:
+                    a_at, b_at = uint32(a_at + stage_size), uint32(b_at + stage_size)
+                else:
+                    a_at, b_at = uint32(a_at - last_stage), uint32(b_at - last_stage)
+            if several:
+                for i in range(0, accumulators, 4):
+                    add_total(i)
+                    ptx.store4_shared(shared, own, i * block_threads, sums[i], sums[i + 1], sums[i + 2], sums[i + 3])
+                    sums[i] = sums[i + 1] = sums[i + 2] = sums[i + 3] = float32(0)
+        if several:
+            for i in range(0, accumulators, 4):
+                add_total(i)
         drain()  # of zeros past the end: they must not land on the epilogue's values
 
         for j in range(quads):
@@ -267,7 +302,7 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
 
 def launch(
     call: device.Call, inputs: Sequence[Any], y: Any, epilogue: str, *,
-    parts: Any = None, depth_part: int | None = None, pool_size: int = 1, tile: Tile | None = None,
+    parts: Any = None, depth_part: int | None = None, products: int = 1, pool_size: int = 1, tile: Tile | None = None,
 ) -> None:  # fmt: skip
     """Start the kernel on the call's stream, for arrays on the device.
 
@@ -277,6 +312,7 @@ def launch(
             of the depth each.
         parts: for "stat", (N, L_out * tiles across, PART_VALUES).
         depth_part: for "part", how much of the depth K * C_in each takes, a multiple of the tile's.
+        products: for "several", how many; the first axes of x, weight and y hold those of each one after another.
         tile: the one that fits C_out where None.
 
     Raises:
@@ -284,16 +320,18 @@ def launch(
     """
     device.require_capability((8, 0), "cp.async", "use the technique vectorized")
     x, weight, bias = inputs
-    tile = tile or fitting(weight.shape[2])
-    (kernel_size, c_in, c_out), (n, length, _) = weight.shape, x.shape
+    tile = tile or fitting(weight.shape[2], totals=epilogue == "several")
+    (taps, c_in, c_out), (n, length, _) = weight.shape, x.shape
+    kernel_size, n = taps // products, n // products
     depth = kernel_size * c_in
     depth_part = depth_part or depth
     rows, tile_rows = n * (length - kernel_size + 1), tile.rows
     if epilogue == "pool":
         rows, tile_rows = n * y.shape[1] * pool_size, tile.rows // pool_size * pool_size
-    blocks = -(-depth // depth_part) * -(-rows // tile_rows) * -(-c_out // tile.columns)
+    blocks = products * -(-depth // depth_part) * -(-rows // tile_rows) * -(-c_out // tile.columns)
     kernel = build(tile, vector_width(x, weight, bias, y), epilogue, pool_size)
-    arguments = x, weight, bias, y, y if parts is None else parts, depth_part
+    split = products if epilogue == "several" else depth_part
+    arguments = x, weight, bias, y, y if parts is None else parts, split
     call.launch(kernel, blocks, tile.threads, *arguments, shared=shared_bytes(tile, epilogue))
 
 
