@@ -70,3 +70,14 @@ class Pipeline:
     def close(self) -> None:
         """Drop what waits, and let the threads end when they have finished their batch."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def as_pipeline(compute: Pipeline | Callable[[np.ndarray], np.ndarray], batch: int, classes: int) -> Pipeline:
+    """The pipeline itself; or one around a function of token ids -> logits, of which one call runs at a time."""
+    if isinstance(compute, Pipeline):
+        return compute
+
+    def work(ids: np.ndarray, logits: np.ndarray) -> None:
+        logits[:] = compute(ids)
+
+    return Pipeline([work], batch, classes)

@@ -2,22 +2,35 @@
 
 The root (rank 0) holds all inputs and receives all logits. Token ids travel as one byte a character; the dense
 one-hot form that the original program sent is 280 times larger. `static` scatters, computes and gathers;
-`asynchronous` overlaps the three.
+`asynchronous` overlaps the three; `farm` does, too, gives chunks to whoever is free, and outlives its workers.
 """
 
+from charcnn.offload.checkpoint import Checkpoint, describe
+from charcnn.offload.farm import Farm, farm
 from charcnn.offload.overlap import asynchronous
 from charcnn.offload.ranks import LAUNCHED, gpu_share, local_place, shares, world
 from charcnn.offload.scatter import static
 from charcnn.offload.source import Encoded, Repeated
+from charcnn.offload.worker import RootLost, work
+
+MODES = {"static": static, "async": asynchronous, "farm": farm}
+"""The ways to offload, by the name that a command's option `--offload` gives them."""
 
 __all__ = [
     "LAUNCHED",
+    "MODES",
+    "Checkpoint",
     "Encoded",
+    "Farm",
     "Repeated",
+    "RootLost",
     "asynchronous",
+    "describe",
+    "farm",
     "gpu_share",
     "local_place",
     "shares",
     "static",
+    "work",
     "world",
 ]

@@ -8,22 +8,17 @@ computation never block: one thread of each rank takes turns between its slots, 
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from charcnn.offload.source import chunks, rows_in
-from charcnn.pipeline import Pipeline
+from charcnn.offload.turns import POLL, Logits, Task, Turns, timed
+from charcnn.pipeline import Pipeline, as_pipeline
 from charcnn.timeline import OFF, Timeline
-
-POLL = 2e-4
-"""Seconds between two looks at the requests while nothing moves: a blocking receive would burn a core."""
-
-Task = Generator[None, None, None]
 
 
 def asynchronous(
@@ -66,7 +61,7 @@ def asynchronous(
     for name, value in (("chunk", chunk), ("depth", depth)):
         if value < 1:
             raise ValueError(f"{name}={value}: need at least 1")
-    pipeline = compute if isinstance(compute, Pipeline) else Pipeline([_worker(compute)], chunk, classes)
+    pipeline = as_pipeline(compute, chunk, classes)
     mine = None if comm is None else comm.Dup()  # whatever else the ranks send, these messages are not mixed up with it
     try:
         logits = _overlap(mine, source, pipeline, length, classes, depth, progress, timeline)
@@ -95,15 +90,15 @@ def _overlap(
     if total is not None:  # few inputs: something for every worker
         size = max(1, min(size, -(-total // sum(slots for slots, _, _ in offers))))
     size = size if comm is None else comm.bcast(size)
-    turns = _Turns(None if len(offers) == 1 else POLL)
+    turns = Turns(None if len(offers) == 1 else POLL)
     if comm is not None and comm.rank > 0:
         turns.run(
             _serve(comm, pipeline, turns, slot, np.empty((size, length), np.uint8), _rows(size, classes), timeline)
             for slot in range(depth * pipeline.slots)
         )
         return None
-    logits = _Logits(classes, total or 0)
-    parts = _timed(chunks(source, size, length), timeline)
+    logits = Logits(classes, total or 0)
+    parts = timed(chunks(source, size, length), timeline)
     root = _Root(comm, pipeline, turns, parts, logits, progress, timeline)
     # In this order every rank has its first chunk before any has its second.
     places = sorted((slot, rank) for rank, (_, _, in_flight) in enumerate(offers) for slot in range(in_flight))
@@ -118,73 +113,6 @@ def _rows(size: int, classes: int) -> np.ndarray:
     return np.empty((size, classes), np.float32)
 
 
-def _worker(compute: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray, np.ndarray], None]:
-    def work(ids: np.ndarray, logits: np.ndarray) -> None:
-        logits[:] = compute(ids)
-
-    return work
-
-
-def _timed(parts: Iterator[np.ndarray], timeline: Timeline) -> Iterator[np.ndarray]:
-    while True:
-        with timeline.span("encode", "encode"):
-            part = next(parts, None)
-        if part is None:
-            return
-        yield part
-
-
-class _Turns:
-    """Runs tasks in one thread, each up to where it must wait."""
-
-    def __init__(self, poll: float | None) -> None:
-        self.wake = threading.Event()
-        self._poll = poll
-
-    def until(self, ready: Callable[[], bool]) -> Task:
-        while not ready():
-            yield
-        self.wake.set()  # something moved: look at all others again before sleeping
-
-    def computed(self, pipeline: Pipeline, ids: np.ndarray, logits: np.ndarray) -> Task:
-        future = pipeline.submit(ids, logits)
-        future.add_done_callback(lambda _: self.wake.set())
-        try:
-            yield from self.until(future.done)
-        finally:
-            future.cancel()  # where another task failed
-        future.result()
-
-    def run(self, tasks: Iterable[Task]) -> None:
-        waiting = list(tasks)
-        while True:
-            self.wake.clear()
-            waiting = [task for task in waiting if next(task, "ended") != "ended"]
-            if not waiting:
-                return
-            self.wake.wait(self._poll)
-
-
-class _Logits:
-    """Logits that arrive in any order; grows where their number is not known before."""
-
-    def __init__(self, classes: int, capacity: int) -> None:
-        self._rows = np.empty((capacity, classes), np.float32)
-        self._end = 0
-
-    def put(self, start: int, rows: np.ndarray) -> None:
-        stop = start + len(rows)
-        if stop > len(self._rows):
-            grown = np.empty((max(stop, 2 * len(self._rows)), rows.shape[1]), np.float32)
-            grown[: self._end] = self._rows[: self._end]
-            self._rows = grown
-        self._rows[start:stop] = rows
-        self._end = max(self._end, stop)
-
-    def all(self) -> np.ndarray:
-        return self._rows[: self._end]
-
-
 class _Root:
     """The root's slots, which draw from one list of chunks."""
 
@@ -192,9 +120,9 @@ class _Root:
         self,
         comm: Any | None,
         pipeline: Pipeline,
-        turns: _Turns,
+        turns: Turns,
         parts: Iterator[np.ndarray],
-        logits: _Logits,
+        logits: Logits,
         progress: Callable[[int], object] | None,
         timeline: Timeline,
     ) -> None:
@@ -235,7 +163,7 @@ class _Root:
 
 
 def _serve(
-    comm: Any, pipeline: Pipeline, turns: _Turns, slot: int, ids: np.ndarray, logits: np.ndarray, timeline: Timeline
+    comm: Any, pipeline: Pipeline, turns: Turns, slot: int, ids: np.ndarray, logits: np.ndarray, timeline: Timeline
 ) -> Task:
     """A slot of a rank that is not the root."""
     from mpi4py import MPI
