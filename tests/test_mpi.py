@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,10 +36,19 @@ ENVIRONMENT = {
 }
 
 
-def mpiexec(ranks, *command):
+def survives_deaths():
+    """Whether mpiexec can be told that the job goes on when a rank dies: Open MPI's, from 5 on."""
+    if MPIEXEC is None:
+        return False
+    version = subprocess.run([MPIEXEC, "--version"], capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    found = re.search(r"Open MPI\) (\d+)", version.stdout)
+    return found is not None and int(found[1]) >= 5
+
+
+def mpiexec(ranks, *command, options=(), timeout=200):
     return subprocess.run(
-        [MPIEXEC, "-n", str(ranks), sys.executable, *map(str, command)],
-        capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT, timeout=200, check=False,
+        [MPIEXEC, *options, "-n", str(ranks), sys.executable, *map(str, command)],
+        capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT, timeout=timeout, check=False,
     )  # fmt: skip
 
 
