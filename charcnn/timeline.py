@@ -65,10 +65,13 @@ def gather(comm: Any | None, timeline: Timeline) -> list[list[Span]] | None:
     """Every rank's spans, in the root's time, on the root; None on the others."""
     if comm is None:
         return [timeline.spans]
-    lag = _lag(comm)
-    mine = [span._replace(start=span.start + lag, stop=span.stop + lag) for span in timeline.spans]
-    every: list[list[Span]] | None = comm.gather(mine)
+    every: list[list[Span]] | None = comm.gather(shifted(timeline.spans, _lag(comm)))
     return every
+
+
+def shifted(spans: Iterable[Span], lag: float) -> list[Span]:
+    """The spans by a clock that is ahead by `lag` seconds."""
+    return [span._replace(start=span.start + lag, stop=span.stop + lag) for span in spans]
 
 
 def _lag(comm: Any) -> float:

@@ -70,7 +70,7 @@ def parser(name: str, module: Any, build: Callable[..., Any], *, quiet: bool) ->
   python -m charcnn.levels.{name} --text news.csv        your texts: CSV (label and text columns) or plain lines
   mpiexec -n 4 python -m charcnn.levels.{name}           share the inputs out over 4 processes
 
-exit status: 0 validated, 1 wrong logits or a crash, 2 unusable options, files or machine""",
+exit status: 0 validated (of a farm also: no input lost, whoever died), 1 wrong logits or a crash, 2 unusable options, files or machine""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     default = inspect.signature(build).parameters["batch"].default
@@ -91,6 +91,25 @@ exit status: 0 validated, 1 wrong logits or a crash, 2 unusable options, files o
     add("--seed", type=int, default=0, metavar="S", help="of the random weights (default 0)")
     add("--repeat", type=_positive, default=1, metavar="R", help="times to run; the median is reported (default 1)")
     add("--gpus", type=_positive, metavar="G", help="how many GPUs of the host (default: all that the level uses)")
+    add(
+        "--offload",
+        choices=offload.MODES,
+        help="how inputs go to other ranks: all at once and back (static), in chunks that overlap with everything else "
+        "(async), or in chunks to whoever is free, in spite of dead workers (farm; default: the level's own)",
+    )
+    add(
+        "--deadline",
+        type=_seconds,
+        metavar="S",
+        help="with --offload farm: a worker that keeps a chunk longer than S seconds is given up (default: 20 times "
+        "its slowest chunk, at least 30 s)",
+    )
+    add(
+        "--checkpoint",
+        metavar="FILE",
+        help="with --offload farm: keep results so far here; the same command started again continues",
+    )
+    add("--root-serves", action="store_true", help="with --offload farm: the root only computes where nobody else does")
     add("--json", metavar="FILE", help="write the report here, too")
     add(
         "--trace",
@@ -108,6 +127,13 @@ def _positive(value: str) -> int:
     return number
 
 
+def _seconds(value: str) -> float:
+    number = float(value)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{value}: need seconds above 0")
+    return number
+
+
 def prepare(level: catalog.Level, options: argparse.Namespace) -> Job:
     """Read weights and inputs as the options say.
 
@@ -115,6 +141,11 @@ def prepare(level: catalog.Level, options: argparse.Namespace) -> Job:
         ValueError, OSError: what the options name does not fit or cannot be read; in one line.
     """
     simulated = level.device == "cuda" and device.SIMULATED
+    for option in ("deadline", "checkpoint", "root_serves"):
+        if getattr(options, option) and options.offload != "farm":
+            raise ValueError(f"--{option.replace('_', '-')}: needs --offload farm")
+    if options.checkpoint is not None and options.repeat > 1:
+        raise ValueError(f"--checkpoint {options.checkpoint}: a run that is repeated has no use for it; leave one out")
     if options.gpus is not None and level.device == "cpu":
         raise ValueError(f"--gpus {options.gpus}: {level.name} runs on the CPU")
     if level.device == "cuda":

@@ -60,6 +60,8 @@ def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
         rows.append(("", "(stages of rank 0)"))
     if "gpu_memory_bytes" in report:
         rows.append(("memory", f"{report['gpu_memory_bytes']:,} bytes a GPU, for parameters and features"))
+    if "farm" in report:
+        rows += _farm_rows(report["farm"])
     if "timeline" in report:
         found = report["timeline"]
         busy = ", ".join(f"{what} {at['share']:.0%} (rank {at['rank']})" for what, at in found["busy"].items())
@@ -91,3 +93,16 @@ def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
     print(f"{report['level']}: {report['title']}")
     for key, value in rows:
         print(f"  {key:<10}{value}")
+
+
+def _farm_rows(farm: dict[str, Any]) -> list[tuple[str, str]]:
+    each = [
+        f"rank {rank['rank']} on {rank['host']}: {rank['inputs']} inputs, {rank['inputs_per_second']:,.2f}/s"
+        for rank in farm["ranks"]
+    ]
+    rows = [("farm" if i == 0 else "", line) for i, line in enumerate(each)]
+    rows += [("", f"lost rank {lost['rank']}, {lost['how']}: {lost['why']}") for lost in farm["lost"]]
+    rows.append(("", f"{len(farm['lost'])} ranks lost, {farm['retries']} chunks computed again, no input lost"))
+    if farm["from_checkpoint"]:
+        rows.append(("", f"{farm['from_checkpoint']} inputs' results were in the checkpoint"))
+    return rows

@@ -6,29 +6,26 @@ import argparse
 import inspect
 import json
 import os
-import platform
 import statistics
 import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 from tqdm import tqdm
 
 from charcnn import catalog, device, files, machine, offload, timeline
+from charcnn.levels.farmed import FarmRun, dismiss, work_for_farm
 from charcnn.levels.job import UNUSABLE, parser, prepare
 from charcnn.levels.monitor import Monitor
 from charcnn.levels.report import show, validate
+from charcnn.levels.share import Run, held_memory, usable_gpus, warmed
 
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
 """Exit statuses beside UNUSABLE: the logits are right; they are not, or a rank crashed; Ctrl-C."""
-
-
-Run = Callable[[np.ndarray], np.ndarray]
 
 
 def main(build: Callable[..., Run], argv: list[str] | None = None) -> NoReturn:
@@ -67,6 +64,11 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     level = catalog.level(name)
     root = comm is None or comm.rank == 0
     options = parser(name, module, build, quiet=not root).parse_args(argv)
+    farming, every_rank = options.offload == "farm", comm
+    if farming:
+        if not root:
+            work_for_farm(level, build, comm, options)
+        comm = None  # below, what all ranks do together: those of a farm may die, so each talks to the root alone
     job, problem = None, None
     if root:
         try:
@@ -82,37 +84,40 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     if problem is not None:
         if root:
             print(f"{name}: {problem}", file=sys.stderr)
-        return UNUSABLE
+        return dismiss(every_rank, UNUSABLE) if farming else UNUSABLE
     weights = _broadcast(comm, job.params if job else None)
     assert weights is not None
-    share_out = getattr(module, "OFFLOAD", offload.static)  # l0 names none; under mpiexec it does as l1
-    gpus = _gpus(level, options.gpus, comm)
+    share_out: Any = getattr(module, "OFFLOAD", offload.static)  # l0 names none; under mpiexec it does as l1
+    if options.offload is not None:
+        share_out = offload.MODES[options.offload]
+    gpus = usable_gpus(level, options.gpus, every_rank)
     batch = options.batch or inspect.signature(build).parameters["batch"].default
     total = _broadcast(comm, len(job.ids) if job else None)
 
     shared = comm is not None and share_out is offload.static
     monitor, bar = _monitored(name, root, offload.shares(total, comm.size)[0] if shared else total, options)
     follow: dict[str, Any] = {"timeline": monitor.timeline}
-    if share_out is offload.asynchronous:
+    if share_out is not offload.static:
         follow["progress"] = bar.update  # the others' chunks, beside what the level itself tells of its own
-    run, problem = None, None
+        follow["chunk"] = batch * max(1, len(gpus))
+    run, farm, problem, started = None, None, None, time.perf_counter()
     try:
+        if farming:  # before the root builds, so that the workers build meanwhile
+            farm = FarmRun(every_rank, weights, total, batch, options, level.name, follow)
         run = build(weights, weights.config, batch=batch, gpus=gpus, monitor=monitor)
-    except (ValueError, device.DeviceError) as error:  # the level's kernels or buffers cannot be had at these sizes
+    except (ValueError, OSError, device.DeviceError) as error:  # not to be had: the kernels, buffers, or checkpoint
         problem = " ".join(str(error).split())
     problems = {0: problem} if comm is None else dict(enumerate(comm.allgather(problem)))
     for rank, problem in problems.items():
         if problem is not None:
             if root:
                 print(f"{name}: {f'rank {rank}: ' * (len(problems) > 1)}{problem}", file=sys.stderr)
-            return UNUSABLE
+            return dismiss(every_rank, UNUSABLE, farm) if farming else UNUSABLE
     assert run is not None
-    simulated = level.device == "cuda" and device.SIMULATED  # where nothing is compiled
-    share = 0 if simulated else min(batch * max(1, len(gpus)), total)
-    warm = np.random.default_rng(0).integers(0, weights.config.alphabet + 1, (share, weights.config.length), np.uint8)
-    started = time.perf_counter()
-    run(warm)  # compiles, allocates, and brings weights into caches: not part of what is timed
-    warm_up = time.perf_counter() - started
+    simulated = level.device == "cuda" and device.SIMULATED
+    warm_up = warmed(run, level, weights.config, batch, gpus, total)
+    if farm is not None:
+        farm.wait(time.perf_counter() - started)
     monitor.seconds.clear()
     bar.reset()
 
@@ -122,11 +127,20 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
             comm.Barrier()
         monitor.timeline.spans.clear()
         started = time.perf_counter()
-        logits = share_out(comm, job.ids if job else None, run, weights.config.length, weights.config.classes, **follow)
+        ids = job.ids if job else None
+        if farm is not None:
+            logits = farm.run(ids, run)
+        else:
+            logits = share_out(comm, ids, run, weights.config.length, weights.config.classes, **follow)
         seconds.append(time.perf_counter() - started)
     bar.close()
-    spans = timeline.gather(comm, monitor.timeline) if options.trace is not None else None
-    memory = _gpu_memory(comm, monitor)
+    if farm is not None:
+        held, every = farm.close(held_memory(monitor))
+        spans = every if options.trace is not None else None
+    else:
+        held = [held_memory(monitor)] if comm is None else comm.gather(held_memory(monitor)) or []
+        spans = timeline.gather(comm, monitor.timeline) if options.trace is not None else None
+    memory = _gpu_memory(held)
     if job is None:
         return int(_broadcast(comm, None))
     assert logits is not None
@@ -138,7 +152,8 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         "source": job.source,
         "batch": batch,
         "seed": options.seed,
-        "ranks": 1 if comm is None else comm.size,
+        "ranks": 1 if every_rank is None else every_rank.size,
+        "offload": next(mode for mode, function in offload.MODES.items() if function is share_out),
         "gpus": len(gpus),
         "simulated": simulated,
         "warm_up_seconds": warm_up,
@@ -149,6 +164,8 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         "machine": machine.describe(),
         "commit": machine.commit(),
     }
+    if farm is not None:
+        report["farm"] = farm.report()
     if memory:
         report["gpu_memory_bytes"] = memory
     if spans is not None:
@@ -160,7 +177,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
             json.dump(report, file, indent=1)
             file.write("\n")
     status = PASSED if report["validation"]["passed"] else FAILED
-    return int(_broadcast(comm, status))
+    return int(_broadcast(comm, status)) if farm is None else dismiss(every_rank, status, farm)
 
 
 def _broadcast(comm: Any, value: Any) -> Any:
@@ -174,20 +191,9 @@ def _monitored(name: str, root: bool, inputs: int, options: argparse.Namespace) 
     return Monitor(bar.update, timeline.Timeline(on=options.trace is not None)), bar
 
 
-def _gpu_memory(comm: Any, monitor: Monitor) -> int:
-    """On the root, the bytes that a GPU holds, of all GPUs the most; ranks that share a GPU add up. 0: not known."""
-    here = platform.node(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    held = [(here, monitor.memory)] if comm is None else comm.gather((here, monitor.memory)) or []
+def _gpu_memory(held: Iterable[Any]) -> int:
+    """The bytes that a GPU holds, of all GPUs the most; ranks that share a GPU add up. 0: not known."""
     total: Counter[Any] = Counter()
     for place, memory in held:
         total.update({(place, gpu): size for gpu, size in memory.items()})
     return max(total.values(), default=0)
-
-
-def _gpus(level: catalog.Level, wanted: int | None, comm: Any) -> list[int]:
-    """The GPUs that this rank drives."""
-    if level.device == "cpu":
-        return []
-    gpus = device.choose(wanted)
-    local_rank, local_ranks = offload.local_place(comm)
-    return offload.gpu_share(gpus, local_rank, local_ranks)[: level.gpus]

@@ -8,6 +8,7 @@ one-hot form that the original program sent is 280 times larger. `static` scatte
 from charcnn.offload.checkpoint import Checkpoint, describe
 from charcnn.offload.farm import Farm, farm
 from charcnn.offload.overlap import asynchronous
+from charcnn.offload.post import survives_deaths
 from charcnn.offload.ranks import LAUNCHED, gpu_share, local_place, shares, world
 from charcnn.offload.scatter import static
 from charcnn.offload.source import Encoded, Repeated
@@ -31,6 +32,7 @@ __all__ = [
     "local_place",
     "shares",
     "static",
+    "survives_deaths",
     "work",
     "world",
 ]

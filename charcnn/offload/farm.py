@@ -115,7 +115,7 @@ class Farm:
         self._comm, self._length, self._classes, self._size = comm, length, classes, size
         self._depth, self._deadline, self._grace = depth, deadline, grace
         self._root_computes, self._timeline = root_computes, timeline
-        self._error: type[BaseException] | tuple[()] = () if comm is None else post.mpi_error()
+        self._errors: tuple[type[BaseException], ...] = () if comm is None else (post.mpi_error(),)
         self.root = Member(0, platform.node(), "ready", pid=os.getpid())
         self.workers = [Member(rank) for rank in range(1, 1 if comm is None else comm.size)]
         self.retries = 0
@@ -172,12 +172,33 @@ class Farm:
         """End the process, and with it what is left of the job. After a death, MPI's own way to end can hang."""
         sys.stdout.flush()
         sys.stderr.flush()
-        if any(member.state == "hung" and not member.killed for member in self.workers):
+        hung = any(member.state == "hung" and not member.killed for member in self.workers)
+        if self._comm is not None and post.survives_deaths():
+            hung |= not self._gone()
+        if hung:
             assert self._comm is not None
             self._comm.Abort(status)  # else mpiexec would wait for it for ever
         if self._comm is not None and post.survives_deaths():
             os._exit(status)
         sys.exit(status)
+
+    def _gone(self) -> bool:
+        """Wait for the processes that said they end, which a message to receive tells; one may be stopped just then."""
+        assert self._comm is not None
+        waiting = {}
+        for member in self.workers:
+            if member.state in ("closed", "left"):
+                with suppress(*self._errors):
+                    waiting[member.rank] = self._comm.Irecv(self._news[member.rank], member.rank, post.NEWS)
+        until = time.monotonic() + self._grace
+        while waiting and time.monotonic() < until:
+            for rank, request in list(waiting.items()):
+                try:
+                    request.Test()
+                except self._errors:
+                    del waiting[rank]
+            time.sleep(POLL)
+        return not waiting
 
     def report(self) -> dict[str, Any]:
         """Who computed how much, who was lost and why, and how many chunks were given out again."""
@@ -310,7 +331,7 @@ class _Losing:
         return None
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        if error is None or not isinstance(error, self._farm._error):
+        if error is None or not isinstance(error, self._farm._errors):
             return False
         self._farm._lose(self._member, "dead", str(error))
         return True

@@ -9,6 +9,9 @@ from typing import Any
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
 """Environment variables by which Open MPI, PMIx and MPICH tell a process that mpiexec started it."""
 
+LOCAL = (("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"), ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"))
+"""Those by which Open MPI and MPICH tell a rank's number on its host, and how many there are."""
+
 
 def world() -> Any | None:
     """MPI's world communicator, or None in a process that mpiexec did not start (then MPI need not be installed).
@@ -41,6 +44,9 @@ def local_place(comm: Any | None) -> tuple[int, int]:
     """(this rank's number among the ranks of its host, how many they are)"""
     if comm is None:
         return 0, 1
+    for rank, ranks in LOCAL:  # what the launcher says needs no message, which a dead rank would not answer
+        if rank in os.environ and ranks in os.environ:
+            return int(os.environ[rank]), int(os.environ[ranks])
     from mpi4py import MPI
 
     host = comm.Split_type(MPI.COMM_TYPE_SHARED)

@@ -94,8 +94,10 @@ class _Worker:
             )
 
             stayed = False
-            why = device.explain(error) or f"{type(error).__name__}: {error}"
-            print(f"rank {self._comm.rank} leaves: {traceback.format_exc()}", file=sys.stderr, flush=True)
+            why = device.explain(error)
+            if why is None:  # a bug
+                why = f"{type(error).__name__}: {error}"
+                print(f"rank {self._comm.rank} leaves: {traceback.format_exc()}", file=sys.stderr, flush=True)
             self._tell("leave", why=" ".join(why.split()))
         finally:
             if pipeline is not None and own:

@@ -1,0 +1,124 @@
+"""A level on a farm: the root's part of the run, and a worker's, with no step that all ranks must reach."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from charcnn import catalog, offload, params, timeline
+from charcnn.levels.monitor import Monitor
+from charcnn.levels.share import Run, held_memory, usable_gpus, warmed
+
+PATIENCE = 3.0
+"""Seconds that the root waits for the workers to be ready, at least; else twice as long as it took itself."""
+
+
+class FarmRun:
+    """The root's part.
+
+    Raises:
+        ValueError, OSError: the checkpoint cannot be had.
+    """
+
+    def __init__(
+        self,
+        comm: Any,
+        weights: params.Params,
+        total: int,
+        batch: int,
+        options: argparse.Namespace,
+        level: str,
+        follow: dict[str, Any],
+    ) -> None:
+        config = weights.config
+        self._progress, self._timeline = follow["progress"], follow["timeline"]
+        self._checkpoint = None
+        if options.checkpoint is not None:
+            run = offload.describe(level, weights, total)
+            self._checkpoint = offload.Checkpoint(options.checkpoint, run, config.classes)
+        self.farm = offload.Farm(
+            comm,
+            config.length,
+            config.classes,
+            size=follow["chunk"],
+            deadline=options.deadline,
+            root_computes=not options.root_serves,
+            timeline=self._timeline,
+        )
+        if not self.farm.survives():
+            kept = "results so far are lost: see --checkpoint"
+            if options.checkpoint is not None:
+                kept = f"results so far stay in {options.checkpoint}, and the same command continues"
+            print(
+                f"{level}: a rank that dies ends this run, and {kept}. "
+                "Open MPI 5 goes on without it when started by mpiexec --with-ft ulfm",
+                file=sys.stderr,
+                flush=True,
+            )
+        self.farm.brief((weights, batch, total))
+
+    def wait(self, taken: float) -> None:
+        """Wait for the workers to be ready, as the root is after so many seconds; later ones join later."""
+        self.farm.wait(max(PATIENCE, 2 * taken))
+
+    def run(self, ids: Any, run: Run) -> np.ndarray:
+        """All logits."""
+        return self.farm.run(ids, run, progress=self._progress, checkpoint=self._checkpoint)
+
+    def close(self, held: Any) -> tuple[list[Any], list[list[timeline.Span]]]:
+        """Let the workers go. The memory that each rank holds, and its spans, empty where it is lost."""
+        if self._checkpoint is not None:
+            self._checkpoint.close()
+        self.farm.close()
+        spans = [self._timeline.spans]
+        every = [held]
+        for member in self.farm.workers:
+            memory, theirs = member.closing or (None, [])
+            spans.append(timeline.shifted(theirs, member.lag))
+            if memory is not None:
+                every.append(memory)
+        return every, spans
+
+    def report(self) -> dict[str, Any]:
+        """Who did what, who was lost, what was given out again, and what an earlier start had done."""
+        known = 0 if self._checkpoint is None else self._checkpoint.inputs
+        return {**self.farm.report(), "from_checkpoint": known}
+
+
+def dismiss(comm: Any, status: int, run: FarmRun | None = None) -> NoReturn:
+    """Let the workers go, who wait also where the run never came about, and end the root's process."""
+    farm = offload.Farm(comm, 1, 1) if run is None else run.farm
+    farm.close()
+    farm.leave(status)
+
+
+def work_for_farm(level: catalog.Level, build: Callable[..., Run], comm: Any, options: argparse.Namespace) -> NoReturn:
+    """A worker's part, to the end of the process."""
+    monitor = Monitor(timeline=timeline.Timeline(on=options.trace is not None))
+
+    def prepared(told: Any) -> Run:
+        weights, batch, total = told
+        gpus = usable_gpus(level, options.gpus, comm)
+        run = build(weights, weights.config, batch=batch, gpus=gpus, monitor=monitor)
+        warmed(run, level, weights.config, batch, gpus, total)
+        monitor.timeline.spans.clear()
+        return run
+
+    status = 0  # also where it leaves: the root tells why, and goes on
+    try:
+        offload.work(
+            comm, prepared, closing=lambda: (held_memory(monitor), monitor.timeline.spans), timeline=monitor.timeline
+        )
+    except offload.RootLost as error:
+        print(f"{level.name}: {error}", file=sys.stderr)
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if offload.survives_deaths():
+        os._exit(status)  # MPI's own way to end can hang after a death
+    sys.exit(status)
