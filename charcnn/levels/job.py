@@ -70,7 +70,8 @@ def parser(name: str, module: Any, build: Callable[..., Any], *, quiet: bool) ->
   python -m charcnn.levels.{name} --text news.csv        your texts: CSV (label and text columns) or plain lines
   mpiexec -n 4 python -m charcnn.levels.{name}           share the inputs out over 4 processes
 
-exit status: 0 validated (of a farm also: no input lost, whoever died), 1 wrong logits or a crash, 2 unusable options, files or machine""",
+exit status: 0 validated (a farm: whoever died, no input is lost), 1 wrong logits or a crash, 2 unusable options, files
+or machine""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     default = inspect.signature(build).parameters["batch"].default

@@ -8,6 +8,7 @@ computation fails says so itself. The root computes, too, and finishes alone whe
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import signal
@@ -60,8 +61,10 @@ class Member:
     slots: int = 0
     slowest: float = 0.0
     killed: bool = False
-    last: float | None = None
-    """When its last logits of this run came."""
+    began: float | None = None
+    last: float = 0.0
+    returned: int = 0
+    """Of this run: when its first chunk left, when its last logits came, and of how many inputs."""
     away: dict[int, Part] = field(default_factory=dict)
 
     @property
@@ -72,8 +75,13 @@ class Member:
     def count(self, inputs: int, first: float, now: float) -> None:
         """Logits came."""
         self.inputs += inputs
-        self.seconds += now - (first if self.last is None else self.last)
-        self.last = now
+        self.returned += inputs
+        self.seconds += now - (first if self.began is None else self.last)
+        self.began, self.last = first if self.began is None else self.began, now
+
+    def rate(self) -> float:
+        """Inputs a second in this run; 0 where nothing has come yet."""
+        return self.returned / (self.last - self.began) if self.began is not None else 0.0
 
 
 class Farm:
@@ -357,6 +365,7 @@ class _Run:
         self._parts: Iterator[Part] | None = self._drawn(chunks(source, size, farm._length))
         self._returned: deque[Part] = deque()
         self._out = 0  # chunks that are drawn, and whose logits are not there
+        self._size, self._left = size, total  # inputs that nobody has drawn, where that is known
         self._root_runs = 0  # its slots
         self._root_error: Exception | None = None
 
@@ -368,6 +377,8 @@ class _Run:
                 yield start, part
             else:
                 self._logits.put(start, known)
+                if self._left is not None:
+                    self._left -= len(part)
                 if self._progress is not None:
                     self._progress(len(part))
             start += len(part)
@@ -378,7 +389,7 @@ class _Run:
         self._root_runs = farm._depth * self._pipeline.slots if here else 0
         tasks = [(slot, 0, self._local(slot)) for slot in range(self._root_runs)]
         for member in (farm.root, *farm.workers):
-            member.last = None
+            member.began, member.returned = None, 0
             if member.state == "ready" and member is not farm.root:
                 tasks += [(slot, member.rank, self._remote(member, slot)) for slot in range(member.slots)]
         for _, _, task in sorted(tasks, key=lambda at: at[:2]):  # every rank has its first chunk before any a second
@@ -407,8 +418,29 @@ class _Run:
     def _finished(self) -> bool:
         return self._parts is None and self._out == 0
 
-    def _next(self) -> Part | None:
-        """A chunk, or None where there is none now."""
+    def _better_left(self, member: Member) -> bool:
+        """Whether the other ranks would be done with all that is left before this one is with its next chunk.
+
+        Never so for the rank that would be done first. Else, in the end, all would wait for the slow ones.
+        """
+        own = member.rate()
+        left = (self._left or 0) + sum(len(ids) for _, ids in self._returned)
+        if self._left is None or not left or not own:
+            return False
+        seconds = (sum(len(ids) for _, ids in member.away.values()) + self._size) / own
+        others = [other for other in (self._farm.root, *self._farm.workers) if other is not member and not other.lost]
+        if left > seconds * sum(other.rate() for other in others):
+            return False
+        chunks_before = 0
+        for other in others:
+            spare = seconds * other.rate() - sum(len(ids) for _, ids in other.away.values())
+            chunks_before += max(0, math.ceil(spare / self._size) - 1)
+        return chunks_before * self._size >= left
+
+    def _next(self, member: Member) -> Part | None:
+        """A chunk for this rank, or None where there is none now."""
+        if len(self._farm.workers) and self._better_left(member):
+            return None
         if self._returned:
             return self._returned.popleft()
         if self._parts is None:
@@ -419,6 +451,8 @@ class _Run:
             self._farm._turns.wake.set()
         else:
             self._out += 1
+            if self._left is not None:
+                self._left -= len(part[1])
         return part
 
     def _put(self, member: Member, part: Part, logits: np.ndarray, begun: float) -> None:
@@ -434,7 +468,7 @@ class _Run:
         """A slot of the root's own."""
         root = self._farm.root
         while not self._finished() and not root.lost:
-            part = self._next()
+            part = self._next(root)
             if part is None:
                 yield
                 continue
@@ -460,7 +494,7 @@ class _Run:
         assert comm is not None
         row = f"to rank {rank}, slot {slot}"
         while not self._finished() and not member.lost:
-            part = self._next()
+            part = self._next(member)
             if part is None:
                 yield
                 continue
