@@ -94,7 +94,7 @@ class Farm:
         depth: chunks in flight for each that a worker computes at once.
         deadline: seconds that a chunk may be away, before its worker counts as hung; None: see LEAST_DEADLINE.
         grace: seconds that a worker has to answer in the end.
-        root_computes: whether the root computes beside others; with nobody left it always does.
+        root_computes: whether the root computes beside others; while nobody is ready, or nobody is left, it always does.
         timeline: where the spans of encoding and messages are kept.
 
     Raises:
@@ -366,7 +366,6 @@ class _Run:
         self._returned: deque[Part] = deque()
         self._out = 0  # chunks that are drawn, and whose logits are not there
         self._size, self._left = size, total  # inputs that nobody has drawn, where that is known
-        self._root_runs = 0  # its slots
         self._root_error: Exception | None = None
 
     def _drawn(self, parts: Iterator[np.ndarray]) -> Iterator[Part]:
@@ -385,9 +384,7 @@ class _Run:
 
     def all(self) -> np.ndarray:
         farm = self._farm
-        here = farm._root_computes or not farm._there()
-        self._root_runs = farm._depth * self._pipeline.slots if here else 0
-        tasks = [(slot, 0, self._local(slot)) for slot in range(self._root_runs)]
+        tasks = [(slot, 0, self._local(slot)) for slot in range(farm._depth * self._pipeline.slots)]
         for member in (farm.root, *farm.workers):
             member.began, member.returned = None, 0
             if member.state == "ready" and member is not farm.root:
@@ -407,13 +404,12 @@ class _Run:
         self._farm.retries += len(member.away)
         self._returned.extend(part for _, part in sorted(member.away.items()))
         member.away.clear()
-        if not self._farm._there():
-            if self._root_error is not None:
-                raise self._root_error
-            if not self._root_runs:  # nobody is left: the root, which only sent until now, computes
-                self._root_runs = self._farm._depth * self._pipeline.slots
-                for slot in range(self._root_runs):
-                    self._farm._turns.add(self._local(slot))
+        if self._root_error is not None and not self._farm._there():
+            raise self._root_error
+
+    def _wanted(self) -> bool:
+        """Whether the root is to compute: if asked, and else while nobody is ready to, or nobody is left."""
+        return self._farm._root_computes or not any(member.state == "ready" for member in self._farm.workers)
 
     def _finished(self) -> bool:
         return self._parts is None and self._out == 0
@@ -468,7 +464,7 @@ class _Run:
         """A slot of the root's own."""
         root = self._farm.root
         while not self._finished() and not root.lost:
-            part = self._next(root)
+            part = self._next(root) if self._wanted() else None
             if part is None:
                 yield
                 continue

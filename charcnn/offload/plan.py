@@ -1,8 +1,8 @@
 """What R ranks give, and what bounds them: a cost model of the offload in chunks, from a few measured rates.
 
 The root holds all inputs. It makes token ids (if they are not made before), hands each chunk to MPI, and every chunk
-for another host goes out by the root's link, its logits back by the same. A worker has some chunks in flight, so that the
-way to and fro is hidden where they are enough. The slowest of these is the rate; filling and draining is added once.
+for another host goes out by the root's link, its logits back by the same. A worker has some chunks in flight, so that
+the way to and fro is hidden where they are enough. The slowest of these is the rate; filling and draining is added once.
 """
 
 from __future__ import annotations
