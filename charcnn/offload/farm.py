@@ -94,7 +94,7 @@ class Farm:
         depth: chunks in flight for each that a worker computes at once.
         deadline: seconds that a chunk may be away, before its worker counts as hung; None: see LEAST_DEADLINE.
         grace: seconds that a worker has to answer in the end.
-        root_computes: whether the root computes beside others; while nobody is ready, or nobody is left, it always does.
+        root_computes: whether the root computes beside others; while nobody is ready it always does.
         timeline: where the spans of encoding and messages are kept.
 
     Raises:
@@ -424,7 +424,9 @@ class _Run:
         if self._left is None or not left or not own:
             return False
         seconds = (sum(len(ids) for _, ids in member.away.values()) + self._size) / own
-        others = [other for other in (self._farm.root, *self._farm.workers) if other is not member and not other.lost]
+        others = [other for other in self._farm.workers if other is not member and not other.lost]
+        if member is not self._farm.root and not self._farm.root.lost and self._wanted():
+            others.append(self._farm.root)
         if left > seconds * sum(other.rate() for other in others):
             return False
         chunks_before = 0

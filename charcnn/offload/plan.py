@@ -2,7 +2,7 @@
 
 The root holds all inputs. It makes token ids (if they are not made before), hands each chunk to MPI, and every chunk
 for another host goes out by the root's link, its logits back by the same. A worker has some chunks in flight, so that
-the way to and fro is hidden where they are enough. The slowest of these is the rate; filling and draining is added once.
+the way to and fro is hidden where they are enough. The slowest of these is the rate; filling and draining are added.
 """
 
 from __future__ import annotations
