@@ -87,41 +87,55 @@ def _pairs_kernel(weight, pairs):
 
 
 @cache
+def position(kernel_size: int) -> Any:
+    """at(ids, n, i, singles, pairs, windows): what position i of input n adds to the sum and to the sum of squares."""
+    zero, one, size = uint32(0), uint32(1), uint32(kernel_size)
+
+    @device.jit(device=True)
+    def at(ids, n, i, singles, pairs, windows):
+        depth = uint32(pairs.shape[1])
+        # Taps that meet position i: all, or from `low` or to `high` at the ends.
+        high = min(i, size - one)
+        low = i - windows + one if i >= windows else zero
+        a = min(uint32(ids[n, i]), depth)
+        total, squares = singles[zero, high, a], singles[one, high, a]
+        if low > zero:
+            total -= singles[zero, low - one, a]
+            squares -= singles[one, low - one, a]
+        if a < depth:
+            row = zero
+            for d in range(1, kernel_size):
+                lag = uint32(d)
+                last = min(high, size - one - lag)
+                if low <= last:  # so position i + lag is in the input
+                    b = uint32(ids[n, i + lag])
+                    if b < depth:
+                        squares += pairs[row + last, a, b]
+                        if low > zero:
+                            squares -= pairs[row + low - one, a, b]
+                row += size - lag
+        return total, squares
+
+    return at
+
+
+@cache
 def _stat_kernel(kernel_size):
     # One block an input. Of each position, a thread reads its own singles and, for each lag, one pair.
-    zero, one, size = uint32(0), uint32(1), uint32(kernel_size)
-    threads = uint32(THREADS)
+    at, one, size, threads = position(kernel_size), uint32(1), uint32(kernel_size), uint32(THREADS)
 
     @device.jit(launch_bounds=THREADS)
     def kernel(ids, singles, pairs, stat, channels):
         sums = cuda.shared.array(THREADS, float64)
         n = uint32(cuda.blockIdx.x)
-        length, depth = uint32(ids.shape[1]), uint32(pairs.shape[1])
+        length = uint32(ids.shape[1])
         windows = uint32(length - size + one)
         total, squares = float64(0), float64(0)
         i = uint32(cuda.threadIdx.x)
         while i < length:
-            # Taps that meet position i: all, or from `low` or to `high` at the ends.
-            high = min(i, size - one)
-            low = i - windows + one if i >= windows else zero
-            a = min(uint32(ids[n, i]), depth)
-            total += singles[zero, high, a]
-            squares += singles[one, high, a]
-            if low > zero:
-                total -= singles[zero, low - one, a]
-                squares -= singles[one, low - one, a]
-            if a < depth:
-                row = zero
-                for d in range(1, kernel_size):
-                    lag = uint32(d)
-                    last = min(high, size - one - lag)
-                    if low <= last:  # so position i + lag is in the input
-                        b = uint32(ids[n, i + lag])
-                        if b < depth:
-                            squares += pairs[row + last, a, b]
-                            if low > zero:
-                                squares -= pairs[row + low - one, a, b]
-                    row += size - lag
+            more, more_squares = at(ids, n, i, singles, pairs, windows)
+            total += more
+            squares += more_squares
             i += threads
         values = float64(windows) * float64(channels)
         mean = block_sum(total, sums) / values
