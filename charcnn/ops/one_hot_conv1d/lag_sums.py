@@ -26,8 +26,11 @@ LANES = 32
 WARPS = device.block_size(1024) // LANES
 """Of a block: the inputs that it takes at once."""
 
-PARTIAL = 2 * WARPS * (LANES + 1) * 8
-"""Bytes of shared memory for the lanes' sums, beside the tables; a column more, so that banks differ."""
+COLUMNS = LANES + 1
+"""Of the array of the lanes' sums: one more, so that banks differ."""
+
+PARTIAL = 2 * WARPS * COLUMNS * 8
+"""Bytes of shared memory for the lanes' sums, beside the tables."""
 
 
 def _floats(kernel_size: int, depth: int) -> int:
@@ -67,7 +70,7 @@ def _tables_kernel(kernel_size):
 @cache
 def _stat_kernel(kernel_size, alphabet):
     rows, floats = alphabet + 1, _floats(kernel_size, alphabet)
-    exact, size, depth = position(kernel_size), uint32(kernel_size), uint32(alphabet)
+    size, depth = uint32(kernel_size), uint32(alphabet)
     pitch, table, singles_at, pairs_at = uint32(rows), uint32(rows * rows), uint32(rows), uint32(2 * rows)
     zero, one, vector, full = uint32(0), uint32(1), uint32(ptx.VECTOR), uint32(4 * ptx.VECTOR)
     lanes, warps, step, kept_floats = uint32(LANES), uint32(WARPS), uint32(WARPS * LANES), uint32(floats)
@@ -76,8 +79,8 @@ def _stat_kernel(kernel_size, alphabet):
     @device.jit(launch_bounds=WARPS * LANES)
     def kernel(ids, sums, singles, pairs, stat, channels):
         kept = cuda.shared.array(0, float32, ALIGNED)
-        totals = cuda.shared.array((WARPS, LANES + 1), float64)
-        squares = cuda.shared.array((WARPS, LANES + 1), float64)
+        totals = cuda.shared.array((WARPS, COLUMNS), float64)
+        squares = cuda.shared.array((WARPS, COLUMNS), float64)
         thread = uint32(cuda.threadIdx.x)
         warp, lane = uint32(thread // lanes), uint32(thread % lanes)
         blocks, inputs, length = uint32(cuda.gridDim.x), uint32(ids.shape[0]), uint32(ids.shape[1])
@@ -104,7 +107,7 @@ def _stat_kernel(kernel_size, alphabet):
                 e = lane
                 while e < ends:
                     i = e if e < middle else uint32(behind + uint32(e - middle))
-                    more, more_squares = exact(ids, n, i, singles, pairs, windows)
+                    more, more_squares = position(ids, n, i, singles, pairs, size, windows)
                     end_total += more
                     end_squares += more_squares
                     e = uint32(e + lanes)

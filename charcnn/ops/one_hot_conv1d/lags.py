@@ -86,43 +86,37 @@ def _pairs_kernel(weight, pairs):
                     pairs[row + k, a, first + uint32(j)] = sums[j]
 
 
-@cache
-def position(kernel_size: int) -> Any:
-    """at(ids, n, i, singles, pairs, windows): what position i of input n adds to the sum and to the sum of squares."""
-    zero, one, size = uint32(0), uint32(1), uint32(kernel_size)
-
-    @device.jit(device=True)
-    def at(ids, n, i, singles, pairs, windows):
-        depth = uint32(pairs.shape[1])
-        # Taps that meet position i: all, or from `low` or to `high` at the ends.
-        high = min(i, size - one)
-        low = i - windows + one if i >= windows else zero
-        a = min(uint32(ids[n, i]), depth)
-        total, squares = singles[zero, high, a], singles[one, high, a]
-        if low > zero:
-            total -= singles[zero, low - one, a]
-            squares -= singles[one, low - one, a]
-        if a < depth:
-            row = zero
-            for d in range(1, kernel_size):
-                lag = uint32(d)
-                last = min(high, size - one - lag)
-                if low <= last:  # so position i + lag is in the input
-                    b = uint32(ids[n, i + lag])
-                    if b < depth:
-                        squares += pairs[row + last, a, b]
-                        if low > zero:
-                            squares -= pairs[row + low - one, a, b]
-                row += size - lag
-        return total, squares
-
-    return at
+@device.jit(device=True)
+def position(ids, n, i, singles, pairs, size, windows):
+    """What position i of input n adds to the sum and to the sum of squares; size and windows are uint32."""
+    zero, one, depth = uint32(0), uint32(1), uint32(pairs.shape[1])
+    # Taps that meet position i: all, or from `low` or to `high` at the ends.
+    high = min(i, size - one)
+    low = i - windows + one if i >= windows else zero
+    a = min(uint32(ids[n, i]), depth)
+    total, squares = singles[zero, high, a], singles[one, high, a]
+    if low > zero:
+        total -= singles[zero, low - one, a]
+        squares -= singles[one, low - one, a]
+    if a < depth:
+        row = zero
+        for d in range(one, size):
+            lag = uint32(d)
+            last = min(high, size - one - lag)
+            if low <= last:  # so position i + lag is in the input
+                b = uint32(ids[n, i + lag])
+                if b < depth:
+                    squares += pairs[row + last, a, b]
+                    if low > zero:
+                        squares -= pairs[row + low - one, a, b]
+            row += size - lag
+    return total, squares
 
 
 @cache
 def _stat_kernel(kernel_size):
     # One block an input. Of each position, a thread reads its own singles and, for each lag, one pair.
-    at, one, size, threads = position(kernel_size), uint32(1), uint32(kernel_size), uint32(THREADS)
+    one, size, threads = uint32(1), uint32(kernel_size), uint32(THREADS)
 
     @device.jit(launch_bounds=THREADS)
     def kernel(ids, singles, pairs, stat, channels):
@@ -133,7 +127,7 @@ def _stat_kernel(kernel_size):
         total, squares = float64(0), float64(0)
         i = uint32(cuda.threadIdx.x)
         while i < length:
-            more, more_squares = at(ids, n, i, singles, pairs, windows)
+            more, more_squares = position(ids, n, i, singles, pairs, size, windows)
             total += more
             squares += more_squares
             i += threads
