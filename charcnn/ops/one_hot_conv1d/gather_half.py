@@ -22,7 +22,7 @@ from numba import cuda, float32, types
 from charcnn import device
 from charcnn.device import uint32, uint64
 from charcnn.ops import ptx, shapes
-from charcnn.ops.half import HALVES, half, narrow
+from charcnn.ops.half import HALVES, half, narrow, widen
 from charcnn.ops.one_hot_conv1d.gather import ALIGNED, RESERVED
 
 OCTET = 8
@@ -357,3 +357,76 @@ class HalfBlock:
             raise ValueError("gamma is None: need LayerNorm's parameters when the object is made")
         shape = self.affine[0].shape[1], self.shape[2]
         return [np.broadcast_to(np.float32(0), shape)] * 2
+
+
+def one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16(
+    ids: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
+) -> Any:
+    """`reference.one_hot_conv1d_relu_maxpool1d_nlc` on a GPU in half precision, fp16.
+
+    It rounds the weights first, and widens the result last; `HalfBlock` keeps the one and leaves out the other.
+    Arguments, result and errors as for `one_hot_conv1d_relu_maxpool1d_nlc_gather`, and DeviceError where the GPU has
+    compute capability below 8.0.
+    """
+    return _once(ids, None, weight, bias, (), pool_size, 1e-5, "fp16", out, stream)
+
+
+def one_hot_conv1d_relu_maxpool1d_nlc_gather_bf16(
+    ids: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
+) -> Any:
+    """`one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16`, its features bf16. Arguments, result and errors as there."""
+    return _once(ids, None, weight, bias, (), pool_size, 1e-5, "bf16", out, stream)
+
+
+def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16(
+    ids: Any,
+    stat: Any,
+    weight: Any,
+    bias: Any,
+    gamma: Any,
+    beta: Any,
+    pool_size: int,
+    *,
+    eps: float = 1e-5,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """`reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc` on a GPU in half precision.
+
+    The rest as for `one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16`; arguments, result and errors as for
+    `one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather`.
+    """
+    return _once(ids, stat, weight, bias, (gamma, beta), pool_size, eps, "fp16", out, stream)
+
+
+def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16(
+    ids: Any,
+    stat: Any,
+    weight: Any,
+    bias: Any,
+    gamma: Any,
+    beta: Any,
+    pool_size: int,
+    *,
+    eps: float = 1e-5,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """As `one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16`, in arguments, result and errors; bf16 features."""
+    return _once(ids, stat, weight, bias, (gamma, beta), pool_size, eps, "bf16", out, stream)
+
+
+def _once(ids, stat, weight, bias, affine, pool_size, eps, precision, out, stream):
+    if affine:
+        shape = shapes.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, stat, weight, bias, *affine, pool_size, eps)
+        more = {"stat": stat, "gamma": affine[0], "beta": affine[1]}
+    else:
+        shape, more = shapes.one_hot_conv1d_relu_maxpool1d_nlc(ids, weight, bias, pool_size), {}
+    call = device.Call(out, stream, shape, ids=ids, weight=weight, bias=bias, **more)
+    ids, weight, bias, *stat_affine = call.inputs
+    block = HalfBlock(weight, bias, *stat_affine[1:], precision=precision, stream=call.stream)
+    y = call.scratch(shape, block.format.dtype)
+    normalisation = (stat_affine[0], *block.affine) if affine else None
+    _launch(call, ids, block, normalisation, y.view(np.uint16), pool_size, eps)
+    widen(call, y, call.out, block.format)
+    return call.result()

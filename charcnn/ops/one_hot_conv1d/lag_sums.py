@@ -18,7 +18,7 @@ from charcnn import device
 from charcnn.device import uint32, uint64
 from charcnn.ops import ptx, shapes
 from charcnn.ops.one_hot_conv1d.gather import ALIGNED, RESERVED
-from charcnn.ops.one_hot_conv1d.lags import LagTables, position
+from charcnn.ops.one_hot_conv1d.lags import THREADS, LagTables, position
 
 LANES = 32
 """Of a warp."""
@@ -149,20 +149,20 @@ class LagSums(LagTables):
         DeviceError: a GPU of compute capability below 8.0.
     """
 
-    def __init__(self, weight: Any, bias: Any, *, stream: Any = None) -> None:
-        super().__init__(weight, bias, stream=stream)
+    def _make(self, call: device.Call, weight: Any, bias: Any) -> None:
         device.require_capability((8, 0), "lag_sums", "use lags")
-        self.depth = self.singles.shape[2] - 1
         floats = _floats(self.kernel_size, self.depth)
         free = device.shared_limit() - PARTIAL - RESERVED
         if 4 * floats > free:
             raise ValueError(
-                f"weight has shape {(self.kernel_size, self.depth, self.channels)}: its lags need {4 * floats} bytes "
-                f"of shared memory, and {free} are free; use lags"
+                f"weight has shape {tuple(weight.shape)}: its lags need {4 * floats} bytes of shared memory, and "
+                f"{free} are free; use lags"
             )
-        call = device.Call(None, stream, (floats,), singles=np.empty(0, np.float32))
-        self.sums = call.out
-        call.launch(_tables_kernel(self.kernel_size), -(-floats // 128), 128, self.singles, self.pairs, self.sums)
+        super()._make(call, weight, bias)
+        self.sums = call.scratch((floats,), np.float32)
+        call.launch(
+            _tables_kernel(self.kernel_size), -(-floats // THREADS), THREADS, self.singles, self.pairs, self.sums
+        )
 
     def _launch(self, call: device.Call, ids: Any) -> None:
         kernel = _stat_kernel(self.kernel_size, self.depth)

@@ -161,8 +161,11 @@ class LagTables:
         # An input of the least length stands for all: it checks what can be checked of weight and bias.
         shapes.one_hot_conv1d_stat_nlc(np.empty((0, max(1, kernel_size))), weight, bias)
         call = device.Call(None, stream, (2, kernel_size, depth + 1), np.float64, weight=weight, bias=bias)
-        weight, bias = call.inputs
-        self.kernel_size = kernel_size
+        self.kernel_size, self.depth = kernel_size, depth
+        self._make(call, *call.inputs)
+
+    def _make(self, call: device.Call, weight: Any, bias: Any) -> None:
+        kernel_size, depth = self.kernel_size, self.depth
         self.singles, self.pairs = call.out, call.scratch((_rows(kernel_size), depth, depth), np.float64)
         call.launch(_singles_kernel, -(-self.singles.size // 2 // THREADS), THREADS, weight, bias, self.singles)
         threads = (kernel_size - 1) * -(-depth // RUN) * depth
