@@ -294,8 +294,8 @@ class HalfBlock:
             shapes.expect("beta", beta, shapes.ranked("gamma", gamma, "L_out, C_out"))
         self.shape = kernel_size, depth, channels
         padded = -(-channels // OCTET) * OCTET
-        affine = {} if gamma is None else {"gamma": gamma, "beta": beta}
-        call = device.Call(None, stream, (0,), weight=weight, bias=bias, **affine)
+        more = {} if gamma is None else {"gamma": gamma, "beta": beta}
+        call = device.Call(None, stream, (0,), weight=weight, bias=bias, **more)
         device.require_capability((8, 0), "half precision", "use float32")
         weight, self.bias, *affine = call.inputs
         self.table = narrow(call, weight, depth + 1, padded, HALVES["fp16"]).view(np.uint32)
@@ -321,9 +321,9 @@ class HalfBlock:
             ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold the
                 table of eight channels, or a window's characters.
         """
-        shape = shapes.one_hot_conv1d_relu_maxpool1d_nlc(ids, *self._parameters(), pool_size)
+        shape = shapes.one_hot_conv1d_relu_maxpool1d_nlc(ids, self._weight(), self.bias, pool_size)
         call = device.Call(out, stream, shape, self.format.dtype, ids=ids)
-        _launch(call, *call.inputs, self, None, call.out.view(np.uint16), pool_size)
+        _launch(call, call.inputs[0], self, None, call.out.view(np.uint16), pool_size)
         return call.result()
 
     def layernorm_relu_maxpool1d(
@@ -340,23 +340,23 @@ class HalfBlock:
             As there.
         """
         shape = shapes.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(
-            ids, stat, *self._parameters(), *self._affine(), pool_size, eps
+            ids, stat, self._weight(), self.bias, *self._like_affine(), pool_size, eps
         )
         call = device.Call(out, stream, shape, self.format.dtype, ids=ids, stat=stat)
         ids, stat = call.inputs
         _launch(call, ids, self, (stat, *self.affine), call.out.view(np.uint16), pool_size, eps)
         return call.result()
 
-    def _parameters(self):
-        """Arrays of the shapes of weight and bias, for `shapes`."""
-        return np.broadcast_to(np.float32(0), self.shape), self.bias
+    def _weight(self) -> Any:
+        """For `shapes`: an array of the weights' shape."""
+        return np.broadcast_to(np.float32(0), self.shape)
 
-    def _affine(self):
-        """Arrays of gamma's and beta's shapes."""
+    def _like_affine(self) -> tuple[Any, Any]:
+        """For `shapes`: arrays of gamma's and beta's shape."""
         if not self.affine:
             raise ValueError("gamma is None: need LayerNorm's parameters when the object is made")
-        shape = self.affine[0].shape[1], self.shape[2]
-        return [np.broadcast_to(np.float32(0), shape)] * 2
+        like = np.broadcast_to(np.float32(0), (self.affine[0].shape[1], self.shape[2]))
+        return like, like
 
 
 def one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16(

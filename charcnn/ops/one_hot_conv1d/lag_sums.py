@@ -33,10 +33,10 @@ PARTIAL = 2 * WARPS * COLUMNS * 8
 """Bytes of shared memory for the lanes' sums, beside the tables."""
 
 
-def _floats(kernel_size: int, depth: int) -> int:
-    """Numbers that a block keeps: sums and squares of a character, a table a lag; whole vectors."""
+def _floats(lags: int, depth: int) -> int:
+    """Numbers of the tables: sums and squares of a character, and so many lags; whole vectors."""
     rows = depth + 1
-    return -(-(2 * rows + (kernel_size - 1) * rows * rows) // ptx.VECTOR) * ptx.VECTOR
+    return -(-(2 * rows + lags * rows * rows) // ptx.VECTOR) * ptx.VECTOR
 
 
 @cache
@@ -68,12 +68,13 @@ def _tables_kernel(kernel_size):
 
 
 @cache
-def _stat_kernel(kernel_size, alphabet):
-    rows, floats = alphabet + 1, _floats(kernel_size, alphabet)
+def _stat_kernel(kernel_size, alphabet, kept_lags):
+    rows, floats = alphabet + 1, _floats(kept_lags, alphabet)
     size, depth = uint32(kernel_size), uint32(alphabet)
     pitch, table, singles_at, pairs_at = uint32(rows), uint32(rows * rows), uint32(rows), uint32(2 * rows)
     zero, one, vector, full = uint32(0), uint32(1), uint32(ptx.VECTOR), uint32(4 * ptx.VECTOR)
     lanes, warps, step, kept_floats = uint32(LANES), uint32(WARPS), uint32(WARPS * LANES), uint32(floats)
+    nearest = uint32(kept_lags)
     copy, drain = ptx.copy_async(ptx.VECTOR), ptx.wait(0)
 
     @device.jit(launch_bounds=WARPS * LANES)
@@ -119,7 +120,8 @@ def _stat_kernel(kernel_size, alphabet):
                     row = uint32(pairs_at + uint32(a * pitch))
                     for d in range(one, size):
                         b = min(uint32(ids[n, uint32(i + d)]), depth)
-                        square += kept[uint32(uint32(row + b) + uint32(uint32(d - one) * table))]
+                        at = uint32(uint32(row + b) + uint32(uint32(d - one) * table))
+                        square += kept[at] if d <= nearest else sums[at]
                     i = uint32(i + lanes)
             totals[warp, lane] = end_total + float64(total)
             squares[warp, lane] = end_squares + float64(square)
@@ -140,36 +142,30 @@ def _stat_kernel(kernel_size, alphabet):
 
 
 class LagSums(LagTables):
-    """`LagTables` with tables for shared memory too: faster from some hundred inputs on, and as accurate as float32.
+    """`LagTables` with tables for shared memory too: for many inputs faster, and as accurate as float32.
 
-    An error of 1e-6 of (mean^2 + variance) is left in the variance. Arguments, result and errors as there; and:
+    An error of about 1e-7 of (mean^2 + variance) is left in the variance. Lags whose tables shared memory does not hold
+    are read from global memory. Arguments, result and errors as there; and:
 
     Raises:
-        ValueError: shared memory does not hold the tables.
         DeviceError: a GPU of compute capability below 8.0.
     """
 
     def _make(self, call: device.Call, weight: Any, bias: Any) -> None:
         device.require_capability((8, 0), "lag_sums", "use lags")
-        floats = _floats(self.kernel_size, self.depth)
-        free = device.shared_limit() - PARTIAL - RESERVED
-        if 4 * floats > free:
-            raise ValueError(
-                f"weight has shape {tuple(weight.shape)}: its lags need {4 * floats} bytes of shared memory, and "
-                f"{free} are free; use lags"
-            )
         super()._make(call, weight, bias)
-        self.sums = call.scratch((floats,), np.float32)
-        call.launch(
-            _tables_kernel(self.kernel_size), -(-floats // THREADS), THREADS, self.singles, self.pairs, self.sums
-        )
+        self.sums = call.scratch((_floats(self.kernel_size - 1, self.depth),), np.float32)
+        blocks = -(-self.sums.size // THREADS)
+        call.launch(_tables_kernel(self.kernel_size), blocks, THREADS, self.singles, self.pairs, self.sums)
 
     def _launch(self, call: device.Call, ids: Any) -> None:
-        kernel = _stat_kernel(self.kernel_size, self.depth)
+        free = device.shared_limit() - PARTIAL - RESERVED - 4 * _floats(0, self.depth)
+        kept_lags = min(self.kernel_size - 1, free // (4 * (self.depth + 1) ** 2))
+        kernel = _stat_kernel(self.kernel_size, self.depth, kept_lags)
         blocks = min(ids.shape[0], device.multiprocessors())
         call.launch(
             kernel, blocks, WARPS * LANES, ids, self.sums, self.singles, self.pairs, call.out, self.channels,
-            shared=4 * self.sums.size,
+            shared=4 * _floats(kept_lags, self.depth),
         )  # fmt: skip
 
 
