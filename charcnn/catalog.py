@@ -32,6 +32,7 @@ from charcnn.ops import (
     relu,
     softmax,
 )
+from charcnn.ops.half import HALVES
 
 FLOAT32 = 2e-6
 """Tolerance of float32 arithmetic: a few roundings of 6e-8, grown by sums of up to 8,704 terms taken in parts."""
@@ -59,6 +60,8 @@ class Variant:
     device: str
     """cpu or cuda"""
     launcher: Callable[..., Any]
+    tolerance: float | None = None
+    """Overrides the operator's."""
 
     @property
     def name(self) -> str:
@@ -107,7 +110,10 @@ TECHNIQUES = {
     "double_buffered": "the same with the next stage's copies under way (cp.async: compute capability 8.0)",
     "winograd": "the same on transformed features and weights, with about half the multiplications",
     "gather": "CUDA, for token ids: of the weights, the rows of the characters are added up, and nothing is multiplied",
+    "gather_fp16": "the same with sums, LayerNorm and features in half precision",
+    "gather_bf16": "the same with features in bf16",
     "lags": "CUDA, for token ids: sums looked up by character, and by pair of characters and their distance",
+    "lag_sums": "the same with a warp an input, and tables in float32 in shared memory",
 }
 
 OPERATORS = (
@@ -201,14 +207,43 @@ VARIANTS = (
     Variant("linear_relu_nlc", "double_buffered", "cuda", linear_nlc.linear_relu_nlc_double_buffered),
     Variant("one_hot_conv1d_nlc", "gather", "cuda", one_hot_conv1d.one_hot_conv1d_nlc_gather),
     Variant("one_hot_conv1d_stat_nlc", "lags", "cuda", one_hot_conv1d.one_hot_conv1d_stat_nlc_lags),
+    Variant("one_hot_conv1d_stat_nlc", "lag_sums", "cuda", one_hot_conv1d.one_hot_conv1d_stat_nlc_lag_sums),
     Variant(
         "one_hot_conv1d_relu_maxpool1d_nlc", "gather", "cuda", one_hot_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather
+    ),
+    Variant(
+        "one_hot_conv1d_relu_maxpool1d_nlc",
+        "gather_fp16",
+        "cuda",
+        one_hot_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16,
+        HALVES["fp16"].tolerance,
+    ),
+    Variant(
+        "one_hot_conv1d_relu_maxpool1d_nlc",
+        "gather_bf16",
+        "cuda",
+        one_hot_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather_bf16,
+        HALVES["bf16"].tolerance,
     ),
     Variant(
         "one_hot_conv1d_layernorm_relu_maxpool1d_nlc",
         "gather",
         "cuda",
         one_hot_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
+    ),
+    Variant(
+        "one_hot_conv1d_layernorm_relu_maxpool1d_nlc",
+        "gather_fp16",
+        "cuda",
+        one_hot_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16,
+        HALVES["fp16"].tolerance,
+    ),
+    Variant(
+        "one_hot_conv1d_layernorm_relu_maxpool1d_nlc",
+        "gather_bf16",
+        "cuda",
+        one_hot_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16,
+        HALVES["bf16"].tolerance,
     ),
     Variant("softmax", "loops", "cpu", softmax.softmax_loops),
     Variant("softmax", "naive", "cuda", softmax.softmax_naive),
@@ -237,6 +272,11 @@ LEVELS = (
 def operator(name: str) -> Operator:
     """The operator's row."""
     return next(row for row in OPERATORS if row.name == name)
+
+
+def tolerance(variant: Variant) -> float:
+    """Largest ||out - ref|| / ||ref|| of a variant: its own, or its operator's."""
+    return operator(variant.operator).tolerance if variant.tolerance is None else variant.tolerance
 
 
 def level(name: str) -> Level:

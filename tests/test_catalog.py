@@ -12,6 +12,7 @@ import charcnn
 from charcnn import catalog, ops
 from charcnn.catalog import CHAIN, LEVELS, OPERATORS, TECHNIQUES, VARIANTS, level, operator
 from charcnn.ops import reference
+from charcnn.ops.half import HALVES
 
 PACKAGE = Path(charcnn.__file__).parent
 KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
@@ -125,6 +126,9 @@ def test_ops_export_every_launcher():
 def test_tolerances():
     for row in OPERATORS:
         assert row.tolerance in (catalog.EXACT, catalog.FLOAT32)
+    for row in VARIANTS:
+        own = HALVES.get(row.technique.rpartition("_")[2])
+        assert catalog.tolerance(row) == (own.tolerance if own else operator(row.operator).tolerance)
 
 
 def test_levels_are_the_modules_on_disk():

@@ -40,7 +40,13 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("one_hot_conv1d_stat_nlc_lags", "_singles_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_pairs_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_stat_kernel"),
+    ("one_hot_conv1d_stat_nlc_lag_sums", "_singles_kernel"),
+    ("one_hot_conv1d_stat_nlc_lag_sums", "_pairs_kernel"),
+    ("one_hot_conv1d_stat_nlc_lag_sums", "_tables_kernel"),
+    ("one_hot_conv1d_stat_nlc_lag_sums", "_stat_kernel"),
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather", "_pooled_kernel"),
+    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16", "_pooled_kernel"),
+    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16", "_pooled_kernel"),
 }
 
 

@@ -11,6 +11,7 @@ from operator_cases import CASES, Case
 
 from charcnn import device
 from charcnn.catalog import VARIANTS, operator
+from charcnn.catalog import tolerance as tolerance_of
 from charcnn.ops import reference
 
 CUDA = [row for row in VARIANTS if row.device == "cuda"]
@@ -89,7 +90,7 @@ def check(variant, out, expected):
         return
     assert out.shape == expected.shape
     assert out.dtype == (np.int64 if expected.dtype == np.int64 else CASES[variant.operator].dtype)
-    tolerance = operator(variant.operator).tolerance
+    tolerance = tolerance_of(variant)
     if tolerance == 0:
         np.testing.assert_array_equal(out, expected)
         return
@@ -104,7 +105,7 @@ def check_stat(variant, stat, expected, y):
     assert stat.shape == expected.shape
     assert stat.dtype == np.float64
     assert (stat[:, 1] >= 0).sum() == np.isfinite(expected[:, 1]).sum()
-    tolerance = operator(variant.operator).tolerance
+    tolerance = tolerance_of(variant)
     # An error of y moves the mean as much, and the variance by twice its product with the deviation.
     for exact, slack in ((expected, 2), (reference.stat(y.astype(np.float64)), 0)):
         finite = np.isfinite(exact).all(axis=1)

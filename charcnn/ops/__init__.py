@@ -45,9 +45,14 @@ from charcnn.ops.maxpool1d import maxpool1d_loops, maxpool1d_naive, relu_maxpool
 from charcnn.ops.one_hot import one_hot_loops, one_hot_naive
 from charcnn.ops.one_hot_conv1d import (
     one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
+    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16,
+    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16,
     one_hot_conv1d_lowered,
     one_hot_conv1d_nlc_gather,
     one_hot_conv1d_relu_maxpool1d_nlc_gather,
+    one_hot_conv1d_relu_maxpool1d_nlc_gather_bf16,
+    one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16,
+    one_hot_conv1d_stat_nlc_lag_sums,
     one_hot_conv1d_stat_nlc_lags,
 )
 from charcnn.ops.one_hot_nlc import one_hot_nlc_coalesced
@@ -96,9 +101,14 @@ __all__ = [
     "maxpool1d_loops",
     "maxpool1d_naive",
     "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather",
+    "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16",
+    "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16",
     "one_hot_conv1d_lowered",
     "one_hot_conv1d_nlc_gather",
     "one_hot_conv1d_relu_maxpool1d_nlc_gather",
+    "one_hot_conv1d_relu_maxpool1d_nlc_gather_bf16",
+    "one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16",
+    "one_hot_conv1d_stat_nlc_lag_sums",
     "one_hot_conv1d_stat_nlc_lags",
     "one_hot_loops",
     "one_hot_naive",

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from math import prod
 from typing import Any
 
 import numpy as np
 from numba import cuda, float32
 
 from charcnn import device
-from charcnn.device import uint32, uint64
+from charcnn.device import uint32
 from charcnn.ops import ptx
 
-THREADS = 256
+THREADS = device.block_size(256)
 
 
 @dataclass(frozen=True)
@@ -53,24 +52,17 @@ def half(precision: str) -> Half:
 @cache
 def _narrow_kernel(kind):
     pack = ptx.pack_halves(kind)
-    zero, one, two = uint32(0), uint32(1), uint32(2)
 
     @device.jit()
-    def kernel(x, y, n, length, pitch):
-        # y is (n, length, pitch), pitch even: a thread writes two values; zeros where x has none
-        i = uint64(cuda.grid(1))
-        words = uint32(pitch // two)
-        if i < uint64(n) * uint64(length) * uint64(words):
-            c = uint32(uint32(i % words) * two)
-            row = i // words
-            t = uint32(row % length)
-            low, high = float32(0), float32(0)
-            if t < uint32(x.shape[1]):
-                if c < uint32(x.shape[2]):
-                    low = x[uint32(row // length), t, c]
-                if uint32(c + one) < uint32(x.shape[2]):
-                    high = x[uint32(row // length), t, uint32(c + one)]
-            ptx.store_word(y + i * uint64(4), pack(low, high))
+    def kernel(x, y):
+        i = cuda.grid(1)  # one thread a value; zeros where x has none
+        if i < y.size:
+            c = uint32(i % y.shape[2])
+            t = uint32(i // y.shape[2] % y.shape[1])
+            value = float32(0)
+            if t < uint32(x.shape[1]) and c < uint32(x.shape[2]):
+                value = x[uint32(i // (y.shape[2] * y.shape[1])), t, c]
+            y[uint32(i // (y.shape[2] * y.shape[1])), t, c] = pack(value, float32(0))
 
     return kernel
 
@@ -90,11 +82,9 @@ def _widen_kernel(kind):
 
 
 def narrow(call: device.Call, x: Any, length: int, channels: int, to: Half) -> Any:
-    """float32 (N, L, C) as 16 bits, with zeros up to (N, length, channels); a new device array. `channels` is even."""
+    """float32 (N, L, C) as 16 bits, with zeros up to (N, length, channels); a new device array."""
     y = call.scratch((x.shape[0], length, channels), to.dtype)
-    threads = prod(y.shape) // 2
-    arguments = np.uint64(device.address(y)), *map(np.uint32, y.shape)
-    call.launch(_narrow_kernel(to.kind), -(-threads // THREADS), THREADS, x, *arguments)
+    call.launch(_narrow_kernel(to.kind), -(-y.size // THREADS), THREADS, x, y.view(np.uint16))
     return y
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
 from numba.cuda import types
 
 from charcnn.device import SIMULATED
@@ -476,7 +477,7 @@ def pack_halves(kind: str) -> Any:
     PTX: cvt.rn.kindx2.f32 word, high, low; section "cvt".
     """
 
-    @_simulated_by(_not_simulated)
+    @_simulated_by(lambda low, high: _word(kind, low, high))
     def pack(typingctx, low, high):
         return _instruction(f"cvt.rn.{kind}x2.f32 $0, $2, $1;", "r", "ff", pure=True)
 
@@ -494,7 +495,7 @@ def unpack_halves(kind: str) -> Any:
         "bf16": "{.reg .b32 x;\nshl.b32 x, $2, 16;\nmov.b32 $0, x;\nand.b32 x, $2, 0xffff0000;\nmov.b32 $1, x;}",
     }[kind]
 
-    @_simulated_by(_not_simulated)
+    @_simulated_by(lambda word: tuple(_floats(kind, word)))
     def unpack(typingctx, word):
         return _instruction(text, "ff", "r", pure=True)
 
@@ -508,7 +509,7 @@ def max_halves(kind: str) -> Any:
     PTX: max.NaN.kindx2; section "Half Precision Floating Point Instructions: max".
     """
 
-    @_simulated_by(_not_simulated)
+    @_simulated_by(_on_halves(np.maximum, kind))
     def peak(typingctx, a, b):
         return _instruction(f"max.NaN.{kind}x2 $0, $1, $2;", "r", "rr", pure=True)
 
@@ -608,3 +609,142 @@ def store_word(typingctx, address, word):
     PTX: st.global.b32; section "st".
     """
     return _instruction("st.global.b32 [$0], $1;", "", "lr")
+
+
+# Arithmetic on two numbers of 16 bits in a word, and vectors of eight.
+
+
+def _floats(kind, word):
+    """The simulator's: two float32 from a word of two f16 or bf16."""
+    word = np.array([int(word)], np.uint32)
+    if kind == "f16":
+        return word.view(np.float16).astype(np.float32)
+    return np.array([word[0] << 16, word[0] & 0xFFFF0000], np.uint32).view(np.float32)
+
+
+def _word(kind, low, high):
+    """The simulator's: a word of two f16 or bf16, rounded to nearest, from two float32."""
+    values = np.array([low, high], np.float32)
+    with np.errstate(over="ignore"):
+        if kind == "f16":
+            return int(values.astype(np.float16).view(np.uint32)[0])
+    bits = values.view(np.uint32).astype(np.uint64)
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    bits[np.isnan(values)] = 0x7FFF
+    return int(bits[0] | bits[1] << 16)
+
+
+def _on_halves(operation, kind="f16"):
+    """The simulator's body of an instruction on words of two f16 or bf16: computed wider, then rounded."""
+
+    def body(*words):
+        with np.errstate(all="ignore"):
+            return _word(kind, *operation(*(_floats(kind, word).astype(np.float64) for word in words)))
+
+    return body
+
+
+@_simulated_by(_on_halves(np.add))
+def add_halves(typingctx, a, b):
+    """a + b of each of two f16.
+
+    PTX: add.rn.f16x2; section "Half Precision Floating Point Instructions: add".
+    """
+    return _instruction("add.rn.f16x2 $0, $1, $2;", "r", "rr", pure=True)
+
+
+@_simulated_by(_on_halves(np.multiply))
+def multiply_halves(typingctx, a, b):
+    """a * b of each of two f16.
+
+    PTX: mul.rn.f16x2; section "Half Precision Floating Point Instructions: mul".
+    """
+    return _instruction("mul.rn.f16x2 $0, $1, $2;", "r", "rr", pure=True)
+
+
+@_simulated_by(_on_halves(lambda a, b, c: a * b + c))
+def multiply_add_halves(typingctx, a, b, c):
+    """a * b + c of each of two f16, rounded once.
+
+    PTX: fma.rn.f16x2; section "Half Precision Floating Point Instructions: fma".
+    """
+    return _instruction("fma.rn.f16x2 $0, $1, $2, $3;", "r", "rrr", pure=True)
+
+
+@_simulated_by(lambda word: _word("bf16", *_floats("f16", word)))
+def f16_to_bf16(typingctx, word):
+    """Two f16 as two bf16, rounded to nearest.
+
+    PTX: cvt.f32.f16 of each and cvt.rn.bf16x2.f32; section "cvt".
+    """
+    text = (
+        "{.reg .b16 x, y;\n.reg .f32 a, b;\nmov.b32 {x, y}, $1;\ncvt.f32.f16 a, x;\ncvt.f32.f16 b, y;\n"
+        "cvt.rn.bf16x2.f32 $0, b, a;}"
+    )
+    return _instruction(text, "r", "r", pure=True)
+
+
+@_simulated_by(_load4)
+def load8_shared(typingctx, array, index, offset):
+    """Eight numbers of 16 bits: four words of a shared array of words from index + offset on, a multiple of four.
+
+    PTX: ld.shared.v4.b32 {a, b, c, d}, [address]; section "Data Movement and Conversion Instructions: ld".
+    """
+
+    def codegen(context, builder, signature, arguments):
+        address = _shared(context, builder, signature.args[0], *arguments)
+        word = ir.IntType(32)
+        loaded = _asm(
+            builder, "ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", ir.LiteralStructType([word] * VECTOR),
+            "=r,=r,=r,=r,r", [address],
+        )  # fmt: skip
+        parts = [builder.extract_value(loaded, i) for i in range(VECTOR)]
+        return context.make_tuple(builder, signature.return_type, parts)
+
+    return types.UniTuple(types.uint32, VECTOR)(array, types.uint32, types.uint32), codegen
+
+
+def _load8(array, index):
+    return tuple(array.flat[index + i : index + i + 2].view(np.uint32)[0] for i in range(0, 8, 2))
+
+
+@_simulated_by(_load8)
+def load8(typingctx, array, index):
+    """Four words: eight numbers of a global uint16 array from `index` on, which no thread writes while the kernel runs.
+
+    PTX: ld.global.nc.v4.b32 {a, b, c, d}, [address]; section "Data Movement and Conversion Instructions: ld.global.nc".
+    """
+
+    def codegen(context, builder, signature, arguments):
+        address = _global(context, builder, signature.args[0], *arguments)
+        word = ir.IntType(32)
+        loaded = _asm(
+            builder, "ld.global.nc.v4.b32 {$0, $1, $2, $3}, [$4];", ir.LiteralStructType([word] * VECTOR),
+            "=r,=r,=r,=r,l", [address],
+        )  # fmt: skip
+        parts = [builder.extract_value(loaded, i) for i in range(VECTOR)]
+        return context.make_tuple(builder, signature.return_type, parts)
+
+    return types.UniTuple(types.uint32, VECTOR)(array, types.uint64), codegen
+
+
+def _store8(array, index, *words):
+    for i, word in enumerate(words):
+        array.flat[index + 2 * i] = int(word) & 0xFFFF
+        array.flat[index + 2 * i + 1] = int(word) >> 16
+
+
+@_simulated_by(_store8)
+def store8(typingctx, array, index, a, b, c, d):
+    """Write eight numbers, four words, to a global uint16 array from `index` on.
+
+    PTX: st.global.v4.b32 [address], {a, b, c, d}; section "Data Movement and Conversion Instructions: st".
+    """
+
+    def codegen(context, builder, signature, arguments):
+        address = _global(context, builder, signature.args[0], *arguments[:2])
+        text = "st.global.v4.b32 [$0], {$1, $2, $3, $4};"
+        _asm(builder, text, ir.VoidType(), "l,r,r,r,r", [address, *arguments[2:]])
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64, *[types.uint32] * VECTOR), codegen
