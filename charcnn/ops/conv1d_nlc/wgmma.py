@@ -92,7 +92,7 @@ class Stages:
     @property
     def tiles(self) -> int:
         """Stages of features, each for all taps."""
-        return self.weights if self.taps == 1 else 2
+        return self.weights if self.taps == 1 and not self.pooled else 2
 
     @property
     def exchange(self) -> int:
@@ -132,7 +132,9 @@ def build(kind: str, taps: int, chunks: int, c_out: int, epilogue: str) -> Any:
     barriers_at = uint32(stages.tiles * stages.tile_bytes + stages.weights * stages.weight_bytes + stages.exchange)
     share = uint32(stages.exchange // 2)
     phase_bytes = uint32(stages.phase_rows * ROW_BYTES)
-    first_row = uint32((stages.phase_rows if pooled else GROUP) * ROW_BYTES // 16)  # of warpgroup 1, in units of 16 bytes
+    first_row = uint32(
+        (stages.phase_rows if pooled else GROUP) * ROW_BYTES // 16
+    )  # of warpgroup 1, in units of 16 bytes
     phase_units, row_units = uint32(stages.phase_rows * ROW_BYTES // 16), uint32(ROW_BYTES // 16)
     back = uint32(GROUPS * stages.phase_rows * ROW_BYTES // 16 - ROW_BYTES // 16)
     tile_rows = uint32(GROUP if pooled else GROUP * GROUPS)
@@ -389,8 +391,8 @@ def _pack_kernel(kind):
 
     @device.jit()
     def kernel(weight, to, taps, chunks, words):
-        # A thread writes two neighbouring input channels of one column. What lies there, of (tile, chunk, tap, column, 32
-        # words), is the word of a row whose 16-byte pieces are swizzled, as the copy engine would have laid it.
+        # A thread writes two neighbouring input channels of one column. What lies there, of (tile, chunk, tap, column,
+        # 32 words), is the word of a row whose 16-byte pieces are swizzled, as the copy engine would have laid it.
         i = uint32(cuda.grid(1))
         if i < uint32(words):
             place = uint32(i % uint32(32))
@@ -435,7 +437,8 @@ class Wgmma:
         stream: a CUDA stream; the default stream where None.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold so many taps.
+        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold what so many
+            taps read.
         DeviceError: no usable GPU, or none with these tensor cores (compute capability 9.0).
 
     The methods take x (N, L, C_in) in the precision's dtype (`half.HALVES`), on the GPU, with C_in a multiple of 8, and
@@ -449,7 +452,7 @@ class Wgmma:
         shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
         self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
         self._chunks, columns = -(-c_in // CHUNK), -(-c_out // COLUMNS)
-        if max(Stages(kernel_size, pooled).bytes for pooled in (False, True)) > device.shared_limit():
+        if Stages(kernel_size, False).bytes > device.shared_limit():
             raise ValueError(f"weight has {kernel_size} taps: shared memory does not hold what so many read of a tile")
         words = columns * self._chunks * kernel_size * COLUMNS * CHUNK // 2
         call = device.Call(None, stream, (columns * COLUMNS,), weight=weight, bias=bias)
@@ -457,7 +460,9 @@ class Wgmma:
         self._weight, self._bias = call.scratch((words,), np.uint32), call.out
         self.nbytes: int = self._weight.nbytes + self._bias.nbytes
         arguments = np.uint64(device.address(self._weight)), kernel_size, self._chunks, words
-        call.launch(_pack_kernel(self.precision.kind), -(-words // THREADS_OF_PACKING), THREADS_OF_PACKING, weight, *arguments)
+        call.launch(
+            _pack_kernel(self.precision.kind), -(-words // THREADS_OF_PACKING), THREADS_OF_PACKING, weight, *arguments
+        )
         call.launch_each(_pad_kernel, bias, self._bias)
         self._maps: dict[tuple[Any, ...], Any] = {}
 
@@ -481,6 +486,8 @@ class Wgmma:
         n, whole, _ = self._shape(x)
         if pool_size != GROUPS:
             raise ValueError(f"{pool_size=}: need {GROUPS}, the warpgroups that share a window")
+        if Stages(self.kernel_size, True).bytes > device.shared_limit():
+            raise ValueError(f"weight has {self.kernel_size} taps: shared memory does not hold a tile of every third")
         if x.shape[1] % GROUPS:
             raise ValueError(f"x has {x.shape[1]} positions: need a multiple of {GROUPS}, of which `length` count")
         kept = whole if length is None else length - self.kernel_size + 1
@@ -488,22 +495,31 @@ class Wgmma:
             raise ValueError(f"{length=}: need {GROUPS + self.kernel_size - 1} to {x.shape[1]}, the positions of x")
         return self._apply("pool", x, (n, kept // GROUPS, self.c_out), out, stream)
 
-    def conv1d_stat(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
-        """conv1d_stat_nlc: y (N, L - K + 1, C_out), and stat float64 (N, 2) of y before it was rounded."""
+    def conv1d_stat(self, x: Any, *, out: Any = None, stream: Any = None, parts: Any = None) -> Any:
+        """conv1d_stat_nlc: y (N, L - K + 1, C_out), and stat float64 (N, 2) of y before it was rounded.
+
+        Args:
+            parts: scratch, float32 of `parts_shape(N, L)` on the GPU; made where None, which waits for the GPU.
+        """
         n, length, _ = shape = self._shape(x)
         y, stat = device.pair(out)
         call = self._call(x, shape, y, stream, {} if stat is None else {"stat": stat})
         if stat is not None:
             shapes.expect("stat", stat, (n, 2))
         statistics = call.scratch((n, 2), np.float64) if stat is None else call.inputs[1]
-        parts = call.scratch((n, length * -(-self.c_out // COLUMNS), PART_VALUES), np.float32)
+        if parts is None:
+            parts = call.scratch(self.parts_shape(*x.shape[:2]), np.float32)
         self._launch("stat", call, parts)
         launch_merge(call, parts, length * self.c_out, statistics, part=COLUMNS, row=self.c_out)
         return call.result(), call.second(statistics, stat)
 
+    def parts_shape(self, n: int, length: int) -> shapes.Shape:
+        """Of `conv1d_stat`'s scratch for x (n, length, C_in)."""
+        return n, (length - self.kernel_size + 1) * -(-self.c_out // COLUMNS), PART_VALUES
+
     def _shape(self, x):
         n, length, channels = shapes.ranked("x", x, "N, L, C_in")
-        if channels != self.c_in and channels != -(-self.c_in // 8) * 8 or channels % 8:
+        if (channels != self.c_in and channels != -(-self.c_in // 8) * 8) or channels % 8:
             raise ValueError(f"x has shape {tuple(x.shape)}: need C_in={-(-self.c_in // 8) * 8}, a multiple of 8")
         if length < self.kernel_size:
             raise ValueError(f"x has {length} positions: need at least {self.kernel_size} for K={self.kernel_size}")
@@ -554,18 +570,15 @@ class Wgmma:
         return self._maps[key]
 
 
-def conv1d_nlc_wgmma(
-    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
-) -> Any:
-    """`reference.conv1d_nlc` on Hopper's tensor cores, in 16 bits with float32 sums.
+def conv1d_nlc_wgmma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`reference.conv1d_nlc` on Hopper's tensor cores, in fp16 with float32 sums.
 
     It lays out the weights and rounds the features first, and widens the result; `Wgmma` leaves all that out.
 
     Args:
-        x: float32 (N, L, C_in), C-contiguous.
+        x: float32 (N, L, C_in), C-contiguous; beyond 65,504, the most that fp16 holds, infinite.
         weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one
             side.
-        precision: "fp16" (relative error 2e-3; beyond 65,504 infinite) or "bf16" (1e-2, float32's range).
         out: where to write, (N, L - K + 1, C_out), on the same side; made where None.
         stream: a CUDA stream; the default stream where None.
 
@@ -573,38 +586,114 @@ def conv1d_nlc_wgmma(
         float32 (N, L - K + 1, C_out) where the inputs lie; device results are not waited for.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold so many taps.
+        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold what so many
+            taps read.
         DeviceError: no usable GPU, or none with these tensor cores (compute capability 9.0).
     """
-    return _once("conv1d", x, weight, bias, shapes.conv1d_nlc(x, weight, bias), precision, out, stream)
+    return _once("conv1d", x, weight, bias, "fp16", out, stream)
 
 
-def conv1d_relu_nlc_wgmma(
-    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
+def conv1d_nlc_wgmma_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """As `conv1d_nlc_wgmma_fp16`, in arguments, result and errors; in bf16, with float32's range."""
+    return _once("conv1d", x, weight, bias, "bf16", out, stream)
+
+
+def conv1d_relu_nlc_wgmma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`conv1d_nlc_wgmma_fp16` with ReLU in the same kernel. Arguments, result and errors as there."""
+    return _once("conv1d_relu", x, weight, bias, "fp16", out, stream)
+
+
+def conv1d_relu_nlc_wgmma_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`conv1d_nlc_wgmma_bf16` with ReLU in the same kernel. Arguments, result and errors as there."""
+    return _once("conv1d_relu", x, weight, bias, "bf16", out, stream)
+
+
+def conv1d_relu_maxpool1d_nlc_wgmma_fp16(
+    x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_wgmma` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _once("conv1d_relu", x, weight, bias, shapes.conv1d_nlc(x, weight, bias), precision, out, stream)
-
-
-def conv1d_relu_maxpool1d_nlc_wgmma(
-    x: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp16", out: Any = None, stream: Any = None
-) -> Any:
-    """`conv1d_nlc_wgmma` with ReLU and pooling in the same kernel: a third is stored.
+    """`conv1d_nlc_wgmma_fp16` with ReLU and pooling in the same kernel: a third is stored.
 
     Arguments, result and errors as there, and pool_size: 3.
     """
-    shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
-    options = {"pool_size": pool_size, "length": x.shape[1]}
-    return _once("conv1d_relu_maxpool1d", x, weight, bias, shape, precision, out, stream, **options)
+    return _pooled(x, weight, bias, pool_size, "fp16", out, stream)
 
 
-def conv1d_stat_nlc_wgmma(
-    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
+def conv1d_relu_maxpool1d_nlc_wgmma_bf16(
+    x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_wgmma`, and the mean and variance of each input's output, for a LayerNorm that follows.
+    """As `conv1d_relu_maxpool1d_nlc_wgmma_fp16`, in arguments, result and errors; in bf16."""
+    return _pooled(x, weight, bias, pool_size, "bf16", out, stream)
 
-    Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`, and precision as there.
+
+def conv1d_stat_nlc_wgmma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`conv1d_nlc_wgmma_fp16`, and the mean and variance of each input's output, for a LayerNorm that follows.
+
+    Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`, and errors as there.
     """
+    return _measured(x, weight, bias, "fp16", out, stream)
+
+
+def conv1d_stat_nlc_wgmma_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """As `conv1d_stat_nlc_wgmma_fp16`, in arguments, result and errors; in bf16."""
+    return _measured(x, weight, bias, "bf16", out, stream)
+
+
+def linear_nlc_wgmma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`reference.linear_nlc` as a convolution of one position, as `conv1d_nlc_wgmma_fp16` computes it.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous; weight (C_in, C_out), as `arrays.pack` gives it, and bias (C_out,) likewise;
+            all on one side.
+        out: where to write, (N, C_out), on the same side; made where None.
+        stream: a CUDA stream; the default stream where None.
+
+    Returns:
+        float32 (N, C_out) where the inputs lie; device results are not waited for.
+
+    Raises:
+        ValueError, DeviceError: as there.
+    """
+    return _linear("conv1d", x, weight, bias, "fp16", out, stream)
+
+
+def linear_nlc_wgmma_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """As `linear_nlc_wgmma_fp16`, in arguments, result and errors; in bf16."""
+    return _linear("conv1d", x, weight, bias, "bf16", out, stream)
+
+
+def linear_relu_nlc_wgmma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`linear_nlc_wgmma_fp16` with ReLU in the same kernel. Arguments, result and errors as there."""
+    return _linear("conv1d_relu", x, weight, bias, "fp16", out, stream)
+
+
+def linear_relu_nlc_wgmma_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`linear_nlc_wgmma_bf16` with ReLU in the same kernel. Arguments, result and errors as there."""
+    return _linear("conv1d_relu", x, weight, bias, "bf16", out, stream)
+
+
+def _prepared(call, x, weight, bias, precision, step=1):
+    conv = Wgmma(weight, bias, precision=precision, stream=call.stream)
+    _, length, c_in = x.shape
+    return conv, half.narrow(call, x, -(-length // step) * step, -(-c_in // 8) * 8, conv.precision)
+
+
+def _once(method, x, weight, bias, precision, out, stream):
+    call = device.Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
+    conv, narrowed = _prepared(call, *call.inputs, precision)
+    half.widen(call, getattr(conv, method)(narrowed, stream=call.stream), call.out, conv.precision)
+    return call.result()
+
+
+def _pooled(x, weight, bias, pool_size, precision, out, stream):
+    shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
+    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    conv, narrowed = _prepared(call, *call.inputs, precision, GROUPS)
+    pooled = conv.conv1d_relu_maxpool1d(narrowed, pool_size, length=x.shape[1], stream=call.stream)
+    half.widen(call, pooled, call.out, conv.precision)
+    return call.result()
+
+
+def _measured(x, weight, bias, precision, out, stream):
     shape = shapes.conv1d_nlc(x, weight, bias)
     y, given = device.pair(out)
     inputs = {"x": x, "weight": weight, "bias": bias}
@@ -612,7 +701,7 @@ def conv1d_stat_nlc_wgmma(
         shapes.expect("stat", given, (shape[0], 2))
         inputs["stat"] = given
     call = device.Call(y, stream, shape, **inputs)
-    conv, narrowed = _prepared(call, precision)
+    conv, narrowed = _prepared(call, *call.inputs[:3], precision)
     statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
     halves, _ = conv.conv1d_stat(narrowed, out=(None, statistics), stream=call.stream)
     half.widen(call, halves, call.out, conv.precision)
@@ -620,15 +709,11 @@ def conv1d_stat_nlc_wgmma(
     return call.result(), statistics
 
 
-def _prepared(call, precision, step=1):
-    x, weight, bias = call.inputs[:3]
-    conv = Wgmma(weight, bias, precision=precision, stream=call.stream)
-    n, length, c_in = x.shape
-    return conv, half.narrow(call, x, -(-length // step) * step, -(-c_in // 8) * 8, conv.precision)
-
-
-def _once(method, x, weight, bias, shape, precision, out, stream, **options):
-    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    conv, narrowed = _prepared(call, precision, GROUPS if options else 1)
-    half.widen(call, getattr(conv, method)(narrowed, stream=call.stream, **options), call.out, conv.precision)
+def _linear(method, x, weight, bias, precision, out, stream):
+    call = device.Call(out, stream, shapes.linear_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
+    x, weight, bias = call.inputs
+    n, c_in = x.shape
+    conv, narrowed = _prepared(call, x.reshape((n, 1, c_in)), weight.reshape((1, *weight.shape)), bias, precision)
+    result = getattr(conv, method)(narrowed, stream=call.stream)
+    half.widen(call, result, call.out.reshape((n, 1, conv.c_out)), conv.precision)
     return call.result()
