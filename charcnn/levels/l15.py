@@ -34,8 +34,8 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
     dtype = half(precision).dtype
     if channels % 8 or config.units % 8 or pooled[0] % POOL_SIZE:
         raise ValueError(
-            f"channels={channels}, units={config.units}, {pooled[0]} positions after block 1: need multiples of 8, 8 and "
-            f"{POOL_SIZE} for tensor cores; l13 needs none"
+            f"channels={channels}, units={config.units}, {pooled[0]} positions after block 1: need multiples of 8, 8, "
+            f"and {POOL_SIZE} for tensor cores; l13 needs none"
         )
     largest = 2 * batch * max(channels * pooled[0], config.units, 2 * config.classes, config.length)
 
