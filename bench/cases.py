@@ -25,6 +25,8 @@ class Case:
     """Positional arguments that are no arrays."""
     batched: int = 1
     """How many of the first arguments have N inputs as their leading axis; the others are parameters."""
+    dtype: type = np.float32
+    """Of the result, where that is no index; in a pair (y, stat), of y."""
     flops: int = 0
     """Floating-point operations of the call by the operator's definition, of which some techniques need fewer, a
     multiply-add counted as two; 0 where moving the data is the work."""

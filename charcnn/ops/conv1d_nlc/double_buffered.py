@@ -181,26 +181,28 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
             slot, following, w_at = uint32(slot + stage_size), uint32(following + step), w_at + next_w
         a_at, b_at = uint32(ty * pitch), uint32(features_size + tx * four)
         while k0 < end:
-            wait()
-            cuda.syncthreads()  # the stage is there for all, and nobody still reads the one that is filled next
-            fetch(slot, following, w_at)
-            w_at += next_w
-            for k in range(zero, step, unrolled):
-                a_from, b_from = uint32(a_at + k), uint32(b_at + k * columns_tile)
-                multiply(a_from, b_from, zero)
-                if step > four:
-                    multiply(a_from, b_from, four)
-                if step > 2 * four:
-                    multiply(a_from, b_from, uint32(2 * four))
-                if step > 3 * four:
-                    multiply(a_from, b_from, uint32(3 * four))
-            slot = zero if slot == last_stage else uint32(slot + stage_size)
-            following, k0 = uint32(following + step), uint32(k0 + step)
-            if a_at < last_stage:
-                a_at, b_at = uint32(a_at + stage_size), uint32(b_at + stage_size)
-            else:
-                a_at, b_at = uint32(a_at - last_stage), uint32(b_at - last_stage)
-            if several and k0 % chunk == zero:
+            pause = min(uint32(k0 + chunk), end) if several else end
+            while k0 < pause:
+                wait()
+                cuda.syncthreads()  # the stage is there for all, and nobody still reads the one that is filled next
+                fetch(slot, following, w_at)
+                w_at += next_w
+                for k in range(zero, step, unrolled):
+                    a_from, b_from = uint32(a_at + k), uint32(b_at + k * columns_tile)
+                    multiply(a_from, b_from, zero)
+                    if step > four:
+                        multiply(a_from, b_from, four)
+                    if step > 2 * four:
+                        multiply(a_from, b_from, uint32(2 * four))
+                    if step > 3 * four:
+                        multiply(a_from, b_from, uint32(3 * four))
+                slot = zero if slot == last_stage else uint32(slot + stage_size)
+                following, k0 = uint32(following + step), uint32(k0 + step)
+                if a_at < last_stage:
+                    a_at, b_at = uint32(a_at + stage_size), uint32(b_at + stage_size)
+                else:
+                    a_at, b_at = uint32(a_at - last_stage), uint32(b_at - last_stage)
+            if several:
                 for i in range(0, accumulators, 4):
                     add_total(i)
                     ptx.store4_shared(shared, own, i * block_threads, sums[i], sums[i + 1], sums[i + 2], sums[i + 3])

@@ -11,8 +11,8 @@ transform of the features serves all. So each point is a convolution again, of t
     direct         12     28    products for 4 positions
     here            6     14
 
-Rounding errors grow with the transforms' entries: the points below keep them small. A feature that is not finite makes
-all positions of its tiles NaN.
+Rounding errors grow with the transforms' entries: the points below keep them small, and the products are summed in
+parts. A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class Winograd:
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
-        DeviceError: no usable GPU, or one of compute capability below 8.0.
+        DeviceError: no usable GPU; by the methods, one of compute capability below 8.0.
 
     The methods take, beside what their operators do:
         space: a function that gives a float32 device array of a shape, called for the transformed features, for their
@@ -303,7 +303,7 @@ def conv1d_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None, stre
     """`reference.conv1d_nlc` on a GPU with about half the multiplications.
 
     It transforms the weights first; `Winograd` keeps them. Needs compute capability 8.0. A feature that is not finite
-    makes all positions that share a tile with one that reads it NaN. Arguments, result and errors as for
+    may make NaN of all positions that share a tile with one that reads it. Arguments, result and errors as for
     `conv1d_nlc_coalesced`.
     """
     return _once(x, weight, bias, shapes.conv1d_nlc(x, weight, bias), "store", out, stream)
