@@ -132,7 +132,9 @@ def build(kind: str, taps: int, chunks: int, c_out: int, epilogue: str) -> Any:
     barriers_at = uint32(stages.tiles * stages.tile_bytes + stages.weights * stages.weight_bytes + stages.exchange)
     share = uint32(stages.exchange // 2)
     phase_bytes = uint32(stages.phase_rows * ROW_BYTES)
-    first_row = uint32((stages.phase_rows if pooled else GROUP) * ROW_BYTES // 16)  # of warpgroup 1, in units of 16 bytes
+    first_row = uint32(
+        (stages.phase_rows if pooled else GROUP) * ROW_BYTES // 16
+    )  # of warpgroup 1, in units of 16 bytes
     phase_units, row_units = uint32(stages.phase_rows * ROW_BYTES // 16), uint32(ROW_BYTES // 16)
     back = uint32(GROUPS * stages.phase_rows * ROW_BYTES // 16 - ROW_BYTES // 16)
     tile_rows = uint32(GROUP if pooled else GROUP * GROUPS)
@@ -457,7 +459,9 @@ class Wgmma:
         self._weight, self._bias = call.scratch((words,), np.uint32), call.out
         self.nbytes: int = self._weight.nbytes + self._bias.nbytes
         arguments = np.uint64(device.address(self._weight)), kernel_size, self._chunks, words
-        call.launch(_pack_kernel(self.precision.kind), -(-words // THREADS_OF_PACKING), THREADS_OF_PACKING, weight, *arguments)
+        call.launch(
+            _pack_kernel(self.precision.kind), -(-words // THREADS_OF_PACKING), THREADS_OF_PACKING, weight, *arguments
+        )
         call.launch_each(_pad_kernel, bias, self._bias)
         self._maps: dict[tuple[Any, ...], Any] = {}
 
