@@ -242,21 +242,27 @@ def test_lags_that_shared_memory_does_not_hold(kept_lags, monkeypatch):
     asked, build = [], lag_sums._stat_kernel
     monkeypatch.setattr(lag_sums, "_stat_kernel", lambda *constants: asked.append(constants) or build(*constants))
     weight, bias = draw(7, 9, 4)
-    few = 4 * lag_sums._floats(0, 9) + lag_sums.PARTIAL + lag_sums.RESERVED
+    few = 4 * lag_sums._floats(0, 9) + lag_sums.SUMS + lag_sums.RESERVED
     monkeypatch.setattr(device, "shared_limit", lambda: few + 400 * kept_lags)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 1)
     ids = kinds(40, 9)
     accurate(LagSums(weight, bias)(ids), reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias)))
-    assert asked == [(7, 9, kept_lags)]
+    ((*_, kept, _, _),) = asked
+    assert kept == kept_lags
 
 
-def test_more_inputs_than_the_blocks_take_at_once(monkeypatch):
+@pytest.mark.parametrize(("threads", "warp", "n"), [(32, 32, 7), (32, 8, 1), (32, 8, 3), (32, 8, 8), (32, 8, 19)])
+def test_threads_of_an_input(threads, warp, n, monkeypatch):
+    """An input a block, several a block, and more than the blocks take at once."""
     monkeypatch.setattr(device, "multiprocessors", lambda: 2)
+    monkeypatch.setattr(lag_sums, "THREADS", threads)
+    monkeypatch.setattr(lag_sums, "WARP", warp)
     weight, bias = draw(3, 4, 3)
+    ids = np.random.default_rng(0).integers(0, 6, (n, 15), np.uint8)
     made = LagSums(weight, bias)
-    ids = np.random.default_rng(0).integers(0, 6, (2 * lag_sums.WARPS * 2 + 3, 15), np.uint8)
-    together = made(ids)
-    accurate(together, reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias)))
-    np.testing.assert_array_equal(made(ids[-1:]), together[-1:])
+    stat = made(ids)
+    accurate(stat, reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias)))
+    np.testing.assert_array_equal(made(ids), stat)
 
 
 @pytest.mark.skipif(FEW, reason="too slow in the simulator")

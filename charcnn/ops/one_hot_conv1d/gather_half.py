@@ -31,6 +31,9 @@ OCTET = 8
 WORDS = 4
 """Words that hold them, and characters that one word holds."""
 
+SHORT = 32
+"""Items of a run, below which what comes before the first one counts."""
+
 STAGED = 8 * 1024
 """Bytes of shared memory for staged characters and moments, beside the table."""
 
@@ -40,7 +43,7 @@ def _pooled_kernel(
     kernel_size, alphabet, pool_size, channel_tile, window_tile, stage, resident, layernorm, kind, vectors
 ):
     # A block keeps `channel_tile` channels of the whole table in shared memory, with a row of zeros for the blank. Its
-    # work is a run of items, (tile of windows, input) in this order: gamma and beta of a thread's window stay in
+    # work are runs of `per` items, (tile of windows, input) in this order: gamma and beta of a thread's window stay in
     # registers until the tile changes. Characters are staged, `stage` inputs at a time, a pooled window's in a word.
     lanes = channel_tile // OCTET
     threads = lanes * window_tile
@@ -83,8 +86,9 @@ def _pooled_kernel(
         length, inputs = uint32(ids.shape[1]), uint32(ids.shape[0])
         pooled, channels, pitch_out = uint32(y.shape[1]), uint32(y.shape[2]), uint32(table.shape[2])
         tiles = uint32(uint32(pooled + windows - one) // windows)
-        item = uint32(uint32(cuda.blockIdx.x) * uint32(per))
-        end = min(uint32(item + uint32(per)), uint32(tiles * inputs))
+        item, total = uint32(uint32(cuda.blockIdx.x) * uint32(per)), uint32(tiles * inputs)
+        end = min(uint32(item + uint32(per)), total)
+        apart = uint32(uint32(uint32(cuda.gridDim.x) - one) * uint32(per))  # from a run's end to the block's next run
 
         i = thread
         while i < uint32(taps * rows * row_octets):
@@ -108,6 +112,9 @@ def _pooled_kernel(
             n = uint32(item % inputs)
             last = min(inputs, uint32(n + uint32(end - item)))
             item = uint32(item + uint32(last - n))
+            if item == end:
+                item = uint32(item + apart)
+                end = min(uint32(item + uint32(per)), total)
             window = uint32(first_window + local)
             active = window < pooled and channel < channels
             if layernorm:
@@ -219,11 +226,13 @@ def _launch(
     window_tile: int = 24,
     staged: int = STAGED,
     resident: int = 3,
+    runs: int = 8,
 ) -> None:
     """Start the kernel, with (stat, gamma, beta) or None, to write y, uint16 (N, L_out // pool_size, C_out).
 
     The grid has as many blocks as the GPU holds at once, `resident` a multiprocessor where their tables fit, and each
-    takes an equal run of the work. The defaults are the fastest of those tried at the network's block 1 on an H200.
+    takes `runs` equal parts of the work, which lie far apart, so that all have their share of a text's blank end; fewer
+    where these would be short. The defaults are the fastest of those tried at the network's block 1 on an H200.
     """
     if y.size == 0:
         return
@@ -247,6 +256,7 @@ def _launch(
     stage = staged // (4 * ((window_tile + more) * window_words) + 8)
     tiles, groups = -(-pooled // window_tile), -(-channels // channel_tile)
     blocks = min(tiles * n, max(1, resident * device.multiprocessors() // groups))
+    runs = max(1, min(runs, tiles * n // (blocks * SHORT)))
     kernel = _pooled_kernel(
         kernel_size, depth, pool_size, channel_tile, window_tile, stage, resident,
         normalisation is not None, block.format.kind, channels % OCTET == 0 and device.address(y) % 16 == 0,
@@ -255,7 +265,7 @@ def _launch(
         kernel,
         (blocks, groups),
         channel_tile // OCTET * window_tile,
-        ids, block.table, block.bias, *(normalisation or (None, None, None)), y, -(-tiles * n // blocks),
+        ids, block.table, block.bias, *(normalisation or (ids, y, y)), y, -(-tiles * n // (blocks * runs)),
         np.float32(eps),
         shared=2 * rows * channel_tile,
     )  # fmt: skip

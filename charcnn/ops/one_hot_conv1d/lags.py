@@ -87,20 +87,26 @@ def _pairs_kernel(weight, pairs):
 
 
 @device.jit(device=True)
-def position(ids, n, i, singles, pairs, size, windows):
-    """What position i of input n adds to the sum and to the sum of squares; size and windows are uint32."""
+def position(ids, n, i, first, end, singles, pairs, size, windows):
+    """What position i of input n adds to the sum and to the sum of squares, at lags from `first` until before `end`.
+
+    Lag 0 are its singles. All numbers are uint32; `size` is K.
+    """
     zero, one, depth = uint32(0), uint32(1), uint32(pairs.shape[1])
     # Taps that meet position i: all, or from `low` or to `high` at the ends.
     high = min(i, size - one)
     low = i - windows + one if i >= windows else zero
     a = min(uint32(ids[n, i]), depth)
-    total, squares = singles[zero, high, a], singles[one, high, a]
-    if low > zero:
-        total -= singles[zero, low - one, a]
-        squares -= singles[one, low - one, a]
+    total, squares = float64(0), float64(0)
+    if first == zero:
+        total, squares = singles[zero, high, a], singles[one, high, a]
+        if low > zero:
+            total -= singles[zero, low - one, a]
+            squares -= singles[one, low - one, a]
+        first = one
     if a < depth:
-        row = zero
-        for d in range(one, size):
+        row = (first - one) * size - first * (first - one) // uint32(2)
+        for d in range(first, end):
             lag = uint32(d)
             last = min(high, size - one - lag)
             if low <= last:  # so position i + lag is in the input
@@ -116,7 +122,7 @@ def position(ids, n, i, singles, pairs, size, windows):
 @cache
 def _stat_kernel(kernel_size):
     # One block an input. Of each position, a thread reads its own singles and, for each lag, one pair.
-    one, size, threads = uint32(1), uint32(kernel_size), uint32(THREADS)
+    zero, one, size, threads = uint32(0), uint32(1), uint32(kernel_size), uint32(THREADS)
 
     @device.jit(launch_bounds=THREADS)
     def kernel(ids, singles, pairs, stat, channels):
@@ -127,7 +133,7 @@ def _stat_kernel(kernel_size):
         total, squares = float64(0), float64(0)
         i = uint32(cuda.threadIdx.x)
         while i < length:
-            more, more_squares = position(ids, n, i, singles, pairs, size, windows)
+            more, more_squares = position(ids, n, i, zero, size, singles, pairs, size, windows)
             total += more
             squares += more_squares
             i += threads
