@@ -25,6 +25,8 @@ class Case:
     """Positional arguments that are no arrays."""
     batched: int = 1
     """How many of the first arguments have N inputs as their leading axis; the others are parameters."""
+    dtype: type = np.float32
+    """Of the result, where that is no index; in a pair (y, stat), of y."""
     flops: int = 0
     """Floating-point operations of the call by the operator's definition, of which some techniques need fewer, a
     multiply-add counted as two; 0 where moving the data is the work."""
@@ -176,7 +178,7 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "linear_nlc": _blocks("fc", lambda d, block: d.channels_last(d.linear(block)), 1, 2),
     "linear_relu_nlc": _blocks("fc", lambda d, block: d.channels_last(d.linear(block)), 1, 2),
     "one_hot_conv1d_nlc": (Layer("conv1", Draw.tokens),),
-    "one_hot_conv1d_stat_nlc": (Layer("conv1", Draw.tokens),),
+    "one_hot_conv1d_stat_nlc": (Layer("conv1", lambda d: replace(d.tokens(), dtype=np.float64)),),
     "one_hot_conv1d_relu_maxpool1d_nlc": (Layer("conv1 to pool1", lambda d: d.pooled(d.tokens())),),
     "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": (Layer("conv_block_1", lambda d: d.pooled(d.tokens_normalised())),),
     "softmax": (Layer("logits", Draw.logits),),

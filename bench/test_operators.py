@@ -52,7 +52,8 @@ def test_operator(variant: catalog.Variant, layer: str, plan: Any, benchmark: An
     exact = [array[sample] if i < case.batched else array for i, array in enumerate(exact)]
     expected = operator.reference(*exact, *case.extra)
 
-    args, out = list(case.args), [_poison(array, batch, i) for i, array in enumerate(cases.arrays(expected))]
+    args, kinds = list(case.args), (case.dtype, np.float64)
+    out = [_poison(array, batch, kind) for array, kind in zip(cases.arrays(expected), kinds, strict=False)]
     if variant.device == "cuda":
         args, out = [device.to_device(array) for array in args], [device.to_device(array) for array in out]
     options = {"out": tuple(out) if isinstance(expected, tuple) else out[0]}
@@ -91,10 +92,10 @@ def test_operator(variant: catalog.Variant, layer: str, plan: Any, benchmark: An
     )
 
 
-def _poison(expected: np.ndarray, batch: int, place: int) -> np.ndarray:
-    """An output for the whole batch that no result looks like; floats are float32, in a pair's second place float64."""
+def _poison(expected: np.ndarray, batch: int, dtype: type) -> np.ndarray:
+    """An output for the whole batch that no result looks like, of this dtype where it is no index."""
     floats = np.issubdtype(expected.dtype, np.floating)
-    kind = (np.float32, np.float64)[place] if floats else expected.dtype
+    kind = np.dtype(dtype) if floats else expected.dtype
     return np.full((batch, *expected.shape[1:]), np.nan if floats else np.iinfo(kind).max, kind)
 
 

@@ -180,7 +180,7 @@ def test_memory_of_a_gpu():
         assert min(monitor.memory.values()) >= 2 * features
 
 
-@pytest.mark.parametrize("name", ["l7", "l8", "l9", "l10"])
+@pytest.mark.parametrize("name", ["l7", "l8", "l9", "l10", "l12", "l13"])
 def test_a_batch_that_does_not_fit_the_gpu_names_the_bytes(name, monkeypatch):
     context = cuda.current_context()
     monkeypatch.setattr(type(context), "get_memory_info", lambda self: SimpleNamespace(free=100_000))

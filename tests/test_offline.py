@@ -20,6 +20,9 @@ pytestmark = pytest.mark.skipif(
 
 CUDA = [row.name for row in VARIANTS if row.device == "cuda"]
 
+SLOW = ("whole", "pairs", "double_buffered", "winograd")
+"""Techniques whose kernels are written out, and take seconds each to compile."""
+
 FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is kept in float64, until it is subtracted
     ("conv1d_stat_naive", "_merge_kernel"),
     ("layernorm_relu_naive", "_layernorm_relu_naive_kernel"),
@@ -52,9 +55,14 @@ def kernels():
             capture_output=True, text=True, env=environment, timeout=600, check=False,
         )  # fmt: skip
 
-    several = min(4, os.cpu_count() or 1)
-    with ThreadPoolExecutor(several) as pool:
-        parts = list(pool.map(build, [CUDA[i::several] for i in range(several)]))
+    # A process for each slow one; with a convolution the linear layer, which often has the same kernels: compiled once.
+    tasks: dict[str, list[str]] = {}
+    for row in VARIANTS:
+        if row.device == "cuda":
+            task = row.name.replace("linear", "conv1d") if row.technique in SLOW else "the others"
+            tasks.setdefault(task, []).append(row.name)
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        parts = list(pool.map(build, tasks.values()))
     assert not any(done.returncode for done in parts), [done.stderr for done in parts]
     return {name: cost for done in parts for name, cost in json.loads(done.stdout).items()}
 

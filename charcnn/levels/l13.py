@@ -36,16 +36,16 @@ OFFLOAD = asynchronous
 
 def build(params, config, *, batch=1024, streams=2, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
-    p, monitor = params, monitor or Monitor()
+    monitor = monitor or Monitor()
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
     spaces = [(1, pooled[0], channels), (1, config.units), (1, config.classes)]
     for length_out, kernel_size in zip(lengths[1:], config.kernel_sizes[1:], strict=True):
         spaces += between((1, length_out + kernel_size - 1, channels), (kernel_size, channels, channels))
     largest = batch * max(4 * max(map(prod, spaces)), config.length)
 
-    packed = {name: value if value.ndim == 1 else pack(value) for name, value in p.items()}
-    fc1 = p["fc1.weight"].reshape(config.units, channels, pooled[5])  # its inputs come channels-last
-    packed["fc1.weight"] = pack(fc1).reshape(config.features, config.units)
+    p = {name: pack(value) if value.ndim > 1 else value for name, value in params.items()}
+    collapsed = params["fc1.weight"].reshape(config.units, channels, pooled[-1])
+    p["fc1.weight"] = pack(collapsed).reshape(config.features, config.units)
 
     def worker(gpu, number, weights, tables, convs):
         lane = Lane(gpu, number, monitor, pinned=batch * max(config.length, 4 * config.classes), features=largest)
@@ -54,32 +54,37 @@ def build(params, config, *, batch=1024, streams=2, gpus=None, monitor=None):
         def apply(operator, x, shape, *arguments):  # from one buffer into the other
             return operator(x, *arguments, out=lane.device((len(x), *shape)), stream=lane.stream)
 
-        def parameters(*layers):
-            return [weights[f"{layer}.{part}"] for layer in layers for part in ("weight", "bias")]
+        def parameters(layer):
+            return weights[f"{layer}.weight"], weights[f"{layer}.bias"]
+
+        def conv_block_1(ids):
+            shape, arrays = (pooled[0], channels), parameters("conv1")
+            if not config.layernorm:
+                return apply(one_hot_conv1d_relu_maxpool1d_nlc_gather, ids, shape, *arrays, POOL_SIZE)
+            stat = tables(ids, out=statistics[: len(ids)], stream=lane.stream)
+            arrays = stat, *arrays, *parameters("norm1")
+            return apply(one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather, ids, shape, *arrays, POOL_SIZE)
+
+        given = {"stream": lane.stream, "space": lane.device}
+
+        def conv_block_6(x):
+            if not config.layernorm:
+                return convs[6].conv1d_relu_maxpool1d(x, POOL_SIZE, **given)
+            y, stat = convs[6].conv1d_stat(x, out=(None, statistics[: len(x)]), **given)
+            return apply(
+                layernorm_relu_maxpool1d_nlc_coalesced, y, (pooled[5], channels), stat, *parameters("norm6"), POOL_SIZE
+            )
 
         def forward(ids):
-            stat = statistics[: len(ids)]
             with lane.stage("conv_block_1"):
-                shape = (pooled[0], channels)
-                if config.layernorm:
-                    block, arrays = one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather, parameters("conv1", "norm1")
-                    x = apply(block, ids, shape, tables(ids, out=stat, stream=lane.stream), *arrays, POOL_SIZE)
-                else:
-                    block, arrays = one_hot_conv1d_relu_maxpool1d_nlc_gather, parameters("conv1")
-                    x = apply(block, ids, shape, *arrays, POOL_SIZE)
-            given = {"stream": lane.stream, "space": lane.device}
+                x = conv_block_1(ids)
             with lane.stage("conv_block_2"):
                 x = convs[2].conv1d_relu_maxpool1d(x, POOL_SIZE, **given)
-            for i in (3, 4, 5):
-                with lane.stage(f"conv_block_{i}"):
-                    x = convs[i].conv1d_relu(x, **given)
+            for block in (3, 4, 5):
+                with lane.stage(f"conv_block_{block}"):
+                    x = convs[block].conv1d_relu(x, **given)
             with lane.stage("conv_block_6"):
-                if config.layernorm:
-                    x, stat = convs[6].conv1d_stat(x, out=(None, stat), **given)
-                    shape = (pooled[5], channels)
-                    x = apply(layernorm_relu_maxpool1d_nlc_coalesced, x, shape, stat, *parameters("norm6"), POOL_SIZE)
-                else:
-                    x = convs[6].conv1d_relu_maxpool1d(x, POOL_SIZE, **given)
+                x = conv_block_6(x)
             with lane.stage("fc_blocks"):
                 x = x.reshape((len(ids), config.features))
                 x = apply(linear_relu_nlc_double_buffered, x, (config.units,), *parameters("fc1"))
@@ -91,7 +96,7 @@ def build(params, config, *, batch=1024, streams=2, gpus=None, monitor=None):
     workers = []
     for gpu in device.choose(gpus):
         with cuda.gpus[gpu]:
-            weights = {name: device.to_device(value) for name, value in packed.items()}
+            weights = {name: device.to_device(value) for name, value in p.items()}
             convs = {i: Winograd(weights[f"conv{i}.weight"], weights[f"conv{i}.bias"]) for i in range(2, 7)}
             monitor.hold(gpu, sum(value.nbytes for value in (*weights.values(), *convs.values())))
             tables = LagTables(weights["conv1.weight"], weights["conv1.bias"]) if config.layernorm else None
