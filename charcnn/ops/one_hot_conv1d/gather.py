@@ -233,7 +233,7 @@ def _launch_pooled(
         kernel,
         (tiles, groups, -(-n // inputs)),
         channel_tile // QUAD * window_tile,
-        ids, weight, bias, *(normalisation or (None, None, None)), call.out, inputs, np.float32(eps),
+        ids, weight, bias, *(normalisation or (bias, bias, bias)), call.out, inputs, np.float32(eps),
         shared=4 * rows * channel_tile,
     )  # fmt: skip
 
