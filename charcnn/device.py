@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -75,10 +76,21 @@ class DeviceError(RuntimeError):
 
 
 def jit(**options: Any) -> Callable[[Callable[..., None]], Any]:
-    """`numba.cuda.jit`, compiled code kept on disk, less the options that the simulator does not know."""
+    """`numba.cuda.jit`, compiled code kept on disk, less the options that the simulator does not know.
+
+    Numba keeps a kernel under its name and what it closes over. Its options, which decide the code as well, go into the
+    name of a kernel that a function makes.
+    """
     if SIMULATED:
         options = {key: value for key, value in options.items() if key not in _NOT_IN_SIMULATOR}
-    return cuda.jit(cache=True, **options)
+
+    def compiled(function: Callable[..., None]) -> Any:
+        if "<locals>" in function.__qualname__:
+            words = re.findall(r"\w+", repr(sorted(options.items())))
+            function.__qualname__ = "_".join([function.__qualname__, *words])
+        return cuda.jit(cache=True, **options)(function)
+
+    return compiled
 
 
 @cache

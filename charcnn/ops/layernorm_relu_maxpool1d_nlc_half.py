@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
@@ -12,9 +13,8 @@ from charcnn import device
 from charcnn.device import uint32, uint64
 from charcnn.ops import ptx, shapes
 from charcnn.ops.half import Half, half, narrow, widen
-from charcnn.ops.stat import normalised
 
-INPUTS = 32
+INPUTS = 16
 """Inputs of a block: gamma and beta are larger than the features of one, and are read once for all."""
 
 THREADS = device.block_size(256)
@@ -49,7 +49,10 @@ def _build(kind, kernel_size, width):
         n = uint32(uint32(cuda.blockIdx.y) * inputs)
         end = min(uint32(n + inputs), uint32(x.shape[0]))
         while n < end:
-            mean, variance = stat[n, 0], float64(stat[n, 1])
+            mean = stat[n, 0]
+            high = float32(mean)
+            low_part = float32(mean - float64(high))  # what float32 cannot hold of the mean
+            rate = float32(1) / math.sqrt(float32(stat[n, 1]) + eps)  # a division an input, not one a value
             at = (uint64(n) * uint64(length) + uint64(position)) * uint64(channels) + uint64(channel)
             for c in range(width):
                 best[c] = float32(0)  # ReLU: no maximum is less
@@ -57,22 +60,22 @@ def _build(kind, kernel_size, width):
             for p in range(kernel_size):
                 if width == 1:
                     value, _ = unpack(uint32(x.flat[at]))
-                    value = normalised(value, mean, variance, eps) * scale[p] + offset[p]
+                    value = ((value - high) - low_part) * rate * scale[p] + offset[p]
                     if value > best[0] or value != value:  # NaN wins, and nothing is greater
                         best[0] = value
                 else:
                     read = ptx.load8(x, at)
                     for j in range(words):
-                        low, high = unpack(read[j])
+                        low, upper = unpack(read[j])
                         low = (
                             normalised(low, mean, variance, eps) * scale[p * width + 2 * j] + offset[p * width + 2 * j]
                         )
-                        high = normalised(high, mean, variance, eps)
-                        high = high * scale[p * width + 2 * j + 1] + offset[p * width + 2 * j + 1]
+                        upper = ((upper - high) - low_part) * rate
+                        upper = upper * scale[p * width + 2 * j + 1] + offset[p * width + 2 * j + 1]
                         if low > best[2 * j] or low != low:
                             best[2 * j] = low
-                        if high > best[2 * j + 1] or high != high:
-                            best[2 * j + 1] = high
+                        if upper > best[2 * j + 1] or upper != upper:
+                            best[2 * j + 1] = upper
                 at += uint64(channels)
             to = (uint64(n) * uint64(length_out) + uint64(t)) * uint64(channels) + uint64(channel)
             if width == 1:

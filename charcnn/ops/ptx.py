@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from inspect import getclosurevars
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,21 @@ def _simulated_by(body: Callable[..., Any]) -> Callable[..., Any]:
 
     def choose(typing: Callable[..., Any]) -> Any:
         body.__doc__ = typing.__doc__
-        return body if SIMULATED else intrinsic(typing)
+        return body if SIMULATED else _lasting(intrinsic(typing), typing)
 
     return choose
+
+
+def _lasting(made: Any, typing: Callable[..., Any]) -> Any:
+    """The intrinsic, with an identity that is the same in every process.
+
+    Numba keeps compiled kernels on disk under what they close over. An intrinsic made in a function would be another
+    one in each process, and no kernel with it would ever be found again.
+    """
+    constants = getclosurevars(typing).nonlocals
+    known = {name: value for name, value in constants.items() if isinstance(value, (str, int))}
+    made._set_uuid(f"{typing.__module__}.{typing.__qualname__}{sorted(known.items())}")
+    return made
 
 
 def _asm(builder, text, returned, constraints, arguments):
