@@ -67,9 +67,8 @@ def _build(kind, kernel_size, width):
                     read = ptx.load8(x, at)
                     for j in range(words):
                         low, upper = unpack(read[j])
-                        low = (
-                            normalised(low, mean, variance, eps) * scale[p * width + 2 * j] + offset[p * width + 2 * j]
-                        )
+                        low = ((low - high) - low_part) * rate
+                        low = low * scale[p * width + 2 * j] + offset[p * width + 2 * j]
                         upper = ((upper - high) - low_part) * rate
                         upper = upper * scale[p * width + 2 * j + 1] + offset[p * width + 2 * j + 1]
                         if low > best[2 * j] or low != low:
