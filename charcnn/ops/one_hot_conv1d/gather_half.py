@@ -223,7 +223,7 @@ def _launch(
     eps: float = 1e-5,
     *,
     channel_tile: int = 64,
-    window_tile: int = 24,
+    window_tile: int = 16,
     staged: int = STAGED,
     resident: int = 3,
     runs: int = 8,
