@@ -21,6 +21,7 @@ from charcnn.ops import (
     layernorm,
     layernorm_relu_maxpool1d,
     layernorm_relu_maxpool1d_nlc,
+    layernorm_relu_maxpool1d_nlc_half,
     linear,
     linear_nlc,
     linear_relu_linear,
@@ -62,6 +63,8 @@ class Variant:
     launcher: Callable[..., Any]
     tolerance: float | None = None
     """Overrides the operator's."""
+    hopper: bool = False
+    """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
 
     @property
     def name(self) -> str:
@@ -82,6 +85,8 @@ class Level:
     """GPUs that a rank drives at most; None: all of its share."""
     tolerance: float = FLOAT32
     """Largest ||logits - ref|| / ||ref|| against the float64 reference of the whole network."""
+    hopper: bool = False
+    """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
 
     @property
     def module(self) -> ModuleType:
@@ -113,6 +118,10 @@ TECHNIQUES = {
     "gather_fp16": "the same with sums, LayerNorm and features in half precision",
     "gather_bf16": "the same with features in bf16",
     "lags": "CUDA, for token ids: sums looked up by character, and by pair of characters and their distance",
+    "fp16": "CUDA, features in half precision, computed in float32",
+    "bf16": "the same with features in bf16",
+    "wgmma_fp16": "Hopper's tensor cores, fed by its copy engine: fp16, sums in float32",
+    "wgmma_bf16": "the same in bf16",
     "lag_sums": "the same with a warp an input, and tables in float32 in shared memory",
 }
 
@@ -245,6 +254,96 @@ VARIANTS = (
         one_hot_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16,
         HALVES["bf16"].tolerance,
     ),
+    Variant(
+        "conv1d_nlc", "wgmma_fp16", "cuda", conv1d_nlc.conv1d_nlc_wgmma_fp16, HALVES["fp16"].tolerance, hopper=True
+    ),
+    Variant(
+        "conv1d_nlc", "wgmma_bf16", "cuda", conv1d_nlc.conv1d_nlc_wgmma_bf16, HALVES["bf16"].tolerance, hopper=True
+    ),
+    Variant(
+        "conv1d_relu_nlc",
+        "wgmma_fp16",
+        "cuda",
+        conv1d_nlc.conv1d_relu_nlc_wgmma_fp16,
+        HALVES["fp16"].tolerance,
+        hopper=True,
+    ),
+    Variant(
+        "conv1d_relu_nlc",
+        "wgmma_bf16",
+        "cuda",
+        conv1d_nlc.conv1d_relu_nlc_wgmma_bf16,
+        HALVES["bf16"].tolerance,
+        hopper=True,
+    ),
+    Variant(
+        "conv1d_relu_maxpool1d_nlc",
+        "wgmma_fp16",
+        "cuda",
+        conv1d_nlc.conv1d_relu_maxpool1d_nlc_wgmma_fp16,
+        HALVES["fp16"].tolerance,
+        hopper=True,
+    ),
+    Variant(
+        "conv1d_relu_maxpool1d_nlc",
+        "wgmma_bf16",
+        "cuda",
+        conv1d_nlc.conv1d_relu_maxpool1d_nlc_wgmma_bf16,
+        HALVES["bf16"].tolerance,
+        hopper=True,
+    ),
+    Variant(
+        "conv1d_stat_nlc",
+        "wgmma_fp16",
+        "cuda",
+        conv1d_nlc.conv1d_stat_nlc_wgmma_fp16,
+        HALVES["fp16"].tolerance,
+        hopper=True,
+    ),
+    Variant(
+        "conv1d_stat_nlc",
+        "wgmma_bf16",
+        "cuda",
+        conv1d_nlc.conv1d_stat_nlc_wgmma_bf16,
+        HALVES["bf16"].tolerance,
+        hopper=True,
+    ),
+    Variant(
+        "layernorm_relu_maxpool1d_nlc",
+        "fp16",
+        "cuda",
+        layernorm_relu_maxpool1d_nlc_half.layernorm_relu_maxpool1d_nlc_fp16,
+        HALVES["fp16"].tolerance,
+    ),
+    Variant(
+        "layernorm_relu_maxpool1d_nlc",
+        "bf16",
+        "cuda",
+        layernorm_relu_maxpool1d_nlc_half.layernorm_relu_maxpool1d_nlc_bf16,
+        HALVES["bf16"].tolerance,
+    ),
+    Variant(
+        "linear_nlc", "wgmma_fp16", "cuda", conv1d_nlc.linear_nlc_wgmma_fp16, HALVES["fp16"].tolerance, hopper=True
+    ),
+    Variant(
+        "linear_nlc", "wgmma_bf16", "cuda", conv1d_nlc.linear_nlc_wgmma_bf16, HALVES["bf16"].tolerance, hopper=True
+    ),
+    Variant(
+        "linear_relu_nlc",
+        "wgmma_fp16",
+        "cuda",
+        conv1d_nlc.linear_relu_nlc_wgmma_fp16,
+        HALVES["fp16"].tolerance,
+        hopper=True,
+    ),
+    Variant(
+        "linear_relu_nlc",
+        "wgmma_bf16",
+        "cuda",
+        conv1d_nlc.linear_relu_nlc_wgmma_bf16,
+        HALVES["bf16"].tolerance,
+        hopper=True,
+    ),
     Variant("softmax", "loops", "cpu", softmax.softmax_loops),
     Variant("softmax", "naive", "cuda", softmax.softmax_naive),
     Variant("argmax", "loops", "cpu", argmax.argmax_loops),
@@ -266,6 +365,7 @@ LEVELS = (
     Level("l11", "cpu"),
     Level("l12", "cuda"),
     Level("l13", "cuda"),
+    Level("l15", "cuda", tolerance=HALVES["fp16"].tolerance, hopper=True),
 )
 
 

@@ -580,3 +580,14 @@ CASES = {
         draw={"n": (0, 9, 300), "c": (1, 7, 60)},
     ),
 }
+
+
+LIMITS: dict[str, Callable[[Sizes], bool]] = {
+    technique: lambda sizes: sizes.get("pool_size", 3) == 3 for technique in ("wgmma_fp16", "wgmma_bf16")
+}
+"""By technique: which sizes it takes, where not all."""
+
+
+def takes(technique: str, sizes: Sizes) -> bool:
+    """Whether the technique takes these sizes."""
+    return technique not in LIMITS or LIMITS[technique](sizes)

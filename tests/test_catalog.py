@@ -96,7 +96,16 @@ def test_channels_last():
     tokens = {name for name in names if name.startswith("one_hot_conv1d_")}  # fused with what follows only here
     assert {name.removesuffix("_nlc") for name in names - tokens} <= names
     steps = [row.technique for row in VARIANTS if row.operator == "conv1d_nlc"]
-    assert steps == ["coalesced", "tiled", "register_tiled", "vectorized", "double_buffered", "winograd"]
+    assert steps == [
+        "coalesced",
+        "tiled",
+        "register_tiled",
+        "vectorized",
+        "double_buffered",
+        "winograd",
+        "wgmma_fp16",
+        "wgmma_bf16",
+    ]
 
 
 def test_every_technique_is_used_and_explained():

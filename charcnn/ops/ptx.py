@@ -211,8 +211,8 @@ def wait(groups: int) -> Any:
     return waiting
 
 
-# What only GPUs with Hopper's tensor cores have, and what comes with it. Addresses are plain numbers here: 32 bits in the
-# shared window, 64 bits in global memory. The simulator has none of it.
+# What only GPUs with Hopper's tensor cores have, and what comes with it. Addresses are plain numbers here: 32 bits in
+# the shared window, 64 bits in global memory. The simulator has none of it.
 
 _LETTERS = {"r": types.uint32, "l": types.uint64, "f": types.float32, "h": types.uint16}
 
@@ -425,7 +425,8 @@ def wgmma(kind: str, columns: int) -> Any:
             f"add.u32 y, ${2 * half + 1}, {2 * part};",
             f"mov.b64 a, {{x, {DESCRIPTOR_HIGH}}};",
             f"mov.b64 b, {{y, {DESCRIPTOR_HIGH}}};",
-            f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{kind}.{kind} {{{registers}}}, a, b, 1, 1, 1, 0, 0;",
+            f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{kind}.{kind} "
+            f"{{{registers}}}, a, b, 1, 1, 1, 0, 0;",
         ]
     text = "\n".join([*lines, "wgmma.commit_group.sync.aligned;", "}"])
     constraints = ",".join(["=f"] * half + [str(i) for i in range(half)] + ["r", "r"])
@@ -467,7 +468,7 @@ def descriptor(address: int) -> int:
 
 
 DESCRIPTOR_LOW = 1 << 16
-"""Of a matrix descriptor's lower word, what is not the address: the leading dimension, which swizzled rows don't use."""
+"""Of a matrix descriptor's lower word, what is no address: the leading dimension, which swizzled rows don't use."""
 
 
 @cache

@@ -20,7 +20,7 @@ _LARGEST_BOX = 256
 
 
 def check(shape: Sequence[int], strides: Sequence[int], box: Sequence[int], itemsize: int) -> None:
-    """What the driver asks of a map with 128-byte swizzle. Innermost dimension first; `strides` of the others, in bytes.
+    """What the driver asks of a map with 128-byte swizzle: innermost dimension first, strides of the others in bytes.
 
     Raises:
         ValueError: a size, a stride or the box does not fit.

@@ -47,6 +47,12 @@ THREADS = 128 * GROUPS
 
 ROW_BYTES = 128
 
+WEIGHTS = 4
+"""Stages of weights."""
+
+WEIGHT_BYTES = COLUMNS * ROW_BYTES
+"""Of a stage of weights: one tap and chunk."""
+
 NOWHERE = 0xFFFFFFFF
 
 EPILOGUES = ("store", "relu", "pool", "stat")
@@ -59,40 +65,28 @@ THREADS_OF_PACKING = 256
 class Stages:
     """What a block's shared memory holds."""
 
-    taps: int
+    rows: int
+    """Of a tile of features: what all taps read, in whole groups of 8 rows."""
+    tiles: int
+    """Stages of features, each for all taps."""
     pooled: bool
 
-    @property
-    def rows(self) -> int:
-        """Of a tile of features: what all taps read, in whole groups of 8 rows."""
-        if self.pooled:  # a window's taps reach (taps + 1) // 3 windows further
-            return GROUPS * self.phase_rows
-        return -(-(GROUPS * GROUP + self.taps - 1) // 8) * 8
+    @classmethod
+    def of(cls, taps: int, pooled: bool) -> Stages:
+        """For so many taps."""
+        if pooled:  # of every third position; a window's taps reach (taps + 1) // 3 windows further
+            return cls(GROUPS * (-(-(GROUP + (taps + GROUPS - 2) // GROUPS) // 8) * 8), 2, True)
+        return cls(-(-(GROUPS * GROUP + taps - 1) // 8) * 8, WEIGHTS if taps == 1 else 2, False)
 
     @property
     def phase_rows(self) -> int:
-        """Of every third position."""
-        return -(-(GROUP + (self.taps + GROUPS - 2) // GROUPS) // 8) * 8
+        """With pooling, of every third position."""
+        return self.rows // GROUPS
 
     @property
     def tile_bytes(self) -> int:
         """Of a tile of features."""
         return self.rows * ROW_BYTES
-
-    @property
-    def weight_bytes(self) -> int:
-        """Of a stage of weights."""
-        return COLUMNS * ROW_BYTES
-
-    @property
-    def weights(self) -> int:
-        """Stages of weights."""
-        return 4
-
-    @property
-    def tiles(self) -> int:
-        """Stages of features, each for all taps."""
-        return self.weights if self.taps == 1 else 2
 
     @property
     def exchange(self) -> int:
@@ -102,34 +96,38 @@ class Stages:
     @property
     def bytes(self) -> int:
         """In all, with the mbarriers."""
-        return self.tiles * self.tile_bytes + self.weights * self.weight_bytes + self.exchange + 256
+        return self.tiles * self.tile_bytes + WEIGHTS * WEIGHT_BYTES + self.exchange + 256
 
 
 @cache
-def build(kind: str, taps: int, chunks: int, c_out: int, epilogue: str) -> Any:
-    """The kernel (map_x, weight, bias, y, parts, tiles, length, length_out, rows, magic).
+def build(kind: str, stages: Stages, epilogue: str, vector: bool, whole: bool) -> Any:
+    """The kernel (map_x, weight, bias, y, parts, taps, chunks, c_out, tiles, length, length_out, rows, magic).
 
     Its arguments: addresses of the tensor map, of the packed weights, of the bias padded to whole columns, of y and of
-    parts; tiles in all; of an input, rows of the product and how many of them are stored; rows in all; 2^32 / length
-    rounded up. With pooling, rows are windows.
+    parts; taps, chunks of input channels and output channels; tiles in all; of an input, rows of the product and how
+    many of them are stored; rows in all; 2^32 / length rounded up. With pooling, rows are windows.
+
+    Args:
+        kind: of the 16-bit numbers, as PTX calls it.
+        stages: what lies in shared memory.
+        epilogue: one of EPILOGUES.
+        vector: whether c_out is a multiple of 8, so that a thread may store 16 bytes.
+        whole: whether c_out is a multiple of COLUMNS.
     """
-    stages = Stages(taps, epilogue == "pool")
     pooled, measured, rectified = stages.pooled, epilogue == "stat", epilogue in ("relu", "pool")
-    steps, columns = taps * chunks, -(-c_out // COLUMNS)
-    sums_of_thread, vector = COLUMNS // 2, c_out % 8 == 0
-    whole = c_out % COLUMNS == 0
+    sums_of_thread = COLUMNS // 2
     multiply, wait_one, wait_all = ptx.wgmma(kind, COLUMNS), ptx.wgmma_wait(1), ptx.wgmma_wait(0)
     pack, peak = ptx.pack_halves(kind), ptx.max_halves(kind)
     given, given_sync = ptx.group_arrive(1, THREADS), ptx.group_sync(1, THREADS)
     taken, taken_sync = ptx.group_arrive(2, THREADS), ptx.group_sync(2, THREADS)
     passes = 2 if pooled else 1
     octets = sums_of_thread // 16 // passes  # runs of 8 channels of a pass, of two rows
-    tile_slots, weight_slots = uint32(stages.tiles), uint32(stages.weights)
-    ahead, weight_stages, tile_stages = stages.weights - 1, stages.weights, stages.tiles
-    tile_bytes, weight_bytes = uint32(stages.tile_bytes), uint32(stages.weight_bytes)
+    tile_slots, weight_slots = uint32(stages.tiles), uint32(WEIGHTS)
+    ahead, weight_stages, tile_stages = WEIGHTS - 1, WEIGHTS, stages.tiles
+    tile_bytes, weight_bytes = uint32(stages.tile_bytes), uint32(WEIGHT_BYTES)
     weights_at = uint32(stages.tiles * stages.tile_bytes)
-    exchange_at = uint32(stages.tiles * stages.tile_bytes + stages.weights * stages.weight_bytes)
-    barriers_at = uint32(stages.tiles * stages.tile_bytes + stages.weights * stages.weight_bytes + stages.exchange)
+    exchange_at = uint32(stages.tiles * stages.tile_bytes + WEIGHTS * WEIGHT_BYTES)
+    barriers_at = uint32(stages.tiles * stages.tile_bytes + WEIGHTS * WEIGHT_BYTES + stages.exchange)
     share = uint32(stages.exchange // 2)
     phase_bytes = uint32(stages.phase_rows * ROW_BYTES)
     first_row = uint32(
@@ -138,16 +136,17 @@ def build(kind: str, taps: int, chunks: int, c_out: int, epilogue: str) -> Any:
     phase_units, row_units = uint32(stages.phase_rows * ROW_BYTES // 16), uint32(ROW_BYTES // 16)
     back = uint32(GROUPS * stages.phase_rows * ROW_BYTES // 16 - ROW_BYTES // 16)
     tile_rows = uint32(GROUP if pooled else GROUP * GROUPS)
-    steps_, chunks_, columns_, column_tile = uint32(steps), uint32(chunks), uint32(columns), uint32(COLUMNS)
+    column_tile = uint32(COLUMNS)
     zero, one, two, three, five, seven = (uint32(i) for i in (0, 1, 2, 3, 5, 7))
     eight, word, slot_bytes, lanes, quad = uint32(8), uint32(4), uint32(8), uint32(31), uint32(3)
     nowhere, low_word = uint32(NOWHERE), uint32(ptx.DESCRIPTOR_LOW)
-    last_group, channels, c_out_ = uint32(GROUPS - 1), uint32(CHUNK), uint32(c_out)
+    last_group, channels = uint32(GROUPS - 1), uint32(CHUNK)
 
     @device.jit(launch_bounds=(THREADS, 1))
-    def kernel(map_x, weight, bias, y, parts, tiles, length, length_out, rows, magic):
+    def kernel(map_x, weight, bias, y, parts, taps, chunks, c_out, tiles, length, length_out, rows, magic):
         shared = cuda.shared.array(0, types.uint16, alignment=1024)
         sums = cuda.local.array(sums_of_thread, float32)
+        columns, steps = uint32(uint32(c_out + uint32(COLUMNS - 1)) // column_tile), uint32(taps * chunks)
         thread = uint32(cuda.threadIdx.x)
         group, lane = uint32(thread >> seven), uint32(thread & lanes)
         loads, leads = thread == zero, uint32(thread & uint32(127)) == zero
@@ -170,7 +169,7 @@ def build(kind: str, taps: int, chunks: int, c_out: int, epilogue: str) -> Any:
             """Ask for a chunk of a tile's features, if there is such a tile; what comes next."""
             if tile < tiles:
                 barrier, to = uint32(tile_full + slot * slot_bytes), uint32(base + slot * tile_bytes)
-                row, channel = uint32(uint32(tile // columns_) * tile_rows), uint32(chunk * channels)
+                row, channel = uint32(uint32(tile // columns) * tile_rows), uint32(chunk * channels)
                 ptx.barrier_wait(uint32(tile_empty + slot * slot_bytes), parity)
                 ptx.barrier_expect(barrier, tile_bytes)
                 if pooled:
@@ -180,7 +179,7 @@ def build(kind: str, taps: int, chunks: int, c_out: int, epilogue: str) -> Any:
                 else:
                     ptx.copy_box_2d(to, map_x, barrier, channel, row)
             chunk, slot = uint32(chunk + one), uint32(slot + one)
-            if chunk == chunks_:
+            if chunk == chunks:
                 chunk, tile = zero, uint32(tile + apart)
             if slot == tile_slots:
                 slot, parity = zero, uint32(parity ^ one)
@@ -190,13 +189,13 @@ def build(kind: str, taps: int, chunks: int, c_out: int, epilogue: str) -> Any:
             """Ask for the weights of a step of a tile, if there is such a tile; what comes next."""
             if tile < tiles:
                 barrier = uint32(full + slot * slot_bytes)
-                at = uint32(uint32(tile % columns_) * steps_ + step)
+                at = uint32(uint32(tile % columns) * steps + step)
                 ptx.barrier_wait(uint32(empty + slot * slot_bytes), parity)
                 ptx.barrier_expect(barrier, weight_bytes)
                 to = uint32(base + uint32(weights_at + slot * weight_bytes))
                 ptx.copy_bulk(to, weight + uint64(at) * uint64(weight_bytes), weight_bytes, barrier)
             step, slot = uint32(step + one), uint32(slot + one)
-            if step == steps_:
+            if step == steps:
                 step, tile = zero, uint32(tile + apart)
             if slot == weight_slots:
                 slot, parity = zero, uint32(parity ^ one)
@@ -218,9 +217,9 @@ def build(kind: str, taps: int, chunks: int, c_out: int, epilogue: str) -> Any:
                 ptx.store_words_shared(at, values(i + 2), values(i + 6), values(i + 10), values(i + 14))
 
         def store_pair(to, column, both):
-            if column < c_out_:
+            if column < c_out:
                 ptx.store_half(to, both)
-            if uint32(column + one) < c_out_:
+            if uint32(column + one) < c_out:
                 ptx.store_half(to + uint64(2), uint32(both >> uint32(16)))
 
         def store_octet(i, at, column, row):
@@ -232,9 +231,9 @@ def build(kind: str, taps: int, chunks: int, c_out: int, epilogue: str) -> Any:
                 e, f, g, h = ptx.load_words_shared(uint32(at + share))
                 a, b, c, d = peak(a, e), peak(b, f), peak(c, g), peak(d, h)
             if row != nowhere:
-                to = y + (uint64(row) * uint64(c_out_) + uint64(column)) * uint64(2)
+                to = y + (uint64(row) * uint64(c_out) + uint64(column)) * uint64(2)
                 if vector:
-                    if column < c_out_:
+                    if column < c_out:
                         ptx.store_words(to, a, b, c, d)
                 else:
                     store_pair(to, column, a)
@@ -259,7 +258,7 @@ def build(kind: str, taps: int, chunks: int, c_out: int, epilogue: str) -> Any:
 
         def measure(second, column, row, across):
             """The row's part of the statistics: its mean, and squared deviations from that."""
-            held = float32(min(column_tile, uint32(c_out_ - across * column_tile)))
+            held = float32(min(column_tile, uint32(c_out - across * column_tile)))
             total = float32(0)
             for k in range(8):
                 for j in range(4):
@@ -270,12 +269,12 @@ def build(kind: str, taps: int, chunks: int, c_out: int, epilogue: str) -> Any:
             for k in range(8):
                 for j in range(4):
                     for e in range(2):
-                        if whole or uint32(column + uint32(k * 32 + j * 2 + e)) < c_out_:
+                        if whole or uint32(column + uint32(k * 32 + j * 2 + e)) < c_out:
                             deviation = sums[k * 16 + j * 4 + second + e] - mean
                             total += deviation * deviation
             total = ptx.quad_sum(total)
             if row != nowhere and uint32(lane & quad) == zero:
-                at = parts + (uint64(row) * uint64(columns_) + uint64(across)) * uint64(4 * PART_VALUES)
+                at = parts + (uint64(row) * uint64(columns) + uint64(across)) * uint64(4 * PART_VALUES)
                 ptx.store_float(at, mean)
                 ptx.store_float(at + uint64(4), float32(0))
                 ptx.store_float(at + uint64(8), total)
@@ -294,7 +293,7 @@ def build(kind: str, taps: int, chunks: int, c_out: int, epilogue: str) -> Any:
         old, tile_old = zero, zero  # the slots that are freed next
         tile = first
         while tile < tiles:
-            across = uint32(tile % columns_)
+            across = uint32(tile % columns)
             column = uint32(across * column_tile + uint32(lane & quad) * eight)
             for k in range(8):
                 for e in range(2):
@@ -302,13 +301,13 @@ def build(kind: str, taps: int, chunks: int, c_out: int, epilogue: str) -> Any:
                     a, b, c, d = ptx.load_floats(bias + uint64(at) * uint64(4))
                     sums[i], sums[i + 1], sums[i + 4], sums[i + 5] = a, b, c, d
                     sums[i + 2], sums[i + 3], sums[i + 6], sums[i + 7] = a, b, c, d
-            left = steps_
-            for _ in range(chunks):
+            left = steps
+            for _ in range(zero, chunks):
                 ptx.barrier_wait(uint32(tile_full + tile_slot * slot_bytes), tile_parity)
                 matrix = uint32(uint32(uint32(base + tile_slot * tile_bytes) >> word) | low_word)
                 matrix = uint32(matrix + group * first_row)
                 phase = group
-                for tap in range(taps):
+                for tap in range(zero, taps):
                     ptx.barrier_wait(uint32(full + slot * slot_bytes), parity)
                     stage = uint32(base + uint32(weights_at + slot * weight_bytes))
                     ptx.wgmma_fence()
@@ -320,15 +319,15 @@ def build(kind: str, taps: int, chunks: int, c_out: int, epilogue: str) -> Any:
                             phase, matrix = zero, uint32(matrix - back)
                     else:
                         matrix = uint32(matrix + row_units)
-                    if left < steps_:  # the step before is done
+                    if left < steps:  # the step before is done
                         if leads:
                             ptx.barrier_arrive(uint32(empty + old * slot_bytes))
-                            if tap == 0:
+                            if tap == zero:
                                 ptx.barrier_arrive(uint32(tile_empty + tile_old * slot_bytes))
                         old = uint32(old + one)
                         if old == weight_slots:
                             old = zero
-                        if tap == 0:
+                        if tap == zero:
                             tile_old = uint32(tile_old + one)
                             if tile_old == tile_slots:
                                 tile_old = zero
@@ -356,7 +355,7 @@ def build(kind: str, taps: int, chunks: int, c_out: int, epilogue: str) -> Any:
                 next_tile = fetch_tile(next_tile[0], next_tile[1], next_tile[2], next_tile[3])
             cuda.syncwarp()
 
-            row = uint32(uint32(tile // columns_) * tile_rows + uint32(lane >> two))
+            row = uint32(uint32(tile // columns) * tile_rows + uint32(lane >> two))
             tile = uint32(tile + apart)
             if pooled and group < last_group:
                 for part in range(passes):
@@ -391,8 +390,8 @@ def _pack_kernel(kind):
 
     @device.jit()
     def kernel(weight, to, taps, chunks, words):
-        # A thread writes two neighbouring input channels of one column. What lies there, of (tile, chunk, tap, column, 32
-        # words), is the word of a row whose 16-byte pieces are swizzled, as the copy engine would have laid it.
+        # A thread writes two neighbouring input channels of one column. What lies there, of (tile, chunk, tap, column,
+        # 32 words), is the word of a row whose 16-byte pieces are swizzled, as the copy engine would have laid it.
         i = uint32(cuda.grid(1))
         if i < uint32(words):
             place = uint32(i % uint32(32))
@@ -437,7 +436,8 @@ class Wgmma:
         stream: a CUDA stream; the default stream where None.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold so many taps.
+        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold what so many
+            taps read.
         DeviceError: no usable GPU, or none with these tensor cores (compute capability 9.0).
 
     The methods take x (N, L, C_in) in the precision's dtype (`half.HALVES`), on the GPU, with C_in a multiple of 8, and
@@ -451,7 +451,7 @@ class Wgmma:
         shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
         self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
         self._chunks, columns = -(-c_in // CHUNK), -(-c_out // COLUMNS)
-        if max(Stages(kernel_size, pooled).bytes for pooled in (False, True)) > device.shared_limit():
+        if Stages.of(kernel_size, False).bytes > device.shared_limit():
             raise ValueError(f"weight has {kernel_size} taps: shared memory does not hold what so many read of a tile")
         words = columns * self._chunks * kernel_size * COLUMNS * CHUNK // 2
         call = device.Call(None, stream, (columns * COLUMNS,), weight=weight, bias=bias)
@@ -485,6 +485,8 @@ class Wgmma:
         n, whole, _ = self._shape(x)
         if pool_size != GROUPS:
             raise ValueError(f"{pool_size=}: need {GROUPS}, the warpgroups that share a window")
+        if Stages.of(self.kernel_size, True).bytes > device.shared_limit():
+            raise ValueError(f"weight has {self.kernel_size} taps: shared memory does not hold a tile of every third")
         if x.shape[1] % GROUPS:
             raise ValueError(f"x has {x.shape[1]} positions: need a multiple of {GROUPS}, of which `length` count")
         kept = whole if length is None else length - self.kernel_size + 1
@@ -492,22 +494,31 @@ class Wgmma:
             raise ValueError(f"{length=}: need {GROUPS + self.kernel_size - 1} to {x.shape[1]}, the positions of x")
         return self._apply("pool", x, (n, kept // GROUPS, self.c_out), out, stream)
 
-    def conv1d_stat(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
-        """conv1d_stat_nlc: y (N, L - K + 1, C_out), and stat float64 (N, 2) of y before it was rounded."""
+    def conv1d_stat(self, x: Any, *, out: Any = None, stream: Any = None, parts: Any = None) -> Any:
+        """conv1d_stat_nlc: y (N, L - K + 1, C_out), and stat float64 (N, 2) of y before it was rounded.
+
+        Args:
+            parts: scratch, float32 of `parts_shape(N, L)` on the GPU; made where None, which waits for the GPU.
+        """
         n, length, _ = shape = self._shape(x)
         y, stat = device.pair(out)
         call = self._call(x, shape, y, stream, {} if stat is None else {"stat": stat})
         if stat is not None:
             shapes.expect("stat", stat, (n, 2))
         statistics = call.scratch((n, 2), np.float64) if stat is None else call.inputs[1]
-        parts = call.scratch((n, length * -(-self.c_out // COLUMNS), PART_VALUES), np.float32)
+        if parts is None:
+            parts = call.scratch(self.parts_shape(*x.shape[:2]), np.float32)
         self._launch("stat", call, parts)
         launch_merge(call, parts, length * self.c_out, statistics, part=COLUMNS, row=self.c_out)
         return call.result(), call.second(statistics, stat)
 
+    def parts_shape(self, n: int, length: int) -> shapes.Shape:
+        """Of `conv1d_stat`'s scratch for x (n, length, C_in)."""
+        return n, (length - self.kernel_size + 1) * -(-self.c_out // COLUMNS), PART_VALUES
+
     def _shape(self, x):
         n, length, channels = shapes.ranked("x", x, "N, L, C_in")
-        if channels != self.c_in and channels != -(-self.c_in // 8) * 8 or channels % 8:
+        if (channels != self.c_in and channels != -(-self.c_in // 8) * 8) or channels % 8:
             raise ValueError(f"x has shape {tuple(x.shape)}: need C_in={-(-self.c_in // 8) * 8}, a multiple of 8")
         if length < self.kernel_size:
             raise ValueError(f"x has {length} positions: need at least {self.kernel_size} for K={self.kernel_size}")
@@ -527,7 +538,7 @@ class Wgmma:
     def _launch(self, epilogue, call, parts=None):
         x, y = call.inputs[0], call.out
         n, length, channels = x.shape
-        stages = Stages(self.kernel_size, epilogue == "pool")
+        stages = Stages.of(self.kernel_size, epilogue == "pool")
         apart = GROUPS if stages.pooled else 1
         length //= apart
         rows, tile_rows = n * length, GROUP if stages.pooled else GROUP * GROUPS
@@ -537,9 +548,9 @@ class Wgmma:
         if rows * (length - 1) >= 1 << 32 or rows * channels >= 1 << 40:
             raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
         tiles = -(-rows // tile_rows) * -(-self.c_out // COLUMNS)
-        kernel = build(self.precision.kind, self.kernel_size, self._chunks, self.c_out, epilogue)
+        kernel = build(self.precision.kind, stages, epilogue, self.c_out % 8 == 0, self.c_out % COLUMNS == 0)
         addresses = (self._map(x, stages), self._weight, self._bias, y, y if parts is None else parts)
-        numbers = tiles, length, y.shape[1], rows, magic
+        numbers = self.kernel_size, self._chunks, self.c_out, tiles, length, y.shape[1], rows, magic
         arguments = *(np.uint64(device.address(a)) for a in addresses), *map(np.uint32, numbers)
         call.launch(kernel, min(tiles, device.multiprocessors()), THREADS, *arguments, shared=stages.bytes)
 
@@ -558,18 +569,15 @@ class Wgmma:
         return self._maps[key]
 
 
-def conv1d_nlc_wgmma(
-    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
-) -> Any:
-    """`reference.conv1d_nlc` on Hopper's tensor cores, in 16 bits with float32 sums.
+def conv1d_nlc_wgmma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`reference.conv1d_nlc` on Hopper's tensor cores, in fp16 with float32 sums.
 
     It lays out the weights and rounds the features first, and widens the result; `Wgmma` leaves all that out.
 
     Args:
-        x: float32 (N, L, C_in), C-contiguous.
+        x: float32 (N, L, C_in), C-contiguous; beyond 65,504, the most that fp16 holds, infinite.
         weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one
             side.
-        precision: "fp16" (relative error 2e-3; beyond 65,504 infinite) or "bf16" (1e-2, float32's range).
         out: where to write, (N, L - K + 1, C_out), on the same side; made where None.
         stream: a CUDA stream; the default stream where None.
 
@@ -577,38 +585,114 @@ def conv1d_nlc_wgmma(
         float32 (N, L - K + 1, C_out) where the inputs lie; device results are not waited for.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold so many taps.
+        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold what so many
+            taps read.
         DeviceError: no usable GPU, or none with these tensor cores (compute capability 9.0).
     """
-    return _once("conv1d", x, weight, bias, shapes.conv1d_nlc(x, weight, bias), precision, out, stream)
+    return _once("conv1d", x, weight, bias, "fp16", out, stream)
 
 
-def conv1d_relu_nlc_wgmma(
-    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
+def conv1d_nlc_wgmma_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """As `conv1d_nlc_wgmma_fp16`, in arguments, result and errors; in bf16, with float32's range."""
+    return _once("conv1d", x, weight, bias, "bf16", out, stream)
+
+
+def conv1d_relu_nlc_wgmma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`conv1d_nlc_wgmma_fp16` with ReLU in the same kernel. Arguments, result and errors as there."""
+    return _once("conv1d_relu", x, weight, bias, "fp16", out, stream)
+
+
+def conv1d_relu_nlc_wgmma_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`conv1d_nlc_wgmma_bf16` with ReLU in the same kernel. Arguments, result and errors as there."""
+    return _once("conv1d_relu", x, weight, bias, "bf16", out, stream)
+
+
+def conv1d_relu_maxpool1d_nlc_wgmma_fp16(
+    x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_wgmma` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _once("conv1d_relu", x, weight, bias, shapes.conv1d_nlc(x, weight, bias), precision, out, stream)
-
-
-def conv1d_relu_maxpool1d_nlc_wgmma(
-    x: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp16", out: Any = None, stream: Any = None
-) -> Any:
-    """`conv1d_nlc_wgmma` with ReLU and pooling in the same kernel: a third is stored.
+    """`conv1d_nlc_wgmma_fp16` with ReLU and pooling in the same kernel: a third is stored.
 
     Arguments, result and errors as there, and pool_size: 3.
     """
-    shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
-    options = {"pool_size": pool_size, "length": x.shape[1]}
-    return _once("conv1d_relu_maxpool1d", x, weight, bias, shape, precision, out, stream, **options)
+    return _pooled(x, weight, bias, pool_size, "fp16", out, stream)
 
 
-def conv1d_stat_nlc_wgmma(
-    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
+def conv1d_relu_maxpool1d_nlc_wgmma_bf16(
+    x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_wgmma`, and the mean and variance of each input's output, for a LayerNorm that follows.
+    """As `conv1d_relu_maxpool1d_nlc_wgmma_fp16`, in arguments, result and errors; in bf16."""
+    return _pooled(x, weight, bias, pool_size, "bf16", out, stream)
 
-    Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`, and precision as there.
+
+def conv1d_stat_nlc_wgmma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`conv1d_nlc_wgmma_fp16`, and the mean and variance of each input's output, for a LayerNorm that follows.
+
+    Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`, and errors as there.
     """
+    return _measured(x, weight, bias, "fp16", out, stream)
+
+
+def conv1d_stat_nlc_wgmma_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """As `conv1d_stat_nlc_wgmma_fp16`, in arguments, result and errors; in bf16."""
+    return _measured(x, weight, bias, "bf16", out, stream)
+
+
+def linear_nlc_wgmma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`reference.linear_nlc` as a convolution of one position, as `conv1d_nlc_wgmma_fp16` computes it.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous; weight (C_in, C_out), as `arrays.pack` gives it, and bias (C_out,) likewise;
+            all on one side.
+        out: where to write, (N, C_out), on the same side; made where None.
+        stream: a CUDA stream; the default stream where None.
+
+    Returns:
+        float32 (N, C_out) where the inputs lie; device results are not waited for.
+
+    Raises:
+        ValueError, DeviceError: as there.
+    """
+    return _linear("conv1d", x, weight, bias, "fp16", out, stream)
+
+
+def linear_nlc_wgmma_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """As `linear_nlc_wgmma_fp16`, in arguments, result and errors; in bf16."""
+    return _linear("conv1d", x, weight, bias, "bf16", out, stream)
+
+
+def linear_relu_nlc_wgmma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`linear_nlc_wgmma_fp16` with ReLU in the same kernel. Arguments, result and errors as there."""
+    return _linear("conv1d_relu", x, weight, bias, "fp16", out, stream)
+
+
+def linear_relu_nlc_wgmma_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`linear_nlc_wgmma_bf16` with ReLU in the same kernel. Arguments, result and errors as there."""
+    return _linear("conv1d_relu", x, weight, bias, "bf16", out, stream)
+
+
+def _prepared(call, x, weight, bias, precision, step=1):
+    conv = Wgmma(weight, bias, precision=precision, stream=call.stream)
+    _, length, c_in = x.shape
+    return conv, half.narrow(call, x, -(-length // step) * step, -(-c_in // 8) * 8, conv.precision)
+
+
+def _once(method, x, weight, bias, precision, out, stream):
+    call = device.Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
+    conv, narrowed = _prepared(call, *call.inputs, precision)
+    half.widen(call, getattr(conv, method)(narrowed, stream=call.stream), call.out, conv.precision)
+    return call.result()
+
+
+def _pooled(x, weight, bias, pool_size, precision, out, stream):
+    shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
+    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    conv, narrowed = _prepared(call, *call.inputs, precision, GROUPS)
+    pooled = conv.conv1d_relu_maxpool1d(narrowed, pool_size, length=x.shape[1], stream=call.stream)
+    half.widen(call, pooled, call.out, conv.precision)
+    return call.result()
+
+
+def _measured(x, weight, bias, precision, out, stream):
     shape = shapes.conv1d_nlc(x, weight, bias)
     y, given = device.pair(out)
     inputs = {"x": x, "weight": weight, "bias": bias}
@@ -616,7 +700,7 @@ def conv1d_stat_nlc_wgmma(
         shapes.expect("stat", given, (shape[0], 2))
         inputs["stat"] = given
     call = device.Call(y, stream, shape, **inputs)
-    conv, narrowed = _prepared(call, precision)
+    conv, narrowed = _prepared(call, *call.inputs[:3], precision)
     statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
     halves, _ = conv.conv1d_stat(narrowed, out=(None, statistics), stream=call.stream)
     half.widen(call, halves, call.out, conv.precision)
@@ -624,15 +708,11 @@ def conv1d_stat_nlc_wgmma(
     return call.result(), statistics
 
 
-def _prepared(call, precision, step=1):
-    x, weight, bias = call.inputs[:3]
-    conv = Wgmma(weight, bias, precision=precision, stream=call.stream)
-    n, length, c_in = x.shape
-    return conv, half.narrow(call, x, -(-length // step) * step, -(-c_in // 8) * 8, conv.precision)
-
-
-def _once(method, x, weight, bias, shape, precision, out, stream, **options):
-    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    conv, narrowed = _prepared(call, precision, GROUPS if options else 1)
-    half.widen(call, getattr(conv, method)(narrowed, stream=call.stream, **options), call.out, conv.precision)
+def _linear(method, x, weight, bias, precision, out, stream):
+    call = device.Call(out, stream, shapes.linear_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
+    x, weight, bias = call.inputs
+    n, c_in = x.shape
+    conv, narrowed = _prepared(call, x.reshape((n, 1, c_in)), weight.reshape((1, *weight.shape)), bias, precision)
+    result = getattr(conv, method)(narrowed, stream=call.stream)
+    half.widen(call, result, call.out.reshape((n, 1, conv.c_out)), conv.precision)
     return call.result()
