@@ -194,7 +194,7 @@ def _pooled_kernel(
                             best[c] = peak(best[c], value)
                     if rounded:
                         for c in range(four):
-                            best[c] = ptx.f16_to_bf16(best[c])
+                            best[c] = ptx.bf16_of_halves(best[c])
                     first = (uint64(uint32(n + m)) * uint64(pooled) + uint64(window)) * uint64(channels) + uint64(
                         channel
                     )
