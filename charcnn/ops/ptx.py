@@ -686,7 +686,7 @@ def multiply_add_halves(typingctx, a, b, c):
 
 
 @_simulated_by(lambda word: _word("bf16", *_floats("f16", word)))
-def as_bf16x2(typingctx, word):
+def bf16_of_halves(typingctx, word):
     """Two f16 as two bf16, rounded to nearest.
 
     PTX: cvt.f32.f16 of each and cvt.rn.bf16x2.f32; section "cvt".

@@ -194,7 +194,7 @@ def _pooled_kernel(
                             best[c] = peak(best[c], value)
                     if rounded:
                         for c in range(four):
-                            best[c] = ptx.as_bf16x2(best[c])
+                            best[c] = ptx.bf16_of_halves(best[c])
                     first = (uint64(uint32(n + m)) * uint64(pooled) + uint64(window)) * uint64(channels) + uint64(
                         channel
                     )
@@ -223,7 +223,7 @@ def _launch(
     eps: float = 1e-5,
     *,
     channel_tile: int = 64,
-    window_tile: int = 24,
+    window_tile: int = 16,
     staged: int = STAGED,
     resident: int = 3,
     runs: int = 8,
