@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from functools import partial
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -151,10 +152,9 @@ def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, A
             if row.device == "cuda" and (not names or row.name in names):
                 recorder.variant = row.name
                 cases = operator_cases.CASES[row.operator]
-                edge = next(sizes for sizes in cases.edges if operator_cases.takes(row.technique, sizes))
-                for sizes in (edge, *cases.large):  # sizes may be constants of the kernel
-                    if not operator_cases.takes(row.technique, sizes):
-                        continue
+                fit = [s for s in (*cases.edges, *cases.large) if operator_cases.takes(row.technique, s)]
+                # Sizes may be constants of the kernel: the first, and the most work.
+                for sizes in (fit[0], max(fit, key=lambda sizes: prod(sizes.values()))):
                     case = cases.build(sizes)
                     row.launcher(**case.inputs, **case.options)
     return recorder.kernels

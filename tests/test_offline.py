@@ -70,6 +70,7 @@ def kernels():
     for row in VARIANTS:
         if row.device == "cuda":
             task = row.name.replace("linear", "conv1d") if row.technique in SLOW else "the others"
+            task = row.technique if row.hopper else task  # which share most of theirs
             tasks.setdefault(task, []).append(row.name)
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         parts = list(pool.map(build, tasks.values()))
