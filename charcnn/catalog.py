@@ -118,11 +118,11 @@ TECHNIQUES = {
     "gather_fp16": "the same with sums, LayerNorm and features in half precision",
     "gather_bf16": "the same with features in bf16",
     "lags": "CUDA, for token ids: sums looked up by character, and by pair of characters and their distance",
+    "lag_sums": "the same with a warp an input, and tables in float32 in shared memory",
     "fp16": "CUDA, features in half precision, computed in float32",
     "bf16": "the same with features in bf16",
     "wgmma_fp16": "Hopper's tensor cores, fed by its copy engine: fp16, sums in float32",
     "wgmma_bf16": "the same in bf16",
-    "lag_sums": "the same with a warp an input, and tables in float32 in shared memory",
 }
 
 OPERATORS = (

@@ -146,10 +146,11 @@ def test_command(name, tmp_path):
         assert f"{report['gpu_memory_bytes']:,} bytes a GPU" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["l12", "l13"])
+@pytest.mark.parametrize("name", [name for name in ("l12", "l13", "l15") if name in LEVELS])
 def test_on_device(name):
-    weights, ids, monitor = params.init(FEW, seed=2), random_ids(5, FEW), Monitor()
-    run = LEVELS[name].module.build(weights, FEW, batch=3, gpus=[0], monitor=monitor)
+    config = fitted(name, FEW)
+    weights, ids, monitor = params.init(config, seed=2), random_ids(5, config), Monitor()
+    run = LEVELS[name].module.build(weights, config, batch=3, gpus=[0], monitor=monitor)
     parts = [ids[:3], ids[3:]]
     before = [run(part) for part in parts]
     spent, ids_gpu = dict(monitor.seconds), [device.to_device(part) for part in parts]

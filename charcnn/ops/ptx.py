@@ -227,7 +227,7 @@ def wait(groups: int) -> Any:
 # What only GPUs with Hopper's tensor cores have, and what comes with it. Addresses are plain numbers here: 32 bits in
 # the shared window, 64 bits in global memory. The simulator has none of it.
 
-_LETTERS = {"r": types.uint32, "l": types.uint64, "f": types.float32, "h": types.uint16}
+_LETTERS = {"r": types.uint32, "l": types.uint64, "f": types.float32}
 
 
 def _not_simulated(*arguments: Any) -> Any:
@@ -560,15 +560,6 @@ def load_floats(typingctx, address):
     PTX: ld.global.nc.v4.f32; section "ld.global.nc".
     """
     return _instruction("ld.global.nc.v4.f32 {$0, $1, $2, $3}, [$4];", "ffff", "l")
-
-
-@_simulated_by(_not_simulated)
-def load_words(typingctx, address):
-    """Four words from global memory, which no thread writes while the kernel runs.
-
-    PTX: ld.global.nc.v4.b32; section "ld.global.nc".
-    """
-    return _instruction("ld.global.nc.v4.b32 {$0, $1, $2, $3}, [$4];", "rrrr", "l")
 
 
 @_simulated_by(_not_simulated)

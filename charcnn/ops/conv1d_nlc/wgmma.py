@@ -111,7 +111,7 @@ def build(kind: str, stages: Stages, epilogue: str, vector: bool, whole: bool) -
         kind: of the 16-bit numbers, as PTX calls it.
         stages: what lies in shared memory.
         epilogue: one of EPILOGUES.
-        vector: whether c_out is a multiple of 8, so that a thread may store 16 bytes.
+        vector: whether c_out is a multiple of 8 and y begins at one of 16 bytes, so that a thread may store as many.
         whole: whether c_out is a multiple of COLUMNS.
     """
     pooled, measured, rectified = stages.pooled, epilogue == "stat", epilogue in ("relu", "pool")
@@ -548,7 +548,8 @@ class Wgmma:
         if rows * (length - 1) >= 1 << 32 or rows * channels >= 1 << 40:
             raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
         tiles = -(-rows // tile_rows) * -(-self.c_out // COLUMNS)
-        kernel = build(self.precision.kind, stages, epilogue, self.c_out % 8 == 0, self.c_out % COLUMNS == 0)
+        vector = self.c_out % 8 == 0 and device.address(y) % 16 == 0
+        kernel = build(self.precision.kind, stages, epilogue, vector, self.c_out % COLUMNS == 0)
         addresses = (self._map(x, stages), self._weight, self._bias, y, y if parts is None else parts)
         numbers = self.kernel_size, self._chunks, self.c_out, tiles, length, y.shape[1], rows, magic
         arguments = *(np.uint64(device.address(a)) for a in addresses), *map(np.uint32, numbers)
