@@ -30,6 +30,8 @@ class Case:
     flops: int = 0
     """Floating-point operations of the call by the operator's definition, of which some techniques need fewer, a
     multiply-add counted as two; 0 where moving the data is the work."""
+    dtype: type = np.float32
+    """Of the result, where that is no index; of a pair's first."""
 
 
 class Draw:

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from charcnn import catalog, files, machine
@@ -54,19 +55,21 @@ def main() -> int:
     if not here["gpus"] or shutil.which("compute-sanitizer") is None:
         print("sanitize: needs a GPU, and compute-sanitizer on the PATH", file=sys.stderr)
         return 2
+    with ThreadPoolExecutor(len(TOOLS)) as pool:  # mostly compiling, a core each
+        found_by = dict(zip(TOOLS, pool.map(check, TOOLS), strict=True))
     result = {
         "tests": " ".join(TESTS),
         "variants": [row.name for row in catalog.VARIANTS if row.device == "cuda"],
-        "tools": {tool: check(tool) for tool in TOOLS},
+        "tools": found_by,
         "machine": here,
         "commit": machine.commit(),
     }
     with files.replacing(options.results_dir / f"{machine.name(here)}-sanitizer.json", "w") as file:
         json.dump(result, file, indent=1)
         file.write("\n")
-    for tool, found in result["tools"].items():
+    for tool, found in found_by.items():
         print(f"{tool}: {found['summary']} ({found['tests']} tests)")
-    return 0 if all(found["clean"] for found in result["tools"].values()) else 1
+    return 0 if all(found["clean"] for found in found_by.values()) else 1
 
 
 if __name__ == "__main__":

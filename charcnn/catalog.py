@@ -21,6 +21,7 @@ from charcnn.ops import (
     layernorm,
     layernorm_relu_maxpool1d,
     layernorm_relu_maxpool1d_nlc,
+    layernorm_relu_maxpool1d_nlc_half,
     linear,
     linear_nlc,
     linear_relu_linear,
@@ -32,6 +33,7 @@ from charcnn.ops import (
     relu,
     softmax,
 )
+from charcnn.ops.half import HALVES
 
 FLOAT32 = 2e-6
 """Tolerance of float32 arithmetic: a few roundings of 6e-8, grown by sums of up to 8,704 terms taken in parts."""
@@ -59,6 +61,10 @@ class Variant:
     device: str
     """cpu or cuda"""
     launcher: Callable[..., Any]
+    tolerance: float | None = None
+    """Overrides the operator's."""
+    hopper: bool = False
+    """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
 
     @property
     def name(self) -> str:
@@ -79,6 +85,8 @@ class Level:
     """GPUs that a rank drives at most; None: all of its share."""
     tolerance: float = FLOAT32
     """Largest ||logits - ref|| / ||ref|| against the float64 reference of the whole network."""
+    hopper: bool = False
+    """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
 
     @property
     def module(self) -> ModuleType:
@@ -107,7 +115,14 @@ TECHNIQUES = {
     "double_buffered": "the same with the next stage's copies under way (cp.async: compute capability 8.0)",
     "winograd": "the same on transformed features and weights, with about half the multiplications",
     "gather": "CUDA, for token ids: of the weights, the rows of the characters are added up, and nothing is multiplied",
+    "gather_fp16": "the same with sums, LayerNorm and features in half precision",
+    "gather_bf16": "the same with features in bf16",
     "lags": "CUDA, for token ids: sums looked up by character, and by pair of characters and their distance",
+    "lag_sums": "the same with a warp an input, and tables in float32 in shared memory",
+    "fp16": "CUDA, features in half precision, computed in float32",
+    "bf16": "the same with features in bf16",
+    "wgmma_fp16": "Hopper's tensor cores, fed by its copy engine: fp16, sums in float32",
+    "wgmma_bf16": "the same in bf16",
 }
 
 OPERATORS = (
@@ -201,14 +216,133 @@ VARIANTS = (
     Variant("linear_relu_nlc", "double_buffered", "cuda", linear_nlc.linear_relu_nlc_double_buffered),
     Variant("one_hot_conv1d_nlc", "gather", "cuda", one_hot_conv1d.one_hot_conv1d_nlc_gather),
     Variant("one_hot_conv1d_stat_nlc", "lags", "cuda", one_hot_conv1d.one_hot_conv1d_stat_nlc_lags),
+    Variant("one_hot_conv1d_stat_nlc", "lag_sums", "cuda", one_hot_conv1d.one_hot_conv1d_stat_nlc_lag_sums),
     Variant(
         "one_hot_conv1d_relu_maxpool1d_nlc", "gather", "cuda", one_hot_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather
+    ),
+    Variant(
+        "one_hot_conv1d_relu_maxpool1d_nlc",
+        "gather_fp16",
+        "cuda",
+        one_hot_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16,
+        HALVES["fp16"].tolerance,
+    ),
+    Variant(
+        "one_hot_conv1d_relu_maxpool1d_nlc",
+        "gather_bf16",
+        "cuda",
+        one_hot_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather_bf16,
+        HALVES["bf16"].tolerance,
     ),
     Variant(
         "one_hot_conv1d_layernorm_relu_maxpool1d_nlc",
         "gather",
         "cuda",
         one_hot_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
+    ),
+    Variant(
+        "one_hot_conv1d_layernorm_relu_maxpool1d_nlc",
+        "gather_fp16",
+        "cuda",
+        one_hot_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16,
+        HALVES["fp16"].tolerance,
+    ),
+    Variant(
+        "one_hot_conv1d_layernorm_relu_maxpool1d_nlc",
+        "gather_bf16",
+        "cuda",
+        one_hot_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16,
+        HALVES["bf16"].tolerance,
+    ),
+    Variant(
+        "conv1d_nlc", "wgmma_fp16", "cuda", conv1d_nlc.conv1d_nlc_wgmma_fp16, HALVES["fp16"].tolerance, hopper=True
+    ),
+    Variant(
+        "conv1d_nlc", "wgmma_bf16", "cuda", conv1d_nlc.conv1d_nlc_wgmma_bf16, HALVES["bf16"].tolerance, hopper=True
+    ),
+    Variant(
+        "conv1d_relu_nlc",
+        "wgmma_fp16",
+        "cuda",
+        conv1d_nlc.conv1d_relu_nlc_wgmma_fp16,
+        HALVES["fp16"].tolerance,
+        hopper=True,
+    ),
+    Variant(
+        "conv1d_relu_nlc",
+        "wgmma_bf16",
+        "cuda",
+        conv1d_nlc.conv1d_relu_nlc_wgmma_bf16,
+        HALVES["bf16"].tolerance,
+        hopper=True,
+    ),
+    Variant(
+        "conv1d_relu_maxpool1d_nlc",
+        "wgmma_fp16",
+        "cuda",
+        conv1d_nlc.conv1d_relu_maxpool1d_nlc_wgmma_fp16,
+        HALVES["fp16"].tolerance,
+        hopper=True,
+    ),
+    Variant(
+        "conv1d_relu_maxpool1d_nlc",
+        "wgmma_bf16",
+        "cuda",
+        conv1d_nlc.conv1d_relu_maxpool1d_nlc_wgmma_bf16,
+        HALVES["bf16"].tolerance,
+        hopper=True,
+    ),
+    Variant(
+        "conv1d_stat_nlc",
+        "wgmma_fp16",
+        "cuda",
+        conv1d_nlc.conv1d_stat_nlc_wgmma_fp16,
+        HALVES["fp16"].tolerance,
+        hopper=True,
+    ),
+    Variant(
+        "conv1d_stat_nlc",
+        "wgmma_bf16",
+        "cuda",
+        conv1d_nlc.conv1d_stat_nlc_wgmma_bf16,
+        HALVES["bf16"].tolerance,
+        hopper=True,
+    ),
+    Variant(
+        "layernorm_relu_maxpool1d_nlc",
+        "fp16",
+        "cuda",
+        layernorm_relu_maxpool1d_nlc_half.layernorm_relu_maxpool1d_nlc_fp16,
+        HALVES["fp16"].tolerance,
+    ),
+    Variant(
+        "layernorm_relu_maxpool1d_nlc",
+        "bf16",
+        "cuda",
+        layernorm_relu_maxpool1d_nlc_half.layernorm_relu_maxpool1d_nlc_bf16,
+        HALVES["bf16"].tolerance,
+    ),
+    Variant(
+        "linear_nlc", "wgmma_fp16", "cuda", conv1d_nlc.linear_nlc_wgmma_fp16, HALVES["fp16"].tolerance, hopper=True
+    ),
+    Variant(
+        "linear_nlc", "wgmma_bf16", "cuda", conv1d_nlc.linear_nlc_wgmma_bf16, HALVES["bf16"].tolerance, hopper=True
+    ),
+    Variant(
+        "linear_relu_nlc",
+        "wgmma_fp16",
+        "cuda",
+        conv1d_nlc.linear_relu_nlc_wgmma_fp16,
+        HALVES["fp16"].tolerance,
+        hopper=True,
+    ),
+    Variant(
+        "linear_relu_nlc",
+        "wgmma_bf16",
+        "cuda",
+        conv1d_nlc.linear_relu_nlc_wgmma_bf16,
+        HALVES["bf16"].tolerance,
+        hopper=True,
     ),
     Variant("softmax", "loops", "cpu", softmax.softmax_loops),
     Variant("softmax", "naive", "cuda", softmax.softmax_naive),
@@ -231,12 +365,18 @@ LEVELS = (
     Level("l11", "cpu"),
     Level("l12", "cuda"),
     Level("l13", "cuda"),
+    Level("l15", "cuda", tolerance=HALVES["fp16"].tolerance, hopper=True),
 )
 
 
 def operator(name: str) -> Operator:
     """The operator's row."""
     return next(row for row in OPERATORS if row.name == name)
+
+
+def tolerance(variant: Variant) -> float:
+    """Largest ||out - ref|| / ||ref|| of a variant: its own, or its operator's."""
+    return operator(variant.operator).tolerance if variant.tolerance is None else variant.tolerance
 
 
 def level(name: str) -> Level:

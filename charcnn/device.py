@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,10 +76,21 @@ class DeviceError(RuntimeError):
 
 
 def jit(**options: Any) -> Callable[[Callable[..., None]], Any]:
-    """`numba.cuda.jit`, compiled code kept on disk, less the options that the simulator does not know."""
+    """`numba.cuda.jit`, compiled code kept on disk, less the options that the simulator does not know.
+
+    Numba keeps a kernel under its name and what it closes over. Its options, which decide the code as well, go into the
+    name of a kernel that a function makes.
+    """
     if SIMULATED:
         options = {key: value for key, value in options.items() if key not in _NOT_IN_SIMULATOR}
-    return cuda.jit(cache=True, **options)
+
+    def compiled(function: Callable[..., None]) -> Any:
+        if "<locals>" in function.__qualname__:
+            words = re.findall(r"\w+", repr(sorted(options.items())))
+            function.__qualname__ = "_".join([function.__qualname__, *words])
+        return cuda.jit(cache=True, **options)(function)
+
+    return compiled
 
 
 @cache
@@ -219,6 +232,18 @@ def require_capability(least: tuple[int, int], what: str, way_out: str) -> None:
         )
 
 
+def require_hopper(what: str) -> None:
+    """Raise DeviceError unless the current GPU has Hopper's tensor cores, which `what` needs."""
+    way_out = "use a technique or a level without wgmma"
+    if SIMULATED:
+        raise DeviceError(f"{what} needs a GPU of compute capability 9.0, which the simulator has not; {way_out}")
+    capability = tuple(cuda.get_current_device().compute_capability)
+    if capability[0] != 9:  # later ones have others instead
+        raise DeviceError(
+            f"{what} needs compute capability 9.0, this GPU has {capability[0]}.{capability[1]}; {way_out}"
+        )
+
+
 def shared_limit() -> int:
     """Bytes of shared memory that a block may use on the current GPU; an H200's where there is none."""
     if SIMULATED or not cuda.is_available():
@@ -270,11 +295,19 @@ def pair(out: Any) -> tuple[Any, Any]:
 class Call:
     """One call of a CUDA launcher: inputs checked and brought to the GPU, `out` made, the result taken back.
 
-    NumPy in, NumPy out; device in, device out, and then nothing waits for the GPU. DTYPES
-    says what the inputs must hold. Inputs and `out` lie all on the host or all on the device.
+    NumPy in, NumPy out; device in, device out, and then nothing waits for the GPU. DTYPES and, before it, `dtypes`
+    say what the inputs must hold. Inputs and `out` lie all on the host or all on the device.
     """
 
-    def __init__(self, out: Any, stream: Any, shape: Shape, dtype: Any = np.float32, **inputs: Any) -> None:
+    def __init__(
+        self,
+        out: Any,
+        stream: Any,
+        shape: Shape,
+        dtype: Any = np.float32,
+        dtypes: Mapping[str, Any] = MappingProxyType({}),
+        **inputs: Any,
+    ) -> None:
         from charcnn.ops.arrays import check  # not above: the operators import this module
         from charcnn.ops.shapes import expect
 
@@ -298,7 +331,7 @@ class Call:
             inputs = {name: as_device_array(array, self.stream) for name, array in inputs.items()}
             out = None if out is None else as_device_array(out, self.stream)
         for name, array in inputs.items():
-            check(name, array, DTYPES.get(name, np.float32))
+            check(name, array, {**DTYPES, **dtypes}.get(name, np.float32))
         if out is not None:
             check("out", out, dtype)
             expect("out", out, shape)

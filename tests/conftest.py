@@ -46,6 +46,16 @@ def gpus() -> str:
     return ", ".join(name.decode() if isinstance(name, bytes) else name for name in names)
 
 
+def has_hopper() -> bool:
+    """Whether the GPU has Hopper's tensor cores."""
+    try:
+        device.gpu_count()
+        device.require_hopper("a test")
+    except device.DeviceError:
+        return False
+    return True
+
+
 def compiler_installed() -> bool:
     """Whether the libraries that compile and link a kernel are there: with them no GPU is needed."""
     try:

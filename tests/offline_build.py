@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from functools import partial
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,7 @@ from numba.cuda import codegen, dispatcher
 from numba.cuda.cudadrv import driver
 
 from charcnn import catalog, device
+from charcnn.ops import tensor_map
 
 TARGET = (9, 0, "a")
 
@@ -133,20 +135,26 @@ def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, A
         # launchers: stay on the host, and compile where they would launch
         mock.patch.object(device, "gpu_count", return_value=1),
         mock.patch.object(device, "require_capability"),
+        mock.patch.object(device, "require_hopper"),
+        mock.patch.object(tensor_map, "encode", lambda array, *sizes: array),
+        mock.patch.object(device, "on_device", lambda array: isinstance(array, np.ndarray)),
+        mock.patch.object(device, "as_device_array", lambda array, stream: array),
         mock.patch.object(device, "address", return_value=0),
         mock.patch.object(device, "to_device", lambda array, stream=0: array),
         mock.patch.object(device, "empty", lambda shape, dtype, stream=0: np.empty(shape, dtype)),
         mock.patch.object(
             device.Call, "launch", lambda _, kernel, blocks, threads, *args, shared=0: recorder.launch(kernel, *args)
         ),
-        mock.patch.object(device.Call, "result"),
-        mock.patch.object(device.Call, "second"),
+        mock.patch.object(device.Call, "result", lambda call: call.out),
+        mock.patch.object(device.Call, "second", lambda call, array, given=None: array),
     ):
         for row in catalog.VARIANTS:
             if row.device == "cuda" and (not names or row.name in names):
                 recorder.variant = row.name
                 cases = operator_cases.CASES[row.operator]
-                for sizes in (cases.edges[0], *cases.large):  # sizes may be constants of the kernel
+                fit = [s for s in (*cases.edges, *cases.large) if operator_cases.takes(row.technique, s)]
+                # Sizes may be constants of the kernel: the first, and the most work.
+                for sizes in (fit[0], max(fit, key=lambda sizes: prod(sizes.values()))):
                     case = cases.build(sizes)
                     row.launcher(**case.inputs, **case.options)
     return recorder.kernels

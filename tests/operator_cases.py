@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from charcnn.catalog import CHAIN
 from charcnn.ops import reference
 from charcnn.ops.arrays import pack
+from charcnn.ops.half import HALVES
 from charcnn.ops.stat import PART
 
 Sizes = dict[str, int]
@@ -580,3 +581,16 @@ CASES = {
         draw={"n": (0, 9, 300), "c": (1, 7, 60)},
     ),
 }
+
+
+LIMITS: dict[str, Callable[[Sizes], bool]] = {
+    **{f"wgmma_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 for name in HALVES},
+    # Of a few values beside the given mean, too much may lie in the digits that 16 bits leave out.
+    **{name: lambda sizes: sizes["n"] * sizes["c"] * sizes["length"] == 0 or sizes["c"] > 1 for name in HALVES},
+}
+"""By technique: which sizes it takes, or can be held to its tolerance at, where not all."""
+
+
+def takes(technique: str, sizes: Sizes) -> bool:
+    """Whether the technique takes these sizes."""
+    return technique not in LIMITS or LIMITS[technique](sizes)

@@ -12,6 +12,7 @@ import charcnn
 from charcnn import catalog, ops
 from charcnn.catalog import CHAIN, LEVELS, OPERATORS, TECHNIQUES, VARIANTS, level, operator
 from charcnn.ops import reference
+from charcnn.ops.half import HALVES
 
 PACKAGE = Path(charcnn.__file__).parent
 KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
@@ -95,7 +96,16 @@ def test_channels_last():
     tokens = {name for name in names if name.startswith("one_hot_conv1d_")}  # fused with what follows only here
     assert {name.removesuffix("_nlc") for name in names - tokens} <= names
     steps = [row.technique for row in VARIANTS if row.operator == "conv1d_nlc"]
-    assert steps == ["coalesced", "tiled", "register_tiled", "vectorized", "double_buffered", "winograd"]
+    assert steps == [
+        "coalesced",
+        "tiled",
+        "register_tiled",
+        "vectorized",
+        "double_buffered",
+        "winograd",
+        "wgmma_fp16",
+        "wgmma_bf16",
+    ]
 
 
 def test_every_technique_is_used_and_explained():
@@ -125,6 +135,9 @@ def test_ops_export_every_launcher():
 def test_tolerances():
     for row in OPERATORS:
         assert row.tolerance in (catalog.EXACT, catalog.FLOAT32)
+    for row in VARIANTS:
+        own = HALVES.get(row.technique.rpartition("_")[2])
+        assert catalog.tolerance(row) == (own.tolerance if own else operator(row.operator).tolerance)
 
 
 def test_levels_are_the_modules_on_disk():

@@ -6,11 +6,13 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import has_hopper
 from numba import cuda
 from test_mpi import mpiexec, needs_mpi
 
@@ -19,11 +21,16 @@ from charcnn.config import SMALL, TINY, Config
 from charcnn.levels.monitor import Monitor
 
 ROOT = Path(__file__).parents[1]
-LEVELS = {row.name: row for row in catalog.LEVELS}
+LEVELS = {row.name: row for row in catalog.LEVELS if not row.hopper or has_hopper()}
 
 FEW = Config(length=123, alphabet=9, channels=4, units=8)
 """TINY with few characters: they are most of what the simulator has to do."""
 OTHER = Config(length=130, alphabet=7, channels=5, units=7, classes=3, layernorm=False)
+
+
+def fitted(name, config):
+    """The config as the level takes it."""
+    return replace(config, length=123, channels=8, units=8) if LEVELS[name].hopper else config
 
 
 def random_ids(n, config, seed=0):
@@ -44,6 +51,7 @@ def command(name, *options, **kwargs):
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("config", [FEW, OTHER], ids=["with layernorm", "without"])
 def test_logits_are_those_of_the_reference_and_of_l0(name, config):
+    config = fitted(name, config)
     weights = params.init(config, seed=3)
     ids = random_ids(3, config)
     monitor = Monitor()
@@ -58,19 +66,21 @@ def test_logits_are_those_of_the_reference_and_of_l0(name, config):
 
 @pytest.mark.parametrize("name", LEVELS)
 def test_logits_do_not_depend_on_the_batch(name):
-    weights, ids = params.init(FEW, seed=1), random_ids(3, FEW)
+    config = fitted(name, FEW)
+    weights, ids = params.init(config, seed=1), random_ids(3, config)
     batches = (1, 64) if device.SIMULATED else (1, 2, 64)
-    first, *others = [LEVELS[name].module.build(weights, FEW, batch=batch)(ids) for batch in batches]
+    first, *others = [LEVELS[name].module.build(weights, config, batch=batch)(ids) for batch in batches]
     assert all(np.array_equal(first, logits) for logits in others)
 
 
 @pytest.mark.parametrize("name", LEVELS)
 def test_no_input_is_no_logits(name):
     build = LEVELS[name].module.build
-    assert build(params.init(FEW, seed=0), FEW)(random_ids(0, FEW)).shape == (0, FEW.classes)
+    config = fitted(name, FEW)
+    assert build(params.init(config, seed=0), config)(random_ids(0, config)).shape == (0, config.classes)
 
 
-@pytest.mark.parametrize("name", ["l0", *(row.name for row in catalog.LEVELS if not device.SIMULATED)])
+@pytest.mark.parametrize("name", ["l0", *(name for name in LEVELS if not device.SIMULATED)])
 def test_small_against_pytorch(name):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: no second oracle")
     nn = torch.nn
@@ -119,7 +129,8 @@ def test_command(name, tmp_path):
     report_file = tmp_path / "report.json"
     simulated = LEVELS[name].device == "cuda" and device.SIMULATED
     inputs, repeat = (2, 1) if simulated else (3, 2)
-    options = ["--config", "tiny", "--inputs", inputs, "--batch", 2, "--repeat", repeat, "--json", report_file]
+    size = "small" if LEVELS[name].hopper else "tiny"
+    options = ["--config", size, "--inputs", inputs, "--batch", 2, "--repeat", repeat, "--json", report_file]
     done = command(name, *options)
     assert done.returncode == 0, done.stderr
     assert ("simulator" in done.stdout.splitlines()[0]) == simulated
@@ -135,10 +146,11 @@ def test_command(name, tmp_path):
         assert f"{report['gpu_memory_bytes']:,} bytes a GPU" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["l12", "l13"])
+@pytest.mark.parametrize("name", [name for name in ("l12", "l13", "l15") if name in LEVELS])
 def test_on_device(name):
-    weights, ids, monitor = params.init(FEW, seed=2), random_ids(5, FEW), Monitor()
-    run = LEVELS[name].module.build(weights, FEW, batch=3, gpus=[0], monitor=monitor)
+    config = fitted(name, FEW)
+    weights, ids, monitor = params.init(config, seed=2), random_ids(5, config), Monitor()
+    run = LEVELS[name].module.build(weights, config, batch=3, gpus=[0], monitor=monitor)
     parts = [ids[:3], ids[3:]]
     before = [run(part) for part in parts]
     spent, ids_gpu = dict(monitor.seconds), [device.to_device(part) for part in parts]
@@ -324,11 +336,19 @@ def test_help_shows_what_the_level_is():
 
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: nothing to simulate")
-@pytest.mark.parametrize("name", [row.name for row in catalog.LEVELS if row.device == "cuda"])
+@pytest.mark.parametrize("name", [name for name, row in LEVELS.items() if row.device == "cuda"])
 def test_small_in_the_simulator_is_an_error(name):
     done = command(name, "--config", "small")
     assert done.returncode == 2
     assert "--config tiny" in done.stderr
+
+
+@pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU")
+def test_what_needs_hopper_is_an_error_in_the_simulator():
+    done = command("l15")
+    assert done.returncode == 2
+    assert "needs a GPU of compute capability 9.0" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
 
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU")

@@ -37,10 +37,20 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("conv1d_stat_nlc_winograd", "_merge_kernel"),
     ("conv1d_stat_nlc_double_buffered", "_merge_kernel"),
     ("layernorm_relu_maxpool1d_nlc_coalesced", "_build"),
+    ("conv1d_stat_nlc_wgmma_fp16", "_merge_kernel"),
+    ("conv1d_stat_nlc_wgmma_bf16", "_merge_kernel"),
+    ("layernorm_relu_maxpool1d_nlc_fp16", "_build"),
+    ("layernorm_relu_maxpool1d_nlc_bf16", "_build"),
     ("one_hot_conv1d_stat_nlc_lags", "_singles_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_pairs_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_stat_kernel"),
+    ("one_hot_conv1d_stat_nlc_lag_sums", "_singles_kernel"),
+    ("one_hot_conv1d_stat_nlc_lag_sums", "_pairs_kernel"),
+    ("one_hot_conv1d_stat_nlc_lag_sums", "_tables_kernel"),
+    ("one_hot_conv1d_stat_nlc_lag_sums", "_stat_kernel"),
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather", "_pooled_kernel"),
+    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16", "_pooled_kernel"),
+    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16", "_pooled_kernel"),
 }
 
 
@@ -60,6 +70,7 @@ def kernels():
     for row in VARIANTS:
         if row.device == "cuda":
             task = row.name.replace("linear", "conv1d") if row.technique in SLOW else "the others"
+            task = row.technique if row.hopper else task  # which share most of theirs
             tasks.setdefault(task, []).append(row.name)
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         parts = list(pool.map(build, tasks.values()))

@@ -151,6 +151,8 @@ def prepare(level: catalog.Level, options: argparse.Namespace) -> Job:
         raise ValueError(f"--gpus {options.gpus}: {level.name} runs on the CPU")
     if level.device == "cuda":
         device.choose(options.gpus)
+    if level.hopper:
+        device.require_hopper(level.name)
     config = CONFIGS[options.config] if options.config else None
     if options.params is not None:
         weights = params.load(options.params, config)

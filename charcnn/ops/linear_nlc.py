@@ -12,7 +12,7 @@ from charcnn.ops import shapes
 from charcnn.ops.conv1d_nlc.double_buffered import launch
 from charcnn.ops.conv1d_nlc.tile import fitting
 
-DEPTH = 1024
+DEPTH = 512
 """Terms summed in one go at most. A greater depth is split over blocks: of a linear layer there are few, and the
 rounding error grows with the number of terms."""
 

@@ -23,15 +23,10 @@ relu: then ReLU too. pool: then the maxima. stat: as store, and statistics of ea
 """
 
 
-CHUNK = 32 if device.SIMULATED else 128
-"""Terms that "several" sums in one go, and then adds to the total: the rounding error grows with their number."""
-
-
 def shared_bytes(tile: Tile, epilogue: str) -> int:
-    """Shared memory of a block: its stages, whose place the epilogue's values take, and for "several" its totals."""
+    """Shared memory of a block: its stages, whose place the epilogue's values take."""
     floats = {"pool": tile.rows * (tile.across + 1) * ptx.VECTOR, "stat": tile.rows * (tile.across + 3)}
-    totals = tile.rows * tile.columns if epilogue == "several" else 0
-    return 4 * (max(tile.stages * tile.stage_size, floats.get(epilogue, 0)) + totals)
+    return 4 * max(tile.stages * tile.stage_size, floats.get(epilogue, 0))
 
 
 @cache
@@ -69,7 +64,7 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
     zero, one, two, three, four, vector = (uint32(value) for value in (0, 1, 2, 3, ptx.VECTOR, width))
     part_values, unrolled = uint64(PART_VALUES), uint32(4 * ptx.VECTOR)  # terms of a stage
     shifted, rectified = epilogue not in ("part", "several"), epilogue in ("relu", "pool")
-    several, chunk, totals_at = epilogue == "several", uint32(CHUNK), uint32(tile.stages * tile.stage_size)
+    several = epilogue == "several"
     pooled, measured = epilogue == "pool", epilogue == "stat"
     window, tile_rows = uint32(pool_size), uint32(tile.rows // pool_size * pool_size)
     pooled_tile = uint32(tile.rows // pool_size * tile.across * ptx.VECTOR)
@@ -125,18 +120,6 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
         w_apart, next_w = uint64(w_rows) * uint64(c_out), uint64(step) * uint64(c_out)
         for i in range(accumulators):
             sums[i] = float32(0)
-        own = uint32(totals_at + thread * four)  # totals, in shared memory for want of registers
-        if several:
-            for i in range(0, accumulators, 4):
-                ptx.store4_shared(shared, own, i * block_threads, sums[i], sums[i + 1], sums[i + 2], sums[i + 3])
-
-        def add_total(i):
-            """The total of the i-th sum and its next three, added to them."""
-            e, f, g, h = ptx.load4_shared(shared, own, i * block_threads)
-            sums[i] += e
-            sums[i + 1] += f
-            sums[i + 2] += g
-            sums[i + 3] += h
 
         def fetch(slot, at, w_from):
             """Start to copy this thread's part of the stage at depth `at`; past the end, zeros."""
@@ -181,35 +164,25 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
             slot, following, w_at = uint32(slot + stage_size), uint32(following + step), w_at + next_w
         a_at, b_at = uint32(ty * pitch), uint32(features_size + tx * four)
         while k0 < end:
-            pause = min(uint32(k0 + chunk), end) if several else end
-            while k0 < pause:
-                wait()
-                cuda.syncthreads()  # the stage is there for all, and nobody still reads the one that is filled next
-                fetch(slot, following, w_at)
-                w_at += next_w
-                for k in range(zero, step, unrolled):
-                    a_from, b_from = uint32(a_at + k), uint32(b_at + k * columns_tile)
-                    multiply(a_from, b_from, zero)
-                    if step > four:
-                        multiply(a_from, b_from, four)
-                    if step > 2 * four:
-                        multiply(a_from, b_from, uint32(2 * four))
-                    if step > 3 * four:
-                        multiply(a_from, b_from, uint32(3 * four))
-                slot = zero if slot == last_stage else uint32(slot + stage_size)
-                following, k0 = uint32(following + step), uint32(k0 + step)
-                if a_at < last_stage:
-                    a_at, b_at = uint32(a_at + stage_size), uint32(b_at + stage_size)
-                else:
-                    a_at, b_at = uint32(a_at - last_stage), uint32(b_at - last_stage)
-            if several:
-                for i in range(0, accumulators, 4):
-                    add_total(i)
-                    ptx.store4_shared(shared, own, i * block_threads, sums[i], sums[i + 1], sums[i + 2], sums[i + 3])
-                    sums[i] = sums[i + 1] = sums[i + 2] = sums[i + 3] = float32(0)
-        if several:
-            for i in range(0, accumulators, 4):
-                add_total(i)
+            wait()
+            cuda.syncthreads()  # the stage is there for all, and nobody still reads the one that is filled next
+            fetch(slot, following, w_at)
+            w_at += next_w
+            for k in range(zero, step, unrolled):
+                a_from, b_from = uint32(a_at + k), uint32(b_at + k * columns_tile)
+                multiply(a_from, b_from, zero)
+                if step > four:
+                    multiply(a_from, b_from, four)
+                if step > 2 * four:
+                    multiply(a_from, b_from, uint32(2 * four))
+                if step > 3 * four:
+                    multiply(a_from, b_from, uint32(3 * four))
+            slot = zero if slot == last_stage else uint32(slot + stage_size)
+            following, k0 = uint32(following + step), uint32(k0 + step)
+            if a_at < last_stage:
+                a_at, b_at = uint32(a_at + stage_size), uint32(b_at + stage_size)
+            else:
+                a_at, b_at = uint32(a_at - last_stage), uint32(b_at - last_stage)
         drain()  # of zeros past the end: they must not land on the epilogue's values
 
         for j in range(quads):
@@ -320,7 +293,7 @@ def launch(
     """
     device.require_capability((8, 0), "cp.async", "use the technique vectorized")
     x, weight, bias = inputs
-    tile = tile or fitting(weight.shape[2], totals=epilogue == "several")
+    tile = tile or fitting(weight.shape[2])
     (taps, c_in, c_out), (n, length, _) = weight.shape, x.shape
     kernel_size, n = taps // products, n // products
     depth = kernel_size * c_in

@@ -75,16 +75,13 @@ REGISTERS = Tile(16, 8, 4, 4, 4) if SIMULATED else Tile(128, 128, 8, 8, 8)
 WIDE = Tile(32, 8, 16, 4, 4) if SIMULATED else Tile(64, 128, 32, 8, 8, resident=3)
 """For the double-buffered kernel: the fastest of those tried at conv2 on an H200."""
 
-TOTALS = Tile(32, 8, 16, 4, 4) if SIMULATED else Tile(64, 128, 16, 8, 8, resident=3)
-"""The same, where a block's totals lie in shared memory, too: so much less is left for stages."""
-
 NARROW = Tile(32, 8, 16, 4, 4) if SIMULATED else Tile(64, 32, 16, 4, 4, resident=6)
 """For few output channels: a wide tile would multiply mostly what is not there."""
 
 
-def fitting(columns: int, totals: bool = False) -> Tile:
-    """The double-buffered kernel's tile for so many output channels; `totals`: these are to lie in shared memory."""
-    return NARROW if columns <= NARROW.columns else TOTALS if totals else WIDE
+def fitting(columns: int) -> Tile:
+    """The tile for so many output channels."""
+    return NARROW if columns <= NARROW.columns else WIDE
 
 
 def vector_width(*arrays: Any) -> int:

@@ -11,8 +11,8 @@ transform of the features serves all. So each point is a convolution again, of t
     direct         12     28    products for 4 positions
     here            6     14
 
-Rounding errors grow with the transforms' entries: the points below keep them small, and the products are summed in
-parts. A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
+Rounding errors grow with the transforms' entries: the points below keep them within about twice those of the direct
+sums. A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
 """
 
 from __future__ import annotations

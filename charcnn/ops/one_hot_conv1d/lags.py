@@ -86,42 +86,56 @@ def _pairs_kernel(weight, pairs):
                     pairs[row + k, a, first + uint32(j)] = sums[j]
 
 
+@device.jit(device=True)
+def position(ids, n, i, first, end, singles, pairs, size, windows):
+    """What position i of input n adds to the sum and to the sum of squares, at lags from `first` until before `end`.
+
+    Lag 0 are its singles. All numbers are uint32; `size` is K.
+    """
+    zero, one, depth = uint32(0), uint32(1), uint32(pairs.shape[1])
+    # Taps that meet position i: all, or from `low` or to `high` at the ends.
+    high = min(i, size - one)
+    low = i - windows + one if i >= windows else zero
+    a = min(uint32(ids[n, i]), depth)
+    total, squares = float64(0), float64(0)
+    if first == zero:
+        total, squares = singles[zero, high, a], singles[one, high, a]
+        if low > zero:
+            total -= singles[zero, low - one, a]
+            squares -= singles[one, low - one, a]
+        first = one
+    if a < depth:
+        row = (first - one) * size - first * (first - one) // uint32(2)
+        for d in range(first, end):
+            lag = uint32(d)
+            last = min(high, size - one - lag)
+            if low <= last:  # so position i + lag is in the input
+                b = uint32(ids[n, i + lag])
+                if b < depth:
+                    squares += pairs[row + last, a, b]
+                    if low > zero:
+                        squares -= pairs[row + low - one, a, b]
+            row += size - lag
+    return total, squares
+
+
 @cache
 def _stat_kernel(kernel_size):
     # One block an input. Of each position, a thread reads its own singles and, for each lag, one pair.
-    zero, one, size = uint32(0), uint32(1), uint32(kernel_size)
-    threads = uint32(THREADS)
+    zero, one, size, threads = uint32(0), uint32(1), uint32(kernel_size), uint32(THREADS)
 
     @device.jit(launch_bounds=THREADS)
     def kernel(ids, singles, pairs, stat, channels):
         sums = cuda.shared.array(THREADS, float64)
         n = uint32(cuda.blockIdx.x)
-        length, depth = uint32(ids.shape[1]), uint32(pairs.shape[1])
+        length = uint32(ids.shape[1])
         windows = uint32(length - size + one)
         total, squares = float64(0), float64(0)
         i = uint32(cuda.threadIdx.x)
         while i < length:
-            # Taps that meet position i: all, or from `low` or to `high` at the ends.
-            high = min(i, size - one)
-            low = i - windows + one if i >= windows else zero
-            a = min(uint32(ids[n, i]), depth)
-            total += singles[zero, high, a]
-            squares += singles[one, high, a]
-            if low > zero:
-                total -= singles[zero, low - one, a]
-                squares -= singles[one, low - one, a]
-            if a < depth:
-                row = zero
-                for d in range(1, kernel_size):
-                    lag = uint32(d)
-                    last = min(high, size - one - lag)
-                    if low <= last:  # so position i + lag is in the input
-                        b = uint32(ids[n, i + lag])
-                        if b < depth:
-                            squares += pairs[row + last, a, b]
-                            if low > zero:
-                                squares -= pairs[row + low - one, a, b]
-                    row += size - lag
+            more, more_squares = position(ids, n, i, zero, size, singles, pairs, size, windows)
+            total += more
+            squares += more_squares
             i += threads
         values = float64(windows) * float64(channels)
         mean = block_sum(total, sums) / values
@@ -153,8 +167,11 @@ class LagTables:
         # An input of the least length stands for all: it checks what can be checked of weight and bias.
         shapes.one_hot_conv1d_stat_nlc(np.empty((0, max(1, kernel_size))), weight, bias)
         call = device.Call(None, stream, (2, kernel_size, depth + 1), np.float64, weight=weight, bias=bias)
-        weight, bias = call.inputs
-        self.kernel_size = kernel_size
+        self.kernel_size, self.depth = kernel_size, depth
+        self._make(call, *call.inputs)
+
+    def _make(self, call: device.Call, weight: Any, bias: Any) -> None:
+        kernel_size, depth = self.kernel_size, self.depth
         self.singles, self.pairs = call.out, call.scratch((_rows(kernel_size), depth, depth), np.float64)
         call.launch(_singles_kernel, -(-self.singles.size // 2 // THREADS), THREADS, weight, bias, self.singles)
         threads = (kernel_size - 1) * -(-depth // RUN) * depth

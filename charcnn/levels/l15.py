@@ -1,0 +1,111 @@
+"""Level 15: Hopper's tensor cores.
+
+Since level 13: features and weights have 16 bits, and the convolutions and linear layers are products on tensor cores
+with float32 sums (`charcnn.ops.conv1d_nlc.wgmma`): the copy engine brings tiles to shared memory, three warpgroups
+multiply, and bias, ReLU, pooling and statistics follow in registers. The products are the direct ones again: tensor
+cores leave Winograd's filtering nothing to save. Block 1 stays a gather, its table and sums in half precision now, and
+its statistics come from tables in shared memory. It attacks the rate of multiplication itself, by the datasheet 15
+times float32's, and halves the bytes of all features. The arithmetic is not float32's any more: logits keep fp16's
+tolerance.
+"""
+
+import numpy as np
+from numba import cuda
+
+from charcnn import device
+from charcnn.config import POOL_SIZE
+from charcnn.lane import DevicePipeline, Lane, LaneWorker
+from charcnn.levels.monitor import Monitor
+from charcnn.offload import asynchronous
+from charcnn.ops.arrays import pack
+from charcnn.ops.conv1d_nlc import Wgmma
+from charcnn.ops.half import as_float, half
+from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
+from charcnn.ops.one_hot_conv1d import HalfBlock, LagSums
+
+TITLE = "Hopper's tensor cores: convolutions and linear layers by wgmma in 16 bits"
+
+OFFLOAD = asynchronous
+
+
+def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, precision="fp16"):
+    """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
+    p, monitor = params, monitor or Monitor()
+    channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
+    dtype = half(precision).dtype
+    if channels % 8 or config.units % 8 or pooled[0] % POOL_SIZE:
+        raise ValueError(
+            f"channels={channels}, units={config.units}, {pooled[0]} positions after block 1: need multiples of 8, 8, "
+            f"and {POOL_SIZE} for tensor cores; l13 needs none"
+        )
+    largest = 2 * batch * max(channels * pooled[0], config.units, 2 * config.classes, config.length)
+
+    packed = {name: value if value.ndim == 1 else pack(value) for name, value in p.items()}
+    fc1 = p["fc1.weight"].reshape(config.units, channels, pooled[5])  # its inputs come channels-last
+    packed["fc1.weight"] = pack(fc1).reshape(config.features, config.units)
+    for i in (1, 2, 3):  # a linear layer is a convolution of one position
+        packed[f"fc{i}.weight"] = packed[f"fc{i}.weight"][np.newaxis]
+
+    def worker(gpu, number, block_1, tables, layers, norm_6):
+        lane = Lane(gpu, number, monitor, pinned=batch * max(config.length, 4 * config.classes), features=largest)
+        statistics = device.empty((batch, 2), np.float64)
+        parts = device.empty(layers["conv6"].parts_shape(batch, lengths[4]), np.float32)
+
+        def apply(operator, x, shape, *arguments, **options):  # from one buffer into the other
+            return operator(x, *arguments, **options, out=lane.device((len(x), *shape), dtype), stream=lane.stream)
+
+        def forward(ids):
+            stat = statistics[: len(ids)]
+            with lane.stage("conv_block_1"):
+                shape = (pooled[0], channels)
+                if config.layernorm:
+                    tables(ids, out=stat, stream=lane.stream)
+                    x = apply(block_1.layernorm_relu_maxpool1d, ids, shape, stat, POOL_SIZE)
+                else:
+                    x = apply(block_1.relu_maxpool1d, ids, shape, POOL_SIZE)
+            with lane.stage("conv_block_2"):
+                x = apply(layers["conv2"].conv1d_relu_maxpool1d, x, (pooled[1], channels), POOL_SIZE)
+            for i in (3, 4, 5):
+                with lane.stage(f"conv_block_{i}"):
+                    x = apply(layers[f"conv{i}"].conv1d_relu, x, (lengths[i - 1], channels))
+            with lane.stage("conv_block_6"):
+                if config.layernorm:
+                    space = (lane.device((len(ids), lengths[5], channels), dtype), stat)
+                    scratch = parts[: len(ids)]
+                    x, stat = layers["conv6"].conv1d_stat(x, out=space, parts=scratch, stream=lane.stream)
+                    shape = (pooled[5], channels)
+                    x = apply(normalised_maxima, x, shape, stat, *norm_6, POOL_SIZE, precision=precision)
+                else:
+                    x = apply(layers["conv6"].conv1d_relu_maxpool1d, x, (pooled[5], channels), POOL_SIZE)
+            with lane.stage("fc_blocks"):
+                x = x.reshape((len(ids), 1, config.features))
+                x = apply(layers["fc1"].conv1d_relu, x, (1, config.units))
+                x = apply(layers["fc2"].conv1d_relu, x, (1, config.units))
+                x = apply(layers["fc3"].conv1d, x, (1, config.classes)).reshape((len(ids), config.classes))
+                return as_float(x, precision, out=lane.device(x.shape), stream=lane.stream)
+
+        return LaneWorker(lane, forward)
+
+    workers = []
+    for gpu in device.choose(gpus):
+        with cuda.gpus[gpu]:
+            layers = {
+                name: Wgmma(packed[f"{name}.weight"], packed[f"{name}.bias"], precision=precision)
+                for name in ("conv2", "conv3", "conv4", "conv5", "conv6", "fc1", "fc2", "fc3")
+            }
+            first = packed["conv1.weight"], packed["conv1.bias"]
+            norm_1, norm_6 = (
+                [packed[f"norm{i}.{part}"] for part in ("weight", "bias")] if config.layernorm else [] for i in (1, 6)
+            )
+            block_1 = HalfBlock(*first, *norm_1, precision=precision)
+            tables = LagSums(*first) if config.layernorm else None
+            norm_6 = [device.to_device(array) for array in norm_6]
+            monitor.hold(gpu, sum(layer.nbytes for layer in layers.values()) + block_1.table.nbytes)
+            workers += [worker(gpu, number, block_1, tables, layers, norm_6) for number in range(streams)]
+    return DevicePipeline(workers, batch, config.classes, monitor.advance)
+
+
+if __name__ == "__main__":
+    from charcnn.levels.runner import main
+
+    main(build)

@@ -1,0 +1,274 @@
+"""Block 1 in half precision, and its statistics by tables in shared memory, against the references."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import cuda
+from test_one_hot_conv1d import affine, draw, exact, kinds
+
+from charcnn import device
+from charcnn.ops import reference
+from charcnn.ops.half import HALVES, half, narrow, widen
+from charcnn.ops.one_hot_conv1d import HalfBlock, LagSums, LagTables, gather_half, lag_sums
+
+FEW = device.SIMULATED
+
+
+def numbers(y, precision):
+    """What was written, as float32."""
+    assert y.dtype == HALVES[precision].dtype
+    return y.astype(np.float32) if precision == "fp16" else (y.astype(np.uint32) << 16).view(np.float32)
+
+
+def close(y, expected, precision):
+    y = numbers(y, precision)
+    assert y.shape == expected.shape
+    assert np.linalg.norm(y - expected) <= HALVES[precision].tolerance * np.linalg.norm(expected)
+
+
+def block(ids, weight, bias, pool_size, precision="fp16", seed=0, layernorm=True, **tiles):
+    """The kernel into a poisoned output, against the reference in float64."""
+    windows, channels = ids.shape[1] - len(weight) + 1, weight.shape[2]
+    gamma, beta = affine(windows, channels, seed) if layernorm else (None, None)
+    kept = HalfBlock(weight, bias, gamma, beta, precision=precision)
+    if layernorm:
+        stat = reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias))
+        stat[:, 1] += 1  # of one value: not nothing
+        arrays = exact(stat, weight, bias, gamma, beta)
+        expected = reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, *arrays, pool_size)
+        call = device.Call(None, None, expected.shape, kept.format.dtype, ids=ids, stat=stat)
+        ids, stat = call.inputs
+        normalisation = (stat, *kept.affine)
+    else:
+        expected = reference.one_hot_conv1d_relu_maxpool1d_nlc(ids, *exact(weight, bias), pool_size)
+        call = device.Call(None, None, expected.shape, kept.format.dtype, ids=ids)
+        (ids,), normalisation = call.inputs, None
+    y = call.out.view(np.uint16)
+    y.copy_to_device(np.full(expected.shape, 0x7FFF, np.uint16))  # NaN in both formats
+    gather_half._launch(call, ids, kept, normalisation, y, pool_size, **tiles)
+    close(call.out.copy_to_host(), expected, precision)
+
+
+@pytest.mark.parametrize("layernorm", [True, False])
+@pytest.mark.parametrize(("channels", "precision"), [(8, "fp16"), (7, "bf16"), (20, "fp16"), (24, "bf16")])
+@pytest.mark.parametrize("tiles", [
+    {"channel_tile": 8, "window_tile": 3, "staged": 200},
+    {"channel_tile": 16, "window_tile": 2, "staged": 120},
+    {"channel_tile": 64, "window_tile": 1, "resident": 1},
+])  # fmt: skip
+def test_tiles(layernorm, channels, precision, tiles, monkeypatch):
+    """Several blocks along every axis, runs that cross a tile's end, stages, and tiles that reach over every edge."""
+    weight, bias = draw(4, 5, channels)
+    ids = kinds(23, 5)
+    for multiprocessors in (1, 5):
+        monkeypatch.setattr(device, "multiprocessors", lambda count=multiprocessors: count)
+        block(ids, weight, bias, 3, precision, layernorm=layernorm, **tiles)
+
+
+@settings(max_examples=12 if FEW else 8)
+@given(
+    st.integers(0, 5), st.integers(0, 30), st.integers(1, 8), st.integers(1, 9), st.integers(1, 9),
+    st.integers(1, 12 if FEW else 150), st.booleans(), st.sampled_from(["fp16", "bf16"]), st.integers(0, 99),
+)  # fmt: skip
+def test_drawn_sizes(n, more, kernel_size, depth, pool_size, channels, layernorm, precision, seed):
+    weight, bias = draw(kernel_size, depth, channels, seed)
+    bias += 2  # so that ReLU leaves something
+    length = kernel_size + pool_size - 1 + more
+    ids = np.random.default_rng(seed).integers(0, depth + 2, (n, length), np.uint8)
+    block(ids, weight, bias, pool_size, precision, seed, layernorm)
+
+
+@pytest.mark.skipif(FEW, reason="too slow in the simulator")
+@pytest.mark.parametrize("layernorm", [True, False])
+@pytest.mark.parametrize("precision", list(HALVES))
+@pytest.mark.parametrize("n", [1, 3, 300])
+def test_the_networks_sizes(layernorm, precision, n):
+    weight, bias = draw(7, 70, 256)
+    ids = np.concatenate([kinds(1014, 70, seed) for seed in range(-(-n // 6))])[:n]
+    block(ids, weight, bias, 3, precision, layernorm=layernorm)
+
+
+def test_methods_and_where_they_write():
+    weight, bias = draw(3, 5, 8)
+    ids = kinds(20, 5)
+    gamma, beta = affine(18, 8)
+    stat = reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias))
+    kept = HalfBlock(weight, bias, gamma, beta)
+    out = np.full((6, 6, 8), np.nan, np.float16)
+    assert kept.layernorm_relu_maxpool1d(ids, stat, 3, out=out) is out
+    arrays = exact(stat, weight, bias, gamma, beta)
+    close(out, reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, *arrays, 3), "fp16")
+    on_device = kept.relu_maxpool1d(cuda.to_device(ids), 3)
+    close(on_device.copy_to_host(), reference.one_hot_conv1d_relu_maxpool1d_nlc(ids, *exact(weight, bias), 3), "fp16")
+
+
+def test_an_input_does_not_depend_on_the_others():
+    weight, bias = draw(7, 5, 8)
+    kept, ids = HalfBlock(weight, bias), kinds(30, 5)
+    together = kept.relu_maxpool1d(ids, 3)
+    for n in range(len(ids)):
+        np.testing.assert_array_equal(kept.relu_maxpool1d(ids[n : n + 1], 3), together[n : n + 1])
+
+
+def test_windows_of_blanks_are_what_zeros_give():
+    weight, bias = draw(3, 2, 8)
+    ids = np.full((1, 20), 2, np.uint8)
+    ids[0, 10] = 0
+    y = HalfBlock(weight, bias).relu_maxpool1d(ids, 3)
+    alone = np.maximum(bias.astype(np.float16), 0)
+    for window in (0, 1, 4, 5):  # 2 and 3 read position 10
+        np.testing.assert_array_equal(y[0, window], alone)
+    weight[:, 1] = 0
+    np.testing.assert_array_equal(
+        HalfBlock(weight, bias).relu_maxpool1d(np.minimum(ids, 1), 3)[0, [0, 1, 4, 5]], y[0, [0, 1, 4, 5]]
+    )
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("precision", list(HALVES))
+def test_nan_wins_where_it_is_picked_and_great_values_become_infinite(precision):
+    weight, bias = draw(3, 2, 8)
+    weight[1, 0, 2], weight[1, 0, 5] = np.nan, 1e5
+    ids = np.array([[0, 1, 1, 1, 1, 0, 1, 1]], np.uint8)  # tap 1 meets a 0 at window 4
+    y = numbers(HalfBlock(weight, bias, precision=precision).relu_maxpool1d(ids, 3), precision)
+    np.testing.assert_array_equal(np.argwhere(~np.isfinite(y)), [[0, 1, 2], [0, 1, 5]])
+    assert np.isnan(y[0, 1, 2])
+    assert y[0, 1, 5] == np.inf
+
+
+@pytest.mark.parametrize(("free", "resident", "channel_tile"), [(4500, 2, 16), (2700, 1, 16), (1100, 1, 8)])
+def test_blocks_of_a_multiprocessor_share_its_memory(free, resident, channel_tile, monkeypatch):
+    asked, build = [], gather_half._pooled_kernel
+    monkeypatch.setattr(device, "shared_limit", lambda: free)
+    monkeypatch.setattr(gather_half, "_pooled_kernel", lambda *constants: asked.append(constants) or build(*constants))
+    block(kinds(9, 5), *draw(4, 5, 16), 3, staged=400)
+    ((_, _, _, tile, _, _, blocks, *_),) = asked
+    assert (blocks, tile) == (resident, channel_tile)
+
+
+def test_what_half_precision_refuses():
+    weight, bias = draw(3, 5, 8)
+    gamma, beta = affine(7, 8)
+    for match, wrong in (
+        ("weight has dtype float64", (weight.astype(np.float64), bias)),
+        (r"bias has shape \(7,\): need \(8,\)", (weight, bias[1:])),
+        (r"beta has shape \(6, 8\): need \(7, 8\)", (weight, bias, gamma, beta[1:])),
+        (r"gamma has shape \(8,\)", (weight, bias, gamma[0], beta)),
+    ):
+        with pytest.raises(ValueError, match=f"^{match}"):
+            HalfBlock(*wrong)
+    with pytest.raises(ValueError, match=r"^precision='fp8': need one of fp16, bf16"):
+        HalfBlock(weight, bias, precision="fp8")
+    ids, stat = kinds(9, 5), np.ones((6, 2))
+    with pytest.raises(ValueError, match=r"^gamma is None"):
+        HalfBlock(weight, bias).layernorm_relu_maxpool1d(ids, stat, 3)
+    kept = HalfBlock(weight, bias, gamma, beta)
+    for match, wrong in (
+        (r"gamma has shape \(7, 8\): need \(6, 8\)", (ids[:, 1:], stat)),
+        (r"stat has shape \(5, 2\): need \(6, 2\)", (ids, stat[1:])),
+        ("ids has dtype int64", (ids.astype(np.int64), stat)),
+    ):
+        with pytest.raises(ValueError, match=f"^{match}"):
+            kept.layernorm_relu_maxpool1d(*wrong, 3)
+    with pytest.raises(ValueError, match=r"^out has dtype float32: need float16"):
+        kept.relu_maxpool1d(ids, 3, out=np.zeros((6, 2, 8), np.float32))
+
+
+def test_a_table_that_shared_memory_does_not_hold():
+    weight, bias = draw(60, 255, 8)
+    with pytest.raises(ValueError, match=r"^weight has shape \(60, 255, 8\): its 15360 rows.* need 245760 bytes"):
+        HalfBlock(weight, bias).relu_maxpool1d(np.zeros((1, 70), np.uint8), 3)
+    weight, bias = draw(2, 1, 8)
+    with pytest.raises(ValueError, match=r"^pool_size=5000: K=2 needs the characters of 2 windows, -1 fit"):
+        HalfBlock(weight, bias).relu_maxpool1d(np.zeros((1, 5001), np.uint8), 5000)
+
+
+def test_no_output_channels():
+    weight, bias = draw(2, 3, 0)
+    assert HalfBlock(weight, bias).relu_maxpool1d(kinds(9, 3), 3).shape == (6, 2, 0)
+
+
+# The numbers themselves.
+
+
+@pytest.mark.parametrize("precision", list(HALVES))
+def test_narrow_and_widen(precision):
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((2, 3, 5)) * 10.0 ** rng.integers(-9, 9, (2, 3, 5))).astype(np.float32)
+    x[0, 0] = [0, -0.0, np.inf, -np.inf, np.nan]
+    x[0, 1] = [1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-8, 1 + 3 * 2**-8, 65520]  # ties to even; past fp16's greatest
+    call = device.Call(None, None, x.shape, x=x)
+    y = narrow(call, *call.inputs, 4, 6, half(precision))
+    got = numbers(y.copy_to_host(), precision)
+    with np.errstate(over="ignore"):
+        bits = x.view(np.uint32).astype(np.uint64)
+        rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+        expected = x.astype(np.float16).astype(np.float32) if precision == "fp16" else np.where(x == x, rounded, np.nan)
+    np.testing.assert_array_equal(got[:, :3, :5], expected)
+    assert not got[:, 3:].any()
+    assert not got[:, :, 5:].any()
+    wide = call.scratch(y.shape, np.float32)
+    widen(call, y, wide, half(precision))
+    np.testing.assert_array_equal(wide.copy_to_host(), got)
+
+
+# Statistics.
+
+
+def accurate(stat, expected, slack=5e-7):
+    deviation = np.sqrt(expected[:, 1])
+    size = abs(expected[:, 0]) + deviation
+    assert (abs(stat[:, 0] - expected[:, 0]) <= slack * size).all(), (stat, expected)
+    assert (abs(stat[:, 1] - expected[:, 1]) <= slack * size**2).all(), (stat, expected)
+    assert (stat[:, 1] >= 0).all()
+
+
+@pytest.mark.parametrize("kernel_size", [1, 2, 7])
+def test_statistics_at_every_length(kernel_size):
+    weight, bias = draw(kernel_size, depth=4, channels=3)
+    made = LagSums(weight, bias)
+    for length in [*range(kernel_size, 3 * kernel_size + 2), 70]:
+        ids = kinds(length, 4)
+        out = np.full((len(ids), 2), np.nan)
+        assert made(ids, out=out) is out
+        accurate(out, reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias)))
+
+
+@pytest.mark.parametrize("kept_lags", [0, 1, 3, 6])
+def test_lags_that_shared_memory_does_not_hold(kept_lags, monkeypatch):
+    asked, build = [], lag_sums._stat_kernel
+    monkeypatch.setattr(lag_sums, "_stat_kernel", lambda *constants: asked.append(constants) or build(*constants))
+    weight, bias = draw(7, 9, 4)
+    few = 4 * lag_sums._floats(0, 9) + lag_sums.SUMS + lag_sums.RESERVED
+    monkeypatch.setattr(device, "shared_limit", lambda: few + 400 * kept_lags)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 1)
+    ids = kinds(40, 9)
+    accurate(LagSums(weight, bias)(ids), reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias)))
+    ((*_, kept, _, _),) = asked
+    assert kept == kept_lags
+
+
+@pytest.mark.parametrize(("threads", "warp", "n"), [(32, 32, 7), (32, 8, 1), (32, 8, 3), (32, 8, 8), (32, 8, 19)])
+def test_threads_of_an_input(threads, warp, n, monkeypatch):
+    """An input a block, several a block, and more than the blocks take at once."""
+    monkeypatch.setattr(device, "multiprocessors", lambda: 2)
+    monkeypatch.setattr(lag_sums, "THREADS", threads)
+    monkeypatch.setattr(lag_sums, "WARP", warp)
+    weight, bias = draw(3, 4, 3)
+    ids = np.random.default_rng(0).integers(0, 6, (n, 15), np.uint8)
+    made = LagSums(weight, bias)
+    stat = made(ids)
+    accurate(stat, reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias)))
+    np.testing.assert_array_equal(made(ids), stat)
+
+
+@pytest.mark.skipif(FEW, reason="too slow in the simulator")
+@pytest.mark.parametrize("n", [1, 300, 5000])
+def test_statistics_at_the_networks_sizes(n):
+    weight, bias = draw(7, 70, 256)
+    ids = np.random.default_rng(n).integers(0, 72, (n, 1014), np.uint8)
+    ids[::2, 235:] = 70
+    accurate(LagSums(weight, bias)(ids), LagTables(weight, bias)(ids))
