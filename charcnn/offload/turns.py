@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 
 import numpy as np
@@ -12,6 +14,10 @@ from charcnn.timeline import Timeline
 
 POLL = 2e-4
 """Seconds between two looks at the requests while nothing moves: a blocking receive would burn a core."""
+
+SPIN = 1e-3
+"""Seconds after something moved, in which the next look follows at once: a large message that MPI copies piece by piece
+moves on only while somebody looks, and a small chunk's logits are back sooner than a sleep ends."""
 
 Task = Generator[None, None, None]
 
@@ -57,7 +63,7 @@ class Turns:
 
     def run(self, tasks: Iterable[Task]) -> None:
         """Run the tasks, and those that they add, until all have ended."""
-        waiting = list(tasks)
+        waiting, moved = list(tasks), time.perf_counter()
         while True:
             self.wake.clear()
             waiting += self._added
@@ -65,7 +71,14 @@ class Turns:
             waiting = [task for task in waiting if next(task, "ended") != "ended"]
             if not waiting and not self._added:
                 return
-            self.wake.wait(self._poll)
+            if self._poll is None:
+                self.wake.wait()
+            elif self.wake.is_set():
+                moved = time.perf_counter()
+            elif time.perf_counter() - moved < SPIN:
+                os.sched_yield()  # whoever computes on this core goes first
+            else:
+                self.wake.wait(self._poll)
 
 
 class Logits:
