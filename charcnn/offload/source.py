@@ -26,10 +26,12 @@ class Repeated:
     def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
         if isinstance(index, slice):
             start, stop, _ = index.indices(self._total)
-            first = start % max(1, len(self._rows))
-            if first + stop - start <= len(self._rows):
-                return self._rows[first : first + stop - start]  # an array then gives a view
-            index = np.arange(start, stop)
+            parts = []
+            while start < stop or not parts:
+                first = start % max(1, len(self._rows))
+                parts.append(self._rows[first : first + stop - start])
+                start += max(1, len(parts[-1]))
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)  # an array then gives a view
         return self._rows[index % len(self._rows)]
 
 

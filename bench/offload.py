@@ -1,0 +1,179 @@
+"""Measure the offload by itself.
+
+    mpiexec -n 4 python bench/offload.py path       what the root can move: workers answer without computing
+    mpiexec -n 4 python bench/offload.py slowed l15 --rate 250000 --offload farm --inputs 4000000
+                                                    a level whose last rank is slowed to this rate
+    python bench/offload.py overhead                the farm at one rank beside no MPI, in turns
+
+Each prints what it found, and writes it with `--json FILE`; `slowed` passes what follows on to the level.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from charcnn import files, machine, offload
+from charcnn.config import SMALL
+from charcnn.pipeline import Pipeline
+
+ROWS = 65536
+"""Distinct inputs that `path` sends, over and over: more than a cache holds."""
+
+
+def write(file: str | None, found: dict[str, Any]) -> None:
+    """Keep a result, with where it was measured."""
+    if file is not None:
+        with files.replacing(file, "w") as out:
+            json.dump({**found, "machine": machine.describe(), "commit": machine.commit()}, out, indent=1)
+            out.write("\n")
+
+
+def path(options: argparse.Namespace) -> None:
+    """Bytes a second through MPI by each way that overlaps, and the root's seconds for a chunk of few bytes."""
+    comm = offload.world()
+    if comm is None or comm.size < 2:
+        sys.exit("path: start it by mpiexec, with at least 2 ranks")
+    away = 0
+
+    def count(inputs: int) -> None:
+        nonlocal away
+        away += inputs
+
+    def answer(ids: np.ndarray, logits: np.ndarray) -> None:
+        if comm.rank == 0:  # it must take part, where the root computes, and shall not take many
+            time.sleep(0.02)
+        logits[:] = 0
+
+    def measured(mode: str, rows: np.ndarray, chunk: int, inputs: int) -> dict[str, Any]:
+        nonlocal away
+        pipeline = Pipeline([answer] * 2, chunk, SMALL.classes)
+        serves = {"root_computes": False} if mode == "farm" else {}
+        rates, seconds = [], []
+        for _ in range(options.repeat + 1):
+            comm.Barrier()
+            away, started = 0, time.perf_counter()
+            source = offload.Repeated(rows, inputs) if comm.rank == 0 else None
+            way: Callable[..., Any] = offload.MODES[mode]
+            way(comm, source, pipeline, rows.shape[1], SMALL.classes, progress=count, **serves)
+            elapsed = time.perf_counter() - started
+            rates.append(away * rows.shape[1] / elapsed)
+            seconds.append(elapsed * chunk / max(1, away))
+        pipeline.close()
+        return {"bytes_per_second": statistics.median(rates[1:]), "seconds_a_chunk": statistics.median(seconds[1:])}
+
+    ids = np.random.default_rng(0).integers(0, SMALL.alphabet + 1, (ROWS, SMALL.length), np.uint8)
+    found: dict[str, Any] = {"path": {}, "ranks": comm.size, "chunk": options.chunk, "inputs": options.inputs}
+    for mode in ("async", "farm"):
+        large = measured(mode, ids, options.chunk, options.inputs)
+        small = measured(mode, ids[:, :8].copy(), 64, min(options.inputs, 200_000))
+        found["path"][mode] = {
+            "bytes_per_second": large["bytes_per_second"],
+            "root_seconds_a_chunk": small["seconds_a_chunk"],
+        }
+        if comm.rank == 0:
+            print(
+                f"{mode}, {comm.size} ranks, chunks of {options.chunk}: {large['bytes_per_second'] / 1e9:.2f} GB/s "
+                f"through MPI; {small['seconds_a_chunk'] * 1e6:.1f} us for a chunk of few bytes",
+                flush=True,
+            )
+    if comm.rank == 0:
+        write(options.json, found)
+
+
+def slowed(options: argparse.Namespace, rest: list[str]) -> None:
+    """Run a level whose last rank computes no faster than `--rate` inputs a second."""
+    from charcnn.levels import runner
+
+    module = import_module(f"charcnn.levels.{options.level}")
+    comm = offload.world()
+
+    def build(params: Any, config: Any, *, batch: int | None = None, gpus: Any = None, monitor: Any = None) -> Any:
+        run = module.build(params, config, batch=batch, gpus=gpus, monitor=monitor)
+        if comm is None or comm.rank < comm.size - 1:
+            return run
+        lock, free = threading.Lock(), 0.0
+
+        def paced(ids: np.ndarray, logits: np.ndarray) -> None:
+            nonlocal free
+            with lock:
+                free = until = max(free, time.perf_counter()) + len(ids) / options.rate
+            if isinstance(run, Pipeline):
+                run.submit(ids, logits).result()
+            else:
+                logits[:] = run(ids)
+            time.sleep(max(0.0, until - time.perf_counter()))
+
+        workers = run.slots if isinstance(run, Pipeline) else 1
+        return Pipeline([paced] * workers, run.batch if isinstance(run, Pipeline) else batch, config.classes)
+
+    build.__kwdefaults__["batch"] = module.build.__kwdefaults__["batch"]
+    build.__module__ = module.__name__
+    sys.modules.setdefault(module.__name__, module)
+    runner.main(build, rest)
+
+
+def overhead(options: argparse.Namespace) -> None:
+    """The level's command with `--offload farm`, and without MPI and farm, by turns: what the farm adds to it."""
+    pairs: list[tuple[float, float]] = []
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        while len(pairs) < 3 or (len(pairs) < options.pairs and time.perf_counter() - started < options.seconds):
+            taken = {}
+            for way in ("static", "farm") if len(pairs) % 2 else ("farm", "static"):
+                report = Path(folder) / f"{way}.json"
+                command = [sys.executable, "-m", f"charcnn.levels.{options.level}", "--inputs", str(options.inputs)]
+                command += ["--offload", way, "--repeat", str(options.repeat), "--json", str(report)]
+                subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+                taken[way] = statistics.median(json.loads(report.read_text())["seconds"])
+            pairs.append((taken["static"], taken["farm"]))
+    low, middle, high = statistics.quantiles([farm / plain - 1 for plain, farm in pairs])
+    print(
+        f"the farm at one rank adds {middle:.2%} to {options.level}: quartiles {low:.2%}, {high:.2%}; {len(pairs)} pairs"
+    )
+    found = {"overhead": middle, "quartiles": [low, high], "pairs": pairs}
+    write(options.json, {**found, "level": options.level, "inputs": options.inputs, "repeat": options.repeat})
+
+
+def main() -> None:
+    """The command."""
+    top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = top.add_subparsers(dest="what", required=True)
+    add = what.add_parser("path").add_argument
+    add("--chunk", type=int, default=4096, help="inputs of a message (default 4096)")
+    add("--inputs", type=int, default=8_000_000, help="of each run (default 8,000,000)")
+    add("--repeat", type=int, default=3)
+    add("--json", metavar="FILE")
+    add = what.add_parser("slowed").add_argument
+    add("level")
+    add("--rate", type=float, required=True, help="inputs a second of the last rank")
+    add = what.add_parser("overhead").add_argument
+    add("--level", default="l11")
+    add("--inputs", type=int, default=2400, help="of one run (default 2400)")
+    add("--repeat", type=int, default=3, help="runs of a process, whose median counts (default 3)")
+    add("--pairs", type=int, default=20)
+    add("--seconds", type=float, default=120, help="begin no further pair after so many (default 120)")
+    add("--json", metavar="FILE")
+    options, rest = top.parse_known_args()
+    if options.what == "slowed":
+        slowed(options, rest)
+        return
+    if rest:
+        top.error(f"unknown: {' '.join(rest)}")
+    path(options) if options.what == "path" else overhead(options)
+
+
+if __name__ == "__main__":
+    main()
