@@ -141,7 +141,7 @@ def overhead(options: argparse.Namespace) -> None:
             pairs.append((taken["static"], taken["farm"]))
     low, middle, high = statistics.quantiles([farm / plain - 1 for plain, farm in pairs])
     print(
-        f"the farm at one rank adds {middle:.2%} to {options.level}: quartiles {low:.2%}, {high:.2%}; {len(pairs)} pairs"
+        f"the farm at one rank adds {middle:.2%} to {options.level}: quartiles {low:.2%}, {high:.2%}, {len(pairs)} pairs"
     )
     found = {"overhead": middle, "quartiles": [low, high], "pairs": pairs}
     write(options.json, {**found, "level": options.level, "inputs": options.inputs, "repeat": options.repeat})

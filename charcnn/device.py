@@ -165,6 +165,12 @@ def current() -> int:
     return 0 if SIMULATED else int(cuda.get_current_device().id)
 
 
+def pci_address(gpu: int) -> str:
+    """Where the GPU is plugged in, as Linux writes it: 0000:1b:00.0."""
+    at = cuda.gpus[gpu].get_device_identity()
+    return f"{at['pci_domain_id']:04x}:{at['pci_bus_id']:02x}:{at['pci_device_id']:02x}.0"
+
+
 def on_device(array: Any) -> bool:
     """Whether the array lies on a GPU: Numba's own, or another library's with __cuda_array_interface__."""
     return is_cuda_ndarray(array) or hasattr(array, "__cuda_array_interface__")

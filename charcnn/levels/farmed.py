@@ -12,7 +12,7 @@ import numpy as np
 
 from charcnn import catalog, offload, params, timeline
 from charcnn.levels.monitor import Monitor
-from charcnn.levels.share import Run, held_memory, usable_gpus, warmed
+from charcnn.levels.share import Run, Standing, standing, usable_gpus, warmed
 
 PATIENCE = 3.0
 """Seconds that the root waits for the workers to be ready, at least; else twice as long as it took itself."""
@@ -70,18 +70,18 @@ class FarmRun:
         """All logits."""
         return self.farm.run(ids, run, progress=self._progress, checkpoint=self._checkpoint)
 
-    def close(self, held: Any) -> tuple[list[Any], list[list[timeline.Span]]]:
-        """Let the workers go. The memory that each rank holds, and its spans, empty where it is lost."""
+    def close(self, own: Standing) -> tuple[list[Standing], list[list[timeline.Span]]]:
+        """Let the workers go. Each rank's standing, and its spans; of a lost one no standing, and no span."""
         if self._checkpoint is not None:
             self._checkpoint.close()
         self.farm.close()
         spans = [self._timeline.spans]
-        every = [held]
+        every = [own]
         for member in self.farm.workers:
-            memory, theirs = member.closing or (None, [])
+            told, theirs = member.closing or (None, [])
             spans.append(timeline.shifted(theirs, member.lag))
-            if memory is not None:
-                every.append(memory)
+            if told is not None:
+                every.append(told)
         return every, spans
 
     def report(self) -> dict[str, Any]:
@@ -100,20 +100,21 @@ def dismiss(comm: Any, status: int, run: FarmRun | None = None) -> NoReturn:
 def work_for_farm(level: catalog.Level, build: Callable[..., Run], comm: Any, options: argparse.Namespace) -> NoReturn:
     """A worker's part, to the end of the process."""
     monitor = Monitor(timeline=timeline.Timeline(on=options.trace is not None))
+    own: Standing | None = None
 
     def prepared(told: Any) -> Run:
+        nonlocal own
         weights, batch, total = told
         gpus = usable_gpus(level, options.gpus, comm)
         run = build(weights, weights.config, batch=batch, gpus=gpus, monitor=monitor)
         warmed(run, level, weights.config, batch, gpus, total)
         monitor.timeline.spans.clear()
+        own = standing(comm, level, run, gpus, monitor)
         return run
 
     status = 0  # also where it leaves: the root tells why, and goes on
     try:
-        offload.work(
-            comm, prepared, closing=lambda: (held_memory(monitor), monitor.timeline.spans), timeline=monitor.timeline
-        )
+        offload.work(comm, prepared, closing=lambda: (own, monitor.timeline.spans), timeline=monitor.timeline)
     except offload.RootLost as error:
         print(f"{level.name}: {error}", file=sys.stderr)
         status = 1

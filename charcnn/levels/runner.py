@@ -22,7 +22,7 @@ from charcnn.levels.farmed import FarmRun, dismiss, work_for_farm
 from charcnn.levels.job import UNUSABLE, parser, prepare
 from charcnn.levels.monitor import Monitor
 from charcnn.levels.report import show, validate
-from charcnn.levels.share import Run, held_memory, usable_gpus, warmed
+from charcnn.levels.share import Run, Standing, standing, usable_gpus, warmed
 
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
 """Exit statuses beside UNUSABLE: the logits are right; they are not, or a rank crashed; Ctrl-C."""
@@ -134,13 +134,14 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
             logits = share_out(comm, ids, run, weights.config.length, weights.config.classes, **follow)
         seconds.append(time.perf_counter() - started)
     bar.close()
+    own = standing(every_rank, level, run, gpus, monitor)
     if farm is not None:
-        held, every = farm.close(held_memory(monitor))
+        ranks, every = farm.close(own)
         spans = every if options.trace is not None else None
     else:
-        held = [held_memory(monitor)] if comm is None else comm.gather(held_memory(monitor)) or []
+        ranks = [own] if comm is None else comm.gather(own) or []
         spans = timeline.gather(comm, monitor.timeline) if options.trace is not None else None
-    memory = _gpu_memory(held)
+    memory = _gpu_memory(ranks)
     if job is None:
         return int(_broadcast(comm, None))
     assert logits is not None
@@ -166,6 +167,9 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     }
     if farm is not None:
         report["farm"] = farm.report()
+    if every_rank is not None:
+        report["advice"] = offload.advice([rank.place for rank in ranks])
+        report["cuda_aware"] = dict(zip(("used", "reason"), (False, offload.cuda_aware()[1]), strict=True))
     if memory:
         report["gpu_memory_bytes"] = memory
     if spans is not None:
@@ -191,9 +195,9 @@ def _monitored(name: str, root: bool, inputs: int, options: argparse.Namespace) 
     return Monitor(bar.update, timeline.Timeline(on=options.trace is not None)), bar
 
 
-def _gpu_memory(held: Iterable[Any]) -> int:
+def _gpu_memory(ranks: Iterable[Standing]) -> int:
     """The bytes that a GPU holds, of all GPUs the most; ranks that share a GPU add up. 0: not known."""
     total: Counter[Any] = Counter()
-    for place, memory in held:
-        total.update({(place, gpu): size for gpu, size in memory.items()})
+    for rank in ranks:
+        total.update({(rank.place.host, rank.visible, gpu): size for gpu, size in rank.memory.items()})
     return max(total.values(), default=0)

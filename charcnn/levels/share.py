@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ import numpy as np
 from charcnn import catalog, device, offload
 from charcnn.config import Config
 from charcnn.levels.monitor import Monitor
+from charcnn.ops.threads import used_threads
+from charcnn.pipeline import Pipeline
 
 Run = Callable[[np.ndarray], np.ndarray]
 
@@ -36,6 +38,25 @@ def warmed(run: Run, level: catalog.Level, config: Config, batch: int, gpus: lis
     return time.perf_counter() - started
 
 
-def held_memory(monitor: Monitor) -> tuple[Any, dict[int, int]]:
-    """Where this rank is, and the bytes that it holds on each GPU there."""
-    return (platform.node(), os.environ.get("CUDA_VISIBLE_DEVICES")), monitor.memory
+@dataclass(frozen=True)
+class Standing:
+    """What a rank tells the root in the end."""
+
+    memory: dict[int, int]
+    """The bytes that it holds on each GPU."""
+    visible: str | None
+    """What CUDA_VISIBLE_DEVICES says: the GPUs' numbers count from there."""
+    place: offload.Place
+
+
+def standing(comm: Any, level: catalog.Level, run: Any, gpus: list[int], monitor: Monitor) -> Standing:
+    """Of this rank."""
+    if level.device == "cuda" and device.SIMULATED:
+        threads, parallel = 1, False
+    elif level.device == "cuda":
+        threads, parallel = run.slots + 1 if isinstance(run, Pipeline) else 1, False
+    else:
+        threads, parallel = used_threads()
+    addresses = [] if device.SIMULATED else [(gpu, device.pci_address(gpu)) for gpu in gpus]
+    place = offload.place(0 if comm is None else comm.rank, threads, addresses, parallel=parallel)
+    return Standing(monitor.memory, os.environ.get("CUDA_VISIBLE_DEVICES"), place)

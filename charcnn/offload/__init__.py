@@ -5,6 +5,7 @@ one-hot form that the original program sent is 280 times larger. `static` scatte
 `asynchronous` overlaps the three; `farm` does, too, gives chunks to whoever is free, and outlives its workers.
 """
 
+from charcnn.offload.aware import cuda_aware
 from charcnn.offload.checkpoint import Checkpoint, describe
 from charcnn.offload.farm import Farm, farm
 from charcnn.offload.overlap import asynchronous
@@ -12,6 +13,7 @@ from charcnn.offload.post import survives_deaths
 from charcnn.offload.ranks import LAUNCHED, gpu_share, local_place, shares, world
 from charcnn.offload.scatter import static
 from charcnn.offload.source import Encoded, Repeated
+from charcnn.offload.topology import Place, advice, place
 from charcnn.offload.worker import RootLost, work
 
 MODES = {"static": static, "async": asynchronous, "farm": farm}
@@ -23,13 +25,17 @@ __all__ = [
     "Checkpoint",
     "Encoded",
     "Farm",
+    "Place",
     "Repeated",
     "RootLost",
+    "advice",
     "asynchronous",
+    "cuda_aware",
     "describe",
     "farm",
     "gpu_share",
     "local_place",
+    "place",
     "shares",
     "static",
     "survives_deaths",

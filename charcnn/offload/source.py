@@ -26,7 +26,7 @@ class Repeated:
     def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
         if isinstance(index, slice):
             start, stop, _ = index.indices(self._total)
-            parts = []
+            parts: list[np.ndarray] = []
             while start < stop or not parts:
                 first = start % max(1, len(self._rows))
                 parts.append(self._rows[first : first + stop - start])

@@ -30,6 +30,15 @@ def _start_threads(values):
         values[i] = i
 
 
+def used_threads() -> tuple[int, bool]:
+    """(how many threads Numba's parallel functions had so far, whether there was one)"""
+    try:
+        numba.threading_layer()
+    except ValueError:  # none was started
+        return 1, False
+    return numba.get_num_threads(), True
+
+
 @cache
 def layer() -> str:
     """Start Numba's threads and name its threading layer: omp, tbb or workqueue. Warns, once, of workqueue."""
