@@ -140,9 +140,8 @@ def overhead(options: argparse.Namespace) -> None:
                 taken[way] = statistics.median(json.loads(report.read_text())["seconds"])
             pairs.append((taken["static"], taken["farm"]))
     low, middle, high = statistics.quantiles([farm / plain - 1 for plain, farm in pairs])
-    print(
-        f"the farm at one rank adds {middle:.2%} to {options.level}: quartiles {low:.2%}, {high:.2%}, {len(pairs)} pairs"
-    )
+    spread = f"quartiles {low:.2%}, {high:.2%}, {len(pairs)} pairs"
+    print(f"the farm at one rank adds {middle:.2%} to {options.level}: {spread}")
     found = {"overhead": middle, "quartiles": [low, high], "pairs": pairs}
     write(options.json, {**found, "level": options.level, "inputs": options.inputs, "repeat": options.repeat})
 
