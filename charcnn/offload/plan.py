@@ -39,7 +39,7 @@ class Machine:
     latency: float = 50e-6
     local_link: float = 6.7e9
     local_latency: float = 5e-6
-    root_message: float = 50e-6
+    root_message: float = 100e-6
     encode_rate: float | None = None
 
     def __post_init__(self) -> None:
