@@ -53,7 +53,7 @@ def test_texts_are_encoded_when_asked_for():
     assert not asked
     assert source[1:3].tolist() == [[2], [3]]
     assert source[2:5].tolist() == [[3], [1], [2]]
-    assert asked == [["bb", "ccc"], ["ccc", "a", "bb"]]
+    assert asked == [["bb", "ccc"], ["ccc"], ["a", "bb"]]
 
 
 def test_chunks_of_any_source_are_its_rows_in_order():
