@@ -117,10 +117,10 @@ def forecast(machine: Machine, work: Work) -> Forecast:
     limits = {"compute": ranks * machine.gpu_rate}
     if by_latency < 0.999 * limits["compute"]:
         limits["latency"] = by_latency
-    if machine.encode_rate is not None:
-        limits["encode"] = machine.encode_rate
-    if ranks > 1 and machine.root_message:
-        limits["root"] = work.chunk / machine.root_message * ranks / (ranks - 1)
+    encoding = 1 / machine.encode_rate if machine.encode_rate is not None else 0.0
+    messages = machine.root_message / work.chunk * (ranks - 1) / ranks
+    if encoding or messages:  # one thread does both
+        limits["encode" if encoding > messages else "root"] = 1 / (encoding + messages)
     # Who waits for a busy link leaves its chunks to the others, whom it does not hold up.
     for name, behind, link in (("local link", near, machine.local_link), ("link", far, machine.link)):
         if link / sent < behind * machine.gpu_rate:
