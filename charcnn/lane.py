@@ -147,10 +147,14 @@ class LaneWorker:
         self.lane, self._forward = lane, forward
         self._one_batch = threading.Lock()
 
-    def __call__(self, ids: np.ndarray, logits: np.ndarray) -> None:
-        """Token ids (n, L) uint8 -> logits (n, classes) float32, both on the host."""
+    def __call__(self, ids: Any, logits: Any) -> None:
+        """Token ids (n, L) uint8 -> logits (n, classes) float32, both on the host, or both on the GPU."""
         lane = self.lane
         with self._one_batch, cuda.gpus[lane.gpu]:
+            if device.on_device(ids):
+                logits.copy_to_device(self._forward(ids), stream=lane.stream)
+                lane.wait()
+                return
             staged, ids_gpu = lane.host(ids.shape, np.uint8), lane.device(ids.shape, np.uint8)
             np.copyto(staged, ids)
             with lane.copying("up"):
@@ -179,9 +183,25 @@ class DevicePipeline(Pipeline):
         self, workers: Sequence[LaneWorker], batch: int, classes: int, progress: Callable[[int], object] | None = None
     ) -> None:
         super().__init__(workers, batch, classes, progress)
+        self.direct = False
+        """Whether messages land in GPU memory."""
         self._on_gpu: dict[int, LaneWorker] = {}
         for worker in workers:
             self._on_gpu.setdefault(worker.lane.gpu, worker)
+
+    def direct_obstacle(self) -> str | None:
+        """Why messages cannot land in GPU memory; None where they can."""
+        return None if len(self._on_gpu) == 1 else f"a rank drives {len(self._on_gpu)} GPUs"
+
+    def landing(self, size: int, length: int) -> tuple[Any, Any]:
+        """On the GPU where `direct`, which MPI must know of; else on the host."""
+        if not self.direct:
+            return super().landing(size, length)
+        (gpu,) = self._on_gpu
+        cuda.current_context(gpu)  # stays this thread's, in which MPI copies
+        ids, logits = device.empty((size, length), np.uint8), device.empty((size, self._classes), np.float32)
+        cuda.synchronize()
+        return ids, logits
 
     def on_device(self, ids: Any) -> Any:
         """Start on one batch that lies on the current GPU: no copies, and nothing is waited for.

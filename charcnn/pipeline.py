@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,11 @@ class Pipeline:
             self._idle.put(worker)
         self._threads = ThreadPoolExecutor(self.slots, thread_name_prefix="worker")
 
-    def submit(self, ids: np.ndarray, logits: np.ndarray) -> Future[None]:
+    def landing(self, size: int, length: int) -> tuple[Any, Any]:
+        """Where messages land and leave: token ids (size, length) uint8, and logits; `submit` takes both."""
+        return np.empty((size, length), np.uint8), np.empty((size, self._classes), np.float32)
+
+    def submit(self, ids: Any, logits: Any) -> Future[None]:
         """Start on a batch; `ids` must not change, nor `logits` be read, until the future is done."""
         if len(ids) > self.batch:
             raise ValueError(f"ids has {len(ids)} rows: need at most batch={self.batch}")

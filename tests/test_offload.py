@@ -418,3 +418,59 @@ def test_a_timeline_that_is_off_keeps_nothing():
     with timeline.OFF.span("stage", "s"):
         timeline.OFF.add("stage", "s", "row", 0.0)
     assert not timeline.OFF.spans
+
+
+DIRECT = """
+import sys
+from charcnn import offload
+from charcnn.levels import l12, runner
+offload.cuda_aware = lambda: (True, "an MPI that takes GPU memory")
+class Comm:  # the simulator's GPU memory is the host's: MPI is given the host's array
+    def __init__(self, comm):
+        self._comm = comm
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+    def Dup(self):
+        return Comm(self._comm.Dup())
+    def Irecv(self, array, *where):
+        landed.append(type(array).__name__)
+        return self._comm.Irecv(getattr(array, "_ary", array), *where)
+    def Isend(self, array, *where):
+        return self._comm.Isend(getattr(array, "_ary", array), *where)
+landed, world = [], offload.world()
+offload.world = lambda: Comm(world)
+try:
+    runner.main(l12.build, sys.argv[1:])
+finally:
+    assert ("FakeCUDAArray" in landed) == (world.rank > 0 and "--gpu-direct" in sys.argv), landed
+    print("looked at rank", world.rank, flush=True)
+"""
+
+
+@needs_mpi
+@pytest.mark.skipif(not device.SIMULATED, reason="on a GPU, MPI itself must be CUDA-aware")
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        (["--offload", "async", "--gpu-direct"], "GPU memory: an MPI that takes GPU memory"),
+        (["--offload", "farm", "--gpu-direct"], "GPU memory: an MPI that takes GPU memory"),
+        (["--offload", "async"], "the host: an MPI that takes GPU memory, and --gpu-direct would use it"),
+    ],
+)
+def test_messages_land_in_gpu_memory_where_asked_for(options, where):
+    done = mpiexec(2, "-c", DIRECT, "--config", "tiny", "--inputs", 3, "--batch", 1, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"messages  land in {where}\n" in done.stdout
+    assert "validated passed" in done.stdout
+    assert done.stdout.count("looked at") == 2
+
+
+def test_direct_messages_need_gpus_and_chunks():
+    from charcnn import catalog
+    from charcnn.levels import job, l2, l12
+
+    for module, options in ((l2, []), (l12, ["--offload", "static"])):
+        name = module.__name__.rpartition(".")[2]
+        asked = job.parser(name, module, module.build, quiet=False).parse_args(["--gpu-direct", *options])
+        with pytest.raises(ValueError, match="--gpu-direct: needs a level that computes on GPUs"):
+            job.prepare(catalog.level(name), asked)

@@ -1,9 +1,12 @@
-"""The cost model against a simulation, event by event, of ranks behind throttled links."""
+"""The cost model against a simulation, event by event, of ranks behind throttled links; and its command."""
 
+import argparse
 import heapq
+import json
 
 import pytest
 
+from charcnn.commands import plan as command
 from charcnn.offload.plan import LOGIT_BYTES, Machine, Work, forecast, table
 
 
@@ -107,3 +110,91 @@ def test_wrong_machines_are_named(wrong):
         Machine(**wrong)
     with pytest.raises(ValueError, match="chunk=0"):
         Work(inputs=1, chunk=0)
+
+
+def plan(capsys, *options):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    status = command.run(parser.parse_args(list(map(str, options))))
+    return status, capsys.readouterr().out
+
+
+def test_the_command_shows_hosts_and_bounds(capsys):
+    options = [
+        "--rate",
+        1_100_000,
+        "--chunk",
+        4096,
+        "--gpus",
+        8,
+        "--hosts",
+        128,
+        "--link",
+        "50GB/s",
+        "--latency",
+        "5us",
+    ]
+    status, out = plan(capsys, *options)
+    assert status == 0
+    rows = [line.split() for line in out.splitlines()[2:]]
+    assert [int(row[0]) for row in rows] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+    assert [int(row[1]) for row in rows[3:]] == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert rows[0][-1] == "compute"
+    assert rows[-1][-1] == "root"
+    status, out = plan(capsys, *options, "--json")
+    found = json.loads(out)
+    assert [row["gpus"] for row in found["plan"]] == [int(row[0]) for row in rows]
+    assert found["machine"]["link"] == 50e9
+    assert found["machine"]["latency"] == pytest.approx(5e-6)
+
+
+def test_a_host_may_have_any_number_of_gpus(capsys):
+    _, out = plan(capsys, "--rate", 1000, "--gpus", 6, "--hosts", 3, "--json")
+    assert [row["gpus"] for row in json.loads(out)["plan"]] == [1, 2, 4, 6, 12, 18]
+
+
+def report_of(file, rate, *, ranks=1, gpus=1):
+    report = {"inputs_per_second": rate, "ranks": ranks, "gpus": gpus, "batch": 512, "inputs": 10**7, "offload": "farm"}
+    file.write_text(json.dumps(report))
+    return file
+
+
+def test_reports_are_read_and_compared(capsys, tmp_path):
+    one, four = report_of(tmp_path / "1.json", 5000.0), report_of(tmp_path / "4.json", 19500.0, ranks=4)
+    path = tmp_path / "path.json"
+    ways = {
+        "async": {"bytes_per_second": 9e9, "root_seconds_a_chunk": 80e-6},
+        "farm": {"bytes_per_second": 8e9, "root_seconds_a_chunk": 90e-6},
+    }
+    path.write_text(json.dumps({"path": ways}))
+    _, out = plan(capsys, "--report", one, "--path", path, "--measured", four, "--json")
+    found = json.loads(out)
+    assert (found["machine"]["gpu_rate"], found["work"]["chunk"]) == (5000.0, 512)
+    assert (found["machine"]["local_link"], found["machine"]["root_message"]) == (8e9, 90e-6)
+    assert found["measured"][0]["off"] == pytest.approx(20000 / 19500 - 1, abs=1e-3)
+    _, out = plan(capsys, "--report", one, "--measured", four)
+    assert "measured on 4 GPUs by farm: 19,500 inputs/s; the forecast is 19,99" in out
+    with pytest.raises(ValueError, match="is of 4 ranks with 1 GPUs each: need one of one GPU"):
+        plan(capsys, "--report", four)
+    with pytest.raises(ValueError, match="has no 'inputs_per_second'"):
+        plan(capsys, "--report", path)
+    path.write_text("{")
+    with pytest.raises(ValueError, match="is no JSON"):
+        plan(capsys, "--report", path)
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--link", "3"], ["--link", "0GB/s"], ["--latency", "5"], ["--gpus", "0"], ["--rate", "-1"], []]
+)
+def test_wrong_options_are_refused(wrong, capsys):
+    with pytest.raises(SystemExit):
+        plan(capsys, *(["--rate", "1", *wrong] if wrong and wrong[0] != "--rate" else wrong))
+    assert (wrong or ["--rate"])[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_second"),
+    [("10Gbit/s", 1.25e9), ("10Gb/s", 1.25e9), ("10Gbps", 1.25e9), ("1.25GB/s", 1.25e9), ("800kB/s", 8e5), ("7B/s", 7)],
+)
+def test_speeds_in_bits_and_bytes(text, bytes_per_second):
+    assert command._speed(text) == pytest.approx(bytes_per_second)

@@ -12,7 +12,7 @@ import numpy as np
 
 from charcnn import catalog, offload, params, timeline
 from charcnn.levels.monitor import Monitor
-from charcnn.levels.share import Run, Standing, standing, usable_gpus, warmed
+from charcnn.levels.share import Run, Standing, choose_landing, standing, usable_gpus, warmed
 
 PATIENCE = 3.0
 """Seconds that the root waits for the workers to be ready, at least; else twice as long as it took itself."""
@@ -107,9 +107,10 @@ def work_for_farm(level: catalog.Level, build: Callable[..., Run], comm: Any, op
         weights, batch, total = told
         gpus = usable_gpus(level, options.gpus, comm)
         run = build(weights, weights.config, batch=batch, gpus=gpus, monitor=monitor)
+        landing = choose_landing(comm, level, run, options.gpu_direct)
         warmed(run, level, weights.config, batch, gpus, total)
         monitor.timeline.spans.clear()
-        own = standing(comm, level, run, gpus, monitor)
+        own = standing(comm, level, run, gpus, monitor, landing)
         return run
 
     status = 0  # also where it leaves: the root tells why, and goes on

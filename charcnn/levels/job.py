@@ -111,6 +111,12 @@ or machine""",
         help="with --offload farm: keep results so far here; the same command started again continues",
     )
     add("--root-serves", action="store_true", help="with --offload farm: the root only computes where nobody else does")
+    add(
+        "--gpu-direct",
+        action="store_true",
+        help="with --offload async or farm: messages land in GPU memory, where MPI is CUDA-aware (default: they are "
+        "staged through the host, and the report says why)",
+    )
     add("--json", metavar="FILE", help="write the report here, too")
     add(
         "--trace",
@@ -145,6 +151,8 @@ def prepare(level: catalog.Level, options: argparse.Namespace) -> Job:
     for option in ("deadline", "checkpoint", "root_serves"):
         if getattr(options, option) and options.offload != "farm":
             raise ValueError(f"--{option.replace('_', '-')}: needs --offload farm")
+    if options.gpu_direct and (options.offload == "static" or level.device == "cpu"):
+        raise ValueError("--gpu-direct: needs a level that computes on GPUs, and --offload async or farm")
     if options.checkpoint is not None and options.repeat > 1:
         raise ValueError(f"--checkpoint {options.checkpoint}: a run that is repeated has no use for it; leave one out")
     if options.gpus is not None and level.device == "cpu":

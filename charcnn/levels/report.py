@@ -60,6 +60,8 @@ def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
         rows.append(("", "(stages of rank 0)"))
     if "gpu_memory_bytes" in report:
         rows.append(("memory", f"{report['gpu_memory_bytes']:,} bytes a GPU, for parameters and features"))
+    for where in dict.fromkeys(report.get("messages_land", {}).values()):
+        rows.append(("messages", f"land in {where}"))
     rows += [("advice" if i == 0 else "", line) for i, line in enumerate(report.get("advice", []))]
     if "farm" in report:
         rows += _farm_rows(report["farm"])

@@ -22,7 +22,7 @@ from charcnn.levels.farmed import FarmRun, dismiss, work_for_farm
 from charcnn.levels.job import UNUSABLE, parser, prepare
 from charcnn.levels.monitor import Monitor
 from charcnn.levels.report import show, validate
-from charcnn.levels.share import Run, Standing, standing, usable_gpus, warmed
+from charcnn.levels.share import Run, Standing, choose_landing, standing, usable_gpus, warmed
 
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
 """Exit statuses beside UNUSABLE: the logits are right; they are not, or a rank crashed; Ctrl-C."""
@@ -115,6 +115,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
             return dismiss(every_rank, UNUSABLE, farm) if farming else UNUSABLE
     assert run is not None
     simulated = level.device == "cuda" and device.SIMULATED
+    landing = choose_landing(every_rank, level, run, options.gpu_direct)
     warm_up = warmed(run, level, weights.config, batch, gpus, total)
     if farm is not None:
         farm.wait(time.perf_counter() - started)
@@ -134,7 +135,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
             logits = share_out(comm, ids, run, weights.config.length, weights.config.classes, **follow)
         seconds.append(time.perf_counter() - started)
     bar.close()
-    own = standing(every_rank, level, run, gpus, monitor)
+    own = standing(every_rank, level, run, gpus, monitor, landing)
     if farm is not None:
         ranks, every = farm.close(own)
         spans = every if options.trace is not None else None
@@ -169,7 +170,8 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         report["farm"] = farm.report()
     if every_rank is not None:
         report["advice"] = offload.advice([rank.place for rank in ranks])
-        report["cuda_aware"] = dict(zip(("used", "reason"), (False, offload.cuda_aware()[1]), strict=True))
+        if share_out is not offload.static:
+            report["messages_land"] = {rank.place.rank: rank.landing for rank in ranks if rank.landing is not None}
     if memory:
         report["gpu_memory_bytes"] = memory
     if spans is not None:

@@ -47,9 +47,27 @@ class Standing:
     visible: str | None
     """What CUDA_VISIBLE_DEVICES says: the GPUs' numbers count from there."""
     place: offload.Place
+    landing: str | None
+    """Where its messages land, and why; None on the CPU."""
 
 
-def standing(comm: Any, level: catalog.Level, run: Any, gpus: list[int], monitor: Monitor) -> Standing:
+def choose_landing(comm: Any, level: catalog.Level, run: Any, wanted: bool) -> str | None:
+    """Have messages land in GPU memory where that is wanted and can be. Where they land, and why; None on the CPU."""
+    if comm is None or level.device == "cpu":
+        return None
+    aware, reason = offload.cuda_aware()
+    if not hasattr(run, "direct"):  # a lane.DevicePipeline, which on a CPU is not imported, has it
+        return f"the host: {level.name} has no other way"
+    if aware and not wanted:
+        return f"the host: {reason}, and --gpu-direct would use it"
+    obstacle = run.direct_obstacle() if aware else reason
+    run.direct = obstacle is None
+    return f"GPU memory: {reason}" if obstacle is None else f"the host: {obstacle}"
+
+
+def standing(
+    comm: Any, level: catalog.Level, run: Any, gpus: list[int], monitor: Monitor, landing: str | None
+) -> Standing:
     """Of this rank."""
     if level.device == "cuda" and device.SIMULATED:
         threads, parallel = 1, False
@@ -59,4 +77,4 @@ def standing(comm: Any, level: catalog.Level, run: Any, gpus: list[int], monitor
         threads, parallel = used_threads()
     addresses = [] if device.SIMULATED else [(gpu, device.pci_address(gpu)) for gpu in gpus]
     place = offload.place(0 if comm is None else comm.rank, threads, addresses, parallel=parallel)
-    return Standing(monitor.memory, os.environ.get("CUDA_VISIBLE_DEVICES"), place)
+    return Standing(monitor.memory, os.environ.get("CUDA_VISIBLE_DEVICES"), place, landing)

@@ -93,7 +93,7 @@ def _overlap(
     turns = Turns(None if len(offers) == 1 else POLL)
     if comm is not None and comm.rank > 0:
         turns.run(
-            _serve(comm, pipeline, turns, slot, np.empty((size, length), np.uint8), _rows(size, classes), timeline)
+            _serve(comm, pipeline, turns, slot, *pipeline.landing(size, length), timeline)
             for slot in range(depth * pipeline.slots)
         )
         return None
@@ -162,9 +162,7 @@ class _Root:
         yield from self._turns.until(self._comm.Isend(np.empty(0, np.uint8), rank, slot).Test)
 
 
-def _serve(
-    comm: Any, pipeline: Pipeline, turns: Turns, slot: int, ids: np.ndarray, logits: np.ndarray, timeline: Timeline
-) -> Task:
+def _serve(comm: Any, pipeline: Pipeline, turns: Turns, slot: int, ids: Any, logits: Any, timeline: Timeline) -> Task:
     """A slot of a rank that is not the root."""
     from mpi4py import MPI
 

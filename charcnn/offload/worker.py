@@ -65,7 +65,7 @@ class _Worker:
         self._order = np.empty(3)
         self._ordered = comm.Irecv(self._order, 0, post.ORDER)
         self._receives: list[Any] = []
-        self._buffers: list[np.ndarray] = []  # of messages that may be under way when an error ends their slot
+        self._buffers: list[Any] = []  # of messages that may be under way when an error ends their slot
         self._lag, self._order_briefed = 0.0, True
 
     def work(self, build: Callable[[Any], Any], closing: Callable[[], Any] | None) -> bool:
@@ -167,8 +167,8 @@ class _Worker:
         from mpi4py import MPI
 
         status, row = MPI.Status(), f"slot {slot}"
-        length, classes, size = brief["length"], brief["classes"], brief["size"]
-        ids, logits = np.empty((size, length), np.uint8), np.empty((size, classes), np.float32)
+        length = brief["length"]
+        ids, logits = pipeline.landing(brief["size"], length)
         self._buffers += [ids, logits]
         while True:
             begun = time.perf_counter()
