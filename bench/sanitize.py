@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,22 +26,26 @@ TESTS = ("tests/test_ops.py", "-k", "test_edges")
 OPTIONS = ("--report-api-errors", "no", "--error-exitcode", "99")
 
 
-def check(tool: str) -> dict[str, object]:
-    """What the tool says of the tests: its summary line, how many tests ran, and whether all is well."""
-    with tempfile.NamedTemporaryFile("r", suffix=".txt") as log:
-        command = ["compute-sanitizer", "--tool", tool, *OPTIONS, "--log-file", log.name]
+def check(tool: str, workers: int) -> dict[str, object]:
+    """What the tool says of the tests: its summaries, how many tests ran, and whether all is well."""
+    with tempfile.TemporaryDirectory() as logs:
+        command = ["compute-sanitizer", "--tool", tool, *OPTIONS, "--target-processes", "all"]
+        command += ["--log-file", f"{logs}/%p.txt"]
         done = subprocess.run(
-            [*command, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS],
+            [*command, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers), *TESTS],
             cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
-        report = Path(log.name).read_text(encoding="utf-8", errors="replace")
-    summary = re.search(r"[A-Z]+ SUMMARY: .*", report)
+        report = "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in Path(logs).iterdir())
+    summaries = Counter(re.findall(r"[A-Z]+ SUMMARY: .*", report))  # a line a process that used the GPU
     tests = re.search(r"(\d+) passed", done.stdout)
-    clean = done.returncode == 0 and summary is not None and tests is not None
+    found = sum(int(re.search(r"\d+", line).group()) * times for line, times in summaries.items())
+    clean = done.returncode == 0 and found == 0 and summaries.total() >= workers and tests is not None
     if not clean:
         print(f"{tool}:\n{done.stdout[-2000:]}{report[-4000:]}", file=sys.stderr)
     return {
-        "summary": summary.group() if summary else "none",
+        "summary": "; ".join(summaries) or "none",
+        "found": found,
+        "processes": summaries.total(),
         "tests": int(tests.group(1)) if tests else 0,
         "clean": clean,
     }
@@ -50,13 +55,15 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results-dir", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes a tool: compiling is most of the work")
     options = parser.parse_args()
     here = machine.describe()
     if not here["gpus"] or shutil.which("compute-sanitizer") is None:
         print("sanitize: needs a GPU, and compute-sanitizer on the PATH", file=sys.stderr)
         return 2
-    with ThreadPoolExecutor(len(TOOLS)) as pool:  # mostly compiling, a core each
-        found_by = dict(zip(TOOLS, pool.map(check, TOOLS), strict=True))
+    workers = max(1, options.workers or here["cores"] // len(TOOLS))
+    with ThreadPoolExecutor(len(TOOLS)) as pool:
+        found_by = dict(zip(TOOLS, pool.map(lambda tool: check(tool, workers), TOOLS), strict=True))
     result = {
         "tests": " ".join(TESTS),
         "variants": [row.name for row in catalog.VARIANTS if row.device == "cuda"],

@@ -15,7 +15,7 @@ from charcnn.levels.monitor import Monitor
 
 LONG_ENOUGH = 0.75
 """Seconds that one run should take at least: inputs are doubled until it does."""
-MOST_INPUTS = 4096
+MOST_INPUTS = 1 << 17
 ROUNDS = 3
 
 
