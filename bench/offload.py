@@ -122,7 +122,16 @@ def slowed(options: argparse.Namespace, rest: list[str]) -> None:
     build.__kwdefaults__["batch"] = module.build.__kwdefaults__["batch"]
     build.__module__ = module.__name__
     sys.modules.setdefault(module.__name__, module)
-    runner.main(build, rest)
+    if offload.survives_deaths():
+        sys.exit("slowed: start it without --with-ft ulfm, under which a run ends before its report can be completed")
+    try:
+        runner.main(build, rest + (["--json", options.json] if options.json is not None else []))
+    finally:
+        if options.json is not None and (comm is None or comm.rank == 0) and Path(options.json).exists():
+            report = json.loads(Path(options.json).read_text(encoding="utf-8"))
+            with files.replacing(options.json, "w") as out:
+                json.dump({**report, "slowed_to": options.rate}, out, indent=1)
+                out.write("\n")
 
 
 def overhead(options: argparse.Namespace) -> None:
@@ -158,6 +167,7 @@ def main() -> None:
     add = what.add_parser("slowed").add_argument
     add("level")
     add("--rate", type=float, required=True, help="inputs a second of the last rank")
+    add("--json", metavar="FILE")
     add = what.add_parser("overhead").add_argument
     add("--level", default="l11")
     add("--inputs", type=int, default=2400, help="of one run (default 2400)")

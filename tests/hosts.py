@@ -13,6 +13,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from contextlib import suppress
@@ -118,7 +119,7 @@ def obstacle():
         if shutil.which(tool) is None:
             return f"no {tool}"
     try:
-        with Hosts("/tmp", latency=0.0, speed=1e9):
+        with tempfile.TemporaryDirectory() as folder, Hosts(folder, latency=0.0, speed=1e9):
             return None
     except (OSError, subprocess.SubprocessError) as error:
         return " ".join(str(error).split()) or "no new network namespaces"
