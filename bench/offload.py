@@ -3,7 +3,8 @@
     mpiexec -n 4 python bench/offload.py path       what the root can move: workers answer without computing
     mpiexec -n 4 python bench/offload.py slowed l15 --rate 250000 --offload farm --inputs 4000000
                                                     a level whose last rank is slowed to this rate
-    python bench/offload.py overhead                the farm at one rank beside no MPI, in turns
+    NUMBA_NUM_THREADS=1 python bench/offload.py overhead
+                                                    what the farm adds at one rank
 
 Each prints what it found, and writes it with `--json FILE`; `slowed` passes what follows on to the level.
 """
@@ -11,11 +12,10 @@ Each prints what it found, and writes it with `--json FILE`; `slowed` passes wha
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import statistics
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 
 from charcnn import files, machine, offload
@@ -135,24 +136,38 @@ def slowed(options: argparse.Namespace, rest: list[str]) -> None:
 
 
 def overhead(options: argparse.Namespace) -> None:
-    """The level's command with `--offload farm`, and without MPI and farm, by turns: what the farm adds to it."""
-    pairs: list[tuple[float, float]] = []
+    """The level's run by itself, and on a farm of one rank, by turns: what the farm adds, by the median of pairs.
+
+    Seconds are those on processors, of one thread that computes (NUMBA_NUM_THREADS=1): other users of the machine
+    change them least, and nobody waits at a barrier.
+    """
+    from charcnn import params
+
+    module = import_module(f"charcnn.levels.{options.level}")
+    run = module.build(params.init(SMALL, 0), SMALL)
+    batch = inspect.signature(module.build).parameters["batch"].default
+    ids = np.random.default_rng(0).integers(0, SMALL.alphabet + 1, (options.chunks * batch, SMALL.length), np.uint8)
+    run(ids)
+    ways: dict[str, Callable[[], Any]] = {
+        "alone": lambda: run(ids),
+        "farm": lambda: offload.farm(None, ids, run, SMALL.length, SMALL.classes, chunk=batch),
+    }
+    pairs: list[dict[str, float]] = []
     started = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        while len(pairs) < 3 or (len(pairs) < options.pairs and time.perf_counter() - started < options.seconds):
-            taken = {}
-            for way in ("static", "farm") if len(pairs) % 2 else ("farm", "static"):
-                report = Path(folder) / f"{way}.json"
-                command = [sys.executable, "-m", f"charcnn.levels.{options.level}", "--inputs", str(options.inputs)]
-                command += ["--offload", way, "--repeat", str(options.repeat), "--json", str(report)]
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-                taken[way] = statistics.median(json.loads(report.read_text())["seconds"])
-            pairs.append((taken["static"], taken["farm"]))
-    low, middle, high = statistics.quantiles([farm / plain - 1 for plain, farm in pairs])
+    while len(pairs) < 3 or (len(pairs) < options.pairs and time.perf_counter() - started < options.seconds):
+        taken, logits = {}, {}
+        for way in sorted(ways, reverse=len(pairs) % 2 == 0):
+            begun = time.process_time()
+            logits[way] = ways[way]()
+            taken[way] = time.process_time() - begun
+        if not np.array_equal(logits["alone"], logits["farm"]):
+            sys.exit("overhead: the farm's logits are others")
+        pairs.append(taken)
+    low, middle, high = statistics.quantiles([pair["farm"] / pair["alone"] - 1 for pair in pairs])
     spread = f"quartiles {low:.2%}, {high:.2%}, {len(pairs)} pairs"
     print(f"the farm at one rank adds {middle:.2%} to {options.level}: {spread}")
-    found = {"overhead": middle, "quartiles": [low, high], "pairs": pairs}
-    write(options.json, {**found, "level": options.level, "inputs": options.inputs, "repeat": options.repeat})
+    found = {"overhead": middle, "quartiles": [low, high], "pairs": pairs, "level": options.level, "batch": batch}
+    write(options.json, {**found, "inputs": len(ids), "threads": numba.get_num_threads()})
 
 
 def main() -> None:
@@ -170,9 +185,8 @@ def main() -> None:
     add("--json", metavar="FILE")
     add = what.add_parser("overhead").add_argument
     add("--level", default="l11")
-    add("--inputs", type=int, default=2400, help="of one run (default 2400)")
-    add("--repeat", type=int, default=3, help="runs of a process, whose median counts (default 3)")
-    add("--pairs", type=int, default=20)
+    add("--chunks", type=int, default=4, help="batches of a run (default 4)")
+    add("--pairs", type=int, default=40)
     add("--seconds", type=float, default=120, help="begin no further pair after so many (default 120)")
     add("--json", metavar="FILE")
     options, rest = top.parse_known_args()
