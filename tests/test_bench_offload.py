@@ -1,0 +1,105 @@
+"""bench/offload.py, and the tables that bench/report.py makes of what it leaves."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import report
+from test_mpi import ROOT, mpiexec, needs_mpi
+
+from charcnn.config import SMALL
+
+
+@needs_mpi
+def test_what_the_root_can_move_is_measured(tmp_path):
+    file = tmp_path / "path.json"
+    options = ["--chunk", 16, "--inputs", 2000, "--repeat", 1, "--json", file]
+    done = mpiexec(2, "bench/offload.py", "path", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(file.read_text())
+    assert (found["ranks"], found["chunk"]) == (2, 16)
+    for way in ("async", "farm"):
+        assert found["path"][way]["bytes_per_second"] > 0
+        assert 0 < found["path"][way]["root_seconds_a_chunk"] < 1
+
+
+@needs_mpi
+def test_a_slowed_rank_keeps_to_its_rate(tmp_path):
+    file = tmp_path / "mixed.json"
+    options = ["--rate", 40, "--offload", "farm", "--config", "tiny", "--inputs", 60, "--batch", 2, "--json", file]
+    done = mpiexec(2, "bench/offload.py", "slowed", "l2", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(file.read_text())
+    assert found["slowed_to"] == 40
+    assert found["farm"]["ranks"][1]["inputs_per_second"] < 44
+
+
+def test_the_farms_overhead_is_measured(tmp_path):
+    file = tmp_path / "overhead.json"
+    command = [sys.executable, "bench/offload.py", "overhead", "--chunks", "1", "--pairs", "3", "--json", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(json.loads(file.read_text())["pairs"]) == 3
+
+
+def level_report(rate, *, ranks=1, mode="async", mpi=True, **more):
+    machine = {"gpus": ["A GPU"] * 4, "cpu": "A CPU", "cores": 64, "mpi": "An MPI"}
+    made = {"level": "l12", "config": SMALL.to_dict(), "validation": {"passed": True}, "machine": machine}
+    made |= {
+        "inputs": 10**7,
+        "batch": 256,
+        "ranks": ranks,
+        "offload": mode,
+        "inputs_per_second": rate,
+        "seconds": [1.0],
+    }
+    return made | ({"advice": []} if mpi else {}) | more
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    """The blocks of a page whose raw results these are."""
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    report.offloads.cache_clear()
+
+    def made(kind, **results):
+        (tmp_path / "offload").mkdir()
+        for name, raw in results.items():
+            (tmp_path / "offload" / f"{name}.json").write_text(json.dumps(raw))
+        return report.KINDS[kind](tmp_path / "page.md")
+
+    yield made
+    report.offloads.cache_clear()
+
+
+def test_scaling_is_told_beside_one_gpu(tables):
+    timeline = {"bound": "compute", "resource": "kernel", "busy": {"kernel": {"share": 0.99}}}
+    text = tables(
+        "scaling",
+        one=level_report(1000.0, mpi=False),
+        farm=level_report(3960.0, ranks=4, mode="farm", timeline=timeline),
+        static=level_report(3000.0, ranks=4, mode="static"),
+    )
+    assert "| 1, no MPI | 10,000,000 | – | 1,000 | – | – | – |" in text
+    assert "| 4 | 10,000,000 | 3,000 | – | 3,960 | 99.0% | compute (99% busy) |" in text
+    assert "[farm](offload/farm.json)" in text
+
+
+def test_mixed_ranks_are_told_beside_their_sum(tables):
+    slowed = level_report(3100.0, ranks=4, mode="farm", slowed_to=250.0)
+    text = tables("mixed", one=level_report(1000.0, mpi=False), mixed=slowed)
+    assert "| l12, 4 × A GPU, one at 25% | farm | 3,100 | 95.4% |" in text
+
+
+def test_forecasts_are_told_beside_measured_runs(tables):
+    ways = {"farm": {"bytes_per_second": 9e9, "root_seconds_a_chunk": 1e-4}}
+    machine = level_report(0.0)["machine"]
+    one, four = level_report(1000.0, mpi=False), level_report(3960.0, ranks=4, mode="farm")
+    text = tables("forecasts", one=one, four=four, path={"path": ways, "ranks": 4, "machine": machine})
+    assert "| l12, 4 × A GPU | farm | 3,960 | 4,000 | +1.0% | compute |" in text
+
+
+def test_a_wrong_run_is_no_result(tables):
+    with pytest.raises(report.ReportError, match=r"wrong\.json: its validation failed"):
+        tables("scaling", wrong=level_report(1.0) | {"validation": {"passed": False}})
