@@ -12,6 +12,7 @@ from charcnn.offload.overlap import asynchronous
 from charcnn.offload.post import survives_deaths
 from charcnn.offload.ranks import LAUNCHED, gpu_share, local_place, shares, world
 from charcnn.offload.scatter import static
+from charcnn.offload.service import Service
 from charcnn.offload.source import Encoded, Repeated
 from charcnn.offload.topology import Place, advice, place
 from charcnn.offload.worker import RootLost, work
@@ -28,6 +29,7 @@ __all__ = [
     "Place",
     "Repeated",
     "RootLost",
+    "Service",
     "advice",
     "asynchronous",
     "cuda_aware",

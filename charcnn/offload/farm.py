@@ -208,6 +208,15 @@ class Farm:
             time.sleep(POLL)
         return not waiting
 
+    @property
+    def size(self) -> int:
+        """The most inputs of a chunk."""
+        return self._size
+
+    def wake(self) -> None:
+        """Look at the source again: from any thread."""
+        self._turns.wake.set()
+
     def report(self) -> dict[str, Any]:
         """Who computed how much, who was lost and why, and how many chunks were given out again."""
         ranks = [
@@ -307,6 +316,7 @@ class Farm:
         *,
         progress: Callable[[int], object] | None = None,
         checkpoint: Checkpoint | None = None,
+        deliver: Callable[[int, np.ndarray], object] | None = None,
     ) -> np.ndarray:
         """Logits (N, classes) float32 of the source's inputs (see charcnn.offload.source), in their order.
 
@@ -315,12 +325,14 @@ class Farm:
             compute: for the root: a `Pipeline`, or a function of token ids -> logits.
             progress: called with the number of inputs whenever another rank's logits arrive.
             checkpoint: keeps results as they come, and has those of an earlier start.
+            deliver: called with the first input and the logits of each chunk as they come; none are kept then, and what
+                it returns is empty.
 
         Raises:
             Exception: the root's own, where it cannot compute and nobody else is there.
         """
         pipeline = as_pipeline(compute, self._size, self._classes)
-        self._run = _Run(self, pipeline, source, progress, checkpoint)
+        self._run = _Run(self, pipeline, source, progress, checkpoint, deliver)
         try:
             return self._run.all()
         finally:
@@ -355,27 +367,32 @@ class _Run:
         source: Any,
         progress: Callable[[int], object] | None,
         checkpoint: Checkpoint | None,
+        deliver: Callable[[int, np.ndarray], object] | None = None,
     ) -> None:
         self._farm, self._pipeline, self._progress, self._checkpoint = farm, pipeline, progress, checkpoint
         total = rows_in(source)
         size = min(farm._size, pipeline.batch)
         if total is not None:  # few inputs: something for every worker
             size = max(1, min(size, -(-total // (pipeline.slots * (len(farm.workers) + 1)))))
-        self._logits = Logits(farm._classes, total or 0)
-        self._parts: Iterator[Part] | None = self._drawn(chunks(source, size, farm._length))
+        self._logits = Logits(farm._classes, 0 if deliver is not None else total or 0)
+        self._deliver = self._logits.put if deliver is None else deliver
+        self._parts: Iterator[Part | None] | None = self._drawn(chunks(source, size, farm._length))
         self._returned: deque[Part] = deque()
         self._out = 0  # chunks that are drawn, and whose logits are not there
         self._size, self._left = size, total  # inputs that nobody has drawn, where that is known
         self._root_error: Exception | None = None
 
-    def _drawn(self, parts: Iterator[np.ndarray]) -> Iterator[Part]:
+    def _drawn(self, parts: Iterator[Any]) -> Iterator[Part | None]:
         start = 0
         for part in timed(parts, self._farm._timeline):
+            if part is None:  # nothing at the moment
+                yield None
+                continue
             known = None if self._checkpoint is None else self._checkpoint.logits(start, part)
             if known is None:
                 yield start, part
             else:
-                self._logits.put(start, known)
+                self._deliver(start, known)
                 if self._left is not None:
                     self._left -= len(part)
                 if self._progress is not None:
@@ -443,11 +460,13 @@ class _Run:
             return self._returned.popleft()
         if self._parts is None:
             return None
-        part = next(self._parts, None)
-        if part is None:
+        try:
+            part = next(self._parts)
+        except StopIteration:
             self._parts = None
             self._farm._turns.wake.set()
-        else:
+            return None
+        if part is not None:
             self._out += 1
             if self._left is not None:
                 self._left -= len(part[1])
@@ -455,7 +474,7 @@ class _Run:
 
     def _put(self, member: Member, part: Part, logits: np.ndarray, begun: float) -> None:
         start, ids = part
-        self._logits.put(start, logits)
+        self._deliver(start, logits)
         if self._checkpoint is not None:
             self._checkpoint.keep(start, ids, logits)
         member.count(len(ids), begun, time.perf_counter())

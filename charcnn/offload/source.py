@@ -1,7 +1,8 @@
 """Where inputs come from, chunk by chunk: never all N rows of token ids at once.
 
 A source is what has a length and slices to token ids (n, L) uint8: an array, a memory map, `Repeated`, `Encoded`;
-or any iterable of such chunks, whose length nobody needs to know.
+or any iterable of such chunks, whose length nobody needs to know. For the farm, an iterable may give None: there is
+nothing at the moment. One that has an attribute `lasting` that is true does not fill its arrays again.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def rows_in(source: Any) -> int | None:
     return len(source)
 
 
-def chunks(source: Any, size: int, length: int) -> Iterator[np.ndarray]:
+def chunks(source: Any, size: int, length: int) -> Iterator[Any]:
     """The source's rows in order, at most `size` at a time; the next ones are taken only when they are asked for.
 
     Raises:
@@ -65,8 +66,12 @@ def chunks(source: Any, size: int, length: int) -> Iterator[np.ndarray]:
     if total is not None:
         parts = (source[start : min(start + size, total)] for start in range(0, total, size))
     else:  # a generator may fill the same array again, while the last chunk is still on its way
-        parts = (np.array(part) for part in source)
+        kept = getattr(source, "lasting", False)
+        parts = (part if part is None or kept else np.array(part) for part in source)
     for part in parts:
+        if part is None:
+            yield None
+            continue
         if part.dtype != np.uint8 or part.shape[1:] != (length,):
             raise ValueError(f"source gives {part.dtype} of shape {part.shape}: need uint8 (n, {length})")
         for start in range(0, len(part), size):

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -22,13 +23,15 @@ moves on only while somebody looks, and a small chunk's logits are back sooner t
 Task = Generator[None, None, None]
 
 
-def timed(parts: Iterator[np.ndarray], timeline: Timeline) -> Iterator[np.ndarray]:
+def timed(parts: Iterator[Any], timeline: Timeline) -> Iterator[Any]:
     """The parts, and the time that each took to come."""
     while True:
-        with timeline.span("encode", "encode"):
-            part = next(parts, None)
-        if part is None:
+        begun = time.perf_counter()
+        part = next(parts, parts)
+        if part is parts:  # there are no more
             return
+        if part is not None:
+            timeline.add("encode", "encode", threading.current_thread().name, begun)
         yield part
 
 
