@@ -220,7 +220,8 @@ def test_levels_give_the_same_bits_by_any_offload(name, ranks, inputs, tmp_path)
     script = tmp_path / "keep.py"
     script.write_text(KEEP_LOGITS)
     kept = []
-    for mode in offload.MODES:
+    modes = list(offload.MODES) if name == "l2" else ["static", "farm"]
+    for mode in modes:
         out, report = tmp_path / f"{mode}.npy", tmp_path / f"{mode}.json"
         options = ["--config", "tiny", "--inputs", inputs, "--batch", 1, "--offload", mode, "--json", report]
         done = mpiexec(ranks, script, name, out, *options)
@@ -228,7 +229,7 @@ def test_levels_give_the_same_bits_by_any_offload(name, ranks, inputs, tmp_path)
         assert json.loads(report.read_text())["offload"] == mode
         kept.append(np.load(out))
     assert len(kept[0]) == inputs
-    assert kept[0].tobytes() == kept[1].tobytes() == kept[2].tobytes()
+    assert all(logits.tobytes() == kept[0].tobytes() for logits in kept)
     ranks = json.loads((tmp_path / "farm.json").read_text())["farm"]["ranks"]
     assert sum(rank["inputs"] for rank in ranks) == inputs
 
