@@ -198,3 +198,17 @@ def test_wrong_options_are_refused(wrong, capsys):
 )
 def test_speeds_in_bits_and_bytes(text, bytes_per_second):
     assert command._speed(text) == pytest.approx(bytes_per_second)
+
+
+@pytest.mark.parametrize(("option", "value", "need"), [
+    ("--rate", "x", "need a number above 0"),
+    ("--rate", "inf", "need a number above 0"),
+    ("--hosts", "1.5", "need a whole number from 1"),
+    ("--latency", "1.2.3ms", "need a time"),
+    ("--link", "fast", "need a speed"),
+])  # fmt: skip
+def test_an_option_that_is_no_number_is_named(option, value, need, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        plan(capsys, "--rate", "1000", option, value)
+    assert stopped.value.code == 2
+    assert f"argument {option}: {value}: {need}" in capsys.readouterr().err

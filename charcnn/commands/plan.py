@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 DONE = 0
 
 UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+NUMBER = r"\d+(?:\.\d*)?(?:e\d+)?"
+
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 EPILOG = """examples:
   python -m charcnn.levels.l13 --gpus 1 --inputs 4000000 --json one.json     what one GPU does
-  charcnn plan --report one.json --gpus 4 --hosts 16 --link 100Gbit/s
-  charcnn plan --rate 1100000 --chunk 4096 --gpus 8 --hosts 128 --link 50GB/s --latency 5us
-  charcnn plan --report one.json --gpus 4 --measured two.json four.json
+  python -m charcnn.commands.plan --report one.json --gpus 4 --hosts 16 --link 100Gbit/s
+  python -m charcnn.commands.plan --rate 1100000 --chunk 4096 --gpus 8 --hosts 128 --link 50GB/s --latency 5us
+  python -m charcnn.commands.plan --report one.json --gpus 4 --measured two.json four.json
 
 exit status: 0 done; 2 unusable options or files"""
 
@@ -53,22 +55,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(value: str) -> float:
-    number = float(value)
-    if not number > 0:
+    if not re.fullmatch(NUMBER, value) or not float(value) > 0:
         raise argparse.ArgumentTypeError(f"{value}: need a number above 0")
-    return number
+    return float(value)
 
 
 def _count(value: str) -> int:
-    number = int(value)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{value}: need at least 1")
-    return number
+    if not value.isdecimal() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"{value}: need a whole number from 1")
+    return int(value)
 
 
 def _speed(value: str) -> float:
     """Bytes a second: 10Gbit/s, 1.25GB/s."""
-    found = re.fullmatch(r"([\d.]+)\s*([kMGT]?)(bit|b|B)/?(p?s)?", value)
+    found = re.fullmatch(rf"({NUMBER})\s*([kMGT]?)(bit|b|B)/?(p?s)?", value)
     if not found or not float(found[1]) > 0:
         raise argparse.ArgumentTypeError(f"{value}: need a speed, such as 10Gbit/s or 1.25GB/s")
     return float(found[1]) * UNITS[found[2]] / (1 if found[3] == "B" else 8)
@@ -76,7 +76,7 @@ def _speed(value: str) -> float:
 
 def _time(value: str) -> float:
     """Seconds: 50us, 1.5ms."""
-    found = re.fullmatch(r"([\d.]+)\s*(s|ms|us|ns)", value)
+    found = re.fullmatch(rf"({NUMBER})\s*(s|ms|us|ns)", value)
     if not found:
         raise argparse.ArgumentTypeError(f"{value}: need a time, such as 50us or 1.5ms")
     return float(found[1]) * SECONDS[found[2]]
@@ -185,11 +185,13 @@ if __name__ == "__main__":
     import sys
 
     parser = argparse.ArgumentParser(
-        prog="charcnn plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m charcnn.commands.plan",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(parser)
     try:
         sys.exit(run(parser.parse_args()))
     except (ValueError, OSError) as error:
-        print(f"charcnn plan: {error}", file=sys.stderr)
+        print(f"plan: {error}", file=sys.stderr)
         sys.exit(2)
