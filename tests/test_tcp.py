@@ -11,12 +11,11 @@ from test_mpi import ENVIRONMENT, MPIEXEC, ROOT, mpiexec, needs_mpi
 
 TCP = ("--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo")
 
-
-@needs_mpi
-@needs_ulfm
 pytestmark = pytest.mark.xdist_group("hosts")  # there is one pair of them
 
 
+@needs_mpi
+@needs_ulfm
 def test_over_tcp_the_bits_are_the_same():
     done = mpiexec(3, "-c", ROUND_TRIP, options=TCP)
     assert done.returncode == 0, done.stderr
