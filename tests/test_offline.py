@@ -14,12 +14,9 @@ from conftest import compiler_installed
 
 from charcnn.catalog import CHAIN, VARIANTS
 
-pytestmark = [
-    pytest.mark.skipif(
-        not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
-    ),
-    pytest.mark.xdist_group("offline"),  # one process builds, for all of them
-]
+pytestmark = pytest.mark.skipif(
+    not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
+)
 
 CUDA = [row.name for row in VARIANTS if row.device == "cuda"]
 

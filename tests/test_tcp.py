@@ -11,8 +11,6 @@ from test_mpi import ENVIRONMENT, MPIEXEC, ROOT, mpiexec, needs_mpi
 
 TCP = ("--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo")
 
-pytestmark = pytest.mark.xdist_group("hosts")  # there is one pair of them
-
 
 @needs_mpi
 @needs_ulfm
