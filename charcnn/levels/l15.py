@@ -33,10 +33,12 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
     p, monitor = params, monitor or Monitor()
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
     dtype = half(precision).dtype
-    if channels % 8 or config.units % 8 or pooled[0] % POOL_SIZE:
+    windows = -(-lengths[4] // POOL_SIZE) * POOL_SIZE  # what conv6 reads, in whole windows, where it pools itself
+    if channels % 8 or config.units % 8 or pooled[0] % POOL_SIZE or not (config.layernorm or windows <= lengths[3]):
         raise ValueError(
-            f"channels={channels}, units={config.units}, {pooled[0]} positions after block 1: need multiples of 8, 8, "
-            f"and {POOL_SIZE} for tensor cores; l13 needs none"
+            f"channels={channels}, units={config.units}, {pooled[0]} positions after block 1, {lengths[3:5]} after conv4 "
+            f"and conv5: need multiples of 8, 8 and {POOL_SIZE} for tensor cores, and without LayerNorm room for whole "
+            "windows; l13 needs none of that"
         )
     largest = 2 * batch * max(channels * pooled[0], config.units, 2 * config.classes, config.length)
 
@@ -67,7 +69,8 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
                 x = apply(layers["conv2"].conv1d_relu_maxpool1d, x, (pooled[1], channels), POOL_SIZE)
             for i in (3, 4, 5):
                 with lane.stage(f"conv_block_{i}"):
-                    x = apply(layers[f"conv{i}"].conv1d_relu, x, (lengths[i - 1], channels))
+                    length = lengths[i - 1] if i < 5 or config.layernorm else windows
+                    x = apply(layers[f"conv{i}"].conv1d_relu, x, (length, channels), length=length)
             with lane.stage("conv_block_6"):
                 if config.layernorm:
                     space = (lane.device((len(ids), lengths[5], channels), dtype), stat)
@@ -76,7 +79,8 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
                     shape = (pooled[5], channels)
                     x = apply(normalised_maxima, x, shape, stat, *norm_6, POOL_SIZE, precision=precision)
                 else:
-                    x = apply(layers["conv6"].conv1d_relu_maxpool1d, x, (pooled[5], channels), POOL_SIZE)
+                    shape = (pooled[5], channels)
+                    x = apply(layers["conv6"].conv1d_relu_maxpool1d, x, shape, POOL_SIZE, length=lengths[4])
             with lane.stage("fc_blocks"):
                 x = x.reshape((len(ids), 1, config.features))
                 x = apply(layers["fc1"].conv1d_relu, x, (1, config.units))

@@ -469,9 +469,17 @@ class Wgmma:
         """conv1d_nlc: (N, L - K + 1, C_out)."""
         return self._apply("store", x, self._shape(x), out, stream)
 
-    def conv1d_relu(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
-        """conv1d_relu_nlc: (N, L - K + 1, C_out)."""
-        return self._apply("relu", x, self._shape(x), out, stream)
+    def conv1d_relu(self, x: Any, *, length: int | None = None, out: Any = None, stream: Any = None) -> Any:
+        """conv1d_relu_nlc: (N, L - K + 1, C_out).
+
+        Args:
+            length: positions of the result, up to L, where more are wanted; those beyond L - K + 1 mean nothing.
+        """
+        n, valid, c_out = self._shape(x)
+        length = valid if length is None else length
+        if not valid <= length <= x.shape[1]:
+            raise ValueError(f"{length=}: need {valid} to {x.shape[1]}, the positions of x")
+        return self._apply("relu", x, (n, length, c_out), out, stream)
 
     def conv1d_relu_maxpool1d(
         self, x: Any, pool_size: int = GROUPS, *, length: int | None = None, out: Any = None, stream: Any = None
