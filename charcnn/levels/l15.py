@@ -36,9 +36,9 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
     windows = -(-lengths[4] // POOL_SIZE) * POOL_SIZE  # what conv6 reads, in whole windows, where it pools itself
     if channels % 8 or config.units % 8 or pooled[0] % POOL_SIZE or not (config.layernorm or windows <= lengths[3]):
         raise ValueError(
-            f"channels={channels}, units={config.units}, {pooled[0]} positions after block 1, {lengths[3:5]} after conv4 "
-            f"and conv5: need multiples of 8, 8 and {POOL_SIZE} for tensor cores, and without LayerNorm room for whole "
-            "windows; l13 needs none of that"
+            f"channels={channels}, units={config.units}, {pooled[0]} positions after block 1, {lengths[3:5]} after "
+            f"conv4 and 5: need multiples of 8, 8 and {POOL_SIZE} for tensor cores, and without LayerNorm "
+            "room for whole windows; l13 needs none of that"
         )
     largest = 2 * batch * max(channels * pooled[0], config.units, 2 * config.classes, config.length)
 
