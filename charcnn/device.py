@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
@@ -178,7 +179,17 @@ def on_device(array: Any) -> bool:
 
 def to_device(array: np.ndarray, stream: Any = 0) -> Any:
     """Copy a NumPy array to the current GPU."""
+    if array.size and 0 in array.strides and array.flags.c_contiguous:  # of an axis of one, as np.newaxis makes it:
+        array = array.ravel().reshape(array.shape)  # Numba takes it for a repeated one, and cannot reshape the array
     return cuda.to_device(array, stream=stream)
+
+
+def to_host(array: Any, stream: Any = 0) -> np.ndarray:
+    """Copy from the current GPU, and wait for it."""
+    host = array.copy_to_host(stream=stream)
+    if stream:
+        stream.synchronize()
+    return np.asarray(host)
 
 
 def empty(shape: Shape, dtype: Any, stream: Any = 0) -> Any:
@@ -238,16 +249,28 @@ def require_capability(least: tuple[int, int], what: str, way_out: str) -> None:
         )
 
 
+def has_tensor_cores(*, hopper: bool = False) -> bool:
+    """Whether the current GPU has tensor cores that kernels here can use: Hopper's own, or any since 8.0."""
+    if SIMULATED:
+        return False
+    major = int(cuda.get_current_device().compute_capability[0])
+    return major == 9 if hopper else major >= 8  # those after Hopper have others instead of its own
+
+
+def require_tensor_cores(what: str, *, hopper: bool = False, way_out: str = "use a technique without them") -> None:
+    """Raise DeviceError unless the current GPU `has_tensor_cores`, which `what` needs; it says what to do then."""
+    if has_tensor_cores(hopper=hopper):
+        return
+    need = f"{what} needs tensor cores of compute capability {'9.0' if hopper else '8.0 or later'}"
+    if SIMULATED:
+        raise DeviceError(f"{need}, which the simulator has not; {way_out}")
+    capability = tuple(cuda.get_current_device().compute_capability)
+    raise DeviceError(f"{need}, this GPU has {capability[0]}.{capability[1]}; {way_out}")
+
+
 def require_hopper(what: str) -> None:
     """Raise DeviceError unless the current GPU has Hopper's tensor cores, which `what` needs."""
-    way_out = "use a technique or a level without wgmma"
-    if SIMULATED:
-        raise DeviceError(f"{what} needs a GPU of compute capability 9.0, which the simulator has not; {way_out}")
-    capability = tuple(cuda.get_current_device().compute_capability)
-    if capability[0] != 9:  # later ones have others instead
-        raise DeviceError(
-            f"{what} needs compute capability 9.0, this GPU has {capability[0]}.{capability[1]}; {way_out}"
-        )
+    require_tensor_cores(what, hopper=True)
 
 
 def shared_limit() -> int:
@@ -279,6 +302,90 @@ def _allow_shared(kernel: Any, shared: int, args: tuple[Any, ...]) -> None:
         attribute = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         driver.cuKernelSetAttribute(attribute, shared, function.handle, function.device.id)
         _shared_allowed[key] = shared
+
+
+class Graph:
+    """The work that a function starts on a stream, kept as a CUDA graph: all of it is started again by one call.
+
+    The function is called twice. The first time compiles and loads its kernels and makes what they keep; the second
+    time is recorded, and nothing runs. It must start the same work both times, on arrays that are there, and allocate
+    nothing.
+
+    Args:
+        start: the function, called with the stream that it must use.
+        stream: a stream of the current GPU, on which the work runs.
+
+    Raises:
+        DeviceError: the driver refuses, such as where `start` allocates or waits.
+    """
+
+    def __init__(self, start: Callable[[Any], Any], stream: Any) -> None:
+        from cuda.bindings import driver
+
+        start(stream)
+        stream.synchronize()
+        self._start = start  # and with it the arrays that the recorded work reads and writes
+        self._stream, self._launch = int(stream), driver.cuGraphLaunch
+        # Recorded on a stream of its own, which does not wait for the default stream: with one that does, whatever
+        # another thread starts on the default stream meanwhile fails, and ends the recording. Relaxed, as garbage
+        # collected meanwhile may free memory.
+        own = _driven(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
+        try:
+            with cuda.defer_cleanup():
+                _driven(driver.cuStreamBeginCapture(own, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+                try:
+                    self.result: Any = start(cuda.external_stream(int(own)))
+                    """What `start` returned."""
+                except BaseException:
+                    _, left = driver.cuStreamEndCapture(own)
+                    if left:
+                        driver.cuGraphDestroy(left)
+                    raise
+                graph = _driven(driver.cuStreamEndCapture(own))
+        finally:
+            driver.cuStreamDestroy(own)
+        try:
+            self._graph = _driven(driver.cuGraphInstantiate(graph, 0))
+        finally:
+            driver.cuGraphDestroy(graph)
+        weakref.finalize(self, driver.cuGraphExecDestroy, self._graph).atexit = False
+
+    def launch(self) -> None:
+        """Start the work on the stream; nothing is waited for."""
+        _driven(self._launch(self._graph, self._stream))
+
+
+def copy(to: Any, source: Any, stream: Any) -> None:
+    """Start to copy a device array, C-contiguous, to the beginning of another one; Numba's own way takes longer."""
+    from cuda.bindings import driver
+
+    if source.size:
+        _driven(driver.cuMemcpyDtoDAsync(address(to), address(source), source.nbytes, int(stream)))
+
+
+def _driven(answer: tuple[Any, ...]) -> Any:
+    """What a call of the driver gave, or None.
+
+    Raises:
+        DeviceError: it failed.
+    """
+    status, *values = answer
+    if int(status) != 0:
+        raise DeviceError(f"the driver refused a CUDA graph or a copy: {status.name}")
+    return values[0] if values else None
+
+
+def _launch_with(kernel: Any, blocks: Any, threads: Any, stream: Any, shared: int, args: Any, **options: Any) -> None:
+    """Numba's launch with what it has no option for: clusters, and programmatic dependent launch."""
+    from cuda.core import LaunchConfig, Stream, launch
+
+    kinds = tuple(kernel.typeof_pyval(arg) for arg in args)
+    compiled = kernel.compile(kinds)
+    values: list[Any] = []
+    for kind, arg in zip(kinds, args, strict=True):
+        compiled._prepare_args(kind, arg, stream, [], values)
+    config = LaunchConfig(grid=blocks, block=threads, shmem_size=shared, **options)
+    launch(Stream.from_handle(int(stream)), config, compiled._codelibrary.get_cufunc().kernel, *values)
 
 
 DTYPES = {"ids": np.uint8, "stat": np.float64}
@@ -354,16 +461,27 @@ class Call:
         threads: int | tuple[int, ...],
         *args: Any,
         shared: int = 0,
+        early: bool = False,
+        cluster: int = 1,
     ) -> None:
         """Start the kernel, with so many bytes of dynamic shared memory, on this call's stream.
 
-        An empty grid starts nothing.
+        An empty grid starts nothing. With a `cluster` of several blocks, `blocks` counts clusters. With `early`, the
+        kernel may begin before the one before it on the stream has ended, once all blocks of that one have called
+        `ptx.grid_release`; it calls `ptx.grid_wait` before it touches what other kernels read or write. Both need
+        compute capability 9.0 or later, and are not asked for together.
         """
         if np.prod(blocks) > 0:
             with _launching:
                 if shared > 48 * 1024 and not SIMULATED:
                     _allow_shared(kernel, shared, args)
-                kernel[blocks, threads, self.stream, shared](*args)
+                if early:
+                    options = {"programmatic_stream_serialization": True}
+                    _launch_with(kernel, blocks, threads, self.stream, shared, args, **options)
+                elif cluster > 1:
+                    _launch_with(kernel, blocks, threads, self.stream, shared, args, cluster=cluster)
+                else:
+                    kernel[blocks, threads, self.stream, shared](*args)
 
     def launch_each(self, kernel: Any, *args: Any, threads: int = 128) -> None:
         """Start one thread for each element of the output."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,10 @@ from charcnn import device
 from charcnn.levels.monitor import Monitor
 from charcnn.ops.shapes import Shape
 from charcnn.pipeline import Pipeline
+from charcnn.raw import Encoder, Raw
+from charcnn.text import Encoding
+
+_STEP = 1 << 16
 
 
 class Lane:
@@ -60,6 +65,10 @@ class Lane:
     def device(self, shape: Shape, dtype: Any = np.float32) -> Any:
         """GPU memory, the two buffers by turns."""
         return self._turn("device", shape, dtype)
+
+    def rewind(self) -> None:
+        """Let the turns on the GPU begin anew, so that the same work gets the same buffers."""
+        self._next["device"] = 0
 
     @contextmanager
     def copying(self, way: str) -> Iterator[None]:
@@ -146,24 +155,48 @@ class LaneWorker:
     def __init__(self, lane: Lane, forward: Callable[[Any], Any]) -> None:
         self.lane, self._forward = lane, forward
         self._one_batch = threading.Lock()
+        self._encoders: dict[Encoding, Encoder] = {}
 
     def __call__(self, ids: Any, logits: Any) -> None:
-        """Token ids (n, L) uint8 -> logits (n, classes) float32, both on the host, or both on the GPU."""
+        """Token ids (n, L) uint8 -> logits (n, classes) float32: both on the host, or both on the GPU.
+
+        On the host, texts that are not encoded (`Raw`) may stand for the ids.
+        """
         lane = self.lane
         with self._one_batch, cuda.gpus[lane.gpu]:
             if device.on_device(ids):
                 logits.copy_to_device(self._forward(ids), stream=lane.stream)
                 lane.wait()
                 return
-            staged, ids_gpu = lane.host(ids.shape, np.uint8), lane.device(ids.shape, np.uint8)
-            np.copyto(staged, ids)
-            with lane.copying("up"):
-                ids_gpu.copy_to_device(staged, stream=lane.stream)
+            ids_gpu = self._encoded(ids) if isinstance(ids, Raw) else self._copied(ids)
             logits_gpu, landed = self._forward(ids_gpu), lane.host(logits.shape)
             with lane.copying("down"):
                 logits_gpu.copy_to_host(landed, stream=lane.stream)
             lane.wait()
             np.copyto(logits, landed)
+
+    def _copied(self, ids: np.ndarray) -> Any:
+        lane = self.lane
+        staged, ids_gpu = lane.host(ids.shape, np.uint8), lane.device(ids.shape, np.uint8)
+        np.copyto(staged, ids)
+        with lane.copying("up"):
+            ids_gpu.copy_to_device(staged, stream=lane.stream)
+        return ids_gpu
+
+    def _encoded(self, texts: Raw) -> Any:
+        lane, shape = self.lane, (len(texts), texts.length)
+        largest, needed = math.prod(shape), texts.packed_size
+        if needed > largest:  # all texts are long: ids are fewer bytes, and so much room there is
+            return self._copied(texts.ids())
+        size = min(-(-needed // _STEP) * _STEP, largest)  # of few sizes, as the lane keeps a view of each
+        staged, packed = lane.host((size,), np.uint8), lane.device((size,), np.uint8)
+        texts.pack(staged)
+        with lane.copying("up"):
+            packed.copy_to_device(staged, stream=lane.stream)
+        if texts.encoding not in self._encoders:
+            self._encoders[texts.encoding] = Encoder(texts.encoding)
+        with lane.stage("encode"):
+            return self._encoders[texts.encoding](packed, lane.device(shape, np.uint8), lane.stream)
 
     def on_device(self, ids: Any) -> Any:
         """Start on token ids that lie on the GPU, which is current; their logits, there."""
@@ -171,13 +204,61 @@ class LaneWorker:
             return self._forward(ids)
 
 
+class GraphWorker(LaneWorker):
+    """A `LaneWorker` that starts all work on a batch at once: a CUDA graph for each number of inputs, made when needed.
+
+    The copies are not in it, so that those of one lane go on while another one computes.
+
+    Args:
+        lane, forward: as of `LaneWorker`; `forward` starts the same work each time, and allocates nothing from its
+            second time on.
+        batch, length: the most token ids that come, (batch, length).
+    """
+
+    GRAPHS = 64
+    """The most that are kept; those used last."""
+
+    def __init__(self, lane: Lane, forward: Callable[[Any], Any], batch: int, length: int) -> None:
+        super().__init__(lane, self._replay)
+        self._recorded = forward
+        self._ids = device.empty((batch, length), np.uint8)  # where graphs read them
+        self._graphs: OrderedDict[int, device.Graph] = OrderedDict()
+
+    def _replay(self, ids: Any) -> Any:
+        lane, n = self.lane, len(ids)
+        device.copy(self._ids, ids, lane.stream)
+        if n not in self._graphs:
+            place = self._ids[:n]
+
+            def start(stream: Any) -> Any:
+                lane.rewind()
+                usual, lane.stream = lane.stream, stream
+                try:
+                    return self._recorded(place)
+                finally:
+                    lane.stream = usual
+
+            self._graphs[n] = device.Graph(start, lane.stream)
+            if len(self._graphs) > self.GRAPHS:
+                lane.stream.synchronize()
+                self._graphs.popitem(last=False)
+        self._graphs.move_to_end(n)
+        with lane.stage("network"):
+            self._graphs[n].launch()
+        return self._graphs[n].result
+
+
 class DevicePipeline(Pipeline):
     """A `Pipeline` from host to host that also runs `on_device`, where ids lie on the GPU and logits stay there.
+
+    `submit` takes texts that are not encoded, too (`charcnn.raw.Raw`), and the GPU encodes them.
 
     Args:
         workers: as many on each GPU as it is to have batches under way.
         batch, classes, progress: as of `Pipeline`.
     """
+
+    encodes = True
 
     def __init__(
         self, workers: Sequence[LaneWorker], batch: int, classes: int, progress: Callable[[int], object] | None = None

@@ -12,7 +12,8 @@ from numba import cuda, float32, float64
 from charcnn import device
 from charcnn.device import uint32, uint64
 from charcnn.ops import ptx, shapes
-from charcnn.ops.half import Half, half, narrow, widen
+from charcnn.ops.convert import WORDS, narrow, widen
+from charcnn.ops.formats import FORMATS, HALVES, Format, choose
 
 INPUTS = 16
 """Inputs of a block: gamma and beta are larger than the features of one, and are read once for all."""
@@ -23,12 +24,27 @@ OCTET = 8
 """Channels of a thread: 16 bytes."""
 
 
+EIGHTHS = {"fp8": FORMATS["fp8"]}
+
+
 @cache
-def _build(kind, kernel_size, width):
+def _build(kind, results, kernel_size, width):
     # A thread has `width` channels of one window, 8 or 1, of some inputs; gamma and beta stay in registers.
     inputs, one, octet, words = uint32(INPUTS), uint32(1), uint32(width), (width + 1) // 2
-    pack, unpack = ptx.pack_halves(kind), ptx.unpack_halves(kind)
+    eighths, from_eighths = results == "e4m3", kind == "e4m3"
+    pack = ptx.pack_halves("f16" if eighths else results)
+    unpack = ptx.unpack_halves("f16" if from_eighths else kind)
     values = kernel_size * width
+
+    @cuda.jit(device=True, inline="always")
+    def octet_of(x, at):
+        """Eight features, in four words of halves."""
+        if from_eighths:
+            low, high = ptx.load_octet(x, at)
+            a, b = ptx.unpack_eighths(low)
+            c, d = ptx.unpack_eighths(high)
+            return a, b, c, d
+        return ptx.load8(x, at)
 
     @device.jit()
     def kernel(x, stat, gamma, beta, y, stride, eps):
@@ -59,12 +75,15 @@ def _build(kind, kernel_size, width):
             # All of a window are normalised before the maximum is taken: a negative gamma turns the order round.
             for p in range(kernel_size):
                 if width == 1:
-                    value, _ = unpack(uint32(x.flat[at]))
+                    if from_eighths:
+                        value = ptx.unpack_eighth(uint32(x.flat[at]))
+                    else:
+                        value, _ = unpack(uint32(x.flat[at]))
                     value = ((value - high) - low_part) * rate * scale[p] + offset[p]
                     if value > best[0] or value != value:  # NaN wins, and nothing is greater
                         best[0] = value
                 else:
-                    read = ptx.load8(x, at)
+                    read = octet_of(x, at)
                     for j in range(words):
                         low, upper = unpack(read[j])
                         low = ((low - high) - low_part) * rate
@@ -78,7 +97,17 @@ def _build(kind, kernel_size, width):
                 at += uint64(channels)
             to = (uint64(n) * uint64(length_out) + uint64(t)) * uint64(channels) + uint64(channel)
             if width == 1:
-                y.flat[to] = pack(best[0], float32(0))
+                if eighths:
+                    y.flat[to] = ptx.pack_eighths(best[0], float32(0), float32(0), float32(0))
+                else:
+                    y.flat[to] = pack(best[0], float32(0))
+            elif eighths:
+                ptx.store_octet(
+                    y,
+                    to,
+                    ptx.pack_eighths(best[0], best[1], best[2], best[3]),
+                    ptx.pack_eighths(best[4], best[5], best[6], best[7]),
+                )
             else:
                 ptx.store8(
                     y,
@@ -101,13 +130,20 @@ def _launch(
     eps: float,
     kernel_size: int,
     stride: int | None,
-    of: Half,
+    of: Format,
+    results: Format,
 ) -> None:
     n, length, channels = y.shape
     width = OCTET if channels % OCTET == 0 else 1
     blocks = -(-length * (channels // width) // THREADS), -(-n // INPUTS)
-    kernel = _build(of.kind, kernel_size, width)
-    arguments = x.view(np.uint16), *normalisation, y.view(np.uint16), stride or kernel_size, np.float32(eps)
+    kernel = _build(of.kind, results.kind, kernel_size, width)
+    arguments = (
+        x.view(WORDS[of.itemsize]),
+        *normalisation,
+        y.view(WORDS[results.itemsize]),
+        stride or kernel_size,
+        np.float32(eps),
+    )
     call.launch(kernel, blocks, THREADS, *arguments)
 
 
@@ -119,34 +155,37 @@ def normalised_maxima(
     kernel_size: int,
     *,
     precision: str = "fp16",
+    results: str | None = None,
     eps: float = 1e-5,
     stride: int | None = None,
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """`reference.layernorm_relu_maxpool1d_nlc` from features of 16 bits to such.
+    """`reference.layernorm_relu_maxpool1d_nlc` from features of 16 bits to such, or from fp8 or to fp8.
 
     Args:
-        x: (N, L, C) in the precision's dtype (`half.HALVES`), on the GPU; stat float64 (N, 2), gamma and beta float32
-            (L, C) likewise.
+        x: (N, L, C) in the precision's dtype, on the GPU; stat float64 (N, 2), gamma and beta
+            float32 (L, C) likewise.
         kernel_size, stride: of the pooling; stride is kernel_size where None.
-        precision: "fp16" or "bf16".
+        precision: "fp16", "bf16" or "fp8".
+        results: of what is given, `precision` or "fp8"; `precision` where None.
         eps: added to the variance.
         out: where to write, (N, L_out, C); made where None.
         stream: a CUDA stream; the default stream where None.
 
     Returns:
-        (N, L_out, C) in the same dtype, on the GPU; not waited for.
+        (N, L_out, C) in the dtype of `results`, on the GPU; not waited for.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    of = half(precision)
+    of = choose(precision, HALVES | EIGHTHS)
+    to = choose(results or precision, {precision: of} | EIGHTHS)
     shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
-    call = device.Call(out, stream, shape, of.dtype, dtypes={"x": of.dtype}, x=x, stat=stat, gamma=gamma, beta=beta)
+    call = device.Call(out, stream, shape, to.dtype, dtypes={"x": of.dtype}, x=x, stat=stat, gamma=gamma, beta=beta)
     x, *normalisation = call.inputs
-    _launch(call, x, tuple(normalisation), call.out, eps, kernel_size, stride, of)
+    _launch(call, x, tuple(normalisation), call.out, eps, kernel_size, stride, of, to)
     return call.result()
 
 
@@ -191,8 +230,10 @@ def _once(x, stat, gamma, beta, kernel_size, eps, stride, precision, out, stream
     call = device.Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
     device.require_capability((8, 0), "half precision", "use the technique coalesced")
     x, *normalisation = call.inputs
-    of = half(precision)
+    of = choose(precision, HALVES)
     y = call.scratch(shape, of.dtype)
-    _launch(call, narrow(call, x, x.shape[1], x.shape[2], of), tuple(normalisation), y, eps, kernel_size, stride, of)
+    _launch(
+        call, narrow(call, x, x.shape[1], x.shape[2], of), tuple(normalisation), y, eps, kernel_size, stride, of, of
+    )
     widen(call, y, call.out, of)
     return call.result()

@@ -8,6 +8,7 @@ from charcnn.ops.one_hot_conv1d.gather import (
     one_hot_conv1d_nlc_gather,
     one_hot_conv1d_relu_maxpool1d_nlc_gather,
 )
+from charcnn.ops.one_hot_conv1d.gather_block import GatherBlock
 from charcnn.ops.one_hot_conv1d.gather_half import (
     HalfBlock,
     one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16,
@@ -20,6 +21,7 @@ from charcnn.ops.one_hot_conv1d.lags import LagTables, one_hot_conv1d_stat_nlc_l
 from charcnn.ops.one_hot_conv1d.lowered import OneHotConv1dBlock, one_hot_conv1d_lowered
 
 __all__ = [
+    "GatherBlock",
     "HalfBlock",
     "LagSums",
     "LagTables",

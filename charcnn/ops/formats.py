@@ -1,0 +1,70 @@
+"""The numbers that tensor cores multiply, and how features lie in memory for them. Sums are float32 throughout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of features and weights."""
+
+    name: str
+    kind: str
+    """Of one number, as PTX calls it."""
+    dtype: Any
+    """Of arrays that hold it: NumPy's own, or unsigned integers of its size where NumPy has none."""
+    tolerance: float
+    """Largest ||out - ref|| / ||ref|| of one operator: what goes in and what comes out is rounded."""
+    parts: int = 1
+    """Numbers that make one value. With 2, high parts of all channels come first, then low ones: value = high + low.
+    `features` has another order of them, for `Mma`."""
+    totals: bool = False
+    """Whether products are added up in float32 outside of tensor cores, which cut their own sums off."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one number."""
+        return int(np.dtype(self.dtype).itemsize)
+
+    @property
+    def size(self) -> int:
+        """Bytes of a value."""
+        return self.parts * self.itemsize
+
+    @property
+    def scaled(self) -> bool:
+        """Whether weights are multiplied by a factor, so that they use the range that there is."""
+        return self.parts == 2 or self.kind == "e4m3"
+
+
+FORMATS = {
+    "fp16": Format("fp16", "f16", np.float16, 2e-3),  # 11 bits
+    "bf16": Format("bf16", "bf16", np.uint16, 1e-2),  # 8 bits, float32's range
+    "tf32": Format("tf32", "tf32", np.float32, 1e-3),  # 11 bits, float32's range
+    "fp16x3": Format(
+        "fp16x3", "f16", np.float16, 2e-6, parts=2, totals=True
+    ),  # 22 bits in two; three products, less low * low
+    "fp8": Format("fp8", "e4m3", np.uint8, 8e-2),  # 4 bits, up to 448
+}
+"""By name. fp16x3 stands for float32: its operators keep float32's tolerance."""
+
+PLAIN = Format("float32", "f32", np.float32, 2e-6)
+"""What products may be stored as, but not multiplied."""
+
+HALVES = {name: FORMATS[name] for name in ("fp16", "bf16")}
+"""Those of 16 bits that hold a value each."""
+
+
+def choose(precision: str, among: dict[str, Format] = FORMATS) -> Format:
+    """The format of this name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if precision not in among:
+        raise ValueError(f"{precision=}: need one of {', '.join(among)}")
+    return among[precision]
