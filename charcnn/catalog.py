@@ -6,8 +6,8 @@ is one file under charcnn/levels and one row of LEVELS.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -32,11 +32,24 @@ from charcnn.ops import (
     reference,
     relu,
     softmax,
+    spread,
 )
-from charcnn.ops.half import HALVES
+from charcnn.ops.conv1d_nlc import mma, wgmma_variants
+from charcnn.ops.formats import FORMATS, HALVES, PLAIN, Format
 
 FLOAT32 = 2e-6
 """Tolerance of float32 arithmetic: a few roundings of 6e-8, grown by sums of up to 8,704 terms taken in parts."""
+
+FP8 = 0.25
+"""Tolerance of logits after eight layers in e4m3, of random weights: each adds some 3.6 %, and nothing that was learnt
+stands out from that. Of trained weights, a tenth of it is seen."""
+
+PRECISIONS = {
+    "fp32": PLAIN,
+    **{name: FORMATS[name] for name in ("tf32", "fp16x3", "fp16", "bf16")},
+    "fp8": replace(FORMATS["fp8"], tolerance=FP8),
+}
+"""What levels compute in, by the names that --precision takes; tolerances are of the logits."""
 
 EXACT = 0.0
 """Tolerance where values are only moved, picked or counted."""
@@ -65,6 +78,13 @@ class Variant:
     """Overrides the operator's."""
     hopper: bool = False
     """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
+    ampere: bool = False
+    """Needs tensor cores of compute capability 8.0 or later: the simulator will not do."""
+
+    @property
+    def tensor_cores(self) -> bool:
+        """Whether it needs tensor cores, of some kind."""
+        return self.hopper or self.ampere
 
     @property
     def name(self) -> str:
@@ -83,10 +103,36 @@ class Level:
     """Inputs/s of the C++ project at this step, on 4 hosts of 4 TITAN RTX; None where it had none."""
     gpus: int | None = None
     """GPUs that a rank drives at most; None: all of its share."""
-    tolerance: float = FLOAT32
-    """Largest ||logits - ref|| / ||ref|| against the float64 reference of the whole network."""
+    precisions: tuple[str, ...] = ("fp32",)
+    """Of PRECISIONS those that it has, first what it takes where none is asked for."""
     hopper: bool = False
     """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
+    ampere: bool = False
+    """Needs tensor cores of compute capability 8.0 or later: the simulator will not do."""
+
+    @property
+    def tensor_cores(self) -> bool:
+        """Whether it needs tensor cores, of some kind."""
+        return self.hopper or self.ampere
+
+    @property
+    def tolerance(self) -> float:
+        """Largest ||logits - ref|| / ||ref|| against the whole network's float64 reference, in its own precision."""
+        return self.format().tolerance
+
+    def format(self, precision: str | None = None) -> Format:
+        """What it computes in where this precision is asked for, or None.
+
+        Raises:
+            ValueError: it has it not; names the levels that have.
+        """
+        precision = precision or self.precisions[0]
+        if precision not in PRECISIONS:
+            raise ValueError(f"{precision=}: need one of {', '.join(PRECISIONS)}")
+        if precision not in self.precisions:
+            others = spoken([row for row in LEVELS if precision in row.precisions])
+            raise ValueError(f"{precision=}: {self.name} has {', '.join(self.precisions)}; {precision} is in {others}")
+        return PRECISIONS[precision]
 
     @property
     def module(self) -> ModuleType:
@@ -121,8 +167,17 @@ TECHNIQUES = {
     "lag_sums": "the same with a warp an input, and tables in float32 in shared memory",
     "fp16": "CUDA, features in half precision, computed in float32",
     "bf16": "the same with features in bf16",
+    "mma_fp16": "CUDA, tensor cores of any GPU since compute capability 8.0: fp16, sums in float32",
+    "mma_bf16": "the same in bf16",
+    "mma_tf32": "the same in TF32: of float32 numbers, 11 bits are multiplied",
+    "mma_fp16x3": "the same in fp16, a number as the sum of two: float32's accuracy from three products",
     "wgmma_fp16": "Hopper's tensor cores, fed by its copy engine: fp16, sums in float32",
     "wgmma_bf16": "the same in bf16",
+    "wgmma_tf32": "the same in TF32",
+    "wgmma_fp16x3": "the same with each number as two of fp16, in three products, for float32's accuracy",
+    "wgmma_fp8": "the same in e4m3, weights and features scaled to its range",
+    "spread_fp16": "tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once: fp16",
+    "spread_bf16": "the same in bf16",
 }
 
 OPERATORS = (
@@ -255,60 +310,6 @@ VARIANTS = (
         HALVES["bf16"].tolerance,
     ),
     Variant(
-        "conv1d_nlc", "wgmma_fp16", "cuda", conv1d_nlc.conv1d_nlc_wgmma_fp16, HALVES["fp16"].tolerance, hopper=True
-    ),
-    Variant(
-        "conv1d_nlc", "wgmma_bf16", "cuda", conv1d_nlc.conv1d_nlc_wgmma_bf16, HALVES["bf16"].tolerance, hopper=True
-    ),
-    Variant(
-        "conv1d_relu_nlc",
-        "wgmma_fp16",
-        "cuda",
-        conv1d_nlc.conv1d_relu_nlc_wgmma_fp16,
-        HALVES["fp16"].tolerance,
-        hopper=True,
-    ),
-    Variant(
-        "conv1d_relu_nlc",
-        "wgmma_bf16",
-        "cuda",
-        conv1d_nlc.conv1d_relu_nlc_wgmma_bf16,
-        HALVES["bf16"].tolerance,
-        hopper=True,
-    ),
-    Variant(
-        "conv1d_relu_maxpool1d_nlc",
-        "wgmma_fp16",
-        "cuda",
-        conv1d_nlc.conv1d_relu_maxpool1d_nlc_wgmma_fp16,
-        HALVES["fp16"].tolerance,
-        hopper=True,
-    ),
-    Variant(
-        "conv1d_relu_maxpool1d_nlc",
-        "wgmma_bf16",
-        "cuda",
-        conv1d_nlc.conv1d_relu_maxpool1d_nlc_wgmma_bf16,
-        HALVES["bf16"].tolerance,
-        hopper=True,
-    ),
-    Variant(
-        "conv1d_stat_nlc",
-        "wgmma_fp16",
-        "cuda",
-        conv1d_nlc.conv1d_stat_nlc_wgmma_fp16,
-        HALVES["fp16"].tolerance,
-        hopper=True,
-    ),
-    Variant(
-        "conv1d_stat_nlc",
-        "wgmma_bf16",
-        "cuda",
-        conv1d_nlc.conv1d_stat_nlc_wgmma_bf16,
-        HALVES["bf16"].tolerance,
-        hopper=True,
-    ),
-    Variant(
         "layernorm_relu_maxpool1d_nlc",
         "fp16",
         "cuda",
@@ -322,27 +323,20 @@ VARIANTS = (
         layernorm_relu_maxpool1d_nlc_half.layernorm_relu_maxpool1d_nlc_bf16,
         HALVES["bf16"].tolerance,
     ),
-    Variant(
-        "linear_nlc", "wgmma_fp16", "cuda", conv1d_nlc.linear_nlc_wgmma_fp16, HALVES["fp16"].tolerance, hopper=True
+    *(
+        Variant(operator, f"mma_{name}", "cuda", launcher, FORMATS[name].tolerance, ampere=True)
+        for operator, row in mma.variants.VARIANTS.items()
+        for name, launcher in row.items()
     ),
-    Variant(
-        "linear_nlc", "wgmma_bf16", "cuda", conv1d_nlc.linear_nlc_wgmma_bf16, HALVES["bf16"].tolerance, hopper=True
+    *(
+        Variant(operator, f"wgmma_{name}", "cuda", launcher, FORMATS[name].tolerance, hopper=True)
+        for operator, row in wgmma_variants.VARIANTS.items()
+        for name, launcher in row.items()
     ),
-    Variant(
-        "linear_relu_nlc",
-        "wgmma_fp16",
-        "cuda",
-        conv1d_nlc.linear_relu_nlc_wgmma_fp16,
-        HALVES["fp16"].tolerance,
-        hopper=True,
-    ),
-    Variant(
-        "linear_relu_nlc",
-        "wgmma_bf16",
-        "cuda",
-        conv1d_nlc.linear_relu_nlc_wgmma_bf16,
-        HALVES["bf16"].tolerance,
-        hopper=True,
+    *(
+        Variant(operator, f"spread_{name}", "cuda", launcher, FORMATS[name].tolerance, hopper=True)
+        for operator, row in spread.VARIANTS.items()
+        for name, launcher in row.items()
     ),
     Variant("softmax", "loops", "cpu", softmax.softmax_loops),
     Variant("softmax", "naive", "cuda", softmax.softmax_naive),
@@ -365,7 +359,10 @@ LEVELS = (
     Level("l11", "cpu"),
     Level("l12", "cuda"),
     Level("l13", "cuda"),
-    Level("l15", "cuda", tolerance=HALVES["fp16"].tolerance, hopper=True),
+    Level("l14", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), ampere=True),
+    Level("l15", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), hopper=True),
+    Level("l16", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), hopper=True),
+    Level("l17", "cuda", precisions=("fp8",), hopper=True),
 )
 
 
@@ -382,3 +379,16 @@ def tolerance(variant: Variant) -> float:
 def level(name: str) -> Level:
     """The level's row."""
     return next(row for row in LEVELS if row.name == name)
+
+
+def spoken(levels: Sequence[Level]) -> str:
+    """Their names, those that follow each other as a range: "l0 to l13, l15"; "no level" of none."""
+    places = [LEVELS.index(row) for row in levels]
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and place == runs[-1][-1] + 1:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    names = [[LEVELS[place].name for place in run] for run in runs]
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else run[0] for run in names) or "no level"

@@ -105,6 +105,7 @@ def save(
     encoding: str | Encoding | None = None,
     classes: Iterable[str] | None = None,
     accuracy: float | None = None,
+    dtype: str = "float32",
     **metadata: Any,
 ) -> None:
     """Write weights; a file that is there stays as it is until the new one is whole.
@@ -118,6 +119,7 @@ def save(
         encoding: the one that the weights were trained with; all of its fields are stored.
         classes: the classes' names, as many as config.classes.
         accuracy: share of right answers, 0 to 1.
+        dtype: "float32", or "float16" for a .safetensors file of half the size; `load` gives float32 in either case.
         metadata: more to store, as JSON values.
 
     Raises:
@@ -125,10 +127,12 @@ def save(
         OSError: the file cannot be written.
     """
     check(params, config)
+    if dtype not in ("float32", "float16"):
+        raise ValueError(f"dtype={dtype!r}: need 'float32' or 'float16'")
     suffix = _suffix(path)
     if suffix == ".bin":
-        if encoding is not None or classes is not None or accuracy is not None or metadata:
-            raise ValueError(f"{path}: a .bin file keeps weights alone; save more as .safetensors")
+        if encoding is not None or classes is not None or accuracy is not None or dtype != "float32" or metadata:
+            raise ValueError(f"{path}: a .bin file keeps weights alone, in float32; save more as .safetensors")
         with replacing(path, "wb") as file:
             for name in config.parameter_shapes:
                 file.write(np.ascontiguousarray(params[name], "<f4").data)
@@ -149,11 +153,18 @@ def save(
             None if classes is None else tuple(classes),
             metadata,
         )
-        arrays = {name: np.ascontiguousarray(params[name]) for name in config.parameter_shapes}
+        arrays = {name: _stored(name, params[name], dtype) for name in config.parameter_shapes}
         with replacing(path, "wb") as file:
             file.write(safetensors.numpy.save(arrays, {_KEY: header.to_json()}))
     else:
         raise ValueError(f"{path}: need a name that ends in .safetensors or .bin")
+
+
+def _stored(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
+    largest = np.abs(array).max()
+    if largest > np.finfo(dtype).max:
+        raise ValueError(f"{name} holds {largest:g} in size: float16 ends at {np.finfo(dtype).max:g}, store float32")
+    return np.ascontiguousarray(array, dtype)
 
 
 def load(path: Path, config: Config | None = None) -> Params:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-Worker = Callable[[np.ndarray, np.ndarray], object]
+Worker = Callable[[Any, np.ndarray], object]
 
 
 class Pipeline:
@@ -25,6 +25,9 @@ class Pipeline:
         classes: columns of the logits.
         progress: called with the number of inputs whenever a batch is done.
     """
+
+    encodes = False
+    """Whether `submit` takes texts that are not encoded."""
 
     def __init__(
         self, workers: Sequence[Worker], batch: int, classes: int, progress: Callable[[int], object] | None = None
@@ -46,7 +49,7 @@ class Pipeline:
             raise ValueError(f"ids has {len(ids)} rows: need at most batch={self.batch}")
         return self._threads.submit(self._work, ids, logits)
 
-    def _work(self, ids: np.ndarray, logits: np.ndarray) -> None:
+    def _work(self, ids: Any, logits: np.ndarray) -> None:
         worker = self._idle.get_nowait()  # as many threads as workers: one is idle
         try:
             worker(ids, logits)

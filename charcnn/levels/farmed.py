@@ -12,7 +12,7 @@ import numpy as np
 
 from charcnn import catalog, offload, params, timeline
 from charcnn.levels.monitor import Monitor
-from charcnn.levels.share import Run, Standing, choose_landing, standing, usable_gpus, warmed
+from charcnn.levels.share import Run, Standing, built, choose_landing, standing, usable_gpus, warmed
 
 PATIENCE = 3.0
 """Seconds that the root waits for the workers to be ready, at least; else twice as long as it took itself."""
@@ -39,7 +39,8 @@ class FarmRun:
         self._progress, self._timeline = follow["progress"], follow["timeline"]
         self._checkpoint = None
         if options.checkpoint is not None:
-            run = offload.describe(level, weights, total)
+            described = level if options.precision is None else f"{level} in {options.precision}"
+            run = offload.describe(described, weights, total)
             self._checkpoint = offload.Checkpoint(options.checkpoint, run, config.classes)
         self.farm = offload.Farm(
             comm,
@@ -106,7 +107,7 @@ def work_for_farm(level: catalog.Level, build: Callable[..., Run], comm: Any, op
         nonlocal own
         weights, batch, total = told
         gpus = usable_gpus(level, options.gpus, comm)
-        run = build(weights, weights.config, batch=batch, gpus=gpus, monitor=monitor)
+        run = built(build, weights, batch, gpus, monitor, options.precision)
         landing = choose_landing(comm, level, run, options.gpu_direct)
         warmed(run, level, weights.config, batch, gpus, total)
         monitor.timeline.spans.clear()

@@ -74,7 +74,7 @@ exit status: 0 validated (a farm: whoever died, no input is lost), 1 wrong logit
 or machine""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    default = inspect.signature(build).parameters["batch"].default
+    default, own = inspect.signature(build).parameters["batch"].default, catalog.level(name).precisions
     add = options.add_argument
     add(
         "--inputs",
@@ -83,6 +83,11 @@ or machine""",
         help="how many inputs; texts repeat from the first where there are fewer",
     )
     add("--batch", type=_positive, metavar="B", help=f"inputs an operator takes at once (default {default})")
+    add(
+        "--precision",
+        choices=catalog.PRECISIONS,
+        help=f"what it computes in: {', '.join(own)} (default {own[0]}); other levels have others",
+    )
     add("--config", choices=CONFIGS, help="sizes of the network (default small, the paper's; tiny in the simulator)")
     add("--params", metavar="FILE", help="weights: .safetensors, .pt or the original's params.bin (default: random)")
     source = options.add_mutually_exclusive_group()
@@ -141,12 +146,20 @@ def _seconds(value: str) -> float:
     return number
 
 
+def _serves(level: catalog.Level, precision: str | None) -> bool:
+    """Whether it runs on the current GPU, in this precision where one is asked for."""
+    if precision is not None and precision not in level.precisions:
+        return False
+    return not level.tensor_cores or device.has_tensor_cores(hopper=level.hopper)
+
+
 def prepare(level: catalog.Level, options: argparse.Namespace) -> Job:
     """Read weights and inputs as the options say.
 
     Raises:
         ValueError, OSError: what the options name does not fit or cannot be read; in one line.
     """
+    level.format(options.precision)
     simulated = level.device == "cuda" and device.SIMULATED
     for option in ("deadline", "checkpoint", "root_serves"):
         if getattr(options, option) and options.offload != "farm":
@@ -159,8 +172,10 @@ def prepare(level: catalog.Level, options: argparse.Namespace) -> Job:
         raise ValueError(f"--gpus {options.gpus}: {level.name} runs on the CPU")
     if level.device == "cuda":
         device.choose(options.gpus)
-    if level.hopper:
-        device.require_hopper(level.name)
+    if level.tensor_cores:
+        here = catalog.spoken([row for row in catalog.LEVELS if _serves(row, options.precision)])
+        asked = "" if options.precision is None else f" in {options.precision}"
+        device.require_tensor_cores(level.name, hopper=level.hopper, way_out=f"here runs {here}{asked}")
     config = CONFIGS[options.config] if options.config else None
     if options.params is not None:
         weights = params.load(options.params, config)

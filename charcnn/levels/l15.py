@@ -1,29 +1,31 @@
 """Level 15: Hopper's tensor cores.
 
-Since level 13: features and weights have 16 bits, and the convolutions and linear layers are products on tensor cores
-with float32 sums (`charcnn.ops.conv1d_nlc.wgmma`): the copy engine brings tiles to shared memory, three warpgroups
-multiply, and bias, ReLU, pooling and statistics follow in registers. The products are the direct ones again: tensor
-cores leave Winograd's filtering nothing to save. Block 1 stays a gather, its table and sums in half precision now, and
-its statistics come from tables in shared memory. It attacks the rate of multiplication itself, by the datasheet 15
-times float32's, and halves the bytes of all features. The arithmetic is not float32's any more: logits keep fp16's
-tolerance.
+Since level 14: Hopper's own instructions in place of the portable ones (`charcnn.ops.conv1d_nlc.wgmma`): the copy
+engine brings tiles to shared memory, three warpgroups multiply what lies there, and bias, ReLU, pooling and statistics
+follow in registers. It attacks what a warp does beside multiplying: addresses, copies, loads and waits. Block 1 and
+LayerNorm are level 14's. In fp16x3 the low halves are further channels of a convolution, so that three products are
+one.
 """
+
+from functools import partial
 
 import numpy as np
 from numba import cuda
 
-from charcnn import device
+from charcnn import catalog, device
 from charcnn.config import POOL_SIZE
 from charcnn.lane import DevicePipeline, Lane, LaneWorker
 from charcnn.levels.monitor import Monitor
 from charcnn.offload import asynchronous
+from charcnn.ops import layernorm_relu_maxpool1d_nlc_coalesced
 from charcnn.ops.arrays import pack
 from charcnn.ops.conv1d_nlc import Wgmma
-from charcnn.ops.half import as_float, half
+from charcnn.ops.convert import as_format
+from charcnn.ops.formats import HALVES
 from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
-from charcnn.ops.one_hot_conv1d import HalfBlock, LagSums
+from charcnn.ops.one_hot_conv1d import GatherBlock, HalfBlock, LagSums
 
-TITLE = "Hopper's tensor cores: convolutions and linear layers by wgmma in 16 bits"
+TITLE = "Hopper's tensor cores: convolutions and linear layers by wgmma, fed by the copy engine"
 
 OFFLOAD = asynchronous
 
@@ -32,7 +34,10 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
     p, monitor = params, monitor or Monitor()
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
-    dtype = half(precision).dtype
+    form = catalog.level("l15").format(precision)
+    ending, normalise = np.float32, layernorm_relu_maxpool1d_nlc_coalesced  # of block 6, and what follows conv6
+    if precision in HALVES:
+        ending, normalise = form.dtype, partial(normalised_maxima, precision=precision)
     windows = -(-lengths[4] // POOL_SIZE) * POOL_SIZE  # what conv6 reads, in whole windows, where it pools itself
     if channels % 8 or config.units % 8 or pooled[0] % POOL_SIZE or not (config.layernorm or windows <= lengths[3]):
         raise ValueError(
@@ -40,7 +45,8 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
             f"conv4 and 5: need multiples of 8, 8 and {POOL_SIZE} for tensor cores, and without LayerNorm "
             "room for whole windows; l13 needs none of that"
         )
-    largest = 2 * batch * max(channels * pooled[0], config.units, 2 * config.classes, config.length)
+    numbers = form.parts * max(channels * pooled[0], config.units)
+    largest = batch * max(form.itemsize * numbers, 4 * config.classes, config.length)
 
     packed = {name: value if value.ndim == 1 else pack(value) for name, value in p.items()}
     fc1 = p["fc1.weight"].reshape(config.units, channels, pooled[5])  # its inputs come channels-last
@@ -53,8 +59,10 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
         statistics = device.empty((batch, 2), np.float64)
         parts = device.empty(layers["conv6"].parts_shape(batch, lengths[4]), np.float32)
 
-        def apply(operator, x, shape, *arguments, **options):  # from one buffer into the other
-            return operator(x, *arguments, **options, out=lane.device((len(x), *shape), dtype), stream=lane.stream)
+        def apply(operator, x, shape, *arguments, dtype=form.dtype, **options):  # from one buffer into the other
+            *others, features = shape
+            out = lane.device((len(x), *others, features * (form.parts if dtype is form.dtype else 1)), dtype)
+            return operator(x, *arguments, **options, out=out, stream=lane.stream)
 
         def forward(ids):
             stat = statistics[: len(ids)]
@@ -72,39 +80,44 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
                     length = lengths[i - 1] if i < 5 or config.layernorm else windows
                     x = apply(layers[f"conv{i}"].conv1d_relu, x, (length, channels), length=length)
             with lane.stage("conv_block_6"):
+                shape = (pooled[5], channels)
                 if config.layernorm:
-                    space = (lane.device((len(ids), lengths[5], channels), dtype), stat)
+                    space = (lane.device((len(ids), lengths[5], channels), ending), stat)
                     scratch = parts[: len(ids)]
                     x, stat = layers["conv6"].conv1d_stat(x, out=space, parts=scratch, stream=lane.stream)
-                    shape = (pooled[5], channels)
-                    x = apply(normalised_maxima, x, shape, stat, *norm_6, POOL_SIZE, precision=precision)
+                    x = apply(normalise, x, shape, stat, *norm_6, POOL_SIZE, dtype=ending)
                 else:
-                    shape = (pooled[5], channels)
-                    x = apply(layers["conv6"].conv1d_relu_maxpool1d, x, shape, POOL_SIZE, length=lengths[4])
+                    pool = layers["conv6"].conv1d_relu_maxpool1d
+                    x = apply(pool, x, shape, POOL_SIZE, length=lengths[4], dtype=ending)
             with lane.stage("fc_blocks"):
                 x = x.reshape((len(ids), 1, config.features))
+                if precision not in HALVES:
+                    x = apply(as_format, x, (1, config.features), precision)
                 x = apply(layers["fc1"].conv1d_relu, x, (1, config.units))
                 x = apply(layers["fc2"].conv1d_relu, x, (1, config.units))
-                x = apply(layers["fc3"].conv1d, x, (1, config.classes)).reshape((len(ids), config.classes))
-                return as_float(x, precision, out=lane.device(x.shape), stream=lane.stream)
+                logits = apply(layers["fc3"].conv1d, x, (1, config.classes), dtype=np.float32)
+                return logits.reshape((len(ids), config.classes))
 
         return LaneWorker(lane, forward)
 
     workers = []
     for gpu in device.choose(gpus):
         with cuda.gpus[gpu]:
+            results = {"fc3": "float32"} if precision in HALVES else {"conv6": "float32", "fc3": "float32"}
             layers = {
-                name: Wgmma(packed[f"{name}.weight"], packed[f"{name}.bias"], precision=precision)
+                name: Wgmma(
+                    packed[f"{name}.weight"], packed[f"{name}.bias"], precision=precision, results=results.get(name)
+                )
                 for name in ("conv2", "conv3", "conv4", "conv5", "conv6", "fc1", "fc2", "fc3")
             }
             first = packed["conv1.weight"], packed["conv1.bias"]
             norm_1, norm_6 = (
                 [packed[f"norm{i}.{part}"] for part in ("weight", "bias")] if config.layernorm else [] for i in (1, 6)
             )
-            block_1 = HalfBlock(*first, *norm_1, precision=precision)
+            block_1 = (HalfBlock if precision in HALVES else GatherBlock)(*first, *norm_1, precision=precision)
             tables = LagSums(*first) if config.layernorm else None
             norm_6 = [device.to_device(array) for array in norm_6]
-            monitor.hold(gpu, sum(layer.nbytes for layer in layers.values()) + block_1.table.nbytes)
+            monitor.hold(gpu, sum(layer.nbytes for layer in layers.values()) + block_1.nbytes)
             workers += [worker(gpu, number, block_1, tables, layers, norm_6) for number in range(streams)]
     return DevicePipeline(workers, batch, config.classes, monitor.advance)
 

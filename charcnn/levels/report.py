@@ -48,8 +48,9 @@ def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
     if report["gpus"]:
         where += f", {report['gpus']} GPU{'s' * (report['gpus'] > 1)}{' a rank' * (report['ranks'] > 1)}"
         where += ", simulated" * report["simulated"]
+    how = f"config {size}, batch {report['batch']}, {report['precision']}"
     rows = [
-        ("inputs", f"{report['inputs']} from {report['source']}, config {size}, batch {report['batch']}, on {where}"),
+        ("inputs", f"{report['inputs']} from {report['source']}, {how}, on {where}"),
         ("elapsed", f"{statistics.median(seconds):.3f} s" + f", median of {len(seconds)} runs" * (len(seconds) > 1)),
         ("inputs/s", f"{report['inputs_per_second']:,.2f}"),
     ]

@@ -22,7 +22,7 @@ from charcnn.levels.farmed import FarmRun, dismiss, work_for_farm
 from charcnn.levels.job import UNUSABLE, parser, prepare
 from charcnn.levels.monitor import Monitor
 from charcnn.levels.report import show, validate
-from charcnn.levels.share import Run, Standing, choose_landing, standing, usable_gpus, warmed
+from charcnn.levels.share import Run, Standing, built, choose_landing, standing, usable_gpus, warmed
 
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
 """Exit statuses beside UNUSABLE: the logits are right; they are not, or a rank crashed; Ctrl-C."""
@@ -104,7 +104,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     try:
         if farming:  # before the root builds, so that the workers build meanwhile
             farm = FarmRun(every_rank, weights, total, batch, options, level.name, follow)
-        run = build(weights, weights.config, batch=batch, gpus=gpus, monitor=monitor)
+        run = built(build, weights, batch, gpus, monitor, options.precision)
     except (ValueError, OSError, device.DeviceError) as error:  # not to be had: the kernels, buffers, or checkpoint
         problem = " ".join(str(error).split())
     problems = {0: problem} if comm is None else dict(enumerate(comm.allgather(problem)))
@@ -153,6 +153,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         "inputs": total,
         "source": job.source,
         "batch": batch,
+        "precision": options.precision or level.precisions[0],
         "seed": options.seed,
         "ranks": 1 if every_rank is None else every_rank.size,
         "offload": next(mode for mode, function in offload.MODES.items() if function is share_out),
@@ -162,7 +163,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         "seconds": seconds,
         "inputs_per_second": total / statistics.median(seconds),
         "stages": {stage: spent / options.repeat for stage, spent in monitor.seconds.items()},
-        "validation": validate(job, logits, level.tolerance),
+        "validation": validate(job, logits, level.format(options.precision).tolerance),
         "machine": machine.describe(),
         "commit": machine.commit(),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn import catalog, device, offload
+from charcnn import catalog, device, offload, params
 from charcnn.config import Config
 from charcnn.levels.monitor import Monitor
 from charcnn.ops.threads import used_threads
@@ -26,6 +27,20 @@ def usable_gpus(level: catalog.Level, wanted: int | None, comm: Any) -> list[int
     gpus = device.choose(wanted)
     local_rank, local_ranks = offload.local_place(comm)
     return offload.gpu_share(gpus, local_rank, local_ranks)[: level.gpus]
+
+
+def built(
+    build: Callable[..., Run],
+    weights: params.Params,
+    batch: int,
+    gpus: list[int],
+    monitor: Monitor,
+    precision: str | None,
+) -> Run:
+    """The level's run, in a precision that it has, or its own where None."""
+    several = "precision" in inspect.signature(build).parameters
+    asked = {"precision": precision} if several and precision is not None else {}
+    return build(weights, weights.config, batch=batch, gpus=gpus, monitor=monitor, **asked)
 
 
 def warmed(run: Run, level: catalog.Level, config: Config, batch: int, gpus: list[int], total: int) -> float:
