@@ -14,6 +14,7 @@ from charcnn.offload.ranks import LAUNCHED, gpu_share, local_place, shares, worl
 from charcnn.offload.scatter import static
 from charcnn.offload.service import Service
 from charcnn.offload.source import Encoded, Repeated
+from charcnn.offload.stream import Overlapped, Scattered
 from charcnn.offload.topology import Place, advice, place
 from charcnn.offload.worker import RootLost, work
 
@@ -26,9 +27,11 @@ __all__ = [
     "Checkpoint",
     "Encoded",
     "Farm",
+    "Overlapped",
     "Place",
     "Repeated",
     "RootLost",
+    "Scattered",
     "Service",
     "advice",
     "asynchronous",

@@ -8,6 +8,7 @@ computation never block: one thread of each rank takes turns between its slots, 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -32,6 +33,8 @@ def asynchronous(
     depth: int = 2,
     progress: Callable[[int], object] | None = None,
     timeline: Timeline = OFF,
+    deliver: Callable[[int, np.ndarray], object] | None = None,
+    wake: threading.Event | None = None,
 ) -> np.ndarray | None:
     """Send chunks out as they come, compute on every rank, and take logits back, all at the same time.
 
@@ -51,6 +54,9 @@ def asynchronous(
         depth: chunks in flight for each that is computed: 1 more than 1 hides the way to and fro.
         progress: on the root, called with the number of inputs whenever another rank's logits arrive.
         timeline: where the spans of encoding and messages are kept.
+        deliver: on the root, called with the first input and the logits of each chunk as they come; none are kept then,
+            and what is returned is empty.
+        wake: on the root, set by any thread when a source that gave None has something again.
 
     Returns:
         Logits (N, classes) float32 in the order of the inputs on the root, None on the others.
@@ -64,7 +70,7 @@ def asynchronous(
     pipeline = as_pipeline(compute, chunk, classes)
     mine = None if comm is None else comm.Dup()  # whatever else the ranks send, these messages are not mixed up with it
     try:
-        logits = _overlap(mine, source, pipeline, length, classes, depth, progress, timeline)
+        logits = _overlap(mine, source, pipeline, length, classes, depth, progress, timeline, deliver, wake)
     finally:
         if pipeline is not compute:
             pipeline.close()
@@ -82,6 +88,8 @@ def _overlap(
     depth: int,
     progress: Callable[[int], object] | None,
     timeline: Timeline,
+    deliver: Callable[[int, np.ndarray], object] | None,
+    wake: threading.Event | None,
 ) -> np.ndarray | None:
     offer = (pipeline.slots, pipeline.batch, depth * pipeline.slots)
     offers = [offer] if comm is None else comm.allgather(offer)
@@ -90,16 +98,16 @@ def _overlap(
     if total is not None:  # few inputs: something for every worker
         size = max(1, min(size, -(-total // sum(slots for slots, _, _ in offers))))
     size = size if comm is None else comm.bcast(size)
-    turns = Turns(None if len(offers) == 1 else POLL)
+    turns = Turns(None if len(offers) == 1 else POLL, wake)
     if comm is not None and comm.rank > 0:
         turns.run(
             _serve(comm, pipeline, turns, slot, *pipeline.landing(size, length), timeline)
             for slot in range(depth * pipeline.slots)
         )
         return None
-    logits = Logits(classes, total or 0)
+    logits = Logits(classes, 0 if deliver is not None else total or 0)
     parts = timed(chunks(source, size, length), timeline)
-    root = _Root(comm, pipeline, turns, parts, logits, progress, timeline)
+    root = _Root(comm, pipeline, turns, parts, deliver or logits.put, progress, timeline)
     # In this order every rank has its first chunk before any has its second.
     places = sorted((slot, rank) for rank, (_, _, in_flight) in enumerate(offers) for slot in range(in_flight))
     turns.run(
@@ -121,33 +129,45 @@ class _Root:
         comm: Any | None,
         pipeline: Pipeline,
         turns: Turns,
-        parts: Iterator[np.ndarray],
-        logits: Logits,
+        parts: Iterator[np.ndarray | None],
+        deliver: Callable[[int, np.ndarray], object],
         progress: Callable[[int], object] | None,
         timeline: Timeline,
     ) -> None:
         self._comm, self._pipeline, self._turns = comm, pipeline, turns
         self._parts, self._drawn = parts, 0
-        self._logits, self._progress, self._timeline = logits, progress, timeline
+        self._deliver, self._progress, self._timeline = deliver, progress, timeline
 
-    def _chunks(self) -> Iterator[tuple[int, np.ndarray]]:
+    def _chunks(self) -> Iterator[tuple[int, np.ndarray] | None]:
+        """None: nothing at the moment."""
         for part in self._parts:
+            if part is None:
+                yield None
+                continue
             start = self._drawn
             self._drawn += len(part)
             yield start, part
 
     def local(self, buffer: np.ndarray) -> Task:
         """A slot of the root's own pipeline."""
-        for start, ids in self._chunks():
+        for part in self._chunks():
+            if part is None:
+                yield
+                continue
+            start, ids = part
             logits = buffer[: len(ids)]
             yield from self._turns.computed(self._pipeline, ids, logits)
-            self._logits.put(start, logits)
+            self._deliver(start, logits)
 
     def remote(self, rank: int, slot: int, buffer: np.ndarray) -> Task:
         """A slot of another rank's."""
         assert self._comm is not None
         row = f"to rank {rank}, slot {slot}"
-        for start, ids in self._chunks():
+        for part in self._chunks():
+            if part is None:
+                yield
+                continue
+            start, ids = part
             logits = buffer[: len(ids)]
             begun = time.perf_counter()
             back = self._comm.Irecv(logits, rank, slot)
@@ -156,7 +176,7 @@ class _Root:
             self._timeline.add("network", "send", row, begun, sent)
             yield from self._turns.until(back.Test)
             self._timeline.add("away", "computed there", row, sent)
-            self._logits.put(start, logits)
+            self._deliver(start, logits)
             if self._progress is not None:
                 self._progress(len(ids))
         yield from self._turns.until(self._comm.Isend(np.empty(0, np.uint8), rank, slot).Test)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
@@ -16,6 +17,8 @@ LOCAL = (("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"), ("MPI_LOC
 def world() -> Any | None:
     """MPI's world communicator, or None in a process that mpiexec did not start (then MPI need not be installed).
 
+    All ranks call it at their start.
+
     Raises:
         RuntimeError: started by mpiexec, but mpi4py is missing.
     """
@@ -25,6 +28,7 @@ def world() -> Any | None:
         from mpi4py import MPI
     except ImportError as error:
         raise RuntimeError("started by mpiexec, but mpi4py does not load: pip install 'charcnn[mpi]'") from error
+    local_place(MPI.COMM_WORLD)  # while all are there: it may take messages, and later each is at something else
     return MPI.COMM_WORLD
 
 
@@ -44,12 +48,18 @@ def local_place(comm: Any | None) -> tuple[int, int]:
     """(this rank's number among the ranks of its host, how many they are)"""
     if comm is None:
         return 0, 1
-    for rank, ranks in LOCAL:  # what the launcher says needs no message, which a dead rank would not answer
+    for rank, ranks in LOCAL:  # what the launcher says needs no message
         if rank in os.environ and ranks in os.environ:
             return int(os.environ[rank]), int(os.environ[ranks])
+    return _place_by_messages()
+
+
+@cache
+def _place_by_messages() -> tuple[int, int]:
+    """The same of the world, by all its ranks: where Slurm started them, nobody says so."""
     from mpi4py import MPI
 
-    host = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    host = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
     try:
         return host.rank, host.size
     finally:

@@ -1,4 +1,4 @@
-"""A farm that serves threads: batches from any of them, computed by whichever rank is free."""
+"""Ranks that serve threads: batches from any of them, computed by a farm or by another way to offload a stream."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from typing import Any
 import numpy as np
 
 from charcnn.offload.farm import Farm
+from charcnn.offload.stream import Overlapped, Scattered
 
 
 class Service:
-    """What a `Pipeline` is in one process, over the ranks of a farm: `submit` batches, from threads at will.
+    """What a `Pipeline` is in one process, over ranks: `submit` batches, from threads at will.
 
     All messages are sent by one thread, the service's own, from here until `close`.
 
     Args:
-        farm: whose workers are briefed.
-        compute: for the root, as of `Farm.run`.
+        farm: whose workers are briefed; or another way, whose `run` the other ranks call.
+        compute: for the root, as of the farm's `run`.
     """
 
     lasting = True  # a source of chunks that stay as they are
 
-    def __init__(self, farm: Farm, compute: Any) -> None:
+    def __init__(self, farm: Farm | Overlapped | Scattered, compute: Any) -> None:
         self._farm = farm
         self._lock = threading.Lock()
         self._waiting: deque[tuple[np.ndarray, np.ndarray, Future[None]]] = deque()
@@ -57,6 +58,11 @@ class Service:
             self._waiting.append((ids, logits, future))
         self._farm.wake()
         return future
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by an error, which all futures since have told."""
+        return self._error is not None
 
     def close(self) -> None:
         """Finish what was submitted, and let the farm run end."""

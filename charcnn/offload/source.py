@@ -1,8 +1,8 @@
 """Where inputs come from, chunk by chunk: never all N rows of token ids at once.
 
 A source is what has a length and slices to token ids (n, L) uint8: an array, a memory map, `Repeated`, `Encoded`;
-or any iterable of such chunks, whose length nobody needs to know. For the farm, an iterable may give None: there is
-nothing at the moment. One that has an attribute `lasting` that is true does not fill its arrays again.
+or any iterable of such chunks, whose length nobody needs to know. It may give None, but for `static`: there is nothing
+at the moment. One that has an attribute `lasting` that is true does not fill its arrays again.
 """
 
 from __future__ import annotations

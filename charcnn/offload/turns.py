@@ -38,8 +38,8 @@ def timed(parts: Iterator[Any], timeline: Timeline) -> Iterator[Any]:
 class Turns:
     """Runs tasks in one thread, each up to where it must wait."""
 
-    def __init__(self, poll: float | None) -> None:
-        self.wake = threading.Event()
+    def __init__(self, poll: float | None, wake: threading.Event | None = None) -> None:
+        self.wake = wake or threading.Event()
         self._poll = poll
         self._added: list[Task] = []
 
