@@ -1,0 +1,71 @@
+"""How good a network is: what it took for what, and figures from that."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A network's answers to labelled examples."""
+
+    confusion: np.ndarray
+    """int64 (classes, classes): examples of the row's class that were taken for the column's"""
+    loss: float
+    """mean cross-entropy, with no smoothing and no weights"""
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers."""
+        return float(np.trace(self.confusion) / self.confusion.sum())
+
+    @property
+    def recalls(self) -> np.ndarray:
+        """Share of right answers of each class; NaN of a class with no example."""
+        with np.errstate(invalid="ignore"):
+            return np.diagonal(self.confusion) / self.confusion.sum(1)
+
+    @property
+    def precisions(self) -> np.ndarray:
+        """Of the answers that name a class, the share that is right; NaN of a class that none names."""
+        with np.errstate(invalid="ignore"):
+            return np.diagonal(self.confusion) / self.confusion.sum(0)
+
+    @property
+    def balanced(self) -> float:
+        """Mean recall over the classes that have examples."""
+        return float(np.nanmean(self.recalls))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The accuracy's, as `interval` has it."""
+        return interval(int(np.trace(self.confusion)), int(self.confusion.sum()))
+
+    def table(self, classes: tuple[str, ...]) -> str:
+        """The figures of each class, as text."""
+        width = max(len("class"), *map(len, classes))
+        lines = [f"{'class':{width}}  examples  recall  precision  taken for (most often wrong)"]
+        for index, name in enumerate(classes):
+            wrong = self.confusion[index].copy()
+            wrong[index] = 0
+            mistaken = f"{classes[int(wrong.argmax())]} ({wrong.max()})" if wrong.any() else "-"
+            lines.append(
+                f"{name:{width}}  {self.confusion[index].sum():8,}  {_percent(self.recalls[index])}  "
+                f"{_percent(self.precisions[index]):>9}  {mistaken}"
+            )
+        return "\n".join(lines)
+
+
+def interval(right: int, examples: int) -> tuple[float, float]:
+    """The 95 % confidence interval of a share, from so many right answers (Wilson 1927)."""
+    share, n, z = right / examples, examples, 1.959964
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return centre - half, centre + half
+
+
+def _percent(share: float) -> str:
+    return "     -" if np.isnan(share) else f"{100 * share:5.1f}%"

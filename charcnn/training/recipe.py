@@ -1,0 +1,75 @@
+"""How a network is trained. Needs no PyTorch, so that the command line can read it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides the weights, beside the data and the sizes.
+
+    Args:
+        epochs: passes over the training part.
+        batch: examples a step.
+        rate: the largest learning rate of AdamW; it is reached at 30 % of all steps and falls to 0 (one-cycle).
+        decay: AdamW's weight decay, of all parameters.
+        beta2: what AdamW keeps of its mean of squared gradients at a step: 0.999 is a mean over 1,000 steps. Where they
+            grow at once, as when a network leaves chance, a shorter one lets no larger steps through meanwhile.
+        smoothing: label smoothing.
+        dropout: before each linear layer.
+        blank_words: share of words that are blanked, anew in every batch.
+        replace_characters: share of characters that become random ones.
+        shift_left: positions that a text may move to the left, at most; it loses its beginning.
+        shift_right: positions that it may move to the right, at most.
+        mixup: alpha of the Beta distribution from which the share comes in which two examples are mixed, 0 for none
+            (Zhang et al. 2017, arXiv:1710.09412).
+        average: the weights that are measured and kept are a moving average over about so many epochs; 0 for none.
+        balance: whether the loss weighs classes so that a rare one counts as much as a frequent one.
+        patience: epochs without a better result on the validation part after which training ends; 0 for never.
+        seed: of the weights, the order and all that is random.
+
+    Raises:
+        ValueError: a field is out of its range; names it.
+    """
+
+    epochs: int = 120
+    batch: int = 256
+    rate: float = 1e-3
+    decay: float = 0.3
+    beta2: float = 0.999
+    smoothing: float = 0.05
+    dropout: float = 0.5
+    blank_words: float = 0.4
+    replace_characters: float = 0.05
+    shift_left: int = 30
+    shift_right: int = 250
+    mixup: float = 0.0
+    average: float = 8.0
+    balance: bool = True
+    patience: int = 40
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch"):
+            _whole(name, getattr(self, name), 1)
+        for name in ("shift_left", "shift_right", "patience", "seed"):
+            _whole(name, getattr(self, name), 0)
+        for name in ("smoothing", "dropout", "blank_words", "replace_characters", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r}: need at least 0 and less than 1")
+        for name in ("decay", "mixup", "average"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name}={getattr(self, name)!r}: need 0 or more")
+        if not 0 < self.rate < float("inf"):
+            raise ValueError(f"rate={self.rate!r}: need more than 0")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON values; `Recipe(**value)` reads them back."""
+        return asdict(self)
+
+
+def _whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}={value!r}: need a whole number, {least} or more")

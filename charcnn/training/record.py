@@ -1,0 +1,45 @@
+"""What is left to read after a training: a row of figures an epoch, and their curves."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from charcnn.files import Path, replacing
+
+
+def write_metrics(path: Path, history: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Write the epochs' figures as CSV; a figure that was not taken is an empty field."""
+    with replacing(path) as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        for row in history:
+            writer.writerow(
+                {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()}
+            )
+
+
+def draw_curve(path: Path, history: Sequence[Mapping[str, Any]], kept: int) -> None:
+    """Draw loss and accuracy over the epochs as PNG, with a line at the epoch that was kept.
+
+    Raises:
+        ImportError: Matplotlib is missing.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no pyplot: it looks for a screen
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    epochs = [row["epoch"] for row in history]
+    for axes, what in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
+        for part, label in (("train", "training part, changed at random"), ("valid", "validation part")):
+            name = f"{part}_{what}"
+            if name in history[0]:
+                axes.plot(epochs, [row[name] for row in history], label=label, marker="." if len(epochs) < 20 else "")
+        axes.axvline(kept, color="gray", linewidth=0.8, linestyle=":", label=f"kept: epoch {kept}")
+        axes.set(xlabel="epoch", title=what)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    with replacing(path, "wb") as file:
+        figure.savefig(file, format="png", dpi=120)
