@@ -1,6 +1,8 @@
 """charcnn: a character-level CNN in numba.cuda, from plain loops to tensor cores, level by level.
 
     import charcnn
+    classifier = charcnn.Classifier.load()               # news in four classes
+    classifier.predict(["a text", "another"])
     ids = charcnn.encode(["a text", "another"])          # uint8 (2, 1014)
     params = charcnn.params.init(charcnn.SMALL, seed=0)
     y = charcnn.ops.conv1d_relu_naive(x, weight, bias)   # on a GPU
@@ -15,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from charcnn import ops, params
+    from charcnn.classifier import Classifier
     from charcnn.config import SMALL, TINY, Config
     from charcnn.text import encode
 
-__all__ = ["SMALL", "TINY", "Config", "encode", "ops", "params"]
+__all__ = ["SMALL", "TINY", "Classifier", "Config", "encode", "ops", "params"]
 
-_HOME = {"Config": "config", "SMALL": "config", "TINY": "config", "encode": "text"}
+_HOME = {"Classifier": "classifier", "Config": "config", "SMALL": "config", "TINY": "config", "encode": "text"}
 
 
 def __getattr__(name: str) -> Any:

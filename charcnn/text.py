@@ -108,7 +108,7 @@ def find_encoding(encoding: str | Encoding) -> Encoding:
 
 
 @cache
-def _table(encoding: Encoding) -> np.ndarray:
+def byte_table(encoding: Encoding) -> np.ndarray:
     """The id of each of the 256 bytes."""
     table = np.full(256, encoding.blank, np.uint8)
     for index, character in enumerate(encoding.alphabet):
@@ -157,16 +157,22 @@ def encode_buffer(
     encoding = find_encoding(encoding)
     if isinstance(length, bool) or not hasattr(length, "__index__") or length < 1:
         raise ValueError(f"length={length!r}: need a positive int")
+    check_buffer(buffer, offsets)
+    offsets = np.ascontiguousarray(offsets, np.int64)
+    ids = np.empty((offsets.size - 1, length), np.uint8)
+    table, tail = byte_table(encoding), encoding.keep == "tail"
+    _encode_kernel(buffer, offsets, table, encoding.blank, tail, encoding.reverse, ids)
+    return ids
+
+
+def check_buffer(buffer: np.ndarray, offsets: np.ndarray) -> None:
+    """Raise ValueError unless these are texts one after the other, as `encode_buffer` takes them."""
     if buffer.dtype != np.uint8 or buffer.ndim != 1 or not buffer.flags.c_contiguous:
         raise ValueError(f"buffer is {buffer.dtype} of shape {buffer.shape}: need contiguous uint8 (B,)")
     if offsets.dtype not in (np.int64, np.int32) or offsets.ndim != 1 or not offsets.size:
         raise ValueError(f"offsets is {offsets.dtype} of shape {offsets.shape}: need int64 or int32 (N + 1,)")
     if offsets[0] < 0 or offsets[-1] > buffer.size or np.any(offsets[1:] < offsets[:-1]):
         raise ValueError(f"offsets leave the buffer or fall: need 0 <= rising values <= {buffer.size}")
-    offsets = np.ascontiguousarray(offsets, np.int64)
-    ids = np.empty((offsets.size - 1, length), np.uint8)
-    _encode_kernel(buffer, offsets, _table(encoding), encoding.blank, encoding.keep == "tail", encoding.reverse, ids)
-    return ids
 
 
 _SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
@@ -205,8 +211,21 @@ def encode(texts: Iterable[str | bytes], encoding: str | Encoding = "crepe", len
         texts = texts.tolist()
     if not isinstance(texts, Iterable):
         raise ValueError(f"texts is a {type(texts).__name__}: need a list of texts")
+    return encode_buffer(*pack(texts), encoding, length)
+
+
+def pack(texts: Iterable[str | bytes], first: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Texts one after the other, as `encode_buffer` takes them: the bytes, uint8 (B,), and offsets, int64 (N + 1,).
+
+    Args:
+        texts: str, which count as their UTF-8 bytes, or bytes.
+        first: what errors call the first one's index.
+
+    Raises:
+        ValueError: one is neither; names its index.
+    """
     parts = []
-    for index, text in enumerate(texts):
+    for index, text in enumerate(texts, first):
         if isinstance(text, str):
             text = _utf8(text)
         elif not isinstance(text, bytes):
@@ -214,7 +233,7 @@ def encode(texts: Iterable[str | bytes], encoding: str | Encoding = "crepe", len
         parts.append(text)
     offsets = np.zeros(len(parts) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
-    return encode_buffer(np.frombuffer(b"".join(parts), np.uint8), offsets, encoding, length)
+    return np.frombuffer(b"".join(parts), np.uint8), offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,16 +291,16 @@ def _read_lines(path: Path) -> Texts:
 
 
 def _read_csv(path: Path, encoding: Encoding) -> Texts:
-    rows = _rows(path)
+    rows = csv_rows(path)
     label_column = None
     if rows:
         names = [field.strip().lower() for field in rows[0][1]]
-        if _WHOLE.fullmatch(names[0]):
+        if WHOLE.fullmatch(names[0]):
             label_column = 0
         elif not {*names}.isdisjoint((*LABEL_COLUMNS, *TEXT_COLUMNS)):
             label_column = next((column for column, name in enumerate(names) if name in LABEL_COLUMNS), None)
             rows = rows[1:]
-        elif len(rows) > 1 and all(_WHOLE.fullmatch(row[0].strip()) for _, row in rows[1:]):
+        elif len(rows) > 1 and all(WHOLE.fullmatch(row[0].strip()) for _, row in rows[1:]):
             raise ValueError(
                 f"{path}, line {rows[0][0]}: all rows but this one start with a number; where this is a header, "
                 f"call the label's column {LABEL_COLUMNS[0]!r} or a text's {TEXT_COLUMNS[0]!r}"
@@ -291,7 +310,7 @@ def _read_csv(path: Path, encoding: Encoding) -> Texts:
         where = f"{path}, line {line}"
         if label_column is not None:
             label = row.pop(label_column).strip() if label_column < len(row) else ""
-            if not _WHOLE.fullmatch(label) or int(label) < 1:
+            if not WHOLE.fullmatch(label) or int(label) < 1:
                 raise ValueError(
                     f"{where}: label {label!r} in column {label_column + 1}: need a whole number from 1; where this "
                     f"column is text, begin with a header row that calls it {TEXT_COLUMNS[0]!r}"
@@ -303,11 +322,16 @@ def _read_csv(path: Path, encoding: Encoding) -> Texts:
     return Texts(texts, None if label_column is None else np.array(labels, np.int64))
 
 
-_WHOLE = re.compile("[-+]?[0-9]{1,9}")
+WHOLE = re.compile("[-+]?[0-9]{1,9}")
+"""A whole number, as a label or a count is written."""
 
 
-def _rows(path: Path) -> list[tuple[int, list[str]]]:
-    """Each row that is not empty, and the line that it starts at."""
+def csv_rows(path: Path) -> list[tuple[int, list[str]]]:
+    """Each row of a CSV file that is not empty, and the line that it starts at. Bytes that are not UTF-8 stay.
+
+    Raises:
+        ValueError: the file is broken CSV, or holds a NUL; names the file and the line.
+    """
     rows = []
     limit = csv.field_size_limit(_LONGEST_FIELD)
     try:

@@ -1,1 +1,23 @@
-"""Commands: a module each, with `add_arguments(parser)` and `run(options) -> int`, which gives the exit status."""
+"""The subcommands of `charcnn`: a module each, imported when it is asked for.
+
+A module has `add_arguments(parser)`, quick to import, and `run(options) -> int`, which gives the exit status. Its
+docstring is the command's description. ValueError, OSError and DeviceError from `run` become one line on standard
+error.
+"""
+
+COMMANDS = {
+    "classify": "label the rows of a file or of standard input",
+    "evaluate": "compare labels with those that a file holds",
+    "explain": "show which characters of a text moved the decision",
+    "train": "learn from rows of text with labels",
+    "convert": "a model from one kind of file to another",
+    "info": "the machine, and which level would run on it",
+    "levels": "the table of levels, and which of them run here",
+    "plan": "what so many GPUs and hosts would give, and what bounds them",
+    "completion": "a script that completes these commands in a shell",
+}
+"""Name: what `charcnn --help` says of it."""
+
+DONE, FAILED, UNUSABLE, UNREADABLE, INTERRUPTED = 0, 1, 2, 3, 130
+"""Exit statuses: done; failed while working; options, files or machine do not fit; done, but some rows had no text
+that could be read; Ctrl-C."""

@@ -12,10 +12,10 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from charcnn.commands import DONE
+
 if TYPE_CHECKING:
     from charcnn.offload.plan import Machine, Work
-
-DONE = 0
 
 UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 NUMBER = r"\d+(?:\.\d*)?(?:e\d+)?"
@@ -24,9 +24,9 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 EPILOG = """examples:
   python -m charcnn.levels.l13 --gpus 1 --inputs 4000000 --json one.json     what one GPU does
-  python -m charcnn.commands.plan --report one.json --gpus 4 --hosts 16 --link 100Gbit/s
-  python -m charcnn.commands.plan --rate 1100000 --chunk 4096 --gpus 8 --hosts 128 --link 50GB/s --latency 5us
-  python -m charcnn.commands.plan --report one.json --gpus 4 --measured two.json four.json
+  charcnn plan --report one.json --gpus 4 --hosts 16 --link 100Gbit/s
+  charcnn plan --rate 1100000 --chunk 4096 --gpus 8 --hosts 128 --link 50GB/s --latency 5us
+  charcnn plan --report one.json --gpus 4 --measured two.json four.json
 
 exit status: 0 done; 2 unusable options or files"""
 
@@ -179,19 +179,3 @@ def _compared(file: str, machine: Machine, work: Work) -> dict[str, Any]:
         "forecast": made.inputs_per_second,
         "off": made.inputs_per_second / measured - 1,
     }
-
-
-if __name__ == "__main__":
-    import sys
-
-    parser = argparse.ArgumentParser(
-        prog="python -m charcnn.commands.plan",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_arguments(parser)
-    try:
-        sys.exit(run(parser.parse_args()))
-    except (ValueError, OSError) as error:
-        print(f"plan: {error}", file=sys.stderr)
-        sys.exit(2)

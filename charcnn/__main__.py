@@ -1,0 +1,96 @@
+"""The command `charcnn`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib import import_module
+
+from charcnn.commands import COMMANDS, DONE, FAILED, INTERRUPTED, UNUSABLE
+
+EPILOG = """examples:
+  echo "Stocks fell on Monday as oil rose." | charcnn classify -
+  charcnn classify news.csv                    writes news.labelled.csv
+  charcnn evaluate test.csv                    accuracy, by class, confusion matrix
+  charcnn explain "The home side won."
+  charcnn convert model.pt model.safetensors
+
+exit status:
+  0    done
+  1    failed while working: a full disk, a file that ends early
+  2    the options, a file or the machine do not fit; one line on standard error says what to do
+  3    done, but some rows were unreadable and have no label; a report says which
+  130  interrupted"""
+
+
+def parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """The command line: with the arguments of one subcommand, or of all where None; others keep their name."""
+    top = argparse.ArgumentParser(
+        prog="charcnn",
+        description="A character-level CNN on CPUs and GPUs: labels for short texts.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action=_Version, nargs=0, help="print the version and leave")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, summary in COMMANDS.items():
+        own = commands.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if chosen in (None, name):
+            module = import_module(f"charcnn.commands.{name}")
+            own.description = module.__doc__
+            module.add_arguments(own)
+    return top
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):
+        from importlib import metadata
+
+        try:
+            print(f"charcnn {metadata.version('charcnn')}")
+        except metadata.PackageNotFoundError:
+            print("charcnn, in a checkout that is not installed")
+        parser.exit(DONE)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; gives the exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    chosen = next((word for word in argv if word in COMMANDS), "")
+    options = parser(chosen).parse_args(argv)
+    try:
+        status: int = import_module(f"charcnn.commands.{options.command}").run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except KeyboardInterrupt:
+        print(f"charcnn {options.command}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        message, status = _explained(error)
+        if message is None:
+            raise
+        print(f"charcnn {options.command}: {message}", file=sys.stderr)
+    return status
+
+
+def _explained(error: Exception) -> tuple[str | None, int]:
+    """One line for what the user can act on, and the exit status; None for a bug."""
+    if isinstance(error, OSError):
+        what = error.strerror or str(error)
+        named = f"{os.fspath(error.filename)}: {what}" if error.filename else what
+        unusable = isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError))
+        return named, UNUSABLE if unusable else FAILED
+    if isinstance(error, ValueError):
+        return " ".join(str(error).split()), UNUSABLE
+    if "numba" not in sys.modules:
+        return None, FAILED
+    from charcnn import device
+
+    return device.explain(error), UNUSABLE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

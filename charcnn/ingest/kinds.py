@@ -1,0 +1,717 @@
+"""Kinds of files: how their rows become texts, and rows with labels of the same kind."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import numpy as np
+
+from charcnn import text
+from charcnn.ingest import column, scan
+from charcnn.ingest.column import Column
+from charcnn.ingest.source import Source
+
+SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".txt": "lines",
+}
+
+KINDS = tuple(dict.fromkeys(SUFFIXES.values()))
+
+GROUP_ROWS, GROUP_BYTES = 1 << 17, 32 << 20
+"""The block that reaches one of these ends a row group of a Parquet file that is written: small ones read slowly."""
+
+LONGEST_ROW = 64 << 20
+"""Bytes after which a row of CSV that has not ended counts as broken: a quote that is never closed."""
+
+REASONS = {
+    scan.TORN: "broken quoting",
+    scan.FEW: "too few fields",
+    scan.MANY: "too many fields",
+    scan.NOT_TEXT: "no text",
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns matter.
+
+    Args:
+        texts: names of the columns of text, or their numbers from 1; none for the columns that the file's own names
+            or the kind show.
+        label: name or number of the column of labels; None likewise.
+        header: whether a CSV file's first row names its columns; None for what the row itself shows.
+        delimiter: between the fields of CSV: one ASCII character; None for the kind's.
+    """
+
+    texts: tuple[str, ...] = ()
+    label: str | None = None
+    header: bool | None = None
+    delimiter: str | None = None
+
+    def __post_init__(self) -> None:
+        given = self.delimiter
+        if given is not None and (len(given) != 1 or not given.isascii() or given in '"\r\n'):
+            raise ValueError(f"delimiter={given!r}: need one ASCII character, no quote and no line end")
+
+
+@dataclass
+class Block:
+    """Rows that travel together."""
+
+    number: int
+    """Rows before the first one, empty lines of CSV not counted."""
+    line: int
+    """Lines before the first one."""
+    end: int
+    """Where in the input the block ends."""
+    rows: int
+    """Rows, empty lines of CSV not counted."""
+    lines: int = 0
+    """Lines, of kinds that have them."""
+    buffer: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
+    places: np.ndarray = field(default_factory=lambda: np.empty((0, 3), np.int64))
+    kinds: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
+    counts: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    fields: np.ndarray = field(default_factory=lambda: np.empty((0, 0, 2), np.int64))
+    reasons: dict[int, str] = field(default_factory=dict)
+    """Of rows that REASONS says too little about."""
+    batch: Any = None
+    """Parquet: the record batch."""
+
+    def unreadable(self) -> list[tuple[int, int | None, str]]:
+        """Of each row that cannot be read: its number and its line, from 1, and why."""
+        found = []
+        for index in np.flatnonzero(self.kinds > scan.BLANK):
+            before = int(np.count_nonzero(self.kinds[:index] != scan.BLANK))
+            line = None
+            if len(self.places):
+                line = self.line + 1 + scan.count_lines(self.buffer[self.places[0, 0] : self.places[index, 0]])
+            reason = self.reasons.get(int(index)) or REASONS[int(self.kinds[index])]
+            found.append((self.number + before + 1, line, reason))
+        return found
+
+
+class Kind(ABC):
+    """A file of one kind, opened to be read.
+
+    Args:
+        source: its bytes.
+        layout: its columns.
+        rows: the most of a block.
+        encoding: which joins columns of text.
+    """
+
+    unit = "B"
+    """What `size` and `Block.end` count."""
+    resumable = True
+    """Whether a second start can go on in the middle of an output file."""
+
+    def __init__(self, source: Source, layout: Layout, rows: int, encoding: text.Encoding) -> None:
+        self.source, self.layout, self.rows, self.encoding = source, layout, rows, encoding
+        self.taken: tuple[str, ...] = ()
+        """Names of columns that the file has."""
+        self.number = self.line = 0
+
+    @property
+    def size(self) -> int | None:
+        """What `Block.end` comes to in the end, where that is known."""
+        return self.source.size
+
+    @property
+    def position(self) -> int:
+        """Where in the input the next block begins."""
+        return self.source.position
+
+    def go_on(self, position: int, number: int, line: int) -> None:
+        """Skip to where a block ended."""
+        self.source.seek(position)
+        self.number, self.line = number, line
+
+    def blocks(self) -> Iterator[Block]:
+        """The file's rows."""
+        source = self.source
+        fresh = False  # whether all of the buffer has been scanned from its start, and no block was taken
+        while True:
+            block, consumed = self._scan()
+            full = len(block.places) == self.rows
+            # Rows that do not fill a block wait for more, unless they come from a pipe or take a whole buffer.
+            if consumed and (full or source.final or fresh or source.size is None):
+                start, source.start = source.start, source.start + consumed
+                block.end, block.number, block.line = source.position, self.number, self.line
+                block.rows = int(np.count_nonzero(block.kinds != scan.BLANK))
+                block.lines = scan.count_lines(source.buffer[start : source.start])
+                self.number, self.line = self.number + block.rows, self.line + block.lines
+                fresh = False
+                yield block
+            elif source.final:
+                return
+            else:
+                source.read()
+                fresh = True
+
+    @abstractmethod
+    def _scan(self) -> tuple[Block, int]:
+        """Rows at the source's start, and how many bytes they take."""
+
+    @abstractmethod
+    def texts(self, block: Block) -> Column:
+        """A text for each row; where it has none its kind in `block.kinds` changes, and the text is empty."""
+
+    @abstractmethod
+    def labels(self, block: Block) -> list[str | None]:
+        """What each row's column of labels holds."""
+
+    @abstractmethod
+    def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
+        """The rows with their labels (N,) and shares (N, S)."""
+
+    def open(self, file: IO[bytes], names: Sequence[str], added: Sequence[str], *, resumed: bool) -> Writer:
+        """What writes rendered blocks to the file.
+
+        Args:
+            file: an open binary file.
+            names: the labels.
+            added: names of the columns that come to the file's own: the label, then the shares.
+            resumed: whether the file already holds its beginning.
+        """
+        self._name(names, added)
+        if not resumed:
+            file.write(self._head())
+        return Writer(file)
+
+    def _head(self) -> bytes:
+        return b""
+
+    def _name(self, names: Sequence[str], added: Sequence[str]) -> None:
+        self._names = _packed([*map(self._quoted, names), self._quoted("")])
+        self._keys = _packed([b""])
+
+    def _quoted(self, name: str) -> bytes:
+        return name.encode()
+
+    def _rendered(self, block: Block, labels: np.ndarray, shares: np.ndarray, columns: int, style: int) -> Any:
+        longest = int(np.diff(self._names[1]).max()) + 9 * shares.shape[1] + len(self._keys[0]) + 4
+        room = len(block.places) * longest
+        if len(block.places):
+            room += int(block.places[-1, 2] - block.places[0, 0]) + int(np.maximum(columns - block.counts, 0).sum())
+        out = np.empty(room, np.uint8)
+        delimiter = ord(self._delimiter)
+        size = scan.render(
+            block.buffer, block.places, block.kinds, block.counts, columns, delimiter, style, labels, shares,
+            *self._names, *self._keys, out,
+        )  # fmt: skip
+        return out.data[:size]
+
+    _delimiter = "\t"
+
+
+class Writer:
+    """Rendered blocks, one after the other, into a file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, rendered: Any) -> None:
+        """Write one block."""
+        self._file.write(rendered)
+
+    def close(self) -> None:
+        """Write what ends the file; the file itself stays open."""
+
+    def abandon(self) -> None:
+        """Let go of a file that will not be whole."""
+
+
+def _packed(parts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    return text.pack(parts)
+
+
+class Lines(Kind):
+    """A text a line, also an empty one. Out: label, probability and the line, with tabs between them."""
+
+    def _scan(self) -> tuple[Block, int]:
+        source, places = self.source, np.empty((self.rows, 3), np.int64)
+        n = scan.scan_lines(source.buffer, source.start, source.stop, source.final, places)
+        block = Block(0, 0, 0, 0, buffer=source.buffer, places=places[:n], kinds=np.zeros(n, np.uint8))
+        block.counts = np.ones(n, np.int64)
+        return block, int(places[n - 1, 2]) - source.start if n else 0
+
+    def texts(self, block: Block) -> Column:
+        """The lines."""
+        fields = block.places[:, None, :2]
+        return _gathered(block, fields, np.zeros(1, np.int64))
+
+    def labels(self, block: Block) -> list[str | None]:
+        """None: a line is all text."""
+        raise ValueError("plain lines have no labels: need CSV, JSON Lines or Parquet")
+
+    def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
+        """Bytes."""
+        return self._rendered(block, labels, shares, 1, scan.LINES)
+
+
+def _gathered(block: Block, fields: np.ndarray, order: np.ndarray) -> Column:
+    used = fields[:, order]
+    room = int((used[..., 1] - used[..., 0]).sum()) + len(fields) * len(order)
+    texts, offsets = np.empty(room, np.uint8), np.empty(len(fields) + 1, np.int64)
+    scan.gather_fields(block.buffer, block.places, block.kinds, fields, order, texts, offsets)
+    return Column(texts, offsets)
+
+
+class Csv(Kind):
+    """Comma- or tab-separated values. Out: the same rows, byte for byte, with more fields behind them."""
+
+    def __init__(
+        self, source: Source, layout: Layout, rows: int, encoding: text.Encoding, delimiter: str = ","
+    ) -> None:
+        super().__init__(source, layout, rows, encoding)
+        self._delimiter = layout.delimiter or delimiter
+        self._wanted = np.empty(0, np.int64)
+        self._columns = 0
+        first, place = self._first_row()
+        self._columns, self._head_row = len(first), b""
+        names = [name.strip() for name in first]
+        known = {*text.LABEL_COLUMNS, *text.TEXT_COLUMNS}
+        header = layout.header
+        if header is None:
+            asked = [name for name in (*layout.texts, layout.label) if name is not None and not name.isdecimal()]
+            whole = bool(names) and names[0].lstrip("+-").isdecimal()
+            header = bool(asked) or (not whole and any(name.lower() in known for name in names))
+        if header:
+            self.taken = tuple(names)
+            if place is not None:
+                self._head_row = source.buffer[place[0] : place[1]].tobytes()
+                self.line = scan.count_lines(source.buffer[source.start : place[2]])
+                source.start = int(place[2])
+        label = self._label(names, header)
+        texts = self._text_columns(names, header, label)
+        self._text_names = [names[index] if header else str(index + 1) for index in texts]
+        self._wanted = np.array(sorted({*texts} | ({label} if label is not None else set())), np.int64)
+        self._order = np.searchsorted(self._wanted, texts[::-1] if encoding.reverse_fields else texts)
+        self._label_at = None if label is None else int(np.searchsorted(self._wanted, label))
+
+    def _first_row(self) -> tuple[list[str], np.ndarray | None]:
+        """The fields of the first row that is not empty, and where it is."""
+        source, rows = self.source, self.rows
+        self.rows = 1
+        start = source.start
+        try:
+            while True:
+                block, consumed = self._scan()
+                if not consumed and source.final:
+                    return [], None
+                if not consumed:
+                    source.start = start
+                    source.read()
+                    start = source.start
+                elif block.kinds[0] == scan.BLANK:
+                    source.start += consumed
+                else:
+                    break
+        finally:
+            source.start, self.rows = start, rows
+        if block.kinds[0] == scan.TORN:
+            raise ValueError("its first row is not CSV: broken quoting")
+        place = block.places[0]
+        row = source.buffer[place[0] : place[1]].tobytes().decode("utf-8", "surrogateescape")
+        limit = csv.field_size_limit(2**31 - 1)
+        try:
+            return next(csv.reader(row.splitlines(keepends=True), delimiter=self._delimiter)), place
+        finally:
+            csv.field_size_limit(limit)
+
+    def _label(self, names: list[str], header: bool) -> int | None:
+        if self.layout.label is not None:
+            return _index(self.layout.label, names, header)
+        if not header:
+            return 0 if len(names) > 1 and names[0].lstrip("+-").isdecimal() else None
+        return next((index for index, name in enumerate(names) if name.lower() in text.LABEL_COLUMNS), None)
+
+    def _text_columns(self, names: list[str], header: bool, label: int | None) -> list[int]:
+        if self.layout.texts:
+            return [_index(name, names, header) for name in self.layout.texts]
+        if header:
+            found = [index for index, name in enumerate(names) if name.lower() in text.TEXT_COLUMNS]
+            if found:
+                return found
+        rest = [index for index in range(len(names)) if index != label]
+        if names and not rest:
+            raise ValueError("its only column is the label: need a column of text")
+        return rest
+
+    def _scan(self) -> tuple[Block, int]:
+        source, n = self.source, self.rows
+        places, kinds = np.empty((n, 3), np.int64), np.empty(n, np.uint8)
+        counts, fields = np.empty(n, np.int64), np.empty((n, len(self._wanted), 2), np.int64)
+        n = scan.scan_csv(
+            source.buffer, source.start, source.stop, source.final, ord(self._delimiter), self._columns, self._wanted,
+            LONGEST_ROW, places, kinds, counts, fields,
+        )  # fmt: skip
+        block = Block(0, 0, 0, 0, buffer=source.buffer, places=places[:n], kinds=kinds[:n])
+        block.counts, block.fields = counts[:n], fields[:n]
+        return block, int(places[n - 1, 2]) - source.start if n else 0
+
+    def texts(self, block: Block) -> Column:
+        """The columns of text, in the encoding's order."""
+        for index in np.flatnonzero((block.kinds == scan.FEW) | (block.kinds == scan.MANY)):
+            block.reasons[int(index)] = f"{block.counts[index]} fields: need {self._columns}"
+        return _gathered(block, block.fields, self._order)
+
+    def labels(self, block: Block) -> list[str | None]:
+        """The column of labels."""
+        if self._label_at is None:
+            raise ValueError("has no column of labels that is known: name it (--label-column)")
+        values = _gathered(block, block.fields, np.array([self._label_at]))
+        whole, offsets = values.buffer.tobytes(), values.offsets
+        return [
+            whole[offsets[n] : offsets[n + 1]].decode("utf-8", "replace").strip() if kind == scan.READABLE else None
+            for n, kind in enumerate(block.kinds)
+        ]
+
+    def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
+        """Bytes."""
+        return self._rendered(block, labels, shares, self._columns, scan.CSV)
+
+    def _name(self, names: Sequence[str], added: Sequence[str]) -> None:
+        super()._name(names, added)
+        self._added = [self._quoted(name) for name in added]
+
+    def _head(self) -> bytes:
+        if not self.taken:
+            return b""
+        return self._delimiter.encode().join([self._head_row, *self._added]) + b"\n"
+
+    def _quoted(self, name: str) -> bytes:
+        if any(character in name for character in ('"', "\n", "\r", self._delimiter)):
+            name = '"' + name.replace('"', '""') + '"'
+        return name.encode()
+
+
+def _index(name: str, names: Sequence[str], header: bool) -> int:
+    """A column's index, from its name or its number from 1."""
+    if header and name in names:
+        return names.index(name)
+    if name.isdecimal() and 1 <= int(name) <= len(names):
+        return int(name) - 1
+    have = ", ".join(names) if header else f"columns 1 to {len(names)} and no names"
+    raise ValueError(f"has no column {name!r}: it has {have}")
+
+
+class Jsonl(Kind):
+    """A JSON object a line. Out: the same lines, with more keys at the end."""
+
+    def __init__(self, source: Source, layout: Layout, rows: int, encoding: text.Encoding) -> None:
+        super().__init__(source, layout, rows, encoding)
+        first = self._first_object()
+        self.taken = tuple(first)
+        self._texts = layout.texts or tuple(name for name in first if name.lower() in text.TEXT_COLUMNS)
+        if first and not self._texts:
+            strings = [name for name, value in first.items() if isinstance(value, str)]
+            if len(strings) != 1:
+                raise ValueError(f"its first object has the keys {', '.join(first)}: say which holds the text")
+            self._texts = tuple(strings)
+        self._label = layout.label or next((name for name in first if name.lower() in text.LABEL_COLUMNS), None)
+        self._order = self._texts[::-1] if encoding.reverse_fields else self._texts
+
+    def _first_object(self) -> dict[str, Any]:
+        """The first line that is one, of those in the first buffer."""
+        while True:
+            block, _ = self._scan()
+            for n in range(len(block.places)):
+                value = _object(block, n)
+                if isinstance(value, dict):
+                    return value
+            if self.source.final or self.source.stop - self.source.start > LONGEST_ROW:
+                return {}
+            self.source.read()
+
+    def _scan(self) -> tuple[Block, int]:
+        source, places = self.source, np.empty((self.rows, 3), np.int64)
+        n = scan.scan_lines(source.buffer, source.start, source.stop, source.final, places)
+        places = places[:n]
+        kinds = np.where(places[:, 0] == places[:, 1], scan.BLANK, scan.READABLE).astype(np.uint8)
+        block = Block(0, 0, 0, 0, buffer=source.buffer, places=places, kinds=kinds, counts=np.ones(n, np.int64))
+        return block, int(places[-1, 2]) - source.start if n else 0
+
+    def texts(self, block: Block) -> Column:
+        """The keys' texts; by Arrow's parser, or where it finds fault line by line by Python's."""
+        return self._by_arrow(block) or self._line_by_line(block)
+
+    def _by_arrow(self, block: Block) -> Column | None:
+        try:
+            import pyarrow
+            import pyarrow.json
+        except ImportError:
+            return None  # the other way gives the same, slower
+        if not len(block.places) or (block.kinds == scan.BLANK).any():
+            return None
+        part = block.buffer[block.places[0, 0] : block.places[-1, 2]]
+        schema = pyarrow.schema([(name, pyarrow.string()) for name in dict.fromkeys(self._order)])
+        parsing = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+        reading = pyarrow.json.ReadOptions(use_threads=False, block_size=max(1 << 20, part.size + 1))
+        try:
+            table = pyarrow.json.read_json(
+                pyarrow.BufferReader(pyarrow.py_buffer(part)), read_options=reading, parse_options=parsing
+            )
+        except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError):
+            return None
+        if table.num_rows != len(block.places) or _all_missing([table[name] for name in self._order]).any():
+            return None
+        return _joined([column.from_arrow(table[name].combine_chunks()) for name in self._order])
+
+    def _line_by_line(self, block: Block) -> Column:
+        texts = []
+        for n, kind in enumerate(block.kinds):
+            joined = ""
+            if kind == scan.READABLE:
+                value = _object(block, n)
+                if not isinstance(value, dict):
+                    block.kinds[n], block.reasons[n] = scan.TORN, value or "no JSON object"
+                else:
+                    fields = [value.get(name) for name in self._order]
+                    wrong = next((value for value in fields if not isinstance(value, (str, type(None)))), None)
+                    if wrong is not None:
+                        block.kinds[n], block.reasons[n] = scan.NOT_TEXT, f"text is a {type(wrong).__name__}"
+                    elif all(value is None for value in fields):
+                        block.kinds[n], block.reasons[n] = scan.NOT_TEXT, _missing(self._order)
+                    else:
+                        joined = " ".join(value or "" for value in fields)
+            texts.append(joined)
+        return Column(*text.pack(texts))
+
+    def labels(self, block: Block) -> list[str | None]:
+        """The key of labels."""
+        if self._label is None:
+            raise ValueError("has no key of labels that is known: name it (--label-column)")
+        labels: list[str | None] = []
+        for n in range(len(block.kinds)):
+            value = _object(block, n)
+            label = value.get(self._label) if isinstance(value, dict) else None
+            labels.append(None if label is None else str(label))
+        return labels
+
+    def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
+        """Bytes."""
+        return self._rendered(block, labels, shares, 1, scan.JSON)
+
+    def _name(self, names: Sequence[str], added: Sequence[str]) -> None:
+        super()._name(names, added)
+        self._keys = _packed([*(f",{json.dumps(name)}:".encode() for name in added), b"}"])
+
+    def _quoted(self, name: str) -> bytes:
+        return json.dumps(name).encode() if name else b"null"
+
+
+def _object(block: Block, n: int) -> Any:
+    """What row n holds, or why that is no JSON."""
+    start, end, _ = block.places[n]
+    line = block.buffer[start:end].tobytes().decode("utf-8", "surrogateescape")
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return f"not JSON: {error}"
+
+
+def _joined(columns: Sequence[Column]) -> Column:
+    first, *rest = columns
+    for other in rest:
+        first = first.joined(other)
+    return first
+
+
+def _missing(names: Sequence[str]) -> str:
+    return f"{' and '.join(map(repr, names))} {'is' if len(names) == 1 else 'are'} missing"
+
+
+def _all_missing(arrays: Sequence[Any]) -> np.ndarray:
+    """Which rows have no text in any of these Arrow columns."""
+    missing = np.ones(len(arrays[0]), bool)
+    for array in arrays:
+        missing &= array.is_null().to_numpy(**({} if hasattr(array, "chunks") else {"zero_copy_only": False}))
+    return missing
+
+
+class Parquet(Kind):
+    """An Apache Parquet file. Out: its columns and two or more others."""
+
+    unit = "row"
+    resumable = False
+
+    def __init__(self, path: str, layout: Layout, rows: int, encoding: text.Encoding) -> None:
+        column.require_arrow(f"{path}")
+        import pyarrow
+        import pyarrow.parquet
+
+        try:
+            self._file = pyarrow.parquet.ParquetFile(path)
+        except pyarrow.ArrowInvalid as error:
+            raise ValueError(f"is not a whole Parquet file ({str(error).splitlines()[0]})") from error
+        self.layout, self.rows, self.encoding, self.number = layout, rows, encoding, 0
+        schema = self._file.schema_arrow
+        self.taken = tuple(schema.names)
+        texts = [schema.names[_index(name, schema.names, True)] for name in layout.texts]
+        texts = texts or [name for name in schema.names if name.lower() in text.TEXT_COLUMNS]
+        if not texts:
+            texts = [field.name for field in schema if _is_text(field.type)]
+            if len(texts) != 1:
+                raise ValueError(f"has the columns {', '.join(schema.names)}: say which holds the text")
+        for name in texts:
+            if not _is_text(schema.field(name).type):
+                raise ValueError(f"column {name!r} holds {schema.field(name).type}: need strings")
+        self._order = texts[::-1] if encoding.reverse_fields else texts
+        if layout.label is not None:
+            self._label: str | None = schema.names[_index(layout.label, schema.names, True)]
+        else:
+            self._label = next((name for name in schema.names if name.lower() in text.LABEL_COLUMNS), None)
+
+    @property
+    def size(self) -> int | None:
+        """Rows."""
+        return int(self._file.metadata.num_rows)
+
+    @property
+    def position(self) -> int:
+        """Rows before the next block."""
+        return self.number
+
+    def blocks(self) -> Iterator[Block]:
+        """Batches of the file's rows."""
+        for batch in self._file.iter_batches(self.rows, use_threads=False):
+            kinds = np.zeros(batch.num_rows, np.uint8)
+            end = self.number + batch.num_rows
+            yield Block(self.number, 0, end, batch.num_rows, kinds=kinds, batch=batch)
+            self.number = end
+
+    def _scan(self) -> tuple[Block, int]:
+        raise NotImplementedError  # blocks() does without
+
+    def texts(self, block: Block) -> Column:
+        """The columns' texts; of a row with a missing one none."""
+        arrays = [block.batch.column(name) for name in self._order]
+        for index in np.flatnonzero(_all_missing(arrays)):
+            block.kinds[index], block.reasons[int(index)] = scan.NOT_TEXT, _missing(self._order)
+        return _joined([column.from_arrow(array) for array in arrays])
+
+    def labels(self, block: Block) -> list[str | None]:
+        """The column of labels."""
+        if self._label is None:
+            raise ValueError("has no column of labels that is known: name it (--label-column)")
+        return [None if value is None else str(value) for value in block.batch.column(self._label).to_pylist()]
+
+    def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
+        """A record batch."""
+        import pyarrow
+
+        missing = block.kinds != scan.READABLE
+        indices = pyarrow.array(labels.astype(np.int32), mask=missing)
+        arrays = [pyarrow.DictionaryArray.from_arrays(indices, self._dictionary)]
+        arrays += [pyarrow.array(np.ascontiguousarray(share), mask=missing) for share in shares.T]
+        return pyarrow.RecordBatch.from_arrays([*block.batch.columns, *arrays], schema=self._schema)
+
+    def open(self, file: IO[bytes], names: Sequence[str], added: Sequence[str], *, resumed: bool) -> Writer:
+        """As `Kind.open`."""
+        import pyarrow
+        import pyarrow.parquet
+
+        self._dictionary = pyarrow.array(names, pyarrow.string())
+        schema = self._file.schema_arrow
+        schema = schema.append(pyarrow.field(added[0], pyarrow.dictionary(pyarrow.int32(), pyarrow.string())))
+        for name in added[1:]:
+            schema = schema.append(pyarrow.field(name, pyarrow.float32()))
+        self._schema = schema
+        return _ParquetWriter(file, pyarrow.parquet.ParquetWriter(file, schema))
+
+
+class _ParquetWriter(Writer):
+    def __init__(self, file: IO[bytes], writer: Any) -> None:
+        super().__init__(file)
+        self._writer = writer
+        self._group: list[Any] = []
+        self._rows = self._bytes = 0
+
+    def write(self, rendered: Any) -> None:
+        self._group.append(rendered)
+        self._rows, self._bytes = self._rows + rendered.num_rows, self._bytes + rendered.nbytes
+        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        import pyarrow
+
+        if self._group:
+            self._writer.write_table(pyarrow.Table.from_batches(self._group), row_group_size=self._rows)
+            self._group, self._rows, self._bytes = [], 0, 0
+
+    def close(self) -> None:
+        self._write_group()
+        self._writer.close()
+
+    def abandon(self) -> None:
+        self._group = []
+        with suppress(OSError, ValueError):  # it writes the file's end all the same, else when it is collected
+            self._writer.close()
+        self._writer.is_open = False
+
+
+def _is_text(given: Any) -> bool:
+    import pyarrow.types as kind
+
+    if kind.is_dictionary(given):
+        given = given.value_type
+    return any(
+        test(given)
+        for test in (
+            kind.is_string,
+            kind.is_large_string,
+            kind.is_binary,
+            kind.is_large_binary,
+            kind.is_string_view,
+            kind.is_binary_view,
+        )
+    )
+
+
+def kind_of(path: str) -> str:
+    """The kind that a file's name shows; plain lines where it shows none."""
+    return SUFFIXES.get(os.path.splitext(path)[1].lower(), "lines")
+
+
+def open_kind(
+    kind: str, path: str, file: Any, layout: Layout, encoding: text.Encoding, *, rows: int, capacity: int
+) -> Kind:
+    """A file to be read.
+
+    Args:
+        kind: one of KINDS.
+        path: its name, as errors call it; what Parquet opens.
+        file: its bytes, an unbuffered binary file.
+        layout: its columns.
+        encoding: which joins columns of text.
+        rows: the most of a block.
+        capacity: bytes of a buffer.
+
+    Raises:
+        ValueError: the file is of another kind, or has not the columns; names the file.
+    """
+    try:
+        if kind == "parquet":
+            return Parquet(path, layout, rows, encoding)
+        source = Source(file, capacity)
+        if kind in ("csv", "tsv"):
+            return Csv(source, layout, rows, encoding, "," if kind == "csv" else "\t")
+        return (Jsonl if kind == "jsonl" else Lines)(source, layout, rows, encoding)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error

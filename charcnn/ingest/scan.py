@@ -1,0 +1,290 @@
+"""Compiled scanners: bytes to rows and fields, and rows with labels back to bytes, with no Python object a row.
+
+Offsets count bytes from the start of the buffer that a scanner is given. All release the GIL.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+READABLE, BLANK, TORN, FEW, MANY, NOT_TEXT = range(6)
+"""What a row is: readable; an empty line; broken quoting; too few or too many fields; its text is none."""
+
+_NEWLINE, _RETURN, _QUOTE, _SPACE = 10, 13, 34, 32
+
+
+@njit(cache=True, nogil=True)
+def _line_end(buffer, position, stop):
+    """Where the line's end starts and where the next line starts; (stop, stop) where it has none."""
+    for i in range(position, stop):
+        if buffer[i] == _NEWLINE:
+            return i, i + 1
+        if buffer[i] == _RETURN:
+            return i, i + 2 if i + 1 < stop and buffer[i + 1] == _NEWLINE else i + 1
+    return stop, stop
+
+
+@njit(cache=True, nogil=True)
+def count_lines(part):
+    r"""Line ends: \n, \r\n or \r."""
+    lines = 0
+    for i in range(part.size):
+        if part[i] == _NEWLINE or (part[i] == _RETURN and not (i + 1 < part.size and part[i + 1] == _NEWLINE)):
+            lines += 1
+    return lines
+
+
+@njit(cache=True, nogil=True)
+def scan_lines(buffer, start, stop, final, rows):
+    """Rows that are lines, as many as fit into `rows` (R, 3): start, end, start of the next.
+
+    Without `final` a last line whose end is not in the buffer is left.
+
+    Returns:
+        How many rows.
+    """
+    n, position = 0, start
+    while n < rows.shape[0] and position < stop:
+        end, following = _line_end(buffer, position, stop)
+        if not final and (end == stop or (following == stop and buffer[stop - 1] == _RETURN)):
+            break
+        rows[n, 0], rows[n, 1], rows[n, 2] = position, end, following
+        n, position = n + 1, following
+    return n
+
+
+@njit(cache=True, nogil=True)
+def scan_csv(buffer, start, stop, final, delimiter, columns, wanted, longest, rows, kinds, counts, fields):
+    """Rows of CSV: quoted fields hold delimiters, line ends and doubled quotes; a quote inside a bare field is one.
+
+    A row whose quoting is broken, or that has not ended after `longest` bytes, is its first line alone: rows start
+    again at the next one. Without `final` a last row whose end is not in the buffer is left.
+
+    Args:
+        buffer: uint8 (B,).
+        start, stop: the part to scan.
+        final: whether the file ends at `stop`.
+        delimiter: the byte between fields.
+        columns: fields that a row must have; 0 for any number.
+        wanted: int64 (W,): columns whose places go into `fields`, rising.
+        longest: bytes of a row.
+        rows: int64 (R, 3): start, end, start of the next, of at most R rows.
+        kinds: uint8 (R,): READABLE, BLANK, TORN, FEW or MANY.
+        counts: int64 (R,): fields.
+        fields: int64 (R, W, 2): start and end of each wanted field, quotes included; (0, 0) where the row has none.
+
+    Returns:
+        How many rows.
+    """
+    n, position = 0, start
+    while n < rows.shape[0] and position < stop:
+        i, count, next_wanted, state = position, 0, 0, 0  # state 1: ended; 2: torn
+        end = following = stop
+        for w in range(wanted.size):
+            fields[n, w, 0] = fields[n, w, 1] = 0
+        while state == 0:
+            field = i
+            if i < stop and buffer[i] == _QUOTE:
+                i += 1
+                while True:
+                    while i < stop and buffer[i] != _QUOTE:
+                        i += 1
+                    if i + 1 < stop and buffer[i + 1] == _QUOTE:
+                        i += 2
+                        continue
+                    break
+                if i >= stop:
+                    state = 2  # never closed
+                    break
+                i += 1
+                if i < stop and buffer[i] != delimiter and buffer[i] != _NEWLINE and buffer[i] != _RETURN:
+                    state = 2
+                    break
+            else:
+                while i < stop and buffer[i] != delimiter and buffer[i] != _NEWLINE and buffer[i] != _RETURN:
+                    i += 1
+            if next_wanted < wanted.size and wanted[next_wanted] == count:
+                fields[n, next_wanted, 0], fields[n, next_wanted, 1] = field, i
+                next_wanted += 1
+            count += 1
+            if i < stop and buffer[i] == delimiter:
+                i += 1
+                continue
+            state = 1
+            end = i
+            following = i
+            if i < stop:
+                following = i + 2 if buffer[i] == _RETURN and i + 1 < stop and buffer[i + 1] == _NEWLINE else i + 1
+        # What reaches the buffer's end may go on behind it.
+        open_end = i >= stop or (state == 1 and following == stop and buffer[stop - 1] == _RETURN)
+        if open_end and not final and stop - position <= longest:
+            break
+        if state == 2 or (open_end and not final):
+            end, following = _line_end(buffer, position, stop)
+            open_end = end == stop or (following == stop and buffer[stop - 1] == _RETURN)
+            if open_end and not final and stop - position <= longest:
+                break
+            kinds[n] = TORN
+            count += 1  # the field that is broken
+        elif end == position:
+            kinds[n] = BLANK
+        elif columns > 0 and count < columns:
+            kinds[n] = FEW
+        elif columns > 0 and count > columns:
+            kinds[n] = MANY
+        else:
+            kinds[n] = READABLE
+        rows[n, 0], rows[n, 1], rows[n, 2], counts[n] = position, end, following, count
+        n, position = n + 1, following
+    return n
+
+
+@njit(cache=True, nogil=True)
+def gather_fields(buffer, rows, kinds, fields, order, texts, offsets):
+    """Texts of rows one after the other: each row's fields in this order, unquoted, with a space between them.
+
+    Args:
+        buffer, rows, kinds, fields: as scan_csv left them.
+        order: int64 (F,): which of the wanted fields.
+        texts: uint8, room for all.
+        offsets: int64 (N + 1,), written; a row that is not READABLE has an empty text.
+    """
+    at = 0
+    for n in range(rows.shape[0]):
+        offsets[n] = at
+        if kinds[n] != READABLE:
+            continue
+        for f in range(order.size):
+            if f > 0:
+                texts[at] = _SPACE
+                at += 1
+            first, last = fields[n, order[f], 0], fields[n, order[f], 1]
+            if first < last and buffer[first] == _QUOTE:
+                i = first + 1
+                while i < last - 1:
+                    byte = buffer[i]
+                    texts[at] = byte
+                    at += 1
+                    i += 2 if byte == _QUOTE else 1  # the second of two quotes
+            else:
+                for i in range(first, last):
+                    texts[at] = buffer[i]
+                    at += 1
+    offsets[rows.shape[0]] = at
+
+
+@njit(cache=True, nogil=True)
+def join_columns(first, first_offsets, second, second_offsets, texts, offsets):
+    """Two columns of texts into one, with a space between each two."""
+    at = 0
+    for n in range(offsets.size - 1):
+        offsets[n] = at
+        for i in range(first_offsets[n], first_offsets[n + 1]):
+            texts[at] = first[i]
+            at += 1
+        texts[at] = _SPACE
+        at += 1
+        for i in range(second_offsets[n], second_offsets[n + 1]):
+            texts[at] = second[i]
+            at += 1
+    offsets[offsets.size - 1] = at
+
+
+@njit(cache=True, nogil=True)
+def _put(out, at, values, first, last):
+    for i in range(first, last):
+        out[at] = values[i]
+        at += 1
+    return at
+
+
+@njit(cache=True, nogil=True)
+def _put_share(out, at, share):
+    """A number from 0 to 1 with four decimals."""
+    whole = np.int64(np.round(np.float64(share) * 10000))
+    out[at] = 49 if whole >= 10000 else 48
+    out[at + 1] = 46
+    whole %= 10000
+    for digit in range(4):
+        out[at + 5 - digit] = 48 + whole % 10
+        whole //= 10
+    return at + 6
+
+
+@njit(cache=True, nogil=True)
+def render(
+    buffer, rows, kinds, counts, columns, delimiter, style, labels, shares, names, name_offsets, keys, key_offsets, out
+):
+    """Rows as they came, each with its label and shares.
+
+    Args:
+        buffer, rows, kinds, counts: as a scanner left them.
+        columns: fields that a row has; a row with fewer is filled up.
+        delimiter: what stands between fields.
+        style: CSV (fields behind the row), LINES (in front of it), or JSON (before the object's last brace).
+        labels: int64 (N,): index of the row's label.
+        shares: float32 (N, S): numbers to write behind the label.
+        names, name_offsets: the labels' bytes, one after the other; the last is that of a row that has none.
+        keys, key_offsets: JSON only: what stands before the label, before each share, and at the end.
+        out: uint8, room for all.
+
+    Returns:
+        Bytes written.
+    """
+    at = 0
+    for n in range(rows.shape[0]):
+        start, end, following = rows[n, 0], rows[n, 1], rows[n, 2]
+        readable = kinds[n] == READABLE
+        label = labels[n] if readable else name_offsets.size - 2
+        if kinds[n] == BLANK or (style == JSON and not readable and kinds[n] != NOT_TEXT):
+            at = _put(out, at, buffer, start, end)
+        elif style == CSV:
+            at = _put(out, at, buffer, start, end)
+            for _ in range(counts[n], columns):
+                out[at] = delimiter
+                at += 1
+            out[at] = delimiter
+            at = _put(out, at + 1, names, name_offsets[label], name_offsets[label + 1])
+            for s in range(shares.shape[1]):
+                out[at] = delimiter
+                at += 1
+                if readable:
+                    at = _put_share(out, at, shares[n, s])
+        elif style == LINES:
+            at = _put(out, at, names, name_offsets[label], name_offsets[label + 1])
+            for s in range(shares.shape[1]):
+                out[at] = delimiter
+                at += 1
+                if readable:
+                    at = _put_share(out, at, shares[n, s])
+            out[at] = delimiter
+            at = _put(out, at + 1, buffer, start, end)
+        else:
+            brace = end - 1
+            while brace > start and buffer[brace] != 125:  # the last }
+                brace -= 1
+            at = _put(out, at, buffer, start, brace)
+            last = brace - 1
+            while last > start and (buffer[last] == _SPACE or buffer[last] == 9):
+                last -= 1
+            first = key_offsets[0] + (1 if buffer[last] == 123 else 0)  # no comma in an object that was empty
+            at = _put(out, at, keys, first, key_offsets[1])
+            at = _put(out, at, names, name_offsets[label], name_offsets[label + 1])
+            for s in range(shares.shape[1]):
+                at = _put(out, at, keys, key_offsets[1 + s], key_offsets[2 + s])
+                if readable:
+                    at = _put_share(out, at, shares[n, s])
+                else:
+                    at = _put(out, at, names, name_offsets[label], name_offsets[label + 1])
+            at = _put(out, at, keys, key_offsets[1 + shares.shape[1]], key_offsets[2 + shares.shape[1]])
+        if following > end:
+            at = _put(out, at, buffer, end, following)
+        else:
+            out[at] = _NEWLINE
+            at += 1
+    return at
+
+
+CSV, LINES, JSON = range(3)
+"""Styles of `render`."""
