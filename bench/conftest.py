@@ -33,7 +33,10 @@ class Plan:
         self.tiny = bool(config.getoption("tiny")) or device.SIMULATED
         self.config: Config = TINY if self.tiny else SMALL
         self.no_gpu = _no_gpu(self.gpus)
-        self.no_hopper = self.no_gpu or _no_hopper() or ("too small for tensor cores" if self.tiny else None)
+        too_small = "too small for tensor cores" if self.tiny else None
+        self.no_tensor_cores = {
+            hopper: self.no_gpu or _no_tensor_cores(hopper) or too_small for hopper in (False, True)
+        }
         self.partial = [Path(arg).resolve() for arg in config.args] != [HERE]
         self._folder: Path | None = config.getoption("results_dir")
         self.red: list[str] = []
@@ -58,10 +61,10 @@ def _no_gpu(gpus: int) -> str | None:
     return None
 
 
-def _no_hopper() -> str | None:
-    """Why rows that need Hopper's tensor cores cannot run here, or None."""
+def _no_tensor_cores(hopper: bool) -> str | None:
+    """Why rows that need tensor cores, or Hopper's, cannot run here, or None."""
     try:
-        device.require_hopper("a row")
+        device.require_tensor_cores("a row", hopper=hopper)
     except device.DeviceError as error:
         return str(error)
     return None
@@ -93,8 +96,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         row = item.callspec.params.get("variant") or item.callspec.params.get("level")
         if row.device == "cuda" and plan.no_gpu:
             item.add_marker(pytest.mark.skip(reason=plan.no_gpu))
-        elif row.hopper and plan.no_hopper:
-            item.add_marker(pytest.mark.skip(reason=plan.no_hopper))
+        elif row.tensor_cores and plan.no_tensor_cores[row.hopper]:
+            item.add_marker(pytest.mark.skip(reason=plan.no_tensor_cores[row.hopper]))
         elif plan.gpus > 1 and (row.device == "cpu" or isinstance(row, catalog.Variant) or row.gpus == 1):
             item.add_marker(pytest.mark.skip(reason=f"--gpus {plan.gpus}: runs on fewer, so it is measured without"))
 

@@ -35,7 +35,10 @@ from charcnn.files import replacing
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
-TOLERANCES = {"float32": catalog.FLOAT32, "tf32": 1e-3, "fp16": 2e-3, "bf16": 1e-2}
+ARITHMETIC = {"fp32": "float32"}
+"""What other libraries call it."""
+
+TOLERANCES = {ARITHMETIC.get(name, name): of.tolerance for name, of in catalog.PRECISIONS.items()}
 """Largest ||logits - ref|| / ||ref|| that an arithmetic allows. What misses it is marked with its error."""
 
 WRONG = 10
@@ -81,8 +84,8 @@ class Contender:
 
     @property
     def tolerance(self) -> float:
-        """Of its arithmetic; a level states its own."""
-        return TOLERANCES[self.precision] if self.level is None else self.level.tolerance
+        """Of its arithmetic."""
+        return TOLERANCES[self.precision]
 
 
 def _torch(title: str, name: str, devices: tuple[str, ...], precision: str = "float32", **options: Any) -> Contender:
@@ -135,18 +138,18 @@ PEERS = (
 )
 
 
-def contender(level: catalog.Level) -> Contender:
-    """The level as a row; its tolerance says its arithmetic."""
-    precision = next(name for name, tolerance in TOLERANCES.items() if tolerance >= level.tolerance)
-    title = f"charcnn {level.name}"
-    return Contender(
-        level.name,
-        title,
-        precision,
-        (level.device,),
-        lambda job: own.build(job.weights, job.config, level=level, batch=job.batch),
-        level=level,
-    )
+def entries(level: catalog.Level) -> list[Contender]:
+    """The level in each precision that it has; in the first one it has the level's name alone."""
+
+    def row(precision: str) -> Contender:
+        def build(job: Job) -> Network:
+            return own.build(job.weights, job.config, level=level, precision=precision, batch=job.batch)
+
+        name = level.name if precision == level.precisions[0] else f"{level.name}-{precision}"
+        arithmetic = ARITHMETIC.get(precision, precision)
+        return Contender(name, f"charcnn {level.name}", arithmetic, (level.device,), build, level=level)
+
+    return [row(precision) for precision in level.precisions]
 
 
 class _TooLong(BaseException):
@@ -332,13 +335,15 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     if options.device == "cuda" and (device.SIMULATED or not here["gpus"]):
         parser.error("--device cuda: there is no GPU")
     peers = [row for row in PEERS if options.device in row.devices]
-    levels = [contender(row) for row in catalog.LEVELS if row.device == options.device]
+    levels = [one for row in catalog.LEVELS if row.device == options.device for one in entries(row)]
     options.kept = options.peers is None and not options.tiny
     try:
         batches = map(_positive, options.batches.split(",")) if options.batches else BATCHES[options.device]
         options.batches = [*dict.fromkeys(batches)]
         options.peers = _choose("--peers", options.peers, peers, peers)
-        options.levels = _choose("--levels", options.levels, levels, levels[-1:])
+        options.levels = _choose(
+            "--levels", options.levels, levels, [one for one in levels if one.level is levels[-1].level]
+        )
     except ValueError as error:
         parser.error(str(error))
     if not options.peers and not options.levels:
@@ -351,6 +356,7 @@ def _show(rows: Sequence[dict[str, Any]], left_out: Sequence[dict[str, Any]]) ->
         mark = "" if row["within_tolerance"] else f"  MISSES {row['tolerance']:g}"
         print(
             f"{row['batch']:>6} {row['name']:<30} {row['inputs_per_second']:>12,.1f} inputs/s  "
+            f"{1e6 * row['batch'] / row['inputs_per_second']:>11,.1f} us a batch  "
             f"{row['timed']:<16}  error {row['error']:.1e}{mark}"
         )
     for out in left_out:
@@ -366,14 +372,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         here["gpus"], here["driver"] = [], None  # none was used
     config = TINY if options.tiny else SMALL
     weights = params.init(config, seed=0)
-    contenders = [*options.peers, *options.levels]
+    chosen = [*options.peers, *options.levels]
     environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     said = ", ".join(f"{name}={value}" for name, value in environment.items())
     print(f"{options.device}: {here['cores']} threads{', ' if said else ''}{said}", flush=True)
     result: dict[str, Any] = {
         "peers": [],
         "left_out": [],
-        "order": [row.name for row in contenders],
+        "order": [row.name for row in chosen],
         "batches": [],
         "device": options.device,
         "config": config.to_dict(),
@@ -388,7 +394,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = None if folder is None else folder / f"{machine.name(here)}-peers.json"
     limits = {"seconds": options.seconds, "rounds": options.rounds, "compile_seconds": options.compile_seconds}
     for batch in options.batches:
-        rows, left_out = measure(contenders, Job(weights, config, options.device, here["cores"], batch), **limits)
+        rows, left_out = measure(chosen, Job(weights, config, options.device, here["cores"], batch), **limits)
         _show(rows, left_out)
         for row in rows:
             result["versions"] |= row.pop("versions")

@@ -1,16 +1,22 @@
-"""Write what is generated in README.md and docs/*.md: tables and numbers from bench/results, code from its file.
+"""Write what is generated in README.md, docs/*.md and the model's card: tables and numbers from raw results, code.
 
 `python bench/report.py` fills the blocks `<!-- KIND:begin ARGUMENTS --> ... <!-- KIND:end -->`:
 
 - levels: the table of the catalogue's levels, with inputs a second on each machine measured;
+- precisions: which levels compute in what;
 - operators: the table of operators and techniques;
 - peers: other libraries beside the levels, a table for each machine;
 - cost lK: what level K costs, and the level before it, stage by stage;
 - change lJ lK: what differs between two levels' `build`;
 - code FILE NAME: a function or class, as it stands in the file;
 - chain METHOD: the plan of blocks 3 to 6, fused by this method, on an H200;
+- scaling, mixed, path, overhead, forecasts: the offload, from bench/results/offload;
+- classify: `charcnn classify` from file to file, beside the level's own rate;
 - sanitizer: what compute-sanitizer found;
-- scaling, mixed, path, overhead, forecasts: the offload, from bench/results/offload.
+- tensor_cores: the network's products beside cuBLAS's, in each precision;
+- agreement: what each precision does to a trained network's labels, from bench/precisions.py;
+- accuracy PART: what the model that ships reached on its "validation" or "test" rows;
+- training: the command that trained it, and what it ran on.
 
 `python bench/report.py --check` changes nothing, and exits with status 1 if a block is out of date.
 """
@@ -23,23 +29,29 @@ import difflib
 import json
 import os
 import re
+import shlex
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from charcnn import catalog, device, machine
+import numpy as np
+
+from charcnn import catalog, device, machine, params
+from charcnn.classifier import SHIPPED
 from charcnn.config import SMALL
 from charcnn.files import replacing
 from charcnn.offload.plan import Machine, Work, forecast
 from charcnn.ops.chain import Conv1d, Plan, Relu, Stat
 from charcnn.ops.chain import plan as plan_chain
+from charcnn.training.measure import Measured
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
+WEIGHTS = ROOT / "charcnn" / "weights"
 BLOCK = re.compile(r"(<!-- (\w+):begin ?([^\n]*?) ?-->\n).*?(<!-- \2:end -->)", re.DOTALL)
 UNMEASURED = "not yet measured"
 
@@ -84,6 +96,12 @@ class Results:
     """What bench/dram.py wrote, by host."""
     peers: dict[Path, dict[str, Any]]
     """What bench/peers.py wrote, by file."""
+    products: dict[str, dict[str, Any]]
+    """What bench/tensor_cores.py wrote, by host."""
+    classified: dict[Path, dict[str, Any]]
+    """What bench/classify.py wrote, by file."""
+    agreed: dict[Path, dict[str, Any]]
+    """What bench/precisions.py wrote, by file."""
 
 
 @cache
@@ -93,7 +111,7 @@ def results() -> Results:
     Raises:
         ReportError: a file is no result, or not one to publish: a failed check, another config, a second of its kind.
     """
-    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {}, {}, {})
+    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {}, {}, {}, {}, {}, {})
     for file in found.files:
         raw = json.loads(file.read_text(encoding="utf-8"))
         if "benchmarks" in raw:
@@ -107,22 +125,37 @@ def results() -> Results:
                 raise ReportError(f"{file.name}: the sanitizer found something")
             found.sanitized[machine.name(raw["machine"])] = raw
             continue
+        elif "tensor_cores" in raw:
+            found.products[machine.name(raw["machine"])] = raw
+            continue
         elif "dram" in raw:
             found.dram[machine.name(raw["machine"])] = raw
+            continue
+        elif "precisions" in raw:
+            found.agreed[file] = raw
             continue
         elif "peers" in raw:
             _check_config(file, raw, "it")
             found.peers[file] = raw
             continue
+        elif "command" in raw:
+            found.classified[file] = raw
+            continue
         else:
             raise ReportError(
-                f"{file.name}: need what pytest bench/, sanitize.py, dram.py, peers.py or a level's --json writes"
+                f"{file.name}: need what pytest bench/, sanitize.py, dram.py, peers.py, classify.py or "
+                "a level's --json writes"
             )
         for row in rows:
             if "level" in row:
                 _add_level(found, file, row, host)
             else:
                 found.operators[row["operator"], row["layer"], row["technique"], machine.name(host)] = row
+    for file, row in offloads():  # of a level that was measured there alone, its own way to offload
+        if "validation" in row and "slowed_to" not in row and row["offload"] == "async":
+            place = _place(row, row["machine"])
+            if place in found.hosts and (row["level"], place) not in found.levels:
+                _add_level(found, file, row, row["machine"])
     return found
 
 
@@ -131,10 +164,14 @@ def _check_config(file: Path, raw: dict[str, Any], what: str) -> None:
         raise ReportError(f"{file.name}: {what} was measured at another config than SMALL")
 
 
+def _place(row: dict[str, Any], host: dict[str, Any]) -> Place:
+    gpus = max(1, len(host["gpus"]) if row["ranks"] > 1 else row["gpus"])  # the row's are those of a rank
+    return Place(machine.name(host), gpus, row["ranks"])
+
+
 def _add_level(found: Results, file: Path, row: dict[str, Any], host: dict[str, Any]) -> None:
     _check_config(file, row, row["level"])
-    gpus = max(1, row["gpus"])  # of a rank
-    place = Place(machine.name(host), max(1, len(host["gpus"])) if row["ranks"] > 1 else gpus, row["ranks"])
+    place, gpus = _place(row, host), max(1, row["gpus"])
     if (row["level"], place) in found.levels:
         raise ReportError(f"{file.name}: a second result for {row['level']} on {found.hosts[place]}")
     found.hosts[place] = _called(host, place)
@@ -185,37 +222,65 @@ def levels(document: Path) -> str:
     return _table(["level", "step", "original", *heads], rows, 2) + _sources(document)
 
 
+def precisions(document: Path) -> str:
+    """Which levels compute in what, and how close their logits come."""
+    head, rows = ["precision", "levels", "its own of", "tolerance of logits"], []
+    for name, form in catalog.PRECISIONS.items():
+        having = [row for row in catalog.LEVELS if name in row.precisions]
+        if having:
+            own = [row for row in having if row.precisions[0] == name]
+            cells = catalog.spoken(having), catalog.spoken(own) if own else "–"
+            rows.append([f"`{name}`", *cells, f"{form.tolerance:g}"])
+    return _table(head, rows, right=3)
+
+
 def operators(document: Path) -> str:
-    """The table of operators and techniques: CPU techniques as measured with no GPU, CUDA techniques with one."""
+    """What each technique reached at layers' shapes: on the CPU as measured with no GPU, in CUDA with one."""
     measured = results().operators
-    hosts = sorted({host for *_, host in measured})
-    columns = [
-        (technique, host)
-        for technique in catalog.TECHNIQUES
-        for host in [h for h in hosts if h.startswith("cpu-") == (_device(technique) == "cpu")] or [None]
-    ]
+    hosts = sorted({host for *_, host in measured}, key=lambda host: (not host.startswith("cpu-"), host))
     rows = []
     for operator in catalog.OPERATORS:
-        techniques = [variant.technique for variant in catalog.VARIANTS if variant.operator == operator.name]
+        variants = [variant for variant in catalog.VARIANTS if variant.operator == operator.name]
         layers = list(dict.fromkeys(layer for name, layer, *_ in measured if name == operator.name)) or [""]
         for layer in layers:
-            cells = [f"`{operator.name}`" if layer == layers[0] else "", layer]
-            for technique, host in columns:
-                row = measured.get((operator.name, layer, technique, str(host)))
-                cells.append(_rate(row) if row else UNMEASURED if technique in techniques else "")
-            rows.append(cells)
-    heads = [f"{technique} ({host})" if host else technique for technique, host in columns]
-    return _table(["operator", "layer", *heads], rows, 2) + _sources(document)
+            found = {
+                (variant.technique, host): row
+                for variant in variants
+                for host in hosts
+                if host.startswith("cpu-") == (variant.device == "cpu")
+                and (row := measured.get((operator.name, layer, variant.technique, host)))
+            }
+            unit = "GFLOP/s" if any("gflop_per_second" in row for row in found.values()) else "GB/s"
+            rows.append([f"`{operator.name}`" if layer == layers[0] else "", layer, unit if found else ""])
+            rows[-1] += [_techniques(variants, host, found) for host in hosts]
+    return _table(["operator", "layer", "unit", *map(_spoken, hosts)], rows, 99) + _sources(document)
 
 
-def _device(technique: str) -> str:
-    return next(variant.device for variant in catalog.VARIANTS if variant.technique == technique)
+def _spoken(host: str) -> str:
+    """How people call a host with one GPU or none."""
+    return next((said for place, said in results().hosts.items() if place == Place(host, 1, 1)), host)
 
 
-def _rate(row: dict[str, Any]) -> str:
-    if "gflop_per_second" in row:
-        return f"{_number(row['gflop_per_second'])} GFLOP/s"
-    return f"{_number(row['gb_per_second'])} GB/s"
+def _techniques(variants: Sequence[catalog.Variant], host: str, found: Mapping[tuple[str, str], dict[str, Any]]) -> str:
+    """What each technique reached on a host, in the order of the story, the fastest in bold."""
+    rates = {technique: _rate(row) for (technique, where), row in found.items() if where == host}
+    best, cells = max(rates.values(), default=0.0), []
+    for variant in variants:
+        if variant.technique in rates:
+            said = f"{variant.technique} {_number(rates[variant.technique])}"
+            cells.append(f"**{said}**" if rates[variant.technique] == best and len(rates) > 1 else said)
+        elif host.startswith("cpu-") == (variant.device == "cpu"):
+            cells.append(f"{variant.technique} –")
+    return ", ".join(cells)
+
+
+def _rate(row: dict[str, Any]) -> float:
+    rate: float = row.get("gflop_per_second", row.get("gb_per_second"))
+    return rate
+
+
+def _rated(row: dict[str, Any]) -> str:
+    return f"{_number(_rate(row))} {'GFLOP/s' if 'gflop_per_second' in row else 'GB/s'}"
 
 
 def cost(document: Path, name: str) -> str:
@@ -230,14 +295,16 @@ def cost(document: Path, name: str) -> str:
     for place in places:
         now = results().levels[name, place]
         was_place, was_result = _before(before, place)
-        head = [f"{results().hosts[place]}: ms an input", *([before.name] if was_result and before else []), name]
+        columns = [result for result in (was_result, now) if result]
+        fast = all(result.inputs_per_second > 10_000 for result in columns)
+        unit, factor = ("µs", 1e3) if fast else ("ms", 1.0)
+        head = [f"{results().hosts[place]}: {unit} an input", *([before.name] if was_result and before else []), name]
         if was_result and was_place != place:
             head[1] += f" ({results().hosts[was_place]})"
-        columns = [result for result in (was_result, now) if result]
-        rows = [["whole", *(_number(1e3 / result.inputs_per_second) for result in columns)]]
+        rows = [["whole", *(_number(factor * 1e3 / result.inputs_per_second) for result in columns)]]
         for stage in dict.fromkeys(stage for result in columns for stage in result.stages):
             spent = [result.stages.get(stage) for result in columns]
-            rows.append([stage, *("" if value is None else _number(value) for value in spent)])
+            rows.append([stage, *("" if value is None else _number(factor * value) for value in spent)])
         rows.append(["inputs/s", *(_number(result.inputs_per_second) for result in columns)])
         lines.append(_table(head, rows, 1))
     return "\n".join(lines if places else [*lines, f"Here: {UNMEASURED}.\n"])
@@ -316,7 +383,7 @@ def steps(document: Path, operator: str, layer: str) -> str:
         cells = [technique]
         for host in hosts:
             row = results().operators.get((operator, layer, technique, host))
-            cells += [f"{1e6 / row['inputs_per_second']:.2f} µs", _rate(row)] if row else [UNMEASURED, "–"]
+            cells += [f"{1e6 / row['inputs_per_second']:.2f} µs", _rated(row)] if row else [UNMEASURED, "–"]
         rows.append(cells if hosts else [technique, UNMEASURED])
     heads = [head for host in hosts for head in (f"{host}: time an input", "rate")] or ["measured"]
     return _table([f"{operator}, {layer}", *heads], rows, right=1)
@@ -381,6 +448,32 @@ def _peers(link: str, raw: dict[str, Any]) -> str:
     settings = [f"{name}={value}" for name, value in raw["environment"].items()]
     settings = [f"{raw['threads']} CPU threads", *settings, *(f"{name} {v}" for name, v in raw["versions"].items())]
     parts.append(f"[Raw result]({link}): {', '.join(settings)}.\n")
+    return "\n".join(parts)
+
+
+def tensor_cores(document: Path) -> str:
+    """The network's products in each precision, in TFLOP/s, and as a share of cuBLAS's."""
+    if not results().products:
+        return UNMEASURED + "\n"
+    parts = []
+    for raw in results().products.values():
+        rows = {(row["layer"], row["precision"]): row for row in raw["tensor_cores"]}
+        precisions, layers = (list(dict.fromkeys(names)) for names in zip(*((p, n) for n, p in rows), strict=True))
+        table = []
+        for layer in layers:
+            cells = [layer]
+            for precision in precisions:
+                row = rows.get((layer, precision))
+                if row is None:
+                    cells.append("–")
+                    continue
+                other = rows.get(("cuBLAS", "fp16" if row["products"] > 1 else precision))
+                done = row["tflop_per_second"]
+                share = f" ({100 * done * row['products'] / other['tflop_per_second']:.0f} %)" if other else ""
+                cells.append(f"{done:,.0f}{'' if layer == 'cuBLAS' else share}")
+            table.append(cells)
+        head = [f"{raw['machine']['gpus'][0]}: TFLOP/s", *precisions]
+        parts.append(_table(head, table, right=1))
     return "\n".join(parts)
 
 
@@ -550,16 +643,115 @@ def forecasts(document: Path) -> str:
     return _table(head, rows, 2) if rows else UNMEASURED + "\n"
 
 
-OFFLOAD_KINDS = (scaling, mixed, path, overhead, forecasts)
-KINDS = {
-    kind.__name__: kind
-    for kind in (levels, operators, peers, cost, change, code, steps, chain, trade, dram, sanitizer, *OFFLOAD_KINDS)
-}
+def classify(document: Path) -> str:
+    """File to labelled file: what ran, how fast, what bounded it."""
+    if not results().classified:
+        return UNMEASURED + "\n"
+    head = [
+        "machine",
+        "level",
+        "precision",
+        "encoded by",
+        "rows",
+        "rows/s",
+        "the level alone",
+        "fullest stage",
+        "memory",
+        "first label",
+    ]
+    rows = []
+    for file, raw in results().classified.items():
+        said, level, first = raw["command"], raw["level_rows_per_second"], raw["first_label_seconds"]
+        link = os.path.relpath(file, document.parent)
+        where = _called(raw["machine"], Place(machine.name(raw["machine"]), 1, 1))
+        alone = "–" if level is None else f"{_number(level)} ({said['rows_per_second'] / level:.0%})"
+        rows.append(
+            [
+                f"[{where}]({link})",
+                "none: logits are zeros" if raw["files_alone"] else said["level"],
+                "–" if raw["files_alone"] else said["precision"],
+                {"cpu": "the CPU", "gpu": "the GPU"}[said["encode_on"]],
+                f"{said['rows']:,}",
+                _number(said["rows_per_second"]),
+                alone,
+                f"{said['bound']}, {said['busy'][said['bound']]:.0%} of the time",
+                f"{said['peak_resident_bytes'] / 1e6:,.0f} MB" if said["peak_resident_bytes"] else "–",
+                "–" if first is None else f"{min(first['later']):.1f} s",
+            ]
+        )
+    return _table(head, rows, right=4)
+
+
+def agreement(document: Path) -> str:
+    """What each precision does to a trained network's labels."""
+    if not results().agreed:
+        return UNMEASURED + "\n"
+    rows = []
+    for file, raw in results().agreed.items():
+        link = os.path.relpath(file, document.parent)
+        where = _called(raw["machine"], Place(machine.name(raw["machine"]), 1, 1))
+        for row in raw["precisions"]:
+            rows.append([f"`{row['precision']}`", f"{row['level']}, [{where}]({link})", f"{row['rows']:,}"])
+            rows[-1] += [f"{row['agreement']:.2%}", f"{row['accuracy']:.2%}", f"{row['error']:.1e}"]
+    return _table(["precision", "computed by", "rows", "labels as fp32's", "right", "error of logits"], rows, right=2)
+
+
+def accuracy(document: Path, part: str) -> str:
+    """What the model that ships reached on a part of the rows, "validation" or "test", and its classes."""
+    model = _shipped()
+    if part not in model.metadata:
+        raise ReportError(f"{document.name}: the model says nothing of its {part} rows")
+    assert model.classes is not None
+    measured = Measured(np.array(model.metadata[part]["confusion"]), 0.0)
+    low, high = measured.interval
+    rows = []
+    for index, (name, counts) in enumerate(zip(model.classes, measured.confusion, strict=True)):
+        wrong = counts.copy()
+        wrong[index] = 0
+        recall, precision = measured.recalls[index], measured.precisions[index]
+        mistaken = f"{model.classes[int(wrong.argmax())]} ({wrong.max()})"
+        rows.append([name, f"{counts.sum():,}", f"{recall:.1%}", f"{precision:.1%}", mistaken])
+    return (
+        f"Right for {np.trace(measured.confusion):,} of {measured.confusion.sum():,} {part} rows, "
+        f"**{measured.accuracy:.2%}**, 95 % interval {low:.2%} to {high:.2%} (Wilson).\n\n"
+        + _table(["class", "rows", "recall", "precision", "most often taken for"], rows, right=1)
+    )
+
+
+def training(document: Path) -> str:
+    """How the model that ships was trained."""
+    said = _shipped().metadata["training"]
+    words = [*shlex.split(said["command"]), "--out", SHIPPED]
+    lines = [""]
+    for word in words:  # an option and its value share a line
+        if len(lines[-1]) + len(word) > 90 and word.startswith("--"):
+            lines.append(" ")
+        lines[-1] += f" {shlex.quote(word)}" if lines[-1] else word
+    spelled = " \\\n".join(lines)
+    return (
+        f"```sh\n{spelled}\n```\n\n"
+        f"Seed {said['recipe']['seed']}; {said['rows']:,} rows to learn from; {said['precision']} on one "
+        f"{said['device']} with PyTorch {said['torch']}.\n"
+        f"The weights are those of epoch {said['epoch']} of {said['recipe']['epochs']}, a moving average. All that the "
+        "command does not say is its default.\n"
+    )
+
+
+@cache
+def _shipped() -> params.Params:
+    return params.load(WEIGHTS / SHIPPED)
+
+
+_BLOCKS = (
+    levels, precisions, operators, peers, cost, change, code, steps, chain, trade, dram, sanitizer, tensor_cores,
+    scaling, mixed, path, overhead, forecasts, classify, agreement, accuracy, training,
+)  # fmt: skip
+KINDS = {kind.__name__: kind for kind in _BLOCKS}
 
 
 def documents() -> list[Path]:
     """The files that may hold blocks."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), WEIGHTS / "README.md"]
 
 
 def filled(document: Path) -> str:
@@ -604,7 +796,9 @@ def _section(name: str) -> str:
 
 def main() -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description="Fill the generated blocks of README.md and docs/*.md.")
+    parser = argparse.ArgumentParser(
+        description="Fill the generated blocks of README.md, docs/*.md and the model's card."
+    )
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a block is out of date")
     check = parser.parse_args().check
     try:

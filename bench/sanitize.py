@@ -1,4 +1,4 @@
-"""Run every CUDA variant on its edge cases under NVIDIA's compute-sanitizer, and keep what it found.
+"""Run every CUDA variant, and what levels have beside them, under NVIDIA's compute-sanitizer, and keep what it found.
 
 `python bench/sanitize.py` needs a GPU and compute-sanitizer on the PATH; writes results/MACHINE-sanitizer.json.
 Exit status: 0 clean, 1 it found something or a test failed, 2 it cannot run here.
@@ -21,7 +21,12 @@ from charcnn import catalog, files, machine
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ("memcheck", "racecheck")
-TESTS = ("tests/test_ops.py", "-k", "test_edges")
+FILES = [f"tests/test_{name}.py" for name in ("ops", "wgmma", "spread", "one_hot_conv1d_half")]
+SMALL_ONES = (
+    "test_edges or test_wgmma or (test_spread and not graph and not level_16) or where_they_write or narrow_and_widen"
+)
+"""Of those that have no variant of their own, what such a slow run has time for."""
+TESTS = (*FILES, "-k", SMALL_ONES)
 # Errors that CUDA calls return are Python exceptions here, and cuda-bindings asks for entry points that a driver lacks.
 OPTIONS = ("--report-api-errors", "no", "--error-exitcode", "99")
 
@@ -31,22 +36,23 @@ def check(tool: str, workers: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as logs:
         command = ["compute-sanitizer", "--tool", tool, *OPTIONS, "--target-processes", "all"]
         command += ["--log-file", f"{logs}/%p.txt"]
+        tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers), "--dist", "load", *TESTS]
         done = subprocess.run(
-            [*command, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers), *TESTS],
+            [*command, sys.executable, *tests],
             cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
         report = "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in Path(logs).iterdir())
     summaries = Counter(re.findall(r"[A-Z]+ SUMMARY: .*", report))  # a line a process that used the GPU
-    tests = re.search(r"(\d+) passed", done.stdout)
+    passed = re.search(r"(\d+) passed", done.stdout)
     found = sum(int(re.search(r"\d+", line).group()) * times for line, times in summaries.items())
-    clean = done.returncode == 0 and found == 0 and summaries.total() >= workers and tests is not None
+    clean = done.returncode == 0 and found == 0 and summaries.total() >= workers and passed is not None
     if not clean:
         print(f"{tool}:\n{done.stdout[-2000:]}{report[-4000:]}", file=sys.stderr)
     return {
         "summary": "; ".join(summaries) or "none",
         "found": found,
         "processes": summaries.total(),
-        "tests": int(tests.group(1)) if tests else 0,
+        "tests": int(passed.group(1)) if passed else 0,
         "clean": clean,
     }
 

@@ -71,12 +71,15 @@ class DeviceLevel(HostLevel):
         return self._left.copy_to_host()
 
 
-def build(params: Mapping[str, np.ndarray], config: Config, *, level: catalog.Level, batch: int) -> HostLevel:
-    """The level on one GPU, or on the CPU, with this batch size.
+def build(
+    params: Mapping[str, np.ndarray], config: Config, *, level: catalog.Level, precision: str, batch: int
+) -> HostLevel:
+    """The level in a precision that it has, on one GPU, or on the CPU, with this batch size.
 
     Raises:
         DeviceError: the level needs a GPU, and there is none.
     """
     gpus = device.choose(1) if level.device == "cuda" else None
-    run = level.module.build(params, config, batch=batch, gpus=gpus)
+    chosen = {"precision": precision} if len(level.precisions) > 1 else {}
+    run = level.module.build(params, config, batch=batch, gpus=gpus, **chosen)
     return DeviceLevel(run) if hasattr(run, "on_device") else HostLevel(run)

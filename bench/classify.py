@@ -1,0 +1,167 @@
+"""CSV file to labelled CSV file by `charcnn classify`, beside the level's own rate; start to first label; memory.
+
+    python bench/classify.py --rows 5000000
+    python bench/classify.py --rows 5000000 --files-alone     what reading, encoding and writing allow
+
+The file's rows are those of --text (default: the sample that ships), repeated, one letter in twenty replaced. The
+level is timed on the same texts, encoded before, in a process of its own, before the command and after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from charcnn import machine, text
+from charcnn.files import replacing
+
+RESULTS = Path(__file__).parent / "results"
+
+MAIN = "import sys\nfrom charcnn.__main__ import main\nsys.exit(main(sys.argv[1:]))"
+
+NO_NETWORK = """
+import numpy as np
+from charcnn.engine import Engine
+Engine.logits = lambda self, ids: np.zeros((len(ids), self.config.classes), np.float32)
+"""
+
+LEVEL = """
+import json, sys, time
+from charcnn import text
+from charcnn.classifier import Classifier
+from charcnn.ingest.column import Column, columns
+model, source, seconds, options = sys.argv[1], sys.argv[2], float(sys.argv[3]), json.loads(sys.argv[4])
+classifier = Classifier.load(model or None, **options)
+texts = text.read_texts(source, classifier.encoding).texts
+ids = text.encode([texts[n % len(texts)] for n in range(4 * classifier.rows)], classifier.encoding)
+classifier.engine.logits(ids[: classifier.rows])
+rows, started = 0, time.perf_counter()
+while time.perf_counter() - started < seconds:
+    classifier.engine.logits(ids)
+    rows += len(ids)
+print(json.dumps(rows / (time.perf_counter() - started)))
+"""
+
+
+def make(source: Path, target: Path, rows: int) -> None:
+    """Write so many rows: those of the source again and again, each time other letters replaced."""
+    lines = source.read_bytes().splitlines(keepends=True)
+    times = max(1, 20_000 // len(lines))
+    part = np.frombuffer(b"".join(lines * times), np.uint8)
+    small = (part >= ord("a")) & (part <= ord("z"))
+    rng, each = np.random.default_rng(0), times * len(lines)
+    with open(target, "wb") as file:
+        for _ in range(rows // each):
+            new = np.where(small & (rng.random(part.size, np.float32) < 0.05), 0, part)
+            letters = rng.integers(ord("a"), ord("z") + 1, part.size, np.uint8)
+            file.write(np.where(new == 0, letters, new).data)
+        file.writelines((lines * times)[: rows % each])
+
+
+def command(code: str, *words: object, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run Python on this code."""
+    here = str(Path(__file__).resolve().parent.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)], env=environment, capture_output=True, check=False, **options
+    )
+    if done.returncode not in (0, 3):
+        raise SystemExit(done.stderr.decode(errors="replace"))
+    return done
+
+
+def main() -> None:
+    """Measure, and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--rows", type=int, default=10_000, help="of the file (default 10,000)")
+    add("--text", metavar="CSV", type=Path, default=Path(text.__file__).parent / "sample.csv", help="rows to repeat")
+    add("--model", metavar="FILE", help="default: the model that ships")
+    add("--file", metavar="CSV", type=Path, help="make the file here, unless it is there, and keep it")
+    add("--device", choices=("cpu", "cuda"))
+    add("--precision", help="default: what the command takes where nobody asks")
+    add("--encode-on", choices=("cpu", "gpu"), help="default: the GPU where it can")
+    add("--seconds", type=float, default=10.0, help="for the level, before and after (default 10; 0: not)")
+    add("--starts", type=int, default=4, help="starts to time, of which the first compiles (default 4)")
+    add("--files-alone", action="store_true", help="no network: logits are zeros")
+    add(
+        "--results-dir",
+        metavar="DIR",
+        type=Path,
+        help=f"where MACHINE-classify-PRECISION[-encoded-on-WHERE].json goes (default {RESULTS.name}/)",
+    )
+    options = parser.parse_args()
+    results = options.results_dir or RESULTS
+    if not results.is_dir():
+        parser.error(f"--results-dir {results}: no such folder")
+    with tempfile.TemporaryDirectory() as folder:
+        result = measure(options, Path(folder))
+    print(json.dumps(result, indent=1))
+    said = result["command"]
+    kind = "files-alone" if options.files_alone else said["precision"]
+    if options.encode_on is not None and not options.files_alone:
+        kind += f"-encoded-on-{options.encode_on}"
+    target = results / f"{machine.name(result['machine'])}-classify-{kind}.json"
+    with replacing(target) as file:
+        json.dump(result, file, indent=1)
+        file.write("\n")
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The raw result."""
+    source, report = options.file or folder / "in.csv", folder / "report.json"
+    if not source.exists():
+        make(options.text, source, options.rows)
+    if options.files_alone:
+        options.encode_on = "cpu"  # else nothing encodes
+    chosen = {"device": options.device, "precision": options.precision}
+    words = []
+    for name in ("model", "device", "precision", "encode_on"):
+        if getattr(options, name) is not None:
+            words += [f"--{name.replace('_', '-')}", getattr(options, name)]
+    rates, starts = [], []
+
+    def level() -> None:
+        if options.seconds and not options.files_alone:
+            done = command(LEVEL, options.model or "", options.text, options.seconds, json.dumps(chosen))
+            rates.append(json.loads(done.stdout))
+
+    for _ in range(0 if options.files_alone else options.starts):  # the first compiles
+        started = time.perf_counter()
+        command(MAIN, "classify", "-", *words, input=b"Stocks fell on Monday as oil rose.\n")
+        starts.append(time.perf_counter() - started)
+    level()
+    started = time.perf_counter()
+    code = (NO_NETWORK if options.files_alone else "") + MAIN
+    command(code, "classify", source, "-o", folder / "out.csv", "--json", report, "--quiet", *words)
+    seconds = time.perf_counter() - started
+    level()
+    lines = sum(1 for _ in open(folder / "out.csv", "rb"))  # noqa: SIM115 - read to its end
+    if lines != options.rows:
+        raise SystemExit(f"the output has {lines} rows: need {options.rows}")
+    return {
+        "rows": options.rows,
+        "input_bytes": source.stat().st_size,
+        "text": options.text.name,
+        "files_alone": options.files_alone,
+        "seconds_with_start": seconds,
+        "command": json.loads(report.read_text()),
+        "level_rows_per_second": statistics.mean(rates) if rates else None,
+        "first_label_seconds": {"first": starts[0], "later": starts[1:]} if starts else None,
+        "machine": machine.describe(),
+        "commit": machine.commit(),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""What each precision does to a trained network's labels: agreement with fp32, and accuracy, on real texts.
+
+`python bench/precisions.py [--data test.csv]` classifies labelled rows with the model that ships, in each precision by
+the fastest level that has it here. Without --data it takes test.csv in the folder that the environment variable
+CHARCNN_AG_NEWS names. Writes results/MACHINE-precisions.json where all precisions ran, and names what is left out.
+Exit status: 0 measured, 2 it cannot run here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cases
+
+from charcnn import catalog, engine, machine, network, params, text
+from charcnn.classifier import SHIPPED
+from charcnn.device import DeviceError
+from charcnn.files import replacing
+
+RESULTS = Path(__file__).resolve().parent / "results"
+WEIGHTS = RESULTS.parents[1] / "charcnn" / "weights"
+
+CHECKED = 32
+"""Rows whose logits are held against the float64 reference."""
+
+
+def measure(model: params.Params, data: text.Texts, device: str) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+    """A row for each precision that a level has here, fp32 first; and what is left out, with the reason."""
+    assert data.labels is not None
+    ids = text.encode(data.texts, model.encoding or "crepe", model.config.length)
+    expected = network.forward(ids[:CHECKED], model, model.config)
+    rows: list[dict[str, Any]] = []
+    left_out, labels = [], None
+    for precision in catalog.PRECISIONS:
+        try:
+            computing = engine.Engine(model, device=device, precision=precision)
+        except (ValueError, DeviceError) as error:
+            left_out.append({"precision": precision, "reason": str(error)})
+            continue
+        logits = computing.logits(ids)
+        computing.close()
+        said = logits.argmax(1)
+        labels = said if labels is None else labels
+        rows.append(
+            {
+                "precision": precision,
+                "level": computing.choice.level.name,
+                "rows": len(ids),
+                "agreement": float((said == labels).mean()),
+                "accuracy": float((said == data.labels).mean()),
+                "error": cases.error(logits[:CHECKED], expected),
+            }
+        )
+        print(
+            "{precision:8} {level:4} agrees {agreement:.2%}, right {accuracy:.2%}, error {error:.1e}".format(**rows[-1])
+        )
+    return rows, left_out
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--data", type=Path, metavar="FILE", help="CSV with labels (default: $CHARCNN_AG_NEWS/test.csv)"
+    )
+    parser.add_argument("--device", choices=engine.DEVICES, help="default: a GPU where there is one that can be used")
+    parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for all precisions")
+    options = parser.parse_args(argv)
+    folder = os.environ.get("CHARCNN_AG_NEWS")
+    if options.data is None and folder is None:
+        parser.error("--data is missing: need a file, or its folder in CHARCNN_AG_NEWS")
+    file = options.data or Path(str(folder)) / "test.csv"
+    model = params.load(WEIGHTS / SHIPPED)
+    try:
+        data = text.read_texts(file, model.encoding or "crepe")
+    except (OSError, ValueError) as error:
+        parser.error(f"--data {file}: {error}")
+    if data.labels is None:
+        parser.error(f"--data {file}: its rows have no labels")
+    rows, left_out = measure(model, data, options.device or engine.default_device()[0])
+    for out in left_out:
+        print("{precision:8} left out: {reason}".format(**out))
+    if not rows:
+        return 2
+    here = machine.describe()
+    kept = options.results_dir or (None if left_out else RESULTS)
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+        result = {"precisions": rows, "left_out": left_out, "data": file.name, "model": SHIPPED}
+        result |= {"machine": here, "commit": machine.commit()}
+        with replacing(kept / f"{machine.name(here)}-precisions.json", "w") as out_file:
+            json.dump(result, out_file, indent=1)
+            out_file.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
