@@ -13,6 +13,7 @@ import pytest
 
 import charcnn.levels  # noqa: F401  chooses where kernels run, so it stands before the first import of numba.cuda
 from charcnn import device
+from charcnn.catalog import Level, Variant
 
 # No deadline: the first call of a kind compiles, and the simulator is slow.
 hypothesis.settings.register_profile("charcnn", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -46,14 +47,15 @@ def gpus() -> str:
     return ", ".join(name.decode() if isinstance(name, bytes) else name for name in names)
 
 
-def has_hopper() -> bool:
-    """Whether the GPU has Hopper's tensor cores."""
+def runs_here(row: Variant | Level) -> bool:
+    """Whether the GPU has the tensor cores that a row of the catalogue needs, if it needs any."""
+    if not row.tensor_cores:
+        return True
     try:
         device.gpu_count()
-        device.require_hopper("a test")
     except device.DeviceError:
         return False
-    return True
+    return device.has_tensor_cores(hopper=row.hopper)
 
 
 def compiler_installed() -> bool:

@@ -18,7 +18,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,9 +42,19 @@ from numba.cuda import codegen, dispatcher
 from numba.cuda.cudadrv import driver
 
 from charcnn import catalog, device
-from charcnn.ops import tensor_map
+from charcnn.ops import spread, tensor_map
+from charcnn.ops.conv1d_nlc import Mma, Wgmma
+from charcnn.ops.features import WIDE
+from charcnn.ops.formats import FORMATS, HALVES
+from charcnn.ops.layernorm_relu_maxpool1d_nlc import encoded_maxima
+from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
+from charcnn.ops.one_hot_conv1d import GatherBlock, HalfBlock
 
-TARGET = (9, 0, "a")
+TARGET: tuple[Any, ...] = (9, 0, "a")
+"""The compute capability to compile for."""
+
+LEVEL_17 = "l17"
+"""Beside the variants: what only that level launches."""
 
 
 class Recorder:
@@ -69,7 +82,8 @@ class Recorder:
             "float64_instructions": len(re.findall(r"\.f64", ptx)),
         }
         if self.cubins:
-            (self.cubins / f"{re.sub(r'[^a-z0-9_=]+', '_', key)}.cubin").write_bytes(cubin)
+            name = re.sub(r"[^a-z0-9_=]+", "_", key)[:100]  # file systems allow some 250
+            (self.cubins / f"{len(self.kernels):03}_{name}.cubin").write_bytes(cubin)
 
 
 def function(kernel: Any) -> str:
@@ -79,9 +93,19 @@ def function(kernel: Any) -> str:
 
 def title(kernel: Any) -> str:
     """The kernel's function, with the constants that its factory closed over: _conv1d_naive_kernel(kernel_size=7)."""
-    constants = inspect.getclosurevars(kernel.py_func).nonlocals
-    values = ", ".join(f"{name}={text}" for name, value in sorted(constants.items()) if (text := shown(value)))
+    values = ", ".join(f"{name}={text}" for name, text in sorted(constants(kernel.py_func).items()))
     return f"{function(kernel)}({values})"
+
+
+def constants(function: Any) -> dict[str, str]:
+    """What a function closed over, as text, and what its device functions did."""
+    found: dict[str, str] = {}
+    for name, value in inspect.getclosurevars(function).nonlocals.items():
+        if hasattr(value, "py_func"):
+            found |= constants(value.py_func)
+        elif text := shown(value):
+            found[name] = text
+    return found
 
 
 def shown(value: Any) -> str | None:
@@ -121,10 +145,10 @@ def costs(log: str) -> dict[str, Any]:
     }
 
 
-def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, Any]]:
-    """Compile what the named CUDA variants launch (all where none is named); each kernel's costs."""
+@contextmanager
+def compiling(recorder: Recorder) -> Iterator[None]:
+    """What is launched in this context stays on the host, and is compiled."""
     here = SimpleNamespace(compute_capability=TARGET[:2], id=0)
-    recorder = Recorder(cubins)
     verbose = partial(driver.LinkerOptions, verbose=True)
     with (
         # numba-cuda asks the current device what to compile for, and loads what it compiled
@@ -135,37 +159,128 @@ def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, A
         # launchers: stay on the host, and compile where they would launch
         mock.patch.object(device, "gpu_count", return_value=1),
         mock.patch.object(device, "require_capability"),
-        mock.patch.object(device, "require_hopper"),
+        mock.patch.object(device, "require_tensor_cores"),
+        mock.patch.object(device, "multiprocessors", return_value=132),
+        mock.patch.object(device, "shared_limit", return_value=227 * 1024),
         mock.patch.object(tensor_map, "encode", lambda array, *sizes: array),
         mock.patch.object(device, "on_device", lambda array: isinstance(array, np.ndarray)),
         mock.patch.object(device, "as_device_array", lambda array, stream: array),
         mock.patch.object(device, "address", return_value=0),
         mock.patch.object(device, "to_device", lambda array, stream=0: array),
+        mock.patch.object(device, "to_host", lambda array, stream=0: array),
         mock.patch.object(device, "empty", lambda shape, dtype, stream=0: np.empty(shape, dtype)),
         mock.patch.object(
-            device.Call, "launch", lambda _, kernel, blocks, threads, *args, shared=0: recorder.launch(kernel, *args)
+            device.Call,
+            "launch",
+            lambda _, kernel, blocks, threads, *args, shared=0, early=False, cluster=1: recorder.launch(kernel, *args),
         ),
         mock.patch.object(device.Call, "result", lambda call: call.out),
         mock.patch.object(device.Call, "second", lambda call, array, given=None: array),
     ):
+        yield
+
+
+def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Compile what the named CUDA variants launch (all where none is named); each kernel's costs."""
+    recorder = Recorder(cubins)
+    with compiling(recorder):
         for row in catalog.VARIANTS:
             if row.device == "cuda" and (not names or row.name in names):
                 recorder.variant = row.name
-                cases = operator_cases.CASES[row.operator]
-                fit = [s for s in (*cases.edges, *cases.large) if operator_cases.takes(row.technique, s)]
-                # Sizes may be constants of the kernel: the first, and the most work.
-                for sizes in (fit[0], max(fit, key=lambda sizes: prod(sizes.values()))):
-                    case = cases.build(sizes)
+                for sizes in sizes_of(row):
+                    case = operator_cases.CASES[row.operator].build(sizes)
                     row.launcher(**case.inputs, **case.options)
+                between_features(row)
+                if row.name == "conv1d_nlc_spread_fp16":
+                    level_16("fp16")
+        if not names or LEVEL_17 in names:
+            recorder.variant = LEVEL_17
+            level_17()
     return recorder.kernels
+
+
+def level_16(precision: str) -> None:
+    """The kernels of `charcnn.ops.spread` that are no variant, at the network's sizes."""
+
+    def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+        return np.zeros(shape, dtype)
+
+    dtype = HALVES[precision].dtype
+    conv = spread.SpreadConv(zeros(3, 256, 256), zeros(256), precision=precision)
+    parts = zeros(*conv.parts_shape(1, 104))
+    y = conv.conv1d_parts(zeros(1, 104, 256, dtype=dtype), parts)
+    spread.normalised(y, parts, *spread.affine(zeros(102, 256), zeros(102, 256)), 3, precision=precision)
+    parts = zeros(*spread.first_parts_shape(1, 1008))
+    block = HalfBlock(zeros(7, 70, 256), zeros(256), precision=precision)
+    spread.first(zeros(1, 1014, dtype=np.uint8), block, parts, out=zeros(1, 1008, 256, dtype=dtype))
+    sizes = (8704, 1024, 1024, 4)
+    layers = spread.SpreadLinear(
+        [zeros(*pair) for pair in pairwise(sizes)], [zeros(size) for size in sizes[1:]], precision=precision
+    )
+    for n in (1, 16, 64):
+        layers(zeros(n, sizes[0], dtype=dtype), zeros(*layers.parts_shape(n)))
+
+
+def sizes_of(row: catalog.Variant) -> list[operator_cases.Sizes]:
+    """What to compile for, as sizes may be constants of a kernel: the first, and the most work.
+
+    On tensor cores conv1d_nlc in fp16 stands for all in the first; and of `mma` other convolutions have none here, as
+    `between_features` launches all that a level needs of them.
+    """
+    cases = operator_cases.CASES[row.operator]
+    fit = [sizes for sizes in (*cases.edges, *cases.large) if operator_cases.takes(row.technique, sizes)]
+    first, most = fit[0], max(fit, key=lambda sizes: prod(sizes.values()))
+    if not row.tensor_cores or (row.operator == "conv1d_nlc" and row.technique.endswith("fp16")):
+        return [first, most]
+    return [] if row.ampere and row.operator.startswith("conv1d_") and row.operator != "conv1d_nlc" else [most]
+
+
+def between_features(row: catalog.Variant) -> None:
+    """What levels launch of a row's kernels beside it, at the network's sizes: from or to features of tensor cores."""
+    weight, bias, stat = np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32), np.zeros((1, 2))
+    if row.ampere and row.operator.startswith("conv1d"):
+        method, precision = row.operator.removesuffix("_nlc"), row.technique.removeprefix("mma_")
+        made, of = Mma(weight, bias, precision=precision), FORMATS[precision]
+        getattr(made, method)(np.empty((1, 336, of.parts * 256), of.dtype))
+    if row.name == "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather":
+        gamma, ids = np.empty((1008, 256), np.float32), np.empty((1, 1014), np.uint8)
+        for precision, octets in (("tf32", False), ("fp16x3", False), ("fp16x3", True)):
+            given = weight[:, :70].copy(), bias, gamma, gamma
+            block = GatherBlock(*given, precision=precision, octets=octets)
+            block.layernorm_relu_maxpool1d(ids, stat, 3)
+    if row.name == "layernorm_relu_maxpool1d_nlc_coalesced":
+        x = np.empty((1, 102, 256), np.float32)
+        for precision in WIDE:
+            encoded_maxima(x, stat, x[0], x[0], 3, precision=precision)
+
+
+def level_17() -> None:
+    """Launch what level 17 has beside the variants: features from float to fp8, and sums that are promoted."""
+    rng = np.random.default_rng(0)
+    weight, bias = rng.standard_normal((7, 70, 256), np.float32), np.zeros(256, np.float32)
+    affine = rng.standard_normal((2, 1008, 256), np.float32)
+    block = HalfBlock(weight, bias, *affine, precision="fp8")
+    block.layernorm_relu_maxpool1d(np.zeros((2, 1014), np.uint8), np.ones((2, 2)), 3)
+    y = np.zeros((2, 102, 256), np.uint8)
+    normalised_maxima(y, np.ones((2, 2)), *affine[:, :102].copy(), 3, precision="fp8")
+    for promoted in (False, True):
+        weight = rng.standard_normal((7, 256, 256), np.float32)
+        Wgmma(weight, bias, precision="fp8", promoted=promoted).conv1d_relu_maxpool1d(np.zeros((2, 336, 256), np.uint8))
+        conv, x = Wgmma(weight[:3].copy(), bias, precision="fp8", promoted=promoted), np.zeros((2, 110, 256), np.uint8)
+        conv.conv1d_relu(x)
+        conv.conv1d_stat(x)
 
 
 def main() -> None:
     """Print the costs as JSON."""
+    global TARGET
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("variants", nargs="*", metavar="VARIANT", help="such as conv1d_naive; all where none is named")
     parser.add_argument("--cubins", type=Path, metavar="FOLDER", help="leave the compiled kernels there")
+    parser.add_argument("--capability", default="9.0a", metavar="C", help="to compile for: 9.0a (default), 8.0 ...")
     arguments = parser.parse_args()
+    major, minor, letter = re.fullmatch(r"(\d+)\.(\d)(a?)", arguments.capability).groups()
+    TARGET = (int(major), int(minor), *letter)
     if arguments.cubins:
         arguments.cubins.mkdir(parents=True, exist_ok=True)
     print(json.dumps(build(arguments.variants, arguments.cubins), indent=2))

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from charcnn.catalog import CHAIN
 from charcnn.ops import reference
 from charcnn.ops.arrays import pack
-from charcnn.ops.half import HALVES
+from charcnn.ops.features import TAKEN
+from charcnn.ops.formats import FORMATS, HALVES
 from charcnn.ops.stat import PART
 
 Sizes = dict[str, int]
@@ -584,7 +585,9 @@ CASES = {
 
 
 LIMITS: dict[str, Callable[[Sizes], bool]] = {
-    **{f"wgmma_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 for name in HALVES},
+    **{f"wgmma_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 for name in FORMATS},
+    **{f"spread_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 and sizes["k"] <= 7 for name in HALVES},
+    **{f"mma_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 for name in TAKEN},
     # Of a few values beside the given mean, too much may lie in the digits that 16 bits leave out.
     **{name: lambda sizes: sizes["n"] * sizes["c"] * sizes["length"] == 0 or sizes["c"] > 1 for name in HALVES},
 }

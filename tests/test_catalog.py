@@ -10,9 +10,10 @@ import pytest
 
 import charcnn
 from charcnn import catalog, ops
-from charcnn.catalog import CHAIN, LEVELS, OPERATORS, TECHNIQUES, VARIANTS, level, operator
+from charcnn.catalog import CHAIN, LEVELS, OPERATORS, PRECISIONS, TECHNIQUES, VARIANTS, level, operator, spoken
 from charcnn.ops import reference
-from charcnn.ops.half import HALVES
+from charcnn.ops.features import TAKEN
+from charcnn.ops.formats import FORMATS, HALVES
 
 PACKAGE = Path(charcnn.__file__).parent
 KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
@@ -103,8 +104,9 @@ def test_channels_last():
         "vectorized",
         "double_buffered",
         "winograd",
-        "wgmma_fp16",
-        "wgmma_bf16",
+        *(f"mma_{name}" for name in TAKEN),
+        *(f"wgmma_{name}" for name in FORMATS),
+        *(f"spread_{name}" for name in HALVES),
     ]
 
 
@@ -136,8 +138,26 @@ def test_tolerances():
     for row in OPERATORS:
         assert row.tolerance in (catalog.EXACT, catalog.FLOAT32)
     for row in VARIANTS:
-        own = HALVES.get(row.technique.rpartition("_")[2])
+        own = FORMATS.get(row.technique.rpartition("_")[2])
         assert catalog.tolerance(row) == (own.tolerance if own else operator(row.operator).tolerance)
+
+
+def test_precisions():
+    assert set(PRECISIONS) == {"fp32", *FORMATS}
+    for row in LEVELS:
+        given = inspect.signature(row.module.build).parameters.get("precision")
+        assert given is None or row.precisions[0] == given.default
+        assert (len(row.precisions) > 1) == (given is not None)
+        assert row.format() is PRECISIONS[row.precisions[0]]
+        assert [row.format(name).name for name in row.precisions] == [PRECISIONS[name].name for name in row.precisions]
+    assert level("l13").tolerance == catalog.FLOAT32
+    with pytest.raises(ValueError, match=r"^precision='fp32': l15 has fp16, bf16, tf32, fp16x3; fp32 is in l0 to l13$"):
+        level("l15").format("fp32")
+    with pytest.raises(ValueError, match=r"^precision='fp8': l14 has .*; fp8 is in l17$"):
+        level("l14").format("fp8")
+    with pytest.raises(ValueError, match=r"^precision='int8': need one of fp32, tf32, fp16x3, fp16, bf16, fp8$"):
+        level("l0").format("int8")
+    assert spoken([level(name) for name in ("l0", "l1", "l13", "l15", "l16")]) == "l0 to l1, l13, l15 to l16"
 
 
 def test_levels_are_the_modules_on_disk():

@@ -68,6 +68,11 @@ def test_sides():
     assert device.on_device(device.empty((2,), np.float32))
 
 
+def test_an_axis_added_on_the_host_is_no_obstacle():
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)[np.newaxis]
+    assert np.array_equal(device.to_device(x).reshape((6,)).copy_to_host(), range(6))
+
+
 def test_choose():
     count = device.gpu_count()
     assert device.choose() == list(range(count))

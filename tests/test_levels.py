@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import has_hopper
+from conftest import runs_here
 from numba import cuda
 from test_mpi import mpiexec, needs_mpi
 
@@ -21,7 +21,7 @@ from charcnn.config import SMALL, TINY, Config
 from charcnn.levels.monitor import Monitor
 
 ROOT = Path(__file__).parents[1]
-LEVELS = {row.name: row for row in catalog.LEVELS if not row.hopper or has_hopper()}
+LEVELS = {row.name: row for row in catalog.LEVELS if runs_here(row)}
 
 FEW = Config(length=123, alphabet=9, channels=4, units=8)
 """TINY with few characters: they are most of what the simulator has to do."""
@@ -29,8 +29,8 @@ OTHER = Config(length=130, alphabet=7, channels=5, units=7, classes=3, layernorm
 
 
 def fitted(name, config):
-    """The config as the level takes it."""
-    return replace(config, length=123, channels=8, units=8) if LEVELS[name].hopper else config
+    """The config as the level takes it: wide enough that rounding to 16 bits averages out in the logits."""
+    return replace(config, length=123, channels=64, units=128) if LEVELS[name].tensor_cores else config
 
 
 def random_ids(n, config, seed=0):
@@ -62,6 +62,21 @@ def test_logits_are_those_of_the_reference_and_of_l0(name, config):
     assert error(logits, LEVELS["l0"].module.build(weights, config)(ids)) <= LEVELS[name].tolerance
     assert monitor.seconds
     assert all(seconds > 0 for seconds in monitor.seconds.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [(row.name, precision) for row in LEVELS.values() if len(row.precisions) > 1 for precision in row.precisions],
+)
+@pytest.mark.parametrize("layernorm", [True, False])
+def test_every_precision(name, precision, layernorm):
+    config = replace(SMALL, layernorm=layernorm)
+    weights, ids = params.init(config, seed=4), random_ids(65, config)
+    run = LEVELS[name].module.build(weights, config, batch=65, precision=precision)
+    expected = network.forward(ids[:5], weights, config)
+    allowed = LEVELS[name].format(precision).tolerance * (1 if layernorm else 2)  # without, errors are not scaled down
+    assert error(run(ids)[:5], expected) <= allowed
+    assert error(run(ids[:5]), expected) <= allowed
 
 
 @pytest.mark.parametrize("name", LEVELS)
@@ -129,8 +144,21 @@ def test_command(name, tmp_path):
     report_file = tmp_path / "report.json"
     simulated = LEVELS[name].device == "cuda" and device.SIMULATED
     inputs, repeat = (2, 1) if simulated else (3, 2)
-    size = "small" if LEVELS[name].hopper else "tiny"
-    options = ["--config", size, "--inputs", inputs, "--batch", 2, "--repeat", repeat, "--json", report_file]
+    size = "small" if LEVELS[name].tensor_cores else "tiny"
+    options = [
+        "--precision",
+        LEVELS[name].precisions[-1],
+        "--config",
+        size,
+        "--inputs",
+        inputs,
+        "--batch",
+        2,
+        "--repeat",
+        repeat,
+        "--json",
+        report_file,
+    ]
     done = command(name, *options)
     assert done.returncode == 0, done.stderr
     assert ("simulator" in done.stdout.splitlines()[0]) == simulated
@@ -138,6 +166,7 @@ def test_command(name, tmp_path):
     report = json.loads(report_file.read_text())
     assert report["level"] == name
     assert report["inputs"] == inputs
+    assert report["precision"] == LEVELS[name].precisions[-1]
     assert report["simulated"] == simulated
     assert len(report["seconds"]) == repeat
     assert report["validation"]["passed"]
@@ -146,7 +175,7 @@ def test_command(name, tmp_path):
         assert f"{report['gpu_memory_bytes']:,} bytes a GPU" in done.stdout
 
 
-@pytest.mark.parametrize("name", [name for name in ("l12", "l13", "l15") if name in LEVELS])
+@pytest.mark.parametrize("name", [name for name in ("l12", "l13", "l14", "l15", "l16", "l17") if name in LEVELS])
 def test_on_device(name):
     config = fitted(name, FEW)
     weights, ids, monitor = params.init(config, seed=2), random_ids(5, config), Monitor()
@@ -344,11 +373,20 @@ def test_small_in_the_simulator_is_an_error(name):
 
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU")
-def test_what_needs_hopper_is_an_error_in_the_simulator():
-    done = command("l15")
+@pytest.mark.parametrize(("name", "need"), [("l14", "8.0 or later"), ("l15", "9.0")])
+def test_what_needs_tensor_cores_is_an_error_in_the_simulator(name, need):
+    done = command(name)
     assert done.returncode == 2
-    assert "needs a GPU of compute capability 9.0" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr == (
+        f"{name}: {name} needs tensor cores of compute capability {need}, which the simulator has not; "
+        "here runs l0 to l13\n"
+    )
+
+
+def test_a_precision_that_a_level_has_not_is_an_error():
+    done = command("l0", "--precision", "bf16")
+    assert done.returncode == 2
+    assert done.stderr == "l0: precision='bf16': l0 has fp32; bf16 is in l14 to l16\n"
 
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU")

@@ -66,6 +66,31 @@ def test_gpus_are_shared_out_evenly():
     assert offload.gpu_share([0, 1, 2], 0, 1) == [0, 1, 2]
 
 
+UNTOLD = """
+import os
+from charcnn import offload
+from charcnn.offload.ranks import LOCAL
+for names in LOCAL:
+    for name in names:
+        os.environ.pop(name, None)
+comm = offload.world()
+if comm.rank == 1:
+    comm.recv(source=0)
+    assert offload.local_place(comm) == (1, 2)
+else:
+    assert offload.local_place(comm) == (0, 2)
+    comm.send(None, dest=1)
+    print("placed")
+"""
+
+
+@needs_mpi
+def test_ranks_whose_launcher_tells_no_place_ask_once_at_their_start():
+    done = mpiexec(2, "-c", UNTOLD, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "placed" in done.stdout
+
+
 def test_no_mpiexec_needs_no_mpi(monkeypatch):
     for name in offload.LAUNCHED:
         monkeypatch.delenv(name, raising=False)

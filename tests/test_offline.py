@@ -13,12 +13,25 @@ import pytest
 from conftest import compiler_installed
 
 from charcnn.catalog import CHAIN, VARIANTS
+from charcnn.ops.features import TAKEN
+from charcnn.ops.formats import FORMATS
 
 pytestmark = pytest.mark.skipif(
     not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
 )
 
-CUDA = [row.name for row in VARIANTS if row.device == "cuda"]
+
+def repeats(row):
+    """Whether its kernels are another's: bf16 is one word in those of fp16, and a linear layer has those of one tap."""
+    return row.tensor_cores and (
+        row.technique.endswith("bf16") or (row.operator.startswith("linear") and not row.technique.endswith("fp16"))
+    )
+
+
+CUDA = [row for row in VARIANTS if row.device == "cuda" and not repeats(row)]
+
+LEVEL_17 = "l17"
+"""What only that level launches, beside the variants (`offline_build`)."""
 
 SLOW = ("whole", "pairs", "double_buffered", "winograd")
 """Techniques whose kernels are written out, and take seconds each to compile."""
@@ -37,8 +50,8 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("conv1d_stat_nlc_winograd", "_merge_kernel"),
     ("conv1d_stat_nlc_double_buffered", "_merge_kernel"),
     ("layernorm_relu_maxpool1d_nlc_coalesced", "_build"),
-    ("conv1d_stat_nlc_wgmma_fp16", "_merge_kernel"),
-    ("conv1d_stat_nlc_wgmma_bf16", "_merge_kernel"),
+    *((f"conv1d_stat_nlc_wgmma_{name}", "_merge_kernel") for name in FORMATS if name != "bf16"),
+    *((f"conv1d_stat_nlc_mma_{name}", "_merge_kernel") for name in TAKEN if name != "bf16"),
     ("layernorm_relu_maxpool1d_nlc_fp16", "_build"),
     ("layernorm_relu_maxpool1d_nlc_bf16", "_build"),
     ("one_hot_conv1d_stat_nlc_lags", "_singles_kernel"),
@@ -51,27 +64,25 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather", "_pooled_kernel"),
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16", "_pooled_kernel"),
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16", "_pooled_kernel"),
+    *((LEVEL_17, kernel) for kernel in ("_pooled_kernel", "_build", "_merge_kernel")),
 }
+
+
+def build(arguments):
+    return subprocess.run(
+        [sys.executable, Path(__file__).with_name("offline_build.py"), *arguments],
+        capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, timeout=600, check=False,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def kernels():
-    script = Path(__file__).with_name("offline_build.py")
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-
-    def build(variants):
-        return subprocess.run(
-            [sys.executable, script, *variants],
-            capture_output=True, text=True, env=environment, timeout=600, check=False,
-        )  # fmt: skip
-
     # A process for each slow one; with a convolution the linear layer, which often has the same kernels: compiled once.
-    tasks: dict[str, list[str]] = {}
-    for row in VARIANTS:
-        if row.device == "cuda":
-            task = row.name.replace("linear", "conv1d") if row.technique in SLOW else "the others"
-            task = row.technique if row.hopper else task  # which share most of theirs
-            tasks.setdefault(task, []).append(row.name)
+    tasks = {LEVEL_17: [LEVEL_17]}
+    for row in CUDA:
+        task = row.name.replace("linear", "conv1d") if row.technique in SLOW else "the others"
+        task = row.technique if row.tensor_cores else task  # which share most of theirs
+        tasks.setdefault(task, []).append(row.name)
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         parts = list(pool.map(build, tasks.values()))
     assert not any(done.returncode for done in parts), [done.stderr for done in parts]
@@ -79,7 +90,7 @@ def kernels():
 
 
 def test_every_variant_compiles_a_kernel(kernels):
-    assert {cost["variant"] for cost in kernels.values()} == set(CUDA)
+    assert {cost["variant"] for cost in kernels.values()} == {*(row.name for row in CUDA), LEVEL_17}
 
 
 def test_no_kernel_spills_or_uses_local_memory(kernels):
@@ -115,3 +126,16 @@ def test_no_warnings_of_ptxas(kernels):
 def test_registers(kernels):
     for name, cost in kernels.items():
         assert 0 < cost["registers"] <= 255, f"{name}: {cost['registers']}"
+
+
+def test_portable_tensor_cores():
+    rows = ["conv1d_relu_maxpool1d_nlc_mma_fp16x3"]  # which takes the most registers
+    done = build(["--capability", "8.0", *rows])
+    assert done.returncode == 0, done.stderr
+    kernels = json.loads(done.stdout)
+    assert {cost["variant"] for cost in kernels.values()} == set(rows)
+    for name, cost in kernels.items():
+        assert not cost["spill_stores"], name
+        assert not cost["local_bytes"], name
+        assert 0 < cost["registers"] <= 255, name
+        assert cost["warnings"] == [], name

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from charcnn import device
 from charcnn.ops import one_hot_conv1d, reference
+from charcnn.ops.formats import FORMATS
 from charcnn.ops.one_hot_conv1d import LagTables, gather
 
 TOLERANCE = 2e-6
@@ -302,8 +303,53 @@ def test_blocks_of_a_multiprocessor_share_its_memory(free, resident, channel_til
     monkeypatch.setattr(device, "shared_limit", lambda: free)
     monkeypatch.setattr(gather, "_pooled_kernel", lambda *constants: asked.append(constants) or build(*constants))
     block(kinds(9, 5), *draw(4, 5, 8), 3, staged=1000)
-    ((_, _, _, tile, _, _, blocks, _, _),) = asked
+    ((_, _, _, tile, _, _, blocks, *_),) = asked
     assert (blocks, tile) == (resident, channel_tile)
+
+
+@pytest.mark.parametrize("layernorm", [True, False])
+@pytest.mark.parametrize("channels", [6, 8, 64])
+def test_block_for_tf32(channels, layernorm):
+    ids, (weight, bias) = kinds(11, 5), draw(3, 5, channels)
+    gamma, beta = affine(9, channels)
+    given = one_hot_conv1d.GatherBlock(weight, bias, *((gamma, beta) if layernorm else ()), precision="tf32")
+    on_gpu = device.to_device(ids)
+    if layernorm:
+        stat = reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias))
+        stat[:, 1] += 0.1
+        arrays = exact(stat, weight, bias, gamma, beta)
+        expected = reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, *arrays, 2)
+        y = given.layernorm_relu_maxpool1d(on_gpu, device.to_device(stat), 2)
+    else:
+        expected = reference.one_hot_conv1d_relu_maxpool1d_nlc(ids, *exact(weight, bias), 2)
+        y = given.relu_maxpool1d(on_gpu, 2)
+    assert np.linalg.norm(y.copy_to_host() - expected) <= FORMATS["tf32"].tolerance * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("layernorm", [True, False])
+@pytest.mark.parametrize("channels", [7, 8])
+def test_block_in_two_halves_a_number(channels, layernorm):
+    ids, (weight, bias) = kinds(9, 5), draw(3, 5, channels)
+    gamma, beta = affine(7, channels)
+    stat = reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias))
+    stat[:, 1] += 0.1
+    given = one_hot_conv1d.GatherBlock(weight, bias, *((gamma, beta) if layernorm else ()), precision="fp16x3")
+    on_gpu = device.to_device(ids)
+    if layernorm:
+        expected = reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(
+            ids, *exact(stat, weight, bias, gamma, beta), 2
+        )
+        y = given.layernorm_relu_maxpool1d(on_gpu, device.to_device(stat), 2)
+    else:
+        expected = reference.one_hot_conv1d_relu_maxpool1d_nlc(ids, *exact(weight, bias), 2)
+        y = given.relu_maxpool1d(on_gpu, 2)
+    assert y.shape == (*expected.shape[:2], 2 * channels)
+    assert y.dtype == np.float16
+    high, low = y.copy_to_host()[..., :channels].astype(np.float64), y.copy_to_host()[..., channels:].astype(np.float64)
+    assert np.linalg.norm(high + low - expected) <= TOLERANCE * np.linalg.norm(expected)
+    assert np.linalg.norm(high - expected) > 10 * TOLERANCE * np.linalg.norm(expected)
+    with pytest.raises(ValueError, match=r"^precision='fp16': need one of tf32, fp16x3$"):
+        one_hot_conv1d.GatherBlock(weight, bias, precision="fp16")
 
 
 def test_a_table_that_shared_memory_does_not_hold():

@@ -10,23 +10,29 @@ from numba import cuda
 from test_one_hot_conv1d import affine, draw, exact, kinds
 
 from charcnn import device
-from charcnn.ops import reference
-from charcnn.ops.half import HALVES, half, narrow, widen
-from charcnn.ops.one_hot_conv1d import HalfBlock, LagSums, LagTables, gather_half, lag_sums
+from charcnn.ops import ptx, reference
+from charcnn.ops.convert import narrow, widen
+from charcnn.ops.formats import FORMATS, HALVES, choose
+from charcnn.ops.one_hot_conv1d import HalfBlock, LagSums, LagTables, gather_half, gather_warps, lag_sums
 
 FEW = device.SIMULATED
+
+EIGHTHS = np.array([ptx._of_eighth(bits) for bits in range(256)], np.float32)
+"""Every e4m3."""
 
 
 def numbers(y, precision):
     """What was written, as float32."""
-    assert y.dtype == HALVES[precision].dtype
+    assert y.dtype == FORMATS[precision].dtype
+    if precision == "fp8":
+        return EIGHTHS[y]
     return y.astype(np.float32) if precision == "fp16" else (y.astype(np.uint32) << 16).view(np.float32)
 
 
 def close(y, expected, precision):
     y = numbers(y, precision)
     assert y.shape == expected.shape
-    assert np.linalg.norm(y - expected) <= HALVES[precision].tolerance * np.linalg.norm(expected)
+    assert np.linalg.norm(y - expected) <= FORMATS[precision].tolerance * np.linalg.norm(expected)
 
 
 def block(ids, weight, bias, pool_size, precision="fp16", seed=0, layernorm=True, **tiles):
@@ -46,21 +52,21 @@ def block(ids, weight, bias, pool_size, precision="fp16", seed=0, layernorm=True
         expected = reference.one_hot_conv1d_relu_maxpool1d_nlc(ids, *exact(weight, bias), pool_size)
         call = device.Call(None, None, expected.shape, kept.format.dtype, ids=ids)
         (ids,), normalisation = call.inputs, None
-    y = call.out.view(np.uint16)
-    y.copy_to_device(np.full(expected.shape, 0x7FFF, np.uint16))  # NaN in both formats
+    y = gather_half._bits(call.out)
+    y.copy_to_device(np.full(expected.shape, 0x7FFF, np.uint16).astype(y.dtype))  # NaN in all formats: 0xFF in fp8
     gather_half._launch(call, ids, kept, normalisation, y, pool_size, **tiles)
     close(call.out.copy_to_host(), expected, precision)
 
 
 @pytest.mark.parametrize("layernorm", [True, False])
-@pytest.mark.parametrize(("channels", "precision"), [(8, "fp16"), (7, "bf16"), (20, "fp16"), (24, "bf16")])
+@pytest.mark.parametrize(("channels", "precision"), [(8, "fp16"), (7, "bf16"), (20, "fp8"), (24, "fp8")])
 @pytest.mark.parametrize("tiles", [
-    {"channel_tile": 8, "window_tile": 3, "staged": 200},
-    {"channel_tile": 16, "window_tile": 2, "staged": 120},
-    {"channel_tile": 64, "window_tile": 1, "resident": 1},
+    {"channel_tile": 16, "per": 4},
+    {"channel_tile": 32, "per": 2, "threads": 32},
+    {"channel_tile": 256, "per": 64},
 ])  # fmt: skip
 def test_tiles(layernorm, channels, precision, tiles, monkeypatch):
-    """Several blocks along every axis, runs that cross a tile's end, stages, and tiles that reach over every edge."""
+    """Several blocks along every axis, several runs a warp, and tiles that reach over every edge."""
     weight, bias = draw(4, 5, channels)
     ids = kinds(23, 5)
     for multiprocessors in (1, 5):
@@ -71,7 +77,7 @@ def test_tiles(layernorm, channels, precision, tiles, monkeypatch):
 @settings(max_examples=12 if FEW else 8)
 @given(
     st.integers(0, 5), st.integers(0, 30), st.integers(1, 8), st.integers(1, 9), st.integers(1, 9),
-    st.integers(1, 12 if FEW else 150), st.booleans(), st.sampled_from(["fp16", "bf16"]), st.integers(0, 99),
+    st.integers(1, 12 if FEW else 150), st.booleans(), st.sampled_from(["fp16", "bf16", "fp8"]), st.integers(0, 99),
 )  # fmt: skip
 def test_drawn_sizes(n, more, kernel_size, depth, pool_size, channels, layernorm, precision, seed):
     weight, bias = draw(kernel_size, depth, channels, seed)
@@ -83,7 +89,7 @@ def test_drawn_sizes(n, more, kernel_size, depth, pool_size, channels, layernorm
 
 @pytest.mark.skipif(FEW, reason="too slow in the simulator")
 @pytest.mark.parametrize("layernorm", [True, False])
-@pytest.mark.parametrize("precision", list(HALVES))
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp8"])
 @pytest.mark.parametrize("n", [1, 3, 300])
 def test_the_networks_sizes(layernorm, precision, n):
     weight, bias = draw(7, 70, 256)
@@ -128,25 +134,56 @@ def test_windows_of_blanks_are_what_zeros_give():
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("precision", list(HALVES))
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp8"])
 def test_nan_wins_where_it_is_picked_and_great_values_become_infinite(precision):
     weight, bias = draw(3, 2, 8)
     weight[1, 0, 2], weight[1, 0, 5] = np.nan, 1e5
     ids = np.array([[0, 1, 1, 1, 1, 0, 1, 1]], np.uint8)  # tap 1 meets a 0 at window 4
     y = numbers(HalfBlock(weight, bias, precision=precision).relu_maxpool1d(ids, 3), precision)
-    np.testing.assert_array_equal(np.argwhere(~np.isfinite(y)), [[0, 1, 2], [0, 1, 5]])
+    most = 448 if precision == "fp8" else np.inf  # which knows no infinity
+    np.testing.assert_array_equal(np.argwhere(~(y < 448)), [[0, 1, 2], [0, 1, 5]])
     assert np.isnan(y[0, 1, 2])
-    assert y[0, 1, 5] == np.inf
+    assert y[0, 1, 5] == most
 
 
-@pytest.mark.parametrize(("free", "resident", "channel_tile"), [(4500, 2, 16), (2700, 1, 16), (1100, 1, 8)])
-def test_blocks_of_a_multiprocessor_share_its_memory(free, resident, channel_tile, monkeypatch):
-    asked, build = [], gather_half._pooled_kernel
+@pytest.mark.parametrize(("inputs", "per"), [(1, 1), (31, 40), (33, 33), (65, 65)])
+def test_stages(inputs, per):
+    """What a warp stages at once: less than an input a thread, and several times that."""
+    ids = np.random.default_rng(0).integers(0, 6, (inputs, 9), np.uint8)
+    block(ids, *draw(3, 5, 8), 2, per=per)
+
+
+@pytest.mark.parametrize("depth", [126, 127, 128, 190, 200, 255, 256])
+def test_great_alphabets(depth):
+    """The blank is the least id that is none, whatever byte that is, and none of them for 256."""
+    ids = np.random.default_rng(0).integers(depth - 3, min(depth + 3, 256), (3, 9)).astype(np.uint8)
+    ids[0, :], ids[1, 3:] = 255, min(depth, 255)
+    block(ids, *draw(2, depth, 8), 3)
+
+
+def test_rows_of_256_bytes():
+    """A character is a byte of its row's address."""
+    block(kinds(15, 5), *draw(7, 5, 128), 3)
+
+
+@pytest.mark.skipif(FEW, reason="the simulator has no addresses")
+@pytest.mark.parametrize("behind", [1, 2, 3, 4])
+def test_ids_at_any_address(behind):
+    weight, bias = draw(7, 5, 8)
+    kept, ids = HalfBlock(weight, bias), kinds(31, 5)
+    held = cuda.to_device(np.concatenate([np.zeros(behind, np.uint8), ids.ravel()]))
+    y = kept.relu_maxpool1d(held[behind:].reshape(ids.shape), 3).copy_to_host()
+    np.testing.assert_array_equal(y, kept.relu_maxpool1d(ids, 3))
+
+
+@pytest.mark.parametrize(("free", "channel_tile", "threads"), [(3300, 24, 32), (2500, 8, 32)])
+def test_fewer_channels_where_shared_memory_is_short(free, channel_tile, threads, monkeypatch):
+    asked, build = [], gather_warps._pooled_kernel
     monkeypatch.setattr(device, "shared_limit", lambda: free)
-    monkeypatch.setattr(gather_half, "_pooled_kernel", lambda *constants: asked.append(constants) or build(*constants))
-    block(kinds(9, 5), *draw(4, 5, 16), 3, staged=400)
-    ((_, _, _, tile, _, _, blocks, *_),) = asked
-    assert (blocks, tile) == (resident, channel_tile)
+    monkeypatch.setattr(gather_warps, "_pooled_kernel", lambda *constants: asked.append(constants) or build(*constants))
+    block(kinds(9, 5), *draw(4, 5, 32), 3, threads=32)
+    ((_, _, _, *tiles, _, _, _, _),) = asked
+    assert tiles == [channel_tile, threads]
 
 
 def test_what_half_precision_refuses():
@@ -160,8 +197,8 @@ def test_what_half_precision_refuses():
     ):
         with pytest.raises(ValueError, match=f"^{match}"):
             HalfBlock(*wrong)
-    with pytest.raises(ValueError, match=r"^precision='fp8': need one of fp16, bf16"):
-        HalfBlock(weight, bias, precision="fp8")
+    with pytest.raises(ValueError, match=r"^precision='tf32': need one of fp16, bf16, fp8"):
+        HalfBlock(weight, bias, precision="tf32")
     ids, stat = kinds(9, 5), np.ones((6, 2))
     with pytest.raises(ValueError, match=r"^gamma is None"):
         HalfBlock(weight, bias).layernorm_relu_maxpool1d(ids, stat, 3)
@@ -179,10 +216,10 @@ def test_what_half_precision_refuses():
 
 def test_a_table_that_shared_memory_does_not_hold():
     weight, bias = draw(60, 255, 8)
-    with pytest.raises(ValueError, match=r"^weight has shape \(60, 255, 8\): its 15360 rows.* need 245760 bytes"):
+    with pytest.raises(ValueError, match=r"^weight has shape \(60, 255, 8\), pool_size=3: 15360 rows of 8 channels"):
         HalfBlock(weight, bias).relu_maxpool1d(np.zeros((1, 70), np.uint8), 3)
     weight, bias = draw(2, 1, 8)
-    with pytest.raises(ValueError, match=r"^pool_size=5000: K=2 needs the characters of 2 windows, -1 fit"):
+    with pytest.raises(ValueError, match=r"^weight has shape \(2, 1, 8\), pool_size=5000: .* need 641088 bytes"):
         HalfBlock(weight, bias).relu_maxpool1d(np.zeros((1, 5001), np.uint8), 5000)
 
 
@@ -201,7 +238,7 @@ def test_narrow_and_widen(precision):
     x[0, 0] = [0, -0.0, np.inf, -np.inf, np.nan]
     x[0, 1] = [1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-8, 1 + 3 * 2**-8, 65520]  # ties to even; past fp16's greatest
     call = device.Call(None, None, x.shape, x=x)
-    y = narrow(call, *call.inputs, 4, 6, half(precision))
+    y = narrow(call, *call.inputs, 4, 6, choose(precision))
     got = numbers(y.copy_to_host(), precision)
     with np.errstate(over="ignore"):
         bits = x.view(np.uint32).astype(np.uint64)
@@ -211,7 +248,7 @@ def test_narrow_and_widen(precision):
     assert not got[:, 3:].any()
     assert not got[:, :, 5:].any()
     wide = call.scratch(y.shape, np.float32)
-    widen(call, y, wide, half(precision))
+    widen(call, y, wide, choose(precision))
     np.testing.assert_array_equal(wide.copy_to_host(), got)
 
 

@@ -153,6 +153,22 @@ def test_other_programs_read_the_safetensors(tmp_path):
     assert same({name: arrays[name] for name in params}, params)
 
 
+def test_float16_halves_the_file_and_loads_as_float32(tmp_path):
+    whole, half = tmp_path / "whole.safetensors", tmp_path / "half.safetensors"
+    params = init(TINY)
+    save(whole, params, TINY, classes=CLASSES)
+    save(half, params, TINY, classes=CLASSES, dtype="float16")
+    assert whole.stat().st_size - half.stat().st_size == pytest.approx(2 * TINY.parameters, abs=200)
+    assert {array.dtype for array in safetensors.numpy.load_file(half).values()} == {np.dtype(np.float16)}
+    loaded = load(half)
+    assert loaded.classes == CLASSES
+    assert same(loaded, {name: params[name].astype(np.float16).astype(np.float32) for name in loaded})
+    params["conv2.bias"][1] = -7e4
+    with pytest.raises(ValueError, match=r"conv2\.bias holds 70000 in size: float16 ends at 65504"):
+        save(half, params, TINY, dtype="float16")
+    assert same(load(half), loaded)
+
+
 def test_bin_is_the_values_alone_in_order(tmp_path):
     path = tmp_path / "params.bin"
     params = init(TINY)
@@ -186,6 +202,7 @@ def test_bin_is_small_by_default(tmp_path):
         ({"accuracy": 1.5}, "accuracy=1.5"),
         ({"accuracy": float("nan")}, "accuracy=nan"),
         ({"accuracy": "high"}, "accuracy='high'"),
+        ({"dtype": "bfloat16"}, "dtype='bfloat16'"),
         ({"loss": float("inf")}, "metadata: need JSON values"),
         ({"loss": np.zeros(2)}, "metadata: need JSON values"),
     ],
@@ -197,7 +214,13 @@ def test_save_refuses_what_does_not_fit(tmp_path, arguments, message):
 
 
 def test_a_bin_file_cannot_keep_more(tmp_path):
-    for arguments in ({"encoding": "crepe"}, {"classes": CLASSES}, {"accuracy": 0.5}, {"epochs": 3}):
+    for arguments in (
+        {"encoding": "crepe"},
+        {"classes": CLASSES},
+        {"accuracy": 0.5},
+        {"dtype": "float16"},
+        {"epochs": 3},
+    ):
         with pytest.raises(ValueError, match=r"a \.bin file keeps weights alone"):
             save(tmp_path / "a.bin", init(TINY), TINY, **arguments)
 

@@ -58,14 +58,17 @@ def test_every_peer_is_the_network(peer, config):
 def test_names_are_unique_and_chosen_up_to_a_dash():
     names = [(peer.name, where) for peer in peers.PEERS for where in peer.devices]
     assert len(names) == len(set(names))
-    levels = [peers.contender(row) for row in catalog.LEVELS]
+    levels = [one for row in catalog.LEVELS for one in peers.entries(row)]
     assert [row.name for row in peers._choose("--levels", "l1", levels, [])] == ["l1"]
+    assert [row.name for row in peers._choose("--levels", "l15", levels, [])] == [
+        "l15", "l15-bf16", "l15-tf32", "l15-fp16x3"
+    ]  # fmt: skip
     chosen = peers._choose("--peers", "jax,openvino-float32", peers.PEERS, [])
     assert [row.name for row in chosen] == ["jax-tf32", "jax-bf16", "openvino-float32"]
 
 
 def test_what_is_not_installed_fails_or_takes_too_long_is_named():
-    level, given, ids = peers.contender(catalog.level("l2")), job(), peers.draw(3, TINY)
+    level, given, ids = peers.entries(catalog.level("l2"))[0], job(), peers.draw(3, TINY)
 
     def fails(_):
         raise RuntimeError("no such\ndevice")
@@ -84,7 +87,7 @@ def test_what_is_not_installed_fails_or_takes_too_long_is_named():
 
 
 def test_a_wrong_network_is_not_timed_and_an_inaccurate_one_is_marked():
-    level, given = peers.contender(catalog.level("l2")), job()
+    level, given = peers.entries(catalog.level("l2"))[0], job()
 
     def scaled(by):
         def build(given):

@@ -56,17 +56,23 @@ def test_tensor_map_refuses(shape, strides, box, message):
 KEYS = """
 from hashlib import sha256
 from numba.core.serialize import dumps
-from charcnn.ops.conv1d_nlc import double_buffered, tile, wgmma
+from charcnn.ops.conv1d_nlc import double_buffered, tile, wgmma_kernel
+from charcnn.ops.conv1d_nlc.mma import kernel
+from charcnn.ops.formats import FORMATS
 
-def key(kernel):
-    function = kernel.py_func
+def key(made):
+    function = made.py_func
     held = sha256(dumps(tuple(cell.cell_contents for cell in function.__closure__))).hexdigest()
     return function.__qualname__, held
 
 for resident in (2, 3):
     print(key(double_buffered.build(tile.Tile(64, 128, 16, 8, 8, 2, resident), 4, "relu")))
-for kind in ("f16", "bf16"):
-    print(key(wgmma.build(kind, wgmma.Stages.of(7, True), "pool", True, True)))
+for name in ("fp16", "fp16x3"):
+    stages = kernel.Stages.of(kernel.Tile(192, 128, 48, 64, 4, 1), 7)
+    print(key(kernel.build(FORMATS[name], stages, "pool", False, True, True)))
+for name in ("fp16", "bf16"):
+    stages = wgmma_kernel.Stages.of(7, True, FORMATS[name])
+    print(key(wgmma_kernel.build(FORMATS[name], FORMATS[name], stages, "pool", True, True)))
 """
 
 
@@ -83,4 +89,4 @@ def test_a_kernel_has_the_same_key_on_disk_in_every_process_and_no_other_has_it(
 
     first = keys()
     assert first == keys()
-    assert len(set(first)) == len(first) == 4
+    assert len(set(first)) == len(first) == 6

@@ -1,0 +1,315 @@
+"""Scanners against Python's csv, readers at every buffer size, and the flow of blocks."""
+
+import csv
+import io
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from charcnn import text
+from charcnn.ingest import flow, kinds, scan
+from charcnn.ingest.column import columns
+from charcnn.ingest.kinds import Layout
+
+FORWARD = text.ENCODINGS["forward"]
+CREPE = text.ENCODINGS["crepe"]
+
+
+def opened(tmp_path, data, kind="csv", rows=1000, capacity=1 << 16, encoding=FORWARD, **layout):
+    path = tmp_path / "input"
+    path.write_bytes(data)
+    file = open(path, "rb", buffering=0)  # noqa: SIM115 - for the test's length
+    return kinds.open_kind(kind, str(path), file, Layout(**layout), encoding, rows=rows, capacity=capacity)
+
+
+def read(kind):
+    """Texts (None where unreadable), numbers of unreadable rows, and the rows' bytes."""
+    found, unreadable, whole = [], [], b""
+    for block in kind.blocks():
+        column = kind.texts(block)
+        data = column.buffer.tobytes()
+        for n in range(len(column)):
+            part = data[column.offsets[n] : column.offsets[n + 1]]
+            if block.kinds[n] != scan.BLANK:
+                found.append(part if block.kinds[n] == scan.READABLE else None)
+        unreadable += block.unreadable()
+        if len(block.places):
+            whole += block.buffer[block.places[0, 0] : block.places[-1, 2]].tobytes()
+    return found, unreadable, whole
+
+
+pieces = st.lists(st.sampled_from([b'"', b'""', b",", b"\n", b"\r\n", b"\r", b"a", b"b c", b" ", b"\xff"]), max_size=40)
+
+
+@settings(max_examples=300)
+@given(pieces)
+def test_csv_rows_are_those_of_pythons_csv(tmp_path_factory, parts):
+    data = b"".join(parts)
+    lines = io.StringIO(data.decode("utf-8", "surrogateescape"), newline="")
+    try:
+        expected = [row for row in csv.reader(lines, strict=True) if row]
+    except csv.Error:
+        return  # what is broken has tests of its own
+    kind_rows = read_rows(data)
+    joined = [" ".join(row).encode("utf-8", "surrogateescape") for row in expected]
+    assert kind_rows == joined
+
+
+def read_rows(data):
+    """All fields of each row joined, whatever their number."""
+    buffer, wanted = np.frombuffer(data, np.uint8), np.arange(8)
+    rows, kind, counts = np.empty((99, 3), np.int64), np.empty(99, np.uint8), np.empty(99, np.int64)
+    fields = np.empty((99, 8, 2), np.int64)
+    n = scan.scan_csv(buffer, 0, len(data), True, ord(","), 0, wanted, 1000, rows, kind, counts, fields)
+    assert all(rows[i, 2] == rows[i + 1, 0] for i in range(n - 1)), "no byte lies between rows"
+    assert n == 0 or (rows[0, 0] == 0 and rows[n - 1, 2] == len(data))
+    found = []
+    for i in range(n):
+        if kind[i] == scan.BLANK:
+            continue
+        texts, offsets = np.empty(len(data) + 9, np.uint8), np.empty(2, np.int64)
+        one = slice(i, i + 1)
+        scan.gather_fields(buffer, rows[one], kind[one], fields[one], np.arange(min(counts[i], 8)), texts, offsets)
+        found.append(texts[: offsets[1]].tobytes())
+    return found
+
+
+@settings(max_examples=150)
+@given(pieces, st.integers(3, 40), st.integers(1, 5))
+def test_blocks_do_not_depend_on_the_buffer(tmp_path_factory, parts, capacity, rows):
+    folder, data = tmp_path_factory.mktemp("csv"), b"".join(parts)
+    for kind in ("csv", "lines"):
+        if kind == "csv" and torn_at_once(data):
+            continue
+        whole = opened(folder, data, kind, header=False)
+        small = opened(folder, data, kind, rows=rows, capacity=capacity, header=False)
+        expected, got = read(whole), read(small)
+        assert got == expected
+        assert got[2] == data.removeprefix(b"\xef\xbb\xbf"), "every byte is in a row"
+
+
+def torn_at_once(data):
+    """Whether the first row is torn, which opening refuses."""
+    buffer, kind = np.frombuffer(data.lstrip(b"\r\n"), np.uint8), np.zeros(1, np.uint8)
+    rows, counts, fields = np.empty((1, 3), np.int64), np.empty(1, np.int64), np.empty((1, 0, 2), np.int64)
+    wanted = np.empty(0, np.int64)
+    scan.scan_csv(buffer, 0, buffer.size, True, ord(","), 0, wanted, 1000, rows, kind, counts, fields)
+    return kind[0] == scan.TORN
+
+
+def test_a_torn_row_costs_its_first_line_alone(tmp_path):
+    data = b'"1","a"\n"2","never closed\n"3","c"\n"4","d" x\n"5","e\ne"\n'
+    texts, unreadable, whole = read(opened(tmp_path, data))
+    assert texts == [b"a", None, b"c", None, b"e\ne"]
+    assert unreadable == [(2, 2, "broken quoting"), (4, 4, "broken quoting")]
+    assert whole == data
+
+
+def test_a_quote_that_is_never_closed_ends_after_the_longest_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(kinds, "LONGEST_ROW", 100)
+    data = b'1,a\n2,"open\n' + b"3,b\n" * 200
+    texts, unreadable, whole = read(opened(tmp_path, data, capacity=64))
+    assert texts == [b"a", None] + [b"b"] * 200
+    assert unreadable == [(2, 2, "broken quoting")]
+    assert whole == data
+
+
+def test_rows_of_another_length_are_unreadable(tmp_path):
+    texts, unreadable, _ = read(opened(tmp_path, b"1,a,b\n2,a\n3,a,b,c\n\n4,x,y\n"))
+    assert texts == [b"a b", None, None, b"x y"]
+    assert unreadable == [(2, 2, "2 fields: need 3"), (3, 3, "4 fields: need 3")]
+
+
+@pytest.mark.parametrize(
+    ("data", "layout", "texts"),
+    [
+        (b"text\na\n", {}, [b"a"]),
+        (b"id,headline\n7,a\n", {"texts": ("headline",)}, [b"a"]),
+        (b"id,Title,Description,x\n7,a,b,c\n", {}, [b"a b"]),
+        (b"label,one,two\n7,a,b\n", {}, [b"a b"]),
+        (b"a,b\nc,d\n", {}, [b"a b", b"c d"]),
+        (b"3,a\n4,b\n", {}, [b"a", b"b"]),
+        (b"3\n4\n", {}, [b"3", b"4"]),
+        (b"3,a\n4,b\n", {"texts": ("1", "2")}, [b"3 a", b"4 b"]),
+        (b"x,y\n1,a\n", {"header": True, "texts": ("2",)}, [b"a"]),
+        (b"text,b\n1,a\n", {"header": False}, [b"text b", b"1 a"]),
+        (b"\xef\xbb\xbftext\na\n", {}, [b"a"]),
+        (b"1;a,b\n", {"delimiter": ";"}, [b"a,b"]),
+        (b"\n\ntext\na\n", {}, [b"a"]),
+        (b'text\n"a ""b"" c"\n', {}, [b'a "b" c']),
+        (b"", {}, []),
+        (b"text\n", {}, []),
+        (b"\n\n", {}, []),
+        (b"text\na", {}, [b"a"]),
+    ],
+)
+def test_which_columns_are_text(tmp_path, data, layout, texts):
+    assert read(opened(tmp_path, data, **layout))[0] == texts
+
+
+def test_columns_are_joined_as_the_encoding_says(tmp_path):
+    assert read(opened(tmp_path, b"title,description\na,b\n", encoding=CREPE))[0] == [b"b a"]
+
+
+@pytest.mark.parametrize(
+    ("data", "layout", "message"),
+    [
+        (b'"a\nb', {}, "its first row is not CSV: broken quoting"),
+        (b"a,b\n", {"texts": ("c",)}, "has no column 'c': it has a, b"),
+        (b"a,b\n", {"texts": ("3",)}, "has no column '3': it has columns 1 to 2 and no names"),
+        (b"label\n1\n", {}, "its only column is the label"),
+        (b"\xff\xfea\0", {}, "is UTF-16: need UTF-8"),
+        (b"a", {"delimiter": "ab"}, "delimiter='ab': need one ASCII character"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_told(tmp_path, data, layout, message):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        opened(tmp_path, data, **layout)
+
+
+def test_fields_of_a_megabyte(tmp_path):
+    long = b"x" * (1 << 20)
+    data = b'1,"' + long + b'"\n2,b\n3,' + long + b"\n"
+    texts, unreadable, _ = read(opened(tmp_path, data, capacity=4096))
+    assert texts == [long, b"b", long]
+    assert not unreadable
+
+
+JSONL = b"""{"text": "a", "label": "World"}
+{"text": "b \\u00e9 \\"q\\"", "label": 2}
+
+{"text": 5}
+{"label": "World"}
+not json
+["text"]
+{"text": "\xff"}
+{"text": null}
+"""
+
+
+def test_json_lines(tmp_path):
+    texts, unreadable, whole = read(opened(tmp_path, JSONL, "jsonl"))
+    assert texts == [b"a", 'b é "q"'.encode(), None, None, None, None, b"\xff", None]
+    assert [row[:2] for row in unreadable] == [(3, 4), (4, 5), (5, 6), (6, 7), (8, 9)]
+    assert unreadable[0][2] == "text is a int"
+    assert unreadable[1][2] == "'text' is missing"
+    assert unreadable[2][2].startswith("not JSON: ")
+    assert whole == JSONL
+
+
+def test_json_lines_by_arrow_are_those_by_python(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    rows: list[dict] = [{"title": None, "description": "d"}, {"title": "t"}]
+    rows += [{"title": f't{n} \u00fc \\ "', "description": "d\n" * (n % 3), "n": [n, {}]} for n in range(50)]
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    fast = opened(tmp_path, data, "jsonl", encoding=CREPE)
+    block = next(fast.blocks())
+    assert fast._by_arrow(block) is not None
+    expected = read(opened(tmp_path, data, "jsonl", encoding=CREPE))
+    monkeypatch.setattr(kinds.Jsonl, "_by_arrow", lambda self, block: None)
+    assert read(opened(tmp_path, data, "jsonl", encoding=CREPE)) == expected
+    assert expected[0][:2] == [b"d ", b" t"]
+    assert expected[0][3] == 'd\n t1 \u00fc \\ "'.encode()
+
+
+def test_columns_of_every_kind():
+    pyarrow, pandas = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
+    texts = ["a", "", "é x", "long " * 9]
+    sources = [
+        texts,
+        tuple(texts),
+        [value.encode() for value in texts],
+        np.array(texts),
+        np.array(texts, object),
+        np.array([value.encode() for value in texts]),
+        iter(texts),
+        pandas.Series(texts),
+        pandas.Series(texts, dtype=object),
+        pandas.Series(texts, dtype="category"),
+        pyarrow.array(texts),
+        pyarrow.array(["x", *texts])[1:],
+        pyarrow.array(texts, pyarrow.large_string()),
+        pyarrow.array(texts, pyarrow.string_view()),
+        pyarrow.array(texts, pyarrow.binary()),
+        pyarrow.array(texts).dictionary_encode(),
+        pyarrow.chunked_array([texts[:1], [], texts[1:]], pyarrow.string()),
+    ]
+    for source in sources:
+        found = []
+        for column in columns(source, rows=3):
+            data = column.buffer.tobytes()
+            found += [data[a:b].decode() for a, b in zip(column.offsets, column.offsets[1:], strict=False)]
+        assert found == texts, type(source)
+
+
+def test_texts_that_are_none():
+    pyarrow, pandas = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
+    cases = [
+        ("abc", "for one text pass"),
+        (7, "texts is a int"),
+        (["a", None], r"texts\[1\] is a NoneType"),
+        (["a"] * 5 + [1.5], r"texts\[5\] is a float"),
+        (np.array([1.0]), "texts is an array of float64"),
+        (np.array([["a"]]), "texts has 2 dimensions"),
+        (pandas.DataFrame({"a": ["b"]}), "texts has 2 dimensions"),
+        (pandas.Series(["a", None]), r"texts\[1\] is"),
+        (pyarrow.array(["a", "b", "c", None]), r"texts\[3\] is missing"),
+        (pyarrow.array([1]), "texts is an Arrow array of int64"),
+    ]
+    for source, message in cases:
+        with pytest.raises(ValueError, match=message):
+            list(columns(source, rows=2))
+
+
+def test_flow_keeps_the_order_and_bounds_what_is_under_way():
+    drawn, under_way, most = 0, 0, 0
+    lock = threading.Lock()
+
+    def items():
+        nonlocal drawn, under_way, most
+        for n in range(60):
+            with lock:
+                drawn, under_way = drawn + 1, under_way + 1
+                most = max(most, under_way)
+            yield n
+
+    def work(n):
+        time.sleep(0.002 * (n % 3))
+        return n
+
+    found = []
+    for n in flow.ordered(items(), work, 3):
+        found.append(n)
+        with lock:
+            under_way -= 1
+    assert found == list(range(60))
+    assert most <= 2 * 3 + 3, "a queue of twice the workers, one about to enter and one about to leave"
+
+
+def test_flow_gives_errors_in_their_place():
+    def items():
+        yield from range(3)
+        raise OSError("torn off")
+
+    results = flow.ordered(items(), lambda n: n, 2)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="torn off"):
+        next(results)
+    with pytest.raises(ZeroDivisionError):
+        list(flow.ordered([1, 0, 1], lambda n: 1 / n, 2))
+
+
+def test_flow_stops_when_its_caller_does():
+    drawn = []
+    for n in flow.ordered((drawn.append(n) or n for n in range(10_000)), lambda n: n, 2):
+        if n == 3:
+            break
+    time.sleep(0.3)
+    count = len(drawn)
+    time.sleep(0.2)
+    assert len(drawn) == count < 100

@@ -1,0 +1,202 @@
+"""The kernel of `mma`: its source in the simulator, with tensor cores in plain Python, at tiles of few warps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from operator_cases import CASES
+from tensor_cores import emulate
+from test_features import decoded
+from test_ops import check
+
+from charcnn import catalog, device, network, params
+from charcnn.config import Config
+from charcnn.levels import l14
+from charcnn.ops import reference
+from charcnn.ops.conv1d_nlc.mma import kernel, layer, variants
+from charcnn.ops.conv1d_nlc.mma.kernel import Stages, Tile
+from charcnn.ops.features import OCTET, TAKEN, encode
+from charcnn.ops.formats import FORMATS
+
+simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the same by test_ops")
+
+PLAIN, POOLED = Tile(64, 128, 32, 64, 3, 1), Tile(96, 128, 48, 64, 3, 1)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Tensor cores in plain Python, and small tiles."""
+    emulate(monkeypatch)
+    kernel.build.cache_clear()  # of kernels that another machine runs
+    monkeypatch.setattr(layer, "fitting", lambda tiles, taps: PLAIN if tiles is layer.PLAIN else POOLED)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 1)
+    yield
+    kernel.build.cache_clear()
+
+
+DEEP = {"n": 3, "c_in": 70, "c_out": 16, "length": 29, "k": 3}
+"""Two chunks or three; two tiles down."""
+
+BROAD = {"n": 5, "c_in": 5, "c_out": 131, "length": 13, "k": 2}
+"""Two tiles across, stored float by float."""
+
+LINEAR = {"n": 2, "c_in": 300, "c_out": 8}
+"""As many stages of features as of weights."""
+
+EMULATED = {
+    "conv1d_stat_nlc_mma_fp16": DEEP,
+    "conv1d_stat_nlc_mma_fp16x3": DEEP,
+    "conv1d_nlc_mma_bf16": BROAD,
+    "conv1d_relu_nlc_mma_fp16x3": BROAD,
+    "linear_relu_nlc_mma_fp16": LINEAR,
+}
+"""Emulation is slow: each epilogue and precision once, and what differs in how they store."""
+
+
+@simulated
+@pytest.mark.parametrize(("name", "sizes"), EMULATED.items(), ids=EMULATED)
+def test_variant(name, sizes, machine):
+    row = next(row for row in catalog.VARIANTS if row.name == name)
+    case = CASES[row.operator].build(sizes, normal=True)
+    expected = case.oracle(catalog.operator(row.operator).reference)
+    check(row, row.launcher(**case.inputs, **case.options), expected)
+
+
+@pytest.mark.parametrize("row", [row for row in catalog.VARIANTS if row.ampere], ids=lambda row: row.name)
+def test_every_variant_asks_for_its_method_and_precision(row, monkeypatch):
+    asked = []
+    for kind in ("_once", "_pooled", "_measured", "_linear"):
+        monkeypatch.setattr(variants, kind, lambda *given, kind=kind: asked.append((kind, *given)))
+    method = {"conv1d": "conv1d", "conv1d_relu": "conv1d_relu", "linear": "conv1d", "linear_relu": "conv1d_relu"}
+    operator = row.operator.removesuffix("_nlc")
+    row.launcher("x", "w", "b", *([3] if "maxpool" in operator else []), out="out", stream="s")
+    ((kind, *given),) = asked
+    assert kind == ("_linear" if "linear" in operator else {"conv1d_stat": "_measured"}.get(operator, kind))
+    assert kind != "_once" or operator in method
+    expected = [method[operator]] if operator in method else []
+    expected += ["x", "w", "b", *([3] if kind == "_pooled" else []), row.technique.removeprefix("mma_"), "out", "s"]
+    assert given == expected
+
+
+def run(method, x, weight, bias, precision, **options):
+    """A method of `Mma` on float32 features; what it gives, in float64, and its dtype."""
+    call = device.Call(None, None, (0,), x=x)
+    of, channels = FORMATS[precision], -(-x.shape[2] // OCTET) * OCTET
+    encoded = encode(call, call.inputs[0], x.shape[1], channels, of)
+    made = layer.Mma(weight, bias, precision=precision)
+    return getattr(made, method)(encoded, **options)
+
+
+def close(precision, y, expected):
+    return np.linalg.norm(y - expected) <= FORMATS[precision].tolerance * np.linalg.norm(expected)
+
+
+def arrays(n, length, c_in, c_out, k):
+    rng = np.random.default_rng(1)
+    shapes = (n, length, c_in), (k, c_in, c_out), (c_out,)
+    return [rng.standard_normal(shape, np.float32) for shape in shapes]
+
+
+@simulated
+@pytest.mark.parametrize("precision", TAKEN)
+def test_features_to_features(precision, machine):
+    x, weight, bias = arrays(2, 11, 20, 40, 2)
+    y = run("conv1d_relu_maxpool1d", x, weight, bias, precision).copy_to_host()
+    exact = [array.astype(np.float64) for array in (x, weight, bias)]
+    assert y.dtype == FORMATS[precision].dtype
+    assert close(precision, decoded(y, precision), reference.conv1d_relu_maxpool1d_nlc(*exact, 3))
+
+
+@simulated
+def test_positions_that_do_not_count(machine):
+    x, weight, bias = arrays(2, 11, 8, 8, 2)
+    y = run("conv1d_relu_maxpool1d", x, weight, bias, "bf16", length=8).copy_to_host()
+    exact = [array.astype(np.float64) for array in (x[:, :8], weight, bias)]
+    assert close("bf16", decoded(y, "bf16"), reference.conv1d_relu_maxpool1d_nlc(*exact, 3))
+
+
+@simulated
+@pytest.mark.parametrize("length", [7, 8])
+def test_windows_of_inputs_that_are_no_multiple_of_three(length, machine):
+    x, weight, bias = arrays(12, length, 8, 8, 3)  # some inputs a tile, and none where all begins
+    y = run("conv1d_relu_maxpool1d", x, weight, bias, "fp16", wide=True).copy_to_host()
+    exact = [array.astype(np.float64) for array in (x, weight, bias)]
+    assert close("fp16", y, reference.conv1d_relu_maxpool1d_nlc(*exact, 3))
+
+
+@simulated
+def test_small_and_great_weights(machine):
+    x, weight, bias = arrays(1, 9, 24, 16, 2)
+    weight *= np.exp2(np.arange(-30, 2, 2)).astype(np.float32)  # column by column
+    exact = [array.astype(np.float64) for array in (x, weight, bias)]
+    for scale in (2.0**-60, 2.0**60):
+        bias[:] = 0
+        exact[2][:] = 0
+        y = run("conv1d", x, weight * np.float32(scale), bias, "fp16x3", wide=True).copy_to_host() / scale
+        expected = reference.conv1d_nlc(*exact)
+        assert close("fp16x3", y, expected)
+        for c in range(16):  # a column's own error grows where it is 2^-17 of the greatest weight
+            slack = max(1, 2.0 ** (28 - 2 * c - 15))
+            assert np.linalg.norm(y[..., c] - expected[..., c]) <= slack * 2e-6 * np.linalg.norm(expected[..., c])
+
+
+@simulated
+def test_what_is_not_finite(machine):
+    x, weight, bias = arrays(4, 9, 8, 16, 3)
+    x[:, 4, 3] = np.inf, -np.inf, np.nan, 1e5
+    exact = [array.astype(np.float64) for array in (x, weight, bias)]
+    exact[0][abs(exact[0]) > 65504] *= np.inf
+    with np.errstate(invalid="ignore"):
+        expected = reference.conv1d_nlc(*exact)
+        y = run("conv1d", x, weight, bias, "fp16x3", wide=True).copy_to_host()
+    np.testing.assert_array_equal(y[~np.isfinite(expected)], expected[~np.isfinite(expected)])
+    assert close("fp16x3", y[np.isfinite(expected)], expected[np.isfinite(expected)])
+
+
+@simulated
+def test_refuses(machine):
+    x, weight, bias = arrays(1, 9, 8, 12, 3)
+    with pytest.raises(ValueError, match=r"C_out=12: need a multiple of 8 where"):
+        run("conv1d", x, weight, bias, "fp16")
+    with pytest.raises(ValueError, match=r"pool_size=2: need 3"):
+        run("conv1d_relu_maxpool1d", x, weight, bias, "fp16", pool_size=2, wide=True)
+    with pytest.raises(ValueError, match=r"length=10: need 5 to 9"):
+        run("conv1d_relu_maxpool1d", x, weight, bias, "fp16", length=10, wide=True)
+    with pytest.raises(ValueError, match=r"precision='fp8'"):
+        layer.Mma(weight, bias, precision="fp8")
+    with pytest.raises(ValueError, match=r"x has dtype float32: need float16"):
+        layer.Mma(weight, bias).conv1d(device.to_device(x), wide=True)
+
+
+def test_stages_hold_what_is_under_way():
+    for taps in range(1, 9):
+        for stages in range(2, 6):
+            held = Stages.of(Tile(48, 128, 48, 64, stages, 1), taps)
+            # At any step, chunks from the one that is multiplied to the one of the step that is asked for.
+            assert held.tiles == max((s + stages - 1) // taps - s // taps for s in range(8 * taps)) + 1
+            assert held.rows >= 48 + taps - 1
+
+
+@pytest.mark.parametrize("sizes", [(48, 100, 48, 64), (50, 128, 25, 64), (64, 128, 64, 48), (48, 128, 32, 64)])
+def test_tiles_that_are_none(sizes):
+    with pytest.raises(ValueError, match="need"):
+        Tile(*sizes, 4, 1)
+
+
+def test_a_gpu_with_less_shared_memory_gets_a_smaller_tile(monkeypatch):
+    for limit, plain, pooled in ((232_448, 256, 192), (166_912, 256, 192), (101_376, 128, 96)):  # 9.0; 8.0; 8.6 and 8.9
+        monkeypatch.setattr(device, "shared_limit", lambda limit=limit: limit)
+        assert layer.fitting(layer.PLAIN, 7).rows == plain
+        assert layer.fitting(layer.POOLED, 7).rows == pooled
+        assert layer.fitting(layer.PLAIN, 1)
+    with pytest.raises(ValueError, match="300 taps"):
+        layer.fitting(layer.PLAIN, 300)
+
+
+@simulated
+def test_level(machine):
+    config = Config(length=123, alphabet=9, channels=8, units=8)
+    weights = params.init(config, seed=3)
+    ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (1, config.length), np.uint8)
+    logits = l14.build(weights, config, batch=1, streams=1, precision="fp16x3")(ids)
+    assert close("fp16x3", logits, network.forward(ids, weights, config))

@@ -1,0 +1,230 @@
+"""Layers for a few inputs, and CUDA graphs of them, on a GPU that has what they need."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from conftest import runs_here
+from numba import cuda
+
+from charcnn import catalog, device, network, params
+from charcnn.config import SMALL, TINY
+from charcnn.levels import l16
+from charcnn.ops import ptx, reference
+from charcnn.ops.formats import HALVES
+from charcnn.ops.one_hot_conv1d import HalfBlock
+from charcnn.ops.spread import SpreadConv, SpreadLinear, affine, first, first_parts_shape, normalised
+
+pytestmark = pytest.mark.skipif(not runs_here(catalog.level("l16")), reason="needs a GPU of compute capability 9.0")
+
+
+def rounded(values, precision):
+    """As an array of 16 bits, and what it holds."""
+    values = values.astype(np.float32)
+    if precision == "fp16":
+        values = values.astype(np.float16)
+        return values, values.astype(np.float64)
+    bits = (values.view(np.uint32) >> 16).astype(np.uint16)
+    return bits, (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def poisoned(shape, dtype):
+    """A device array of NaN, in any of the formats."""
+    size = np.dtype(dtype).itemsize
+    return device.to_device(np.full(shape, np.uint32(0x7FFF7FFF) if size == 4 else 0x7FFF, f"u{size}")).view(dtype)
+
+
+def numbers(y, precision):
+    y = y.copy_to_host()
+    return y.astype(np.float64) if precision == "fp16" else (y.astype(np.uint32) << 16).view(np.float32)
+
+
+def error(y, expected):
+    return np.linalg.norm(y - expected) / np.linalg.norm(expected)
+
+
+def merged(parts):
+    """Mean and variance of each input, from parts."""
+    mean, squares, count = np.moveaxis(parts.copy_to_host().astype(np.float64)[..., :3], 2, 0)
+    whole = (mean * count).sum(1) / count.sum(1)
+    return np.stack([whole, (squares + count * (mean - whole[:, None]) ** 2).sum(1) / count.sum(1)], 1), count.sum(1)
+
+
+@pytest.mark.parametrize("precision", HALVES)
+@pytest.mark.parametrize(
+    ("n", "length", "c_in", "c_out", "taps"),
+    [(1, 336, 256, 256, 7), (3, 110, 256, 256, 3), (2, 20, 40, 24, 3), (3, 50, 264, 17, 2), (2, 9, 8, 5, 1)],
+)
+def test_parts_of_statistics(n, length, c_in, c_out, taps, precision):
+    rng = np.random.default_rng(length)
+    weight = (rng.standard_normal((taps, c_in, c_out)) / np.sqrt(taps * c_in)).astype(np.float32)
+    bias = rng.standard_normal(c_out).astype(np.float32) + 3
+    x, exact = rounded(rng.standard_normal((n, length, c_in)), precision)
+    expected = reference.conv1d_nlc(exact, weight.astype(np.float64), bias.astype(np.float64))
+    conv = SpreadConv(weight, bias, precision=precision)
+    parts = poisoned(conv.parts_shape(n, length), np.float32)
+    y = conv.conv1d_parts(device.to_device(x), parts, out=poisoned(expected.shape, x.dtype))
+    assert error(numbers(y, precision), expected) <= HALVES[precision].tolerance
+    stat, count = merged(parts)
+    assert np.all(count == expected[0].size)
+    assert np.allclose(stat, reference.stat(expected), rtol=HALVES[precision].tolerance)
+
+
+@pytest.mark.parametrize("precision", HALVES)
+@pytest.mark.parametrize(("n", "length", "channels"), [(1, 1014, 256), (3, 100, 264), (2, 30, 8)])
+def test_block_1(n, length, channels, precision):
+    rng = np.random.default_rng(channels)
+    weight = rng.standard_normal((7, 70, channels)).astype(np.float32)
+    bias = rng.standard_normal(channels).astype(np.float32) + 2
+    gamma, beta = (rng.standard_normal((length - 6, channels)).astype(np.float32) for _ in range(2))
+    ids = rng.integers(0, 80, (n, length), np.uint8)  # some beyond the blank
+    exact = [array.astype(np.float64) for array in (weight, bias)]
+    expected = reference.one_hot_conv1d_nlc(np.minimum(ids, 70), *exact)
+    block, dtype = HalfBlock(weight, bias, gamma, beta, precision=precision), HALVES[precision].dtype
+    parts = poisoned(first_parts_shape(n, length - 6), np.float32)
+    y = first(device.to_device(ids), block, parts, out=poisoned(expected.shape, dtype))
+    tolerance = HALVES[precision].tolerance
+    assert error(numbers(y, precision), expected) <= tolerance
+    stat, count = merged(parts)
+    assert np.all(count == expected[0].size)
+    assert np.allclose(stat, reference.stat(expected), rtol=tolerance)
+    for pair in (block.affine, affine(gamma, beta)):
+        pooled = reference.layernorm_relu_maxpool1d_nlc(expected, reference.stat(expected), gamma, beta, 3)
+        out = normalised(y, parts, *pair, 3, precision=precision, out=poisoned(pooled.shape, dtype))
+        assert error(numbers(out, precision), pooled) <= tolerance
+
+
+@pytest.mark.parametrize("precision", HALVES)
+@pytest.mark.parametrize("sizes", [(8704, 1024, 1024, 4), (40, 24, 8, 3), (272, 1032, 16, 1)])
+def test_linear_layers(sizes, precision):
+    rng = np.random.default_rng(sizes[0])
+    weights = [rng.standard_normal(pair).astype(np.float32) / pair[0] ** 0.5 for pair in pairwise(sizes)]
+    biases = [rng.standard_normal(size).astype(np.float32) for size in sizes[1:]]
+    layers = SpreadLinear(weights, biases, precision=precision)
+    for n in (1, 2, 7, 8, 9, 31, 33, 64):
+        x, expected = rounded(rng.standard_normal((n, sizes[0])), precision)
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            expected = expected @ weight.astype(np.float64) + bias
+            expected = np.maximum(expected, 0) if i < 2 else expected
+        scratch = poisoned(layers.parts_shape(n), np.float32)
+        out = layers(device.to_device(x), scratch, out=poisoned(expected.shape, np.float32))
+        assert error(out.copy_to_host(), expected) <= HALVES[precision].tolerance
+    with pytest.raises(ValueError, match="need at most 64 rows"):
+        layers(device.to_device(np.zeros((65, sizes[0]), x.dtype)), scratch)
+    assert layers(device.to_device(x[:0]), scratch).shape == (0, sizes[3])
+
+
+def test_what_does_not_fit():
+    with pytest.raises(ValueError, match="weight has 8 taps: need at most 7"):
+        SpreadConv(np.zeros((8, 8, 8), np.float32), np.zeros(8, np.float32))
+    conv = SpreadConv(np.zeros((3, 8, 8), np.float32), np.zeros(8, np.float32))
+    x = device.to_device(np.zeros((2, 9, 8), np.float16))
+    with pytest.raises(ValueError, match="pool_size=2: need 3"):
+        conv.conv1d_relu_maxpool1d(x, 2)
+    with pytest.raises(ValueError, match="x has 2 positions"):
+        conv.conv1d(device.to_device(np.zeros((2, 2, 8), np.float16)))
+    with pytest.raises(ValueError, match="parts has shape"):
+        conv.conv1d_parts(x, device.to_device(np.zeros((2, 2, 4), np.float32)))
+    with pytest.raises(ValueError, match=r"weights\[1\] has shape \(12, 8\)"):
+        SpreadLinear(
+            [np.zeros(pair, np.float32) for pair in ((8, 12), (12, 8), (8, 4))],
+            [np.zeros(s, np.float32) for s in (12, 8, 4)],
+        )
+
+
+@cuda.jit
+def _early_kernel(x, y):
+    i = cuda.grid(1)
+    ptx.grid_release()
+    ptx.grid_wait()
+    y[i] = x[(i * 7 + 1) % x.size] + np.float32(1)
+
+
+def test_a_graph_of_kernels_that_begin_early(stream):
+    x, y = (device.to_device(np.zeros(132 * 256, np.float32)) for _ in range(2))
+
+    def start(stream):
+        call = device.Call(y, stream, y.shape, x=x)
+        for a, b in [(x, y), (y, x)] * 20:
+            call.launch(_early_kernel, 132, 256, a, b, early=True)
+        return x
+
+    graph = device.Graph(start, stream)  # runs it once
+    assert graph.result is x
+    for _ in range(10):
+        graph.launch()
+    stream.synchronize()
+    assert np.all(x.copy_to_host() == 11 * 40)
+
+
+def test_a_graph_that_cannot_be_recorded_is_an_error(stream):
+    with pytest.raises(Exception, match="CAPTURE"):
+        device.Graph(lambda stream: stream.synchronize(), stream)
+    assert device.Graph(lambda stream: 3, stream).result == 3  # and the stream is usable again
+
+
+def test_a_graph_is_recorded_while_others_use_the_default_stream(stream):
+    x, over = device.to_device(np.zeros(64, np.float32)), threading.Event()
+
+    def copies():
+        with cuda.gpus[0]:
+            while not over.is_set():
+                device.to_device(np.zeros(1000, np.float32))
+
+    def start(stream):
+        for _ in range(50):
+            call = device.Call(x, stream, x.shape, x=x)
+            call.launch(_early_kernel, 1, 64, x, x)
+
+    with ThreadPoolExecutor(1) as pool:
+        copying = pool.submit(copies)
+        try:
+            for _ in range(20):
+                device.Graph(start, stream).launch()
+        finally:
+            over.set()
+        copying.result()
+    stream.synchronize()
+
+
+@pytest.mark.parametrize("precision", HALVES)
+def test_batches_of_level_16(precision):
+    weights = params.init(SMALL, seed=4)
+    ids = np.random.default_rng(0).integers(0, SMALL.alphabet + 1, (67, SMALL.length), np.uint8)
+    ids[::3, 200:] = SMALL.alphabet  # the end of a short text
+    expected = network.forward(ids[:9], weights, SMALL)
+    run = l16.build(weights, SMALL, batch=67, gpus=[0], precision=precision)
+    once = {}
+    for n in (1, 2, 3, 5, 7, 8, 9, 12, 13, 24, 25, 31, 33, 63, 64, 65, 67):
+        once[n] = run.on_device(device.to_device(ids[:n])).copy_to_host()
+        assert error(once[n][:9], expected[:n]) <= HALVES[precision].tolerance
+    for n, logits in reversed(once.items()):
+        run.on_device(device.to_device(ids[::-1][:n].copy()))
+        assert np.array_equal(run.on_device(device.to_device(ids[:n])).copy_to_host(), logits), "bit-equal"
+        assert np.array_equal(run._on_gpu[0](ids[:n], again := np.empty_like(logits)) or again, logits)
+    for n in range(1, 9):  # by the same kernels
+        assert np.array_equal(run.on_device(device.to_device(ids[:n])).copy_to_host(), once[8][:n])
+
+
+def test_graphs_kept_are_bounded(monkeypatch):
+    config = replace(TINY, channels=8, units=8)
+    weights, worker = params.init(config, seed=0), None
+    run = l16.build(weights, config, batch=12, gpus=[0])
+    worker = run._on_gpu[0]
+    monkeypatch.setattr(worker, "GRAPHS", 3)
+    ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (12, config.length), np.uint8)
+    for n in (*range(1, 13), 1, 5):
+        logits = run.on_device(device.to_device(ids[:n])).copy_to_host()
+        assert error(logits, network.forward(ids[:n], weights, config)) <= HALVES["fp16"].tolerance
+    assert list(worker._graphs) == [12, 1, 5]
+
+
+def test_more_classes_than_the_last_layer_has_threads():
+    weights = [np.zeros((8, units), np.float32) for units in (8, 8, 257)]
+    with pytest.raises(ValueError, match="at most 256 outputs"):
+        SpreadLinear(weights, [np.zeros(weight.shape[1], np.float32) for weight in weights])

@@ -1,0 +1,444 @@
+"""Training: rows read and refused, a network that learns, a kill survived, and what is written."""
+
+import argparse
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from charcnn import network, params
+from charcnn.commands import train as command
+from charcnn.config import TINY, Config
+from charcnn.text import ENCODINGS
+from charcnn.training import data
+from charcnn.training.measure import Measured
+from charcnn.training.recipe import Recipe
+
+torch = pytest.importorskip("torch", reason="training needs PyTorch")
+
+from charcnn.training import augment, loop  # noqa: E402
+from charcnn.training.network import Network  # noqa: E402
+
+torch.set_num_threads(1)  # the network is tiny, and threads that wait for each other would burn a busy machine's cores
+FORWARD = ENCODINGS["forward"]
+OTHER = Config(length=130, alphabet=5, channels=3, kernel_sizes=(5, 4, 3, 3, 2, 1), units=6, classes=3, layernorm=False)
+WORDS = ("goal match team", "bank profit market", "orbit probe rocket")
+QUICK = ["--config", "tiny", "--device", "cpu", "--no-curve", "--batch", "16", "--epochs", "3"]
+
+
+def write_rows(path, count=90, seed=0, classes=3):
+    """Rows that two words of their class give away."""
+    rng = np.random.default_rng(seed)
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+        for number in range(count):
+            words = WORDS[number % classes].split()
+            writer.writerow([number % classes + 1, words[rng.integers(3)], f"the {words[rng.integers(3)]} of today"])
+
+
+def run(*arguments):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args([str(argument) for argument in arguments]))
+
+
+# The network.
+
+
+@pytest.mark.parametrize("config", [TINY, OTHER])
+def test_the_network_is_the_reference(config):
+    weights = params.init(config, 1)
+    model = Network(config, 0.5, torch.float32).eval()
+    model.load(weights)
+    back = model.arrays()
+    assert all(np.array_equal(back[name], weights[name]) for name in weights)
+    ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (5, config.length), np.uint8)
+    expected = network.forward(ids, weights, config)
+    logits = model(torch.from_numpy(ids)).detach().numpy()
+    assert np.linalg.norm(logits - expected) <= 2e-6 * np.linalg.norm(expected)
+
+
+def test_initial_weights_follow_from_the_seed_and_keep_the_scale():
+    config = Config(length=300, channels=48, units=256)
+    first, same, other = (Network(config, 0.5, torch.float32) for _ in range(3))
+    first.initialise(1)
+    same.initialise(1)
+    other.initialise(2)
+    a, b, c = first.arrays(), same.arrays(), other.arrays()
+    assert all(np.array_equal(a[name], b[name]) for name in a)
+    assert not np.array_equal(a["fc1.weight"], c["fc1.weight"])
+    params.check(a, config)
+    ids = torch.randint(0, 70, (8, 300), dtype=torch.uint8)
+    assert 0.001 < first.eval()(ids).std() < 0.1  # quiet logits, not silent ones
+    bound = (config.channels * 7) ** -0.5
+    for value in (a["conv2.weight"], a["conv2.bias"]):
+        assert 0.9 * bound < np.abs(value).max() <= bound
+
+
+def test_mixing_with_a_share_of_one_changes_nothing():
+    model = Network(TINY, 0.5, torch.float32).eval()
+    model.initialise(0)
+    ids = torch.randint(0, 71, (4, TINY.length), dtype=torch.uint8)
+    mixed = model(ids, ids.flip(0), torch.tensor([1.0, 0.0, 1.0, 0.0]))
+    plain = model(ids)
+    assert torch.allclose(mixed[0], plain[0], atol=1e-5)
+    assert torch.allclose(mixed[1], plain[2], atol=1e-5)
+
+
+# What is changed at random.
+
+
+def test_words_are_blanked_whole():
+    ids = torch.tensor([[1, 2, 9, 3, 3, 3, 9, 9, 4, 9, 5, 5]] * 400, dtype=torch.uint8)
+    torch.manual_seed(0)
+    changed = augment.blank_words(ids, 9, 0.5)
+    for word in ([0, 1], [3, 4, 5], [8], [10, 11]):
+        gone = changed[:, word] == 9
+        assert torch.equal(gone.all(1), gone.any(1))
+        assert 0.4 < gone[:, 0].float().mean() < 0.6
+    assert torch.equal(augment.blank_words(ids, 9, 0.0), ids)
+    # As many words as there can be: one at every other position.
+    assert augment.blank_words(torch.tensor([[1, 9, 1, 9, 1]], dtype=torch.uint8), 9, 0.5).shape == (1, 5)
+
+
+def test_characters_are_replaced_where_there_are_some():
+    ids = torch.full((50, 100), 9, dtype=torch.uint8)
+    ids[:, :60] = 3
+    torch.manual_seed(0)
+    changed = augment.replace_characters(ids, 9, 0.2)
+    assert (changed[:, 60:] == 9).all()
+    assert 0.14 < (changed[:, :60] != 3).float().mean() < 0.22
+    assert changed.max() == 9
+    assert changed.min() == 0
+
+
+def test_texts_are_shifted_and_cut():
+    ids = torch.tensor([[1, 2, 3, 9, 9]], dtype=torch.uint8)
+    assert augment.shift(ids, 9, 1, 1).tolist() == [[9, 1, 2, 3, 9]]
+    assert augment.shift(ids, 9, 4, 4).tolist() == [[9, 9, 9, 9, 1]]
+    assert augment.shift(ids, 9, -2, -2).tolist() == [[3, 9, 9, 9, 9]]
+    assert augment.shift(ids, 9, 7, 7).tolist() == [[9, 9, 9, 9, 9]]
+    torch.manual_seed(0)
+    firsts = (augment.shift(ids.repeat(200, 1), 9, 0, 2) == 1).int().argmax(1)
+    assert set(firsts.tolist()) == {0, 1, 2}
+
+
+# Rows.
+
+
+def test_rows_of_every_kind_are_read_alike(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = [("Sports", "A title", 'with "quotes", and\na line'), ("World", "", "b")]
+    with open(tmp_path / "a.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("Category", "title", "description"), *rows])
+    records = [{"id": 7, "Category": label, "title": title, "description": text} for label, title, text in rows]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "a.parquet")
+    for kind in ("csv", "jsonl", "parquet"):
+        read = data.read_rows(tmp_path / f"a.{kind}", FORWARD)
+        assert read.texts == ['A title with "quotes", and\na line', " b"], kind
+        assert read.labels == ["Sports", "World"], kind
+        assert read.bad == [], kind
+        other = data.read_rows(tmp_path / f"a.{kind}", FORWARD, "title", ["description"])
+        assert (other.labels, [bad.reason for bad in other.bad]) == (["A title"], ["no label"]), kind
+        with pytest.raises(ValueError, match=f"a.{kind}: .*column.*title"):
+            data.read_rows(tmp_path / f"a.{kind}", FORWARD, "title", ["title"])
+
+
+def test_csv_with_no_header_takes_numbers(tmp_path):
+    (tmp_path / "a.csv").write_text("text,x,sports\nmore,y,world\n")
+    read = data.read_rows(tmp_path / "a.csv", FORWARD, "3", ["1"])
+    assert (read.labels, read.texts, read.lines) == (["sports", "world"], ["text", "more"], [1, 2])
+    (tmp_path / "b.csv").write_text("2,a,b\n1,c,d\n")
+    read = data.read_rows(tmp_path / "b.csv", FORWARD)
+    assert (read.labels, read.texts) == (["2", "1"], ["a b", "c d"])
+    with pytest.raises(ValueError, match=r"a\.csv: no column is called label or class"):
+        data.read_rows(tmp_path / "a.csv", FORWARD)
+    with pytest.raises(ValueError, match=r"a\.txt: need a name that ends in \.csv"):
+        data.read_rows(tmp_path / "a.txt", FORWARD)
+
+
+def test_bad_rows_are_named_by_line(tmp_path, capsys):
+    path = tmp_path / "a.csv"
+    write_rows(path)
+    good = path.read_text()
+    path.write_text(f'1,"a title\nof two lines",b\n,c,d\n2,e\n3, ,\n9,f,g\n{good}')
+    assert run("--data", path, "--classes", "a,b,c", "--out", tmp_path / "m.safetensors", *QUICK) == 2
+    error = capsys.readouterr().err
+    assert "a.csv has 4 bad rows:" in error
+    for line in (
+        "3: no label",
+        "4: 2 fields, the first row has 3",
+        "5: no text",
+        "6: label '9' is none of the classes",
+    ):
+        assert f"line {line}" in error
+    assert "--skip-bad-rows leaves them out" in error
+    skip = ["--classes", "a,b,c", "--skip-bad-rows", *QUICK]
+    assert run("--data", path, "--out", tmp_path / "m.safetensors", *skip) == 0
+    assert "a.csv, line 6: left out: label '9' is none of the classes" in capsys.readouterr().err
+    (tmp_path / "a.jsonl").write_text('{"label": 1, "text": "a"}\n{"label"\n[1]\n{"label": 1.5, "text": "b"}\n\n')
+    bad = data.read_rows(tmp_path / "a.jsonl", FORWARD).bad
+    assert [row.line for row in bad] == [2, 3, 4]
+    with pytest.raises(ValueError, match=r"has 20 bad rows:\n(.*\n){10}  and 10 more"):
+        data.refuse("x", [data.Bad(line, "no label") for line in range(20)])
+
+
+def test_labels_and_their_names():
+    assert data.find_labels(["10", "9", "9"]) == ("9", "10")
+    assert data.find_labels(["b", "a", "10"]) == ("10", "a", "b")
+    assert data.name_labels(["1", "2"], ["World", "Sports"]) == {"1": 0, "2": 1}
+    assert data.name_labels(["World"], ["World", "Sports"]) == {"World": 0, "Sports": 1}
+    with pytest.raises(ValueError, match=r"labels 'x', 'y': need a, b, or numbers from 1 to 2"):
+        data.name_labels(["x", "y"], ["a", "b"])
+    with pytest.raises(ValueError, match=r"need names that differ"):
+        data.name_labels(["a"], ["a", "a"])
+
+
+def test_split_takes_a_share_of_every_class():
+    labels = np.array([0] * 60 + [1] * 20 + [2] * 10)
+    first, second = data.split(labels, 0.1, 3)
+    assert np.bincount(labels[second]).tolist() == [6, 2, 1]
+    assert sorted([*first, *second]) == list(range(90))
+    assert np.array_equal(second, data.split(labels, 0.1, 3)[1])
+    assert not np.array_equal(second, data.split(labels, 0.1, 4)[1])
+    with pytest.raises(ValueError, match=r"takes 0 of the 20 rows of class 2"):
+        data.split(labels, 0.01, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("epochs", 0), ("batch", True), ("rate", 0.0), ("dropout", 1.0), ("decay", -1.0), ("seed", -1)]
+)
+def test_recipe_refuses(name, value):
+    with pytest.raises(ValueError, match=f"{name}="):
+        Recipe(**{name: value})
+
+
+# Figures.
+
+
+def test_measured_figures():
+    measured = Measured(np.array([[8, 2, 0], [1, 4, 0], [0, 0, 0]]), 0.5)
+    assert measured.accuracy == 0.8
+    assert measured.balanced == 0.8
+    low, high = measured.interval
+    assert (round(low, 4), round(high, 4)) == (0.5481, 0.9295)  # Wilson's for 12 of 15
+    assert "b (2)" in measured.table(("a", "b", "c"))
+
+
+# Training.
+
+
+def examples(count=90, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count) % 3
+    texts = [" ".join(rng.permutation(WORDS[label].split())[:2]) for label in labels]
+    return data.Examples(np.asarray(data.encode(texts, FORWARD, TINY.length)), labels.astype(np.int64))
+
+
+def trained(recipe, **options):
+    config = Config(length=123, channels=16, units=32, classes=3)
+    cpu = {"device": torch.device("cpu"), "dtype": torch.float32}
+    return loop.train(examples(), examples(30, 1), config, recipe, **{**cpu, **options})
+
+
+LEARNS = Recipe(epochs=12, batch=16, rate=5e-3, shift_left=0, shift_right=20, dropout=0.1, blank_words=0.1, average=1.0)
+
+
+def test_a_network_learns():
+    result = trained(LEARNS)
+    assert result.history[-1]["train_loss"] < 0.7 * result.history[0]["train_loss"]
+    assert max(row["valid_accuracy"] for row in result.history) > 0.6
+    assert [row["epoch"] for row in result.history] == list(range(1, 13))
+
+
+def test_the_epoch_that_is_kept_is_the_best_and_patience_ends_training():
+    recipe = Recipe(epochs=9, batch=16, rate=1e-9, patience=3)  # it learns nothing
+    result = trained(recipe)
+    best = max(result.history, key=lambda row: (row["valid_balanced_accuracy"], -row["valid_loss"]))
+    assert result.epoch == best["epoch"]
+    assert len(result.history) <= min(9, result.epoch + 3)
+
+
+def test_the_average_of_no_epochs_is_the_last_weights():
+    still = Recipe(epochs=2, batch=16, average=0.0, mixup=0.4)
+    moving = Recipe(epochs=2, batch=16, average=1.0, mixup=0.4)
+    a, b = (trained(recipe).arrays for recipe in (still, moving))
+    assert not np.array_equal(a["conv2.weight"], b["conv2.weight"])
+
+
+def test_rare_classes_weigh_more():
+    rare = examples().part(np.r_[0:90:3, 1:30:3, 2:6:3])
+    cpu = {"device": torch.device("cpu"), "dtype": torch.float32}
+    trainers = [
+        loop._Trainer(rare, weights, Config(length=123, channels=4, units=8, classes=3), Recipe(), *cpu.values(), False)
+        for weights in ([1, 1, 1], [0.5, 1.5, 10])
+    ]
+    logits, labels = torch.zeros(3, 3), torch.arange(3)
+    plain, weighted = (trainer._loss(logits, labels) for trainer in trainers)
+    assert (weighted[2] / plain[2]) > 5 * (weighted[0] / plain[0])
+    with pytest.raises(ValueError, match="class 2 has no example"):
+        loop.train(rare.part(np.r_[0:5]), None, TINY, Recipe(), **cpu)
+
+
+def test_a_loss_that_is_no_number_ends_training():
+    with pytest.raises(ValueError, match=r"epoch \d: the loss is (nan|inf); try a lower rate"):
+        trained(Recipe(epochs=4, batch=16, rate=1e30))
+
+
+# The command.
+
+
+def test_command_writes_model_metrics_and_curve(tmp_path, capsys):
+    write_rows(tmp_path / "a.csv")
+    write_rows(tmp_path / "t.csv", 30, 1)
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "m.safetensors"
+    options = [option for option in QUICK if option != "--no-curve"]
+    status = run(
+        "--data", tmp_path / "a.csv", "--test", tmp_path / "t.csv", "--classes", "x,y,z", "--out", out, *options
+    )
+    assert status == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "a.csv",
+        "m-curve.png",
+        "m-metrics.csv",
+        "m.safetensors",
+        "t.csv",
+    ]
+    assert (tmp_path / "m-curve.png").read_bytes().startswith(b"\x89PNG")
+    with open(tmp_path / "m-metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3"]
+    assert all(0 <= float(row["valid_accuracy"]) <= 1 for row in rows)
+    model = params.load(out)
+    assert model.classes == ("x", "y", "z")
+    assert model.encoding == FORWARD
+    assert model.config.classes == 3
+    # The accuracy is that of the weights as stored, by the reference network.
+    read = data.read_rows(tmp_path / "t.csv", FORWARD)
+    ids = data.encode(read.texts, FORWARD, TINY.length)
+    right = network.forward(ids, model, model.config).argmax(1) == [int(label) - 1 for label in read.labels]
+    assert model.metadata["accuracy"] == model.metadata["test"]["accuracy"] == right.mean()
+    assert "test, 30 rows" in capsys.readouterr().out
+    assert run("--data", tmp_path / "a.csv", "--out", out, *QUICK) == 2
+    assert "--force replaces it" in capsys.readouterr().err
+
+
+def test_the_model_holds_the_command():
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    words = "--data /a/b.csv --out /c/d.safetensors --classes x,y --decay 0.1 --no-balance --compile --force"
+    assert command.spelled(parser.parse_args(words.split())) == (
+        "charcnn train --data b.csv --classes x,y --compile --decay 0.1 --no-balance"
+    )
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path):
+    write_rows(tmp_path / "a.csv")
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        assert run("--data", tmp_path / "a.csv", "--out", tmp_path / f"{name}.safetensors", *QUICK, "--seed", seed) == 0
+    a, b, c = ((tmp_path / f"{name}.safetensors").read_bytes() for name in "abc")
+    assert a == b
+    assert a != c
+
+
+def test_killed_training_goes_on_to_the_same_bytes(tmp_path, capsys):
+    write_rows(tmp_path / "a.csv")
+    long = [*QUICK[:-1], "8", "--mixup", "0.3", "--checkpoint-every", "0"]
+    whole, killed = tmp_path / "whole.safetensors", tmp_path / "killed.safetensors"
+    assert run("--data", tmp_path / "a.csv", "--out", whole, *long) == 0
+    code = "import sys, tests_train; sys.exit(tests_train.run(*sys.argv[1:]))"
+    module = tmp_path / "tests_train.py"
+    module.write_text(
+        "import argparse\nfrom charcnn.commands import train\n"
+        "def run(*arguments):\n    parser = argparse.ArgumentParser()\n    train.add_arguments(parser)\n"
+        "    return train.run(parser.parse_args(arguments))\n"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(Path(__file__).parent.parent)])
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "--data", tmp_path / "a.csv", "--out", killed, *long],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stdout:
+        if line.startswith("epoch 3/"):
+            process.send_signal(signal.SIGKILL)
+            break
+    process.stdout.close()
+    process.wait()
+    checkpoint = tmp_path / "killed.safetensors.checkpoint"
+    assert checkpoint.exists()
+    assert not killed.exists()
+    changed = ["--data", tmp_path / "a.csv", "--out", killed, *long]
+    capsys.readouterr()
+    assert run(*changed, "--rate", "0.1") == 2
+    assert "rate was 0.001, now 0.1; --restart begins anew" in capsys.readouterr().err
+    assert run(*changed) == 0
+    assert "goes on behind epoch" in capsys.readouterr().out
+    assert killed.read_bytes() == whole.read_bytes()
+    assert not checkpoint.exists()
+    checkpoint.write_bytes(b"x" * 100)
+    assert run(*changed, "--force") == 2
+    assert "not a whole checkpoint" in capsys.readouterr().err
+    assert run(*changed, "--force", "--restart") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--out", "m.bin"], "need a name that ends in .safetensors"),
+        (["--valid-part", "1"], "--valid-part 1"),
+        (["--valid-part", "0.001"], "both parts need one at least"),
+        (["--epochs", "0"], "epochs=0"),
+        (["--out", "nowhere/m.safetensors"], "there is no folder nowhere"),
+        (["--label-column", "stars"], "no label column 'stars'"),
+        (["--valid", "missing.csv"], "missing.csv"),
+        (["--classes", "a"], "two at least"),
+    ],
+)
+def test_command_refuses_before_it_trains(tmp_path, monkeypatch, capsys, options, message):
+    monkeypatch.chdir(tmp_path)
+    write_rows("a.csv")
+    assert run("--data", "a.csv", "--out", "m.safetensors", *QUICK, *options) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+
+
+@pytest.mark.parametrize("missing", ["torch", "matplotlib"])
+def test_a_missing_package_is_named(tmp_path, monkeypatch, capsys, missing):
+    write_rows(tmp_path / "a.csv")
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == missing else True)
+    assert run("--data", tmp_path / "a.csv", "--out", tmp_path / "m.safetensors", "--config", "tiny") == 2
+    assert "pip install 'charcnn[torch]'" in capsys.readouterr().err
+
+
+def test_the_options_need_no_torch():
+    code = (
+        "import argparse, sys; from charcnn.commands import train; train.add_arguments(argparse.ArgumentParser());"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent, check=False).returncode == 0
+
+
+def test_the_model_that_ships_is_whole_and_says_what_it_is():
+    path = Path(__file__).parent.parent / "charcnn" / "weights" / "ag_news.safetensors"
+    model = params.load(path)
+    assert model.config == Config()
+    assert model.encoding == FORWARD
+    assert model.classes == ("World", "Sports", "Business", "Sci/Tech")
+    assert path.stat().st_size < 24.5e6
+    part = "test" if "test" in model.metadata else "validation"
+    assert model.metadata["accuracy"] == Measured(np.array(model.metadata[part]["confusion"]), 0.0).accuracy

@@ -1,0 +1,64 @@
+"""What Hopper's kernel keeps in shared memory, and its clusters where rows make an odd number of tiles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numba import cuda
+
+from charcnn import device
+from charcnn.ops import reference
+from charcnn.ops.conv1d_nlc import Wgmma
+from charcnn.ops.conv1d_nlc.wgmma_kernel import Stages
+from charcnn.ops.convert import narrow, widen
+from charcnn.ops.formats import FORMATS
+
+
+@pytest.mark.parametrize(("pooled", "measured"), [(True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("taps", [1, 2, 3, 7, 11])
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_shared_memory_holds_the_stages(name, taps, pooled, measured):
+    stages = Stages.of(taps, pooled, FORMATS[name], measured=measured)
+    assert stages.bytes <= device.SHARED_LIMIT
+    assert max(stages.weights, 2 * stages.tiles) <= 16  # mbarriers: 128 bytes for these, 64 for those
+    assert 0 < stages.ahead < stages.weights
+    assert stages.weight_bytes % (16 * stages.cluster) == 0  # what a block copies for all
+    assert stages.threads <= 384  # 128 sums a thread, and what else it needs
+    assert stages.tile_bytes % 1024 == stages.weight_bytes % 1024 == 0  # where the swizzle begins anew
+
+
+ODD = {
+    "pool": (7, [(1, 9, 64, 256), (5, 63, 80, 256), (67, 33, 320, 512)]),
+    "relu": (3, [(1, 3, 64, 256), (67, 31, 320, 512)]),
+    "line": (1, [(1, 1, 64, 256), (129, 1, 136, 256), (385, 1, 640, 1024)]),
+}
+"""Taps, and (N, L, C_in, C_out): one tile, an odd number, and more columns than a tile has."""
+
+
+@pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
+@pytest.mark.parametrize("kind", list(ODD))
+@pytest.mark.parametrize("name", ["fp16", "bf16", "fp8"])
+def test_an_odd_number_of_tiles(name, kind):
+    of, (taps, sizes) = FORMATS[name], ODD[kind]
+    unit = 5 / 448 if name == "fp8" else 1.0
+    draw = np.random.default_rng(0)
+    for n, length, c_in, c_out in sizes:
+        x = draw.standard_normal((n, length, c_in), np.float32)
+        weight = draw.standard_normal((taps, c_in, c_out), np.float32) / np.float32(np.sqrt(taps * c_in))
+        bias = draw.standard_normal(c_out, np.float32)
+        conv = Wgmma(weight, bias, precision=name, x_unit=unit, y_unit=unit)
+        call = device.Call(None, None, x.shape, x=x)
+        features = narrow(call, call.inputs[0], length, conv.width, of, 1 / unit)
+        exact = (array.astype(np.float64) for array in (x, weight, bias))
+        want = reference.conv1d_relu_maxpool1d_nlc(*exact, 3) if kind == "pool" else reference.conv1d_relu_nlc(*exact)
+        made = []
+        for _ in range(2):
+            nothing = np.frombuffer(b"\xff" * want.size * of.itemsize, of.dtype).reshape(want.shape)  # NaN
+            y = device.to_device(nothing)
+            conv.conv1d_relu_maxpool1d(features, out=y) if kind == "pool" else conv.conv1d_relu(features, out=y)
+            made.append(y)
+        cuda.synchronize()
+        np.testing.assert_array_equal(*(y.copy_to_host().view(np.uint8) for y in made))
+        got = device.Call(None, None, want.shape, dtypes={"x": of.dtype}, x=made[0])
+        widen(got, made[0], got.out, of, unit)
+        assert np.linalg.norm(got.out.copy_to_host() - want) <= of.tolerance * np.linalg.norm(want)
