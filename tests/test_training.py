@@ -25,11 +25,19 @@ torch = pytest.importorskip("torch", reason="training needs PyTorch")
 from charcnn.training import augment, loop  # noqa: E402
 from charcnn.training.network import Network  # noqa: E402
 
-torch.set_num_threads(1)  # the network is tiny, and threads that wait for each other would burn a busy machine's cores
 FORWARD = ENCODINGS["forward"]
 OTHER = Config(length=130, alphabet=5, channels=3, kernel_sizes=(5, 4, 3, 3, 2, 1), units=6, classes=3, layernorm=False)
 WORDS = ("goal match team", "bank profit market", "orbit probe rocket")
 QUICK = ["--config", "tiny", "--device", "cpu", "--no-curve", "--batch", "16", "--epochs", "3"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """The network is tiny, and threads that wait for each other would burn a busy machine's cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def write_rows(path, count=90, seed=0, classes=3):
@@ -351,47 +359,56 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
     assert a != c
 
 
-def test_killed_training_goes_on_to_the_same_bytes(tmp_path, capsys):
+def test_killed_training_goes_on_to_the_same_bytes(tmp_path):
     write_rows(tmp_path / "a.csv")
-    long = [*QUICK[:-1], "8", "--mixup", "0.3", "--checkpoint-every", "0"]
     whole, killed = tmp_path / "whole.safetensors", tmp_path / "killed.safetensors"
-    assert run("--data", tmp_path / "a.csv", "--out", whole, *long) == 0
-    code = "import sys, tests_train; sys.exit(tests_train.run(*sys.argv[1:]))"
-    module = tmp_path / "tests_train.py"
-    module.write_text(
-        "import argparse\nfrom charcnn.commands import train\n"
-        "def run(*arguments):\n    parser = argparse.ArgumentParser()\n    train.add_arguments(parser)\n"
-        "    return train.run(parser.parse_args(arguments))\n"
-    )
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(Path(__file__).parent.parent)])
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "--data", tmp_path / "a.csv", "--out", killed, *long],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+
+    def start(out, *more):
+        """In a process of its own each time, so that nothing that other tests left is part of the arithmetic."""
+        options = [*QUICK[:-1], "8", "--mixup", "0.3", "--checkpoint-every", "0", *more]
+        return subprocess.Popen(
+            [sys.executable, "-m", "charcnn", "train", "--data", tmp_path / "a.csv", "--out", out, *options],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            cwd=Path(__file__).parent.parent,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def end(process):
+        out, err = process.communicate()
+        return process.returncode, out, err
+
+    undisturbed = start(whole)
+    process = start(killed)
     for line in process.stdout:
         if line.startswith("epoch 3/"):
             process.send_signal(signal.SIGKILL)
             break
     process.stdout.close()
+    process.stderr.close()
     process.wait()
     checkpoint = tmp_path / "killed.safetensors.checkpoint"
     assert checkpoint.exists()
     assert not killed.exists()
-    changed = ["--data", tmp_path / "a.csv", "--out", killed, *long]
-    capsys.readouterr()
-    assert run(*changed, "--rate", "0.1") == 2
-    assert "rate was 0.001, now 0.1; --restart begins anew" in capsys.readouterr().err
-    assert run(*changed) == 0
-    assert "goes on behind epoch" in capsys.readouterr().out
+    status, _, err = end(start(killed, "--rate", "0.1"))
+    assert status == 2
+    assert "rate was 0.001, now 0.1; --restart begins anew" in err
+    status, out, err = end(start(killed))
+    assert status == 0, err
+    assert "goes on behind epoch" in out
+    assert end(undisturbed)[0] == 0
     assert killed.read_bytes() == whole.read_bytes()
     assert not checkpoint.exists()
-    checkpoint.write_bytes(b"x" * 100)
-    assert run(*changed, "--force") == 2
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path, capsys):
+    write_rows(tmp_path / "a.csv")
+    out = tmp_path / "m.safetensors"
+    (tmp_path / "m.safetensors.checkpoint").write_bytes(b"x" * 100)
+    assert run("--data", tmp_path / "a.csv", "--out", out, *QUICK) == 2
     assert "not a whole checkpoint" in capsys.readouterr().err
-    assert run(*changed, "--force", "--restart") == 0
+    assert run("--data", tmp_path / "a.csv", "--out", out, *QUICK, "--restart") == 0
 
 
 @pytest.mark.parametrize(
