@@ -72,6 +72,11 @@ def _no_tensor_cores(hopper: bool) -> str | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Decide once what this run is."""
+    if config.getoption("dist", "no") != "no" and not config.getoption("benchmark_disable"):
+        raise pytest.UsageError(
+            "-n or --dist: several processes would be timed beside each other, so pytest-benchmark measures nothing; "
+            "leave them out, or add --benchmark-disable to check without timing"
+        )
     config.charcnn_plan = Plan(config)
 
 

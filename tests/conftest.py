@@ -7,6 +7,7 @@ import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -18,6 +19,19 @@ from charcnn.catalog import Level, Variant
 # No deadline: the first call of a kind compiles, and the simulator is slow.
 hypothesis.settings.register_profile("charcnn", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("charcnn")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With -n, tests of a file stay with one process, as they share fixtures; unless --dist says how to deal them out.
+
+    Not an option in pyproject.toml: pytest-benchmark would take that for several processes, and measure nothing.
+    """
+    if any(str(word).startswith("--dist") for word in config.invocation_params.args):
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log)
 
 
 def pytest_report_header() -> list[str]:
