@@ -160,6 +160,7 @@ TECHNIQUES = {
     "vectorized": "the same with loads and stores of 128 bits",
     "double_buffered": "the same with the next stage's copies under way (cp.async: compute capability 8.0)",
     "winograd": "the same on transformed features and weights, with about half the multiplications",
+    "winograd_lowered": "all CPU cores: lowered, on transformed features and weights, with about half the products",
     "gather": "CUDA, for token ids: of the weights, the rows of the characters are added up, and nothing is multiplied",
     "gather_fp16": "the same with sums, LayerNorm and features in half precision",
     "gather_bf16": "the same with features in bf16",
@@ -253,12 +254,17 @@ VARIANTS = (
     Variant("conv1d_nlc", "vectorized", "cuda", conv1d_nlc.conv1d_nlc_vectorized),
     Variant("conv1d_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_nlc_double_buffered),
     Variant("conv1d_nlc", "winograd", "cuda", conv1d_nlc.conv1d_nlc_winograd),
+    Variant("conv1d_nlc", "winograd_lowered", "cpu", conv1d_nlc.conv1d_nlc_winograd_lowered),
     Variant("conv1d_relu_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_relu_nlc_double_buffered),
     Variant("conv1d_relu_nlc", "winograd", "cuda", conv1d_nlc.conv1d_relu_nlc_winograd),
+    Variant("conv1d_relu_nlc", "winograd_lowered", "cpu", conv1d_nlc.conv1d_relu_nlc_winograd_lowered),
     Variant(
         "conv1d_relu_maxpool1d_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_relu_maxpool1d_nlc_double_buffered
     ),
     Variant("conv1d_relu_maxpool1d_nlc", "winograd", "cuda", conv1d_nlc.conv1d_relu_maxpool1d_nlc_winograd),
+    Variant(
+        "conv1d_relu_maxpool1d_nlc", "winograd_lowered", "cpu", conv1d_nlc.conv1d_relu_maxpool1d_nlc_winograd_lowered
+    ),
     Variant("conv1d_stat_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_stat_nlc_double_buffered),
     Variant("conv1d_stat_nlc", "winograd", "cuda", conv1d_nlc.conv1d_stat_nlc_winograd),
     Variant(
@@ -363,6 +369,7 @@ LEVELS = (
     Level("l15", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), hopper=True),
     Level("l16", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), hopper=True),
     Level("l17", "cuda", precisions=("fp8",), hopper=True),
+    Level("l18", "cpu"),
 )
 
 

@@ -63,13 +63,13 @@ COMMANDS = """
 import json, sys
 from charcnn import offload
 from charcnn.__main__ import main
-from charcnn.levels import l11
-rank, whole = offload.world().rank, l11.build
+from charcnn.levels import l18
+rank, whole = offload.world().rank, l18.build
 def build(params, config, *, batch=48, **options):
     if rank == 1 and batch == 13:
         raise ValueError("no room here")
     return whole(params, config, batch=batch, **options)
-l11.build = build
+l18.build = build
 for words in json.loads(sys.argv[1]):
     try:
         status = main(words)
@@ -113,8 +113,8 @@ DYING = """
 import os, signal, sys
 from charcnn import offload
 from charcnn.__main__ import main
-from charcnn.levels import l11
-rank, whole = offload.world().rank, l11.build
+from charcnn.levels import l18
+rank, whole = offload.world().rank, l18.build
 def build(*arguments, **options):
     run, calls = whole(*arguments, **options), []
     def fail(ids):
@@ -123,7 +123,7 @@ def build(*arguments, **options):
             os.kill(os.getpid(), signal.SIGKILL)
         return run(ids)
     return fail
-l11.build = build
+l18.build = build
 sys.exit(main(sys.argv[1:]))
 """
 FAILING = DYING.replace("os.kill(os.getpid(), signal.SIGKILL)", "raise ArithmeticError('of rank 1')")
@@ -132,7 +132,7 @@ FAILING = DYING.replace("os.kill(os.getpid(), signal.SIGKILL)", "raise Arithmeti
 @needs_mpi
 @needs_ulfm
 def test_a_rank_that_dies_loses_no_row(files):
-    command, out = words(files, "killed", "--level", "l11", "--batch", "16", "--root-serves")
+    command, out = words(files, "killed", "--level", "l18", "--batch", "16", "--root-serves")
     done = mpiexec(3, "-c", DYING, *command, options=ULFM, timeout=100)
     assert done.returncode == 0, done.stderr
     assert read(out) == read(files[3])
@@ -143,7 +143,7 @@ def test_a_rank_that_dies_loses_no_row(files):
 @needs_mpi
 @pytest.mark.parametrize("how", ["static", "async"])
 def test_a_rank_that_fails_ends_the_run_and_the_same_command_goes_on(files, how):
-    command, out = words(files, f"failing-{how}", "--level", "l11", "--batch", "16", "--offload", how)
+    command, out = words(files, f"failing-{how}", "--level", "l18", "--batch", "16", "--offload", how)
     done = mpiexec(2, "-c", FAILING, *command, timeout=100)
     assert done.returncode == 1, done.stderr
     assert "charcnn: rank 1: ArithmeticError: of rank 1" in done.stderr

@@ -73,7 +73,7 @@ def test_csv_without_a_header(charcnn, classifier, tmp_path):
     assert status == DONE
     assert out == ""
     assert "160 rows in" in err
-    assert "l11 (CPU, fp32)" in err
+    assert "l18 (CPU, fp32)" in err
     assert left(tmp_path) == ["news.csv", "news.labelled.csv"]
     expected = classifier.predict_proba([f'b {value}, "quoted"' for value in TEXTS])
     found = rows(tmp_path / "news.labelled.csv")
@@ -248,7 +248,7 @@ def test_what_is_done_in_json(charcnn, tmp_path):
     assert charcnn("classify", source, "--json", report, "--quiet") == (DONE, "", "")
     found = json.loads(report.read_text())
     assert found["rows"] == 2
-    assert found["level"] == "l11"
+    assert found["level"] == "l18"
     assert set(found["busy"]) == {"read and scan", "gather texts", "encode", "compute", "render", "write"}
     assert found["bound"] in found["busy"]
 

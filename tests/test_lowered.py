@@ -1,4 +1,4 @@
-"""The lowered operators: every tile of the micro-kernel, any number of threads, and level 11 made of them."""
+"""The lowered operators: every tile of the micro-kernel, any number of threads, and levels 11 and 18 made of them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 from charcnn import network, ops, params
 from charcnn.catalog import FLOAT32
 from charcnn.config import SMALL, TINY, Config
-from charcnn.levels import l0, l11
+from charcnn.levels import l0, l11, l18
 from charcnn.ops import microkernel, reference, threads
 from charcnn.ops.conv1d import PackedConv1d
+from charcnn.ops.conv1d_nlc import WinogradPacked
+from charcnn.ops.filtering import SPAN
 from charcnn.ops.layernorm_relu_maxpool1d import MOMENTS, NormReluPool, standardising, take_moments
 from charcnn.ops.linear import PackedLinear
 from charcnn.ops.one_hot_conv1d.lowered import CHUNK, OneHotConv1dBlock
@@ -42,6 +44,9 @@ each_tile = pytest.mark.parametrize(
         for name in microkernel.TILES
     ],
 )
+
+
+each_level = pytest.mark.parametrize("level", [l11, l18], ids=lambda level: level.__name__[-3:])
 
 
 def error(out, expected):
@@ -166,6 +171,80 @@ def test_the_processor_decides(monkeypatch):
         microkernel.choose_tile("avx2")
 
 
+# Winograd's filtering, by the micro-kernel.
+
+SPANS = [  # n, length, c_in, c_out, k, pool_size
+    (1, 1, 1, 1, 1, 1),
+    (2, 6, 3, 5, 3, 1),  # one tile of positions
+    (2, 7, 3, 5, 3, 1),  # and a position of another
+    (3, 29, 5, 65, 7, 3),
+    (1, 336, 8, 70, 7, 3),  # several tasks an input
+    (5, 110, 4, 33, 3, 1),  # several inputs a task
+    (2, 66, 5, 15, 9, 5),  # three groups of taps
+    (2, 20, microkernel.PART + 1, 3, 2, 1),  # several parts of terms
+    (1, 30, 3, 9, 4, 27),  # one window
+    (7, 300, 2, 5, 5, 1),
+]
+
+
+def filtered(tile, n, length, c_in, c_out, k, pool_size, *, relu, seed=0):
+    """WinogradPacked and what it must give, both (N, L_out, C_out). Around its result there is NaN, and it stays."""
+    rng = np.random.default_rng(seed)
+    x, _ = surrounded((n, length, c_in))
+    x[:] = rng.uniform(0.5, 1.5, x.shape)
+    weight = rng.standard_normal((c_out, c_in, k)).astype(np.float32)
+    bias = rng.standard_normal(c_out).astype(np.float32)
+    expected = reference.conv1d(x.transpose(0, 2, 1).astype(np.float64), weight, bias)
+    expected = reference.maxpool1d(reference.relu(expected) if relu else expected, pool_size).transpose(0, 2, 1)
+    out, around = surrounded(expected.shape)
+    packed = WinogradPacked(weight, bias, microkernel.choose_tile(tile))
+    assert packed(x, out, pool_size=pool_size, relu=relu) is out
+    assert np.isnan(around).sum() == around.size - out.size
+    return out, expected
+
+
+@each_tile
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("sizes", SPANS, ids=lambda sizes: "-".join(map(str, sizes)))
+def test_off_every_span(tile, sizes, relu):
+    out, expected = filtered(tile, *sizes, relu=relu)
+    np.testing.assert_allclose(out, expected, rtol=2e-4, atol=1e-4 * np.sqrt(sizes[2] * sizes[4]))
+    assert error(out, expected) <= FLOAT32 or np.linalg.norm(expected) < 1
+
+
+@each_tile
+def test_any_shape_filtered(tile):
+    @settings(max_examples=60)
+    @given(
+        st.tuples(
+            st.integers(0, 3), st.integers(1, 300), st.integers(1, 20), st.integers(1, 140), st.integers(1, 9),
+            st.integers(1, 5),
+        ).filter(lambda s: s[1] - s[4] + 1 >= s[5]),
+        st.integers(0, 2**32 - 1),
+    )  # fmt: skip
+    def try_one(sizes, seed):
+        out, expected = filtered(tile, *sizes, relu=False, seed=seed)
+        np.testing.assert_allclose(out, expected, rtol=5e-4, atol=5e-4)
+
+    try_one()
+
+
+def test_what_is_not_finite_stays_in_its_tiles_and_inputs():
+    rng = np.random.default_rng(8)
+    x, weight = rng.standard_normal((6, 110, 4), np.float32), rng.standard_normal((3, 4, 7), np.float32)
+    bias = rng.standard_normal(7, np.float32)
+    clean = ops.conv1d_nlc_winograd_lowered(x, weight, bias)
+    x[1, 50], x[4, 0] = np.nan, np.inf
+    out = ops.conv1d_nlc_winograd_lowered(x, weight, bias)
+    with np.errstate(invalid="ignore"):
+        expected = reference.conv1d_nlc(x.astype(np.float64), weight, bias)
+    assert not np.isfinite(out[~np.isfinite(expected)]).any()
+    spoiled = ~np.isfinite(out).all(axis=2)
+    assert set(np.flatnonzero(spoiled[1]) // SPAN) == {12}  # positions 48 to 50 read it
+    assert set(np.flatnonzero(spoiled[4]) // SPAN) == {0}
+    assert np.array_equal(out[~spoiled], clean[~spoiled])
+
+
 # The gather.
 
 
@@ -249,35 +328,37 @@ def test_block(n, length, c, k, pool_size, layernorm):
 
 THREADS = """
 import sys
+from importlib import import_module
 import numba
 import numpy as np
 from charcnn import ops, params
 from charcnn.config import Config
-from charcnn.levels import l11
 
+level = import_module(f"charcnn.levels.{sys.argv[1]}")
 config = Config(length=200, channels=70, units=130)
 weights, rng = params.init(config, seed=1), np.random.default_rng(0)
 ids = rng.integers(0, 71, (7, config.length), np.uint8)
 for threads in (1, 2, 3, 5):
     numba.set_num_threads(threads)
-    run = l11.build(weights, config, batch=4)
+    run = level.build(weights, config, batch=4)
     logits = np.concatenate([run(ids), run(ids[:1])])
     y = ops.one_hot_conv1d_lowered(ids, weights["conv1.weight"], weights["conv1.bias"])
     print(logits.tobytes().hex()[:4000], y.tobytes().hex()[:4000])
 """
 
 
-def python(code, **environment):
+def python(code, *words, **environment):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=300, check=False
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, env=environment, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     return done
 
 
-def test_bits_do_not_depend_on_the_number_of_threads():
-    lines = python(THREADS, NUMBA_NUM_THREADS="5").stdout.splitlines()
+@pytest.mark.parametrize("level", ["l11", "l18"])
+def test_bits_do_not_depend_on_the_number_of_threads(level):
+    lines = python(THREADS, level, NUMBA_NUM_THREADS="5").stdout.splitlines()
     assert len(lines) == 4
     assert len(set(lines)) == 1
 
@@ -331,7 +412,7 @@ def test_calls_from_several_threads():
     assert [np.array_equal(result, expected) for result in results] == [True] * 4
 
 
-# Level 11.
+# Levels 11 and 18.
 
 CONFIGS = {
     "tiny": TINY,
@@ -340,36 +421,39 @@ CONFIGS = {
 }
 
 
+@each_level
 @each_tile
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_level_with_every_tile(tile, config, monkeypatch):
+def test_level_with_every_tile(level, tile, config, monkeypatch):
     monkeypatch.setenv("CHARCNN_CPU_TILE", tile)
     weights, ids = params.init(config, seed=3), random_ids(5, config)
-    logits = l11.build(weights, config, batch=3)(ids)
+    logits = level.build(weights, config, batch=3)(ids)
     assert error(logits, network.forward(ids, weights, config)) <= FLOAT32
     assert error(logits, l0.build(weights, config)(ids)) <= FLOAT32
 
 
+@each_level
 @each_tile
-def test_level_at_small(tile, monkeypatch):
+def test_level_at_small(level, tile, monkeypatch):
     monkeypatch.setenv("CHARCNN_CPU_TILE", tile)
     weights, ids = params.init(SMALL, seed=5), random_ids(3, SMALL)
     ids[1, 200:] = SMALL.alphabet
     ids[2] = SMALL.alphabet
     expected = network.forward(ids, weights, SMALL)
-    run = l11.build(weights, SMALL, batch=2)
+    run = level.build(weights, SMALL, batch=2)
     assert error(run(ids), expected) <= FLOAT32
     assert np.array_equal(run(ids[:1]), run(ids)[:1])
 
 
 MEMORY = """
+import sys
+from importlib import import_module
 from pathlib import Path
 import numpy as np
 from charcnn import params
 from charcnn.config import SMALL
-from charcnn.levels import l11
 
-run = l11.build(params.init(SMALL, seed=0), SMALL, batch=32)
+run = import_module(f"charcnn.levels.{sys.argv[1]}").build(params.init(SMALL, seed=0), SMALL, batch=32)
 run(np.random.default_rng(0).integers(0, 71, (64, SMALL.length), np.uint8))
 peak = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()  # ru_maxrss counts a parent's, too
 assert peak[1] == "kB"
@@ -377,25 +461,27 @@ print(1024 * int(peak[0]))
 """
 
 
-def test_the_level_takes_less_than_400_mb(tmp_path):
+@pytest.mark.parametrize("level", ["l11", "l18"])
+def test_the_level_takes_less_than_400_mb(level, tmp_path):
     # As on a machine with no GPU: the driver's libraries and their bindings alone take 40 MB.
     environment = {"NUMBA_ENABLE_CUDASIM": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     for _ in range(2):  # compiling, and with what was compiled read from disk
-        assert int(python(MEMORY, **environment).stdout) < 400e6
+        assert int(python(MEMORY, level, **environment).stdout) < 400e6
 
 
 OTHER_PROCESSOR = """
 from charcnn import network, params
 from charcnn.config import TINY
-from charcnn.levels import l11
+from charcnn.levels import l11, l18
 from charcnn.ops import microkernel
 import numpy as np
 
 assert microkernel.choose_tile() is microkernel.TILES["plain"]
 weights = params.init(TINY, seed=0)
 ids = np.random.default_rng(0).integers(0, 71, (2, TINY.length), np.uint8)
-logits, expected = l11.build(weights, TINY)(ids), network.forward(ids, weights, TINY)
-assert np.linalg.norm(logits - expected) <= 2e-6 * np.linalg.norm(expected)
+expected = network.forward(ids, weights, TINY)
+for level in (l11, l18):
+    assert np.linalg.norm(level.build(weights, TINY)(ids) - expected) <= 2e-6 * np.linalg.norm(expected)
 """
 
 

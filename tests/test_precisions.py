@@ -23,11 +23,11 @@ def test_a_row_for_each_precision_that_runs_here(tmp_path, capsys):
     (file,) = tmp_path.glob("*-precisions.json")
     raw = json.loads(file.read_text())
     (row,) = raw["precisions"]
-    assert (row["precision"], row["level"], row["rows"], row["agreement"]) == ("fp32", "l11", 3, 1.0)
+    assert (row["precision"], row["level"], row["rows"], row["agreement"]) == ("fp32", "l18", 3, 1.0)
     assert row["accuracy"] > 0.5
     assert row["error"] < 2e-6
     assert {out["precision"] for out in raw["left_out"]} == set(precisions.catalog.PRECISIONS) - {"fp32"}
-    assert "fp32     l11  agrees 100.00%" in capsys.readouterr().out
+    assert "fp32     l18  agrees 100.00%" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_classifier_whose_gpu_encodes(weights, monkeypatch):
 
 def test_where_the_gpu_cannot(weights):
     assert Classifier(weights, device="cpu").encode_on == "cpu"
-    with pytest.raises(ValueError, match=r"encode_on='gpu': l11 \(CPU, fp32\) takes token ids only"):
+    with pytest.raises(ValueError, match=r"encode_on='gpu': l18 \(CPU, fp32\) takes token ids only"):
         Classifier(weights, device="cpu", encode_on="gpu")
     with pytest.raises(ValueError, match="encode_on='tpu': need one of cpu, gpu"):
         Classifier(weights, device="cpu", encode_on="tpu")

@@ -9,7 +9,8 @@ from numba import cuda
 from charcnn import device
 from charcnn.catalog import FLOAT32
 from charcnn.ops import conv1d_nlc_winograd, reference
-from charcnn.ops.conv1d_nlc.winograd import SPAN, Winograd, between, matrices
+from charcnn.ops.conv1d_nlc.winograd import Winograd, between
+from charcnn.ops.filtering import SPAN, matrices
 
 
 def draw(n, length, c_in, c_out, k, seed=0):

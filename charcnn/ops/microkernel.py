@@ -75,7 +75,7 @@ def choose_tile(name: str | None = None) -> Tile:
 
 
 @intrinsic(prefer_literal=True)
-def _add_product(typingctx, rows, vectors, width, a, row_stride, last, b, depth, c):
+def add_product(typingctx, rows, vectors, width, a, row_stride, last, b, depth, c):
     """C += A @ B for one tile. a, b, c are addresses; strides count floats.
 
     A has `depth` columns and its row r starts at a + min(r, last) * row_stride: what a tile has past the last row
@@ -146,8 +146,8 @@ def _add_product(typingctx, rows, vectors, width, a, row_stride, last, b, depth,
 
 
 @njit(cache=True, nogil=True)
-def _add_product_plain(rows, a, start, row_stride, b, first, last, c, c_row):
-    """As `_add_product` with rows first to last of b, in loops over contiguous weights, which compilers vectorise."""
+def add_product_plain(rows, a, start, row_stride, b, first, last, c, c_row):
+    """As `add_product` with rows first to last of b, in loops over contiguous weights, which compilers vectorise."""
     for r in range(rows):
         sums = c[c_row + r]
         j, at = first, start + r * row_stride
@@ -165,7 +165,7 @@ def _add_product_plain(rows, a, start, row_stride, b, first, last, c, c_row):
 
 
 @njit(cache=True, nogil=True)
-def _finish(sums, pool, relu, y):
+def finish(sums, pool, relu, y):
     """Rows of sums, `pool` of them a row of y: their maximum, then ReLU. y may have fewer columns."""
     columns = y.shape[1]
     floor = np.float32(0) if relu else np.float32(-np.inf)
@@ -206,17 +206,17 @@ def _compiled(tile):
                     for r in range(0, rows, ROWS):
                         first = origin + r * row_stride + k * run_stride + j
                         if VECTORISED:
-                            _add_product(
+                            add_product(
                                 ROWS, VECTORS, WIDTH,
                                 x.ctypes.data + 4 * first, row_stride, min(ROWS, rows - r) - 1,
                                 packed.ctypes.data + 4 * (panel * terms + term) * PANEL, depth,
                                 sums.ctypes.data + 4 * r * PANEL,
                             )  # fmt: skip
                         else:
-                            _add_product_plain(
+                            add_product_plain(
                                 min(ROWS, rows - r), x, first, row_stride, packed[panel], term, term + depth, sums, r
                             )
-            _finish(sums, pool, relu, y[n, start:stop, panel * PANEL : min((panel + 1) * PANEL, columns)])
+            finish(sums, pool, relu, y[n, start:stop, panel * PANEL : min((panel + 1) * PANEL, columns)])
 
     return multiply
 

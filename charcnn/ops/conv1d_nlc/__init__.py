@@ -81,11 +81,18 @@ from charcnn.ops.conv1d_nlc.winograd import (
     conv1d_relu_nlc_winograd,
     conv1d_stat_nlc_winograd,
 )
+from charcnn.ops.conv1d_nlc.winograd_lowered import (
+    WinogradPacked,
+    conv1d_nlc_winograd_lowered,
+    conv1d_relu_maxpool1d_nlc_winograd_lowered,
+    conv1d_relu_nlc_winograd_lowered,
+)
 
 __all__ = [
     "Mma",
     "Wgmma",
     "Winograd",
+    "WinogradPacked",
     "conv1d_nlc_coalesced",
     "conv1d_nlc_double_buffered",
     "conv1d_nlc_mma_bf16",
@@ -101,6 +108,7 @@ __all__ = [
     "conv1d_nlc_wgmma_fp16x3",
     "conv1d_nlc_wgmma_tf32",
     "conv1d_nlc_winograd",
+    "conv1d_nlc_winograd_lowered",
     "conv1d_relu_maxpool1d_nlc_double_buffered",
     "conv1d_relu_maxpool1d_nlc_mma_bf16",
     "conv1d_relu_maxpool1d_nlc_mma_fp16",
@@ -112,6 +120,7 @@ __all__ = [
     "conv1d_relu_maxpool1d_nlc_wgmma_fp16x3",
     "conv1d_relu_maxpool1d_nlc_wgmma_tf32",
     "conv1d_relu_maxpool1d_nlc_winograd",
+    "conv1d_relu_maxpool1d_nlc_winograd_lowered",
     "conv1d_relu_nlc_double_buffered",
     "conv1d_relu_nlc_mma_bf16",
     "conv1d_relu_nlc_mma_fp16",
@@ -123,6 +132,7 @@ __all__ = [
     "conv1d_relu_nlc_wgmma_fp16x3",
     "conv1d_relu_nlc_wgmma_tf32",
     "conv1d_relu_nlc_winograd",
+    "conv1d_relu_nlc_winograd_lowered",
     "conv1d_stat_nlc_double_buffered",
     "conv1d_stat_nlc_mma_bf16",
     "conv1d_stat_nlc_mma_fp16",

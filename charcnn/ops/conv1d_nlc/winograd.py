@@ -1,26 +1,14 @@
-"""conv1d_nlc with about half the multiplications, by Winograd's minimal filtering.
+"""conv1d_nlc with about half the multiplications, by Winograd's minimal filtering (`charcnn.ops.filtering`).
 
-The sums of up to 4 taps at 4 neighbouring positions need 4 + taps - 1 products an input and output channel, not
-4 * taps. Weights and features are transformed, each by a small matrix of constants: y = A [(G w) * (B x)]. The entries
-come from evaluating polynomials at a few points and interpolating (Toom and Cook), and the exact result is the same.
-Longer kernels are taken 4 taps at a time: as a tile's positions are 4 too, the next 4 taps meet the next tile, and one
-transform of the features serves all. So each point is a convolution again, of tiles, with K / 4 taps, and the kernel of
-`double_buffered` computes it; what is left are passes over memory before and after.
-
-    K               3      7
-    direct         12     28    products for 4 positions
-    here            6     14
-
-Rounding errors grow with the transforms' entries: the points below keep them within about twice those of the direct
-sums. A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
+Between the transforms, each point is a convolution again, of tiles, with K / 4 taps, which the kernel of `double_buffered`
+computes; what is left are passes over memory before and after.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from functools import cache
-from math import lcm, prod
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -30,42 +18,14 @@ from charcnn import device
 from charcnn.device import uint32, uint64
 from charcnn.ops import shapes
 from charcnn.ops.conv1d_nlc.double_buffered import launch
+from charcnn.ops.filtering import SPAN, matrices
 from charcnn.ops.shapes import Shape
 from charcnn.ops.stat import PART_VALUES, block_sum, launch_merge
-
-SPAN = 4
-"""Positions of a tile, and taps of a group."""
-
-POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-1/2", "-2")))
-"""Where polynomials are evaluated, beside infinity: small numbers, of which powers and differences are small."""
 
 THREADS = device.block_size(256)
 
 RUN = 4
 """Tiles that a thread transforms, one after another."""
-
-
-def matrices(taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(A, G, B) for a group of so many taps, 1 to SPAN; float64 (SPAN, points), (points, taps), (points, points).
-
-    For a tile x of SPAN + taps - 1 = points values, A @ ((G @ w) * (B @ x)) are the SPAN sums of w[k] * x[t + k].
-    """
-    points = SPAN + taps - 1
-    at = POINTS[: points - 1]
-
-    def basis(left_out: Fraction | None) -> list[Fraction]:  # coefficients of the product of (x - point)
-        coefficients = [Fraction(1)]
-        for point in at:
-            if point != left_out:
-                shifted, scaled = [Fraction(0), *coefficients], [point * c for c in coefficients]
-                coefficients = [a - b for a, b in zip(shifted, [*scaled, Fraction(0)], strict=True)]
-        return coefficients + [Fraction(0)] * (points - len(coefficients))
-
-    a = [[point**q for point in at] + [Fraction(q == SPAN - 1)] for q in range(SPAN)]
-    b = [*(basis(point) for point in at), basis(None)]
-    g = [[point**k / prod(point - other for other in at if other != point) for k in range(taps)] for point in at]
-    g.append([Fraction(k == taps - 1) for k in range(taps)])
-    return np.array(a, np.float64), np.array(g, np.float64), np.array(b, np.float64)
 
 
 @cache

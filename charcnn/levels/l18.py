@@ -1,0 +1,82 @@
+"""Level 18: on the CPU once more, with half the products.
+
+Since level 11, the last one that computes on the CPU: level 13's filtering. Blocks 2 to 6 transform features and
+weights, and the micro-kernel multiplies at 6 or 7 points for each 4 positions, where the direct sums need 12 or 28
+products (`charcnn.ops.conv1d_nlc.winograd_lowered`). Where a GPU passes the transformed features through its memory, a
+core keeps those of a few tiles in its cache. It attacks the one thing that level 11 is bound by, multiply-adds. It
+computes the same logits in float32; rounding errors grow, and stay within its tolerance.
+"""
+
+import math
+
+import numpy as np
+
+from charcnn.config import POOL_SIZE
+from charcnn.levels.monitor import Monitor
+from charcnn.offload import static
+from charcnn.ops import threads
+from charcnn.ops.conv1d_nlc import WinogradPacked
+from charcnn.ops.layernorm_relu_maxpool1d import NormReluPool
+from charcnn.ops.linear import PackedLinear
+from charcnn.ops.one_hot_conv1d import OneHotConv1dBlock
+
+TITLE = "On the CPU once more: convolution by Winograd's filtering, half the products"
+
+OFFLOAD = static
+
+
+def build(params, config, *, batch=48, gpus=None, monitor=None):
+    """Return run: token ids (N, L) uint8 -> logits (N, classes) float32."""
+    p, monitor = params, monitor or Monitor()
+    channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
+    threads.layer()
+
+    def norm_relu_pool(block):
+        if not config.layernorm:
+            return NormReluPool(None, None, POOL_SIZE)
+        return NormReluPool(p[f"norm{block}.weight"], p[f"norm{block}.bias"], POOL_SIZE)
+
+    block1 = OneHotConv1dBlock(p["conv1.weight"], p["conv1.bias"], norm_relu_pool(1), config.length)
+    conv = {block: WinogradPacked(p[f"conv{block}.weight"], p[f"conv{block}.bias"]) for block in range(2, 7)}
+    norm6 = norm_relu_pool(6)
+
+    # The micro-kernel, not NumPy's BLAS: its threads and Numba's would wait for work on the same cores.
+    by_channel = p["fc1.weight"].reshape(config.units, channels, pooled[5])
+    fc1 = PackedLinear(by_channel.transpose(0, 2, 1).reshape(config.units, config.features), p["fc1.bias"])
+    fc2, fc3 = (PackedLinear(p[f"fc{block}.weight"], p[f"fc{block}.bias"]) for block in (2, 3))
+
+    largest = batch * max(channels * max(pooled[0], *lengths[2:]), config.units)
+    buffers = [np.empty(largest, np.float32) for _ in range(2)]  # of features: operators read one and write the other
+
+    def space(*shape):
+        buffers.reverse()
+        return buffers[0][: math.prod(shape)].reshape(shape)
+
+    def forward(ids, logits):
+        n = len(ids)
+        with monitor.stage("conv_block_1"):
+            x = block1(ids, space(n, pooled[0], channels))
+        with monitor.stage("conv_block_2"):
+            x = conv[2](x, space(n, pooled[1], channels), pool_size=POOL_SIZE, relu=True)
+        for block in (3, 4, 5):
+            with monitor.stage(f"conv_block_{block}"):
+                x = conv[block](x, space(n, lengths[block - 1], channels), relu=True)
+        with monitor.stage("conv_block_6"):
+            x = norm6(conv[6](x, space(n, lengths[5], channels)), space(n, pooled[5], channels))
+        with monitor.stage("fc_blocks"):
+            x = fc1(x.reshape(n, config.features), space(n, config.units), relu=True)
+            fc3(fc2(x, space(n, config.units), relu=True), logits)
+
+    def run(ids):
+        logits = np.empty((len(ids), config.classes), np.float32)
+        for part in monitor.batches(len(ids), batch):
+            forward(ids[part], logits[part])
+        return logits
+
+    return run
+
+
+if __name__ == "__main__":
+    from charcnn.levels.runner import main
+
+    main(build)
