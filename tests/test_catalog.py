@@ -104,6 +104,7 @@ def test_channels_last():
         "vectorized",
         "double_buffered",
         "winograd",
+        "winograd_lowered",
         *(f"mma_{name}" for name in TAKEN),
         *(f"wgmma_{name}" for name in FORMATS),
         *(f"spread_{name}" for name in HALVES),
@@ -151,7 +152,7 @@ def test_precisions():
         assert row.format() is PRECISIONS[row.precisions[0]]
         assert [row.format(name).name for name in row.precisions] == [PRECISIONS[name].name for name in row.precisions]
     assert level("l13").tolerance == catalog.FLOAT32
-    with pytest.raises(ValueError, match=r"^precision='fp32': l15 has fp16, bf16, tf32, fp16x3; fp32 is in l0 to l13$"):
+    with pytest.raises(ValueError, match=r"^precision='fp32': l15 has fp16, bf16, tf32, fp16x3; fp32 is in l0 to l13, l18$"):
         level("l15").format("fp32")
     with pytest.raises(ValueError, match=r"^precision='fp8': l14 has .*; fp8 is in l17$"):
         level("l14").format("fp8")
