@@ -1,7 +1,7 @@
 """conv1d_nlc with about half the multiplications, by Winograd's minimal filtering (`charcnn.ops.filtering`).
 
-Between the transforms, each point is a convolution again, of tiles, with K / 4 taps, which the kernel of `double_buffered`
-computes; what is left are passes over memory before and after.
+Between the transforms, each point is a convolution again, of tiles, with K / 4 taps. The kernel of `double_buffered`
+computes it; what is left are passes over memory before and after.
 """
 
 from __future__ import annotations
