@@ -578,6 +578,17 @@ def test_convert(charcnn, weights, tmp_path, suffix):
         assert params.load(back).classes == ("a", "b", "c", "d")
 
 
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin", ".onnx"])
+@pytest.mark.parametrize(("names", "message"), [("a,b,a,c", "holds 'a' twice"), ("a,b,c", "need 4 names")])
+def test_convert_refuses_names_that_do_not_tell_classes_apart(charcnn, weights, tmp_path, suffix, names, message):
+    out = tmp_path / f"out{suffix}"
+    status, told, err = charcnn("convert", weights, out, "--classes", names, model=None)
+    assert (status, told) == (UNUSABLE, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not out.exists()
+
+
 def test_the_onnx_file_takes_any_batch_and_says_its_classes(charcnn, weights, classifier, tmp_path):
     pytest.importorskip("onnx")
     onnxruntime = pytest.importorskip("onnxruntime")

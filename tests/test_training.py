@@ -207,7 +207,7 @@ def test_labels_and_their_names():
     assert data.name_labels(["World"], ["World", "Sports"]) == {"World": 0, "Sports": 1}
     with pytest.raises(ValueError, match=r"labels 'x', 'y': need a, b, or numbers from 1 to 2"):
         data.name_labels(["x", "y"], ["a", "b"])
-    with pytest.raises(ValueError, match=r"need names that differ"):
+    with pytest.raises(ValueError, match=r"holds 'a' twice: need names that differ"):
         data.name_labels(["a"], ["a", "a"])
 
 

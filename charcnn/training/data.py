@@ -12,6 +12,7 @@ import numpy as np
 
 from charcnn.files import Path
 from charcnn.ingest.column import require_arrow
+from charcnn.params import check_classes
 from charcnn.text import LABEL_COLUMNS, TEXT_COLUMNS, WHOLE, Encoding, csv_rows, encode
 
 SHOWN = 10
@@ -118,10 +119,9 @@ def name_labels(labels: Sequence[str], names: Sequence[str]) -> dict[str, int]:
         names: the classes. Labels are these names, or where none is, numbers that count them from 1.
 
     Raises:
-        ValueError: a name stands twice, or no label fits.
+        ValueError: a name is empty or stands twice, or no label fits.
     """
-    if len(set(names)) != len(names) or not all(names):
-        raise ValueError(f"classes {', '.join(names)}: need names that differ and are not empty")
+    check_classes(tuple(names), len(names))
     by_name = {name: number for number, name in enumerate(names)}
     by_number = {str(number): number - 1 for number in range(1, len(names) + 1)}
     for index in (by_name, by_number):
