@@ -136,6 +136,52 @@ def test_json_lines(charcnn, classifier, tmp_path):
     assert [row[:2] for row in report] == [["row", "line"], ["3", "3"], ["4", "4"], ["5", "5"]]
 
 
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_every_object_has_each_key_once(charcnn, classifier, tmp_path, monkeypatch, probabilities):
+    """Keys of its own keep their values, whatever the first object has; what is added goes by another name there."""
+    other = "probability of World" if probabilities else "probability"
+    objects = [
+        {"text": "a"},
+        {"text": "b", "label": "mine"},
+        {"label": None, "text": "c", other: [0]},
+        {"text": "d", "label": 1, "predicted label": 2},
+        {"text": "e", "inner": {"label": 3}},
+        {"label": "no text"},
+    ]
+    lines = [*map(json.dumps, objects), '{"text": "f", "l\\u0061bel": "mine"}', '["label"]']
+    objects += [{"text": "f", "label": "mine"}]
+    source = tmp_path / "in.jsonl"
+    source.write_text("\n".join(lines) + "\n")
+    monkeypatch.setitem(ROWS, "cpu", 3)
+    assert charcnn("classify", source, *["--probabilities"] * probabilities)[0] == UNREADABLE
+    found = (tmp_path / "in.labelled.jsonl").read_text().splitlines()
+    assert found[-1] == lines[-1]
+    added = ["label", *(f"probability of {name}" for name in text.CLASSES)] if probabilities else ["label", other]
+    for value, line, written in zip(objects, lines, found, strict=False):
+        assert written.startswith(line[:-1]), "its own bytes stay"
+        pairs = json.loads(written, object_pairs_hook=list)
+        keys = [key for key, _ in pairs]
+        assert len(set(keys)) == len(keys)
+        expected = []
+        for name in added:
+            while name in value:
+                name = f"predicted {name}"
+            expected.append(name)
+        assert keys == [*value, *expected]
+        label = dict(pairs)[expected[0]]
+        assert label == (classifier.predict(value["text"]) if "text" in value else None)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_an_output_is_labelled_again(charcnn, tmp_path, suffix):
+    source, out = tmp_path / f"in.{suffix}", tmp_path / f"out.{suffix}"
+    given = {"csv": "text,label,predicted label\na,b,c\n", "jsonl": '{"text":"a","label":"b","predicted label":"c"}\n'}
+    source.write_text(given[suffix])
+    assert charcnn("classify", source, "-o", out)[0] == DONE
+    keys = list(json.loads(out.read_text())) if suffix == "jsonl" else rows(out)[0]
+    assert keys == ["text", "label", "predicted label", "predicted predicted label", "probability"]
+
+
 def test_parquet(charcnn, classifier, tmp_path, monkeypatch):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = pyarrow.table(

@@ -192,6 +192,28 @@ not json
 """
 
 
+KEYS = st.sampled_from(["label", "labels", "a", 'a "b"', "é", "", "\\", "{", ":"])
+VALUES = st.recursive(
+    st.one_of(st.none(), st.integers(), KEYS, st.sampled_from(['"label": 1', "}", "[", 'label":'])),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)  # the first call compiles
+@given(st.lists(st.dictionaries(KEYS, VALUES, max_size=4), max_size=4), st.booleans(), st.sampled_from([":", "\t : "]))
+def test_keys_are_those_of_pythons_json(objects, ascii_only, colon):
+    lines = [json.dumps(value, ensure_ascii=ascii_only, separators=(",", colon)) for value in objects]
+    data = np.frombuffer("\n".join(lines).encode() + b"\n", np.uint8)
+    rows, names = np.empty((len(lines), 3), np.int64), ["label", "é", ""]
+    scan.scan_lines(data, 0, data.size, True, rows)
+    found = np.empty(len(lines), np.bool_)
+    scan.scan_keys(data, rows, np.zeros(len(lines), np.uint8), *text.pack(names), found)
+    for value, has in zip(objects, found, strict=True):
+        escaped = any("\\" in json.dumps(key, ensure_ascii=ascii_only) for key in value)
+        assert has == (escaped or not value.keys().isdisjoint(names))
+
+
 def test_json_lines(tmp_path):
     texts, unreadable, whole = read(opened(tmp_path, JSONL, "jsonl"))
     assert texts == [b"a", 'b é "q"'.encode(), None, None, None, None, b"\xff", None]

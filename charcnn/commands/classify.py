@@ -154,11 +154,13 @@ def _fit(options: argparse.Namespace, output: str) -> None:
 
 
 def _added(kind: Kind, classifier: Classifier, every: bool) -> list[str]:
-    """Names of the columns to add; of those that the file has, others."""
+    """Names of the columns to add, none of which the file has."""
+    from charcnn.ingest.kinds import free_name
+
     names = ["label", "probability"]
     if every:
         names[1:] = [f"probability of {name}" for name in classifier.classes_]
-    return [f"predicted {name}" if name in kind.taken else name for name in names]
+    return [free_name(name, kind.taken) for name in names]
 
 
 class _Sink:

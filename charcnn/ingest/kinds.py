@@ -6,7 +6,7 @@ import csv
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -196,22 +196,32 @@ class Kind(ABC):
         return b""
 
     def _name(self, names: Sequence[str], added: Sequence[str]) -> None:
-        self._names = _packed([*map(self._quoted, names), self._quoted("")])
-        self._keys = _packed([b""])
+        self._names = text.pack([*map(self._quoted, names), self._quoted("")])
 
     def _quoted(self, name: str) -> bytes:
         return name.encode()
 
-    def _rendered(self, block: Block, labels: np.ndarray, shares: np.ndarray, columns: int, style: int) -> Any:
-        longest = int(np.diff(self._names[1]).max()) + 9 * shares.shape[1] + len(self._keys[0]) + 4
+    def _rendered(
+        self,
+        block: Block,
+        labels: np.ndarray,
+        shares: np.ndarray,
+        columns: int,
+        style: int,
+        keys: Sequence[Sequence[bytes]] = ((),),
+        key_sets: np.ndarray | None = None,
+    ) -> Any:
+        longest = int(np.diff(self._names[1]).max()) + 9 * shares.shape[1] + max(sum(map(len, own)) for own in keys) + 4
         room = len(block.places) * longest
         if len(block.places):
             room += int(block.places[-1, 2] - block.places[0, 0]) + int(np.maximum(columns - block.counts, 0).sum())
         out = np.empty(room, np.uint8)
         delimiter = ord(self._delimiter)
+        if key_sets is None:
+            key_sets = np.zeros(len(block.places), np.int64)
         size = scan.render(
             block.buffer, block.places, block.kinds, block.counts, columns, delimiter, style, labels, shares,
-            *self._names, *self._keys, out,
+            *self._names, *text.pack([key for own in keys for key in own]), key_sets, out,
         )  # fmt: skip
         return out.data[:size]
 
@@ -233,10 +243,6 @@ class Writer:
 
     def abandon(self) -> None:
         """Let go of a file that will not be whole."""
-
-
-def _packed(parts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    return text.pack(parts)
 
 
 class Lines(Kind):
@@ -504,15 +510,31 @@ class Jsonl(Kind):
         return labels
 
     def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
-        """Bytes."""
-        return self._rendered(block, labels, shares, 1, scan.JSON)
+        """Bytes. An object that has a key of its own which is one of those to add gets another one for it."""
+        own = np.empty(len(block.places), np.bool_)
+        scan.scan_keys(block.buffer, block.places, block.kinds, *self._added_bytes, own)
+        spelled, key_sets = {self._added: 0}, np.zeros(len(block.places), np.int64)
+        for n in np.flatnonzero(own):
+            value = _object(block, int(n))
+            taken = value if isinstance(value, dict) else self._added  # nested too deep for Python: it may have them
+            names = tuple(free_name(name, taken) for name in self._added)
+            key_sets[n] = spelled.setdefault(names, len(spelled))
+        keys = [[*(f",{json.dumps(name)}:".encode() for name in names), b"}"] for names in spelled]
+        return self._rendered(block, labels, shares, 1, scan.JSON, keys, key_sets)
 
     def _name(self, names: Sequence[str], added: Sequence[str]) -> None:
         super()._name(names, added)
-        self._keys = _packed([*(f",{json.dumps(name)}:".encode() for name in added), b"}"])
+        self._added, self._added_bytes = tuple(added), text.pack(added)
 
     def _quoted(self, name: str) -> bytes:
         return json.dumps(name).encode() if name else b"null"
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """What a column or key is called that is added to those that are there: `predicted label` where label is taken."""
+    while name in taken:
+        name = f"predicted {name}"
+    return name
 
 
 def _object(block: Block, n: int) -> Any:
