@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from charcnn import text
 from charcnn.ingest import flow, kinds, scan
 from charcnn.ingest.column import columns
-from charcnn.ingest.kinds import Layout
+from charcnn.layout import Layout
 
 FORWARD = text.ENCODINGS["forward"]
 CREPE = text.ENCODINGS["crepe"]
@@ -163,6 +163,7 @@ def test_columns_are_joined_as_the_encoding_says(tmp_path):
         (b"a,b\n", {"texts": ("c",)}, "has no column 'c': it has a, b"),
         (b"a,b\n", {"texts": ("3",)}, "has no column '3': it has columns 1 to 2 and no names"),
         (b"label\n1\n", {}, "its only column is the label"),
+        (b"label,text\n1,a\n", {"texts": ("2",), "label": "text"}, "column 'text' is both the label and a text"),
         (b"\xff\xfea\0", {}, "is UTF-16: need UTF-8"),
         (b"a", {"delimiter": "ab"}, "delimiter='ab': need one ASCII character"),
     ],

@@ -17,6 +17,7 @@ from charcnn import text
 from charcnn.ingest import column, scan
 from charcnn.ingest.column import Column
 from charcnn.ingest.source import Source
+from charcnn.layout import LABEL_COLUMNS, TEXT_COLUMNS, Layout, called, find_column
 
 SUFFIXES = {
     ".csv": "csv",
@@ -42,29 +43,6 @@ REASONS = {
     scan.MANY: "too many fields",
     scan.NOT_TEXT: "no text",
 }
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Which columns matter.
-
-    Args:
-        texts: names of the columns of text, or their numbers from 1; none for the columns that the file's own names
-            or the kind show.
-        label: name or number of the column of labels; None likewise.
-        header: whether a CSV file's first row names its columns; None for what the row itself shows.
-        delimiter: between the fields of CSV: one ASCII character; None for the kind's.
-    """
-
-    texts: tuple[str, ...] = ()
-    label: str | None = None
-    header: bool | None = None
-    delimiter: str | None = None
-
-    def __post_init__(self) -> None:
-        given = self.delimiter
-        if given is not None and (len(given) != 1 or not given.isascii() or given in '"\r\n'):
-            raise ValueError(f"delimiter={given!r}: need one ASCII character, no quote and no line end")
 
 
 @dataclass
@@ -289,22 +267,13 @@ class Csv(Kind):
         self._columns = 0
         first, place = self._first_row()
         self._columns, self._head_row = len(first), b""
-        names = [name.strip() for name in first]
-        known = {*text.LABEL_COLUMNS, *text.TEXT_COLUMNS}
-        header = layout.header
-        if header is None:
-            asked = [name for name in (*layout.texts, layout.label) if name is not None and not name.isdecimal()]
-            whole = bool(names) and names[0].lstrip("+-").isdecimal()
-            header = bool(asked) or (not whole and any(name.lower() in known for name in names))
+        header, label, texts = layout.has_header(first), layout.label_column(first), layout.text_columns(first)
         if header:
-            self.taken = tuple(names)
+            self.taken = tuple(name.strip() for name in first)
             if place is not None:
                 self._head_row = source.buffer[place[0] : place[1]].tobytes()
                 self.line = scan.count_lines(source.buffer[source.start : place[2]])
                 source.start = int(place[2])
-        label = self._label(names, header)
-        texts = self._text_columns(names, header, label)
-        self._text_names = [names[index] if header else str(index + 1) for index in texts]
         self._wanted = np.array(sorted({*texts} | ({label} if label is not None else set())), np.int64)
         self._order = np.searchsorted(self._wanted, texts[::-1] if encoding.reverse_fields else texts)
         self._label_at = None if label is None else int(np.searchsorted(self._wanted, label))
@@ -338,25 +307,6 @@ class Csv(Kind):
             return next(csv.reader(row.splitlines(keepends=True), delimiter=self._delimiter)), place
         finally:
             csv.field_size_limit(limit)
-
-    def _label(self, names: list[str], header: bool) -> int | None:
-        if self.layout.label is not None:
-            return _index(self.layout.label, names, header)
-        if not header:
-            return 0 if len(names) > 1 and names[0].lstrip("+-").isdecimal() else None
-        return next((index for index, name in enumerate(names) if name.lower() in text.LABEL_COLUMNS), None)
-
-    def _text_columns(self, names: list[str], header: bool, label: int | None) -> list[int]:
-        if self.layout.texts:
-            return [_index(name, names, header) for name in self.layout.texts]
-        if header:
-            found = [index for index, name in enumerate(names) if name.lower() in text.TEXT_COLUMNS]
-            if found:
-                return found
-        rest = [index for index in range(len(names)) if index != label]
-        if names and not rest:
-            raise ValueError("its only column is the label: need a column of text")
-        return rest
 
     def _scan(self) -> tuple[Block, int]:
         source, n = self.source, self.rows
@@ -406,16 +356,6 @@ class Csv(Kind):
         return name.encode()
 
 
-def _index(name: str, names: Sequence[str], header: bool) -> int:
-    """A column's index, from its name or its number from 1."""
-    if header and name in names:
-        return names.index(name)
-    if name.isdecimal() and 1 <= int(name) <= len(names):
-        return int(name) - 1
-    have = ", ".join(names) if header else f"columns 1 to {len(names)} and no names"
-    raise ValueError(f"has no column {name!r}: it has {have}")
-
-
 class Jsonl(Kind):
     """A JSON object a line. Out: the same lines, with more keys at the end."""
 
@@ -423,13 +363,14 @@ class Jsonl(Kind):
         super().__init__(source, layout, rows, encoding)
         first = self._first_object()
         self.taken = tuple(first)
-        self._texts = layout.texts or tuple(name for name in first if name.lower() in text.TEXT_COLUMNS)
+        self._texts = layout.texts or tuple(name for name in first if name.lower() in TEXT_COLUMNS)
         if first and not self._texts:
             strings = [name for name, value in first.items() if isinstance(value, str)]
             if len(strings) != 1:
                 raise ValueError(f"its first object has the keys {', '.join(first)}: say which holds the text")
             self._texts = tuple(strings)
-        self._label = layout.label or next((name for name in first if name.lower() in text.LABEL_COLUMNS), None)
+        label = called(self.taken, LABEL_COLUMNS)
+        self._label = layout.label or (None if label is None else self.taken[label])
         self._order = self._texts[::-1] if encoding.reverse_fields else self._texts
 
     def _first_object(self) -> dict[str, Any]:
@@ -584,8 +525,8 @@ class Parquet(Kind):
         self.layout, self.rows, self.encoding, self.number = layout, rows, encoding, 0
         schema = self._file.schema_arrow
         self.taken = tuple(schema.names)
-        texts = [schema.names[_index(name, schema.names, True)] for name in layout.texts]
-        texts = texts or [name for name in schema.names if name.lower() in text.TEXT_COLUMNS]
+        texts = [schema.names[find_column(name, schema.names, True)] for name in layout.texts]
+        texts = texts or [name for name in schema.names if name.lower() in TEXT_COLUMNS]
         if not texts:
             texts = [field.name for field in schema if _is_text(field.type)]
             if len(texts) != 1:
@@ -595,9 +536,10 @@ class Parquet(Kind):
                 raise ValueError(f"column {name!r} holds {schema.field(name).type}: need strings")
         self._order = texts[::-1] if encoding.reverse_fields else texts
         if layout.label is not None:
-            self._label: str | None = schema.names[_index(layout.label, schema.names, True)]
+            self._label: str | None = schema.names[find_column(layout.label, schema.names, True)]
         else:
-            self._label = next((name for name in schema.names if name.lower() in text.LABEL_COLUMNS), None)
+            label = called(schema.names, LABEL_COLUMNS)
+            self._label = None if label is None else schema.names[label]
 
     @property
     def size(self) -> int | None:
