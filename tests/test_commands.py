@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import errno
 import json
 import os
 import resource
@@ -482,6 +483,19 @@ def test_two_runs_do_not_write_one_output(tmp_path):
         output.Partial(path, f"{path}.report", {})
     first.finish()
     assert left(tmp_path) == ["out"]
+
+
+def test_a_file_system_without_locks_is_told(charcnn, tmp_path, monkeypatch):
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("a\n")
+
+    def none(file, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(output.fcntl, "flock", none)
+    status, _, err = charcnn("classify", source, "-o", out)
+    assert (status, err) == (FAILED, f"charcnn classify: {out}.part: cannot be locked: No locks available\n")
+    assert not out.exists()
 
 
 def test_report_of_a_stream(charcnn, tmp_path):
