@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -95,6 +96,15 @@ def check(params: Mapping[str, np.ndarray], config: Config) -> None:
         if not finite.all():
             index = tuple(int(i) for i in np.unravel_index(np.argmin(finite), shape))
             raise ValueError(f"{name} holds {array[index]} at {list(index)}: need finite values")
+
+
+def digest(params: Mapping[str, np.ndarray]) -> str:
+    """16 hexadecimal digits that tell these weights from others."""
+    found = hashlib.sha256()
+    for name in sorted(params):
+        found.update(name.encode())
+        found.update(np.ascontiguousarray(params[name]).data)
+    return found.hexdigest()[:16]
 
 
 def check_classes(names: object, count: int) -> None:

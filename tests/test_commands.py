@@ -457,6 +457,28 @@ def test_what_another_run_left_is_not_gone_on_with(charcnn, tmp_path):
     assert Path(f"{out}.part").read_text() == "foreign"
 
 
+def test_a_default_that_is_named_goes_on_too(charcnn, tmp_path, monkeypatch):
+    source, out, finish = tmp_path / "in.csv", tmp_path / "out.csv", output.Partial.finish
+
+    def full(self):
+        monkeypatch.setattr(output.Partial, "finish", finish)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    source.write_text("id,title,label\n1,a,b\n2,c,d\n")
+    monkeypatch.setattr(output.Partial, "finish", full)
+    assert charcnn("classify", source, "-o", out)[0] == FAILED
+    for other in ("--text-columns=id", "--no-header", "--encoding=forward", "--probabilities"):
+        status, _, err = charcnn("classify", source, "-o", out, other)
+        assert status == UNUSABLE
+        assert "is what another run left" in err
+    columns = ("--text-columns", "2", "--label-column", "label", "--header", "--delimiter", ",")
+    named = ("--format", "csv", *columns, "--encoding", "crepe", "--precision", "fp32", "--level", "l11")
+    status, _, err = charcnn("classify", source, "-o", out, *named)
+    assert status == DONE
+    assert "going on after row 2 of a run that was cut off" in err
+    assert len(rows(out)) == 3
+
+
 def test_the_journal_counts_whole_blocks_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(output, "EVERY_SECONDS", 0)
     path = str(tmp_path / "out")

@@ -453,6 +453,25 @@ def test_killed_training_goes_on_to_the_same_bytes(tmp_path):
     assert not checkpoint.exists()
 
 
+def test_a_checkpoint_is_of_what_the_options_come_to(tmp_path):
+    """Not of what was typed: a default may be named at the second start."""
+    write_rows(tmp_path / "a.csv")
+
+    def settings(*more):
+        parser = argparse.ArgumentParser()
+        command.add_arguments(parser)
+        words = ["--data", tmp_path / "a.csv", "--out", tmp_path / "m.safetensors", "--config", "tiny", "--no-curve"]
+        return command._Job(parser.parse_args([str(word) for word in (*words, *more)])).settings
+
+    named = ["--encoding", "forward", "--classes", "1,2,3", "--text-columns", "2,3", "--label-column", "1"]
+    named += ["--no-header", "--valid-part", "0.10", "--rate", "1e-3", "--mixup", "0"]
+    if not torch.cuda.is_available():
+        named += ["--device", "cpu", "--precision", "float32"]
+    assert settings(*named) == settings()
+    for other in (["--precision", "bf16"], ["--encoding", "crepe"], ["--classes", "a,b,c"], ["--text-columns", "2"]):
+        assert settings("--device", "cpu", *other) != settings("--device", "cpu")
+
+
 def test_a_damaged_checkpoint_is_refused(tmp_path, capsys):
     write_rows(tmp_path / "a.csv")
     out = tmp_path / "m.safetensors"

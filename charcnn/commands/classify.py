@@ -219,7 +219,7 @@ class _File(_Sink):
         report = options.report or f"{path}.unreadable.csv"
         resumable = kind.resumable and options.input != "-"
         self.partial = Partial(
-            path, report, _identity(options, classifier), resumable=resumable, overwrite=options.force
+            path, report, _identity(options, classifier, kind), resumable=resumable, overwrite=options.force
         )
         stack.callback(self.partial.close)
         super().__init__(self.partial.file)
@@ -246,25 +246,24 @@ class _File(_Sink):
         self.partial.finish()
 
 
-def _identity(options: argparse.Namespace, classifier: Classifier) -> dict[str, Any]:
-    """All that the output depends on."""
-    import hashlib
+def _identity(options: argparse.Namespace, classifier: Classifier, kind: Kind) -> dict[str, Any]:
+    """All that the output depends on: not the options, but what they come to, as a default may be named or not."""
+    from charcnn.params import digest
 
-    digest = hashlib.blake2b(digest_size=16)
-    if options.model is not None:
-        with open(options.model, "rb") as file:
-            while part := file.read(1 << 20):
-                digest.update(part)
     source: list[Any] = [options.input]
     if options.input != "-":
         status = os.stat(options.input)
         source = [os.path.abspath(options.input), status.st_size, status.st_mtime_ns]
-    names = ("format", "text_columns", "label_column", "header", "delimiter", "probabilities", "encoding")
     return {
         "input": source,
-        "model": digest.hexdigest() if options.model is not None else classifier.metadata,
+        "format": format_of(options),
+        "reads": kind.reads,
+        "model": digest(classifier.params),
+        "config": classifier.config.to_dict(),
+        "encoding": classifier.encoding.to_dict(),
+        "classes": classifier.classes_.tolist(),
         "precision": classifier.engine.choice.precision,
-        "options": {name: getattr(options, name) for name in names},
+        "probabilities": options.probabilities,
     }
 
 

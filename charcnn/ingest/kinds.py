@@ -96,6 +96,8 @@ class Kind(ABC):
     """What `size` and `Block.end` count."""
     resumable = True
     """Whether a second start can go on in the middle of an output file."""
+    reads: tuple[Any, ...] = ()
+    """How it finds its texts, as JSON values: what the layout says, or where it does not, what the file shows."""
 
     def __init__(self, source: Source, layout: Layout, rows: int, encoding: text.Encoding) -> None:
         self.source, self.layout, self.rows, self.encoding = source, layout, rows, encoding
@@ -276,6 +278,7 @@ class Csv(Kind):
                 source.start = int(place[2])
         self._wanted = np.array(sorted({*texts} | ({label} if label is not None else set())), np.int64)
         self._order = np.searchsorted(self._wanted, texts[::-1] if encoding.reverse_fields else texts)
+        self.reads = header, self._delimiter, texts
         self._label_at = None if label is None else int(np.searchsorted(self._wanted, label))
 
     def _first_row(self) -> tuple[list[str], np.ndarray | None]:
@@ -369,6 +372,7 @@ class Jsonl(Kind):
             if len(strings) != 1:
                 raise ValueError(f"its first object has the keys {', '.join(first)}: say which holds the text")
             self._texts = tuple(strings)
+        self.reads = self._texts
         label = called(self.taken, LABEL_COLUMNS)
         self._label = layout.label or (None if label is None else self.taken[label])
         self._order = self._texts[::-1] if encoding.reverse_fields else self._texts
@@ -535,6 +539,7 @@ class Parquet(Kind):
             if not _is_text(schema.field(name).type):
                 raise ValueError(f"column {name!r} holds {schema.field(name).type}: need strings")
         self._order = texts[::-1] if encoding.reverse_fields else texts
+        self.reads = tuple(texts)
         if layout.label is not None:
             self._label: str | None = schema.names[find_column(layout.label, schema.names, True)]
         else:

@@ -39,8 +39,7 @@ class FarmRun:
         self._progress, self._timeline = follow["progress"], follow["timeline"]
         self._checkpoint = None
         if options.checkpoint is not None:
-            described = level.name if options.precision is None else f"{level.name} in {options.precision}"
-            run = offload.describe(described, weights, total)
+            run = offload.describe(level.name, level.precision(options.precision), weights, total)
             self._checkpoint = offload.Checkpoint(options.checkpoint, run, config.classes)
         self.farm = offload.Farm(
             comm,
