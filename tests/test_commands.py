@@ -51,9 +51,13 @@ def charcnn(weights, capsys):
     return run
 
 
+HEARS = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
+"""What a process that is interrupted begins with: it inherits that SIGINT is ignored where pytest runs by `nohup`."""
+
+
 def command(*words, code="", **options):
     """The command in a process of its own, after this code."""
-    code = f"import sys\nfrom charcnn.__main__ import main\n{code}\nsys.exit(main(sys.argv[1:]))"
+    code = f"import sys\n{HEARS}\nfrom charcnn.__main__ import main\n{code}\nsys.exit(main(sys.argv[1:]))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen([sys.executable, "-c", code, *map(str, words)], env=environment, **options)
 
