@@ -576,7 +576,11 @@ def test_a_full_disk_of_the_parquet_writer(charcnn, tmp_path, monkeypatch):
         (("classify", "in.csv", "-o", "none/out.csv"), "none/out.csv.part: No such file or directory"),
         (("classify", "in.csv", "-o", "out.parquet"), "--output out.parquet: what is written is csv, as INPUT is"),
         (("evaluate", "in.txt"), "plain lines have no labels"),
-        (("evaluate", "in.csv"), "row 1 has label '9': need one of World"),
+        (("evaluate", "in.csv"), "row 1, line 1: label '9' is none of the classes; of the first 1 no row can be used"),
+        (("evaluate", "zero.csv"), "row 2 has label '0': where that is a class, say --first-label 0"),
+        (("evaluate", "four.csv", "--first-label", "0"), "row 1 has label '4': where that is a class"),
+        (("evaluate", "none.jsonl"), "row 1, line 1: no label; of the first 1 no row can be used. Labels are World"),
+        (("evaluate", "empty.csv"), "empty.csv holds no row"),
         (("explain", "a", "--label", "x"), "label='x'"),
     ],
 )
@@ -584,6 +588,10 @@ def test_what_cannot_be_done_is_one_line(charcnn, tmp_path, monkeypatch, words, 
     monkeypatch.chdir(tmp_path)
     Path("in.csv").write_text("9,a\n")
     Path("in.txt").write_text("a\n")
+    Path("zero.csv").write_text("1,a\n0,b\n")
+    Path("four.csv").write_text("4,a\n")
+    Path("empty.csv").write_text("label,text\n")
+    Path("none.jsonl").write_text('{"text": "a", "label": null}\n')
     status, out, err = charcnn(*words)
     assert status == UNUSABLE
     assert out == ""
@@ -601,7 +609,7 @@ def test_evaluate(charcnn, classifier, tmp_path):
         csv.writer(file).writerows([("label", "text"), *zip(labels, TEXTS, strict=True), ("World",)])
     status, out, err = charcnn("evaluate", source, "--json", tmp_path / "r.json", "--png", tmp_path / "r.png")
     assert status == UNREADABLE
-    assert err == "left out 1 rows that are unreadable\n"
+    assert err == f"left out 1 row:\n  row {len(TEXTS) + 1}, line {len(TEXTS) + 2}: 1 fields: need 2\n"
     report = json.loads((tmp_path / "r.json").read_text())
     right = np.mean(predicted == np.array(labels))
     assert report["accuracy"] == pytest.approx(right)
@@ -613,9 +621,30 @@ def test_evaluate(charcnn, classifier, tmp_path):
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_evaluate_names_the_row_that_classify_would(charcnn, tmp_path):
-    (tmp_path / "in.csv").write_text("1,a text\n\n\n9,another\n")
-    assert "row 2 has label '9'" in charcnn("evaluate", tmp_path / "in.csv")[2]
+def test_evaluate_leaves_out_and_names_rows_with_no_class(charcnn, tmp_path, monkeypatch):
+    """They are counted as they are in the file, as `classify` counts; the others' figures are as without them."""
+    source, clean, report = tmp_path / "in.csv", tmp_path / "clean.csv", tmp_path / "report.json"
+    good = [f"{n % 4 + 1},{value}\n" for n, value in enumerate(TEXTS)]
+    clean.write_text("".join(good))
+    source.write_text("".join([good[0], "\n\n", "9,another\n", ",none\n", "one field\n", *good[1:], "Music,last\n"]))
+    assert charcnn("evaluate", clean, "--json", report)[0] == DONE
+    expected = json.loads(report.read_text())
+    monkeypatch.setitem(ROWS, "cpu", 50)
+    status, _, err = charcnn("evaluate", source, "--json", report)
+    assert status == UNREADABLE
+    assert json.loads(report.read_text()) == expected | {"left_out": 4}
+    assert err.splitlines() == [
+        "left out 4 rows:",
+        "  row 2, line 4: label '9' is none of the classes",
+        "  row 3, line 5: no label",
+        "  row 4, line 6: 1 fields: need 2",
+        f"  row {len(TEXTS) + 4}, line {len(TEXTS) + 6}: label 'Music' is none of the classes",
+    ]
+    source.write_text("".join(["1,a\n", *["9,b\n"] * 30]))
+    assert charcnn("evaluate", source)[2].splitlines()[-2:] == [
+        "  row 11, line 11: label '9' is none of the classes",
+        "  and 20 more",
+    ]
 
 
 def test_evaluate_with_numbers(charcnn, classifier, tmp_path):

@@ -21,7 +21,16 @@ from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from charcnn.commands import DONE, UNREADABLE, ranks
-from charcnn.commands.model import add_layout_arguments, add_model_arguments, format_of, load, open_bytes, open_input
+from charcnn.commands.model import (
+    SHOWN,
+    add_layout_arguments,
+    add_model_arguments,
+    format_of,
+    load,
+    open_bytes,
+    open_input,
+    told,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,9 +40,6 @@ if TYPE_CHECKING:
 
 SLOW = 4.0
 """Seconds after which a start is slow."""
-
-SHOWN = 10
-"""Unreadable rows that are told on standard error."""
 
 EPILOG = """examples:
   echo "Stocks fell on Monday as oil rose." | charcnn classify -
@@ -340,9 +346,8 @@ class _Job:
             for block, rendered, unreadable in flow.ordered(
                 self._blocks(), self._label, self._classifier.engine.threads
             ):
-                for row, line, reason in [] if quiet else unreadable[: max(0, SHOWN - sink.unreadable)]:
-                    where = f"row {row}" if line is None else f"row {row}, line {line}"
-                    bar.write(f"{where}: {reason}", file=sys.stderr)
+                for row in [] if quiet else unreadable[: max(0, SHOWN - sink.unreadable)]:
+                    bar.write(told(*row), file=sys.stderr)
                 with self._monitor.stage("write"):
                     sink.take(block, rendered, unreadable)
                 self.rows += block.rows

@@ -25,6 +25,9 @@ COLUMNS = (
 )
 """What charcnn.layout does, in short."""
 
+SHOWN = 10
+"""Rows that cannot be used and are told on standard error, of so many as there are."""
+
 BUFFER = {"cpu": 1 << 20, "cuda": 8 << 20}
 """Bytes that are read at once."""
 
@@ -69,6 +72,11 @@ def layout_of(options: argparse.Namespace) -> Layout:
     """What the options of `add_column_arguments` say."""
     texts = tuple(options.text_columns.split(",")) if options.text_columns else ()
     return Layout(texts, options.label_column, options.header, options.delimiter)
+
+
+def told(row: int, line: int | None, reason: str) -> str:
+    """A row that cannot be used, as `Block.unreadable` gives it."""
+    return f"row {row}: {reason}" if line is None else f"row {row}, line {line}: {reason}"
 
 
 def positive(value: str) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-READABLE, BLANK, TORN, FEW, MANY, NOT_TEXT = range(6)
-"""What a row is: readable; an empty line; broken quoting; too few or too many fields; its text is none."""
+READABLE, BLANK, TORN, FEW, MANY, NOT_TEXT, NO_CLASS = range(7)
+"""What a row is: readable; an empty line; broken quoting; too few or too many fields; its text is none, or its label no
+class."""
 
 _NEWLINE, _RETURN, _QUOTE, _SPACE = 10, 13, 34, 32
 _TAB, _COLON, _BACKSLASH, _OPEN, _CLOSE, _BRACE, _UNBRACE = 9, 58, 92, 91, 93, 123, 125
