@@ -17,12 +17,10 @@ KINDS = ("csv", "tsv", "jsonl", "parquet", "lines")
 PRECISIONS = ("fp32", "tf32", "fp16x3", "fp16", "bf16", "fp8")
 """As in charcnn.ingest.kinds and charcnn.catalog, which import Numba; a test holds them equal."""
 
-COLUMNS = (
-    "A CSV file has a header where a column is asked for by its name. Else a file whose first field is a whole number "
-    "has none, and its first column is the label; one with a column called text, title, description, label, class or "
-    "category has one; any other has none and all its columns are text. Several columns of text are joined as the "
-    "encoding says."
-)
+COLUMNS = """A CSV file has a header where a column is asked for by its name. Else a file whose first field is a whole
+number has none, and its first column is the label; one with a column called text, title, description, label, class or
+category has one; any other has none and all its columns are text. Several columns of text are joined as the encoding
+says."""
 """What charcnn.layout does, in short."""
 
 SHOWN = 10
