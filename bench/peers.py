@@ -145,7 +145,7 @@ def entries(level: catalog.Level) -> list[Contender]:
         def build(job: Job) -> Network:
             return own.build(job.weights, job.config, level=level, precision=precision, batch=job.batch)
 
-        name = level.name if precision == level.precisions[0] else f"{level.name}-{precision}"
+        name = level.name if precision == level.precision() else f"{level.name}-{precision}"
         arithmetic = ARITHMETIC.get(precision, precision)
         return Contender(name, f"charcnn {level.name}", arithmetic, (level.device,), build, level=level)
 

@@ -228,7 +228,7 @@ def precisions(document: Path) -> str:
     for name, form in catalog.PRECISIONS.items():
         having = [row for row in catalog.LEVELS if name in row.precisions]
         if having:
-            own = [row for row in having if row.precisions[0] == name]
+            own = [row for row in having if row.precision() == name]
             cells = catalog.spoken(having), catalog.spoken(own) if own else "–"
             rows.append([f"`{name}`", *cells, f"{form.tolerance:g}"])
     return _table(head, rows, right=3)

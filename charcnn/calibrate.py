@@ -14,9 +14,7 @@ import numpy as np
 
 from charcnn.config import POOL_SIZE, Config
 from charcnn.ops.arrays import pack
-
-LARGEST = 448.0
-"""Of e4m3."""
+from charcnn.ops.formats import LARGEST_E4M3
 
 HEADROOM = 4
 """How much greater than any of the calibration's features others may be before they are cut off."""
@@ -123,7 +121,7 @@ def rescaled(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) 
 
 def _unit(peaks: np.ndarray) -> np.ndarray:
     """What the greatest of them is divided by."""
-    return _power_of_two(peaks.max() * np.float32(HEADROOM / LARGEST))
+    return _power_of_two(peaks.max() * np.float32(HEADROOM / LARGEST_E4M3))
 
 
 def _power_of_two(size: np.ndarray) -> np.ndarray:

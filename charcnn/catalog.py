@@ -120,19 +120,28 @@ class Level:
         """Largest ||logits - ref|| / ||ref|| against the whole network's float64 reference, in its own precision."""
         return self.format().tolerance
 
-    def format(self, precision: str | None = None) -> Format:
-        """What it computes in where this precision is asked for, or None.
+    def precision(self, asked: str | None = None) -> str:
+        """Which one it computes in where this one is asked for: its own where that is None.
 
         Raises:
             ValueError: it has it not; names the levels that have.
         """
-        precision = precision or self.precisions[0]
+        precision = asked or self.precisions[0]
         if precision not in PRECISIONS:
             raise ValueError(f"{precision=}: need one of {', '.join(PRECISIONS)}")
         if precision not in self.precisions:
             others = spoken([row for row in LEVELS if precision in row.precisions])
             raise ValueError(f"{precision=}: {self.name} has {', '.join(self.precisions)}; {precision} is in {others}")
-        return PRECISIONS[precision]
+        return precision
+
+    def format(self, asked: str | None = None) -> Format:
+        """What numbers of that precision are; errors likewise."""
+        return PRECISIONS[self.precision(asked)]
+
+    def build_options(self, asked: str | None = None) -> dict[str, str]:
+        """What its `build` is told of that: nothing where it has one precision alone; errors likewise."""
+        precision = self.precision(asked)
+        return {"precision": precision} if len(self.precisions) > 1 else {}
 
     @property
     def module(self) -> ModuleType:

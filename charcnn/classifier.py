@@ -85,8 +85,7 @@ class Classifier:
         names = params.classes if classes is None else tuple(classes)
         if names is None:
             names = tuple(f"class {index}" for index in range(config.classes))
-        if len(names) != config.classes or len(set(names)) != len(names):
-            raise ValueError(f"classes={names!r}: need {config.classes} different names")
+        params_module.check_classes(names, config.classes)
         self.classes_: np.ndarray = np.array(names)
         """The classes' names, str (C,): probabilities stand in this order."""
         self.config, self.params = config, params

@@ -61,7 +61,7 @@ def choices(device: str, precision: str | None = None, level: str | None = None)
     if precision is not None:
         wanted: Sequence[str] = [precision]
     else:
-        wanted = AUTOMATIC[device] if level is None else rows[0].precisions[:1]
+        wanted = AUTOMATIC[device] if level is None else [rows[0].precision()]
     found = [
         Choice(row, arithmetic)
         for arithmetic in wanted
@@ -167,8 +167,7 @@ class Engine:
         """Told how long the level's stages take, of a GPU by its own clock; those of several streams add up."""
         options: dict[str, Any] = {"batch": batch or inspect.signature(build).parameters["batch"].default}
         options["monitor"] = self.monitor
-        if len(choice.level.precisions) > 1:
-            options["precision"] = choice.precision
+        options |= choice.level.build_options(choice.precision)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.threads = 2
         """Threads that should call it at once, so that it never waits for its callers."""

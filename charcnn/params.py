@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -97,6 +98,26 @@ def check(params: Mapping[str, np.ndarray], config: Config) -> None:
             raise ValueError(f"{name} holds {array[index]} at {list(index)}: need finite values")
 
 
+def digest(params: Mapping[str, np.ndarray]) -> str:
+    """16 hexadecimal digits that tell these weights from others."""
+    found = hashlib.sha256()
+    for name in sorted(params):
+        found.update(name.encode())
+        found.update(np.ascontiguousarray(params[name]).data)
+    return found.hexdigest()[:16]
+
+
+def check_classes(names: object, count: int) -> None:
+    """Raise ValueError unless these are names for so many classes: a tuple of str, none empty, no two the same."""
+    if not isinstance(names, tuple) or len(names) != count or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"classes={names!r}: need {count} names")
+    if "" in names:  # which stands for no label, in files
+        raise ValueError(f"classes={names!r} holds an empty name: need some characters")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"classes={names!r} holds {twice!r} twice: need names that differ")
+
+
 def save(
     path: Path,
     params: Mapping[str, np.ndarray],
@@ -117,7 +138,7 @@ def save(
             the arguments below don't say otherwise.
         config: the sizes.
         encoding: the one that the weights were trained with; all of its fields are stored.
-        classes: the classes' names, as many as config.classes.
+        classes: the classes' names, as many as config.classes, no two the same.
         accuracy: share of right answers, 0 to 1.
         dtype: "float32", or "float16" for a .safetensors file of half the size; `load` gives float32 in either case.
         metadata: more to store, as JSON values.
@@ -212,12 +233,8 @@ class _Header:
                 f"encoding {self.encoding.name!r} has {self.encoding.blank} characters: "
                 f"need alphabet={self.config.alphabet}, as in the config"
             )
-        if self.classes is not None and (
-            not isinstance(self.classes, tuple)
-            or len(self.classes) != self.config.classes
-            or not all(isinstance(name, str) for name in self.classes)
-        ):
-            raise ValueError(f"classes={self.classes!r}: need {self.config.classes} names, as in the config")
+        if self.classes is not None:
+            check_classes(self.classes, self.config.classes)
         if not isinstance(self.metadata, dict):
             raise ValueError(f"metadata={self.metadata!r}: need a dict")
 

@@ -15,18 +15,13 @@ import numpy as np
 from numba import njit
 
 from charcnn.files import Path
+from charcnn.layout import LABEL_COLUMNS, TEXT_COLUMNS, WHOLE, Layout
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789-,;.!?:'\"/\\|_@#$%^&*~`+-=<>()[]{}\n"
 """The paper's 70 characters; '-' stands twice, at 36 and at 59."""
 
 CLASSES = ("World", "Sports", "Business", "Sci/Tech")
 """The four classes of AG News, and of the sample."""
-
-LABEL_COLUMNS = ("label", "class", "category", "class index")
-"""What a CSV header may call the column of labels, in any case."""
-
-TEXT_COLUMNS = ("text", "title", "description")
-"""What else shows that a CSV file's first row is a header, in any case."""
 
 _LONGEST_FIELD = 2**31 - 1  # the most that csv takes on every platform
 
@@ -252,12 +247,8 @@ def read_texts(path: Path, encoding: str | Encoding = "crepe") -> Texts:
 
     A CSV row is one text: its fields joined as the encoding says, less the label. Fields may be quoted, and a quoted
     one holds commas, line ends and doubled quotes; rows need not be equally long; empty lines are skipped. The first
-    row says which column is the label, a whole number from 1 to the number of classes:
-
-    - its first field is a whole number, as in AG News: that column, and there is no header;
-    - one of its fields is one of LABEL_COLUMNS or TEXT_COLUMNS: it is a header, and the column that LABEL_COLUMNS
-      names, if any, is the label;
-    - otherwise there is no header and no label.
+    row says whether it is a header, and which column is the label, a whole number from 1 to the number of classes:
+    see `layout.Layout`.
 
     Args:
         path: the file.
@@ -294,13 +285,11 @@ def _read_csv(path: Path, encoding: Encoding) -> Texts:
     rows = csv_rows(path)
     label_column = None
     if rows:
-        names = [field.strip().lower() for field in rows[0][1]]
-        if WHOLE.fullmatch(names[0]):
-            label_column = 0
-        elif not {*names}.isdisjoint((*LABEL_COLUMNS, *TEXT_COLUMNS)):
-            label_column = next((column for column, name in enumerate(names) if name in LABEL_COLUMNS), None)
+        label_column = Layout().label_column(rows[0][1])
+        whole = [WHOLE.fullmatch(row[0].strip()) is not None for _, row in rows]
+        if Layout().has_header(rows[0][1]):
             rows = rows[1:]
-        elif len(rows) > 1 and all(WHOLE.fullmatch(row[0].strip()) for _, row in rows[1:]):
+        elif not whole[0] and len(rows) > 1 and all(whole[1:]):
             raise ValueError(
                 f"{path}, line {rows[0][0]}: all rows but this one start with a number; where this is a header, "
                 f"call the label's column {LABEL_COLUMNS[0]!r} or a text's {TEXT_COLUMNS[0]!r}"
@@ -322,11 +311,7 @@ def _read_csv(path: Path, encoding: Encoding) -> Texts:
     return Texts(texts, None if label_column is None else np.array(labels, np.int64))
 
 
-WHOLE = re.compile("[-+]?[0-9]{1,9}")
-"""A whole number, as a label or a count is written."""
-
-
-def csv_rows(path: Path) -> list[tuple[int, list[str]]]:
+def csv_rows(path: Path, delimiter: str = ",") -> list[tuple[int, list[str]]]:
     """Each row of a CSV file that is not empty, and the line that it starts at. Bytes that are not UTF-8 stay.
 
     Raises:
@@ -336,7 +321,9 @@ def csv_rows(path: Path) -> list[tuple[int, list[str]]]:
     limit = csv.field_size_limit(_LONGEST_FIELD)
     try:
         with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            reader = csv.reader(_no_nul(path, file), strict=True)  # else an open quote swallows the rest in silence
+            reader = csv.reader(
+                _no_nul(path, file), delimiter=delimiter, strict=True
+            )  # else an open quote swallows the rest in silence
             line = 1
             try:
                 for row in reader:

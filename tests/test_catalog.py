@@ -147,15 +147,15 @@ def test_precisions():
     assert set(PRECISIONS) == {"fp32", *FORMATS}
     for row in LEVELS:
         given = inspect.signature(row.module.build).parameters.get("precision")
-        assert given is None or row.precisions[0] == given.default
-        assert (len(row.precisions) > 1) == (given is not None)
-        assert row.format() is PRECISIONS[row.precisions[0]]
+        assert row.build_options() == ({} if given is None else {"precision": given.default})
+        assert [row.precision(name) for name in (None, *row.precisions)] == [row.precisions[0], *row.precisions]
+        assert row.format() is PRECISIONS[row.precision()]
         assert [row.format(name).name for name in row.precisions] == [PRECISIONS[name].name for name in row.precisions]
     assert level("l13").tolerance == catalog.FLOAT32
     with pytest.raises(ValueError, match=r"^precision='fp32': l15 has fp16, .*, fp16x3; fp32 is in l0 to l13, l18$"):
         level("l15").format("fp32")
     with pytest.raises(ValueError, match=r"^precision='fp8': l14 has .*; fp8 is in l17$"):
-        level("l14").format("fp8")
+        level("l14").build_options("fp8")
     with pytest.raises(ValueError, match=r"^precision='int8': need one of fp32, tf32, fp16x3, fp16, bf16, fp8$"):
         level("l0").format("int8")
     assert spoken([level(name) for name in ("l0", "l1", "l13", "l15", "l16")]) == "l0 to l1, l13, l15 to l16"

@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import errno
 import json
 import os
 import resource
@@ -50,9 +51,13 @@ def charcnn(weights, capsys):
     return run
 
 
+HEARS = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
+"""What a process that is interrupted begins with: it inherits that SIGINT is ignored where pytest runs by `nohup`."""
+
+
 def command(*words, code="", **options):
     """The command in a process of its own, after this code."""
-    code = f"import sys\nfrom charcnn.__main__ import main\n{code}\nsys.exit(main(sys.argv[1:]))"
+    code = f"import sys\n{HEARS}\nfrom charcnn.__main__ import main\n{code}\nsys.exit(main(sys.argv[1:]))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen([sys.executable, "-c", code, *map(str, words)], env=environment, **options)
 
@@ -134,6 +139,52 @@ def test_json_lines(charcnn, classifier, tmp_path):
     assert last == {"label": None, "probability": None}
     report = rows(tmp_path / "in.labelled.jsonl.unreadable.csv")
     assert [row[:2] for row in report] == [["row", "line"], ["3", "3"], ["4", "4"], ["5", "5"]]
+
+
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_every_object_has_each_key_once(charcnn, classifier, tmp_path, monkeypatch, probabilities):
+    """Keys of its own keep their values, whatever the first object has; what is added goes by another name there."""
+    other = "probability of World" if probabilities else "probability"
+    objects = [
+        {"text": "a"},
+        {"text": "b", "label": "mine"},
+        {"label": None, "text": "c", other: [0]},
+        {"text": "d", "label": 1, "predicted label": 2},
+        {"text": "e", "inner": {"label": 3}},
+        {"label": "no text"},
+    ]
+    lines = [*map(json.dumps, objects), '{"text": "f", "l\\u0061bel": "mine"}', '["label"]']
+    objects += [{"text": "f", "label": "mine"}]
+    source = tmp_path / "in.jsonl"
+    source.write_text("\n".join(lines) + "\n")
+    monkeypatch.setitem(ROWS, "cpu", 3)
+    assert charcnn("classify", source, *["--probabilities"] * probabilities)[0] == UNREADABLE
+    found = (tmp_path / "in.labelled.jsonl").read_text().splitlines()
+    assert found[-1] == lines[-1]
+    added = ["label", *(f"probability of {name}" for name in text.CLASSES)] if probabilities else ["label", other]
+    for value, line, written in zip(objects, lines, found, strict=False):
+        assert written.startswith(line[:-1]), "its own bytes stay"
+        pairs = json.loads(written, object_pairs_hook=list)
+        keys = [key for key, _ in pairs]
+        assert len(set(keys)) == len(keys)
+        expected = []
+        for name in added:
+            while name in value:
+                name = f"predicted {name}"
+            expected.append(name)
+        assert keys == [*value, *expected]
+        label = dict(pairs)[expected[0]]
+        assert label == (classifier.predict(value["text"]) if "text" in value else None)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_an_output_is_labelled_again(charcnn, tmp_path, suffix):
+    source, out = tmp_path / f"in.{suffix}", tmp_path / f"out.{suffix}"
+    given = {"csv": "text,label,predicted label\na,b,c\n", "jsonl": '{"text":"a","label":"b","predicted label":"c"}\n'}
+    source.write_text(given[suffix])
+    assert charcnn("classify", source, "-o", out)[0] == DONE
+    keys = list(json.loads(out.read_text())) if suffix == "jsonl" else rows(out)[0]
+    assert keys == ["text", "label", "predicted label", "predicted predicted label", "probability"]
 
 
 def test_parquet(charcnn, classifier, tmp_path, monkeypatch):
@@ -410,6 +461,28 @@ def test_what_another_run_left_is_not_gone_on_with(charcnn, tmp_path):
     assert Path(f"{out}.part").read_text() == "foreign"
 
 
+def test_a_default_that_is_named_goes_on_too(charcnn, tmp_path, monkeypatch):
+    source, out, finish = tmp_path / "in.csv", tmp_path / "out.csv", output.Partial.finish
+
+    def full(self):
+        monkeypatch.setattr(output.Partial, "finish", finish)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    source.write_text("id,title,label\n1,a,b\n2,c,d\n")
+    monkeypatch.setattr(output.Partial, "finish", full)
+    assert charcnn("classify", source, "-o", out)[0] == FAILED
+    for other in ("--text-columns=id", "--no-header", "--encoding=forward", "--probabilities"):
+        status, _, err = charcnn("classify", source, "-o", out, other)
+        assert status == UNUSABLE
+        assert "is what another run left" in err
+    columns = ("--text-columns", "2", "--label-column", "label", "--header", "--delimiter", ",")
+    named = ("--format", "csv", *columns, "--encoding", "crepe", "--precision", "fp32", "--level", "l11")
+    status, _, err = charcnn("classify", source, "-o", out, *named)
+    assert status == DONE
+    assert "going on after row 2 of a run that was cut off" in err
+    assert len(rows(out)) == 3
+
+
 def test_the_journal_counts_whole_blocks_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(output, "EVERY_SECONDS", 0)
     path = str(tmp_path / "out")
@@ -436,6 +509,19 @@ def test_two_runs_do_not_write_one_output(tmp_path):
         output.Partial(path, f"{path}.report", {})
     first.finish()
     assert left(tmp_path) == ["out"]
+
+
+def test_a_file_system_without_locks_is_told(charcnn, tmp_path, monkeypatch):
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("a\n")
+
+    def none(file, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(output.fcntl, "flock", none)
+    status, _, err = charcnn("classify", source, "-o", out)
+    assert (status, err) == (FAILED, f"charcnn classify: {out}.part: cannot be locked: No locks available\n")
+    assert not out.exists()
 
 
 def test_report_of_a_stream(charcnn, tmp_path):
@@ -490,7 +576,11 @@ def test_a_full_disk_of_the_parquet_writer(charcnn, tmp_path, monkeypatch):
         (("classify", "in.csv", "-o", "none/out.csv"), "none/out.csv.part: No such file or directory"),
         (("classify", "in.csv", "-o", "out.parquet"), "--output out.parquet: what is written is csv, as INPUT is"),
         (("evaluate", "in.txt"), "plain lines have no labels"),
-        (("evaluate", "in.csv"), "row 1 has label '9': need one of World"),
+        (("evaluate", "in.csv"), "row 1, line 1: label '9' is none of the classes; of the first 1 no row can be used"),
+        (("evaluate", "zero.csv"), "row 2 has label '0': where that is a class, say --first-label 0"),
+        (("evaluate", "four.csv", "--first-label", "0"), "row 1 has label '4': where that is a class"),
+        (("evaluate", "none.jsonl"), "row 1, line 1: no label; of the first 1 no row can be used. Labels are World"),
+        (("evaluate", "empty.csv"), "empty.csv holds no row"),
         (("explain", "a", "--label", "x"), "label='x'"),
     ],
 )
@@ -498,6 +588,10 @@ def test_what_cannot_be_done_is_one_line(charcnn, tmp_path, monkeypatch, words, 
     monkeypatch.chdir(tmp_path)
     Path("in.csv").write_text("9,a\n")
     Path("in.txt").write_text("a\n")
+    Path("zero.csv").write_text("1,a\n0,b\n")
+    Path("four.csv").write_text("4,a\n")
+    Path("empty.csv").write_text("label,text\n")
+    Path("none.jsonl").write_text('{"text": "a", "label": null}\n')
     status, out, err = charcnn(*words)
     assert status == UNUSABLE
     assert out == ""
@@ -515,7 +609,7 @@ def test_evaluate(charcnn, classifier, tmp_path):
         csv.writer(file).writerows([("label", "text"), *zip(labels, TEXTS, strict=True), ("World",)])
     status, out, err = charcnn("evaluate", source, "--json", tmp_path / "r.json", "--png", tmp_path / "r.png")
     assert status == UNREADABLE
-    assert err == "left out 1 rows that are unreadable\n"
+    assert err == f"left out 1 row:\n  row {len(TEXTS) + 1}, line {len(TEXTS) + 2}: 1 fields: need 2\n"
     report = json.loads((tmp_path / "r.json").read_text())
     right = np.mean(predicted == np.array(labels))
     assert report["accuracy"] == pytest.approx(right)
@@ -527,9 +621,30 @@ def test_evaluate(charcnn, classifier, tmp_path):
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_evaluate_names_the_row_that_classify_would(charcnn, tmp_path):
-    (tmp_path / "in.csv").write_text("1,a text\n\n\n9,another\n")
-    assert "row 2 has label '9'" in charcnn("evaluate", tmp_path / "in.csv")[2]
+def test_evaluate_leaves_out_and_names_rows_with_no_class(charcnn, tmp_path, monkeypatch):
+    """They are counted as they are in the file, as `classify` counts; the others' figures are as without them."""
+    source, clean, report = tmp_path / "in.csv", tmp_path / "clean.csv", tmp_path / "report.json"
+    good = [f"{n % 4 + 1},{value}\n" for n, value in enumerate(TEXTS)]
+    clean.write_text("".join(good))
+    source.write_text("".join([good[0], "\n\n", "9,another\n", ",none\n", "one field\n", *good[1:], "Music,last\n"]))
+    assert charcnn("evaluate", clean, "--json", report)[0] == DONE
+    expected = json.loads(report.read_text())
+    monkeypatch.setitem(ROWS, "cpu", 50)
+    status, _, err = charcnn("evaluate", source, "--json", report)
+    assert status == UNREADABLE
+    assert json.loads(report.read_text()) == expected | {"left_out": 4}
+    assert err.splitlines() == [
+        "left out 4 rows:",
+        "  row 2, line 4: label '9' is none of the classes",
+        "  row 3, line 5: no label",
+        "  row 4, line 6: 1 fields: need 2",
+        f"  row {len(TEXTS) + 4}, line {len(TEXTS) + 6}: label 'Music' is none of the classes",
+    ]
+    source.write_text("".join(["1,a\n", *["9,b\n"] * 30]))
+    assert charcnn("evaluate", source)[2].splitlines()[-2:] == [
+        "  row 11, line 11: label '9' is none of the classes",
+        "  and 20 more",
+    ]
 
 
 def test_evaluate_with_numbers(charcnn, classifier, tmp_path):
@@ -576,6 +691,17 @@ def test_convert(charcnn, weights, tmp_path, suffix):
         words = ("convert", out, back, "--config", sizes, "--encoding", "forward", "--classes", "a,b,c,d")
         assert charcnn(*words, model=None)[0] == DONE
         assert params.load(back).classes == ("a", "b", "c", "d")
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin", ".onnx"])
+@pytest.mark.parametrize(("names", "message"), [("a,b,a,c", "holds 'a' twice"), ("a,b,c", "need 4 names")])
+def test_convert_refuses_names_that_do_not_tell_classes_apart(charcnn, weights, tmp_path, suffix, names, message):
+    out = tmp_path / f"out{suffix}"
+    status, told, err = charcnn("convert", weights, out, "--classes", names, model=None)
+    assert (status, told) == (UNUSABLE, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not out.exists()
 
 
 def test_the_onnx_file_takes_any_batch_and_says_its_classes(charcnn, weights, classifier, tmp_path):

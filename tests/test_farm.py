@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from test_mpi import KEEP_LOGITS, mpiexec, needs_mpi, survives_deaths
 
-from charcnn import offload
+from charcnn import offload, params
+from charcnn.config import TINY
 from charcnn.offload.farm import Farm, Member, _Run
 from charcnn.pipeline import Pipeline
 
@@ -161,6 +162,15 @@ def test_a_damaged_record_is_not_believed(tmp_path):
     assert offload.Checkpoint(file, {}, 3).inputs == 0
 
 
+def test_a_checkpoint_tells_precisions_and_weights_apart():
+    weights = params.init(TINY)
+    run = offload.describe("l16", "fp16", weights, 9)
+    assert run == offload.describe("l16", "fp16", params.init(TINY), 9)
+    weights["conv3.bias"][0] += 1
+    for other in (offload.describe("l16", "bf16", params.init(TINY), 9), offload.describe("l16", "fp16", weights, 9)):
+        assert other != run
+
+
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     file = tmp_path / "results"
     offload.Checkpoint(file, {"level": "l2"}, 3).close()
@@ -275,6 +285,7 @@ def test_without_ulfm_a_death_ends_the_run_with_what_is_done_saved(tmp_path):
     assert done.returncode != 0
     assert f"a rank that dies ends this run, and results so far stay in {file}" in done.stderr
     command = ["-m", "charcnn.levels.l2", "--config", "tiny", "--inputs", 300, "--batch", 1]
+    command += ["--precision", "fp32"]  # its own, which need not be named
     done = mpiexec(1, *command, "--offload", "farm", "--checkpoint", file)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "inputs' results were in the checkpoint" in done.stdout

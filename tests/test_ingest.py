@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from charcnn import text
 from charcnn.ingest import flow, kinds, scan
 from charcnn.ingest.column import columns
-from charcnn.ingest.kinds import Layout
+from charcnn.layout import Layout
 
 FORWARD = text.ENCODINGS["forward"]
 CREPE = text.ENCODINGS["crepe"]
@@ -163,6 +163,7 @@ def test_columns_are_joined_as_the_encoding_says(tmp_path):
         (b"a,b\n", {"texts": ("c",)}, "has no column 'c': it has a, b"),
         (b"a,b\n", {"texts": ("3",)}, "has no column '3': it has columns 1 to 2 and no names"),
         (b"label\n1\n", {}, "its only column is the label"),
+        (b"label,text\n1,a\n", {"texts": ("2",), "label": "text"}, "column 'text' is both the label and a text"),
         (b"\xff\xfea\0", {}, "is UTF-16: need UTF-8"),
         (b"a", {"delimiter": "ab"}, "delimiter='ab': need one ASCII character"),
     ],
@@ -190,6 +191,28 @@ not json
 {"text": "\xff"}
 {"text": null}
 """
+
+
+KEYS = st.sampled_from(["label", "labels", "a", 'a "b"', "é", "", "\\", "{", ":"])
+VALUES = st.recursive(
+    st.one_of(st.none(), st.integers(), KEYS, st.sampled_from(['"label": 1', "}", "[", 'label":'])),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)  # the first call compiles
+@given(st.lists(st.dictionaries(KEYS, VALUES, max_size=4), max_size=4), st.booleans(), st.sampled_from([":", "\t : "]))
+def test_keys_are_those_of_pythons_json(objects, ascii_only, colon):
+    lines = [json.dumps(value, ensure_ascii=ascii_only, separators=(",", colon)) for value in objects]
+    data = np.frombuffer("\n".join(lines).encode() + b"\n", np.uint8)
+    rows, names = np.empty((len(lines), 3), np.int64), ["label", "é", ""]
+    scan.scan_lines(data, 0, data.size, True, rows)
+    found = np.empty(len(lines), np.bool_)
+    scan.scan_keys(data, rows, np.zeros(len(lines), np.uint8), *text.pack(names), found)
+    for value, has in zip(objects, found, strict=True):
+        escaped = any("\\" in json.dumps(key, ensure_ascii=ascii_only) for key in value)
+        assert has == (escaped or not value.keys().isdisjoint(names))
 
 
 def test_json_lines(tmp_path):

@@ -199,6 +199,8 @@ def test_bin_is_small_by_default(tmp_path):
         ({"classes": ["a", "b"]}, "need 4 names"),
         ({"classes": [1, 2, 3, 4]}, "need 4 names"),
         ({"classes": "abcd"}, "classes='abcd'"),
+        ({"classes": ["a", "b", "c", "b"]}, "holds 'b' twice"),
+        ({"classes": ["a", "b", "c", ""]}, "holds an empty name"),
         ({"accuracy": 1.5}, "accuracy=1.5"),
         ({"accuracy": float("nan")}, "accuracy=nan"),
         ({"accuracy": "high"}, "accuracy='high'"),
@@ -297,6 +299,7 @@ def test_a_safetensors_file_with_wrong_arrays_is_named(tmp_path, params, message
         ("encoding", 3),
         ("classes", "abcd"),
         ("classes", ["a"]),
+        ("classes", ["a", "b", "a", "c"]),
         ("metadata", []),
     ],
 )

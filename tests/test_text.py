@@ -253,6 +253,12 @@ def test_csv_with_neither(tmp_path):
     assert texts.labels is None
 
 
+def test_csv_of_one_column_of_numbers(tmp_path):
+    texts = read_texts(written(tmp_path, "a.csv", b"2012\n7\n"))
+    assert texts.texts == ["2012", "7"]
+    assert texts.labels is None
+
+
 def test_bytes_that_are_not_utf8_survive(tmp_path):
     data = b"caf\xe9 \xc3\xa9 \xf0\x9f\x98\x80\xed\xa0\x80\xff"
     expected = encode([data], "forward")

@@ -15,6 +15,8 @@ import pytest
 from charcnn import network, params
 from charcnn.commands import train as command
 from charcnn.config import TINY, Config
+from charcnn.ingest import kinds
+from charcnn.layout import Layout
 from charcnn.text import ENCODINGS
 from charcnn.training import data
 from charcnn.training.measure import Measured
@@ -155,15 +157,15 @@ def test_rows_of_every_kind_are_read_alike(tmp_path):
         assert read.texts == ['A title with "quotes", and\na line', " b"], kind
         assert read.labels == ["Sports", "World"], kind
         assert read.bad == [], kind
-        other = data.read_rows(tmp_path / f"a.{kind}", FORWARD, "title", ["description"])
+        other = data.read_rows(tmp_path / f"a.{kind}", FORWARD, Layout(("description",), "title"))
         assert (other.labels, [bad.reason for bad in other.bad]) == (["A title"], ["no label"]), kind
         with pytest.raises(ValueError, match=f"a.{kind}: .*column.*title"):
-            data.read_rows(tmp_path / f"a.{kind}", FORWARD, "title", ["title"])
+            data.read_rows(tmp_path / f"a.{kind}", FORWARD, Layout(("title",), "title"))
 
 
 def test_csv_with_no_header_takes_numbers(tmp_path):
     (tmp_path / "a.csv").write_text("text,x,sports\nmore,y,world\n")
-    read = data.read_rows(tmp_path / "a.csv", FORWARD, "3", ["1"])
+    read = data.read_rows(tmp_path / "a.csv", FORWARD, Layout(("1",), "3", header=False))
     assert (read.labels, read.texts, read.lines) == (["sports", "world"], ["text", "more"], [1, 2])
     (tmp_path / "b.csv").write_text("2,a,b\n1,c,d\n")
     read = data.read_rows(tmp_path / "b.csv", FORWARD)
@@ -172,6 +174,53 @@ def test_csv_with_no_header_takes_numbers(tmp_path):
         data.read_rows(tmp_path / "a.csv", FORWARD)
     with pytest.raises(ValueError, match=r"a\.txt: need a name that ends in \.csv"):
         data.read_rows(tmp_path / "a.txt", FORWARD)
+
+
+@pytest.mark.parametrize(
+    ("content", "layout"),
+    [
+        ("2,a,b\n1,c,d\n", {}),
+        ("1234567890,a,b\n1,c,d\n", {}),
+        ("2,a,b\n1,c,d\n", {"label": "3"}),
+        ("2,a,b\n1,c,d\n", {"label": "3", "texts": ("1", "2")}),
+        ("words,x,sports\nmore,y,world\n", {"label": "3", "texts": ("1",)}),
+        ("text,x,sports\nmore,y,world\n", {"label": "3", "texts": ("1",)}),
+        ("text,x,sports\nmore,y,world\n", {"label": "3", "header": False}),
+        ("id,class,label,text\n7,a,b,c\n", {}),
+        ("id,Label,headline\n7,a,b\n", {}),
+        ("id, stars ,review\n7,a,b\n", {"label": "stars", "texts": ("review",)}),
+        ("7,stars,review\n7,a,b\n", {"label": "stars"}),
+        ("7,8,9\n1,a,b\n", {"header": True, "label": "2", "texts": ("9",)}),
+        ("label;text\na;b,c\n", {"delimiter": ";"}),
+    ],
+)
+def test_columns_are_those_that_evaluate_and_classify_read(tmp_path, content, layout):
+    path, layout = tmp_path / "a.csv", Layout(**layout)
+    path.write_text(content)
+    read = data.read_rows(path, FORWARD, layout)
+    with open(path, "rb", buffering=0) as file:
+        kind = kinds.open_kind("csv", "a.csv", file, layout, FORWARD, rows=9, capacity=1 << 12)
+        (block,) = kind.blocks()
+        column = kind.texts(block)
+        whole = column.buffer.tobytes().decode()
+        texts = [whole[start:end] for start, end in zip(column.offsets[:-1], column.offsets[1:], strict=True)]
+        assert (read.labels, read.texts) == (kind.labels(block), texts)
+
+
+@pytest.mark.parametrize(
+    ("content", "layout", "message"),
+    [
+        ("3\n4\n", {}, "no column is called label .* it has no header"),
+        ("a,b\nc,d\n", {}, "no column is called label .* it has no header"),
+        ("label,text\n1,a\n", {"texts": ("label", "text")}, "no column is called label .* it has label, text"),
+        ("label,text\n1,a\n", {"label": "text", "texts": ("2",)}, "column 'text' is both the label and a text"),
+        ("1,a\n2,b\n", {"label": "3"}, "has no column '3': it has columns 1 to 2 and no names"),
+    ],
+)
+def test_columns_that_are_not_known_are_asked_for(tmp_path, content, layout, message):
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(ValueError, match=f"a.csv: {message}"):
+        data.read_rows(tmp_path / "a.csv", FORWARD, Layout(**layout))
 
 
 def test_bad_rows_are_named_by_line(tmp_path, capsys):
@@ -207,7 +256,7 @@ def test_labels_and_their_names():
     assert data.name_labels(["World"], ["World", "Sports"]) == {"World": 0, "Sports": 1}
     with pytest.raises(ValueError, match=r"labels 'x', 'y': need a, b, or numbers from 1 to 2"):
         data.name_labels(["x", "y"], ["a", "b"])
-    with pytest.raises(ValueError, match=r"need names that differ"):
+    with pytest.raises(ValueError, match=r"holds 'a' twice: need names that differ"):
         data.name_labels(["a"], ["a", "a"])
 
 
@@ -348,6 +397,8 @@ def test_the_model_holds_the_command():
     assert command.spelled(parser.parse_args(words.split())) == (
         "charcnn train --data b.csv --classes x,y --compile --decay 0.1 --no-balance"
     )
+    words = "--data b.csv --out d.safetensors --no-header --text-columns 2"
+    assert command.spelled(parser.parse_args(words.split())).endswith("--data b.csv --text-columns 2 --no-header")
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path):
@@ -402,6 +453,25 @@ def test_killed_training_goes_on_to_the_same_bytes(tmp_path):
     assert not checkpoint.exists()
 
 
+def test_a_checkpoint_is_of_what_the_options_come_to(tmp_path):
+    """Not of what was typed: a default may be named at the second start."""
+    write_rows(tmp_path / "a.csv")
+
+    def settings(*more):
+        parser = argparse.ArgumentParser()
+        command.add_arguments(parser)
+        words = ["--data", tmp_path / "a.csv", "--out", tmp_path / "m.safetensors", "--config", "tiny", "--no-curve"]
+        return command._Job(parser.parse_args([str(word) for word in (*words, *more)])).settings
+
+    named = ["--encoding", "forward", "--classes", "1,2,3", "--text-columns", "2,3", "--label-column", "1"]
+    named += ["--no-header", "--valid-part", "0.10", "--rate", "1e-3", "--mixup", "0"]
+    if not torch.cuda.is_available():
+        named += ["--device", "cpu", "--precision", "float32"]
+    assert settings(*named) == settings()
+    for other in (["--precision", "bf16"], ["--encoding", "crepe"], ["--classes", "a,b,c"], ["--text-columns", "2"]):
+        assert settings("--device", "cpu", *other) != settings("--device", "cpu")
+
+
 def test_a_damaged_checkpoint_is_refused(tmp_path, capsys):
     write_rows(tmp_path / "a.csv")
     out = tmp_path / "m.safetensors"
@@ -419,7 +489,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, capsys):
         (["--valid-part", "0.001"], "both parts need one at least"),
         (["--epochs", "0"], "epochs=0"),
         (["--out", "nowhere/m.safetensors"], "there is no folder nowhere"),
-        (["--label-column", "stars"], "no label column 'stars'"),
+        (["--label-column", "stars"], "has no column 'stars'"),
         (["--valid", "missing.csv"], "missing.csv"),
         (["--classes", "a"], "two at least"),
     ],

@@ -80,6 +80,5 @@ def build(
         DeviceError: the level needs a GPU, and there is none.
     """
     gpus = device.choose(1) if level.device == "cuda" else None
-    chosen = {"precision": precision} if len(level.precisions) > 1 else {}
-    run = level.module.build(params, config, batch=batch, gpus=gpus, **chosen)
+    run = level.module.build(params, config, batch=batch, gpus=gpus, **level.build_options(precision))
     return DeviceLevel(run) if hasattr(run, "on_device") else HostLevel(run)

@@ -21,7 +21,16 @@ from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from charcnn.commands import DONE, UNREADABLE, ranks
-from charcnn.commands.model import add_layout_arguments, add_model_arguments, format_of, load, open_bytes, open_input
+from charcnn.commands.model import (
+    SHOWN,
+    add_layout_arguments,
+    add_model_arguments,
+    format_of,
+    load,
+    open_bytes,
+    open_input,
+    told,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,9 +40,6 @@ if TYPE_CHECKING:
 
 SLOW = 4.0
 """Seconds after which a start is slow."""
-
-SHOWN = 10
-"""Unreadable rows that are told on standard error."""
 
 EPILOG = """examples:
   echo "Stocks fell on Monday as oil rose." | charcnn classify -
@@ -154,11 +160,13 @@ def _fit(options: argparse.Namespace, output: str) -> None:
 
 
 def _added(kind: Kind, classifier: Classifier, every: bool) -> list[str]:
-    """Names of the columns to add; of those that the file has, others."""
+    """Names of the columns to add, none of which the file has."""
+    from charcnn.ingest.kinds import free_name
+
     names = ["label", "probability"]
     if every:
         names[1:] = [f"probability of {name}" for name in classifier.classes_]
-    return [f"predicted {name}" if name in kind.taken else name for name in names]
+    return [free_name(name, kind.taken) for name in names]
 
 
 class _Sink:
@@ -217,7 +225,7 @@ class _File(_Sink):
         report = options.report or f"{path}.unreadable.csv"
         resumable = kind.resumable and options.input != "-"
         self.partial = Partial(
-            path, report, _identity(options, classifier), resumable=resumable, overwrite=options.force
+            path, report, _identity(options, classifier, kind), resumable=resumable, overwrite=options.force
         )
         stack.callback(self.partial.close)
         super().__init__(self.partial.file)
@@ -244,25 +252,24 @@ class _File(_Sink):
         self.partial.finish()
 
 
-def _identity(options: argparse.Namespace, classifier: Classifier) -> dict[str, Any]:
-    """All that the output depends on."""
-    import hashlib
+def _identity(options: argparse.Namespace, classifier: Classifier, kind: Kind) -> dict[str, Any]:
+    """All that the output depends on: not the options, but what they come to, as a default may be named or not."""
+    from charcnn.params import digest
 
-    digest = hashlib.blake2b(digest_size=16)
-    if options.model is not None:
-        with open(options.model, "rb") as file:
-            while part := file.read(1 << 20):
-                digest.update(part)
     source: list[Any] = [options.input]
     if options.input != "-":
         status = os.stat(options.input)
         source = [os.path.abspath(options.input), status.st_size, status.st_mtime_ns]
-    names = ("format", "text_columns", "label_column", "header", "delimiter", "probabilities", "encoding")
     return {
         "input": source,
-        "model": digest.hexdigest() if options.model is not None else classifier.metadata,
+        "format": format_of(options),
+        "reads": kind.reads,
+        "model": digest(classifier.params),
+        "config": classifier.config.to_dict(),
+        "encoding": classifier.encoding.to_dict(),
+        "classes": classifier.classes_.tolist(),
         "precision": classifier.engine.choice.precision,
-        "options": {name: getattr(options, name) for name in names},
+        "probabilities": options.probabilities,
     }
 
 
@@ -339,9 +346,8 @@ class _Job:
             for block, rendered, unreadable in flow.ordered(
                 self._blocks(), self._label, self._classifier.engine.threads
             ):
-                for row, line, reason in [] if quiet else unreadable[: max(0, SHOWN - sink.unreadable)]:
-                    where = f"row {row}" if line is None else f"row {row}, line {line}"
-                    bar.write(f"{where}: {reason}", file=sys.stderr)
+                for row in [] if quiet else unreadable[: max(0, SHOWN - sink.unreadable)]:
+                    bar.write(told(*row), file=sys.stderr)
                 with self._monitor.stage("write"):
                     sink.take(block, rendered, unreadable)
                 self.rows += block.rows

@@ -68,8 +68,7 @@ def run(options: argparse.Namespace) -> int:
         model.encoding = text.find_encoding(options.encoding)
     if options.classes is not None:
         model.classes = tuple(options.classes.split(","))
-        if len(model.classes) != model.config.classes:
-            raise ValueError(f"--classes has {len(model.classes)} names: need {model.config.classes}")
+        params.check_classes(model.classes, model.config.classes)
     onnx = suffix == ".onnx"
     checked = _write_onnx(options.output, model) if onnx else _write_weights(options.output, suffix, model)
     print(f"{options.output}: {model.config.parameters:,} parameters, {checked}")

@@ -1,6 +1,7 @@
 """Compare the model's labels with those that a file holds: accuracy, precision and recall by class, confusion matrix.
 
-A label is a class's name, or its number from 1. Rows that cannot be read are left out, and counted.
+A label is a class's name, or its number from 1. Rows that cannot be read, or whose label is no class of the model, are
+left out, named by their line, and counted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from charcnn.commands import DONE, UNREADABLE
-from charcnn.commands.model import add_layout_arguments, add_model_arguments, load, open_bytes, open_input
+from charcnn.commands.model import (
+    SHOWN,
+    add_layout_arguments,
+    add_model_arguments,
+    load,
+    open_bytes,
+    open_input,
+    told,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,25 +61,37 @@ def run(options: argparse.Namespace) -> int:
     with open_bytes(options.input) as file:
         classifier = load(options)
         kind = open_input(options, classifier, file)
+        size = len(classifier.classes_)
         numbers = _numbers(classifier, options.first_label)
 
-        def compare(block: Block) -> tuple[Block, np.ndarray, int]:
+        def compare(block: Block) -> tuple[Block, np.ndarray, list[tuple[int, int | None, str]]]:
             predicted = classifier.probabilities(kind.texts(block)).argmax(axis=1)
-            return block, *_confusion(classifier, kind, block, predicted, numbers)
+            return block, _confusion(kind, block, predicted, numbers, options.first_label), block.unreadable()
 
-        size, left_out = len(classifier.classes_), 0
-        matrix = np.zeros((size, size), np.int64)
+        matrix, left_out = np.zeros((size, size), np.int64), 0
+        shown: list[str] = []
         with tqdm(desc="evaluate", unit="row", disable=None, delay=0.5, leave=False) as bar:
             for block, part, missing in flow.ordered(kind.blocks(), compare, classifier.engine.threads):
                 matrix += part
-                left_out += missing
+                left_out += len(missing)
+                shown += [told(*row) for row in missing[: SHOWN - len(shown)]]
+                if missing and not matrix.any():  # no use to go on: these are other labels, or another file
+                    names = ", ".join(classifier.classes_.tolist())
+                    raise ValueError(
+                        f"{options.input}: {shown[0]}; of the first {left_out:,} no row can be used. "
+                        f"Labels are {names}, or numbers (--first-label)"
+                    )
                 bar.update(block.rows)
-    if not matrix.sum():
-        raise ValueError(f"{options.input} holds no row with a text and a label")
+    if not matrix.any():
+        raise ValueError(f"{options.input} holds no row")
     report = summary(matrix, classifier.classes_.tolist())
     choice = classifier.engine.choice
     report |= {"left_out": left_out, "level": choice.level.name, "precision": choice.precision}
     _show(report)
+    if left_out:
+        print(f"left out {left_out:,} row{'s' * (left_out > 1)}:", *shown, sep="\n  ", file=sys.stderr)
+        if left_out > len(shown):
+            print(f"  and {left_out - len(shown):,} more", file=sys.stderr)
     if options.json is not None:
         from charcnn.files import replacing
 
@@ -88,26 +109,32 @@ def _numbers(classifier: Classifier, first: int) -> dict[str, int]:
     return found | {name: index for index, name in enumerate(classifier.classes_.tolist())}
 
 
-def _confusion(classifier: Classifier, kind: Kind, block: Block, predicted: np.ndarray, numbers: dict[str, int]) -> Any:
-    """Counts of (label, prediction), and rows left out."""
+def _confusion(kind: Kind, block: Block, predicted: np.ndarray, numbers: dict[str, int], first: int) -> np.ndarray:
+    """Counts of (label, prediction). A row whose label is no class becomes one that cannot be read.
+
+    Raises:
+        ValueError: a label is a number that is a class's if counted from the other first one: then all other numbers
+            may be counted wrong, too.
+    """
     import numpy as np
 
     from charcnn.ingest import scan
 
-    size = len(classifier.classes_)
-    wanted = np.full(len(predicted), -1)
+    size = max(numbers.values()) + 1
+    wanted, other = np.full(len(predicted), -1), "0" if first else str(size)
     for n, label in enumerate(kind.labels(block)):
         if block.kinds[n] != scan.READABLE:
             continue
-        if label not in numbers:
-            held = "no label" if label is None else f"label {label!r}"
-            names = ", ".join(classifier.classes_.tolist())
+        wanted[n] = numbers.get(label or "", -1)
+        if wanted[n] < 0 and label == other:
             row = block.number + int(np.count_nonzero(block.kinds[: n + 1] != scan.BLANK))
-            raise ValueError(f"row {row} has {held}: need one of {names}, or a number (--first-label)")
-        wanted[n] = numbers[label]
+            raise ValueError(f"row {row} has label {label!r}: where that is a class, say --first-label {1 - first}")
+        if wanted[n] < 0:
+            block.kinds[n] = scan.NO_CLASS
+            block.reasons[n] = f"label {label!r} is none of the classes" if label else "no label"
     used = wanted >= 0
-    counts = np.bincount(wanted[used] * size + predicted[used], minlength=size * size).reshape(size, size)
-    return counts, int(np.count_nonzero(block.kinds > scan.BLANK))
+    counts: np.ndarray = np.bincount(wanted[used] * size + predicted[used], minlength=size * size)
+    return counts.reshape(size, size)
 
 
 def summary(matrix: np.ndarray, classes: list[str]) -> dict[str, Any]:
@@ -150,8 +177,6 @@ def summary(matrix: np.ndarray, classes: list[str]) -> dict[str, Any]:
 def _show(report: dict[str, Any]) -> None:
     low, high = report["accuracy_95"]
     print(f"accuracy {report['accuracy']:.2%} (95 %: {low:.2%} to {high:.2%}) of {report['rows']:,} rows")
-    if report["left_out"]:
-        print(f"left out {report['left_out']:,} rows that are unreadable", file=sys.stderr)
     names = [row["name"] for row in report["classes"]]
     wide = max(len("class"), *map(len, names))
     print(f"\n{'class':<{wide}} {'rows':>9} precision  recall      f1")

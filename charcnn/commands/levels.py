@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     for level in catalog.LEVELS:
         here = "yes" if level.device == "cpu" or gpu else "simulated"
         if level.tensor_cores:
-            here = "yes" if gpu and engine.obstacle(engine.Choice(level, level.precisions[0])) is None else "no"
+            here = "yes" if gpu and engine.obstacle(engine.Choice(level, level.precision())) is None else "no"
         rows.append(
             {
                 "level": level.name,

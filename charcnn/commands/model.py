@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from charcnn.layout import Layout
+
 if TYPE_CHECKING:
     from charcnn.classifier import Classifier
     from charcnn.ingest.kinds import Kind
@@ -14,6 +16,15 @@ if TYPE_CHECKING:
 KINDS = ("csv", "tsv", "jsonl", "parquet", "lines")
 PRECISIONS = ("fp32", "tf32", "fp16x3", "fp16", "bf16", "fp8")
 """As in charcnn.ingest.kinds and charcnn.catalog, which import Numba; a test holds them equal."""
+
+COLUMNS = """A CSV file has a header where a column is asked for by its name. Else a file whose first field is a whole
+number has none, and its first column is the label; one with a column called text, title, description, label, class or
+category has one; any other has none and all its columns are text. Several columns of text are joined as the encoding
+says."""
+"""What charcnn.layout does, in short."""
+
+SHOWN = 10
+"""Rows that cannot be used and are told on standard error, of so many as there are."""
 
 BUFFER = {"cpu": 1 << 20, "cuda": 8 << 20}
 """Bytes that are read at once."""
@@ -38,19 +49,32 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
-    """--format, --text-columns, --label-column, --header, --delimiter."""
+    """--format, and those of `add_column_arguments`."""
     group = parser.add_argument_group(
-        "rows",
-        "A CSV file whose first field is a whole number has no header, and its first column is the label; one with a "
-        "column called text, title, description, label, class or category has a header; any other has none and all "
-        "its columns are text. Several columns of text are joined as the model's encoding says.",
+        "rows", f"{COLUMNS} Several columns of text are joined as the model's encoding says."
     )
+    group.add_argument("--format", choices=KINDS, help="default: as INPUT's name ends, else lines")
+    add_column_arguments(group)
+
+
+def add_column_arguments(group: Any) -> None:
+    """--text-columns, --label-column, --header, --delimiter."""
     add = group.add_argument
-    add("--format", choices=KINDS, help="default: as INPUT's name ends, else lines")
     add("--text-columns", metavar="A,B,…", help="the columns of text, or their numbers from 1")
     add("--label-column", metavar="NAME", help="the column of labels, or its number from 1: never text")
     add("--header", action=argparse.BooleanOptionalAction, help="whether the first row of a CSV file names its columns")
     add("--delimiter", metavar="C", help="between the fields of CSV (default , or of .tsv a tab)")
+
+
+def layout_of(options: argparse.Namespace) -> Layout:
+    """What the options of `add_column_arguments` say."""
+    texts = tuple(options.text_columns.split(",")) if options.text_columns else ()
+    return Layout(texts, options.label_column, options.header, options.delimiter)
+
+
+def told(row: int, line: int | None, reason: str) -> str:
+    """A row that cannot be used, as `Block.unreadable` gives it."""
+    return f"row {row}: {reason}" if line is None else f"row {row}, line {line}: {reason}"
 
 
 def positive(value: str) -> int:
@@ -81,13 +105,11 @@ def open_input(options: argparse.Namespace, classifier: Classifier, file: Any) -
     """The rows of the input that the options name."""
     from charcnn.ingest import kinds
 
-    texts = tuple(options.text_columns.split(",")) if options.text_columns else ()
-    layout = kinds.Layout(texts, options.label_column, options.header, options.delimiter)
     return kinds.open_kind(
         format_of(options),
         "standard input" if options.input == "-" else options.input,
         file,
-        layout,
+        layout_of(options),
         classifier.encoding,
         rows=classifier.rows,
         capacity=BUFFER[classifier.engine.choice.level.device],

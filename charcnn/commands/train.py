@@ -22,8 +22,9 @@ import numpy as np
 
 from charcnn import params
 from charcnn.commands import DONE, FAILED, INTERRUPTED, UNUSABLE
+from charcnn.commands.model import COLUMNS, add_column_arguments, layout_of
 from charcnn.config import SMALL, TINY, Config
-from charcnn.text import ENCODINGS, LABEL_COLUMNS
+from charcnn.text import ENCODINGS
 from charcnn.training import data, record
 from charcnn.training.recipe import Recipe
 
@@ -75,10 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--restart", action="store_true", help="begin anew though there is a checkpoint")
     add("--force", action="store_true", help="replace an output that is there")
 
-    rows = parser.add_argument_group("rows")
+    rows = parser.add_argument_group("rows", COLUMNS)
     add = rows.add_argument
-    add("--label-column", metavar="NAME", help=f"its name, or number from 1 (default: {', '.join(LABEL_COLUMNS)})")
-    add("--text-columns", metavar="NAMES", help="with commas between them (default: text, title, description)")
+    add_column_arguments(rows)
     add(
         "--classes",
         metavar="NAMES",
@@ -151,7 +151,8 @@ def spelled(options: argparse.Namespace) -> str:
         value = getattr(options, action.dest, action.default)
         if value != action.default and action.dest not in _NO_WEIGHT:
             word = os.path.basename(value) if action.dest in _READ else f"{value}"
-            words += [action.option_strings[0], *([] if action.nargs == 0 else [word])]
+            name = action.option_strings[-1 if value is False else 0]  # --no-header
+            words += [name, *([] if action.nargs == 0 else [word])]
     return shlex.join(words)
 
 
@@ -224,9 +225,7 @@ class _Job:
             self.test = self._examples(options.test, self._rows(options.test), index)
 
     def _rows(self, path: str) -> data.Rows:
-        columns = self.options.text_columns
-        names = None if columns is None else [name.strip() for name in columns.split(",")]
-        return data.read_rows(path, self.encoding, self.options.label_column, names)
+        return data.read_rows(path, self.encoding, layout_of(self.options))
 
     def _examples(self, path: str, rows: data.Rows, index: dict[str, int]) -> data.Examples:
         examples, unknown = data.to_examples(rows, index, self.encoding, self.config.length)

@@ -6,7 +6,7 @@ import csv
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -17,6 +17,7 @@ from charcnn import text
 from charcnn.ingest import column, scan
 from charcnn.ingest.column import Column
 from charcnn.ingest.source import Source
+from charcnn.layout import LABEL_COLUMNS, TEXT_COLUMNS, Layout, called, find_column
 
 SUFFIXES = {
     ".csv": "csv",
@@ -42,29 +43,6 @@ REASONS = {
     scan.MANY: "too many fields",
     scan.NOT_TEXT: "no text",
 }
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Which columns matter.
-
-    Args:
-        texts: names of the columns of text, or their numbers from 1; none for the columns that the file's own names
-            or the kind show.
-        label: name or number of the column of labels; None likewise.
-        header: whether a CSV file's first row names its columns; None for what the row itself shows.
-        delimiter: between the fields of CSV: one ASCII character; None for the kind's.
-    """
-
-    texts: tuple[str, ...] = ()
-    label: str | None = None
-    header: bool | None = None
-    delimiter: str | None = None
-
-    def __post_init__(self) -> None:
-        given = self.delimiter
-        if given is not None and (len(given) != 1 or not given.isascii() or given in '"\r\n'):
-            raise ValueError(f"delimiter={given!r}: need one ASCII character, no quote and no line end")
 
 
 @dataclass
@@ -118,6 +96,8 @@ class Kind(ABC):
     """What `size` and `Block.end` count."""
     resumable = True
     """Whether a second start can go on in the middle of an output file."""
+    reads: tuple[Any, ...] = ()
+    """How it finds its texts, as JSON values: what the layout says, or where it does not, what the file shows."""
 
     def __init__(self, source: Source, layout: Layout, rows: int, encoding: text.Encoding) -> None:
         self.source, self.layout, self.rows, self.encoding = source, layout, rows, encoding
@@ -196,22 +176,32 @@ class Kind(ABC):
         return b""
 
     def _name(self, names: Sequence[str], added: Sequence[str]) -> None:
-        self._names = _packed([*map(self._quoted, names), self._quoted("")])
-        self._keys = _packed([b""])
+        self._names = text.pack([*map(self._quoted, names), self._quoted("")])
 
     def _quoted(self, name: str) -> bytes:
         return name.encode()
 
-    def _rendered(self, block: Block, labels: np.ndarray, shares: np.ndarray, columns: int, style: int) -> Any:
-        longest = int(np.diff(self._names[1]).max()) + 9 * shares.shape[1] + len(self._keys[0]) + 4
+    def _rendered(
+        self,
+        block: Block,
+        labels: np.ndarray,
+        shares: np.ndarray,
+        columns: int,
+        style: int,
+        keys: Sequence[Sequence[bytes]] = ((),),
+        key_sets: np.ndarray | None = None,
+    ) -> Any:
+        longest = int(np.diff(self._names[1]).max()) + 9 * shares.shape[1] + max(sum(map(len, own)) for own in keys) + 4
         room = len(block.places) * longest
         if len(block.places):
             room += int(block.places[-1, 2] - block.places[0, 0]) + int(np.maximum(columns - block.counts, 0).sum())
         out = np.empty(room, np.uint8)
         delimiter = ord(self._delimiter)
+        if key_sets is None:
+            key_sets = np.zeros(len(block.places), np.int64)
         size = scan.render(
             block.buffer, block.places, block.kinds, block.counts, columns, delimiter, style, labels, shares,
-            *self._names, *self._keys, out,
+            *self._names, *text.pack([key for own in keys for key in own]), key_sets, out,
         )  # fmt: skip
         return out.data[:size]
 
@@ -233,10 +223,6 @@ class Writer:
 
     def abandon(self) -> None:
         """Let go of a file that will not be whole."""
-
-
-def _packed(parts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    return text.pack(parts)
 
 
 class Lines(Kind):
@@ -283,24 +269,16 @@ class Csv(Kind):
         self._columns = 0
         first, place = self._first_row()
         self._columns, self._head_row = len(first), b""
-        names = [name.strip() for name in first]
-        known = {*text.LABEL_COLUMNS, *text.TEXT_COLUMNS}
-        header = layout.header
-        if header is None:
-            asked = [name for name in (*layout.texts, layout.label) if name is not None and not name.isdecimal()]
-            whole = bool(names) and names[0].lstrip("+-").isdecimal()
-            header = bool(asked) or (not whole and any(name.lower() in known for name in names))
+        header, label, texts = layout.has_header(first), layout.label_column(first), layout.text_columns(first)
         if header:
-            self.taken = tuple(names)
+            self.taken = tuple(name.strip() for name in first)
             if place is not None:
                 self._head_row = source.buffer[place[0] : place[1]].tobytes()
                 self.line = scan.count_lines(source.buffer[source.start : place[2]])
                 source.start = int(place[2])
-        label = self._label(names, header)
-        texts = self._text_columns(names, header, label)
-        self._text_names = [names[index] if header else str(index + 1) for index in texts]
         self._wanted = np.array(sorted({*texts} | ({label} if label is not None else set())), np.int64)
         self._order = np.searchsorted(self._wanted, texts[::-1] if encoding.reverse_fields else texts)
+        self.reads = header, self._delimiter, texts
         self._label_at = None if label is None else int(np.searchsorted(self._wanted, label))
 
     def _first_row(self) -> tuple[list[str], np.ndarray | None]:
@@ -332,25 +310,6 @@ class Csv(Kind):
             return next(csv.reader(row.splitlines(keepends=True), delimiter=self._delimiter)), place
         finally:
             csv.field_size_limit(limit)
-
-    def _label(self, names: list[str], header: bool) -> int | None:
-        if self.layout.label is not None:
-            return _index(self.layout.label, names, header)
-        if not header:
-            return 0 if len(names) > 1 and names[0].lstrip("+-").isdecimal() else None
-        return next((index for index, name in enumerate(names) if name.lower() in text.LABEL_COLUMNS), None)
-
-    def _text_columns(self, names: list[str], header: bool, label: int | None) -> list[int]:
-        if self.layout.texts:
-            return [_index(name, names, header) for name in self.layout.texts]
-        if header:
-            found = [index for index, name in enumerate(names) if name.lower() in text.TEXT_COLUMNS]
-            if found:
-                return found
-        rest = [index for index in range(len(names)) if index != label]
-        if names and not rest:
-            raise ValueError("its only column is the label: need a column of text")
-        return rest
 
     def _scan(self) -> tuple[Block, int]:
         source, n = self.source, self.rows
@@ -400,16 +359,6 @@ class Csv(Kind):
         return name.encode()
 
 
-def _index(name: str, names: Sequence[str], header: bool) -> int:
-    """A column's index, from its name or its number from 1."""
-    if header and name in names:
-        return names.index(name)
-    if name.isdecimal() and 1 <= int(name) <= len(names):
-        return int(name) - 1
-    have = ", ".join(names) if header else f"columns 1 to {len(names)} and no names"
-    raise ValueError(f"has no column {name!r}: it has {have}")
-
-
 class Jsonl(Kind):
     """A JSON object a line. Out: the same lines, with more keys at the end."""
 
@@ -417,13 +366,15 @@ class Jsonl(Kind):
         super().__init__(source, layout, rows, encoding)
         first = self._first_object()
         self.taken = tuple(first)
-        self._texts = layout.texts or tuple(name for name in first if name.lower() in text.TEXT_COLUMNS)
+        self._texts = layout.texts or tuple(name for name in first if name.lower() in TEXT_COLUMNS)
         if first and not self._texts:
             strings = [name for name, value in first.items() if isinstance(value, str)]
             if len(strings) != 1:
                 raise ValueError(f"its first object has the keys {', '.join(first)}: say which holds the text")
             self._texts = tuple(strings)
-        self._label = layout.label or next((name for name in first if name.lower() in text.LABEL_COLUMNS), None)
+        self.reads = self._texts
+        label = called(self.taken, LABEL_COLUMNS)
+        self._label = layout.label or (None if label is None else self.taken[label])
         self._order = self._texts[::-1] if encoding.reverse_fields else self._texts
 
     def _first_object(self) -> dict[str, Any]:
@@ -504,15 +455,31 @@ class Jsonl(Kind):
         return labels
 
     def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
-        """Bytes."""
-        return self._rendered(block, labels, shares, 1, scan.JSON)
+        """Bytes. An object that has a key of its own which is one of those to add gets another one for it."""
+        own = np.empty(len(block.places), np.bool_)
+        scan.scan_keys(block.buffer, block.places, block.kinds, *self._added_bytes, own)
+        spelled, key_sets = {self._added: 0}, np.zeros(len(block.places), np.int64)
+        for n in np.flatnonzero(own):
+            value = _object(block, int(n))
+            taken = value if isinstance(value, dict) else self._added  # nested too deep for Python: it may have them
+            names = tuple(free_name(name, taken) for name in self._added)
+            key_sets[n] = spelled.setdefault(names, len(spelled))
+        keys = [[*(f",{json.dumps(name)}:".encode() for name in names), b"}"] for names in spelled]
+        return self._rendered(block, labels, shares, 1, scan.JSON, keys, key_sets)
 
     def _name(self, names: Sequence[str], added: Sequence[str]) -> None:
         super()._name(names, added)
-        self._keys = _packed([*(f",{json.dumps(name)}:".encode() for name in added), b"}"])
+        self._added, self._added_bytes = tuple(added), text.pack(added)
 
     def _quoted(self, name: str) -> bytes:
         return json.dumps(name).encode() if name else b"null"
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """What a column or key is called that is added to those that are there: `predicted label` where label is taken."""
+    while name in taken:
+        name = f"predicted {name}"
+    return name
 
 
 def _object(block: Block, n: int) -> Any:
@@ -562,8 +529,8 @@ class Parquet(Kind):
         self.layout, self.rows, self.encoding, self.number = layout, rows, encoding, 0
         schema = self._file.schema_arrow
         self.taken = tuple(schema.names)
-        texts = [schema.names[_index(name, schema.names, True)] for name in layout.texts]
-        texts = texts or [name for name in schema.names if name.lower() in text.TEXT_COLUMNS]
+        texts = [schema.names[find_column(name, schema.names, True)] for name in layout.texts]
+        texts = texts or [name for name in schema.names if name.lower() in TEXT_COLUMNS]
         if not texts:
             texts = [field.name for field in schema if _is_text(field.type)]
             if len(texts) != 1:
@@ -572,10 +539,12 @@ class Parquet(Kind):
             if not _is_text(schema.field(name).type):
                 raise ValueError(f"column {name!r} holds {schema.field(name).type}: need strings")
         self._order = texts[::-1] if encoding.reverse_fields else texts
+        self.reads = tuple(texts)
         if layout.label is not None:
-            self._label: str | None = schema.names[_index(layout.label, schema.names, True)]
+            self._label: str | None = schema.names[find_column(layout.label, schema.names, True)]
         else:
-            self._label = next((name for name in schema.names if name.lower() in text.LABEL_COLUMNS), None)
+            label = called(schema.names, LABEL_COLUMNS)
+            self._label = None if label is None else schema.names[label]
 
     @property
     def size(self) -> int | None:

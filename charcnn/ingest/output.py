@@ -43,7 +43,7 @@ class Partial:
 
     Raises:
         ValueError: the file is there, another start is writing it, or was cut off and was another.
-        OSError: it cannot be written.
+        OSError: it cannot be written, or locked.
     """
 
     def __init__(
@@ -86,9 +86,14 @@ class Partial:
         """Keep other starts off the file, before anything is read or written."""
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            same = os.path.samestat(os.fstat(self.file.fileno()), os.stat(self._part))
-        except OSError as error:
+        except BlockingIOError as error:
             raise ValueError(f"{self._path}: another start is writing it now") from error
+        except OSError as error:  # as where a file system has no locks
+            raise OSError(error.errno, f"cannot be locked: {error.strerror}", self._part) from error
+        try:
+            same = os.path.samestat(os.fstat(self.file.fileno()), os.stat(self._part))
+        except FileNotFoundError:
+            same = False
         if not same:  # it was renamed between opening and locking
             raise ValueError(f"{self._path}: another start has just written it")
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-READABLE, BLANK, TORN, FEW, MANY, NOT_TEXT = range(6)
-"""What a row is: readable; an empty line; broken quoting; too few or too many fields; its text is none."""
+READABLE, BLANK, TORN, FEW, MANY, NOT_TEXT, NO_CLASS = range(7)
+"""What a row is: readable; an empty line; broken quoting; too few or too many fields; its text is none, or its label no
+class."""
 
 _NEWLINE, _RETURN, _QUOTE, _SPACE = 10, 13, 34, 32
+_TAB, _COLON, _BACKSLASH, _OPEN, _CLOSE, _BRACE, _UNBRACE = 9, 58, 92, 91, 93, 123, 125
 
 
 @njit(cache=True, nogil=True)
@@ -213,9 +215,61 @@ def _put_share(out, at, share):
 
 
 @njit(cache=True, nogil=True)
+def scan_keys(buffer, rows, kinds, names, name_offsets, found):
+    r"""Which rows are JSON objects that have, or may have, a key of one of these names; keys of inner objects are none.
+
+    A key that holds an escape may be any: l\u0061bel is label.
+
+    Args:
+        buffer, rows, kinds: as a scanner and a parser left them: READABLE and NOT_TEXT rows are objects.
+        names, name_offsets: the names' bytes, one after the other.
+        found: bool (N,), written.
+    """
+    for n in range(rows.shape[0]):
+        found[n] = False
+        if kinds[n] != READABLE and kinds[n] != NOT_TEXT:
+            continue
+        depth, i, end = 0, rows[n, 0], rows[n, 1]
+        while i < end and not found[n]:
+            byte = buffer[i]
+            if byte in (_BRACE, _OPEN):
+                depth += 1
+            elif byte in (_UNBRACE, _CLOSE):
+                depth -= 1
+            elif byte == _QUOTE:
+                first, escaped = i + 1, False
+                i = first
+                while i < end and buffer[i] != _QUOTE:
+                    if buffer[i] == _BACKSLASH:
+                        escaped = True
+                        i += 1
+                    i += 1
+                following = i + 1
+                while following < end and (buffer[following] == _SPACE or buffer[following] == _TAB):
+                    following += 1
+                if depth == 1 and following < end and buffer[following] == _COLON:
+                    found[n] = escaped or _is_among(buffer, first, i, names, name_offsets)
+            i += 1
+
+
+@njit(cache=True, nogil=True)
+def _is_among(buffer, first, last, names, name_offsets):
+    for k in range(name_offsets.size - 1):
+        start, size = name_offsets[k], name_offsets[k + 1] - name_offsets[k]
+        if size == last - first:
+            same = 0
+            while same < size and buffer[first + same] == names[start + same]:
+                same += 1
+            if same == size:
+                return True
+    return False
+
+
+@njit(cache=True, nogil=True)
 def render(
-    buffer, rows, kinds, counts, columns, delimiter, style, labels, shares, names, name_offsets, keys, key_offsets, out
-):
+    buffer, rows, kinds, counts, columns, delimiter, style, labels, shares, names, name_offsets, keys, key_offsets,
+    key_sets, out,
+):  # fmt: skip
     """Rows as they came, each with its label and shares.
 
     Args:
@@ -226,7 +280,8 @@ def render(
         labels: int64 (N,): index of the row's label.
         shares: float32 (N, S): numbers to write behind the label.
         names, name_offsets: the labels' bytes, one after the other; the last is that of a row that has none.
-        keys, key_offsets: JSON only: what stands before the label, before each share, and at the end.
+        keys, key_offsets: JSON only: what stands before the label, before each share, and at the end; so for each set.
+        key_sets: int64 (N,): which set of keys the row gets.
         out: uint8, room for all.
 
     Returns:
@@ -262,22 +317,24 @@ def render(
             at = _put(out, at + 1, buffer, start, end)
         else:
             brace = end - 1
-            while brace > start and buffer[brace] != 125:  # the last }
+            while brace > start and buffer[brace] != _UNBRACE:
                 brace -= 1
             at = _put(out, at, buffer, start, brace)
             last = brace - 1
-            while last > start and (buffer[last] == _SPACE or buffer[last] == 9):
+            while last > start and (buffer[last] == _SPACE or buffer[last] == _TAB):
                 last -= 1
-            first = key_offsets[0] + (1 if buffer[last] == 123 else 0)  # no comma in an object that was empty
-            at = _put(out, at, keys, first, key_offsets[1])
+            key = key_sets[n] * (2 + shares.shape[1])
+            first = key_offsets[key] + (1 if buffer[last] == _BRACE else 0)  # no comma in an object that was empty
+            at = _put(out, at, keys, first, key_offsets[key + 1])
             at = _put(out, at, names, name_offsets[label], name_offsets[label + 1])
             for s in range(shares.shape[1]):
-                at = _put(out, at, keys, key_offsets[1 + s], key_offsets[2 + s])
+                at = _put(out, at, keys, key_offsets[key + 1 + s], key_offsets[key + 2 + s])
                 if readable:
                     at = _put_share(out, at, shares[n, s])
                 else:
                     at = _put(out, at, names, name_offsets[label], name_offsets[label + 1])
-            at = _put(out, at, keys, key_offsets[1 + shares.shape[1]], key_offsets[2 + shares.shape[1]])
+            key += 1 + shares.shape[1]
+            at = _put(out, at, keys, key_offsets[key], key_offsets[key + 1])
         if following > end:
             at = _put(out, at, buffer, end, following)
         else:

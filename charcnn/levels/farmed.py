@@ -32,15 +32,14 @@ class FarmRun:
         total: int,
         batch: int,
         options: argparse.Namespace,
-        level: str,
+        level: catalog.Level,
         follow: dict[str, Any],
     ) -> None:
         config = weights.config
         self._progress, self._timeline = follow["progress"], follow["timeline"]
         self._checkpoint = None
         if options.checkpoint is not None:
-            described = level if options.precision is None else f"{level} in {options.precision}"
-            run = offload.describe(described, weights, total)
+            run = offload.describe(level.name, level.precision(options.precision), weights, total)
             self._checkpoint = offload.Checkpoint(options.checkpoint, run, config.classes)
         self.farm = offload.Farm(
             comm,
@@ -56,7 +55,7 @@ class FarmRun:
             if options.checkpoint is not None:
                 kept = f"results so far stay in {options.checkpoint}, and the same command continues"
             print(
-                f"{level}: a rank that dies ends this run, and {kept}. "
+                f"{level.name}: a rank that dies ends this run, and {kept}. "
                 "Open MPI 5 goes on without it when started by mpiexec --with-ft ulfm",
                 file=sys.stderr,
                 flush=True,
@@ -107,7 +106,7 @@ def work_for_farm(level: catalog.Level, build: Callable[..., Run], comm: Any, op
         nonlocal own
         weights, batch, total = told
         gpus = usable_gpus(level, options.gpus, comm)
-        run = built(build, weights, batch, gpus, monitor, options.precision)
+        run = built(build, level, weights, batch, gpus, monitor, options.precision)
         landing = choose_landing(comm, level, run, options.gpu_direct)
         warmed(run, level, weights.config, batch, gpus, total)
         monitor.timeline.spans.clear()

@@ -74,7 +74,7 @@ exit status: 0 validated (a farm: whoever died, no input is lost), 1 wrong logit
 or machine""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    default, own = inspect.signature(build).parameters["batch"].default, catalog.level(name).precisions
+    default, level = inspect.signature(build).parameters["batch"].default, catalog.level(name)
     add = options.add_argument
     add(
         "--inputs",
@@ -86,7 +86,7 @@ or machine""",
     add(
         "--precision",
         choices=catalog.PRECISIONS,
-        help=f"what it computes in: {', '.join(own)} (default {own[0]}); other levels have others",
+        help=f"what it computes in: {', '.join(level.precisions)} (default {level.precision()}); others have others",
     )
     add("--config", choices=CONFIGS, help="sizes of the network (default small, the paper's; tiny in the simulator)")
     add("--params", metavar="FILE", help="weights: .safetensors, .pt or the original's params.bin (default: random)")

@@ -103,8 +103,8 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     run, farm, problem, started = None, None, None, time.perf_counter()
     try:
         if farming:  # before the root builds, so that the workers build meanwhile
-            farm = FarmRun(every_rank, weights, total, batch, options, level.name, follow)
-        run = built(build, weights, batch, gpus, monitor, options.precision)
+            farm = FarmRun(every_rank, weights, total, batch, options, level, follow)
+        run = built(build, level, weights, batch, gpus, monitor, options.precision)
     except (ValueError, OSError, device.DeviceError) as error:  # not to be had: the kernels, buffers, or checkpoint
         problem = " ".join(str(error).split())
     problems = {0: problem} if comm is None else dict(enumerate(comm.allgather(problem)))
@@ -153,7 +153,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         "inputs": total,
         "source": job.source,
         "batch": batch,
-        "precision": options.precision or level.precisions[0],
+        "precision": level.precision(options.precision),
         "seed": options.seed,
         "ranks": 1 if every_rank is None else every_rank.size,
         "offload": next(mode for mode, function in offload.MODES.items() if function is share_out),

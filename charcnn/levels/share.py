@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 from collections.abc import Callable
@@ -31,6 +30,7 @@ def usable_gpus(level: catalog.Level, wanted: int | None, comm: Any) -> list[int
 
 def built(
     build: Callable[..., Run],
+    level: catalog.Level,
     weights: params.Params,
     batch: int,
     gpus: list[int],
@@ -38,9 +38,8 @@ def built(
     precision: str | None,
 ) -> Run:
     """The level's run, in a precision that it has, or its own where None."""
-    several = "precision" in inspect.signature(build).parameters
-    asked = {"precision": precision} if several and precision is not None else {}
-    return build(weights, weights.config, batch=batch, gpus=gpus, monitor=monitor, **asked)
+    options = level.build_options(precision)
+    return build(weights, weights.config, batch=batch, gpus=gpus, monitor=monitor, **options)
 
 
 def warmed(run: Run, level: catalog.Level, config: Config, batch: int, gpus: list[int], total: int) -> float:

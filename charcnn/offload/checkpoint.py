@@ -7,7 +7,6 @@ is dropped. What a process has written survives its death; after a crash of the 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import struct
@@ -101,9 +100,14 @@ class Checkpoint:
         self._file.close()
 
 
-def describe(level: str, weights: params.Params, inputs: int) -> dict[str, Any]:
+def describe(level: str, precision: str, weights: params.Params, inputs: int) -> dict[str, Any]:
     """What a run's results depend on, less the inputs themselves, whose checksums stand in each record."""
-    digest = hashlib.sha256()
-    for name in sorted(weights):
-        digest.update(name.encode() + np.ascontiguousarray(weights[name]).tobytes())
-    return {"level": level, "inputs": inputs, "config": weights.config.to_dict(), "weights": digest.hexdigest()[:16]}
+    from charcnn.params import digest  # here, as it imports Numba, which plans and MPI do without
+
+    return {
+        "level": level,
+        "precision": precision,
+        "inputs": inputs,
+        "config": weights.config.to_dict(),
+        "weights": digest(weights),
+    }

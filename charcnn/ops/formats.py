@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+LARGEST_E4M3 = 448.0
+"""The greatest value of e4m3, in which greater ones become that, too."""
+
 
 @dataclass(frozen=True)
 class Format:
@@ -48,7 +51,7 @@ FORMATS = {
     "fp16x3": Format(
         "fp16x3", "f16", np.float16, 2e-6, parts=2, totals=True
     ),  # 22 bits in two; three products, less low * low
-    "fp8": Format("fp8", "e4m3", np.uint8, 8e-2),  # 4 bits, up to 448
+    "fp8": Format("fp8", "e4m3", np.uint8, 8e-2),  # 4 bits
 }
 """By name. fp16x3 stands for float32: its operators keep float32's tolerance."""
 

@@ -17,6 +17,7 @@ import numpy as np
 from numba.cuda import types
 
 from charcnn.device import SIMULATED
+from charcnn.ops.formats import LARGEST_E4M3
 
 if not SIMULATED:
     from llvmlite import ir
@@ -625,11 +626,11 @@ def max_floats(typingctx, a, b):
 
 
 def _eighth(value):
-    """The simulator's: a float as e4m3's 8 bits, to nearest even, no more than 448 of either sign."""
+    """The simulator's: a float as e4m3's 8 bits, to nearest even, no more than LARGEST_E4M3 of either sign."""
     value = float(value)
     if np.isnan(value):
         return 0x7F
-    sign, size = (0x80 if np.signbit(value) else 0), min(abs(value), 448.0)
+    sign, size = (0x80 if np.signbit(value) else 0), min(abs(value), LARGEST_E4M3)
     exponent = max(int(np.floor(np.log2(size))) if size else -6, -6)
     steps = int(np.round(size / 2.0 ** (exponent - 3)))  # NumPy rounds to even
     return sign | ((exponent + 6) * 8 + steps if size else 0)
@@ -637,7 +638,7 @@ def _eighth(value):
 
 @_simulated_by(lambda *values: sum(_eighth(value) << 8 * i for i, value in enumerate(values)))
 def pack_eighths(typingctx, a, b, c, d):
-    """Four floats as four e4m3 in one word, rounded to nearest, those beyond 448 to that.
+    """Four floats as four e4m3 in one word, rounded to nearest, those beyond LARGEST_E4M3 to that.
 
     PTX: cvt.rn.satfinite.e4m3x2.f32, two of them; section "cvt".
     """
@@ -663,7 +664,7 @@ def pack_positive_eighths(typingctx, a, b, c, d):
 
 @_simulated_by(lambda a, b: sum(_eighth(v) << 8 * i for i, v in enumerate([*_floats("f16", a), *_floats("f16", b)])))
 def narrow_halves(typingctx, a, b):
-    """Two words of two f16 as four e4m3 in one word, rounded to nearest, those beyond 448 to that.
+    """Two words of two f16 as four e4m3 in one word, rounded to nearest, those beyond LARGEST_E4M3 to that.
 
     PTX: cvt.rn.satfinite.e4m3x2.f16x2, two of them; section "cvt".
     """

@@ -12,7 +12,9 @@ import numpy as np
 
 from charcnn.files import Path
 from charcnn.ingest.column import require_arrow
-from charcnn.text import LABEL_COLUMNS, TEXT_COLUMNS, WHOLE, Encoding, csv_rows, encode
+from charcnn.layout import LABEL_COLUMNS, TEXT_COLUMNS, WHOLE, Layout, called, find_column
+from charcnn.params import check_classes
+from charcnn.text import Encoding, csv_rows, encode
 
 SHOWN = 10
 """Bad rows that an error names; it counts the others."""
@@ -55,29 +57,26 @@ class Examples:
         return Examples(self.ids[index], self.labels[index])
 
 
-def read_rows(
-    path: Path, encoding: Encoding, label_column: str | None = None, text_columns: Sequence[str] | None = None
-) -> Rows:
+def read_rows(path: Path, encoding: Encoding, layout: Layout = Layout()) -> Rows:  # noqa: B008 - frozen
     """Every row of a file: its label as it is written, and its text columns joined as the encoding says.
 
     Args:
         path: ends in .csv, .jsonl, .ndjson or .parquet.
         encoding: which joins the fields of a row.
-        label_column: its name, or in a CSV file with no header its number from 1. None: the first column that is
-            called as in LABEL_COLUMNS; in a CSV file whose first field is a whole number, as in AG News, that column.
-        text_columns: names or numbers likewise, in their order. None: those called as in TEXT_COLUMNS; in a CSV file
-            with no header all but the label.
+        layout: its columns. Where it does not say, of JSON Lines and Parquet the label is the first column that is
+            called as in LABEL_COLUMNS, and the texts are those called as in TEXT_COLUMNS.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not of its kind, or has no such column; names the file and what it has.
+        ValueError: the file is not of its kind, or has no such column or none of labels; names the file and what it
+            has.
     """
     readers = {".csv": _csv, ".jsonl": _jsonl, ".ndjson": _jsonl, ".parquet": _parquet}
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     if suffix not in readers:
         raise ValueError(f"{path}: need a name that ends in {', '.join(readers)}")
     rows = Rows([], [], [], [])
-    for line, row in readers[suffix](path, label_column, text_columns):
+    for line, row in readers[suffix](path, layout):
         if isinstance(row, str):
             rows.bad.append(Bad(line, row))
             continue
@@ -118,10 +117,9 @@ def name_labels(labels: Sequence[str], names: Sequence[str]) -> dict[str, int]:
         names: the classes. Labels are these names, or where none is, numbers that count them from 1.
 
     Raises:
-        ValueError: a name stands twice, or no label fits.
+        ValueError: a name is empty or stands twice, or no label fits.
     """
-    if len(set(names)) != len(names) or not all(names):
-        raise ValueError(f"classes {', '.join(names)}: need names that differ and are not empty")
+    check_classes(tuple(names), len(names))
     by_name = {name: number for number, name in enumerate(names)}
     by_number = {str(number): number - 1 for number in range(1, len(names) + 1)}
     for index in (by_name, by_number):
@@ -166,28 +164,26 @@ def split(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.n
 _Row = tuple[int, str | tuple[str, list[str]]]  # line; what is wrong, or label and fields
 
 
-def _csv(path: Path, label_column: str | None, text_columns: Sequence[str] | None) -> Iterator[_Row]:
-    rows = csv_rows(path)
+def _csv(path: Path, layout: Layout) -> Iterator[_Row]:
+    rows = csv_rows(path, layout.delimiter or ",")
     if not rows:
         return
-    first = [field.strip() for field in rows[0][1]]
-    asked = [*([] if label_column is None else [label_column]), *(text_columns or [])]
-    numbered = bool(asked) and all(name.isdecimal() for name in asked)
-    if numbered or (not asked and WHOLE.fullmatch(first[0])):
-        names = [str(number) for number in range(1, len(first) + 1)]
-        label_column = label_column or "1"
-        text_columns = text_columns or [name for name in names if name != label_column]
-    else:
-        names, rows = first, rows[1:]
-    label, texts = _columns(path, names, label_column, text_columns)
-    for line, row in rows:
-        if len(row) != len(names):
-            yield line, f"{len(row)} fields, the first row has {len(names)}"
+    first = rows[0][1]
+    try:
+        label, texts = layout.label_column(first), layout.text_columns(first)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    header = layout.has_header(first)
+    if label is None:
+        raise _unknown(path, LABEL_COLUMNS, "which is the label", first if header else [])
+    for line, row in rows[1:] if header else rows:
+        if len(row) != len(first):
+            yield line, f"{len(row)} fields, the first row has {len(first)}"
         else:
             yield line, (row[label].strip(), [row[text] for text in texts])
 
 
-def _jsonl(path: Path, label_column: str | None, text_columns: Sequence[str] | None) -> Iterator[_Row]:
+def _jsonl(path: Path, layout: Layout) -> Iterator[_Row]:
     columns: tuple[str, list[str]] | None = None
     with open(path, "rb") as file:
         for line, raw in enumerate(file, 1):
@@ -204,14 +200,14 @@ def _jsonl(path: Path, label_column: str | None, text_columns: Sequence[str] | N
                 continue
             if columns is None:
                 # A column that is asked for may be missing here and come later.
-                asked = [*([] if label_column is None else [label_column]), *(text_columns or [])]
+                asked = [*([] if layout.label is None else [layout.label]), *layout.texts]
                 names = list(dict.fromkeys([*row, *asked]))
-                label, texts = _columns(path, names, label_column, text_columns)
+                label, texts = _columns(path, names, layout)
                 columns = names[label], [names[text] for text in texts]
             yield line, _record(row, *columns)
 
 
-def _parquet(path: Path, label_column: str | None, text_columns: Sequence[str] | None) -> Iterator[_Row]:
+def _parquet(path: Path, layout: Layout) -> Iterator[_Row]:
     pyarrow = require_arrow(f"{path}")
     from pyarrow import parquet
 
@@ -219,7 +215,7 @@ def _parquet(path: Path, label_column: str | None, text_columns: Sequence[str] |
         try:
             table = parquet.ParquetFile(file)
             names = list(table.schema_arrow.names)
-            label, texts = _columns(path, names, label_column, text_columns)
+            label, texts = _columns(path, names, layout)
             columns = [names[label], *(names[text] for text in texts)]
             line = 0
             for batch in table.iter_batches(columns=columns):
@@ -245,29 +241,25 @@ def _record(row: dict[str, Any], label_column: str, text_columns: list[str]) -> 
     return str(label).strip(), fields
 
 
-def _columns(
-    path: Path, names: list[str], label_column: str | None, text_columns: Sequence[str] | None
-) -> tuple[int, list[int]]:
+def _columns(path: Path, names: list[str], layout: Layout) -> tuple[int, list[int]]:
     """The positions of the label's column and of the texts'."""
-    lower = [name.strip().lower() for name in names]
-    has = f"it has {', '.join(names)}"
-    if label_column is None:
-        label = next((lower.index(name) for name in LABEL_COLUMNS if name in lower), -1)
-        if label < 0:
-            raise ValueError(f"{path}: no column is called {' or '.join(LABEL_COLUMNS)}; say which is the label: {has}")
-    elif label_column in names:
-        label = names.index(label_column)
-    else:
-        raise ValueError(f"{path}: no label column {label_column!r}: {has}")
-    if text_columns is None:
-        texts = [position for position, name in enumerate(lower) if name in TEXT_COLUMNS and position != label]
-        if not texts:
-            raise ValueError(f"{path}: no column is called {' or '.join(TEXT_COLUMNS)}; say which are texts: {has}")
-    else:
-        missing = [name for name in text_columns if name not in names]
-        if missing:
-            raise ValueError(f"{path}: no text column {missing[0]!r}: {has}")
-        texts = [names.index(name) for name in text_columns]
+    try:
+        texts = [find_column(name, names, True) for name in layout.texts]
+        label = called(names, LABEL_COLUMNS) if layout.label is None else find_column(layout.label, names, True)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if label is None:
+        raise _unknown(path, LABEL_COLUMNS, "which is the label", names)
     if label in texts:
         raise ValueError(f"{path}: column {names[label]!r} is both the label and a text")
+    texts = texts or [n for n, name in enumerate(names) if name.strip().lower() in TEXT_COLUMNS and n != label]
+    if not texts:
+        raise ValueError(
+            f"{path}: no column is called {' or '.join(TEXT_COLUMNS)}; say which are texts: it has {', '.join(names)}"
+        )
     return label, texts
+
+
+def _unknown(path: Path, known: Sequence[str], which: str, names: Sequence[str]) -> ValueError:
+    has = f"it has {', '.join(names)}" if names else "it has no header"
+    return ValueError(f"{path}: no column is called {' or '.join(known)}; say {which}: {has}")

@@ -19,7 +19,7 @@ from charcnn.ops.stat import PART_VALUES, launch_merge
 
 THREADS_OF_PACKING = 256
 
-LARGEST = {"f16": 8192.0, "e4m3": 448.0}
+LARGEST = {"f16": 8192.0, "e4m3": formats.LARGEST_E4M3}
 """What the greatest weight becomes, or half that, where weights are scaled: f16 keeps room for sums."""
 
 
