@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from charcnn import device
+from charcnn import device, tuning
 from charcnn.device import uint32, uint64
 from charcnn.ops import ptx, shapes
 from charcnn.ops.conv1d_nlc.mma.kernel import COLUMNS, POOL, ROW_BYTES, Stages, Tile, build
@@ -146,6 +146,7 @@ class Mma:
         self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
         self._pooled = fitting(POOLED, kernel_size)
         self._plain = self._pooled if of.parts == 2 else fitting(PLAIN, kernel_size)
+        self._warp_columns = self._plain[0].warp_columns
         self._chunks, columns = -(-c_in * of.size // ROW_BYTES), -(-c_out // COLUMNS) * COLUMNS
         words = columns * self._chunks * kernel_size * WORDS
         call = device.Call(None, stream, (columns,), weight=weight, bias=bias)
@@ -205,13 +206,13 @@ class Mma:
         if parts is None:
             parts = call.scratch(self.parts_shape(*x.shape[:2]), np.float32)
         self._launch("stat", call, wide, parts)
-        part = self._plain.warp_columns
+        part = self._warp_columns
         launch_merge(call, parts, length * self.c_out, statistics, part=part, row=self.c_out)
         return call.result(), call.second(statistics, stat)
 
     def parts_shape(self, n: int, length: int) -> shapes.Shape:
         """Of `conv1d_stat`'s scratch for x (n, length, C_in)."""
-        return n, (length - self.kernel_size + 1) * -(-self.c_out // self._plain.warp_columns), PART_VALUES
+        return n, (length - self.kernel_size + 1) * -(-self.c_out // self._warp_columns), PART_VALUES
 
     def _shape(self, x):
         n, length, channels = shapes.ranked("x", x, "N, L, C_in")
@@ -240,14 +241,15 @@ class Mma:
     def _launch(self, epilogue, call, wide, parts=None):
         x, y = call.inputs[0], call.out
         n, length, channels = x.shape
-        tile = self._pooled if epilogue == "pool" else self._plain
-        stages = Stages.of(tile, self.kernel_size)
         positions, apart = n * length, POOL if epilogue == "pool" else 1
         shift = -length % apart
         length = -(-length // apart)
         rows = n * length
         if n == 0 or y.shape[1] == 0:
             return
+        tiles, shape = self._pooled if epilogue == "pool" else self._plain, (self.kernel_size, self.c_in, self.c_out)
+        tile = tuning.choose(f"mma {epilogue}", self.format.name, shape, rows * apart, tiles)
+        stages = Stages.of(tile, self.kernel_size)
         magic = -(-(1 << 32) // length) % (1 << 32)  # row * magic >> 32 is row // length
         if rows * (length - 1) >= 1 << 32 or positions >= 1 << 31:
             raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
@@ -264,13 +266,14 @@ class Mma:
         call.launch(kernel, blocks, tile.threads, *arguments, shared=stages.bytes)
 
 
-def fitting(tiles: tuple[Tile, ...], taps: int) -> Tile:
-    """The first of the tiles whose stages shared memory holds, for so many taps.
+def fitting(tiles: tuple[Tile, ...], taps: int) -> tuple[Tile, ...]:
+    """Those of the tiles whose stages shared memory holds, for so many taps.
 
     Raises:
         ValueError: it holds none.
     """
-    for tile in tiles:
-        if Stages.of(tile, taps).bytes * tile.resident <= device.shared_limit():
-            return tile
-    raise ValueError(f"weight has {taps} taps: shared memory does not hold what so many read of a tile")
+    limit = device.shared_limit()
+    found = tuple(tile for tile in tiles if Stages.of(tile, taps).bytes * tile.resident <= limit)
+    if not found:
+        raise ValueError(f"weight has {taps} taps: shared memory does not hold what so many read of a tile")
+    return found
