@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from charcnn.commands import DONE, FAILED
 from charcnn.config import SMALL, TINY, Config
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
             "a machine with an NVIDIA GPU"
         )
     work = [(name, list(of_level(name, config, options.precision))) for name in _levels(options)]
-    gpu, seen, status = device.gpu_name(), set[tuning.Key](), DONE
+    gpu, seen, status = device.gpu_name(), set[Any](), DONE
     path = tuning.cache_file(gpu)
     if device.SIMULATED:
         print("No GPU in use: kernels run in Numba's simulator, and its times say nothing of a GPU.")

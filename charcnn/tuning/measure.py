@@ -76,11 +76,14 @@ def asked(work: Work) -> tuple[tuning.Key, tuple[Any, ...]] | None:
     return next(iter(found.items()), None)
 
 
-def tune(layer: Layer, batch: int, seen: set[tuning.Key]) -> Tuned | None:
-    """Check and time what the layer has to choose among; None where that is nothing, or its key is in `seen`.
+def tune(layer: Layer, batch: int, seen: set[Any]) -> Tuned | None:
+    """Check and time what the layer has to choose among; None where that is nothing, or `seen` already.
 
-    The key is added there.
+    What was tuned is added to `seen`.
     """
+    if (layer, batch) in seen:
+        return None
+    seen.add((layer, batch))
     work = prepare(layer, batch)
     question = asked(work)
     if question is None or question[0] in seen:

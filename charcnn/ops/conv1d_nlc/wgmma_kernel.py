@@ -107,7 +107,7 @@ class Stages:
     def _of(cls, taps: int, pooled: bool, operands: Format, chosen: bool) -> Stages:
         columns = COLUMNS[operands.totals]
         weights = 4 * 256 // columns
-        if chosen and taps == 1:
+        if chosen and taps == 1 and not pooled:
             return cls(2 * GROUP, 4, weights, columns, False, weights - 1, groups=2, producer=True, cluster=2)
         if pooled:  # of every third position; a window's taps reach (taps + 1) // 3 windows further
             rows = GROUPS * (-(-(GROUP + (taps + GROUPS - 2) // GROUPS) // 8) * 8)
