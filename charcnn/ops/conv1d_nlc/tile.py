@@ -79,8 +79,20 @@ WIDE = Tile(32, 8, 16, 4, 4) if SIMULATED else Tile(64, 128, 32, 8, 8, resident=
 NARROW = Tile(32, 8, 16, 4, 4) if SIMULATED else Tile(64, 32, 16, 4, 4, resident=6)
 """For few output channels: a wide tile would multiply mostly what is not there."""
 
-OTHERS = (Tile(16, 8, 4, 4, 4),) if SIMULATED else (Tile(128, 128, 16, 8, 8),)
-"""What else the double-buffered kernel may be tuned to: tiles with which none of its epilogues spills a register."""
+OTHERS = (
+    (Tile(16, 8, 4, 4, 4),)
+    if SIMULATED
+    else (
+        Tile(64, 128, 32, 8, 8, stages=3, resident=2),
+        Tile(64, 128, 16, 8, 8, stages=3, resident=3),
+        Tile(64, 128, 16, 8, 8, resident=4),
+        Tile(128, 128, 16, 8, 8),
+        Tile(128, 64, 32, 8, 8, resident=3),
+        Tile(64, 64, 32, 8, 4, resident=4),
+        Tile(128, 32, 16, 8, 4, resident=4),
+    )
+)
+"""What else the double-buffered kernel may be tuned to: compiled for an H200, its epilogues spill no register there."""
 
 
 def fitting(columns: int) -> Tile:
