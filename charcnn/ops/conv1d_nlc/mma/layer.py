@@ -16,11 +16,24 @@ from charcnn.ops.features import OCTET, TAKEN, words_of
 from charcnn.ops.formats import choose
 from charcnn.ops.stat import PART_VALUES, launch_merge
 
-PLAIN = Tile(256, 128, 64, 64, 4, 1), Tile(128, 128, 64, 64, 3, 1)
+PLAIN = (
+    Tile(256, 128, 64, 64, 4, 1),
+    Tile(128, 128, 64, 64, 3, 1),
+    Tile(128, 256, 64, 64, 3, 1),
+    Tile(128, 128, 64, 64, 4, 1),
+    Tile(128, 128, 32, 64, 3, 2),
+    Tile(64, 128, 32, 64, 4, 2),
+)
 """Tiles, the first where shared memory holds its stages: of two ways to have eight warps of 64 x 64 read few bytes a
-product, that which reads fewer weights; then a smaller one, for GPUs with less shared memory."""
+product, that which reads fewer weights; then a smaller one, for GPUs with less shared memory. The others are what
+tuning may take instead. All have warps of 64 columns, the parts of `conv1d_stat`."""
 
-POOLED = Tile(192, 128, 48, 64, 4, 1), Tile(96, 128, 48, 64, 3, 1)
+POOLED = (
+    Tile(192, 128, 48, 64, 4, 1),
+    Tile(96, 128, 48, 64, 3, 1),
+    Tile(96, 256, 48, 64, 4, 1),
+    Tile(96, 128, 48, 64, 4, 2),
+)
 """With pooling, and of split numbers: products that are summed apart leave no registers to sums of 64 x 64."""
 
 THREADS = device.block_size(256)
