@@ -424,13 +424,13 @@ def test_on_tensor_cores(monkeypatch):
     emulate(monkeypatch)
     kernel.build.cache_clear()
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
-    first, second = Tile(64, 128, 32, 64, 3, 1), Tile(32, 128, 32, 64, 2, 1)
+    first, second = Tile(64, 128, 32, 64, 3, 1), Tile(32, 256, 32, 64, 2, 1)
     monkeypatch.setattr(layer, "PLAIN", (first, second))
     monkeypatch.setattr(layers, "DRAWN", 1)
-    one = Layer("conv3", "conv1d_relu_nlc", "mma", "bf16", 6, 2, 8, 8)
+    one = Layer("conv3", "conv1d_relu_nlc", "mma", "bf16", 6, 2, 8, 136)
     tuned = measure.tune(one, 2, set())
     kernel.build.cache_clear()
-    assert tuned.key == tuning.Key("mma relu", "bf16", 2, 8, 8, 16)
+    assert tuned.key == tuning.Key("mma relu", "bf16", 2, 8, 136, 16)
     assert [(one.tile, one.problem) for one in tuned.candidates] == [(first, None), (second, None)]
 
 

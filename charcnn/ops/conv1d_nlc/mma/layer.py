@@ -157,10 +157,10 @@ class Mma:
         kernel_size, c_in, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
         shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
         self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
-        self._pooled = fitting(POOLED, kernel_size)
-        self._plain = self._pooled if of.parts == 2 else fitting(PLAIN, kernel_size)
-        self._warp_columns = self._plain[0].warp_columns
         self._chunks, columns = -(-c_in * of.size // ROW_BYTES), -(-c_out // COLUMNS) * COLUMNS
+        self._pooled = fitting(POOLED, kernel_size, columns)
+        self._plain = self._pooled if of.parts == 2 else fitting(PLAIN, kernel_size, columns)
+        self._warp_columns = self._plain[0].warp_columns
         words = columns * self._chunks * kernel_size * WORDS
         call = device.Call(None, stream, (columns,), weight=weight, bias=bias)
         weight, bias = call.inputs
@@ -279,14 +279,15 @@ class Mma:
         call.launch(kernel, blocks, tile.threads, *arguments, shared=stages.bytes)
 
 
-def fitting(tiles: tuple[Tile, ...], taps: int) -> tuple[Tile, ...]:
-    """Those of the tiles whose stages shared memory holds, for so many taps.
+def fitting(tiles: tuple[Tile, ...], taps: int, columns: int) -> tuple[Tile, ...]:
+    """Those of the tiles whose stages shared memory holds, for so many taps, and that divide the columns laid out.
 
     Raises:
         ValueError: it holds none.
     """
     limit = device.shared_limit()
-    found = tuple(tile for tile in tiles if Stages.of(tile, taps).bytes * tile.resident <= limit)
+    held = (tile for tile in tiles if Stages.of(tile, taps).bytes * tile.resident <= limit)
+    found = tuple(tile for tile in held if columns % tile.columns == 0)
     if not found:
         raise ValueError(f"weight has {taps} taps: shared memory does not hold what so many read of a tile")
     return found
