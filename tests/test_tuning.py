@@ -443,10 +443,10 @@ def test_by_winograds_filtering(operator):
     key, tiles = measure.asked(work)
     assert key == tuning.Key("double_buffered several", "fp32", 6, 4, 4, 16)
     assert tiles == candidates(4)
-    assert work.error() <= 4e-6
+    assert work.error() <= LAYER.tolerance
     work.poison()
     work.start(None)
-    assert work.error() <= 4e-6
+    assert work.error() <= LAYER.tolerance
 
 
 # The command.

@@ -152,6 +152,7 @@ class Wgmma:
         call.launch(pack, blocks, THREADS_OF_PACKING, weight, np.float32(1 / unit), *arguments)
         call.launch_each(_pad_kernel, bias, np.float32(1 / (unit * x_unit)), self._bias)
         self._maps: dict[tuple[Any, ...], Any] = {}
+        self._ways: dict[str, tuple[Stages, ...]] = {}
 
     def conv1d(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
         """conv1d_nlc: (N, L - K + 1, C_out)."""
@@ -256,9 +257,10 @@ class Wgmma:
 
     def _stages(self, epilogue, rows):
         """The chosen ones for so many rows of the product."""
-        of, shape = self.precision, (self.kernel_size, self.c_in, self.c_out)
-        ways = Stages.candidates(self.kernel_size, epilogue == "pool", of, measured=epilogue == "stat")
-        return tuning.choose(f"wgmma {epilogue}", of.name, shape, rows, ways)
+        of, taps = self.precision, self.kernel_size
+        if epilogue not in self._ways:
+            self._ways[epilogue] = Stages.candidates(taps, epilogue == "pool", of, measured=epilogue == "stat")
+        return tuning.choose(f"wgmma {epilogue}", of.name, (taps, self.c_in, self.c_out), rows, self._ways[epilogue])
 
     def _map(self, x, stages):
         """The tensor map of x, kept: a level's arrays lie where they lay before."""
