@@ -484,6 +484,15 @@ def test_command_writes_what_a_level_then_takes(cache, monkeypatch, capsys):
 
 
 @simulated
+def test_command_where_there_is_nothing_to_choose(cache, monkeypatch, capsys):
+    monkeypatch.setattr(layers, "of_level", lambda *given: iter([LAYER]))
+    monkeypatch.setattr(double_buffered, "candidates", lambda columns, pool_size: (WIDE,))
+    assert main(["tune", "--levels", "l12"]) == DONE
+    assert "there is nothing to choose" in capsys.readouterr().out
+    assert not cache.exists()
+
+
+@simulated
 def test_command_where_nothing_is_right(cache, broken, monkeypatch, capsys):
     monkeypatch.setattr(layers, "of_level", lambda *given: iter([LAYER]))
     for tile in (WIDE, OTHER):
@@ -514,6 +523,15 @@ def test_command_refuses(words, message, cache, capsys):
     assert message in error
     assert error.count("\n") == 1
     assert not cache.exists()
+
+
+def test_command_with_no_gpu_and_no_simulator():
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "charcnn", "tune"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == UNUSABLE
+    assert re.fullmatch(r"charcnn tune: .*NVIDIA driver.*\n", done.stderr)
+    assert done.stdout == ""
 
 
 def test_command_refuses_a_batch_of_none(capsys):

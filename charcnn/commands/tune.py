@@ -2,7 +2,8 @@
 
 A kernel computes its result in tiles, and which tile is fastest depends on the layer and the GPU. What is chosen here
 goes to a file of the user's cache, which levels and operators read when they start. Without it they take the tiles that
-ship for the GPU, else those of a rule. A candidate that gives wrong results, or does not compile, is never chosen.
+ship for the GPU, else those of a rule. A candidate that gives wrong results, or does not compile, is never chosen. The
+first GPU is measured; CUDA_VISIBLE_DEVICES makes another one the first.
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ def run(options: argparse.Namespace) -> int:
                 status = FAILED
             elif not options.dry_run:
                 tuning.store(path, gpu, {str(tuned.key): tuned.entry()})
+    if not any(isinstance(one, tuning.Key) for one in seen):
+        print("there is nothing to choose: each layer has one tile alone in this precision")
     return status
 
 

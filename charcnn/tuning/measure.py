@@ -56,7 +56,7 @@ class Tuned:
         """For the cache."""
         assert self.chosen is not None
         entry = {"tile": asdict(self.chosen.tile), "versions": tuning.versions(self.key.kernel)}
-        return {**entry, "us": self.chosen.microseconds, "gain": self.gain}
+        return {**entry, "us": round(self.chosen.microseconds, 2), "gain": self.gain and round(self.gain, 4)}
 
 
 def asked(work: Work) -> tuple[tuning.Key, tuple[Any, ...]] | None:
