@@ -93,7 +93,7 @@ class Stages:
 
     @classmethod
     def candidates(cls, taps: int, pooled: bool, operands: Format, *, measured: bool = False) -> tuple[Stages, ...]:
-        """First those that `of` takes, then those that other formats take in their place, unless these have totals.
+        """First those that `of` takes; then, without totals and statistics, those that other formats take instead.
 
         The first may be more than shared memory holds; of the others, those are left out.
         """
