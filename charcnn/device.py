@@ -30,6 +30,9 @@ SHARED_LIMIT = 232_448
 MULTIPROCESSORS = 132
 """Of an H100 or H200."""
 
+GPU_NAME = "NVIDIA H200"
+"""What kernels are compiled for where no GPU is seen."""
+
 int32, uint32, uint64 = (int, int, int) if SIMULATED else (types.int32, types.uint32, types.uint64)
 """Casts for the indices of a kernel; in the simulator plain ints, as Numba's casts would take most of its time."""
 
@@ -166,6 +169,16 @@ def current() -> int:
     return 0 if SIMULATED else int(cuda.get_current_device().id)
 
 
+def gpu_name() -> str:
+    """What the driver calls the current GPU; an H200 where there is none, "simulator" in the simulator."""
+    if SIMULATED:
+        return "simulator"
+    if not cuda.is_available():
+        return GPU_NAME
+    name = cuda.get_current_device().name
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
 def pci_address(gpu: int) -> str:
     """Where the GPU is plugged in, as Linux writes it: 0000:1b:00.0."""
     at = cuda.gpus[gpu].get_device_identity()
@@ -298,6 +311,8 @@ def _allow_shared(kernel: Any, shared: int, args: tuple[Any, ...]) -> None:
     compiled = kernel.compile(tuple(kernel.typeof_pyval(arg) for arg in args))
     key = cuda.get_current_device().id, compiled
     if _shared_allowed.get(key, 0) < shared:
+        if shared > (limit := shared_limit()):
+            raise DeviceError(f"a block needs {shared:,} bytes of shared memory: this GPU has {limit:,}")
         function = compiled._codelibrary.get_cufunc()
         attribute = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         driver.cuKernelSetAttribute(attribute, shared, function.handle, function.device.id)

@@ -16,6 +16,8 @@ import charcnn.levels  # noqa: F401  chooses where kernels run, so it stands bef
 from charcnn import device
 from charcnn.catalog import Level, Variant
 
+os.environ["CHARCNN_CACHE"] = str(Path(__file__).parent / "no cache")  # tests take no tiles that somebody tuned
+
 # No deadline: the first call of a kind compiles, and the simulator is slow.
 hypothesis.settings.register_profile("charcnn", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("charcnn")

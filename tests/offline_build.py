@@ -41,7 +41,8 @@ from numba import typeof
 from numba.cuda import codegen, dispatcher
 from numba.cuda.cudadrv import driver
 
-from charcnn import catalog, device
+from charcnn import catalog, device, tuning
+from charcnn.config import SMALL
 from charcnn.ops import spread, tensor_map
 from charcnn.ops.conv1d_nlc import Mma, Wgmma
 from charcnn.ops.features import WIDE
@@ -49,12 +50,20 @@ from charcnn.ops.formats import FORMATS, HALVES
 from charcnn.ops.layernorm_relu_maxpool1d_nlc import encoded_maxima
 from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
 from charcnn.ops.one_hot_conv1d import GatherBlock, HalfBlock
+from charcnn.tuning import layers, measure
 
 TARGET: tuple[Any, ...] = (9, 0, "a")
 """The compute capability to compile for."""
 
 LEVEL_17 = "l17"
 """Beside the variants: what only that level launches."""
+
+TILES = {
+    "tiles of l12": ("conv2",),
+    "tiles of l14": ("conv2", "conv3"),
+    "tiles of l15": ("conv2", "conv3", "fc1"),
+}
+"""And what tuning may launch in place of what ships, for these layers: pooling takes more registers than other ends."""
 
 
 class Recorder:
@@ -196,6 +205,10 @@ def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, A
         if not names or LEVEL_17 in names:
             recorder.variant = LEVEL_17
             level_17()
+        for name in TILES:
+            if not names or name in names:
+                recorder.variant = name
+                other_tiles(name)
     return recorder.kernels
 
 
@@ -269,6 +282,17 @@ def level_17() -> None:
         conv, x = Wgmma(weight[:3].copy(), bias, precision="fp8", promoted=promoted), np.zeros((2, 110, 256), np.uint8)
         conv.conv1d_relu(x)
         conv.conv1d_stat(x)
+
+
+def other_tiles(name: str) -> None:
+    """Launch the kernel of one of TILES with every tile that there is to choose."""
+    for layer in layers.of_level(name.split()[-1], SMALL):
+        if layer.name in TILES[name]:
+            work = layers.prepare(layer, 1)
+            _, tiles = measure.asked(work)
+            for tile in tiles[1:]:
+                with tuning.trying(lambda *_, tile=tile: tile):
+                    work.start(None)
 
 
 def main() -> None:

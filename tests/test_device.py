@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -111,3 +112,23 @@ def test_importing_the_operators_never_chooses_the_simulator():
 @pytest.mark.parametrize("first", ["charcnn.device", "charcnn.ops", "charcnn.ops.arrays", "charcnn.catalog"])
 def test_imports_in_any_order(first):
     subprocess.run([sys.executable, "-c", f"import {first}, charcnn.catalog"], check=True, timeout=120)
+
+
+def test_more_shared_memory_than_there_is_is_told(monkeypatch):
+    pytest.importorskip("cuda.bindings")
+    kernel = SimpleNamespace(compile=lambda kinds: object(), typeof_pyval=type)
+    monkeypatch.setattr(device.cuda, "get_current_device", lambda: SimpleNamespace(id=0))
+    monkeypatch.setattr(device, "shared_limit", lambda: 101_376)
+    message = "a block needs 166,912 bytes of shared memory: this GPU has 101,376"
+    with pytest.raises(device.DeviceError, match=message):
+        device._allow_shared(kernel, 166_912, ())
+
+
+def test_name_of_the_gpu(monkeypatch):
+    monkeypatch.setattr(device, "SIMULATED", False)
+    monkeypatch.setattr(device.cuda, "is_available", lambda: False)
+    assert device.gpu_name() == "NVIDIA H200"  # what plans and offline compilation assume
+    monkeypatch.setattr(device.cuda, "is_available", lambda: True)
+    for name in (b"NVIDIA A100", "NVIDIA A100"):
+        monkeypatch.setattr(device.cuda, "get_current_device", lambda name=name: SimpleNamespace(name=name))
+        assert device.gpu_name() == "NVIDIA A100"

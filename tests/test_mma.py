@@ -28,7 +28,8 @@ def machine(monkeypatch):
     """Tensor cores in plain Python, and small tiles."""
     emulate(monkeypatch)
     kernel.build.cache_clear()  # of kernels that another machine runs
-    monkeypatch.setattr(layer, "fitting", lambda tiles, taps: PLAIN if tiles is layer.PLAIN else POOLED)
+    monkeypatch.setattr(layer, "PLAIN", (PLAIN,))
+    monkeypatch.setattr(layer, "POOLED", (POOLED,))
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
     yield
     kernel.build.cache_clear()
@@ -186,11 +187,17 @@ def test_tiles_that_are_none(sizes):
 def test_a_gpu_with_less_shared_memory_gets_a_smaller_tile(monkeypatch):
     for limit, plain, pooled in ((232_448, 256, 192), (166_912, 256, 192), (101_376, 128, 96)):  # 9.0; 8.0; 8.6 and 8.9
         monkeypatch.setattr(device, "shared_limit", lambda limit=limit: limit)
-        assert layer.fitting(layer.PLAIN, 7).rows == plain
-        assert layer.fitting(layer.POOLED, 7).rows == pooled
-        assert layer.fitting(layer.PLAIN, 1)
+        assert layer.fitting(layer.PLAIN, 7, 256)[0].rows == plain
+        assert layer.fitting(layer.POOLED, 7, 256)[0].rows == pooled
+        assert layer.fitting(layer.PLAIN, 1, 256)
     with pytest.raises(ValueError, match="300 taps"):
-        layer.fitting(layer.PLAIN, 300)
+        layer.fitting(layer.PLAIN, 300, 256)
+
+
+def test_no_tile_reads_columns_that_are_not_laid_out():
+    for tiles in (layer.PLAIN, layer.POOLED):
+        assert {tile.columns for tile in layer.fitting(tiles, 3, 256)} == {128, 256}
+        assert {tile.columns for tile in layer.fitting(tiles, 3, 384)} == {128}
 
 
 @simulated

@@ -33,6 +33,9 @@ CUDA = [row for row in VARIANTS if row.device == "cuda" and not repeats(row)]
 LEVEL_17 = "l17"
 """What only that level launches, beside the variants (`offline_build`)."""
 
+TILES = ("tiles of l12", "tiles of l14", "tiles of l15")
+"""And what tuning may launch in place of what ships."""
+
 SLOW = ("whole", "pairs", "double_buffered", "winograd")
 """Techniques whose kernels are written out, and take seconds each to compile."""
 
@@ -78,7 +81,7 @@ def build(arguments):
 @pytest.fixture(scope="module")
 def kernels():
     # A process for each slow one; with a convolution the linear layer, which often has the same kernels: compiled once.
-    tasks = {LEVEL_17: [LEVEL_17]}
+    tasks = {LEVEL_17: [LEVEL_17], **{name: [name] for name in TILES}}
     for row in CUDA:
         task = row.name.replace("linear", "conv1d") if row.technique in SLOW else "the others"
         task = row.technique if row.tensor_cores else task  # which share most of theirs
@@ -90,7 +93,7 @@ def kernels():
 
 
 def test_every_variant_compiles_a_kernel(kernels):
-    assert {cost["variant"] for cost in kernels.values()} == {*(row.name for row in CUDA), LEVEL_17}
+    assert {cost["variant"] for cost in kernels.values()} == {*(row.name for row in CUDA), LEVEL_17, *TILES}
 
 
 def test_no_kernel_spills_or_uses_local_memory(kernels):

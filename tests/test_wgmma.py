@@ -19,6 +19,7 @@ from charcnn.ops.formats import FORMATS
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_shared_memory_holds_the_stages(name, taps, pooled, measured):
     stages = Stages.of(taps, pooled, FORMATS[name], measured=measured)
+    assert stages.pooled == pooled
     assert stages.bytes <= device.SHARED_LIMIT
     assert max(stages.weights, 2 * stages.tiles) <= 16  # mbarriers: 128 bytes for these, 64 for those
     assert 0 < stages.ahead < stages.weights
@@ -29,6 +30,7 @@ def test_shared_memory_holds_the_stages(name, taps, pooled, measured):
 
 ODD = {
     "pool": (7, [(1, 9, 64, 256), (5, 63, 80, 256), (67, 33, 320, 512)]),
+    "pool of one tap": (1, [(5, 63, 80, 256), (67, 33, 320, 512)]),
     "relu": (3, [(1, 3, 64, 256), (67, 31, 320, 512)]),
     "line": (1, [(1, 1, 64, 256), (129, 1, 136, 256), (385, 1, 640, 1024)]),
 }
@@ -39,7 +41,7 @@ ODD = {
 @pytest.mark.parametrize("kind", list(ODD))
 @pytest.mark.parametrize("name", ["fp16", "bf16", "fp8"])
 def test_an_odd_number_of_tiles(name, kind):
-    of, (taps, sizes) = FORMATS[name], ODD[kind]
+    of, (taps, sizes), pooled = FORMATS[name], ODD[kind], kind.startswith("pool")
     unit = 5 / 448 if name == "fp8" else 1.0
     draw = np.random.default_rng(0)
     for n, length, c_in, c_out in sizes:
@@ -50,12 +52,12 @@ def test_an_odd_number_of_tiles(name, kind):
         call = device.Call(None, None, x.shape, x=x)
         features = narrow(call, call.inputs[0], length, conv.width, of, 1 / unit)
         exact = (array.astype(np.float64) for array in (x, weight, bias))
-        want = reference.conv1d_relu_maxpool1d_nlc(*exact, 3) if kind == "pool" else reference.conv1d_relu_nlc(*exact)
+        want = reference.conv1d_relu_maxpool1d_nlc(*exact, 3) if pooled else reference.conv1d_relu_nlc(*exact)
         made = []
         for _ in range(2):
             nothing = np.frombuffer(b"\xff" * want.size * of.itemsize, of.dtype).reshape(want.shape)  # NaN
             y = device.to_device(nothing)
-            conv.conv1d_relu_maxpool1d(features, out=y) if kind == "pool" else conv.conv1d_relu(features, out=y)
+            conv.conv1d_relu_maxpool1d(features, out=y) if pooled else conv.conv1d_relu(features, out=y)
             made.append(y)
         cuda.synchronize()
         np.testing.assert_array_equal(*(y.copy_to_host().view(np.uint8) for y in made))

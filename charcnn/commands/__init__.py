@@ -13,6 +13,7 @@ COMMANDS = {
     "convert": "a model from one kind of file to another",
     "info": "the machine, and which level would run on it",
     "levels": "the table of levels, and which of them run here",
+    "tune": "choose the tiles of kernels for this GPU by measurement",
     "plan": "what so many GPUs and hosts would give, and what bounds them",
     "completion": "a script that completes these commands in a shell",
 }

@@ -9,8 +9,7 @@ from numba import cuda, float32
 
 from charcnn import device
 from charcnn.ops import shapes
-from charcnn.ops.conv1d_nlc.double_buffered import launch
-from charcnn.ops.conv1d_nlc.tile import fitting
+from charcnn.ops.conv1d_nlc.double_buffered import chosen, launch
 
 DEPTH = 512
 """Terms summed in one go at most. A greater depth is split over blocks: of a linear layer there are few, and the
@@ -66,9 +65,9 @@ def _launch(x, weight, bias, out, stream, *, relu):
     if splits <= 1:
         launch(call, (x, weight, bias), call.out.reshape((n, 1, c_out)), "relu" if relu else "store")
         return call.result()
-    step = fitting(c_out).depth
-    depth_part = -(-c_in // (splits * step)) * step
+    tile = chosen("part", weight.shape, n)
+    depth_part = -(-c_in // (splits * tile.depth)) * tile.depth
     parts = call.scratch((-(-c_in // depth_part), n, 1, c_out), np.float32)
-    launch(call, (x, weight, bias), parts, "part", depth_part=depth_part)
+    launch(call, (x, weight, bias), parts, "part", depth_part=depth_part, tile=tile)
     call.launch_each(_join_kernel, parts, bias, call.out, relu)
     return call.result()

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from charcnn import device
+from charcnn import device, tuning
 from charcnn.device import uint32, uint64
 from charcnn.ops import ptx, shapes
-from charcnn.ops.conv1d_nlc.tile import Tile, fitting, vector_width
+from charcnn.ops.conv1d_nlc.tile import Tile, candidates, fitting, vector_width
 from charcnn.ops.stat import PART_VALUES, launch_merge
 
 EPILOGUES = ("part", "several", "store", "relu", "pool", "stat")
@@ -273,6 +273,12 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
     return kernel
 
 
+def chosen(epilogue: str, weight: shapes.Shape, rows: int, pool_size: int = 1) -> Tile:
+    """The tile for weights (K, C_in, C_out), of all products where there are several, and for so many rows of one."""
+    taps, c_in, c_out = weight
+    return tuning.choose(f"double_buffered {epilogue}", "fp32", (taps, c_in, c_out), rows, candidates(c_out, pool_size))
+
+
 def launch(
     call: device.Call, inputs: Sequence[Any], y: Any, epilogue: str, *,
     parts: Any = None, depth_part: int | None = None, products: int = 1, pool_size: int = 1, tile: Tile | None = None,
@@ -286,21 +292,20 @@ def launch(
         parts: for "stat", (N, L_out * tiles across, PART_VALUES).
         depth_part: for "part", how much of the depth K * C_in each takes, a multiple of the tile's.
         products: for "several", how many; the first axes of x, weight and y hold those of each one after another.
-        tile: the one that fits C_out where None.
+        tile: the `chosen` one where None.
 
     Raises:
         DeviceError: the GPU's compute capability is below 8.0.
     """
     device.require_capability((8, 0), "cp.async", "use the technique vectorized")
     x, weight, bias = inputs
-    tile = tile or fitting(weight.shape[2])
     (taps, c_in, c_out), (n, length, _) = weight.shape, x.shape
     kernel_size, n = taps // products, n // products
     depth = kernel_size * c_in
     depth_part = depth_part or depth
-    rows, tile_rows = n * (length - kernel_size + 1), tile.rows
-    if epilogue == "pool":
-        rows, tile_rows = n * y.shape[1] * pool_size, tile.rows // pool_size * pool_size
+    rows = n * (y.shape[1] * pool_size if epilogue == "pool" else length - kernel_size + 1)
+    tile = tile or chosen(epilogue, weight.shape, rows, pool_size)
+    tile_rows = tile.rows // pool_size * pool_size
     blocks = products * -(-depth // depth_part) * -(-rows // tile_rows) * -(-c_out // tile.columns)
     kernel = build(tile, vector_width(x, weight, bias, y), epilogue, pool_size)
     split = products if epilogue == "several" else depth_part
@@ -343,11 +348,11 @@ def conv1d_relu_maxpool1d_nlc_double_buffered(
         ValueError, DeviceError: as there; ValueError also for a window longer than a tile of positions.
     """
     shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
-    tile = fitting(shape[2])
-    if pool_size > tile.rows:
-        raise ValueError(f"{pool_size=}: need at most {tile.rows}, the positions of a tile")
+    most = fitting(shape[2]).rows
+    if pool_size > most:
+        raise ValueError(f"{pool_size=}: need at most {most}, the positions of a tile")
     call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    launch(call, call.inputs, call.out, "pool", pool_size=pool_size, tile=tile)
+    launch(call, call.inputs, call.out, "pool", pool_size=pool_size)
     return call.result()
 
 
@@ -373,7 +378,7 @@ def conv1d_stat_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any 
         shapes.expect("stat", given, (n, 2))
         inputs["stat"] = given
     call = device.Call(y, stream, shape, **inputs)
-    tile = fitting(c_out)
+    tile = chosen("stat", call.inputs[1].shape, n * length)
     parts = call.scratch((n, length * -(-c_out // tile.columns), PART_VALUES), np.float32)
     launch(call, call.inputs[:3], call.out, "stat", parts=parts, tile=tile)
     statistics = call.scratch((n, 2), np.float64) if given is None else call.inputs[3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from charcnn import device
@@ -78,10 +79,33 @@ WIDE = Tile(32, 8, 16, 4, 4) if SIMULATED else Tile(64, 128, 32, 8, 8, resident=
 NARROW = Tile(32, 8, 16, 4, 4) if SIMULATED else Tile(64, 32, 16, 4, 4, resident=6)
 """For few output channels: a wide tile would multiply mostly what is not there."""
 
+OTHERS = (
+    (Tile(16, 8, 4, 4, 4),)
+    if SIMULATED
+    else (
+        Tile(64, 128, 32, 8, 8, stages=3, resident=2),
+        Tile(64, 128, 16, 8, 8, stages=3, resident=3),
+        Tile(64, 128, 16, 8, 8, resident=4),
+        Tile(128, 128, 16, 8, 8),
+        Tile(128, 64, 32, 8, 8, resident=3),
+        Tile(64, 64, 32, 8, 4, resident=4),
+        Tile(128, 32, 16, 8, 4, resident=4),
+    )
+)
+"""What else the double-buffered kernel may be tuned to: compiled for an H200, its epilogues spill no register there."""
+
 
 def fitting(columns: int) -> Tile:
     """The tile for so many output channels."""
     return NARROW if columns <= NARROW.columns else WIDE
+
+
+@cache
+def candidates(columns: int, pool_size: int = 1) -> tuple[Tile, ...]:
+    """The double-buffered kernel's tiles for so many columns, of pool_size rows at least; first that of `fitting`."""
+    first = fitting(columns)
+    others = (WIDE, NARROW, *OTHERS)
+    return tuple(dict.fromkeys((first, *(tile for tile in others if tile.rows >= pool_size))))
 
 
 def vector_width(*arrays: Any) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from charcnn import device
+from charcnn import device, tuning
 from charcnn.device import uint32, uint64
 from charcnn.ops import formats, ptx, shapes, tensor_map
 from charcnn.ops.conv1d_nlc.wgmma_kernel import CHUNK, COLUMNS, GROUPS, ROW_BYTES, Stages, build
@@ -152,6 +152,7 @@ class Wgmma:
         call.launch(pack, blocks, THREADS_OF_PACKING, weight, np.float32(1 / unit), *arguments)
         call.launch_each(_pad_kernel, bias, np.float32(1 / (unit * x_unit)), self._bias)
         self._maps: dict[tuple[Any, ...], Any] = {}
+        self._ways: dict[str, tuple[Stages, ...]] = {}
 
     def conv1d(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
         """conv1d_nlc: (N, L - K + 1, C_out)."""
@@ -234,15 +235,16 @@ class Wgmma:
     def _launch(self, epilogue, call, parts=None):
         x, y = call.inputs[0], call.out
         n, length, channels = x.shape
-        stages = Stages.of(self.kernel_size, epilogue == "pool", self.precision, measured=epilogue == "stat")
-        apart = GROUPS if stages.pooled else 1
+        apart = GROUPS if epilogue == "pool" else 1
         length //= apart
-        rows, cluster = n * length, stages.cluster
+        rows = n * length
         if n == 0 or y.shape[1] == 0:
             return
         magic = -(-(1 << 32) // length) % (1 << 32)  # row * magic >> 32 is row // length
         if rows * (length - 1) >= 1 << 32 or rows * channels >= 1 << 40:
             raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
+        stages = self._stages(epilogue, rows * apart)
+        cluster = stages.cluster
         tiles = -(-rows // (stages.tile_rows * cluster)) * -(-self.c_out // self._columns)
         vector = self.c_out % 8 == 0 and device.address(y) % 16 == 0
         kernel = build(self.precision, self.results, stages, epilogue, vector, self.c_out % self._columns == 0)
@@ -252,6 +254,13 @@ class Wgmma:
         arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *map(np.uint32, numbers)
         clusters = min(tiles, device.multiprocessors() // cluster)
         call.launch(kernel, clusters, stages.threads, *arguments, shared=stages.bytes, cluster=cluster)
+
+    def _stages(self, epilogue, rows):
+        """The chosen ones for so many rows of the product."""
+        of, taps = self.precision, self.kernel_size
+        if epilogue not in self._ways:
+            self._ways[epilogue] = Stages.candidates(taps, epilogue == "pool", of, measured=epilogue == "stat")
+        return tuning.choose(f"wgmma {epilogue}", of.name, (taps, self.c_in, self.c_out), rows, self._ways[epilogue])
 
     def _map(self, x, stages):
         """The tensor map of x, kept: a level's arrays lie where they lay before."""

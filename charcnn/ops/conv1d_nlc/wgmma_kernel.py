@@ -89,10 +89,25 @@ class Stages:
     @classmethod
     def of(cls, taps: int, pooled: bool, operands: Format, *, measured: bool = False) -> Stages:
         """For so many taps, with statistics of each row or without."""
+        return cls.candidates(taps, pooled, operands, measured=measured)[0]
+
+    @classmethod
+    def candidates(cls, taps: int, pooled: bool, operands: Format, *, measured: bool = False) -> tuple[Stages, ...]:
+        """First those that `of` takes; then, without totals and statistics, those that other formats take instead.
+
+        The first may be more than shared memory holds; of the others, those are left out.
+        """
+        chosen = not operands.totals and operands.kind != "tf32" and not measured  # by measurement: of these alone
+        first, other = (cls._of(taps, pooled, operands, way) for way in (chosen, not chosen))
+        if operands.totals or measured or other == first or other.bytes > device.shared_limit():
+            return (first,)
+        return first, other
+
+    @classmethod
+    def _of(cls, taps: int, pooled: bool, operands: Format, chosen: bool) -> Stages:
         columns = COLUMNS[operands.totals]
         weights = 4 * 256 // columns
-        chosen = not operands.totals and operands.kind != "tf32" and not measured  # by measurement: of these alone
-        if chosen and taps == 1:
+        if chosen and taps == 1 and not pooled:
             return cls(2 * GROUP, 4, weights, columns, False, weights - 1, groups=2, producer=True, cluster=2)
         if pooled:  # of every third position; a window's taps reach (taps + 1) // 3 windows further
             rows = GROUPS * (-(-(GROUP + (taps + GROUPS - 2) // GROUPS) // 8) * 8)

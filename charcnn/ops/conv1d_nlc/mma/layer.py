@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from charcnn import device
+from charcnn import device, tuning
 from charcnn.device import uint32, uint64
 from charcnn.ops import ptx, shapes
 from charcnn.ops.conv1d_nlc.mma.kernel import COLUMNS, POOL, ROW_BYTES, Stages, Tile, build
@@ -16,11 +16,24 @@ from charcnn.ops.features import OCTET, TAKEN, words_of
 from charcnn.ops.formats import choose
 from charcnn.ops.stat import PART_VALUES, launch_merge
 
-PLAIN = Tile(256, 128, 64, 64, 4, 1), Tile(128, 128, 64, 64, 3, 1)
+PLAIN = (
+    Tile(256, 128, 64, 64, 4, 1),
+    Tile(128, 128, 64, 64, 3, 1),
+    Tile(128, 256, 64, 64, 3, 1),
+    Tile(128, 128, 64, 64, 4, 1),
+    Tile(128, 128, 32, 64, 3, 2),
+    Tile(64, 128, 32, 64, 4, 2),
+)
 """Tiles, the first where shared memory holds its stages: of two ways to have eight warps of 64 x 64 read few bytes a
-product, that which reads fewer weights; then a smaller one, for GPUs with less shared memory."""
+product, that which reads fewer weights; then a smaller one, for GPUs with less shared memory. The others are what
+tuning may take instead. All have warps of 64 columns, the parts of `conv1d_stat`."""
 
-POOLED = Tile(192, 128, 48, 64, 4, 1), Tile(96, 128, 48, 64, 3, 1)
+POOLED = (
+    Tile(192, 128, 48, 64, 4, 1),
+    Tile(96, 128, 48, 64, 3, 1),
+    Tile(96, 256, 48, 64, 4, 1),
+    Tile(96, 128, 48, 64, 4, 2),
+)
 """With pooling, and of split numbers: products that are summed apart leave no registers to sums of 64 x 64."""
 
 THREADS = device.block_size(256)
@@ -144,9 +157,10 @@ class Mma:
         kernel_size, c_in, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
         shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
         self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
-        self._pooled = fitting(POOLED, kernel_size)
-        self._plain = self._pooled if of.parts == 2 else fitting(PLAIN, kernel_size)
         self._chunks, columns = -(-c_in * of.size // ROW_BYTES), -(-c_out // COLUMNS) * COLUMNS
+        self._pooled = fitting(POOLED, kernel_size, columns)
+        self._plain = self._pooled if of.parts == 2 else fitting(PLAIN, kernel_size, columns)
+        self._warp_columns = self._plain[0].warp_columns
         words = columns * self._chunks * kernel_size * WORDS
         call = device.Call(None, stream, (columns,), weight=weight, bias=bias)
         weight, bias = call.inputs
@@ -205,13 +219,13 @@ class Mma:
         if parts is None:
             parts = call.scratch(self.parts_shape(*x.shape[:2]), np.float32)
         self._launch("stat", call, wide, parts)
-        part = self._plain.warp_columns
+        part = self._warp_columns
         launch_merge(call, parts, length * self.c_out, statistics, part=part, row=self.c_out)
         return call.result(), call.second(statistics, stat)
 
     def parts_shape(self, n: int, length: int) -> shapes.Shape:
         """Of `conv1d_stat`'s scratch for x (n, length, C_in)."""
-        return n, (length - self.kernel_size + 1) * -(-self.c_out // self._plain.warp_columns), PART_VALUES
+        return n, (length - self.kernel_size + 1) * -(-self.c_out // self._warp_columns), PART_VALUES
 
     def _shape(self, x):
         n, length, channels = shapes.ranked("x", x, "N, L, C_in")
@@ -240,14 +254,15 @@ class Mma:
     def _launch(self, epilogue, call, wide, parts=None):
         x, y = call.inputs[0], call.out
         n, length, channels = x.shape
-        tile = self._pooled if epilogue == "pool" else self._plain
-        stages = Stages.of(tile, self.kernel_size)
         positions, apart = n * length, POOL if epilogue == "pool" else 1
         shift = -length % apart
         length = -(-length // apart)
         rows = n * length
         if n == 0 or y.shape[1] == 0:
             return
+        tiles, shape = self._pooled if epilogue == "pool" else self._plain, (self.kernel_size, self.c_in, self.c_out)
+        tile = tuning.choose(f"mma {epilogue}", self.format.name, shape, rows * apart, tiles)
+        stages = Stages.of(tile, self.kernel_size)
         magic = -(-(1 << 32) // length) % (1 << 32)  # row * magic >> 32 is row // length
         if rows * (length - 1) >= 1 << 32 or positions >= 1 << 31:
             raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
@@ -264,13 +279,15 @@ class Mma:
         call.launch(kernel, blocks, tile.threads, *arguments, shared=stages.bytes)
 
 
-def fitting(tiles: tuple[Tile, ...], taps: int) -> Tile:
-    """The first of the tiles whose stages shared memory holds, for so many taps.
+def fitting(tiles: tuple[Tile, ...], taps: int, columns: int) -> tuple[Tile, ...]:
+    """Those of the tiles whose stages shared memory holds, for so many taps, and that divide the columns laid out.
 
     Raises:
         ValueError: it holds none.
     """
-    for tile in tiles:
-        if Stages.of(tile, taps).bytes * tile.resident <= device.shared_limit():
-            return tile
-    raise ValueError(f"weight has {taps} taps: shared memory does not hold what so many read of a tile")
+    limit = device.shared_limit()
+    held = (tile for tile in tiles if Stages.of(tile, taps).bytes * tile.resident <= limit)
+    found = tuple(tile for tile in held if columns % tile.columns == 0)
+    if not found:
+        raise ValueError(f"weight has {taps} taps: shared memory does not hold what so many read of a tile")
+    return found

@@ -1,0 +1,209 @@
+"""The layers of a level whose tiles can be chosen: each made ready to run on random numbers, and to be checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from charcnn import catalog, device, ops
+from charcnn.config import POOL_SIZE, POOLED_BLOCKS, Config
+from charcnn.ops import convert, features, ptx
+from charcnn.ops.conv1d_nlc import Mma, Wgmma, Winograd
+from charcnn.ops.formats import FORMATS, PLAIN, Format
+
+TECHNIQUES = {
+    "l12": ("double_buffered", "double_buffered"),
+    "l13": ("winograd", "double_buffered"),
+    "l14": ("mma", "mma"),
+    "l15": ("wgmma", "wgmma"),
+    "l16": ("wgmma", "wgmma"),
+    "l17": ("wgmma", "wgmma"),
+}
+"""By level, of the convolutions and of the linear layers. Level 16's kernels for few inputs have no tiles to choose."""
+
+DRAWN = 8
+"""Inputs drawn; a batch is these again and again, as its numbers decide how much power a product takes."""
+
+UNIT = {"fp8": 5 / 448}
+"""What 1 stands for in features: of normal numbers, what lies beyond 5 is not worth the range."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution or linear layer, and what computes it."""
+
+    name: str
+    operator: str
+    """Of the catalogue."""
+    technique: str
+    """Of TECHNIQUES."""
+    precision: str
+    length: int
+    """Positions of its input; 1 of a linear layer."""
+    taps: int
+    c_in: int
+    c_out: int
+
+    @property
+    def flop(self) -> int:
+        """Of an input, as the reference computes it."""
+        return 2 * (self.length - self.taps + 1) * self.taps * self.c_in * self.c_out
+
+    @property
+    def tolerance(self) -> float:
+        """Largest ||out - ref|| / ||ref||."""
+        own = FORMATS.get(self.precision)
+        return own.tolerance if own else catalog.operator(self.operator).tolerance
+
+
+@dataclass
+class Work:
+    """A layer with its arrays on the current GPU."""
+
+    start: Callable[[Any], Any]
+    """Starts it on a stream."""
+    out: tuple[Any, ...]
+    """Where it writes: y, and where it measures, stat."""
+    decode: Callable[[Any], np.ndarray]
+    """y as numbers on the host."""
+    expected: tuple[np.ndarray, ...]
+    """In float64, of the inputs drawn."""
+    allocates: bool
+    """Whether `start` makes arrays of its own."""
+
+    def poison(self) -> None:
+        """Write NaN wherever results go: all bits set, in every format."""
+        for array in self.out:
+            array.copy_to_device(np.full(array.nbytes, 0xFF, np.uint8).view(array.dtype).reshape(array.shape))
+
+    def error(self) -> float:
+        """The largest ||out - ref|| / ||ref|| of DRAWN inputs one after another; NaN where there is one."""
+        y, *stat = self.out
+        errors = []
+        for got, exact in zip((self.decode(y), *(s.copy_to_host() for s in stat)), self.expected, strict=True):
+            for start in range(0, len(got), DRAWN):
+                part = got[start : start + DRAWN]
+                wanted = exact[: len(part)]
+                errors.append(np.linalg.norm(part - wanted) / np.linalg.norm(wanted))
+        return float(np.max(errors))
+
+
+def of_level(level: str, config: Config, precision: str | None = None) -> Iterator[Layer]:
+    """The level's layers at these sizes, in the order of the network.
+
+    Raises:
+        ValueError: the level has no tiles to choose, or not this precision.
+    """
+    if level not in TECHNIQUES:
+        raise ValueError(f"{level=}: need one of {', '.join(TECHNIQUES)}, whose tiles can be chosen")
+    row = catalog.level(level)
+    row.format(precision)
+    conv, linear = TECHNIQUES[level]
+    arithmetic = precision or row.precisions[0]
+    lengths = (config.length, *config.block_lengths)
+    for block in range(1 if level == "l12" else 2, 7):  # the others' block 1 is a gather
+        measured = config.layernorm and block in (1, 6)
+        operator = "conv1d_stat_nlc" if measured else "conv1d_relu_nlc"
+        if not measured and block in POOLED_BLOCKS:
+            operator = "conv1d_relu_maxpool1d_nlc"
+        c_in = -(-config.in_channels(block) // 4) * 4 if block == 1 else config.channels
+        sizes = lengths[block - 1], config.kernel_sizes[block - 1], c_in, config.channels
+        yield Layer(f"conv{block}", operator, conv, arithmetic, *sizes)
+    units = config.features, config.units, config.units, config.classes
+    for i in (1, 2, 3):
+        operator = "linear_nlc" if i == 3 else "linear_relu_nlc"
+        yield Layer(f"fc{i}", operator, linear, arithmetic, 1, 1, units[i - 1], units[i])
+
+
+def prepare(layer: Layer, batch: int) -> Work:
+    """Draw numbers, compute what is expected, and lay out weights and features."""
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((DRAWN, layer.length, layer.c_in), np.float32)
+    weight = draw.standard_normal((layer.taps, layer.c_in, layer.c_out), np.float32)
+    weight /= np.float32(np.sqrt(layer.taps * layer.c_in))
+    bias = draw.standard_normal(layer.c_out, np.float32)
+    pooled = (POOL_SIZE,) if "maxpool1d" in layer.operator else ()
+    linear = layer.operator.startswith("linear")
+    if linear:
+        x, weight = x[:, 0], weight[0]
+    exact = (array.astype(np.float64) for array in (x, weight, bias))
+    expected = catalog.operator(layer.operator).reference(*exact, *pooled)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    if layer.technique not in ("mma", "wgmma"):
+        return _floats(layer, x, weight, bias, pooled, expected, batch)
+    if linear:  # a convolution of one position
+        x, weight, expected = x[:, None], weight[None], (expected[0][:, None],)
+    return _tensor_cores(layer, x, weight, bias, pooled, expected, batch)
+
+
+def _repeated(drawn: np.ndarray, batch: int) -> Any:
+    return device.to_device(drawn[np.arange(batch) % DRAWN])
+
+
+def _floats(layer, x, weight, bias, pooled, expected, batch):
+    x, weight, bias = _repeated(x, batch), device.to_device(weight), device.to_device(bias)
+    y, *stat = (device.empty((batch, *e.shape[1:]), np.float64 if i else np.float32) for i, e in enumerate(expected))
+    given: dict[str, Any] = {"out": (y, *stat) if stat else y}
+    if layer.technique == "winograd":
+        method, arguments = getattr(Winograd(weight, bias), layer.operator.removesuffix("_nlc")), (x, *pooled)
+        two = cycle((cache(partial(device.empty, dtype=np.float32)), cache(partial(device.empty, dtype=np.float32))))
+        given["space"] = lambda shape: next(two)(shape)  # each run takes the same two
+    else:
+        method, arguments = getattr(ops, f"{layer.operator}_{layer.technique}"), (x, weight, bias, *pooled)
+    return Work(lambda s: method(*arguments, **given, stream=s), (y, *stat), device.to_host, expected, allocates=True)
+
+
+def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
+    of, unit = FORMATS[layer.precision], UNIT.get(layer.precision, 1.0)
+    call = device.Call(None, None, x.shape, x=x)
+    method = layer.operator.removesuffix("_nlc").replace("linear", "conv1d")
+    last, measured = layer.name == "fc3", method == "conv1d_stat"
+    given: dict[str, Any] = {}
+    results, y_unit = of, 1.0
+    if layer.technique == "mma":
+        conv, positions = Mma(weight, bias, precision=of.name), layer.length
+        drawn = features.encode(call, call.inputs[0], positions, -(-layer.c_in // 8) * 8, of)
+        wide = last or (measured and of.size == 4)  # what LayerNorm reads there, and logits, are float32
+        results, given["wide"] = PLAIN if wide else of, wide
+    else:
+        results = PLAIN if last or (measured and of.name not in ("fp16", "bf16", "fp8")) else of
+        y_unit = 1.0 if results is PLAIN or measured else unit
+        conv = Wgmma(weight, bias, precision=of.name, results=results.name, x_unit=unit, y_unit=y_unit)
+        positions = -(-layer.length // POOL_SIZE) * POOL_SIZE if pooled else layer.length
+        drawn = convert.narrow(call, call.inputs[0], positions, conv.width, of, 1 / unit)
+    if pooled:
+        given["length"] = layer.length
+    shape = (batch, *expected[0].shape[1:-1], results.parts * layer.c_out)
+    y, stat = device.empty(shape, results.dtype), ()
+    if measured:
+        stat = (device.empty((batch, 2), np.float64),)
+        given["parts"] = device.empty(conv.parts_shape(batch, layer.length), np.float32)
+    given["out"] = (y, *stat) if measured else y
+    x = _repeated(device.to_host(drawn), batch)
+    run = getattr(conv, method)
+
+    def decode(y):
+        if layer.technique == "mma" or results.kind in ("f32", "tf32"):
+            return decoded(y.copy_to_host(), results)
+        shape = (*y.shape[:-1], layer.c_out)
+        widened = device.Call(None, None, shape, dtypes={"x": results.dtype}, x=y)
+        convert.widen(widened, y, widened.out, results, y_unit)
+        return widened.out.copy_to_host()
+
+    return Work(lambda s: run(x, *pooled, **given, stream=s), (y, *stat), decode, expected, allocates=False)
+
+
+def decoded(array: np.ndarray, of: Format) -> np.ndarray:
+    """Features of one of `features.TAKEN`, or float32, as `Mma` has them, as numbers."""
+    if of.kind == "bf16":
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    if of.parts == 1:
+        return array.astype(np.float32)
+    halves = array.reshape(*array.shape[:-1], -1, 2, features.OCTET).astype(np.float64)
+    together: np.ndarray = halves[..., 0, :] + halves[..., 1, :] / ptx.LOW_SCALE
+    return together.reshape(*array.shape[:-1], -1)

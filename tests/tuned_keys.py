@@ -1,0 +1,86 @@
+"""Print what the levels ask `charcnn.tuning` for at the full network, with no GPU and nothing compiled.
+
+As JSON, by key: the GPU, the candidates, the one that is taken, and the one that the kernel is built with. Needs the
+CUDA wheels.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+if __name__ == "__main__":  # before numba is imported
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "0"
+    sys.path[:0] = [str(Path(__file__).parent.parent)]
+
+import numpy as np
+from offline_build import compiling
+
+from charcnn import catalog, tuning
+from charcnn.config import SMALL
+from charcnn.ops.conv1d_nlc import double_buffered, tile, wgmma, wgmma_kernel
+from charcnn.ops.conv1d_nlc.mma import kernel, layer
+from charcnn.tuning import layers
+
+TILES = (tile.Tile, kernel.Stages, wgmma_kernel.Stages)
+
+
+class Nothing:
+    """Stands in for `offline_build.Recorder`, and compiles nothing."""
+
+    def launch(self, kernel: Any, *args: Any) -> None:
+        """Start nothing."""
+
+
+def main() -> None:
+    """Print the keys."""
+    asked: dict[str, Any] = {}
+    built: list[Any] = []
+    choose = tuning._chosen
+
+    def noting_key(gpu: str, key: tuning.Key, candidates: Any) -> Any:
+        taken = choose(gpu, key, candidates)
+        asked.setdefault(str(key), {"gpu": gpu, "candidates": list(map(asdict, candidates)), "taken": asdict(taken)})
+        return taken
+
+    def noting_tile(module: Any) -> Any:
+        build = module.build
+
+        def noting(*arguments: Any) -> Any:
+            built.extend(asdict(getattr(one, "tile", one)) for one in arguments if isinstance(one, TILES))
+            return build(*arguments)
+
+        return mock.patch.object(module, "build", noting)
+
+    def repeated(drawn: np.ndarray, batch: int) -> np.ndarray:
+        return np.empty((batch, *drawn.shape[1:]), drawn.dtype)
+
+    with (
+        compiling(Nothing()),
+        mock.patch.object(tuning, "_chosen", noting_key),
+        mock.patch.object(layers, "_repeated", repeated),
+        mock.patch.object(layers, "DRAWN", 1),
+        noting_tile(double_buffered),
+        noting_tile(layer),
+        noting_tile(wgmma),
+    ):
+        for level in layers.TECHNIQUES:
+            batch = inspect.signature(catalog.level(level).module.build).parameters["batch"].default
+            for precision in catalog.level(level).precisions:
+                for one in layers.of_level(level, SMALL, precision):
+                    before = list(asked)
+                    built.clear()
+                    layers.prepare(one, batch).start(None)
+                    for key in asked.keys() - before:
+                        (asked[key]["built"],) = built
+    print(json.dumps(asked))
+
+
+if __name__ == "__main__":
+    main()
