@@ -14,7 +14,7 @@ from charcnn import catalog, device, ops
 from charcnn.config import POOL_SIZE, POOLED_BLOCKS, Config
 from charcnn.ops import convert, features, ptx
 from charcnn.ops.conv1d_nlc import Mma, Wgmma, Winograd
-from charcnn.ops.formats import FORMATS, PLAIN, Format
+from charcnn.ops.formats import FORMATS, LARGEST_E4M3, PLAIN, Format
 
 TECHNIQUES = {
     "l12": ("double_buffered", "double_buffered"),
@@ -29,7 +29,7 @@ TECHNIQUES = {
 DRAWN = 8
 """Inputs drawn; a batch is these again and again, as its numbers decide how much power a product takes."""
 
-UNIT = {"fp8": 5 / 448}
+UNIT = {"fp8": 5 / LARGEST_E4M3}
 """What 1 stands for in features: of normal numbers, what lies beyond 5 is not worth the range."""
 
 
@@ -102,9 +102,8 @@ def of_level(level: str, config: Config, precision: str | None = None) -> Iterat
     if level not in TECHNIQUES:
         raise ValueError(f"{level=}: need one of {', '.join(TECHNIQUES)}, whose tiles can be chosen")
     row = catalog.level(level)
-    row.format(precision)
     conv, linear = TECHNIQUES[level]
-    arithmetic = precision or row.precisions[0]
+    arithmetic = row.precision(precision)
     lengths = (config.length, *config.block_lengths)
     for block in range(1 if level == "l12" else 2, 7):  # the others' block 1 is a gather
         measured = config.layernorm and block in (1, 6)
