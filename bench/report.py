@@ -186,6 +186,12 @@ def _called(host: dict[str, Any], place: Place) -> str:
     return hardware + (f", {place.ranks} ranks" if place.ranks > 1 else "")
 
 
+def _machine(host: dict[str, Any]) -> str:
+    """One machine without others, a processor by its name."""
+    called = _called(host, Place(machine.name(host), 1, 1))
+    return called if host["gpus"] else f"{called}, {host['cpu']}"
+
+
 def _table(head: list[str], rows: list[list[str]], right: int) -> str:
     """A Markdown table, whose columns from `right` on are aligned to the right."""
     rule = ["---:" if i >= right else "---" for i in range(len(head))]
@@ -435,7 +441,7 @@ def _peers(link: str, raw: dict[str, Any]) -> str:
                 missed.append(f"`{name}` at batch {batch} {row['error']:.1e}, meant {row['tolerance']:g}")
         for row in [*measured.values()][:1]:
             rows.append([f"{row['title']} (`{name}`)", row["precision"], row["timed"], *cells])
-    where = _called(raw["machine"], Place(machine.name(raw["machine"]), 1, 1))
+    where = _machine(raw["machine"])
     parts = [_table([f"{where}: inputs/s", "arithmetic", "timed", *(f"N={batch}" for batch in batches)], rows, 3)]
     if missed:
         parts.append(f"\\* Off by more than its arithmetic is meant to be: {'; '.join(missed)}.\n")
@@ -663,7 +669,7 @@ def classify(document: Path) -> str:
     for file, raw in results().classified.items():
         said, level, first = raw["command"], raw["level_rows_per_second"], raw["first_label_seconds"]
         link = os.path.relpath(file, document.parent)
-        where = _called(raw["machine"], Place(machine.name(raw["machine"]), 1, 1))
+        where = _machine(raw["machine"])
         alone = "–" if level is None else f"{_number(level)} ({said['rows_per_second'] / level:.0%})"
         rows.append(
             [
@@ -689,7 +695,7 @@ def agreement(document: Path) -> str:
     rows = []
     for file, raw in results().agreed.items():
         link = os.path.relpath(file, document.parent)
-        where = _called(raw["machine"], Place(machine.name(raw["machine"]), 1, 1))
+        where = _machine(raw["machine"])
         for row in raw["precisions"]:
             rows.append([f"`{row['precision']}`", f"{row['level']}, [{where}]({link})", f"{row['rows']:,}"])
             rows[-1] += [f"{row['agreement']:.2%}", f"{row['accuracy']:.2%}", f"{row['error']:.1e}"]
