@@ -13,9 +13,10 @@ ROOT = Path(__file__).parent.parent
 
 def bench(*options):
     command = [sys.executable, "-m", "pytest", "bench", "-q", "--tiny", "-k", "argmax", "-p", "no:cacheprovider"]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # tells of -n here
     return subprocess.run(
         [*command, *map(str, options)],
-        capture_output=True, text=True, check=False, cwd=ROOT, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
+        capture_output=True, text=True, check=False, cwd=ROOT, env={**own, "NUMBA_ENABLE_CUDASIM": "1"},
     )  # fmt: skip
 
 
