@@ -58,12 +58,8 @@ TARGET: tuple[Any, ...] = (9, 0, "a")
 LEVEL_17 = "l17"
 """Beside the variants: what only that level launches."""
 
-TILES = {
-    "tiles of l12": ("conv2",),
-    "tiles of l14": ("conv2", "conv3"),
-    "tiles of l15": ("conv2", "conv3", "fc1"),
-}
-"""And what tuning may launch in place of what ships, for these layers: pooling takes more registers than other ends."""
+TILES = ("tiles of l12", "tiles of l14", "tiles of l15")
+"""And what tuning may launch in place of what ships, for conv2: pooling takes more registers than other ends."""
 
 
 class Recorder:
@@ -285,9 +281,9 @@ def level_17() -> None:
 
 
 def other_tiles(name: str) -> None:
-    """Launch the kernel of one of TILES with every tile that there is to choose."""
+    """Launch the kernel of one of TILES at conv2 with every tile that there is to choose."""
     for layer in layers.of_level(name.split()[-1], SMALL):
-        if layer.name in TILES[name]:
+        if layer.name == "conv2":
             work = layers.prepare(layer, 1)
             _, tiles = measure.asked(work)
             for tile in tiles[1:]:
