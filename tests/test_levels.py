@@ -379,7 +379,7 @@ def test_what_needs_tensor_cores_is_an_error_in_the_simulator(name, need):
     assert done.returncode == 2
     assert done.stderr == (
         f"{name}: {name} needs tensor cores of compute capability {need}, which the simulator has not; "
-        "here runs l0 to l13\n"
+        "here runs l0 to l13, l18\n"
     )
 
 
