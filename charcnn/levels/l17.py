@@ -14,7 +14,7 @@ from numba import cuda
 
 from charcnn import calibrate, device, text
 from charcnn.config import POOL_SIZE
-from charcnn.lane import DevicePipeline, Lane, LaneWorker
+from charcnn.lane import DevicePipeline, GraphWorker, Lane
 from charcnn.levels.monitor import Monitor
 from charcnn.offload import asynchronous
 from charcnn.ops.arrays import pack
@@ -65,37 +65,30 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, tex
             return operator(x, *arguments, **options, out=out, stream=lane.stream)
 
         def forward(ids):
-            stat = statistics[: len(ids)]
-            with lane.stage("conv_block_1"):
-                shape = (pooled[0], channels)
-                if config.layernorm:
-                    tables(ids, out=stat, stream=lane.stream)
-                    x = apply(block_1.layernorm_relu_maxpool1d, ids, shape, stat, POOL_SIZE)
-                else:
-                    x = apply(block_1.relu_maxpool1d, ids, shape, POOL_SIZE)
-            with lane.stage("conv_block_2"):
-                x = apply(layers["conv2"].conv1d_relu_maxpool1d, x, (pooled[1], channels), POOL_SIZE)
+            stat, shape = statistics[: len(ids)], (pooled[0], channels)
+            if config.layernorm:
+                tables(ids, out=stat, stream=lane.stream)
+                x = apply(block_1.layernorm_relu_maxpool1d, ids, shape, stat, POOL_SIZE)
+            else:
+                x = apply(block_1.relu_maxpool1d, ids, shape, POOL_SIZE)
+            x = apply(layers["conv2"].conv1d_relu_maxpool1d, x, (pooled[1], channels), POOL_SIZE)
             for i in (3, 4, 5):
-                with lane.stage(f"conv_block_{i}"):
-                    length = lengths[i - 1] if i < 5 or config.layernorm else windows
-                    x = apply(layers[f"conv{i}"].conv1d_relu, x, (length, channels), length=length)
-            with lane.stage("conv_block_6"):
-                shape = (pooled[5], channels)
-                if config.layernorm:
-                    space = (lane.device((len(ids), lengths[5], channels), form.dtype), stat)
-                    scratch = parts[: len(ids)]
-                    x, stat = layers["conv6"].conv1d_stat(x, out=space, parts=scratch, stream=lane.stream)
-                    x = apply(normalised_maxima, x, shape, stat, *norm_6, POOL_SIZE, precision=form.name, eps=eps)
-                else:
-                    x = apply(layers["conv6"].conv1d_relu_maxpool1d, x, shape, POOL_SIZE, length=lengths[4])
-            with lane.stage("fc_blocks"):
-                x = x.reshape((len(ids), 1, config.features))
-                x = apply(layers["fc1"].conv1d_relu, x, (1, config.units))
-                x = apply(layers["fc2"].conv1d_relu, x, (1, config.units))
-                logits = apply(layers["fc3"].conv1d, x, (1, config.classes), dtype=np.float32)
-                return logits.reshape((len(ids), config.classes))
+                length = lengths[i - 1] if i < 5 or config.layernorm else windows
+                x = apply(layers[f"conv{i}"].conv1d_relu, x, (length, channels), length=length)
+            shape = (pooled[5], channels)
+            if config.layernorm:
+                space = (lane.device((len(ids), lengths[5], channels), form.dtype), stat)
+                x, stat = layers["conv6"].conv1d_stat(x, out=space, parts=parts[: len(ids)], stream=lane.stream)
+                x = apply(normalised_maxima, x, shape, stat, *norm_6, POOL_SIZE, precision=form.name, eps=eps)
+            else:
+                x = apply(layers["conv6"].conv1d_relu_maxpool1d, x, shape, POOL_SIZE, length=lengths[4])
+            x = x.reshape((len(ids), 1, config.features))
+            x = apply(layers["fc1"].conv1d_relu, x, (1, config.units))
+            x = apply(layers["fc2"].conv1d_relu, x, (1, config.units))
+            logits = apply(layers["fc3"].conv1d, x, (1, config.classes), dtype=np.float32)
+            return logits.reshape((len(ids), config.classes))
 
-        return LaneWorker(lane, forward)
+        return GraphWorker(lane, forward, batch, config.length)
 
     workers = []
     for gpu in device.choose(gpus):

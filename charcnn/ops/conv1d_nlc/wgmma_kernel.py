@@ -503,7 +503,9 @@ def build(operands: Format, results: Format, stages: Stages, epilogue: str, vect
     ending = _epilogue(operands, results, stages, epilogue, vector, whole)
     give, store, measure, passes = ending.give, ending.store, ending.measure, ending.passes
     fetch_tile, fetch_weights = _copies(stages, operands.parts == 2)
-    multiply = ptx.wgmma(operands.kind, stages.columns, not totals)
+    each_step = totals and operands.kind == "e4m3"
+    runs = totals and not each_step
+    multiply = ptx.wgmma(operands.kind, stages.columns, not each_step)
     wait_one, wait_all = ptx.wgmma_wait(1), ptx.wgmma_wait(0)
     all_multiply, threads = 128 * stages.groups, stages.threads
     given, given_sync = ptx.group_arrive(1, all_multiply), ptx.group_sync(1, all_multiply)
@@ -621,6 +623,9 @@ def build(operands: Format, results: Format, stages: Stages, epilogue: str, vect
         cuda.syncwarp()
 
         slot, parity, tile_slot, tile_parity = zero, zero, zero, zero
+        if runs:
+            for i in range(sums_of_thread):
+                sums[i] = float32(0)
         while tile < tiles:
             across = uint32(tile % columns)
             column = uint32(across * column_tile + uint32(lane & quad) * eight)
@@ -639,7 +644,7 @@ def build(operands: Format, results: Format, stages: Stages, epilogue: str, vect
                     stage = uint32(base + uint32(weights_at + slot * weight_bytes))
                     ptx.wgmma_fence()
                     multiply(sums, matrix, uint32(uint32(stage >> word) | low_word))
-                    if totals:
+                    if each_step:
                         wait_all()
                         for i in range(sums_of_thread):
                             total[i] += sums[i]
@@ -667,6 +672,11 @@ def build(operands: Format, results: Format, stages: Stages, epilogue: str, vect
                 chunk, tile_slot = uint32(chunk + one), uint32(tile_slot + one)
                 if tile_slot == tile_slots:
                     tile_slot, tile_parity = zero, uint32(tile_parity ^ one)
+                if runs and (taps > one or uint32(chunk & three) == zero or chunk == chunks):
+                    wait_all()
+                    for i in range(sums_of_thread):
+                        total[i] += sums[i]
+                        sums[i] = float32(0)
             wait_all()
             if leads:
                 release(empty, slot, lane)
