@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -77,6 +78,35 @@ def test_every_precision(name, precision, layernorm):
     allowed = LEVELS[name].format(precision).tolerance * (1 if layernorm else 2)  # without, errors are not scaled down
     assert error(run(ids)[:5], expected) <= allowed
     assert error(run(ids[:5]), expected) <= allowed
+
+
+@cache
+def odd_batch():
+    """Parameters, as many token ids as no tile divides, half of them short texts, and level 13's logits of them."""
+    weights, ids = params.init(SMALL, seed=5), random_ids(4097, SMALL)
+    ids[::2, 200:] = SMALL.alphabet
+    expected = LEVELS["l13"].module.build(weights, SMALL, batch=4097, gpus=[0])(ids)
+    assert error(expected[-3:], network.forward(ids[-3:], weights, SMALL)) <= LEVELS["l13"].tolerance
+    return weights, ids, expected
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [(row.name, precision) for row in LEVELS.values() if row.tensor_cores for precision in row.precisions],
+)
+def test_odd_batches_on_tensor_cores(name, precision):
+    weights, ids, expected = odd_batch()
+    level = LEVELS[name]
+    run = level.module.build(weights, SMALL, batch=4097, gpus=[0], **level.build_options(precision))
+    for n in (1, 3, 12, 13, 65, 191, 1023, 4095, 4097):
+        ids_gpu = device.to_device(ids[:n])
+        logits = run.on_device(ids_gpu).copy_to_host()
+        allowed = level.format(precision).tolerance * (1 if n > 64 else 2)  # of few logits an error averages out less
+        assert error(logits, expected[:n]) <= allowed
+        worst = np.linalg.norm(logits - expected[:n], axis=1).max()  # no row is left out
+        assert worst <= 5 * level.format(precision).tolerance * np.linalg.norm(expected[:n], axis=1).mean()
+        run.on_device(device.to_device(ids[::-1][:n].copy()))  # writes over what was there
+        assert np.array_equal(run.on_device(ids_gpu).copy_to_host(), logits), "bit-equal from run to run"
 
 
 @pytest.mark.parametrize("name", LEVELS)

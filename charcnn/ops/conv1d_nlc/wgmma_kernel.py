@@ -13,9 +13,10 @@ to its next tile when it is done (a persistent grid).
 - The sums start from the bias. Where weights or features were scaled (fp8, fp16x3), sums are scaled back at the end.
 - fp16x3: a float32 is two halves, high + low. Features have their low parts as channels behind the high ones, and the
   product has three times the chunks: low * high, high * low, high * high of features and weights. At each step tensor
-  cores cut sums off, towards zero, where float32 ends: over 112 steps that loses 6.6e-6 of a result. So each stage's
-  product is added up from zero, and then to totals in float32, correctly rounded; these take as many registers again,
-  and a tile has half the columns.
+  cores cut sums off, towards zero, where float32 ends: over 112 steps that loses 6.6e-6 of a result. So the product of
+  a chunk and all taps (with one tap, of four chunks) is added up from zero, and then to totals in float32, correctly
+  rounded; these take as many registers again, and a tile has half the columns. FP8's sums are shorter: where they are
+  promoted, each stage's product is.
 - One thread of the first warpgroup asks for the copies, between its own products: a warpgroup of its own for that
   would leave too few registers to the others, which need 128 a thread for sums alone. It asks for a slot two steps
   after it read that itself, so that it seldom waits for the others to have read it, too.
@@ -85,6 +86,8 @@ class Stages:
     """Whether one more warpgroup asks for the copies; else a thread of the first one does."""
     cluster: int = 1
     """Blocks that have the same columns of neighbouring rows: each copies its part of the weights to all of them."""
+    given: int = GROUP * 256
+    """With pooling, bytes that a warpgroup gives at a time to the one that pools."""
 
     @classmethod
     def of(cls, taps: int, pooled: bool, operands: Format, *, measured: bool = False) -> Stages:
@@ -93,31 +96,41 @@ class Stages:
 
     @classmethod
     def candidates(cls, taps: int, pooled: bool, operands: Format, *, measured: bool = False) -> tuple[Stages, ...]:
-        """First those that `of` takes; then, without totals and statistics, those that other formats take instead.
+        """First those that `of` takes, by measurement; then, without totals and statistics, others to choose from.
 
         The first may be more than shared memory holds; of the others, those are left out.
         """
-        chosen = not operands.totals and operands.kind != "tf32" and not measured  # by measurement: of these alone
-        first, other = (cls._of(taps, pooled, operands, way) for way in (chosen, not chosen))
-        if operands.totals or measured or other == first or other.bytes > device.shared_limit():
+        first, *others = cls._pooled(taps, operands) if pooled else cls._plain(taps, operands, measured)
+        if operands.totals or measured:
             return (first,)
-        return first, other
+        return first, *(other for other in others if other != first and other.bytes <= device.shared_limit())
 
     @classmethod
-    def _of(cls, taps: int, pooled: bool, operands: Format, chosen: bool) -> Stages:
+    def _pooled(cls, taps: int, operands: Format) -> list[Stages]:
+        """Of every third position; a window's taps reach (taps + 1) // 3 windows further."""
         columns = COLUMNS[operands.totals]
-        weights = 4 * 256 // columns
-        if chosen and taps == 1 and not pooled:
-            return cls(2 * GROUP, 4, weights, columns, False, weights - 1, groups=2, producer=True, cluster=2)
-        if pooled:  # of every third position; a window's taps reach (taps + 1) // 3 windows further
-            rows = GROUPS * (-(-(GROUP + (taps + GROUPS - 2) // GROUPS) // 8) * 8)
-            return cls(rows, 2, weights, columns, True, weights - (2 if chosen else 1), cluster=2 if chosen else 1)
+        weights, rows = 4 * 256 // columns, GROUPS * (-(-(GROUP + (taps + GROUPS - 2) // GROUPS) // 8) * 8)
+        alone = cls(rows, 2, weights, columns, True, weights - 1)
+        shared = replace(alone, ahead=weights - 2, cluster=2)
+        if operands.totals or operands.kind == "tf32":
+            return [alone, shared]
+        given = alone.given if operands.kind == "e4m3" else 2 * alone.given  # all columns at once, where 16 bits each
+        return [replace(shared, weights=weights - 1, given=given), shared, alone]
+
+    @classmethod
+    def _plain(cls, taps: int, operands: Format, measured: bool) -> list[Stages]:
+        columns = COLUMNS[operands.totals]
+        weights, rows = 4 * 256 // columns, -(-(GROUPS * GROUP + taps - 1) // 8) * 8
         tiles = 4 if taps == 1 else 3 if operands.kind == "e4m3" and taps <= 9 else 2  # FP8 is through with one sooner
-        rows = -(-(GROUPS * GROUP + taps - 1) // 8) * 8
-        more = cls(rows, tiles, weights + 1, columns, False, weights)
-        if chosen and more.bytes <= device.SHARED_LIMIT:
-            return more
-        return replace(more, weights=weights, ahead=weights - 1)
+        three = cls(rows, tiles, weights, columns, False, weights - 1)
+        if taps == 1:
+            other = cls(2 * GROUP, 4, weights, columns, False, weights - 1, groups=2, producer=True, cluster=2)
+            other = replace(other, cluster=1) if operands.totals else other
+        else:
+            other = replace(three, weights=weights + 1, ahead=weights)
+            other = other if other.bytes <= device.SHARED_LIMIT else three
+        last = measured or operands.kind == "tf32" or (operands.totals and operands.parts == 1)
+        return [three, other] if last else [other, three]
 
     @property
     def phase_rows(self) -> int:
@@ -147,7 +160,7 @@ class Stages:
     @property
     def exchange(self) -> int:
         """Bytes through which two warpgroups give part of their columns to the one that pools."""
-        return (GROUPS - 1) * GROUP * 256 if self.pooled else 0
+        return (GROUPS - 1) * self.given if self.pooled else 0
 
     @property
     def bytes(self) -> int:
@@ -174,9 +187,10 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
     wide = floats or halved  # warpgroups that share a window exchange float32
     pair_kind = "f16" if eighths or floats else results.kind
     pack, peak, unpack = ptx.pack_halves(pair_kind), ptx.max_halves(pair_kind), ptx.unpack_halves(pair_kind)
-    passes = stages.columns // 128 * (2 if wide else 1) if pooled and not eighths else 1
+    size = 1 if eighths else 4 if wide else 2  # bytes of a number that is exchanged
+    passes = GROUP * stages.columns * size // stages.given if pooled else 1
     octets = stages.columns // 32 // passes  # runs of 8 channels of a pass, of two rows
-    share = uint32(stages.exchange // 2)
+    share = uint32(stages.given)
     place = uint32(16 * 128)  # of all threads' 16 bytes
     row_apart = uint32((2 if wide else 1) * 16 * 128)
     octet_bytes = uint32((4 if wide else 2) * 16 * 128)
