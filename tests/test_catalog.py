@@ -135,6 +135,15 @@ def test_ops_export_every_launcher():
     assert sorted(ops.__all__) == sorted([*(row.name for row in VARIANTS), "reference"])
 
 
+@pytest.mark.parametrize("package", [ops, ops.conv1d, ops.conv1d_nlc, ops.one_hot_conv1d, ops.softmax])
+def test_packages_offer_just_their_names(package):
+    assert dir(package) == sorted(package.__all__)
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
+        package.nothing  # noqa: B018
+
+
 def test_tolerances():
     for row in OPERATORS:
         assert row.tolerance in (catalog.EXACT, catalog.FLOAT32)
