@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 
-def names(package: str, offered: Sequence[str], home: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's `__getattr__` and `__dir__`: of the names that it offers, those that it lacks are another module's.
+def names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """A package's `__getattr__` and `__dir__`: what it offers is all that its file `every` has in `__all__`.
 
     Args:
         package: its `__name__`.
-        offered: its `__all__`.
-        home: the module that has the others, in the package; imported when the first of them is used.
     """
 
-    def getattribute(name: str) -> Any:
-        if name not in offered:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{home}"), name)
+    def load() -> dict[str, Any]:
+        every, here = import_module(f"{package}.every"), vars(sys.modules[package])
+        here.update({name: getattr(every, name) for name in ("__all__", *every.__all__)})
+        return here
 
-    return getattribute, lambda: sorted(offered)
+    def getattribute(name: str) -> Any:
+        # Whoever imports a file of the package asks for an attribute first, and wants no other file.
+        file = name != "__all__" and (name.startswith("__") or find_spec(f"{package}.{name}") is not None)
+        if file or name not in (here := load()):
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return here[name]
+
+    return getattribute, lambda: sorted(load()["__all__"])

@@ -309,7 +309,7 @@ class _Job:
     def _label(self, block: Block) -> tuple[Block, Any, list[tuple[int, int | None, str]]]:
         import numpy as np
 
-        from charcnn.ops.softmax import softmax_loops
+        from charcnn.ops.softmax.loops import softmax_loops
 
         stage = self._monitor.stage
         with stage("gather texts"):
