@@ -1,15 +1,13 @@
 """The table of operators, their variants and the levels. Everything that lists them enumerates this one.
 
 Rows stand in the order of the story. A new variant is a kernel, a launcher and one row of VARIANTS; a new level
-is one file under charcnn/levels and one row of LEVELS.
+is one file under charcnn/levels and one row of LEVELS in `charcnn.steps`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from importlib import import_module
-from types import ModuleType
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from charcnn.ops import (
@@ -35,21 +33,30 @@ from charcnn.ops import (
     spread,
 )
 from charcnn.ops.conv1d_nlc import mma, wgmma_variants
-from charcnn.ops.formats import FORMATS, HALVES, PLAIN, Format
+from charcnn.ops.formats import FORMATS, HALVES
+from charcnn.steps import FP8, LEVELS, PRECISIONS, Level, level, spoken
+
+__all__ = [
+    "CHAIN",
+    "EXACT",
+    "FLOAT32",
+    "FP8",
+    "LEVELS",
+    "OPERATORS",
+    "PRECISIONS",
+    "TECHNIQUES",
+    "VARIANTS",
+    "Level",
+    "Operator",
+    "Variant",
+    "level",
+    "operator",
+    "spoken",
+    "tolerance",
+]
 
 FLOAT32 = 2e-6
 """Tolerance of float32 arithmetic: a few roundings of 6e-8, grown by sums of up to 8,704 terms taken in parts."""
-
-FP8 = 0.25
-"""Tolerance of logits after eight layers in e4m3, of random weights: each adds some 3.6 %, and nothing that was learnt
-stands out from that. Of trained weights, a tenth of it is seen."""
-
-PRECISIONS = {
-    "fp32": PLAIN,
-    **{name: FORMATS[name] for name in ("tf32", "fp16x3", "fp16", "bf16")},
-    "fp8": replace(FORMATS["fp8"], tolerance=FP8),
-}
-"""What levels compute in, by the names that --precision takes; tolerances are of the logits."""
 
 EXACT = 0.0
 """Tolerance where values are only moved, picked or counted."""
@@ -90,68 +97,6 @@ class Variant:
     def name(self) -> str:
         """As imported from charcnn.ops: conv1d_naive."""
         return f"{self.operator}_{self.technique}"
-
-
-@dataclass(frozen=True)
-class Level:
-    """One step of the history: `python -m charcnn.levels.NAME`."""
-
-    name: str
-    device: str
-    """cpu or cuda"""
-    original: float | None = None
-    """Inputs/s of the C++ project at this step, on 4 hosts of 4 TITAN RTX; None where it had none."""
-    gpus: int | None = None
-    """GPUs that a rank drives at most; None: all of its share."""
-    precisions: tuple[str, ...] = ("fp32",)
-    """Of PRECISIONS those that it has, first what it takes where none is asked for."""
-    hopper: bool = False
-    """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
-    ampere: bool = False
-    """Needs tensor cores of compute capability 8.0 or later: the simulator will not do."""
-
-    @property
-    def tensor_cores(self) -> bool:
-        """Whether it needs tensor cores, of some kind."""
-        return self.hopper or self.ampere
-
-    @property
-    def tolerance(self) -> float:
-        """Largest ||logits - ref|| / ||ref|| against the whole network's float64 reference, in its own precision."""
-        return self.format().tolerance
-
-    def precision(self, asked: str | None = None) -> str:
-        """Which one it computes in where this one is asked for: its own where that is None.
-
-        Raises:
-            ValueError: it has it not; names the levels that have.
-        """
-        precision = asked or self.precisions[0]
-        if precision not in PRECISIONS:
-            raise ValueError(f"{precision=}: need one of {', '.join(PRECISIONS)}")
-        if precision not in self.precisions:
-            others = spoken([row for row in LEVELS if precision in row.precisions])
-            raise ValueError(f"{precision=}: {self.name} has {', '.join(self.precisions)}; {precision} is in {others}")
-        return precision
-
-    def format(self, asked: str | None = None) -> Format:
-        """What numbers of that precision are; errors likewise."""
-        return PRECISIONS[self.precision(asked)]
-
-    def build_options(self, asked: str | None = None) -> dict[str, str]:
-        """What its `build` is told of that: nothing where it has one precision alone; errors likewise."""
-        precision = self.precision(asked)
-        return {"precision": precision} if len(self.precisions) > 1 else {}
-
-    @property
-    def module(self) -> ModuleType:
-        """The level's module, imported."""
-        return import_module(f"charcnn.levels.{self.name}")
-
-    @property
-    def title(self) -> str:
-        """What the step is."""
-        return str(self.module.TITLE)
 
 
 CHAIN = "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat"
@@ -359,28 +304,6 @@ VARIANTS = (
     Variant("argmax", "naive", "cuda", argmax.argmax_naive),
 )
 
-LEVELS = (
-    Level("l0", "cpu", 2.12),
-    Level("l1", "cpu", 8.33),
-    Level("l2", "cpu", 7.86),
-    Level("l3", "cuda", 12.76, gpus=1),
-    Level("l4", "cuda", 165.00, gpus=1),
-    Level("l5", "cuda", 555.00),
-    Level("l6", "cuda", 727.20),
-    Level("l7", "cuda"),
-    Level("l8", "cuda"),
-    Level("l9", "cuda"),
-    Level("l10", "cuda"),
-    Level("l11", "cpu"),
-    Level("l12", "cuda"),
-    Level("l13", "cuda"),
-    Level("l14", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), ampere=True),
-    Level("l15", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), hopper=True),
-    Level("l16", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), hopper=True),
-    Level("l17", "cuda", precisions=("fp8",), hopper=True),
-    Level("l18", "cpu"),
-)
-
 
 def operator(name: str) -> Operator:
     """The operator's row."""
@@ -390,21 +313,3 @@ def operator(name: str) -> Operator:
 def tolerance(variant: Variant) -> float:
     """Largest ||out - ref|| / ||ref|| of a variant: its own, or its operator's."""
     return operator(variant.operator).tolerance if variant.tolerance is None else variant.tolerance
-
-
-def level(name: str) -> Level:
-    """The level's row."""
-    return next(row for row in LEVELS if row.name == name)
-
-
-def spoken(levels: Sequence[Level]) -> str:
-    """Their names, those that follow each other as a range: "l0 to l13, l15"; "no level" of none."""
-    places = [LEVELS.index(row) for row in levels]
-    runs: list[list[int]] = []
-    for place in places:
-        if runs and place == runs[-1][-1] + 1:
-            runs[-1].append(place)
-        else:
-            runs.append([place])
-    names = [[LEVELS[place].name for place in run] for run in runs]
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else run[0] for run in names) or "no level"

@@ -15,7 +15,7 @@ from charcnn.explain import Explanation, occlude
 from charcnn.files import Path
 from charcnn.ingest import flow
 from charcnn.ingest.column import Column, columns
-from charcnn.ops.softmax import softmax_loops
+from charcnn.ops.softmax.loops import softmax_loops
 from charcnn.params import Params
 from charcnn.text import Encoding
 

@@ -135,6 +135,17 @@ def test_ops_export_every_launcher():
     assert sorted(ops.__all__) == sorted([*(row.name for row in VARIANTS), "reference"])
 
 
+PACKAGES = [ops, ops.conv1d, ops.conv1d_nlc, ops.one_hot_conv1d, ops.softmax]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_packages_offer_names_that_load_when_they_are_used(package):
+    assert dir(package) == sorted(package.__all__)
+    assert set(package.__all__) <= {name for name in dir(package) if hasattr(package, name)}
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
+        package.nothing  # noqa: B018
+
+
 def test_tolerances():
     for row in OPERATORS:
         assert row.tolerance in (catalog.EXACT, catalog.FLOAT32)

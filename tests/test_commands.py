@@ -766,6 +766,20 @@ def test_help_is_quick():
         assert subprocess.run([sys.executable, "-c", check], cwd=ROOT, check=False).returncode == 0, name
 
 
+def test_a_first_label_on_the_cpu_waits_for_nothing_that_it_does_not_need(weights):
+    unneeded = ["numba.cuda", "charcnn.device", "charcnn.catalog", "pyarrow", "mpi4py", "torch"]
+    code = f"import atexit; atexit.register(lambda: print(sorted(sys.modules.keys() & {set(unneeded)})))"
+    for level in ("l18", "l11"):
+        process = command(
+            "classify", "-", "--model", weights, "--device", "cpu", "--level", level,
+            code=code, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        out, _ = process.communicate(b"a text\n")
+        assert process.returncode == DONE
+        assert out.splitlines()[0].endswith(b"\ta text")
+        assert out.splitlines()[1:] == [b"[]"], level
+
+
 def test_wrong_options_are_unusable(capsys):
     for words in ([], ["classify"], ["nothing"], ["classify", "a", "--batch", "0"], ["classify", "a", "--device", "x"]):
         with pytest.raises(SystemExit) as ended:

@@ -23,9 +23,9 @@ from charcnn.ops import microkernel, reference, threads
 from charcnn.ops.conv1d import PackedConv1d
 from charcnn.ops.conv1d_nlc import WinogradPacked
 from charcnn.ops.filtering import SPAN
-from charcnn.ops.layernorm_relu_maxpool1d import MOMENTS, NormReluPool, standardising, take_moments
-from charcnn.ops.linear import PackedLinear
+from charcnn.ops.norm_relu_pool import MOMENTS, NormReluPool, standardising, take_moments
 from charcnn.ops.one_hot_conv1d.lowered import CHUNK, OneHotConv1dBlock
+from charcnn.ops.packed_linear import PackedLinear
 
 ROOT = Path(__file__).parents[1]
 

@@ -119,3 +119,9 @@ def test_commit_can_be_given(monkeypatch):
 def test_importing_the_package_imports_neither_numba_nor_cuda():
     check = "import charcnn, charcnn.machine, sys; sys.exit(any(m.split('.')[0] == 'numba' for m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT, check=False).returncode == 0
+
+
+def test_a_classifier_does_not_choose_the_simulator():
+    check = "import charcnn.classifier, charcnn.levels, numba, sys; sys.exit(bool(numba.config.ENABLE_CUDASIM))"
+    environment = {key: value for key, value in os.environ.items() if key != "NUMBA_ENABLE_CUDASIM"}
+    assert subprocess.run([sys.executable, "-c", check], cwd=ROOT, env=environment, check=False).returncode == 0

@@ -30,6 +30,7 @@ from charcnn.commands.model import (
     open_bytes,
     open_input,
     told,
+    uncollected,
 )
 
 if TYPE_CHECKING:
@@ -92,10 +93,14 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
     output = options.output or _default_output(options.input)
     with ExitStack() as stack:
         file = stack.enter_context(open_bytes(options.input))
-        _fit(options, output)
-        if "-" not in (output, options.input) and os.path.exists(output) and os.path.samefile(options.input, output):
-            raise ValueError(f"--output {output}: is the input")
-        with _said_where_slow(options):
+        with _said_where_slow(options), uncollected():
+            _fit(options, output)
+            if (
+                "-" not in (output, options.input)
+                and os.path.exists(output)
+                and os.path.samefile(options.input, output)
+            ):
+                raise ValueError(f"--output {output}: is the input")
             classifier = load(options)
         team.join(classifier)
         kind = open_input(options, classifier, file)
@@ -109,7 +114,7 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
         sink.open(kind, names, added)
         stack.callback(sink.writer.abandon)
         if team.comm is None:  # else ranks compile at the same time, each when its first batch comes
-            with _said_where_slow(options):
+            with _said_where_slow(options), uncollected():
                 classifier.predict_proba("")
             classifier.engine.monitor.seconds.clear()
         job.label_all(sink)
@@ -304,7 +309,7 @@ class _Job:
     def _label(self, block: Block) -> tuple[Block, Any, list[tuple[int, int | None, str]]]:
         import numpy as np
 
-        from charcnn.ops.softmax import softmax_loops
+        from charcnn.ops.softmax.loops import softmax_loops
 
         stage = self._monitor.stage
         with stage("gather texts"):

@@ -2,7 +2,8 @@
 
 Importing this package decides where CUDA kernels run. Numba's simulator is a mode of the whole process, chosen
 before `numba.cuda` is imported, so it can't wait: on a machine with no GPU, levels run in the simulator, and the
-runner says so. Operators imported on their own (`charcnn.ops`) never choose it; there a missing GPU is an error.
+runner says so. Operators imported on their own (`charcnn.ops`) never choose it, nor does a classifier
+(`charcnn.engine`); there a missing GPU is an error.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def choose_backend() -> None:
     """Set Numba to simulate CUDA if there is no GPU, the user has not decided, and it is not too late."""
     from numba import config
 
-    if "NUMBA_ENABLE_CUDASIM" not in os.environ and "numba.cuda" not in sys.modules and not gpu_present():
+    if "NUMBA_ENABLE_CUDASIM" in os.environ or not sys.modules.keys().isdisjoint(("numba.cuda", "charcnn.engine")):
+        return
+    if not gpu_present():
         config.ENABLE_CUDASIM = 1
 
 

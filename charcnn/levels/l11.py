@@ -16,10 +16,10 @@ from charcnn.config import POOL_SIZE
 from charcnn.levels.monitor import Monitor
 from charcnn.offload import static
 from charcnn.ops import threads
-from charcnn.ops.conv1d import PackedConv1d
-from charcnn.ops.layernorm_relu_maxpool1d import NormReluPool
-from charcnn.ops.linear import PackedLinear
-from charcnn.ops.one_hot_conv1d import OneHotConv1dBlock
+from charcnn.ops.conv1d.lowered import PackedConv1d
+from charcnn.ops.norm_relu_pool import NormReluPool
+from charcnn.ops.one_hot_conv1d.lowered import OneHotConv1dBlock
+from charcnn.ops.packed_linear import PackedLinear
 
 TITLE = "Back on the CPU: convolution lowered to a GEMM, conv1 as a gather, a vector micro-kernel on all cores"
 

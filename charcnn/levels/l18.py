@@ -15,10 +15,10 @@ from charcnn.config import POOL_SIZE
 from charcnn.levels.monitor import Monitor
 from charcnn.offload import static
 from charcnn.ops import threads
-from charcnn.ops.conv1d_nlc import WinogradPacked
-from charcnn.ops.layernorm_relu_maxpool1d import NormReluPool
-from charcnn.ops.linear import PackedLinear
-from charcnn.ops.one_hot_conv1d import OneHotConv1dBlock
+from charcnn.ops.conv1d_nlc.winograd_lowered import WinogradPacked
+from charcnn.ops.norm_relu_pool import NormReluPool
+from charcnn.ops.one_hot_conv1d.lowered import OneHotConv1dBlock
+from charcnn.ops.packed_linear import PackedLinear
 
 TITLE = "On the CPU once more: convolution by Winograd's filtering, half the products"
 

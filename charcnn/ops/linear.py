@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numba import cuda, float32, njit
 
 from charcnn import device
 from charcnn.device import uint32
 from charcnn.ops import arrays, shapes
-from charcnn.ops.microkernel import Packed, Tile
+from charcnn.ops.packed_linear import PackedLinear
 
 PART = 64
 """Terms summed apart: the rounding error grows with C_in / PART + PART, not with C_in."""
@@ -104,24 +103,6 @@ def _launch_naive(kernel, x, weight, bias, out, stream):
     call = device.Call(out, stream, shapes.linear(x, weight, bias), x=x, weight=weight, bias=bias)
     call.launch_each(kernel, *call.inputs, call.out)
     return call.result()
-
-
-class PackedLinear:
-    """A linear layer on all CPU cores, its weights packed once for the micro-kernel.
-
-    Args:
-        weight: float32 (C_out, C_in), any strides; bias (C_out,).
-        tile: the micro-kernel's, from `microkernel.choose_tile`; the best for this processor where None.
-    """
-
-    def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None) -> None:
-        self._packed = Packed(weight[:, None], bias, tile)
-
-    def __call__(self, x: np.ndarray, out: np.ndarray, *, relu: bool = False) -> np.ndarray:
-        """x float32 (N, C_in), C-contiguous -> out (N, C_out)."""
-        c_in = x.shape[1]
-        self._packed.multiply(x[None], out[None], row_stride=c_in, tap_stride=c_in, relu=relu)
-        return out
 
 
 def linear_lowered(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:

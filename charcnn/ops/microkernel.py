@@ -223,14 +223,37 @@ def _compiled(tile):
 
 @njit(cache=True, nogil=True, parallel=True)
 def _pack(weight, packed):
-    c_out, taps, c_in = weight.shape
-    panel = packed.shape[2]
-    for p in prange(packed.shape[0]):
-        for k in range(taps):
-            for first in range(0, c_in, 16):  # a square of 16 x 16 is read and written in whole lines of the cache
+    _, c_out, taps, c_in = weight.shape
+    _, panels, _, panel = packed.shape
+    for task in prange(packed.shape[0] * panels):
+        n, p = task // panels, task % panels
+        for first in range(0, c_in, 16):  # a square of 16 x 16 is read and written in whole lines of the cache
+            for k in range(taps):  # which stay there where taps lie side by side
                 for i in range(min(panel, c_out - p * panel)):
                     for c in range(first, min(first + 16, c_in)):
-                        packed[p, k * c_in + c, i] = weight[p * panel + i, k, c]
+                        packed[n, p, k * c_in + c, i] = weight[n, p * panel + i, k, c]
+
+
+def pack(weights: np.ndarray, tile: Tile) -> np.ndarray:
+    """Several matrices in the order in which the micro-kernel reads them.
+
+    Args:
+        weights: float32 (N, C_out, K, C_in), any strides.
+
+    Returns:
+        float32 (N, panels, K * C_in, tile.panel), C_out in whole panels, with zeros in what the last one lacks.
+    """
+    n, c_out, taps, c_in = weights.shape
+    packed = np.zeros((n, -(-c_out // tile.panel), taps * c_in, tile.panel), np.float32)
+    threads.launch(_pack, weights, packed)
+    return packed
+
+
+def pack_bias(bias: np.ndarray, tile: Tile) -> np.ndarray:
+    """The bias (C_out,) of whole panels."""
+    packed = np.zeros(-(-len(bias) // tile.panel) * tile.panel, np.float32)
+    packed[: len(bias)] = bias
+    return packed
 
 
 class Packed:
@@ -245,11 +268,7 @@ class Packed:
     def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None) -> None:
         self.tile = tile or choose_tile()
         self.c_out, self.taps, self.c_in = weight.shape
-        panels = -(-self.c_out // self.tile.panel)
-        self.weights = np.zeros((panels, self.taps * self.c_in, self.tile.panel), np.float32)
-        threads.launch(_pack, weight, self.weights)
-        self.bias = np.zeros(panels * self.tile.panel, np.float32)
-        self.bias[: self.c_out] = bias
+        self.weights, self.bias = pack(weight[None], self.tile)[0], pack_bias(bias, self.tile)
 
     def multiply(
         self,

@@ -1,16 +1,10 @@
 """conv1d: cross-correlation over positions; a file a technique, in the order in which the history improved it."""
 
-from charcnn.ops.conv1d.loops import conv1d_loops
-from charcnn.ops.conv1d.lowered import PackedConv1d, conv1d_lowered, conv1d_relu_lowered
-from charcnn.ops.conv1d.naive import conv1d_naive, conv1d_relu_maxpool1d_naive, conv1d_relu_naive, conv1d_stat_naive
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "PackedConv1d",
-    "conv1d_loops",
-    "conv1d_lowered",
-    "conv1d_naive",
-    "conv1d_relu_lowered",
-    "conv1d_relu_maxpool1d_naive",
-    "conv1d_relu_naive",
-    "conv1d_stat_naive",
-]
+from charcnn import lazy
+
+if TYPE_CHECKING:
+    from charcnn.ops.conv1d.every import *  # noqa: F403
+else:
+    __getattr__, __dir__ = lazy.names(__name__)

@@ -17,7 +17,7 @@ from numba import njit, prange
 
 from charcnn.ops import arrays, shapes, threads
 from charcnn.ops.filtering import SPAN, matrices
-from charcnn.ops.microkernel import PART, Packed, Tile, add_product, add_product_plain, finish
+from charcnn.ops.microkernel import PART, Tile, add_product, add_product_plain, choose_tile, finish, pack, pack_bias
 
 TASK_TILES = 54
 """Tiles of positions that a task takes at most: of 256 channels, 390 kB when transformed."""
@@ -133,9 +133,8 @@ class WinogradPacked:
         whole = np.zeros((c_out, c_in, groups * taps))
         whole[:, :, :kernel_size] = weight
         at_points = np.einsum("pk,oigk->pogi", g, whole.reshape(c_out, c_in, groups, taps))
-        packed = [Packed(point.astype(np.float32), bias, tile) for point in at_points]
-        self._tile, self._bias = packed[0].tile, packed[0].bias
-        self._weights = np.stack([one.weights for one in packed])
+        self._tile = tile or choose_tile()
+        self._weights, self._bias = pack(at_points.astype(np.float32), self._tile), pack_bias(bias, self._tile)
         self._a, self._b = np.zeros((SPAN, POINTS), np.float32), np.zeros((points, POINTS), np.float32)
         self._a[:, :points], self._b[:, :points] = a, b
 

@@ -3,37 +3,11 @@
 A file a technique; on a GPU, block 1 is one kernel, with its statistics from tables of the weights' products.
 """
 
-from charcnn.ops.one_hot_conv1d.gather import (
-    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
-    one_hot_conv1d_nlc_gather,
-    one_hot_conv1d_relu_maxpool1d_nlc_gather,
-)
-from charcnn.ops.one_hot_conv1d.gather_block import GatherBlock
-from charcnn.ops.one_hot_conv1d.gather_half import (
-    HalfBlock,
-    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16,
-    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16,
-    one_hot_conv1d_relu_maxpool1d_nlc_gather_bf16,
-    one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16,
-)
-from charcnn.ops.one_hot_conv1d.lag_sums import LagSums, one_hot_conv1d_stat_nlc_lag_sums
-from charcnn.ops.one_hot_conv1d.lags import LagTables, one_hot_conv1d_stat_nlc_lags
-from charcnn.ops.one_hot_conv1d.lowered import OneHotConv1dBlock, one_hot_conv1d_lowered
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "GatherBlock",
-    "HalfBlock",
-    "LagSums",
-    "LagTables",
-    "OneHotConv1dBlock",
-    "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather",
-    "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16",
-    "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16",
-    "one_hot_conv1d_lowered",
-    "one_hot_conv1d_nlc_gather",
-    "one_hot_conv1d_relu_maxpool1d_nlc_gather",
-    "one_hot_conv1d_relu_maxpool1d_nlc_gather_bf16",
-    "one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16",
-    "one_hot_conv1d_stat_nlc_lag_sums",
-    "one_hot_conv1d_stat_nlc_lags",
-]
+from charcnn import lazy
+
+if TYPE_CHECKING:
+    from charcnn.ops.one_hot_conv1d.every import *  # noqa: F403
+else:
+    __getattr__, __dir__ = lazy.names(__name__)

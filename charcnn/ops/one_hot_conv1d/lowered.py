@@ -13,13 +13,7 @@ import numpy as np
 from numba import njit, prange
 
 from charcnn.ops import arrays, shapes, threads
-from charcnn.ops.layernorm_relu_maxpool1d import (
-    MOMENTS,
-    NormReluPool,
-    norm_relu_pool,
-    standardising,
-    take_moments,
-)
+from charcnn.ops.norm_relu_pool import MOMENTS, NormReluPool, norm_relu_pool, standardising, take_moments
 
 CHUNK = 48
 """Positions a task takes; a multiple of 16 and of most pooling windows."""

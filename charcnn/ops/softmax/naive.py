@@ -1,47 +1,14 @@
-"""softmax: logits to probabilities."""
+"""softmax on a GPU, one thread an output."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from numba import cuda, float32, njit
+from numba import cuda, float32
 
 from charcnn import device
-from charcnn.ops import arrays, shapes
-
-
-@njit(cache=True, nogil=True)
-def _softmax_loops_kernel(x, y):
-    for n in range(x.shape[0]):
-        greatest = x[n, 0]
-        for c in range(1, x.shape[1]):
-            greatest = max(greatest, x[n, c])
-        total = float32(0)
-        for c in range(x.shape[1]):
-            y[n, c] = math.exp(x[n, c] - greatest)  # at most 1: can't overflow
-            total += y[n, c]
-        for c in range(x.shape[1]):
-            y[n, c] /= total
-
-
-def softmax_loops(x: Any, *, out: Any = None) -> Any:
-    """`reference.softmax` as compiled plain loops on one CPU core.
-
-    Args:
-        x: float32 (N, C), C-contiguous, NumPy.
-        out: where to write, (N, C) (x itself will do); made where None.
-
-    Returns:
-        float32 (N, C), each row summing to 1.
-
-    Raises:
-        ValueError: an argument's shape, dtype or layout does not fit.
-    """
-    shape = shapes.softmax(x)
-    out = arrays.host(out, shape, x=x)
-    _softmax_loops_kernel(x, out)
-    return out
+from charcnn.ops import shapes
 
 
 @device.jit()
