@@ -364,6 +364,22 @@ def _show(rows: Sequence[dict[str, Any]], left_out: Sequence[dict[str, Any]]) ->
     sys.stdout.flush()
 
 
+def without(run: dict[str, Any], batches: Sequence[int]) -> dict[str, Any]:
+    """A run's result, less what it found at these batch sizes."""
+    kept = {part: [row for row in run[part] if row["batch"] not in batches] for part in ("peers", "left_out")}
+    return {**run, **kept, "batches": [batch for batch in run["batches"] if batch not in batches]}
+
+
+def _earlier(path: Path, result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Runs of the same network on this machine, which the file holds, and what of them is measured no more by now."""
+    if not path.exists():
+        return []
+    before = json.loads(path.read_text(encoding="utf-8"))
+    runs = [before, *before.pop("earlier", [])]
+    same = [run for run in runs if all(run[key] == result[key] for key in ("config", "data", "device"))]
+    return [run for run in (without(run, result["batches"]) for run in same) if run["peers"]]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     options = _options(argv)
@@ -403,6 +419,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         result["batches"].append(batch)
         if path is not None and result["peers"]:  # after each batch, as compiling for the next may take long
             path.parent.mkdir(parents=True, exist_ok=True)
+            result["earlier"] = _earlier(path, result)
             with replacing(path, "w") as file:
                 json.dump(result, file, indent=1)
                 file.write("\n")

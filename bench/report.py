@@ -426,12 +426,13 @@ def peers(document: Path) -> str:
 
 
 def _peers(link: str, raw: dict[str, Any]) -> str:
-    batches, rows, missed = raw["batches"], [], []
+    runs = [raw, *raw.get("earlier", [])]  # each batch size in one of them
+    batches, rows, missed = sorted(batch for run in runs for batch in run["batches"]), [], []
     left_out: dict[tuple[str, str], list[str]] = {}
-    for out in raw["left_out"]:
+    for out in sorted((out for run in runs for out in run["left_out"]), key=lambda out: int(out["batch"])):
         left_out.setdefault((out["name"], out["reason"]), []).append(str(out["batch"]))
-    for name in raw["order"]:
-        measured = {row["batch"]: row for row in raw["peers"] if row["name"] == name}
+    for name in dict.fromkeys(name for run in runs for name in run["order"]):
+        measured = {row["batch"]: row for run in runs for row in run["peers"] if row["name"] == name}
         cells = []
         for batch in batches:
             row = measured.get(batch)
@@ -451,9 +452,19 @@ def _peers(link: str, raw: dict[str, Any]) -> str:
             for (name, reason), at in left_out.items()
         ]
         parts.append(f"Left out: {'; '.join(reasons)}.\n")
-    settings = [f"{name}={value}" for name, value in raw["environment"].items()]
-    settings = [f"{raw['threads']} CPU threads", *settings, *(f"{name} {v}" for name, v in raw["versions"].items())]
-    parts.append(f"[Raw result]({link}): {', '.join(settings)}.\n")
+    said: dict[str, list[int]] = {}
+    for run in runs:
+        settings = [f"{name}={value}" for name, value in run["environment"].items()]
+        settings = [f"{run['threads']} CPU threads", *settings, *(f"{name} {v}" for name, v in run["versions"].items())]
+        said.setdefault(", ".join(settings), []).extend(run["batches"])
+    if len(runs) == 1:
+        (told,) = said
+    else:  # a run of its own has its own clocks: what stands beside each other in a column is of one
+        told = "; ".join(
+            f"N={', '.join(map(str, sorted(at)))}{' (a run each)' if len(at) > 1 else ''}: {settings}"
+            for settings, at in said.items()
+        )
+    parts.append(f"[Raw result]({link}): {told}.\n")
     return "\n".join(parts)
 
 

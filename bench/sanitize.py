@@ -1,23 +1,30 @@
 """Run every CUDA variant, and what levels have beside them, under NVIDIA's compute-sanitizer, and keep what it found.
 
-`python bench/sanitize.py` needs a GPU and compute-sanitizer on the PATH; writes results/MACHINE-sanitizer.json. The
-tests run without the tools first; then under both at once, each on a GPU of its own where there are two.
-Exit status: 0 clean, 1 it found something or a test failed, 2 it cannot run here.
+`python bench/sanitize.py` needs a GPU and compute-sanitizer on the PATH; writes results/MACHINE-sanitizer.json. Both
+tools run at once, each on a GPU of its own where there are two, some tests at a time. What is done stands in
+MACHINE-sanitizer.part meanwhile: a second start goes on from there, unless the sources have changed.
+Exit status: 0 clean, 1 it found something or a test failed, 2 it cannot run here, 3 --seconds were over before the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
+from threading import Lock
+from typing import TypedDict
 
 from charcnn import catalog, files, machine
 
@@ -35,37 +42,60 @@ ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "
 """For references on the CPU: there are as many processes as cores."""
 
 
-def run(tool: str | None, workers: int, gpu: int) -> tuple[subprocess.CompletedProcess[str], str]:
-    """The tests under the tool, or without one; and what it reported."""
+PART = 24
+"""Tests that run together: what a start that is stopped loses at most."""
+
+
+class Said(TypedDict):
+    """Of some tests under a tool: its summaries, a line a process that used the GPU, and how many passed."""
+
+    summary: str
+    processes: int
+    tests: int
+
+
+class Found(Exception):
+    """What a tool found, as text."""
+
+
+def collect() -> list[str]:
+    """The tests' names."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *TESTS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"sanitize: pytest cannot collect the tests:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
+def digest() -> str:
+    """Of all that the tests run."""
+    found = sha256()
+    for path in sorted([*(ROOT / "charcnn").rglob("*.py"), *(ROOT / "tests").glob("*.py"), Path(__file__)]):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def check(tool: str, tests: Sequence[str], workers: int, gpu: int) -> Said:
+    """What the tool says of these tests: its summaries, and how many passed.
+
+    Raises:
+        Found: it found something, a test failed, or a process left no summary.
+    """
     with tempfile.TemporaryDirectory() as logs:
-        command = [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider", *TESTS]
-        command += ["-n", str(workers), "--dist", "load"]
-        if tool:
-            under = ["compute-sanitizer", "--tool", tool, *OPTIONS, "--target-processes", "all"]
-            command = [*under, "--log-file", f"{logs}/%p.txt", *command]
+        command = ["compute-sanitizer", "--tool", tool, *OPTIONS, "--target-processes", "all"]
+        command += ["--log-file", f"{logs}/%p.txt", sys.executable, "-m", "pytest", "-q", "--tb=line"]
+        command += ["-p", "no:cacheprovider", "-n", str(workers), "--dist", "load", *tests]
         done = subprocess.run(
             command, cwd=ROOT, env={**os.environ, **ONE_THREAD, "CUDA_VISIBLE_DEVICES": str(gpu)},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        return done, "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in Path(logs).iterdir())
-
-
-def check(tool: str, workers: int, gpu: int) -> dict[str, object]:
-    """What the tool says of the tests: its summaries, how many tests ran, and whether all is well."""
-    done, report = run(tool, workers, gpu)
+        report = "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in Path(logs).iterdir())
     summaries = Counter(re.findall(r"[A-Z]+ SUMMARY: .*", report))  # a line a process that used the GPU
-    passed = re.search(r"(\d+) passed", done.stdout)
-    found = sum(int(re.search(r"\d+", line).group()) * times for line, times in summaries.items())
-    clean = done.returncode == 0 and found == 0 and summaries.total() >= workers and passed is not None
-    if not clean:
-        print(f"{tool}:\n{done.stdout[-2000:]}{report[-4000:]}", file=sys.stderr)
-    return {
-        "summary": "; ".join(summaries) or "none",
-        "found": found,
-        "processes": summaries.total(),
-        "tests": int(passed.group(1)) if passed else 0,
-        "clean": clean,
-    }
+    passed = int((re.search(r"(\d+) passed", done.stdout) or ["", "0"])[1])  # none where all need another GPU
+    found = sum(int(re.findall(r"\d+", line)[0]) * times for line, times in summaries.items())
+    if done.returncode or found or (passed and not summaries):
+        raise Found(f"{tool}:\n{done.stdout[-2000:]}{done.stderr[-1000:]}{report[-4000:]}")
+    return {"summary": "; ".join(summaries), "processes": summaries.total(), "tests": passed}
 
 
 def main() -> int:
@@ -73,32 +103,72 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results-dir", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
     parser.add_argument("--workers", type=int, metavar="N", help="processes a tool (default: half the cores)")
+    parser.add_argument("--seconds", type=float, default=math.inf, metavar="S", help="after which no more are begun")
     options = parser.parse_args()
-    here = machine.describe()
+    here, began = machine.describe(), time.monotonic()
     if not here["gpus"] or shutil.which("compute-sanitizer") is None:
         print("sanitize: needs a GPU, and compute-sanitizer on the PATH", file=sys.stderr)
         return 2
     workers = max(1, options.workers or here["cores"] // len(TOOLS))
-    done, _ = run(None, max(workers, here["cores"]), 0)  # fills the cache of compiled code, once for both tools
-    if done.returncode:
-        print(f"without a tool:\n{done.stdout[-4000:]}{done.stderr[-2000:]}", file=sys.stderr)
-        return 1
+    tests, sources = collect(), digest()
+    parts = [tests[start : start + PART] for start in range(0, len(tests), PART)]
+    kept = options.results_dir / f"{machine.name(here)}-sanitizer.part"
+    done: dict[str, dict[str, Said]] = {tool: {} for tool in TOOLS}
+    if kept.exists():
+        before = json.loads(kept.read_text(encoding="utf-8"))
+        done = before["done"] if before["sources"] == sources else done
+    found: list[str] = []
+    lock = Lock()
+
+    def through(tool: str) -> None:
+        # The second tool goes from the other end: what one has compiled the other one finds.
+        for i in range(len(parts))[:: -1 if TOOLS.index(tool) else 1]:
+            if str(i) in done[tool] or time.monotonic() - began > options.seconds:
+                continue
+            try:
+                said = check(tool, parts[i], workers, TOOLS.index(tool) % len(here["gpus"]))
+            except Found as what:
+                found.append(str(what))
+                print(what, file=sys.stderr)
+                continue
+            with lock:
+                done[tool][str(i)] = said
+                with files.replacing(kept, "w") as file:
+                    json.dump({"sources": sources, "done": done}, file)
+            print(f"{tool}: {len(done[tool])} of {len(parts)} parts, {time.monotonic() - began:.0f} s", flush=True)
+
     with ThreadPoolExecutor(len(TOOLS)) as pool:
-        each = pool.map(lambda tool: check(tool, workers, TOOLS.index(tool) % len(here["gpus"])), TOOLS)
-        found_by = dict(zip(TOOLS, each, strict=True))
+        list(pool.map(through, TOOLS))
+    if found:
+        return 1
+    if any(len(done[tool]) < len(parts) for tool in TOOLS):
+        print("sanitize: --seconds are over; a second start goes on", file=sys.stderr)
+        return 3
+    tools = {tool: summed(done[tool].values()) for tool in TOOLS}
     result = {
         "tests": " ".join(TESTS),
         "variants": [row.name for row in catalog.VARIANTS if row.device == "cuda"],
-        "tools": found_by,
+        "tools": tools,
         "machine": here,
         "commit": machine.commit(),
     }
     with files.replacing(options.results_dir / f"{machine.name(here)}-sanitizer.json", "w") as file:
         json.dump(result, file, indent=1)
         file.write("\n")
-    for tool, found in found_by.items():
-        print(f"{tool}: {found['summary']} ({found['tests']} tests)")
-    return 0 if all(found["clean"] for found in found_by.values()) else 1
+    kept.unlink()
+    for tool, said in tools.items():
+        print(f"{tool}: {said['summary']} ({said['tests']} tests)")
+    return 0
+
+
+def summed(parts: Collection[Said]) -> dict[str, object]:
+    """Of all parts of a tool."""
+    return {
+        "summary": "; ".join(dict.fromkeys(part["summary"] for part in parts if part["summary"])),
+        "processes": sum(part["processes"] for part in parts),
+        "tests": sum(part["tests"] for part in parts),
+        "clean": True,
+    }
 
 
 if __name__ == "__main__":

@@ -222,3 +222,42 @@ def test_the_report_shows_the_result():
         "",
         "[Raw result](x.json): 2 CPU threads, OMP_NUM_THREADS=2, torch 3.",
     ]
+
+
+def test_a_batch_size_measured_earlier_stays_until_it_is_measured_anew(tmp_path):
+    path = tmp_path / "peers.json"
+
+    def run(*batches, device="cpu"):
+        rows = [{"name": "t", "batch": batch} for batch in batches]
+        return {"config": {}, "data": "d", "device": device, "peers": rows, "left_out": [], "batches": [*batches]}
+
+    def keep(result):
+        result["earlier"] = peers._earlier(path, result)
+        path.write_text(json.dumps(result))
+        return [one["batches"] for one in (result, *result["earlier"])]
+
+    assert keep(run(1, 32)) == [[1, 32]]
+    assert keep(run(4096)) == [[4096], [1, 32]]
+    assert keep(run(32)) == [[32], [4096], [1]]
+    assert keep(run(1, 32)) == [[1, 32], [4096]]
+    assert keep(run(1, 32, 4096)) == [[1, 32, 4096]]
+    assert keep(run(8, device="cuda")) == [[8]], "of something else"
+
+
+def test_the_report_puts_runs_beside_each_other():
+    row = {"title": "T", "precision": "bf16", "timed": "device to device", "within_tolerance": True, "name": "t"}
+    where = {"left_out": [], "order": ["t"], "environment": {}, "machine": {"gpus": ["GPU"], "cores": 2}}
+    first, second, third = (
+        {
+            **where, "batches": [batch], "threads": threads, "versions": {"torch": "3"},
+            "peers": [{**row, "batch": batch, "inputs_per_second": 10.0 * batch}],
+        }
+        for batch, threads in ((1024, 16), (1, 14), (32, 16))
+    )  # fmt: skip
+    assert report._peers("x.json", first | {"earlier": [second, third]}).splitlines() == [
+        "| GPU: inputs/s | arithmetic | timed | N=1 | N=32 | N=1024 |",
+        "| --- | --- | --- | ---: | ---: | ---: |",
+        "| T (`t`) | bf16 | device to device | 10.00 | 320.0 | 10,240 |",
+        "",
+        "[Raw result](x.json): N=32, 1024 (a run each): 16 CPU threads, torch 3; N=1: 14 CPU threads, torch 3.",
+    ]
