@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from importlib import import_module
@@ -55,8 +56,20 @@ class _Version(argparse.Action):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; gives the exit status."""
-    argv = sys.argv[1:] if argv is None else argv
+    """Run the command; gives the exit status.
+
+    Args:
+        argv: its words; the process's own where None.
+    """
+    if argv is None:
+        return _main(sys.argv[1:])
+    try:
+        return _main(argv)
+    finally:
+        gc.unfreeze()  # what commands keep from the garbage collector: this process goes on
+
+
+def _main(argv: list[str]) -> int:
     chosen = next((word for word in argv if word in COMMANDS), "")
     options = parser(chosen).parse_args(argv)
     try:

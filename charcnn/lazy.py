@@ -22,9 +22,10 @@ def names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
         return here
 
     def getattribute(name: str) -> Any:
-        # Whoever imports a file of the package asks for an attribute first, and wants no other file.
-        file = name != "__all__" and (name.startswith("__") or find_spec(f"{package}.{name}") is not None)
-        if file or name not in (here := load()):
+        special = name.startswith("__") and name != "__all__"
+        if not special and find_spec(f"{package}.{name}") is not None:  # a file of the package: no other is wanted
+            return import_module(f"{package}.{name}")
+        if special or name not in (here := load()):
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return here[name]
 

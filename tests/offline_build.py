@@ -272,6 +272,8 @@ def level_17() -> None:
     block.layernorm_relu_maxpool1d(np.zeros((2, 1014), np.uint8), np.ones((2, 2)), 3)
     y = np.zeros((2, 102, 256), np.uint8)
     normalised_maxima(y, np.ones((2, 2)), *affine[:, :102].copy(), 3, precision="fp8")
+    conv2 = rng.standard_normal((7, 256, 256), np.float32)
+    Wgmma(conv2, bias, results="fp8").conv1d_relu_maxpool1d(np.zeros((2, 336, 256), np.float16))
     for promoted in (False, True):
         weight = rng.standard_normal((7, 256, 256), np.float32)
         Wgmma(weight, bias, precision="fp8", promoted=promoted).conv1d_relu_maxpool1d(np.zeros((2, 336, 256), np.uint8))

@@ -104,7 +104,7 @@ def test_odd_batches_on_tensor_cores(name, precision):
         allowed = level.format(precision).tolerance * (1 if n > 64 else 2)  # of few logits an error averages out less
         assert error(logits, expected[:n]) <= allowed
         worst = np.linalg.norm(logits - expected[:n], axis=1).max()  # no row is left out
-        assert worst <= 5 * level.format(precision).tolerance * np.linalg.norm(expected[:n], axis=1).mean()
+        assert worst <= min(0.5, 5 * level.format(precision).tolerance) * np.linalg.norm(expected[:n], axis=1).mean()
         run.on_device(device.to_device(ids[::-1][:n].copy()))  # writes over what was there
         assert np.array_equal(run.on_device(ids_gpu).copy_to_host(), logits), "bit-equal from run to run"
 

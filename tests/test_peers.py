@@ -249,15 +249,15 @@ def test_the_report_puts_runs_beside_each_other():
     where = {"left_out": [], "order": ["t"], "environment": {}, "machine": {"gpus": ["GPU"], "cores": 2}}
     first, second, third = (
         {
-            **where, "batches": [batch], "threads": threads, "versions": {"torch": "3"},
-            "peers": [{**row, "batch": batch, "inputs_per_second": 10.0 * batch}],
+            **where, "batches": batches, "threads": threads, "versions": {"torch": "3"},
+            "peers": [{**row, "batch": batch, "inputs_per_second": 10.0 * batch} for batch in batches],
         }
-        for batch, threads in ((1024, 16), (1, 14), (32, 16))
+        for batches, threads in (([1024], 16), ([1], 14), ([32, 8], 16))
     )  # fmt: skip
     assert report._peers("x.json", first | {"earlier": [second, third]}).splitlines() == [
-        "| GPU: inputs/s | arithmetic | timed | N=1 | N=32 | N=1024 |",
-        "| --- | --- | --- | ---: | ---: | ---: |",
-        "| T (`t`) | bf16 | device to device | 10.00 | 320.0 | 10,240 |",
+        "| GPU: inputs/s | arithmetic | timed | N=1 | N=8 | N=32 | N=1024 |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
+        "| T (`t`) | bf16 | device to device | 10.00 | 80.00 | 320.0 | 10,240 |",
         "",
-        "[Raw result](x.json): N=32, 1024 (a run each): 16 CPU threads, torch 3; N=1: 14 CPU threads, torch 3.",
+        "[Raw result](x.json): N=1024 and N=8, 32: 16 CPU threads, torch 3; N=1: 14 CPU threads, torch 3.",
     ]

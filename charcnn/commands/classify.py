@@ -93,14 +93,10 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
     output = options.output or _default_output(options.input)
     with ExitStack() as stack:
         file = stack.enter_context(open_bytes(options.input))
-        with _said_where_slow(options), uncollected():
-            _fit(options, output)
-            if (
-                "-" not in (output, options.input)
-                and os.path.exists(output)
-                and os.path.samefile(options.input, output)
-            ):
-                raise ValueError(f"--output {output}: is the input")
+        _fit(options, output)
+        if "-" not in (output, options.input) and os.path.exists(output) and os.path.samefile(options.input, output):
+            raise ValueError(f"--output {output}: is the input")
+        with _said_where_slow(options):
             classifier = load(options)
         team.join(classifier)
         kind = open_input(options, classifier, file)

@@ -2,7 +2,7 @@
 
 Importing this package decides where CUDA kernels run. Numba's simulator is a mode of the whole process, chosen
 before `numba.cuda` is imported, so it can't wait: on a machine with no GPU, levels run in the simulator, and the
-runner says so. Operators imported on their own (`charcnn.ops`) never choose it, nor does a classifier
+runner says so. Operators that were used before (`charcnn.ops`) keep it off, and so does a classifier
 (`charcnn.engine`); there a missing GPU is an error.
 """
 

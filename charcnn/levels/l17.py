@@ -1,12 +1,13 @@
 """Level 17: FP8.
 
-Since level 15: features and weights have 8 bits, four of them digits (e4m3). Tensor cores multiply twice as many of
-them in the same time, and their bytes are half as many. FP8 costs digits. Its range is met by scales, calibrated at
-build from texts (`charcnn.calibrate`): powers of two, put into the weights, so that no kernel knows of them. In block
-1, table, sums and LayerNorm stay in fp16; what they give has 8 bits. Of an FP8 sum, tensor cores keep some 14 bits,
-against four of what goes in: enough, and `promoted=True` shows what more would change, by adding up the products of
-every 128 channels in float32 outside. It attacks the rate of multiplication and the bytes. The logits are FP8's: of
-trained weights emulated on the CPU, 99 of 100 texts keep the label that float32 gives them.
+Since level 15: a batch is one CUDA graph, as in level 16, and features and weights have 8 bits, four of them digits
+(e4m3). Tensor cores multiply twice as many of them in the same time, and their bytes are half as many. FP8 costs
+digits. Its range is met by scales, calibrated at build from texts (`charcnn.calibrate`): powers of two, put into the
+weights, so that no kernel knows of them. In block 1, table, sums and LayerNorm stay in fp16; what they give has 8 bits.
+Of an FP8 sum, tensor cores keep some 14 bits, against four of what goes in: enough, and `promoted=True` shows what more
+would change, by adding up the products of every 128 channels in float32 outside. It attacks the rate of multiplication
+and the bytes. The logits are FP8's: of trained weights emulated on the CPU, 99 of 100 texts keep the label that float32
+gives them.
 """
 
 import numpy as np

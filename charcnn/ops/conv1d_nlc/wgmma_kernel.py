@@ -188,7 +188,7 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
     pair_kind = "f16" if eighths or floats else results.kind
     pack, peak, unpack = ptx.pack_halves(pair_kind), ptx.max_halves(pair_kind), ptx.unpack_halves(pair_kind)
     size = 1 if eighths else 4 if wide else 2  # bytes of a number that is exchanged
-    passes = GROUP * stages.columns * size // stages.given if pooled else 1
+    passes = max(1, GROUP * stages.columns * size // stages.given) if pooled else 1  # there may be room for more
     octets = stages.columns // 32 // passes  # runs of 8 channels of a pass, of two rows
     share = uint32(stages.given)
     place = uint32(16 * 128)  # of all threads' 16 bytes
