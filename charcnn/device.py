@@ -484,17 +484,15 @@ class Call:
         An empty grid starts nothing. With a `cluster` of several blocks, `blocks` counts clusters. With `early`, the
         kernel may begin before the one before it on the stream has ended, once all blocks of that one have called
         `ptx.grid_release`; it calls `ptx.grid_wait` before it touches what other kernels read or write. Both need
-        compute capability 9.0 or later, and are not asked for together.
+        compute capability 9.0 or later.
         """
         if np.prod(blocks) > 0:
             with _launching:
                 if shared > 48 * 1024 and not SIMULATED:
                     _allow_shared(kernel, shared, args)
-                if early:
-                    options = {"programmatic_stream_serialization": True}
+                if early or cluster > 1:
+                    options = {"programmatic_stream_serialization": early, "cluster": cluster if cluster > 1 else None}
                     _launch_with(kernel, blocks, threads, self.stream, shared, args, **options)
-                elif cluster > 1:
-                    _launch_with(kernel, blocks, threads, self.stream, shared, args, cluster=cluster)
                 else:
                     kernel[blocks, threads, self.stream, shared](*args)
 

@@ -21,6 +21,7 @@ from charcnn.ops.formats import LARGEST_E4M3
 
 if not SIMULATED:
     from llvmlite import ir
+    from numba.cuda import cgutils
     from numba.cuda.extending import intrinsic
 
 VECTOR = 4
@@ -729,6 +730,41 @@ def quad_sum(typingctx, value):
         "add.rn.f32 $0, $0, y;}"
     )
     return _instruction(text, "f", "f")
+
+
+@cache
+def trade(words: int, apart: int) -> Any:
+    """traded(first, second, odd): lanes that are `apart` give each other one of their two runs of `words` words.
+
+    The result is 2 `words` words: where `odd` is 0, the lane's own first run, then the other lane's; where it is not,
+    the other lane's second run, then its own. `odd` is the lane's number & `apart`, a power of two below 32.
+
+    PTX: selp.b32 and shfl.sync.bfly.b32; sections "selp" and "shfl.sync".
+    """
+    lines = ["{", ".reg .pred odd;", ".reg .b32 x;", f"setp.ne.u32 odd, ${4 * words}, 0;"]
+    for i in range(words):
+        first, second = 2 * words + i, 3 * words + i
+        lines += [
+            f"selp.b32 x, ${first}, ${second}, odd;",
+            f"shfl.sync.bfly.b32 x, x, {apart}, 31, -1;",
+            f"selp.b32 ${i}, x, ${first}, odd;",
+            f"selp.b32 ${words + i}, ${second}, x, odd;",
+        ]
+    text = "\n".join([*lines, "}"])
+    letters = "r" * (2 * words)
+
+    @_simulated_by(_not_simulated)
+    def traded(typingctx, first, second, odd):
+        signature, instruction = _instruction(text, letters, letters + "r", early=True)
+
+        def codegen(context, builder, _, arguments):
+            runs = [word for run in arguments[:2] for word in cgutils.unpack_tuple(builder, run)]
+            return instruction(context, builder, signature, [*runs, arguments[2]])
+
+        run = types.UniTuple(types.uint32, words)
+        return signature.return_type(run, run, types.uint32), codegen
+
+    return traded
 
 
 @_simulated_by(_not_simulated)

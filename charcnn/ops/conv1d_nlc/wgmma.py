@@ -246,14 +246,18 @@ class Wgmma:
         stages = self._stages(epilogue, rows * apart)
         cluster = stages.cluster
         tiles = -(-rows // (stages.tile_rows * cluster)) * -(-self.c_out // self._columns)
-        vector = self.c_out % 8 == 0 and device.address(y) % 16 == 0
-        kernel = build(self.precision, self.results, stages, epilogue, vector, self.c_out % self._columns == 0)
+        together = 16 if self.results.kind == "e4m3" else 8
+        vector = self.c_out % together == 0 and device.address(y) % 16 == 0
+        near = not self.precision.totals and stages.bytes + self._bias.nbytes <= device.shared_limit()
+        whole = self.c_out % self._columns == 0
+        kernel = build(self.precision, self.results, stages, epilogue, vector, whole, near)
         addresses = (self._map(x, stages), self._weight, self._bias, y, y if parts is None else parts)
         depths = self.kernel_size, self._chunks, self._depth, self.width
         numbers = *depths, self.c_out, tiles, length, y.shape[1], rows, magic
         arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *map(np.uint32, numbers)
         clusters = min(tiles, device.multiprocessors() // cluster)
-        call.launch(kernel, clusters, stages.threads, *arguments, shared=stages.bytes, cluster=cluster)
+        shared = stages.bytes + (self._bias.nbytes if near else 0)
+        call.launch(kernel, clusters, stages.threads, *arguments, shared=shared, cluster=cluster, early=True)
 
     def _stages(self, epilogue, rows):
         """The chosen ones for so many rows of the product."""

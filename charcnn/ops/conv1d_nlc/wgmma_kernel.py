@@ -9,8 +9,11 @@ to its next tile when it is done (a persistent grid).
 - With pooling, warpgroup q has the positions 3 w + q of 64 windows w. Its rows lie together, as a tensor map of three
   dimensions takes every third position; so the maximum of a window is one of three threads' values, element by element.
 - A thread's sums are of columns two by two, eight apart. The weights are laid out with their columns so permuted
-  that four such pairs are eight neighbouring channels: a thread stores 16 bytes, and nothing has to be exchanged.
-- The sums start from the bias. Where weights or features were scaled (fp8, fp16x3), sums are scaled back at the end.
+  that four such pairs are eight neighbouring channels: 16 bytes in 16 bits. Four lanes of a row then store 64 bytes at
+  once; they trade with those of the row after, to store the 128 bytes of a whole line. Of e4m3, where eight channels
+  are 8 bytes, neighbouring lanes trade, to store 16 each.
+- The sums start from the bias, which lies in shared memory where there is room: read from L2 at each tile, it kept all
+  warpgroups from their first product. Where weights or features were scaled (fp8, fp16x3), sums are scaled back at the end.
 - fp16x3: a float32 is two halves, high + low. Features have their low parts as channels behind the high ones, and the
   product has three times the chunks: low * high, high * low, high * high of features and weights. At each step tensor
   cores cut sums off, towards zero, where float32 ends: over 112 steps that loses 6.6e-6 of a result. So the product of
@@ -26,6 +29,8 @@ to its next tile when it is done (a persistent grid).
 - With pooling, and with one tap, two neighbouring blocks form a cluster: each copies half of the weights to both, so
   that L2 gives them once for two. A slot is free when both blocks have read it. Where the rows make an odd number of
   tiles, the last block multiplies rows that are not there, zeros, and stores nothing.
+- A kernel begins while the last blocks of the one before still compute (programmatic dependent launch): it makes its
+  mbarriers and asks for weights, which no kernel before it writes, and waits only before it asks for features.
 - These choices are by measurement, and for the formats that were measured (`Stages.of`).
 
 Numba makes uint32 + uint32 a number of 64 bits. Each is cast back: without it a step's address arithmetic takes longer
@@ -198,6 +203,9 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
     zero, one, two, three, four, six = (uint32(i) for i in (0, 1, 2, 3, 4, 6))
     in_group, nowhere, column_tile = uint32(127), uint32(NOWHERE), uint32(stages.columns)
     per_thread = stages.columns // 32
+    paired = vector and not pooled and octets % 2 == 0
+    lines, pairs = paired and not wide and not eighths, paired and eighths
+    trade_rows, trade_octets, trade_lanes = ptx.trade(1, 4), ptx.trade(4, 4), ptx.trade(2, 1)
     narrowed = ptx.pack_positive_eighths if rectified else ptx.pack_eighths
 
     inline = cuda.jit(device=True, forceinline=True)
@@ -382,8 +390,46 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
             to, column = to + uint64(32), uint32(column + uint32(32))
 
     @inline
+    def store_lines(sums, first, odd, column, row, scale, y, c_out):
+        """All columns of a row in 16 bits, together with the lanes of the row after, or before where `odd`."""
+        even_row, odd_row = trade_rows((row,), (row,), odd)
+        at = uint32(column + uint32(32)) if odd else column
+        to_even = y + (uint64(even_row) * uint64(c_out) + uint64(at)) * uint64(2)
+        to_odd = y + (uint64(odd_row) * uint64(c_out) + uint64(at)) * uint64(2)
+        for k in range(octets // 2):
+            i = 32 * k + first
+            a, b, c, d = words_of(sums, i, scale)
+            e, f, g, h = words_of(sums, i + 16, scale)
+            runs = best_words(zero, a, b, c, d), best_words(zero, e, f, g, h)
+            a, b, c, d, e, f, g, h = trade_octets(*runs, odd)
+            inside = whole or uint32(at + uint32(64 * k)) < c_out
+            if even_row != nowhere and inside:
+                ptx.store_words(to_even + uint64(128 * k), a, b, c, d)
+            if odd_row != nowhere and inside:
+                ptx.store_words(to_odd + uint64(128 * k), e, f, g, h)
+
+    @inline
+    def store_pairs(sums, first, odd, column, row, scale, y, c_out):
+        """All columns of a row in e4m3, together with the lane after this one, or before where `odd`."""
+        at = uint32(column + uint32(24)) if odd else column
+        to = y + (uint64(row) * uint64(c_out) + uint64(at))
+        for k in range(octets // 2):
+            i = 32 * k + first
+            a, b, c, d = trade_lanes(eighths_of(sums, i, scale), eighths_of(sums, i + 16, scale), odd)
+            if row != nowhere and (whole or uint32(at + uint32(64 * k)) < c_out):
+                ptx.store_words(to + uint64(64 * k), a, b, c, d)
+
+    @inline
     def store(sums, part, base, thread, column, row, row_8, scale, y, c_out):
         """This part of the columns, of this thread's two rows."""
+        if lines:
+            store_lines(sums, 0, uint32(thread & four), column, row, scale, y, c_out)
+            store_lines(sums, 2, uint32(thread & four), column, row_8, scale, y, c_out)
+            return
+        if pairs:
+            store_pairs(sums, 0, uint32(thread & one), column, row, scale, y, c_out)
+            store_pairs(sums, 2, uint32(thread & one), column, row_8, scale, y, c_out)
+            return
         if eighths and pooled:
             for k in range(octets):
                 at = uint32(base + uint32(exchange_at + uint32(k) * place))
@@ -498,7 +544,9 @@ def _copies(stages: Stages, split: bool) -> tuple[Any, Any]:
 
 
 @cache
-def build(operands: Format, results: Format, stages: Stages, epilogue: str, vector: bool, whole: bool) -> Any:
+def build(
+    operands: Format, results: Format, stages: Stages, epilogue: str, vector: bool, whole: bool, near: bool
+) -> Any:
     """The kernel (map_x, weight, bias, y, parts, scale, taps, chunks, ...).
 
     Its arguments: addresses of the tensor map, of the packed weights, of the bias, padded to whole columns, of y and of
@@ -510,8 +558,10 @@ def build(operands: Format, results: Format, stages: Stages, epilogue: str, vect
         operands, results: of features and weights, and of what is stored.
         stages: what lies in shared memory.
         epilogue: one of EPILOGUES.
-        vector: whether c_out is a multiple of 8 and y begins at one of 16 bytes, so that a thread may store as many.
+        vector: whether c_out is a multiple of 8, of 16 in e4m3, and y begins at one of 16 bytes, so that a thread may
+            store as many.
         whole: whether c_out is a multiple of a tile's columns.
+        near: whether shared memory has room for the bias, behind `stages.bytes`.
     """
     pooled, measured, totals = stages.pooled, epilogue == "stat", operands.totals
     ending = _epilogue(operands, results, stages, epilogue, vector, whole)
@@ -536,7 +586,7 @@ def build(operands: Format, results: Format, stages: Stages, epilogue: str, vect
     back = uint32(GROUPS * stages.phase_rows * ROW_BYTES // 16 - ROW_BYTES // 16)
     groups, producer = uint32(stages.groups), stages.producer
     tile_rows, cluster, wide = uint32(stages.tile_rows), uint32(stages.cluster), stages.cluster > 1
-    column_tile = uint32(stages.columns)
+    column_tile, bias_at, all_threads = uint32(stages.columns), uint32(stages.bytes), uint32(threads)
     zero, one, two, three, five, seven = (uint32(i) for i in (0, 1, 2, 3, 5, 7))
     eight, word, slot_bytes, lanes, quad = uint32(8), uint32(4), uint32(8), uint32(31), uint32(3)
     nowhere, low_word, last_group = uint32(NOWHERE), uint32(ptx.DESCRIPTOR_LOW), uint32(stages.groups - 1)
@@ -550,12 +600,15 @@ def build(operands: Format, results: Format, stages: Stages, epilogue: str, vect
         return uint32(n * length_out + t) if row < rows and t < length_out else nowhere
 
     @inline
-    def start(sums, bias, column):
+    def start(sums, bias, base, column):
         """The bias, in every sum."""
         for k in range(per_thread):
             for e in range(2):
                 i, at = k * 16 + e * 8, uint32(column + uint32(k * 32 + e * 4))
-                a, b, c, d = ptx.load_floats(bias + uint64(at) * uint64(4))
+                if near:
+                    a, b, c, d = ptx.load_floats_shared(uint32(base + uint32(bias_at + at * word)))
+                else:
+                    a, b, c, d = ptx.load_floats(bias + uint64(at) * uint64(4))
                 sums[i], sums[i + 1], sums[i + 4], sums[i + 5] = a, b, c, d
                 sums[i + 2], sums[i + 3], sums[i + 6], sums[i + 7] = a, b, c, d
 
@@ -599,6 +652,13 @@ def build(operands: Format, results: Format, stages: Stages, epilogue: str, vect
                 ptx.barrier_init(uint32(tile_empty + uint32(i) * slot_bytes), groups)
             ptx.barrier_fence()
             ptx.map_acquire(map_x)
+        if near:
+            four = uint32(thread * uint32(4))  # channels
+            while four < uint32(columns * column_tile):
+                a, b, c, d = ptx.load_floats(bias + uint64(four) * uint64(4))
+                ptx.store_floats_shared(uint32(base + uint32(bias_at + four * word)), a, b, c, d)
+                four = uint32(four + uint32(all_threads * uint32(4)))
+        ptx.grid_release()
         if wide:
             ptx.cluster_sync()
         else:
@@ -622,6 +682,7 @@ def build(operands: Format, results: Format, stages: Stages, epilogue: str, vect
         tile = first
         if producer:
             if loads:
+                ptx.grid_wait()
                 while t_tile < tiles:
                     t_tile, t_chunk, t_slot, t_parity = next_tile()
                     tap = zero
@@ -630,10 +691,11 @@ def build(operands: Format, results: Format, stages: Stages, epilogue: str, vect
                         tap = uint32(tap + one)
             tile = tiles if group == groups else first  # its warpgroup multiplies nothing
         elif loads:
-            for _ in range(tile_stages):
-                t_tile, t_chunk, t_slot, t_parity = next_tile()
             for _ in range(ahead):
                 w_tile, w_step, w_slot, w_parity = next_weights()
+            ptx.grid_wait()
+            for _ in range(tile_stages):
+                t_tile, t_chunk, t_slot, t_parity = next_tile()
         cuda.syncwarp()
 
         slot, parity, tile_slot, tile_parity = zero, zero, zero, zero
@@ -644,9 +706,9 @@ def build(operands: Format, results: Format, stages: Stages, epilogue: str, vect
             across = uint32(tile % columns)
             column = uint32(across * column_tile + uint32(lane & quad) * eight)
             if totals:
-                start(total, bias, column)
+                start(total, bias, base, column)
             else:
-                start(sums, bias, column)
+                start(sums, bias, base, column)
             left, chunk = steps, zero
             while chunk < chunks:
                 ptx.barrier_wait(uint32(tile_full + tile_slot * slot_bytes), tile_parity)
