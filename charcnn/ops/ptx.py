@@ -544,15 +544,21 @@ DESCRIPTOR_LOW = 1 << 16
 
 
 @cache
-def pack_halves(kind: str) -> Any:
+def pack_halves(kind: str, rectified: bool = False) -> Any:
     """pack(low, high): two floats as two of `kind`, f16 or bf16, in one word, rounded to nearest.
 
-    PTX: cvt.rn.kindx2.f32 word, high, low; section "cvt".
-    """
+    Where `rectified`, ReLU of them: a negative one is 0, and NaN stays NaN.
 
-    @_simulated_by(lambda low, high: _word(kind, low, high))
+    PTX: cvt.rn{.relu}.kindx2.f32 word, high, low; section "cvt".
+    """
+    text = f"cvt.rn{'.relu' * rectified}.{kind}x2.f32 $0, $2, $1;"
+
+    def simulated(low: Any, high: Any) -> Any:
+        return _word(kind, *(np.maximum(value, np.float32(0)) if rectified else value for value in (low, high)))
+
+    @_simulated_by(simulated)
     def pack(typingctx, low, high):
-        return _instruction(f"cvt.rn.{kind}x2.f32 $0, $2, $1;", "r", "ff", pure=True)
+        return _instruction(text, "r", "ff", pure=True)
 
     return pack
 

@@ -191,7 +191,9 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
     rounded = results.kind == "tf32"
     wide = floats or halved  # warpgroups that share a window exchange float32
     pair_kind = "f16" if eighths or floats else results.kind
-    pack, peak, unpack = ptx.pack_halves(pair_kind), ptx.max_halves(pair_kind), ptx.unpack_halves(pair_kind)
+    at_once = rectified and not (pooled or wide or eighths)  # ReLU and rounding are one instruction
+    pack, peak = ptx.pack_halves(pair_kind, at_once), ptx.max_halves(pair_kind)
+    unpack = ptx.unpack_halves(pair_kind)
     size = 1 if eighths else 4 if wide else 2  # bytes of a number that is exchanged
     passes = max(1, GROUP * stages.columns * size // stages.given) if pooled else 1  # there may be room for more
     octets = stages.columns // 32 // passes  # runs of 8 channels of a pass, of two rows
@@ -326,14 +328,11 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
 
     @inline
     def best_words(at, a, b, c, d):
-        """The same of eight channels in four words."""
-        if pooled:
-            for giver in range(2):
-                e, f, g, h = ptx.load_words_shared(uint32(at + uint32(giver) * share))
-                a, b, c, d = peak(a, e), peak(b, f), peak(c, g), peak(d, h)
-        if rectified:
-            a, b, c, d = peak(a, zero), peak(b, zero), peak(c, zero), peak(d, zero)
-        return a, b, c, d
+        """The same of eight channels in four words, where warpgroups pool."""
+        for giver in range(2):
+            e, f, g, h = ptx.load_words_shared(uint32(at + uint32(giver) * share))
+            a, b, c, d = peak(a, e), peak(b, f), peak(c, g), peak(d, h)
+        return peak(a, zero), peak(b, zero), peak(c, zero), peak(d, zero)
 
     @inline
     def store_octet(sums, i, at, column, row, scale, y, c_out):
@@ -363,7 +362,8 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
                 ptx.store_two_words(y + (uint64(row) * uint64(c_out) + uint64(column)), low, high)
         else:
             j, k, m, n = words_of(sums, i, scale)
-            j, k, m, n = best_words(at, j, k, m, n)
+            if pooled:
+                j, k, m, n = best_words(at, j, k, m, n)
             if row != nowhere:
                 to = y + (uint64(row) * uint64(c_out) + uint64(column)) * uint64(2)
                 store_words(to, column, j, k, m, n, c_out)
@@ -398,10 +398,7 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
         to_odd = y + (uint64(odd_row) * uint64(c_out) + uint64(at)) * uint64(2)
         for k in range(octets // 2):
             i = 32 * k + first
-            a, b, c, d = words_of(sums, i, scale)
-            e, f, g, h = words_of(sums, i + 16, scale)
-            runs = best_words(zero, a, b, c, d), best_words(zero, e, f, g, h)
-            a, b, c, d, e, f, g, h = trade_octets(*runs, odd)
+            a, b, c, d, e, f, g, h = trade_octets(words_of(sums, i, scale), words_of(sums, i + 16, scale), odd)
             inside = whole or uint32(at + uint32(64 * k)) < c_out
             if even_row != nowhere and inside:
                 ptx.store_words(to_even + uint64(128 * k), a, b, c, d)
