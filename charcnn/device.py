@@ -300,6 +300,22 @@ def multiprocessors() -> int:
     return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
 
+_compiled: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}
+"""Of kernels whose arguments are NumPy scalars, by their types: Numba looks at each argument anew at every launch."""
+
+
+def _compile(kernel: Any, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+    """Numba's types of the arguments, and the kernel compiled for them and the current GPU."""
+    key = (kernel, current(), *map(type, args)) if args and all(isinstance(arg, np.generic) for arg in args) else None
+    if key in _compiled:
+        return _compiled[key]
+    kinds = tuple(kernel.typeof_pyval(arg) for arg in args)
+    found = kinds, kernel.compile(kinds)
+    if key is not None:
+        _compiled[key] = found
+    return found
+
+
 _shared_allowed: dict[tuple[int, Any], int] = {}
 
 
@@ -308,7 +324,7 @@ def _allow_shared(kernel: Any, shared: int, args: tuple[Any, ...]) -> None:
     from cuda.bindings.driver import CUfunction_attribute
     from numba.cuda.cudadrv.driver import driver
 
-    compiled = kernel.compile(tuple(kernel.typeof_pyval(arg) for arg in args))
+    _, compiled = _compile(kernel, args)
     key = cuda.get_current_device().id, compiled
     if _shared_allowed.get(key, 0) < shared:
         if shared > (limit := shared_limit()):
@@ -394,11 +410,13 @@ def _launch_with(kernel: Any, blocks: Any, threads: Any, stream: Any, shared: in
     """Numba's launch with what it has no option for: clusters, and programmatic dependent launch."""
     from cuda.core import LaunchConfig, Stream, launch
 
-    kinds = tuple(kernel.typeof_pyval(arg) for arg in args)
-    compiled = kernel.compile(kinds)
+    kinds, compiled = _compile(kernel, args)
     values: list[Any] = []
     for kind, arg in zip(kinds, args, strict=True):
-        compiled._prepare_args(kind, arg, stream, [], values)
+        if isinstance(arg, np.generic):
+            values.append(arg)
+        else:
+            compiled._prepare_args(kind, arg, stream, [], values)
     config = LaunchConfig(grid=blocks, block=threads, shmem_size=shared, **options)
     launch(Stream.from_handle(int(stream)), config, compiled._codelibrary.get_cufunc().kernel, *values)
 

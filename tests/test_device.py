@@ -124,6 +124,28 @@ def test_more_shared_memory_than_there_is_is_told(monkeypatch):
         device._allow_shared(kernel, 166_912, ())
 
 
+def test_kernels_are_looked_up_once_for_scalars_of_a_type(monkeypatch):
+    looked_up = []
+
+    class Kernel:
+        typeof_pyval = staticmethod(type)
+
+        def compile(self, kinds):
+            looked_up.append(kinds)
+            return len(looked_up)
+
+    kernel, other = Kernel(), Kernel()
+    monkeypatch.setattr(device, "current", lambda: 0)
+    assert device._compile(kernel, (np.uint32(1), np.float32(2)))[1] == 1
+    assert device._compile(kernel, (np.uint32(3), np.float32(4)))[1] == 1
+    assert device._compile(kernel, (np.uint64(1), np.float32(2)))[1] == 2  # another type
+    assert device._compile(other, (np.uint32(1), np.float32(2)))[1] == 3
+    monkeypatch.setattr(device, "current", lambda: 1)
+    assert device._compile(kernel, (np.uint32(1), np.float32(2)))[1] == 4  # another GPU
+    for count in (5, 6):  # an array's type is not its Python type: Numba is asked each time
+        assert device._compile(kernel, (np.empty(3), np.uint32(1)))[1] == count
+
+
 def test_name_of_the_gpu(monkeypatch):
     monkeypatch.setattr(device, "SIMULATED", False)
     monkeypatch.setattr(device.cuda, "is_available", lambda: False)

@@ -70,9 +70,9 @@ for resident in (2, 3):
 for name in ("fp16", "fp16x3"):
     stages = kernel.Stages.of(kernel.Tile(192, 128, 48, 64, 4, 1), 7)
     print(key(kernel.build(FORMATS[name], stages, "pool", False, True, True)))
-for name in ("fp16", "bf16"):
-    stages = wgmma_kernel.Stages.of(7, True, FORMATS[name])
-    print(key(wgmma_kernel.build(FORMATS[name], FORMATS[name], stages, "pool", True, True)))
+for name, taps, epilogue in (("fp16", 7, "pool"), ("bf16", 7, "pool"), ("bf16", 3, "relu"), ("fp8", 3, "relu")):
+    stages = wgmma_kernel.Stages.of(taps, epilogue == "pool", FORMATS[name])
+    print(key(wgmma_kernel.build(FORMATS[name], FORMATS[name], stages, epilogue, True, True, True)))
 """
 
 
@@ -89,4 +89,4 @@ def test_a_kernel_has_the_same_key_on_disk_in_every_process_and_no_other_has_it(
 
     first = keys()
     assert first == keys()
-    assert len(set(first)) == len(first) == 6
+    assert len(set(first)) == len(first) == 8

@@ -13,7 +13,8 @@ to its next tile when it is done (a persistent grid).
   once; they trade with those of the row after, to store the 128 bytes of a whole line. Of e4m3, where eight channels
   are 8 bytes, neighbouring lanes trade, to store 16 each.
 - The sums start from the bias, which lies in shared memory where there is room: read from L2 at each tile, it kept all
-  warpgroups from their first product. Where weights or features were scaled (fp8, fp16x3), sums are scaled back at the end.
+  warpgroups from their first product. Where weights or features were scaled (fp8, fp16x3), sums are scaled back at the
+  end.
 - fp16x3: a float32 is two halves, high + low. Features have their low parts as channels behind the high ones, and the
   product has three times the chunks: low * high, high * low, high * high of features and weights. At each step tensor
   cores cut sums off, towards zero, where float32 ends: over 112 steps that loses 6.6e-6 of a result. So the product of
