@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, float64
+from numba import cuda, float32, float64, types
 
 from charcnn import device
 from charcnn.device import uint32, uint64
@@ -15,109 +15,151 @@ from charcnn.ops import ptx, shapes
 from charcnn.ops.convert import WORDS, narrow, widen
 from charcnn.ops.formats import FORMATS, HALVES, Format, choose
 
-INPUTS = 16
-"""Inputs of a block: gamma and beta are larger than the features of one, and are read once for all."""
+INPUTS = 128
+"""Most inputs of a block: gamma and beta are larger than the features of one, and are read once for all."""
 
-THREADS = device.block_size(256)
+THREADS = device.block_size(64)
+"""Few, as windows seldom fill the last block."""
 
 OCTET = 8
 """Channels of a thread: 16 bytes."""
 
-
 EIGHTHS = {"fp8": FORMATS["fp8"]}
+
+
+def _ahead(kernel_size: int) -> int:
+    """Inputs whose features a thread has registers for: it asks for them so long before it needs them."""
+    return 2 if kernel_size <= 3 else 1
+
+
+def _resident(kernel_size: int) -> int:
+    """Blocks that a multiprocessor has registers for."""
+    return 8 if kernel_size <= 3 else 4
 
 
 @cache
 def _build(kind, results, kernel_size, width):
-    # A thread has `width` channels of one window, 8 or 1, of some inputs; gamma and beta stay in registers.
-    inputs, one, octet, words = uint32(INPUTS), uint32(1), uint32(width), (width + 1) // 2
+    # A thread has `width` channels of one window, 8 or 1, of some inputs; gamma and beta stay in registers. Once a
+    # position's features are used, those of a later input are asked for: some are on their way at any time.
+    zero, one, two, four, octet = uint32(0), uint32(1), uint32(2), uint32(ptx.VECTOR), uint32(width)
+    threads, alignment = uint32(THREADS), ptx.ALIGNMENT
     eighths, from_eighths = results == "e4m3", kind == "e4m3"
     pack = ptx.pack_halves("f16" if eighths else results)
     unpack = ptx.unpack_halves("f16" if from_eighths else kind)
-    values = kernel_size * width
+    ahead, values, moments_size = _ahead(kernel_size), kernel_size * width, INPUTS * ptx.VECTOR
+    pairs, words = (width + 1) // 2, 1 if width == 1 else 2 if from_eighths else 4  # of a position
+    held = ahead * kernel_size * words
 
     @cuda.jit(device=True, inline="always")
-    def octet_of(x, at):
-        """Eight features, in four words of halves."""
-        if from_eighths:
-            low, high = ptx.load_octet(x, at)
-            a, b = ptx.unpack_eighths(low)
-            c, d = ptx.unpack_eighths(high)
-            return a, b, c, d
-        return ptx.load8(x, at)
+    def load(x, at, read, to):
+        """A position's features, in words as they lie in memory."""
+        if width == 1:
+            read[to] = uint32(x.flat[at])
+        elif from_eighths:
+            read[to], read[to + 1] = ptx.load_octet(x, at)
+        else:
+            read[to], read[to + 1], read[to + 2], read[to + 3] = ptx.load8(x, at)
 
-    @device.jit()
+    @cuda.jit(device=True, inline="always")
+    def load_affine(array, at, values, to):
+        """A position's gamma or beta."""
+        if width == 1:
+            values[to] = array.flat[at]
+        else:
+            values[to], values[to + 1], values[to + 2], values[to + 3] = ptx.load4(array, at)
+            values[to + 4], values[to + 5], values[to + 6], values[to + 7] = ptx.load4(array, at + uint64(four))
+
+    @cuda.jit(device=True, inline="always")
+    def pair(read, to, j):
+        """Two of a position's features."""
+        if not from_eighths:
+            return unpack(read[to + j])
+        low, high = ptx.unpack_eighths(read[to + j // 2])
+        return unpack(high if j % 2 else low)
+
+    @device.jit(launch_bounds=(THREADS, _resident(kernel_size)))
     def kernel(x, stat, gamma, beta, y, stride, eps):
+        moments = cuda.shared.array(moments_size, float32, alignment)  # an input's mean, in two, and 1 / deviation
         scale = cuda.local.array(values, float32)
         offset = cuda.local.array(values, float32)
+        read = cuda.local.array(held, types.uint32)
         best = cuda.local.array(width, float32)
         channels, length, length_out = uint32(x.shape[2]), uint32(x.shape[1]), uint32(y.shape[1])
-        across = uint32(channels // octet)
-        i = uint32(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x)
-        if i >= uint32(across * length_out):
-            return
-        t, channel = uint32(i // across), uint32(i % across * octet)
-        position = uint32(t * uint32(stride))
-        for p in range(kernel_size):
-            for c in range(width):
-                scale[p * width + c] = gamma[uint32(position + uint32(p)), uint32(channel + uint32(c))]
-                offset[p * width + c] = beta[uint32(position + uint32(p)), uint32(channel + uint32(c))]
-        n = uint32(uint32(cuda.blockIdx.y) * inputs)
-        end = min(uint32(n + inputs), uint32(x.shape[0]))
-        while n < end:
+        across, thread = uint32(channels // octet), uint32(cuda.threadIdx.x)
+        # Inputs apart from each other, the last first: what was written last may still be in the L2 cache.
+        apart, last = uint32(cuda.gridDim.y), uint32(uint32(x.shape[0]) - one - uint32(cuda.blockIdx.y))
+        count = uint32(last // apart + one)
+        i = uint32(uint32(cuda.blockIdx.x) * threads + thread)
+        t, channel, row = uint32(i // across), uint32(i % across * octet), uint64(channels)
+        at, to = uint64(uint32(t * uint32(stride))) * row + uint64(channel), uint64(t) * row + uint64(channel)
+        step, step_out = uint64(length) * row, uint64(length_out) * row
+        if t < length_out:
+            for p in range(kernel_size):
+                load_affine(gamma, at + uint64(p) * row, scale, p * width)
+                load_affine(beta, at + uint64(p) * row, offset, p * width)
+            at, to = at + uint64(last) * step, to + uint64(last) * step_out
+            step, step_out = uint64(apart) * step, uint64(apart) * step_out
+            for s in range(ahead):
+                if uint32(s) < count:
+                    for p in range(kernel_size):
+                        load(x, at + uint64(p) * row, read, (s * kernel_size + p) * words)
+                at -= step
+        k = thread
+        while k < count:  # a division an input, not one a thread
+            n, place = uint32(last - uint32(k * apart)), uint32(k * four)
             mean = stat[n, 0]
             high = float32(mean)
-            low_part = float32(mean - float64(high))  # what float32 cannot hold of the mean
-            rate = float32(1) / math.sqrt(float32(stat[n, 1]) + eps)  # a division an input, not one a value
-            at = (uint64(n) * uint64(length) + uint64(position)) * uint64(channels) + uint64(channel)
-            for c in range(width):
-                best[c] = float32(0)  # ReLU: no maximum is less
-            # All of a window are normalised before the maximum is taken: a negative gamma turns the order round.
-            for p in range(kernel_size):
-                if width == 1:
-                    if from_eighths:
-                        value = ptx.unpack_eighth(uint32(x.flat[at]))
+            moments[place] = high
+            moments[uint32(place + one)] = float32(mean - float64(high))  # what float32 cannot hold of the mean
+            moments[uint32(place + two)] = float32(1) / math.sqrt(float32(stat[n, 1]) + eps)
+            k = uint32(k + threads)
+        cuda.syncthreads()
+        if t >= length_out:
+            return
+        k = zero
+        while k < count:
+            for s in range(ahead):
+                if k < count:
+                    high, low_part, rate, _ = ptx.load4_shared(moments, uint32(k * four), zero)
+                    more = uint32(k + uint32(ahead)) < count
+                    for c in range(width):
+                        best[c] = float32(0)  # ReLU: no maximum is less
+                    # All of a window are normalised, then compared: a negative gamma turns the order round.
+                    for p in range(kernel_size):
+                        place = (s * kernel_size + p) * words
+                        for j in range(pairs):
+                            c, v = 2 * j, p * width + 2 * j
+                            low, upper = pair(read, place, j)
+                            low = ((low - high) - low_part) * rate
+                            best[c] = ptx.max_floats(best[c], low * scale[v] + offset[v])
+                            if width > 1:
+                                upper = ((upper - high) - low_part) * rate
+                                best[c + 1] = ptx.max_floats(best[c + 1], upper * scale[v + 1] + offset[v + 1])
+                        if more:
+                            load(x, at + uint64(p) * row, read, place)
+                    if width == 1:
+                        if eighths:
+                            y.flat[to] = ptx.pack_eighths(best[0], float32(0), float32(0), float32(0))
+                        else:
+                            y.flat[to] = pack(best[0], float32(0))
+                    elif eighths:
+                        ptx.store_octet(
+                            y,
+                            to,
+                            ptx.pack_eighths(best[0], best[1], best[2], best[3]),
+                            ptx.pack_eighths(best[4], best[5], best[6], best[7]),
+                        )
                     else:
-                        value, _ = unpack(uint32(x.flat[at]))
-                    value = ((value - high) - low_part) * rate * scale[p] + offset[p]
-                    if value > best[0] or value != value:  # NaN wins, and nothing is greater
-                        best[0] = value
-                else:
-                    read = octet_of(x, at)
-                    for j in range(words):
-                        low, upper = unpack(read[j])
-                        low = ((low - high) - low_part) * rate
-                        low = low * scale[p * width + 2 * j] + offset[p * width + 2 * j]
-                        upper = ((upper - high) - low_part) * rate
-                        upper = upper * scale[p * width + 2 * j + 1] + offset[p * width + 2 * j + 1]
-                        if low > best[2 * j] or low != low:
-                            best[2 * j] = low
-                        if upper > best[2 * j + 1] or upper != upper:
-                            best[2 * j + 1] = upper
-                at += uint64(channels)
-            to = (uint64(n) * uint64(length_out) + uint64(t)) * uint64(channels) + uint64(channel)
-            if width == 1:
-                if eighths:
-                    y.flat[to] = ptx.pack_eighths(best[0], float32(0), float32(0), float32(0))
-                else:
-                    y.flat[to] = pack(best[0], float32(0))
-            elif eighths:
-                ptx.store_octet(
-                    y,
-                    to,
-                    ptx.pack_eighths(best[0], best[1], best[2], best[3]),
-                    ptx.pack_eighths(best[4], best[5], best[6], best[7]),
-                )
-            else:
-                ptx.store8(
-                    y,
-                    to,
-                    pack(best[0], best[1]),
-                    pack(best[2], best[3]),
-                    pack(best[4], best[5]),
-                    pack(best[6], best[7]),
-                )
-            n = uint32(n + one)
+                        ptx.store8(
+                            y,
+                            to,
+                            pack(best[0], best[1]),
+                            pack(best[2], best[3]),
+                            pack(best[4], best[5]),
+                            pack(best[6], best[7]),
+                        )
+                    at, to = at - step, to - step_out
+                    k = uint32(k + one)
 
     return kernel
 
@@ -134,8 +176,13 @@ def _launch(
     results: Format,
 ) -> None:
     n, length, channels = y.shape
-    width = OCTET if channels % OCTET == 0 else 1
-    blocks = -(-length * (channels // width) // THREADS), -(-n // INPUTS)
+    _, gamma, beta = normalisation
+    aligned = all(device.address(array) % 16 == 0 for array in (x, gamma, beta, y))
+    width = OCTET if channels % OCTET == 0 and aligned else 1
+    blocks = -(-length * (channels // width) // THREADS)
+    # Groups of inputs: as many as the GPU has room for, or a multiple, so that all blocks end at about the same time.
+    room = max(1, _resident(kernel_size) * device.multiprocessors() // max(1, blocks))
+    groups = min(n, -(-n // (room * INPUTS)) * room)
     kernel = _build(of.kind, results.kind, kernel_size, width)
     arguments = (
         x.view(WORDS[of.itemsize]),
@@ -144,7 +191,7 @@ def _launch(
         stride or kernel_size,
         np.float32(eps),
     )
-    call.launch(kernel, blocks, THREADS, *arguments)
+    call.launch(kernel, (blocks, groups), THREADS, *arguments)
 
 
 def normalised_maxima(
