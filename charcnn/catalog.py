@@ -130,7 +130,7 @@ TECHNIQUES = {
     "wgmma_bf16": "the same in bf16",
     "wgmma_tf32": "the same in TF32",
     "wgmma_fp16x3": "the same with each number as two of fp16, in three products, for float32's accuracy",
-    "wgmma_fp8": "the same in e4m3, weights and features scaled to its range",
+    "wgmma_fp8": "the same in e4m3, weights and features scaled to its range, without infinities",
     "spread_fp16": "tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once: fp16",
     "spread_bf16": "the same in bf16",
 }

@@ -1,8 +1,8 @@
-"""Warps and tensor cores in plain Python, for kernels of `mma` in Numba's simulator.
+"""Warps and tensor cores in plain Python, for kernels of `mma` and `wgmma` in Numba's simulator.
 
 The simulator runs each thread of a block as one of the host, and knows no warps. Here 32 of them meet where an
-instruction is a whole warp's, and one of them does it for all. Copies happen as late as they may: when they are waited
-for. Addresses in global memory are the host's own.
+instruction is a whole warp's, or 128 where it is a warpgroup's, and one of them does it for all. Copies of `mma` happen
+as late as they may, when they are waited for; those of `wgmma` as early. Addresses in global memory are the host's own.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import threading
 from collections import defaultdict
 
 import numpy as np
+from numba import cuda
 
 from charcnn import device
-from charcnn.ops import ptx
+from charcnn.ops import ptx, tensor_map
 
 BASE = 4096
 """Where dynamic shared memory begins in the shared window."""
 
 LANES = 32
 
+WARPGROUP = 128
 
-def lane_and_warp():
-    thread = threading.current_thread().threadIdx.x
-    return thread % LANES, thread // LANES
+EIGHTHS = np.array([ptx._of_eighth(bits) for bits in range(256)], np.float64)
 
 
 class Machine:
@@ -32,21 +32,22 @@ class Machine:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.meetings: dict[int, threading.Barrier] = defaultdict(lambda: threading.Barrier(LANES))
-        self.given: dict[int, dict[int, object]] = defaultdict(dict)
-        self.taken: dict[int, dict[int, object]] = {}
+        self.meetings: dict[tuple[int, int], threading.Barrier] = {}
+        self.given: dict[tuple[int, int], dict[int, object]] = defaultdict(dict)
+        self.taken: dict[tuple[int, int], dict[int, object]] = {}
         self.copies = threading.local()
 
-    def together(self, value, work):
-        """What `work` makes of a warp's 32 values, a value for each lane."""
-        lane, warp = lane_and_warp()
+    def together(self, value, work, size=LANES):
+        """What `work` makes of the values of a warp, or of so many threads, a value for each of them."""
+        thread = threading.current_thread().threadIdx.x
+        place, group = thread % size, (size, thread // size)
         with self.lock:
-            meeting = self.meetings[warp]
-            self.given[warp][lane] = value
+            meeting = self.meetings.setdefault(group, threading.Barrier(size))
+            self.given[group][place] = value
         if meeting.wait() == 0:
-            self.taken[warp] = dict(enumerate(work([self.given[warp][i] for i in range(LANES)])))
+            self.taken[group] = dict(enumerate(work([self.given[group][i] for i in range(size)])))
         meeting.wait()
-        return self.taken[warp][lane]
+        return self.taken[group][place]
 
     def shared_address(self, array):
         self.memory = array.view(np.uint8).reshape(-1)
@@ -94,6 +95,8 @@ class Machine:
         """(..., words) as (..., numbers) in float64."""
         if kind == "tf32":
             return (words & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+        if kind == "e4m3":
+            return EIGHTHS[np.ascontiguousarray(words).view(np.uint8)]
         halves = np.ascontiguousarray(words).view(np.uint16)
         if kind == "bf16":
             return (halves.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
@@ -152,11 +155,142 @@ class Machine:
         return self.together(value, work)
 
 
+class Barrier:
+    """Of a block, or an mbarrier: a phase ends with so many arrivals, and all bytes that are expected."""
+
+    def __init__(self, arrivals) -> None:
+        self.arrivals = self.missing = arrivals
+        self.bytes = self.phases = 0
+        self.change = threading.Condition()
+
+    def count(self, arrivals, size=0):
+        """Arrivals, and bytes to wait for, or less than none that came; the phases that had ended before."""
+        with self.change:
+            self.missing, self.bytes, before = self.missing - arrivals, self.bytes + size, self.phases
+            assert self.missing >= 0, "more arrivals than were waited for"
+            if self.missing == self.bytes == 0:
+                self.missing, self.phases = self.arrivals, before + 1
+                self.change.notify_all()
+            return before
+
+    def wait(self, ended):
+        with self.change:
+            assert self.change.wait_for(lambda: ended(self.phases), timeout=120), "waits for ever"
+
+
+class Hopper(Machine):
+    """A block that is a cluster of its own: copies by tensor maps, mbarriers, and products by warpgroups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.barriers: dict[int, Barrier] = {}
+        self.named: dict[int, Barrier] = {}
+
+    def barrier_init(self, barrier, count):
+        self.barriers[barrier] = Barrier(count)
+
+    def barrier_expect(self, barrier, size):
+        self.barriers[barrier].count(1, size)
+
+    def barrier_arrive(self, barrier):
+        self.barriers[barrier].count(1)
+
+    def barrier_wait(self, barrier, parity):
+        self.barriers[barrier].wait(lambda phases: phases % 2 != parity)
+
+    def _named(self, number, threads):
+        with self.lock:
+            return self.named.setdefault(number, Barrier(threads))
+
+    def group_arrive(self, number, threads):
+        return lambda: self._named(number, threads).count(1)
+
+    def group_sync(self, number, threads):
+        def sync():
+            before = self._named(number, threads).count(1)
+            self._named(number, threads).wait(lambda phases: phases > before)
+
+        return sync
+
+    # Copies.
+
+    def encode(self, array, shape, strides, box):
+        """A tensor map, as a device array that begins with its own number."""
+        tensor_map.check(shape, strides, box, 2)
+        made = device.to_device(np.zeros(16, np.uint64))
+        self.maps[device.address(made)] = device.address(array), shape, strides, box
+        return made
+
+    def _swizzled(self, addresses):
+        return (addresses ^ (addresses >> 7 & 7) << 4) - BASE
+
+    def copy_box(self, to, found, barrier, *first):
+        begin, shape, strides, box = self.maps[found]
+        assert to % 128 == 0
+        assert first[0] < shape[0]
+        for i, place in enumerate(np.ndindex(*box[:0:-1])):
+            row, at = np.zeros(box[0], np.uint16), [a + b for a, b in zip(first[1:], place[::-1], strict=True)]
+            if all(a < size for a, size in zip(at, shape[1:], strict=True)):
+                source = begin + sum(a * stride for a, stride in zip(at, strides, strict=True)) + 2 * first[0]
+                data = ctypes.string_at(source, 2 * min(box[0], shape[0] - first[0]))
+                row[: len(data) // 2] = np.frombuffer(data, np.uint16)
+            self.memory[self._swizzled(to + i * 128 + np.arange(128))] = row.view(np.uint8)
+        self.barriers[barrier].count(0, -2 * int(np.prod(box)))
+
+    def copy_bulk(self, to, source, size, barrier):
+        self.memory[to - BASE : to - BASE + size] = np.frombuffer(ctypes.string_at(source, size), np.uint8)
+        self.barriers[barrier].count(0, -size)
+
+    def load_words_shared(self, address):
+        return tuple(int(word) for word in self.row(address).view(np.uint32))
+
+    def load_floats_shared(self, address):
+        return tuple(self.row(address).view(np.float32))
+
+    def store_words_shared(self, address, *words):
+        self.row(address).view(np.uint32)[:] = words
+
+    def store_floats_shared(self, address, *values):
+        self.row(address).view(np.float32)[:] = values
+
+    def trade(self, words, apart):
+        def work(given):
+            made = []
+            for lane, (first, second, odd) in enumerate(given):
+                assert bool(odd) == bool(lane & apart)
+                others = given[lane ^ apart]
+                made.append((*others[1], *second) if odd else (*first, *others[0]))
+            return made
+
+        return lambda first, second, odd: self.together((first, second, odd), work, 32)
+
+    # Products.
+
+    def matrix(self, descriptor, rows, kind):
+        address = (int(descriptor) & 0x3FFF) << 4
+        return self.numbers(self.memory[self._swizzled(address + np.arange(rows * 128).reshape(rows, 128))], kind)
+
+    def wgmma(self, kind, columns, more=True):
+        def work(given):
+            _, a, b = given[0]
+            with np.errstate(invalid="ignore"):
+                made = self.matrix(a, 64, kind) @ self.matrix(b, columns, kind).T
+            # Rows of (warp, second half, group of lanes), columns of (eight, lane of a group, second).
+            made = made.reshape(4, 2, 8, columns // 8, 4, 2).transpose(0, 2, 4, 3, 1, 5).reshape(WARPGROUP, -1)
+            for (sums, *matrices), values in zip(given, made, strict=True):
+                assert matrices == [a, b]
+                sums[:] = sums + values if more else values
+            return [None] * WARPGROUP
+
+        return lambda sums, a, b: self.together((sums, a, b), work, WARPGROUP)
+
+
 def _store(kind, count):
     def store(address, *values):
         assert len(values) == count
-        assert int(address) % (4 * count) == 0
-        ctypes.memmove(int(address), np.array([kind(value) for value in values], kind).tobytes(), 4 * count)
+        data = np.array([kind(value) for value in values], kind).tobytes()
+        assert int(address) % len(data) == 0
+        ctypes.memmove(int(address), data, len(data))
 
     return store
 
@@ -175,12 +309,13 @@ def _load(count):
     return load
 
 
-def emulate(monkeypatch):
+def emulate(monkeypatch, machine=None):
     """Let kernels of `mma` run in the simulator."""
-    machine = Machine()
+    machine = machine or Machine()
     launch = device.Call.launch
 
-    def launch_ints(call, kernel, blocks, threads, *args, shared=0):
+    def launch_ints(call, kernel, blocks, threads, *args, shared=0, cluster=1, early=False):
+        assert cluster == 1
         machine.__init__()
         args = [int(arg) if isinstance(arg, np.integer) else arg for arg in args]
         launch(call, kernel, blocks, threads, *args, shared=shared)
@@ -200,3 +335,32 @@ def emulate(monkeypatch):
     monkeypatch.setattr(ptx, "store_float", _store(np.float32, 1))
     monkeypatch.setattr(ptx, "store_word", _store(np.uint32, 1))
     monkeypatch.setattr(ptx, "store_words", _store(np.uint32, 4))
+
+
+def emulate_hopper(monkeypatch):
+    """Let kernels of `wgmma` run in the simulator, of one block."""
+    from numba.cuda.simulator.kernelapi import FakeCUDAModule  # where there is no GPU
+
+    machine = Hopper()
+    machine.maps = {}
+    emulate(monkeypatch, machine)
+    jit = cuda.jit
+    monkeypatch.setattr(  # the simulator's knows no `forceinline`, nor needs a device function be more than it is
+        cuda, "jit", lambda device=False, **options: (lambda function: function) if device else jit(**options)
+    )
+    monkeypatch.setattr(tensor_map, "encode", machine.encode)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 1)
+    monkeypatch.setattr(FakeCUDAModule, "syncwarp", lambda self: None, raising=False)
+    for name in ("barrier_init", "barrier_expect", "barrier_arrive", "barrier_wait", "group_arrive", "group_sync"):
+        monkeypatch.setattr(ptx, name, getattr(machine, name))
+    for name in ("load_words", "load_floats", "store_words", "store_floats"):
+        monkeypatch.setattr(ptx, f"{name}_shared", getattr(machine, f"{name}_shared"))
+    for name in ("copy_bulk", "trade", "wgmma"):
+        monkeypatch.setattr(ptx, name, getattr(machine, name))
+    for name in ("copy_box_2d", "copy_box_3d"):
+        monkeypatch.setattr(ptx, name, machine.copy_box)
+    for name in ("barrier_fence", "map_acquire", "wgmma_fence", "grid_release", "grid_wait"):
+        monkeypatch.setattr(ptx, name, lambda *_: None)
+    monkeypatch.setattr(ptx, "wgmma_wait", lambda groups: lambda: None)
+    half = _store(np.uint16, 1)
+    monkeypatch.setattr(ptx, "store_half", lambda address, word: half(address, word & 0xFFFF))

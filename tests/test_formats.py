@@ -51,10 +51,34 @@ def test_what_is_not_finite(name):
     assert np.isnan(y[0])
     if name == "fp8":  # e4m3 knows no infinity
         np.testing.assert_array_equal(y[1:], [448, -448])
-    elif name == "fp16x3":  # infinite - infinite is in the low part
-        assert np.isnan(y[1:]).all()
     else:
         np.testing.assert_array_equal(y[1:], x[1:])
+
+
+def test_high_parts_are_finite():
+    x = np.array([np.inf, -np.inf, 1e5, -65_536, 65_535, -65_504, 1], np.float32).reshape((1, 1, 7))
+    high, low = as_format(device.to_device(x), "fp16x3").copy_to_host().reshape((2, 7))
+    np.testing.assert_array_equal(high, [65_504, -65_504, 65_504, -65_504, 65_504, -65_504, 1])
+    np.testing.assert_array_equal(low, [np.inf, -np.inf, np.inf, -np.inf, 31, 0, 0])
+
+
+@pytest.mark.parametrize(("form", "unit"), [("halves", 1), ("split", ptx.LOW_SCALE)])
+@pytest.mark.parametrize("value", [0.1, -3e4, 65_519, 7e4, -7e4, np.inf, -np.inf, np.nan])
+@pytest.mark.skipif(not device.SIMULATED, reason="what the simulator stands in for")
+def test_two_halves_of_a_number_times_those_of_another(form, unit, value):
+    x, w = np.float32(value), np.array([-0.7, 1300, 0, 3.3, np.inf, -np.inf, np.nan, 2048, -0.0], np.float32)
+    (h, low), parts = ptx.pack_floats(form)(x, x), [ptx.pack_floats(form)(weight, weight) for weight in w]
+
+    def number(word):
+        return np.float64(np.uint16(word & 0xFFFF).view(np.float16))
+
+    if abs(x) > 65_536:
+        x = x * np.float32(np.inf)
+    for weight, (high, rest) in zip(w, parts, strict=True):
+        with np.errstate(invalid="ignore"):
+            exact = np.float64(x) * np.float64(weight)
+            product = number(low) * number(high) / unit + number(h) * number(rest) / unit + number(h) * number(high)
+        np.testing.assert_allclose(product, exact, rtol=2.0**-20)
 
 
 def test_tf32_rounds_to_nearest_and_ties_away_from_zero():

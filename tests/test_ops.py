@@ -132,9 +132,9 @@ def check_stat(variant, stat, expected, y):
         assert (abs(stat[finite, 1] - variance) <= tolerance * (variance + slack * deviation * size) + unequal).all()
 
 
-def run(variant, case: Case):
-    """The launcher on host arrays, into a poisoned output, against the reference."""
-    expected = case.oracle(operator(variant.operator).reference)
+def run(variant, case: Case, taken: Case | None = None):
+    """The launcher on host arrays, into a poisoned output, against the reference, of what it is `taken` for."""
+    expected = (taken or case).oracle(operator(variant.operator).reference)
     out = poisoned(variant, expected)
     assert same_objects(variant.launcher(**case.inputs, **case.options, out=out), out)
     check(variant, out, expected)
@@ -192,7 +192,11 @@ def test_what_is_not_finite(variant, value):
     case = example(variant)
     x = case.inputs["x"]
     x.reshape(-1)[x.size // 2] = value
-    run(variant, case)
+    if variant.technique.endswith("fp8"):  # e4m3 has NaN, but no infinity: that becomes its greatest, as x's does
+        greatest = abs(x[np.isfinite(x)]).max()
+        run(variant, case, Case({**case.inputs, "x": x.clip(-greatest, greatest)}, case.options))
+    else:
+        run(variant, case)
 
 
 @each([row for row in VARIANTS if row.operator in ("maxpool1d", "relu_maxpool1d", "argmax")])

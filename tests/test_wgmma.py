@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import test_ops
 from numba import cuda
+from tensor_cores import emulate_hopper
 
-from charcnn import device
+from charcnn import catalog, device, tuning
 from charcnn.ops import reference
-from charcnn.ops.conv1d_nlc import Wgmma
-from charcnn.ops.conv1d_nlc.wgmma_kernel import Stages
+from charcnn.ops.conv1d_nlc import Wgmma, wgmma
+from charcnn.ops.conv1d_nlc.wgmma_kernel import COLUMNS, Stages, build
+from charcnn.ops.conv1d_nlc.wgmma_variants import conv1d_relu_maxpool1d_nlc_wgmma_fp16x3
 from charcnn.ops.convert import narrow, widen
 from charcnn.ops.formats import FORMATS
 
@@ -67,3 +70,64 @@ def test_an_odd_number_of_tiles(name, kind):
         got = device.Call(None, None, want.shape, dtypes={"x": of.dtype}, x=made[0])
         widen(got, made[0], got.out, of, unit)
         assert np.linalg.norm(got.out.copy_to_host() - want) <= of.tolerance * np.linalg.norm(want)
+
+
+# The kernel's source, with the copy engine and tensor cores in plain Python.
+
+simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the same by test_ops")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Hopper in plain Python, and tiles of few columns; nothing where there is a GPU."""
+    if not device.SIMULATED:
+        yield
+        return
+    for made in (build, wgmma._pack_kernel):
+        made.cache_clear()  # of kernels that another machine runs
+    emulate_hopper(monkeypatch)
+    for totals in COLUMNS:
+        monkeypatch.setitem(COLUMNS, totals, 64)
+    limit = device.shared_limit()
+    monkeypatch.setattr(device, "SHARED_LIMIT", 0)  # no stage beyond those that always fit
+    monkeypatch.setattr(device, "shared_limit", lambda: limit)
+    monkeypatch.setattr(tuning, "choose", lambda *args: next(one for one in args[-1] if one.cluster == 1))
+    yield
+    for made in (build, wgmma._pack_kernel):
+        made.cache_clear()
+
+
+@simulated
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("conv1d_nlc_wgmma_fp16x3", np.inf),
+        ("linear_nlc_wgmma_fp16x3", -np.inf),
+        ("linear_nlc_wgmma_fp8", -np.inf),
+        ("linear_relu_nlc_wgmma_fp8", np.nan),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_is_not_finite(name, value, machine):
+    row = next(row for row in catalog.VARIANTS if row.name == name)
+    test_ops.test_what_is_not_finite(row, value)
+
+
+@pytest.mark.skipif(
+    not device.SIMULATED and not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0"
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_is_not_finite_or_out_of_range(machine):
+    draw = np.random.default_rng(1)
+    x, weight = draw.standard_normal((4, 9, 8), np.float32), draw.standard_normal((2, 8, 16), np.float32)
+    x[:, 4, 3] = np.inf, -np.inf, np.nan, 1e5
+    x[1, 4, 4] = 3e38
+    weight[0, 5, 0], weight[1, 3, 1:3], weight[1, 5, 3] = np.inf, (0, -np.inf), np.nan
+    exact = [array.astype(np.float64) for array in (x, weight)]
+    exact[0][abs(exact[0]) > 65_504] *= np.inf
+    expected = reference.conv1d_relu_maxpool1d_nlc(*exact, np.zeros(16), 3)
+    y = conv1d_relu_maxpool1d_nlc_wgmma_fp16x3(x, weight, np.zeros(16, np.float32), 3)
+    finite = np.isfinite(expected)
+    assert 0 < np.isinf(expected).sum() < np.isnan(expected).sum() < finite.sum()
+    np.testing.assert_array_equal(y[~finite], expected[~finite])
+    assert np.linalg.norm(y[finite] - expected[finite]) <= 2e-6 * np.linalg.norm(expected[finite])

@@ -22,8 +22,7 @@ WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 @cache
 def _narrow_kernel(kind, parts):
-    pair = "bf16" if kind == "bf16" else "f16"
-    pack, unpack = ptx.pack_halves(pair), ptx.unpack_halves(pair)
+    pack, words = ptx.pack_halves("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
     eighth, tf32, split = kind == "e4m3", kind == "tf32", parts == 2
 
     @device.jit()
@@ -40,12 +39,10 @@ def _narrow_kernel(kind, parts):
                 y[n, t, c] = ptx.round_tf32(value)
             elif eighth:
                 y[n, t, c] = ptx.pack_eighths(value, float32(0), float32(0), float32(0))
+            elif split:
+                y[n, t, c], y[n, t, uint32(channels + c)] = words(value, float32(0))
             else:
-                high = pack(value, float32(0))
-                y[n, t, c] = high
-                if split:
-                    first, _ = unpack(high)
-                    y[n, t, uint32(channels + c)] = pack(value - first, float32(0))
+                y[n, t, c] = pack(value, float32(0))
 
     return kernel
 
@@ -96,7 +93,7 @@ def largest(call: device.Call, x: Any) -> float:
 def narrow(call: device.Call, x: Any, length: int, channels: int, to: Format, factor: float = 1.0) -> Any:
     """float32 (N, L, C), times a factor, in a format, with zeros up to (N, length, channels); a new device array.
 
-    With two parts it is (N, length, 2 * channels).
+    With two parts it is (N, length, 2 * channels). What is not finite stays so, but in e4m3 only NaN does.
     """
     y = call.scratch((x.shape[0], length, to.parts * channels), to.dtype)
     _narrow(call, x, y, to, factor)
@@ -135,6 +132,8 @@ def as_float(x: Any, precision: str, *, out: Any = None, stream: Any = None) -> 
 
 def as_format(x: Any, precision: str, *, out: Any = None, stream: Any = None) -> Any:
     """float32 features (N, L, C), on the GPU, in a format, there; with two parts (N, L, 2 C). Not waited for.
+
+    What is beyond a format's range becomes infinite, or in e4m3, which has no infinity, its greatest value.
 
     Raises:
         ValueError: an argument's dtype, shape or side does not fit.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 LARGEST_E4M3 = 448.0
-"""The greatest value of e4m3, in which greater ones become that, too."""
+"""The greatest value of e4m3, in which greater ones become that, too. Infinities do as well: it has none, but NaN."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,11 @@ class Format:
     dtype: Any
     """Of arrays that hold it: NumPy's own, or unsigned integers of its size where NumPy has none."""
     tolerance: float
-    """Largest ||out - ref|| / ||ref|| of one operator: what goes in and what comes out is rounded."""
+    """Largest ||out - ref|| / ||ref|| of one operator: what goes in and what comes out is rounded. Over finite values:
+    infinities and NaN are the reference's, for e4m3 those of inputs that lie in its range."""
     parts: int = 1
     """Numbers that make one value. With 2, high parts of all channels come first, then low ones: value = high + low.
-    `features` has another order of them, for `Mma`."""
+    A high one is finite, or NaN: beyond its range, low is infinite. `features` has another order of them, for `Mma`."""
     totals: bool = False
     """Whether products are added up in float32 outside of tensor cores, which cut their own sums off."""
 

@@ -1370,6 +1370,10 @@ def _words(form, low, high):
             most = np.float32(65504)
             upper = np.fmax(np.fmin(values.astype(np.float16).astype(np.float32), most), -most)
             return _word("f16", *upper), _word("f16", *((values - upper) * np.float32(LOW_SCALE)))
+        if form == "halves":
+            upper = values.astype(np.float16).clip(-65504, 65504)
+            lower = (values - upper.astype(np.float32)).astype(np.float16) * np.float16(LOW_SCALE)
+            return _word("f16", *upper), _word("f16", *(lower / np.float16(LOW_SCALE)))
     if form == "tf32":
         return _round_tf32(low), _round_tf32(high)
     return tuple(map(int, values.view(np.uint32)))
@@ -1381,10 +1385,14 @@ def pack_floats(form: str) -> Any:
 
     float: their bits. tf32: those of the floats rounded to TF32's 11 bits, to nearest, away from zero between two.
     split: (h, l), each of two f16, so that a float is h + l / LOW_SCALE, to 22 bits or more; h is finite, and what is
-    not, or beyond 65,504, makes l infinite or NaN.
+    not, or beyond 65,504, makes l infinite or NaN. halves: likewise, but a float is h + l.
 
-    PTX: mov.b32; cvt.rna.tf32.f32; cvt.rn.f16x2.f32, min.f16x2 and max.f16x2, and a cvt.rn.f16x2.f32 of what is left;
-    sections "cvt", "min" and "max".
+    h is finite as l * l is left out of products: an infinite l meets only the other number's h. An infinite h would
+    meet both halves, and make NaN of infinity where they differ in sign or one is 0.
+
+    PTX: mov.b32; cvt.rna.tf32.f32; split: cvt.rn.f16x2.f32, min.f16x2 and max.f16x2, and a cvt.rn.f16x2.f32 of what is
+    left; halves: cvt.rn.satfinite.f16x2.f32, the same of what is left, and two mul.rn.f16x2, by LOW_SCALE and back:
+    nothing that is left of a number in range overflows there. Sections "cvt", "min", "max" and "mul".
     """
     text = {
         "float": "mov.b32 $0, $2;\nmov.b32 $1, $3;",
@@ -1394,6 +1402,12 @@ def pack_floats(form: str) -> Any:
             "mov.b32 m, 0x7bff7bff;\nmin.f16x2 h, h, m;\nmov.b32 m, 0xfbfffbff;\nmax.f16x2 h, h, m;\n"
             "mov.b32 {x, y}, h;\ncvt.f32.f16 a, x;\ncvt.f32.f16 b, y;\nsub.rn.f32 a, $2, a;\nsub.rn.f32 b, $3, b;\n"
             "mul.rn.f32 a, a, 0f45000000;\nmul.rn.f32 b, b, 0f45000000;\ncvt.rn.f16x2.f32 $1, b, a;\nmov.b32 $0, h;}"
+        ),
+        "halves": (
+            "{.reg .b32 h, l, m;\n.reg .b16 x, y;\n.reg .f32 a, b;\ncvt.rn.satfinite.f16x2.f32 h, $3, $2;\n"
+            "mov.b32 {x, y}, h;\ncvt.f32.f16 a, x;\ncvt.f32.f16 b, y;\nsub.rn.f32 a, $2, a;\nsub.rn.f32 b, $3, b;\n"
+            "cvt.rn.f16x2.f32 l, b, a;\nmov.b32 m, 0x68006800;\nmul.rn.f16x2 l, l, m;\n"
+            "mov.b32 m, 0x10001000;\nmul.rn.f16x2 $1, l, m;\nmov.b32 $0, h;}"
         ),
     }[form]
 

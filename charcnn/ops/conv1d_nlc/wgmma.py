@@ -17,10 +17,11 @@ from charcnn.ops.conv1d_nlc.wgmma_kernel import CHUNK, COLUMNS, GROUPS, ROW_BYTE
 from charcnn.ops.convert import largest
 from charcnn.ops.stat import PART_VALUES, launch_merge
 
-THREADS_OF_PACKING = 256
+THREADS_OF_PACKING = device.block_size(256)
 
 LARGEST = {"f16": 8192.0, "e4m3": formats.LARGEST_E4M3}
-"""What the greatest weight becomes, or half that, where weights are scaled: f16 keeps room for sums."""
+"""What the greatest finite weight becomes, or half that, where weights are scaled: f16 keeps room for sums, and one
+that is 2^-38 of the greatest is 0."""
 
 
 @device.jit()
@@ -32,20 +33,25 @@ def _pad_kernel(bias, factor, to):
 
 @cache
 def _pack_kernel(kind, split, tile_columns):
-    pair = "bf16" if kind == "bf16" else "f16"
-    pack, unpack = ptx.pack_halves(pair), ptx.unpack_halves(pair)
+    pack, words = ptx.pack_halves("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
     tf32, eighth = kind == "tf32", kind == "e4m3"
     together = 1 if tf32 else 4 if eighth else 2  # in a word
     one, two, four, eight, seven, three = (uint32(i) for i in (1, 2, 4, 8, 7, 3))
     columns, inputs, chunk = uint32(tile_columns), uint32(together), uint32(ROW_BYTES // 4 * together)
 
+    @cuda.jit(device=True, forceinline=True)
+    def value(weight, factor, tap, c_in, channel):
+        if channel < uint32(weight.shape[2]) and c_in < uint32(weight.shape[1]):
+            return weight[tap, c_in, channel] * factor
+        return float32(0)
+
     @device.jit()
-    def kernel(weight, factor, to, taps, chunks, depth, words):
-        # A thread writes a word: neighbouring input channels of one column. What lies there, of (tile, chunk, tap,
+    def kernel(weight, factor, to, taps, chunks, depth, size):
+        # A thread writes words: neighbouring input channels of one column. What lies there, of (tile, chunk, tap,
         # column, 32 words), is the word of a row whose 16-byte pieces are swizzled, as the copy engine would have laid
         # it. Of two parts, the chunks are all high ones, then low ones, then high ones.
-        i = uint32(cuda.grid(1))
-        if i < uint32(words):
+        i, apart = uint32(cuda.grid(1)), uint32(cuda.gridsize(1))
+        while i < uint32(size):
             place = uint32(i % uint32(32))
             column = uint32(i // uint32(32) % columns)
             step = uint32(i // uint32(32) // columns)
@@ -59,22 +65,21 @@ def _pack_kernel(kind, split, tile_columns):
             channel = uint32(channel + uint32(uint32(column // eight) & three) * two + uint32(column & one))
             channel = uint32(channel + across * columns)
 
-            def value(e):
-                if channel < uint32(weight.shape[2]) and uint32(c_in + e) < uint32(weight.shape[1]):
-                    return weight[tap, uint32(c_in + e), channel] * factor
-                return float32(0)
-
+            a = value(weight, factor, tap, c_in, channel)
+            b = value(weight, factor, tap, uint32(c_in + one), channel)
             if tf32:
-                word = ptx.round_tf32(value(uint32(0)))
+                word = ptx.round_tf32(a)
             elif eighth:
-                word = ptx.pack_eighths(value(uint32(0)), value(one), value(two), value(three))
+                c = value(weight, factor, tap, uint32(c_in + two), channel)
+                d = value(weight, factor, tap, uint32(c_in + three), channel)
+                word = ptx.pack_eighths(a, b, c, d)
+            elif split:
+                upper, rest = words(a, b)
+                word = rest if product == one else upper
             else:
-                low, high = value(uint32(0)), value(one)
-                word = pack(low, high)
-                if split and product == one:
-                    first, second = unpack(word)
-                    word = pack(low - first, high - second)
+                word = pack(a, b)
             ptx.store_word(to + uint64(i) * uint64(4), word)
+            i = uint32(i + apart)
 
     return kernel
 
@@ -148,7 +153,7 @@ class Wgmma:
         self._scale = np.float32(unit * x_unit / y_unit)
         arguments = np.uint64(device.address(self._weight)), kernel_size, self._chunks, self._depth, words
         pack = _pack_kernel(of.kind, of.parts == 2, self._columns)
-        blocks = -(-words // THREADS_OF_PACKING)
+        blocks = min(-(-words // THREADS_OF_PACKING), 8 * device.multiprocessors())
         call.launch(pack, blocks, THREADS_OF_PACKING, weight, np.float32(1 / unit), *arguments)
         call.launch_each(_pad_kernel, bias, np.float32(1 / (unit * x_unit)), self._bias)
         self._maps: dict[tuple[Any, ...], Any] = {}
@@ -252,8 +257,7 @@ class Wgmma:
         whole = self.c_out % self._columns == 0
         kernel = build(self.precision, self.results, stages, epilogue, vector, whole, near)
         addresses = (self._map(x, stages), self._weight, self._bias, y, y if parts is None else parts)
-        depths = self.kernel_size, self._chunks, self._depth, self.width
-        numbers = *depths, self.c_out, tiles, length, y.shape[1], rows, magic
+        numbers = self.kernel_size, self._chunks, self._depth, self.c_out, tiles, length, y.shape[1], rows, magic
         arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *map(np.uint32, numbers)
         clusters = min(tiles, device.multiprocessors() // cluster)
         shared = stages.bytes + (self._bias.nbytes if near else 0)
@@ -271,12 +275,11 @@ class Wgmma:
         key = device.address(x), tuple(x.shape), stages
         if key not in self._maps:
             n, length, channels = x.shape
-            row = self.precision.itemsize * channels
-            channels = row // 2  # as the map counts: in 16 bits
-            if stages.pooled:
-                shape, strides = (channels, GROUPS, n * length // GROUPS), (row, GROUPS * row)
-                box = (CHUNK, 1, stages.phase_rows)
-            else:
-                shape, strides, box = (channels, n * length), (row,), (CHUNK, stages.rows)
+            parts, apart = self.precision.parts, GROUPS if stages.pooled else 1
+            row = self.precision.itemsize * channels // parts  # of a part
+            shape = row // 2, parts * apart, n * length // apart  # as the map counts channels: in 16 bits
+            strides, box = (row, parts * apart * row), (CHUNK, 1, stages.rows // apart)
+            if shape[1] == 1:
+                shape, strides, box = shape[::2], strides[1:], box[::2]
             self._maps[key] = tensor_map.encode(x, shape, strides, box)
         return self._maps[key]

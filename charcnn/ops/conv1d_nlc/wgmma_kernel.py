@@ -21,6 +21,8 @@ to its next tile when it is done (a persistent grid).
   a chunk and all taps (with one tap, of four chunks) is added up from zero, and then to totals in float32, correctly
   rounded; these take as many registers again, and a tile has half the columns. FP8's sums are shorter: where they are
   promoted, each stage's product is.
+- What is infinite is so in its low part only (`ptx.pack_floats`). Parts are a dimension of the tensor map, so that the
+  last chunk of high ones ends in zeros: if low ones followed, one that is infinite would meet padding, and give NaN.
 - One thread of the first warpgroup asks for the copies, between its own products: a warpgroup of its own for that
   would leave too few registers to the others, which need 128 a thread for sums alone. It asks for a slot two steps
   after it read that itself, so that it seldom waits for the others to have read it, too.
@@ -194,7 +196,7 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
     pair_kind = "f16" if eighths or floats else results.kind
     at_once = rectified and not (pooled or wide or eighths)  # ReLU and rounding are one instruction
     pack, peak = ptx.pack_halves(pair_kind, at_once), ptx.max_halves(pair_kind)
-    unpack = ptx.unpack_halves(pair_kind)
+    pack_parts = ptx.pack_floats("halves")
     size = 1 if eighths else 4 if wide else 2  # bytes of a number that is exchanged
     passes = max(1, GROUP * stages.columns * size // stages.given) if pooled else 1  # there may be room for more
     octets = stages.columns // 32 // passes  # runs of 8 channels of a pass, of two rows
@@ -272,6 +274,12 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
             ptx.store_half(to + uint64(2), uint32(both >> uint32(16)))
 
     @inline
+    def store_parts(to, apart, column, a, b, c_out):
+        high, low = pack_parts(a, b)
+        store_pair(to, column, high, c_out)
+        store_pair(to + apart, column, low, c_out)
+
+    @inline
     def store_words(to, column, a, b, c, d, c_out):
         """Eight channels of 16 bits."""
         if vector:
@@ -302,12 +310,6 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
                 ptx.store_word(to + uint64(8), bits(c))
             if uint32(column + three) < c_out:
                 ptx.store_word(to + uint64(12), bits(d))
-
-    @inline
-    def rest(high, a, b):
-        """What a word of two halves leaves of two floats, in such a word."""
-        first, second = unpack(high)
-        return pack(a - first, b - second)
 
     @inline
     def best(at, a, b, c, d):
@@ -353,10 +355,17 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
             e, f, g, h = best(uint32(at + place), e, f, g, h)
             if row != nowhere:
                 to = y + (uint64(row) * uint64(c_out) * uint64(2) + uint64(column)) * uint64(2)
-                j, k, m, n = pack(a, b), pack(c, d), pack(e, f), pack(g, h)
-                store_words(to, column, j, k, m, n, c_out)
-                j, k, m, n = rest(j, a, b), rest(k, c, d), rest(m, e, f), rest(n, g, h)
-                store_words(to + uint64(c_out) * uint64(2), column, j, k, m, n, c_out)
+                apart = uint64(c_out) * uint64(2)
+                if vector:
+                    (j, p), (k, q) = pack_parts(a, b), pack_parts(c, d)
+                    (m, r), (n, s) = pack_parts(e, f), pack_parts(g, h)
+                    store_words(to, column, j, k, m, n, c_out)
+                    store_words(to + apart, column, p, q, r, s, c_out)
+                else:
+                    store_parts(to, apart, column, a, b, c_out)
+                    store_parts(to + uint64(4), apart, uint32(column + two), c, d, c_out)
+                    store_parts(to + uint64(8), apart, uint32(column + four), e, f, c_out)
+                    store_parts(to + uint64(12), apart, uint32(column + six), g, h, c_out)
         elif eighths:
             low, high = eighths_of(sums, i, scale)
             if row != nowhere and column < c_out:
@@ -478,7 +487,7 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
 
 def _copies(stages: Stages, split: bool) -> tuple[Any, Any]:
     """Functions by which one thread asks for what comes next: of features, and of weights."""
-    pooled = stages.pooled
+    pooled, parts = stages.pooled, 2 if split else 1
     tile_slots, weight_slots = uint32(stages.tiles), uint32(stages.weights)
     tile_bytes, weight_bytes = uint32(stages.tile_bytes), uint32(stages.weight_bytes)
     weights_at = uint32(stages.tiles * stages.tile_bytes)
@@ -489,21 +498,22 @@ def _copies(stages: Stages, split: bool) -> tuple[Any, Any]:
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
-    def fetch_tile(tile, chunk, slot, parity, base, full, empty, map_x, tiles, columns, chunks, depth, low, apart, nth):
+    def fetch_tile(tile, chunk, slot, parity, base, full, empty, map_x, tiles, columns, chunks, depth, apart, nth):
         """Ask for a chunk of a tile's features, if there is such a tile; what comes next."""
         if tile < tiles:
             barrier, to = uint32(full + slot * slot_bytes), uint32(base + slot * tile_bytes)
             row = uint32(uint32(uint32(tile // columns) * cluster + nth) * tile_rows)
-            channel = uint32(chunk * channels)
+            channel, low = uint32(chunk * channels), zero
             if split:
-                start = low if chunk < depth else zero
-                channel = uint32(start + uint32(uint32(chunk % depth) * channels))
+                channel, low = uint32(uint32(chunk % depth) * channels), one if chunk < depth else zero
             ptx.barrier_wait(uint32(empty + slot * slot_bytes), parity)
             ptx.barrier_expect(barrier, tile_bytes)
             if pooled:
                 for phase in range(GROUPS):
                     at = uint32(to + uint32(phase) * phase_bytes)
-                    ptx.copy_box_3d(at, map_x, barrier, channel, uint32(phase), row)
+                    ptx.copy_box_3d(at, map_x, barrier, channel, uint32(uint32(phase * parts) + low), row)
+            elif split:
+                ptx.copy_box_3d(to, map_x, barrier, channel, low, row)
             else:
                 ptx.copy_box_2d(to, map_x, barrier, channel, row)
         chunk, slot = uint32(chunk + one), uint32(slot + one)
@@ -548,9 +558,9 @@ def build(
     """The kernel (map_x, weight, bias, y, parts, scale, taps, chunks, ...).
 
     Its arguments: addresses of the tensor map, of the packed weights, of the bias, padded to whole columns, of y and of
-    parts; what sums are multiplied by; then taps, chunks of all products and of one, the channel where low parts begin,
-    output channels; tiles in all, a cluster's as one; of an input, rows of the product and how many of them are stored;
-    rows in all; 2^32 / rows of an input, rounded up. With pooling, rows are windows.
+    parts; what sums are multiplied by; then taps, chunks of all products and of one, output channels; tiles in all, a
+    cluster's as one; of an input, rows of the product and how many of them are stored; rows in all; 2^32 / rows of an
+    input, rounded up. With pooling, rows are windows.
 
     Args:
         operands, results: of features and weights, and of what is stored.
@@ -626,7 +636,7 @@ def build(
 
     @device.jit(launch_bounds=(threads, 1))
     def kernel(
-        map_x, weight, bias, y, parts, scale, taps, chunks, depth, low, c_out, tiles, length, length_out, rows, magic
+        map_x, weight, bias, y, parts, scale, taps, chunks, depth, c_out, tiles, length, length_out, rows, magic
     ):
         shared = cuda.shared.array(0, types.uint16, alignment=1024)
         sums = cuda.local.array(sums_of_thread, float32)
@@ -669,7 +679,7 @@ def build(
         def next_tile():
             return fetch_tile(
                 t_tile, t_chunk, t_slot, t_parity,
-                base, tile_full, tile_empty, map_x, tiles, columns, chunks, depth, low, apart, nth,
+                base, tile_full, tile_empty, map_x, tiles, columns, chunks, depth, apart, nth,
             )  # fmt: skip
 
         def next_weights():

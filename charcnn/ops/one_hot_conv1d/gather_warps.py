@@ -124,8 +124,8 @@ def _pooled_kernel(
     in_order, from_byte, of_byte, of_row = uint32(0x3210), uint32(0x1111), uint32(0x4440), uint32(0x7604)
     digits, mask, in_word = (uint32(value) for value in ((8, 255, 4) if eighths else (16, 65535, 2)))
     octet, octet_mask = uint32(OCTET), uint32(OCTET - 1)
-    pack, unpack, peak = ptx.pack_halves("f16"), ptx.unpack_halves("f16"), ptx.max_halves("f16")
-    pack_split = ptx.pack_floats("split")
+    pack, peak = ptx.pack_halves("f16"), ptx.max_halves("f16")
+    pack_parts = ptx.pack_floats("split" if octets else "halves")
     add, multiply, multiply_add = ptx.add_halves, ptx.multiply_halves, ptx.multiply_add_halves
     copy, drain = ptx.copy_async(WORDS), ptx.wait(0)
 
@@ -354,16 +354,10 @@ def _pooled_kernel(
                                         value = multiply_add(multiply(value, scales), gammas[s], betas[s])
                                     best[c] = peak(best[c], value)
                     if split:  # a number as two halves
-                        if octets:  # the low ones of eight channels stand behind their high ones
-                            behind = to + uint64(octet)
-                            a0, b0 = pack_split(best[0], best[1])
-                            a1, b1 = pack_split(best[2], best[3])
-                        else:  # the low ones of all channels
-                            behind = to + uint64(channels)
-                            a0, a1 = pack(best[0], best[1]), pack(best[2], best[3])
-                            f0, f1 = unpack(a0)
-                            f2, f3 = unpack(a1)
-                            b0, b1 = pack(best[0] - f0, best[1] - f1), pack(best[2] - f2, best[3] - f3)
+                        # The low ones stand behind the high ones, of eight channels or of all.
+                        behind = to + uint64(octet if octets else channels)
+                        a0, b0 = pack_parts(best[0], best[1])
+                        a1, b1 = pack_parts(best[2], best[3])
                         if vectors:
                             ptx.store4_halves(y, to, a0, a1)
                             ptx.store4_halves(y, behind, b0, b1)
