@@ -375,8 +375,8 @@ def _earlier(path: Path, result: dict[str, Any]) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     before = json.loads(path.read_text(encoding="utf-8"))
-    runs = [before, *before.pop("earlier", [])]
-    same = [run for run in runs if all(run[key] == result[key] for key in ("config", "data", "device"))]
+    runs, this = [before, *before.pop("earlier", [])], json.loads(json.dumps(result))  # where tuples are lists
+    same = [run for run in runs if all(run[key] == this[key] for key in ("config", "data", "device"))]
     return [run for run in (without(run, result["batches"]) for run in same) if run["peers"]]
 
 

@@ -18,7 +18,7 @@ import report
 from libraries import own
 
 from charcnn import catalog, device, machine, network, params
-from charcnn.config import TINY
+from charcnn.config import SMALL, TINY
 
 ROOT = Path(__file__).parent.parent
 UNEVEN = dataclasses.replace(TINY, length=140, channels=5, kernel_sizes=(5, 7, 3, 2, 3, 4), layernorm=False)
@@ -229,7 +229,8 @@ def test_a_batch_size_measured_earlier_stays_until_it_is_measured_anew(tmp_path)
 
     def run(*batches, device="cpu"):
         rows = [{"name": "t", "batch": batch} for batch in batches]
-        return {"config": {}, "data": "d", "device": device, "peers": rows, "left_out": [], "batches": [*batches]}
+        one = {"config": SMALL.to_dict(), "data": "d", "device": device, "peers": rows, "left_out": []}
+        return {**one, "batches": [*batches]}
 
     def keep(result):
         result["earlier"] = peers._earlier(path, result)
