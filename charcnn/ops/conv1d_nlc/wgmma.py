@@ -156,6 +156,7 @@ class Wgmma:
         blocks = min(-(-words // THREADS_OF_PACKING), 8 * device.multiprocessors())
         call.launch(pack, blocks, THREADS_OF_PACKING, weight, np.float32(1 / unit), *arguments)
         call.launch_each(_pad_kernel, bias, np.float32(1 / (unit * x_unit)), self._bias)
+        self._laid_out = False
         self._maps: dict[tuple[Any, ...], Any] = {}
         self._ways: dict[str, tuple[Stages, ...]] = {}
 
@@ -261,7 +262,9 @@ class Wgmma:
         arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *map(np.uint32, numbers)
         clusters = min(tiles, device.multiprocessors() // cluster)
         shared = stages.bytes + (self._bias.nbytes if near else 0)
-        call.launch(kernel, clusters, stages.threads, *arguments, shared=shared, cluster=cluster, early=True)
+        # Weights are read while the kernel before may still run: the first launch waits for those that laid them out.
+        call.launch(kernel, clusters, stages.threads, *arguments, shared=shared, cluster=cluster, early=self._laid_out)
+        self._laid_out = True
 
     def _stages(self, epilogue, rows):
         """The chosen ones for so many rows of the product."""
