@@ -301,7 +301,8 @@ def multiprocessors() -> int:
 
 
 _compiled: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}
-"""Of kernels whose arguments are NumPy scalars, by their types: Numba looks at each argument anew at every launch."""
+"""What `_compile` found for kernels whose arguments are NumPy scalars, by kernel, GPU and the scalars' types: Numba
+looks at each argument anew at every launch."""
 
 
 def _compile(kernel: Any, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
@@ -501,8 +502,8 @@ class Call:
 
         An empty grid starts nothing. With a `cluster` of several blocks, `blocks` counts clusters. With `early`, the
         kernel may begin before the one before it on the stream has ended, once all blocks of that one have called
-        `ptx.grid_release`; it calls `ptx.grid_wait` before it touches what other kernels read or write. Both need
-        compute capability 9.0 or later.
+        `ptx.grid_release`; it calls `ptx.grid_wait` before it touches what those that may still run read or write.
+        Both need compute capability 9.0 or later.
         """
         if np.prod(blocks) > 0:
             with _launching:

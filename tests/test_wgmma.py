@@ -98,6 +98,25 @@ def machine(monkeypatch):
 
 
 @simulated
+def test_what_reads_weights_or_a_map_first_does_not_begin_early(machine, monkeypatch):
+    early, launch = [], device.Call.launch
+
+    def noted(call, kernel, *args, **options):
+        early.append(options.get("early", False))
+        launch(call, kernel, *args, **options)
+
+    monkeypatch.setattr(device.Call, "launch", noted)
+    draw = np.random.default_rng(0)
+    weight, bias = draw.standard_normal((1, 8, 8), np.float32), np.zeros(8, np.float32)
+    conv = Wgmma(weight, bias, precision="fp16")
+    x, other = (device.to_device(draw.standard_normal((3, 1, 8), np.float32).astype(np.float16)) for _ in range(2))
+    assert early == [False, False], "packing, padding"
+    for features in (x, x, other, x):
+        conv.conv1d(features)
+    assert early[2:] == [False, True, False, True]
+
+
+@simulated
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -22,7 +22,7 @@ WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 @cache
 def _narrow_kernel(kind, parts):
-    pack, words = ptx.pack_halves("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
+    pack, pack_parts = ptx.pack_halves("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
     eighth, tf32, split = kind == "e4m3", kind == "tf32", parts == 2
 
     @device.jit()
@@ -40,7 +40,7 @@ def _narrow_kernel(kind, parts):
             elif eighth:
                 y[n, t, c] = ptx.pack_eighths(value, float32(0), float32(0), float32(0))
             elif split:
-                y[n, t, c], y[n, t, uint32(channels + c)] = words(value, float32(0))
+                y[n, t, c], y[n, t, uint32(channels + c)] = pack_parts(value, float32(0))
             else:
                 y[n, t, c] = pack(value, float32(0))
 

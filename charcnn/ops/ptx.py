@@ -1385,7 +1385,8 @@ def pack_floats(form: str) -> Any:
 
     float: their bits. tf32: those of the floats rounded to TF32's 11 bits, to nearest, away from zero between two.
     split: (h, l), each of two f16, so that a float is h + l / LOW_SCALE, to 22 bits or more; h is finite, and what is
-    not, or beyond 65,504, makes l infinite or NaN. halves: likewise, but a float is h + l.
+    not, or beyond 65,504, makes l infinite or NaN. halves: likewise, but a float is h + l, and l is infinite from
+    65,536 on.
 
     h is finite as l * l is left out of products: an infinite l meets only the other number's h. An infinite h would
     meet both halves, and make NaN of infinity where they differ in sign or one is 0.

@@ -106,7 +106,9 @@ def _merge_kernel(parts, size, stat, part_size, row, row_parts):
         return
     part, count = uint32(thread % lanes), uint32(parts.shape[1])
     part_size, row, row_parts = uint32(part_size), uint32(row), uint32(row_parts)
-    first = float64(parts[n, 0, 0]) + float64(parts[n, 0, 1])
+    first = float64(0)
+    if count > 0:
+        first = float64(parts[n, 0, 0]) + float64(parts[n, 0, 1])
     total, squares = float64(0), float64(0)
     while part < count:
         for _ in range(AT_ONCE):
@@ -131,4 +133,4 @@ def launch_merge(call: device.Call, parts: Any, size: int, stat: Any, part: int 
     shorter.
     """
     blocks, row = -(-parts.shape[0] // (MERGE_THREADS // LANES)), row or size
-    call.launch(_merge_kernel, blocks, MERGE_THREADS, parts, size, stat, part, row, -(-row // part))
+    call.launch(_merge_kernel, blocks, MERGE_THREADS, parts, size, stat, part, row, -(-row // max(1, part)))

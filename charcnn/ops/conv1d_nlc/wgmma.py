@@ -33,7 +33,7 @@ def _pad_kernel(bias, factor, to):
 
 @cache
 def _pack_kernel(kind, split, tile_columns):
-    pack, words = ptx.pack_halves("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
+    pack, pack_parts = ptx.pack_halves("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
     tf32, eighth = kind == "tf32", kind == "e4m3"
     together = 1 if tf32 else 4 if eighth else 2  # in a word
     one, two, four, eight, seven, three = (uint32(i) for i in (1, 2, 4, 8, 7, 3))
@@ -74,7 +74,7 @@ def _pack_kernel(kind, split, tile_columns):
                 d = value(weight, factor, tap, uint32(c_in + three), channel)
                 word = ptx.pack_eighths(a, b, c, d)
             elif split:
-                upper, rest = words(a, b)
+                upper, rest = pack_parts(a, b)
                 word = rest if product == one else upper
             else:
                 word = pack(a, b)
@@ -156,7 +156,6 @@ class Wgmma:
         blocks = min(-(-words // THREADS_OF_PACKING), 8 * device.multiprocessors())
         call.launch(pack, blocks, THREADS_OF_PACKING, weight, np.float32(1 / unit), *arguments)
         call.launch_each(_pad_kernel, bias, np.float32(1 / (unit * x_unit)), self._bias)
-        self._laid_out = False
         self._maps: dict[tuple[Any, ...], Any] = {}
         self._ways: dict[str, tuple[Stages, ...]] = {}
 
@@ -246,6 +245,8 @@ class Wgmma:
         rows = n * length
         if n == 0 or y.shape[1] == 0:
             return
+        if self.results.kind == "e4m3" and device.address(y) % 8:
+            raise ValueError("out begins at no multiple of 8 bytes, which a thread stores at once")
         magic = -(-(1 << 32) // length) % (1 << 32)  # row * magic >> 32 is row // length
         if rows * (length - 1) >= 1 << 32 or rows * channels >= 1 << 40:
             raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
@@ -254,17 +255,19 @@ class Wgmma:
         tiles = -(-rows // (stages.tile_rows * cluster)) * -(-self.c_out // self._columns)
         together = 16 if self.results.kind == "e4m3" else 8
         vector = self.c_out % together == 0 and device.address(y) % 16 == 0
-        near = not self.precision.totals and stages.bytes + self._bias.nbytes <= device.shared_limit()
+        near = stages.bytes + self._bias.nbytes <= device.shared_limit() and not self.precision.totals
         whole = self.c_out % self._columns == 0
         kernel = build(self.precision, self.results, stages, epilogue, vector, whole, near)
+        maps = len(self._maps)
         addresses = (self._map(x, stages), self._weight, self._bias, y, y if parts is None else parts)
         numbers = self.kernel_size, self._chunks, self._depth, self.c_out, tiles, length, y.shape[1], rows, magic
         arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *map(np.uint32, numbers)
         clusters = min(tiles, device.multiprocessors() // cluster)
         shared = stages.bytes + (self._bias.nbytes if near else 0)
-        # Weights are read while the kernel before may still run: the first launch waits for those that laid them out.
-        call.launch(kernel, clusters, stages.threads, *arguments, shared=shared, cluster=cluster, early=self._laid_out)
-        self._laid_out = True
+        # Weights and map are read while the kernel before may still run: a launch that is the first to read them waits.
+        call.launch(
+            kernel, clusters, stages.threads, *arguments, shared=shared, cluster=cluster, early=maps == len(self._maps)
+        )
 
     def _stages(self, epilogue, rows):
         """The chosen ones for so many rows of the product."""

@@ -33,7 +33,8 @@ to its next tile when it is done (a persistent grid).
   that L2 gives them once for two. A slot is free when both blocks have read it. Where the rows make an odd number of
   tiles, the last block multiplies rows that are not there, zeros, and stores nothing.
 - A kernel begins while the last blocks of the one before still compute (programmatic dependent launch): it makes its
-  mbarriers and asks for weights, which no kernel before it writes, and waits only before it asks for features.
+  mbarriers and, where no warpgroup asks for copies alone, asks for weights, which no kernel then writes; it waits
+  before it asks for features.
 - These choices are by measurement, and for the formats that were measured (`Stages.of`).
 
 Numba makes uint32 + uint32 a number of 64 bits. Each is cast back: without it a step's address arithmetic takes longer
@@ -208,8 +209,7 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
     zero, one, two, three, four, six = (uint32(i) for i in (0, 1, 2, 3, 4, 6))
     in_group, nowhere, column_tile = uint32(127), uint32(NOWHERE), uint32(stages.columns)
     per_thread = stages.columns // 32
-    paired = vector and not pooled and octets % 2 == 0
-    lines, pairs = paired and not wide and not eighths, paired and eighths
+    paired = vector and not (pooled or wide) and octets % 2 == 0
     trade_rows, trade_octets, trade_lanes = ptx.trade(1, 4), ptx.trade(4, 4), ptx.trade(2, 1)
     narrowed = ptx.pack_positive_eighths if rectified else ptx.pack_eighths
 
@@ -426,16 +426,14 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
             if row != nowhere and (whole or uint32(at + uint32(64 * k)) < c_out):
                 ptx.store_words(to + uint64(64 * k), a, b, c, d)
 
+    store_row, apart = (store_pairs, one) if eighths else (store_lines, four)
+
     @inline
     def store(sums, part, base, thread, column, row, row_8, scale, y, c_out):
         """This part of the columns, of this thread's two rows."""
-        if lines:
-            store_lines(sums, 0, uint32(thread & four), column, row, scale, y, c_out)
-            store_lines(sums, 2, uint32(thread & four), column, row_8, scale, y, c_out)
-            return
-        if pairs:
-            store_pairs(sums, 0, uint32(thread & one), column, row, scale, y, c_out)
-            store_pairs(sums, 2, uint32(thread & one), column, row_8, scale, y, c_out)
+        if paired:
+            store_row(sums, 0, uint32(thread & apart), column, row, scale, y, c_out)
+            store_row(sums, 2, uint32(thread & apart), column, row_8, scale, y, c_out)
             return
         if eighths and pooled:
             for k in range(octets):
@@ -569,7 +567,8 @@ def build(
         vector: whether c_out is a multiple of 8, of 16 in e4m3, and y begins at one of 16 bytes, so that a thread may
             store as many.
         whole: whether c_out is a multiple of a tile's columns.
-        near: whether shared memory has room for the bias, behind `stages.bytes`.
+        near: whether the bias lies in shared memory, behind `stages.bytes`: where there is room, and no totals take the
+            registers.
     """
     pooled, measured, totals = stages.pooled, epilogue == "stat", operands.totals
     ending = _epilogue(operands, results, stages, epilogue, vector, whole)
@@ -661,11 +660,11 @@ def build(
             ptx.barrier_fence()
             ptx.map_acquire(map_x)
         if near:
-            four = uint32(thread * uint32(4))  # channels
-            while four < uint32(columns * column_tile):
-                a, b, c, d = ptx.load_floats(bias + uint64(four) * uint64(4))
-                ptx.store_floats_shared(uint32(base + uint32(bias_at + four * word)), a, b, c, d)
-                four = uint32(four + uint32(all_threads * uint32(4)))
+            at = uint32(thread * word)
+            while at < uint32(columns * column_tile):
+                a, b, c, d = ptx.load_floats(bias + uint64(at) * uint64(4))
+                ptx.store_floats_shared(uint32(base + uint32(bias_at + at * word)), a, b, c, d)
+                at = uint32(at + uint32(all_threads * word))
         ptx.grid_release()
         if wide:
             ptx.cluster_sync()
@@ -701,7 +700,7 @@ def build(
         elif loads:
             for _ in range(ahead):
                 w_tile, w_step, w_slot, w_parity = next_weights()
-            ptx.grid_wait()
+            ptx.grid_wait()  # the others touch only what comes of features, which are asked for from here on
             for _ in range(tile_stages):
                 t_tile, t_chunk, t_slot, t_parity = next_tile()
         cuda.syncwarp()

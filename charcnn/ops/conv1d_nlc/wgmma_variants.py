@@ -22,7 +22,7 @@ WHAT = {
     "bf16": "bf16, with float32's range",
     "tf32": "TF32: float32 of which 11 bits count",
     "fp16x3": "two halves a number, whose three products (the fourth is below float32's own rounding) keep float32's "
-    "accuracy; beyond 65,504 features are infinite",
+    "accuracy; from 65,536 on features are infinite",
     "fp8": "e4m3, weights and features each scaled to its range as a whole: infinities, which it has not, become the "
     "greatest finite value, and NaN stays NaN; results in float32",
 }
