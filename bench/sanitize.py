@@ -1,9 +1,9 @@
 """Run every CUDA variant, and what levels have beside them, under NVIDIA's compute-sanitizer, and keep what it says.
 
 `python bench/sanitize.py` needs a GPU and compute-sanitizer on the PATH; writes results/MACHINE-sanitizer.json. Both
-tools run at once, each on a GPU of its own where there are two, some tests at a time. What is done and clean stands in
-MACHINE-sanitizer.part meanwhile: a second start goes on from there, unless the sources have changed. What a tool finds
-is told, and nothing is published.
+tools run at once, each on a GPU of its own where there are two, in several processes of some tests each. What is done
+and clean stands in MACHINE-sanitizer.part meanwhile: a second start goes on from there, unless the sources have
+changed. What a tool finds is told, and nothing is published.
 Exit status: 0 clean, 1 it found something or a test failed, 2 it cannot run here, 3 --seconds were over before the end.
 """
 
@@ -44,7 +44,7 @@ ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "
 
 
 PART = 24
-"""Tests that run together: what a start that is stopped loses at most."""
+"""Tests of a process: what a start that is stopped loses at most of each."""
 
 
 class Said(TypedDict):
@@ -77,8 +77,11 @@ def digest(tests: Sequence[str]) -> str:
     return found.hexdigest()
 
 
-def check(tool: str, tests: Sequence[str], workers: int, gpu: int) -> Said:
-    """What the tool says of these tests: its summaries, and how many passed.
+def check(tool: str, tests: Sequence[str], gpu: int) -> Said:
+    """What the tool says of these tests, in a process of their own: its summaries, and how many passed.
+
+    Not by pytest's own workers: under memcheck they were seen to begin no test in minutes, and under racecheck to leave
+    one summary for all of them.
 
     Raises:
         Found: it found something, a test failed, or tests ran and no process left a summary.
@@ -86,7 +89,7 @@ def check(tool: str, tests: Sequence[str], workers: int, gpu: int) -> Said:
     with tempfile.TemporaryDirectory() as logs:
         command = ["compute-sanitizer", "--tool", tool, *OPTIONS, "--target-processes", "all"]
         command += ["--log-file", f"{logs}/%p.txt", sys.executable, "-m", "pytest", "-q", "--tb=line"]
-        command += ["-p", "no:cacheprovider", "-n", str(workers), "--dist", "load", *tests]
+        command += ["-p", "no:cacheprovider", *tests]
         done = subprocess.run(
             command, cwd=ROOT, env={**os.environ, **ONE_THREAD, "CUDA_VISIBLE_DEVICES": str(gpu)},
             capture_output=True, text=True, check=False,
@@ -123,25 +126,27 @@ def main() -> int:
     found: list[str] = []
     lock = Lock()
 
-    def through(tool: str) -> None:
-        # The second tool goes from the other end: what one has compiled the other one finds.
-        for i in range(len(parts))[:: -1 if TOOLS.index(tool) else 1]:
-            if str(i) in done[tool] or time.monotonic() - began > options.seconds:
-                continue
-            try:
-                said = check(tool, parts[i], workers, TOOLS.index(tool) % len(here["gpus"]))
-            except Found as what:
-                found.append(str(what))
-                print(what, file=sys.stderr)
-                continue
-            with lock:
-                done[tool][str(i)] = said
-                with files.replacing(kept, "w") as file:
-                    json.dump({"sources": sources, "done": done}, file)
-            print(f"{tool}: {len(done[tool])} of {len(parts)} parts, {time.monotonic() - began:.0f} s", flush=True)
+    def through(tool: str, i: int) -> None:
+        if str(i) in done[tool] or time.monotonic() - began > options.seconds:
+            return
+        try:
+            said = check(tool, parts[i], TOOLS.index(tool) % len(here["gpus"]))
+        except Found as what:
+            found.append(str(what))
+            print(what, file=sys.stderr)
+            return
+        with lock:
+            done[tool][str(i)] = said
+            with files.replacing(kept, "w") as file:
+                json.dump({"sources": sources, "done": done}, file)
+        print(f"{tool}: {len(done[tool])} of {len(parts)} parts, {time.monotonic() - began:.0f} s", flush=True)
 
-    with ThreadPoolExecutor(len(TOOLS)) as pool:
-        list(pool.map(through, TOOLS))
+    with ThreadPoolExecutor(workers) as first, ThreadPoolExecutor(workers) as second:
+        # The second tool goes from the other end: what one has compiled the other one finds.
+        jobs = [first.submit(through, TOOLS[0], i) for i in range(len(parts))]
+        jobs += [second.submit(through, TOOLS[1], i) for i in reversed(range(len(parts)))]
+    for job in jobs:
+        job.result()
     if found:
         return 1
     if any(len(done[tool]) < len(parts) for tool in TOOLS):
