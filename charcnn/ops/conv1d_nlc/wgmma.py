@@ -245,8 +245,8 @@ class Wgmma:
         rows = n * length
         if n == 0 or y.shape[1] == 0:
             return
-        if self.results.kind == "e4m3" and device.address(y) % 8:
-            raise ValueError("out begins at no multiple of 8 bytes, which a thread stores at once")
+        if self.results.kind == "e4m3" and (beyond := device.address(y) % 8):
+            raise ValueError(f"out begins {beyond} bytes behind a multiple of 8: need one, as threads store 8 at once")
         magic = -(-(1 << 32) // length) % (1 << 32)  # row * magic >> 32 is row // length
         if rows * (length - 1) >= 1 << 32 or rows * channels >= 1 << 40:
             raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
