@@ -49,6 +49,7 @@ from charcnn.ops.features import WIDE
 from charcnn.ops.formats import FORMATS, HALVES
 from charcnn.ops.layernorm_relu_maxpool1d_nlc import encoded_maxima
 from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
+from charcnn.ops.linear_skinny import SkinnyLinear
 from charcnn.ops.one_hot_conv1d import GatherBlock, HalfBlock
 from charcnn.tuning import layers, measure
 
@@ -165,6 +166,7 @@ def compiling(recorder: Recorder) -> Iterator[None]:
         mock.patch.object(device, "gpu_count", return_value=1),
         mock.patch.object(device, "require_capability"),
         mock.patch.object(device, "require_tensor_cores"),
+        mock.patch.object(device, "starts_early", return_value=TARGET[0] >= 9),
         mock.patch.object(device, "multiprocessors", return_value=132),
         mock.patch.object(device, "shared_limit", return_value=227 * 1024),
         mock.patch.object(tensor_map, "encode", lambda array, *sizes: array),
@@ -264,7 +266,10 @@ def between_features(row: catalog.Variant) -> None:
 
 
 def level_17() -> None:
-    """Launch what level 17 has beside the variants: features from float to fp8, and sums that are promoted."""
+    """Launch what level 17 has beside the variants: features from float to fp8, and sums that are promoted.
+
+    The last layer, too, as level 16 has it.
+    """
     rng = np.random.default_rng(0)
     weight, bias = rng.standard_normal((7, 70, 256), np.float32), np.zeros(256, np.float32)
     affine = rng.standard_normal((2, 1008, 256), np.float32)
@@ -280,6 +285,8 @@ def level_17() -> None:
         conv, x = Wgmma(weight[:3].copy(), bias, precision="fp8", promoted=promoted), np.zeros((2, 110, 256), np.uint8)
         conv.conv1d_relu(x)
         conv.conv1d_stat(x)
+    for name in ("bf16", "fp8"):
+        SkinnyLinear(conv2[0, :, :4], bias[:4], precision=name)(np.zeros((2, 256), FORMATS[name].dtype))
 
 
 def other_tiles(name: str) -> None:

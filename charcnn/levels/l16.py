@@ -5,8 +5,9 @@ Since level 15: the kernels of a batch are recorded once for each number of inpu
 the other one copies its next token ids up and its last logits down. It attacks what the host does for a batch, a
 launch a kernel. And where a batch is too small to fill the GPU with level 15's tiles, other kernels cut it smaller and
 begin before the one before has ended (`charcnn.ops.spread`): the convolutions of up to 12 or 24 inputs, the linear
-layers of up to 64. They attack the time that one input takes. They are there for fp16 and bf16; large batches, and tf32
-and fp16x3, are computed as before.
+layers of up to 64. They attack the time that one input takes. The last layer's few outputs are no matrix product any
+more (`charcnn.ops.linear_skinny`). All that is there for fp16 and bf16; tf32 and fp16x3, and the other layers of large
+batches, are computed as before.
 """
 
 from functools import partial
@@ -25,6 +26,7 @@ from charcnn.ops.conv1d_nlc import Wgmma
 from charcnn.ops.convert import as_format
 from charcnn.ops.formats import HALVES
 from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
+from charcnn.ops.linear_skinny import SkinnyLinear
 from charcnn.ops.one_hot_conv1d import GatherBlock, HalfBlock, LagSums
 from charcnn.ops.spread import SpreadConv, SpreadLinear, affine, first, first_parts_shape, normalised
 
@@ -60,7 +62,7 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
     fc1 = p["fc1.weight"].reshape(config.units, channels, pooled[5])  # its inputs come channels-last
     packed["fc1.weight"] = pack(fc1).reshape(config.features, config.units)
 
-    def worker(gpu, number, block_1, tables, layers, spread, linear, norm_6, norm_6_few):
+    def worker(gpu, number, block_1, tables, layers, spread, linear, scores, norm_6, norm_6_few):
         lane = Lane(gpu, number, monitor, pinned=batch * max(config.length, 4 * config.classes), features=largest)
         statistics = device.empty((batch, 2), np.float64)
         parts = device.empty(layers["conv6"].parts_shape(batch, lengths[4]), np.float32)
@@ -116,8 +118,9 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
                 x = apply(as_format, x, (1, config.features), precision)
             x = apply(layers["fc1"].conv1d_relu, x, (1, config.units))
             x = apply(layers["fc2"].conv1d_relu, x, (1, config.units))
-            logits = apply(layers["fc3"].conv1d, x, (1, config.classes), dtype=np.float32)
-            return logits.reshape((n, config.classes))
+            if halves:
+                return apply(scores, x.reshape((n, config.units)), (config.classes,), dtype=np.float32)
+            return apply(scores.conv1d, x, (1, config.classes), dtype=np.float32).reshape((n, config.classes))
 
         return GraphWorker(lane, forward, batch, config.length)
 
@@ -128,13 +131,15 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
                 name: (packed[f"{name}.weight"], packed[f"{name}.bias"])
                 for name in ("conv2", "conv3", "conv4", "conv5", "conv6", "fc1", "fc2", "fc3")
             }
-            results = {"fc3": "float32"} if halves else {"conv6": "float32", "fc3": "float32"}
+            results = {} if halves else {"conv6": "float32", "fc3": "float32"}
             layers = {  # a linear layer is a convolution of one position
                 name: Wgmma(w.reshape(-1, *w.shape[-2:]), b, precision=precision, results=results.get(name))
                 for name, (w, b) in named.items()
+                if name != "fc3" or not halves
             }
-            spread, linear = {}, None
+            spread, linear, scores = {}, None, layers.get("fc3")
             if halves:
+                scores = SkinnyLinear(*named["fc3"], precision=precision)
                 spread = {i: SpreadConv(*named[f"conv{i}"], precision=precision) for i in range(2, 7)}
                 linear = SpreadLinear(*zip(named["fc1"], named["fc2"], named["fc3"], strict=True), precision=precision)
             first_layer = packed["conv1.weight"], packed["conv1.bias"]
@@ -145,9 +150,9 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
             tables = LagSums(*first_layer) if config.layernorm else None
             norm_6_few = affine(*norm_6) if halves and config.layernorm else ()
             norm_6 = [device.to_device(array) for array in norm_6]
-            held = (*layers.values(), *spread.values(), *([linear] if halves else []), block_1)
+            held = (*layers.values(), *spread.values(), *([linear, scores] if halves else []), block_1)
             monitor.hold(gpu, sum(layer.nbytes for layer in held))
-            arguments = block_1, tables, layers, spread, linear, norm_6, norm_6_few
+            arguments = block_1, tables, layers, spread, linear, scores, norm_6, norm_6_few
             workers += [worker(gpu, number, *arguments) for number in range(streams)]
     return DevicePipeline(workers, batch, config.classes, monitor.advance)
 

@@ -22,6 +22,7 @@ from charcnn.ops.arrays import pack
 from charcnn.ops.conv1d_nlc import Wgmma
 from charcnn.ops.formats import FORMATS
 from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
+from charcnn.ops.linear_skinny import SkinnyLinear
 from charcnn.ops.one_hot_conv1d import HalfBlock, LagSums
 
 TITLE = "FP8: features and weights of 8 bits, scaled by texts"
@@ -52,11 +53,11 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, tex
     packed = {name: value if value.ndim == 1 else pack(value) for name, value in p.items()}
     fc1 = p["fc1.weight"].reshape(config.units, channels, pooled[5])  # its inputs come channels-last
     packed["fc1.weight"] = pack(fc1)
-    for i in (1, 2, 3):  # a linear layer is a convolution of one position
+    for i in (1, 2):  # a linear layer is a convolution of one position
         weight = packed[f"fc{i}.weight"]
         packed[f"fc{i}.weight"] = weight.reshape(1, -1, weight.shape[-1])
 
-    def worker(gpu, number, block_1, tables, layers, norm_6):
+    def worker(gpu, number, block_1, tables, layers, scores, norm_6):
         lane = Lane(gpu, number, monitor, pinned=batch * max(config.length, 4 * config.classes), features=largest)
         statistics = device.empty((batch, 2), np.float64)
         parts = device.empty(layers["conv6"].parts_shape(batch, lengths[4]), np.float32)
@@ -86,22 +87,19 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, tex
             x = x.reshape((len(ids), 1, config.features))
             x = apply(layers["fc1"].conv1d_relu, x, (1, config.units))
             x = apply(layers["fc2"].conv1d_relu, x, (1, config.units))
-            logits = apply(layers["fc3"].conv1d, x, (1, config.classes), dtype=np.float32)
-            return logits.reshape((len(ids), config.classes))
+            return apply(scores, x.reshape((len(ids), config.units)), (config.classes,), dtype=np.float32)
 
         return GraphWorker(lane, forward, batch, config.length)
 
     workers = []
     for gpu in device.choose(gpus):
         with cuda.gpus[gpu]:
-            results = {"fc3": "float32"}
+            *others, last = calibrate.LAYERS
             layers = {
-                name: Wgmma(
-                    packed[f"{name}.weight"], packed[f"{name}.bias"],
-                    precision=form.name, results=results.get(name), promoted=promoted,
-                )
-                for name in calibrate.LAYERS
-            }  # fmt: skip
+                name: Wgmma(packed[f"{name}.weight"], packed[f"{name}.bias"], precision=form.name, promoted=promoted)
+                for name in others
+            }
+            scores = SkinnyLinear(packed[f"{last}.weight"], packed[f"{last}.bias"], precision=form.name)
             first = packed["conv1.weight"], packed["conv1.bias"]
             norm_1, norm_6 = (
                 [packed[f"norm{i}.{part}"] for part in ("weight", "bias")] if config.layernorm else [] for i in (1, 6)
@@ -109,8 +107,8 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, tex
             block_1 = HalfBlock(*first, *norm_1, precision=form.name)
             tables = LagSums(*first) if config.layernorm else None
             norm_6 = [device.to_device(array) for array in norm_6]
-            monitor.hold(gpu, sum(layer.nbytes for layer in layers.values()) + block_1.nbytes)
-            workers += [worker(gpu, number, block_1, tables, layers, norm_6) for number in range(streams)]
+            monitor.hold(gpu, sum(layer.nbytes for layer in (*layers.values(), scores, block_1)))
+            workers += [worker(gpu, number, block_1, tables, layers, scores, norm_6) for number in range(streams)]
     return DevicePipeline(workers, batch, config.classes, monitor.advance)
 
 

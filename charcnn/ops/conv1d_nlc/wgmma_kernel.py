@@ -573,14 +573,14 @@ def build(
     pooled, measured, totals = stages.pooled, epilogue == "stat", operands.totals
     ending = _epilogue(operands, results, stages, epilogue, vector, whole)
     give, store, measure, passes = ending.give, ending.store, ending.measure, ending.passes
-    fetch_tile, fetch_weights = _copies(stages, operands.parts == 2)
+    split = operands.parts == 2
+    fetch_tile, fetch_weights = _copies(stages, split)
     each_step = totals and operands.kind == "e4m3"
     runs = totals and not each_step
     multiply = ptx.wgmma(operands.kind, stages.columns, not each_step)
     wait_one, wait_all = ptx.wgmma_wait(1), ptx.wgmma_wait(0)
     all_multiply, threads = 128 * stages.groups, stages.threads
     given, given_sync = ptx.group_arrive(1, all_multiply), ptx.group_sync(1, all_multiply)
-    taken, taken_sync = ptx.group_arrive(2, all_multiply), ptx.group_sync(2, all_multiply)
     sums_of_thread, kept = stages.columns // 2, stages.columns // 2 if totals else 1
     per_thread, tile_columns = stages.columns // 32, stages.columns
     tile_slots, weight_slots = uint32(stages.tiles), uint32(stages.weights)
@@ -594,7 +594,7 @@ def build(
     groups, producer = uint32(stages.groups), stages.producer
     tile_rows, cluster, wide = uint32(stages.tile_rows), uint32(stages.cluster), stages.cluster > 1
     column_tile, bias_at, all_threads = uint32(stages.columns), uint32(stages.bytes), uint32(threads)
-    zero, one, two, three, five, seven = (uint32(i) for i in (0, 1, 2, 3, 5, 7))
+    zero, one, two, three, four, five, seven = (uint32(i) for i in (0, 1, 2, 3, 4, 5, 7))
     eight, word, slot_bytes, lanes, quad = uint32(8), uint32(4), uint32(8), uint32(31), uint32(3)
     nowhere, low_word, last_group = uint32(NOWHERE), uint32(ptx.DESCRIPTOR_LOW), uint32(stages.groups - 1)
     inline = cuda.jit(device=True, forceinline=True)
@@ -648,6 +648,7 @@ def build(
         base = ptx.shared_address(shared)
         full, empty = uint32(base + barriers_at), uint32(base + uint32(barriers_at + uint32(128)))
         tile_full, tile_empty = uint32(full + uint32(256)), uint32(full + uint32(320))
+        taken = uint32(full + uint32(384))  # what was given for pooling
         nth = uint32(uint32(cuda.blockIdx.x) % cluster)  # block of the cluster
         first, apart = uint32(uint32(cuda.blockIdx.x) // cluster), uint32(uint32(cuda.gridDim.x) // cluster)
         if loads:
@@ -657,6 +658,8 @@ def build(
             for i in range(tile_stages):
                 ptx.barrier_init(uint32(tile_full + uint32(i) * slot_bytes), one)
                 ptx.barrier_init(uint32(tile_empty + uint32(i) * slot_bytes), groups)
+            if pooled:
+                ptx.barrier_init(taken, four)
             ptx.barrier_fence()
             ptx.map_acquire(map_x)
         if near:
@@ -705,7 +708,9 @@ def build(
                 t_tile, t_chunk, t_slot, t_parity = next_tile()
         cuda.syncwarp()
 
-        slot, parity, tile_slot, tile_parity = zero, zero, zero, zero
+        slot, parity, tile_slot, tile_parity, given_parity = zero, zero, zero, zero, one
+        # Products with low parts come first: little is cut off of sums so small, and those with high ones join them.
+        low_chunks = uint32(two * depth) if split else zero
         if runs:
             for i in range(sums_of_thread):
                 sums[i] = float32(0)
@@ -755,7 +760,8 @@ def build(
                 chunk, tile_slot = uint32(chunk + one), uint32(tile_slot + one)
                 if tile_slot == tile_slots:
                     tile_slot, tile_parity = zero, uint32(tile_parity ^ one)
-                if runs and (taps > one or uint32(chunk & three) == zero or chunk == chunks):
+                high = uint32(chunk - low_chunks)  # done, of chunks of high parts
+                if runs and chunk > low_chunks and (taps > one or uint32(high & three) == zero or chunk == chunks):
                     wait_all()
                     for i in range(sums_of_thread):
                         total[i] += sums[i]
@@ -774,8 +780,8 @@ def build(
             held = total if totals else sums
             if pooled and group < last_group:
                 for part in range(passes):
-                    if part > 0 or tile > uint32(first + apart):
-                        taken_sync()
+                    ptx.barrier_wait(taken, given_parity)  # of the part before
+                    given_parity = uint32(given_parity ^ one)
                     give(held, part, base, thread, group, scale)
                     given()
             else:
@@ -789,8 +795,10 @@ def build(
                     if pooled:
                         given_sync()
                     store(held, part, base, thread, column, to, to_8, scale, y, c_out)
-                    if pooled and (part < passes - 1 or tile < tiles):
-                        taken()
+                    if pooled:
+                        cuda.syncwarp()
+                        if first_lane:
+                            ptx.barrier_arrive(taken)
                 if measured:
                     measure(held, 0, column, to, across, lane, scale, parts, columns, c_out)
                     measure(held, 2, column, to_8, across, lane, scale, parts, columns, c_out)
