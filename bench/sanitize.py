@@ -31,7 +31,7 @@ from charcnn import catalog, files, machine
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ("memcheck", "racecheck")
-FILES = [f"tests/test_{name}.py" for name in ("ops", "wgmma", "spread", "one_hot_conv1d_half")]
+FILES = [f"tests/test_{name}.py" for name in ("ops", "wgmma", "spread", "one_hot_conv1d_half", "linear_skinny")]
 SMALL_ONES = (
     "test_edges or test_wgmma or (test_spread and not graph and not level_16) or where_they_write or narrow_and_widen"
 )
