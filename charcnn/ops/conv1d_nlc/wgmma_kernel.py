@@ -594,7 +594,7 @@ def build(
     groups, producer = uint32(stages.groups), stages.producer
     tile_rows, cluster, wide = uint32(stages.tile_rows), uint32(stages.cluster), stages.cluster > 1
     column_tile, bias_at, all_threads = uint32(stages.columns), uint32(stages.bytes), uint32(threads)
-    zero, one, two, three, four, five, seven = (uint32(i) for i in (0, 1, 2, 3, 4, 5, 7))
+    zero, one, two, three, five, seven, of_group = (uint32(i) for i in (0, 1, 2, 3, 5, 7, 128))
     eight, word, slot_bytes, lanes, quad = uint32(8), uint32(4), uint32(8), uint32(31), uint32(3)
     nowhere, low_word, last_group = uint32(NOWHERE), uint32(ptx.DESCRIPTOR_LOW), uint32(stages.groups - 1)
     inline = cuda.jit(device=True, forceinline=True)
@@ -659,7 +659,7 @@ def build(
                 ptx.barrier_init(uint32(tile_full + uint32(i) * slot_bytes), one)
                 ptx.barrier_init(uint32(tile_empty + uint32(i) * slot_bytes), groups)
             if pooled:
-                ptx.barrier_init(taken, four)
+                ptx.barrier_init(taken, of_group)
             ptx.barrier_fence()
             ptx.map_acquire(map_x)
         if near:
@@ -796,9 +796,7 @@ def build(
                         given_sync()
                     store(held, part, base, thread, column, to, to_8, scale, y, c_out)
                     if pooled:
-                        cuda.syncwarp()
-                        if first_lane:
-                            ptx.barrier_arrive(taken)
+                        ptx.barrier_arrive(taken)  # each thread for what it read
                 if measured:
                     measure(held, 0, column, to, across, lane, scale, parts, columns, c_out)
                     measure(held, 2, column, to_8, across, lane, scale, parts, columns, c_out)
