@@ -3,7 +3,7 @@
 `python bench/peers.py [--device cpu|cuda] [--batches 1,32] [--levels l10] [--peers torch,jax-bf16]`
 
 All get the same parameters and the same token ids, are checked against the float64 reference first, and take turns
-in every round. Peers that are not installed, fail or take too long to compile are named as left out.
+in an order drawn for each round. Peers that are not installed, fail or take too long to compile are named as left out.
 Exit status: 0 measured, 1 a level is wrong or nothing could be measured, 2 the options do not fit.
 """
 
@@ -13,6 +13,7 @@ import argparse
 import gc
 import json
 import os
+import random
 import signal
 import statistics
 import sys
@@ -264,8 +265,9 @@ def measure(
             )
     for one in open_:
         one.times = _calibrate(one.network, seconds)
-    for number in range(rounds):
-        for one in open_[number % len(open_) :] + open_[: number % len(open_)]:  # nobody is always first
+    draw_order = random.Random(0)
+    for _ in range(rounds):
+        for one in draw_order.sample(open_, len(open_)):  # what a GPU drew for the one before lowers its clock
             one.rates.append(one.times * job.batch / _seconds(one.network, one.times))
     rows = []
     for one in open_:
