@@ -20,7 +20,7 @@ HEADROOM = 4
 """How much greater than any of the calibration's features others may be before they are cut off."""
 
 LAYERS = ("conv2", "conv3", "conv4", "conv5", "conv6", "fc1", "fc2", "fc3")
-"""Those that read FP8: what they read is calibrated, and what LayerNorm 6 reads."""
+"""Those that read FP8: what they read is calibrated, as is what LayerNorm 6 reads."""
 
 EPS = 1e-5
 """LayerNorm's."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from charcnn import device
-from charcnn.ops import linear_skinny
+from charcnn.ops import linear_skinny, ptx
 from charcnn.ops.convert import as_float, as_format
 from charcnn.ops.linear_skinny import TAKEN, SkinnyLinear
 
@@ -22,8 +22,9 @@ def drawn(n, c_in, c_out, precision, scale=1.0):
 
 
 @pytest.mark.parametrize("precision", TAKEN)
-@pytest.mark.parametrize("shape", [(1, 8, 1), (3, 264, 4), (2, 1288, 3), (2, 16, 33), (9, 24, 2)])
+@pytest.mark.parametrize("shape", [(1, 8, 1), (3, 264, 4), (2, 1288, 3), (2, 16, 16), (9, 24, 2), (0, 8, 4)])
 def test_edges(shape, precision):
+    assert linear_skinny.AT_ONCE * linear_skinny.LANES * linear_skinny.OCTET < 1288
     x, exact, weight, bias = drawn(*shape, precision)
     out = device.to_device(np.full((shape[0], shape[2]), np.nan, np.float32))
     y = SkinnyLinear(weight, bias, precision=precision)(x, out=out)
@@ -59,18 +60,13 @@ def test_what_is_not_finite():
     np.testing.assert_allclose(y, exact @ weight.astype(np.float64) + bias, rtol=1e-4, atol=1e-4)
 
 
-def test_more_octets_than_are_asked_for_at_once(monkeypatch):
-    x, exact, weight, bias = drawn(1, 1288, 2, "fp16")
-    assert linear_skinny.AT_ONCE * linear_skinny.LANES * linear_skinny.OCTET < 1288
-    y = SkinnyLinear(weight, bias)(x).copy_to_host()
-    np.testing.assert_allclose(y, exact @ weight.astype(np.float64) + bias, rtol=1e-4, atol=1e-3)
-
-
 def test_errors_name_the_argument(monkeypatch):
     weight, bias = np.zeros((16, 4), np.float32), np.zeros(4, np.float32)
     layer = SkinnyLinear(weight, bias)
     with pytest.raises(ValueError, match=r"weight has shape .* multiple of 8"):
         SkinnyLinear(weight[:9], bias)
+    with pytest.raises(ValueError, match=r"weight has shape .* C_out 1 to 16"):
+        SkinnyLinear(np.zeros((16, 17), np.float32), np.zeros(17, np.float32))
     with pytest.raises(ValueError, match="bias"):
         SkinnyLinear(weight, bias[:3])
     with pytest.raises(ValueError, match="precision"):
@@ -82,3 +78,25 @@ def test_errors_name_the_argument(monkeypatch):
     monkeypatch.setattr(device, "address", lambda array: 8)
     with pytest.raises(ValueError, match="x begins 8 bytes"):
         layer(device.to_device(np.zeros((2, 16), np.float16)))
+
+
+@pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, where test_wgmma runs it in a graph")
+def test_begins_early_and_waits_before_it_reads(monkeypatch):
+    said, launch, load = [], device.Call.launch, ptx.load8
+
+    def loading(*arguments):
+        said.append("read")
+        return load(*arguments)
+
+    def launching(call, kernel, *arguments, early, **options):
+        assert early
+        launch(call, kernel, *arguments, **options)
+
+    monkeypatch.setattr(device.Call, "launch", launching)
+    monkeypatch.setattr(device, "starts_early", lambda: True)
+    monkeypatch.setattr(ptx, "grid_release", lambda: said.append("release"))
+    monkeypatch.setattr(ptx, "grid_wait", lambda: said.append("wait"))
+    monkeypatch.setattr(ptx, "load8", loading)
+    SkinnyLinear(np.ones((8, 2), np.float32), np.zeros(2, np.float32))(device.to_device(np.ones((1, 8), np.float16)))
+    assert said[0] == "release"
+    assert said.index("read") > said.index("wait")

@@ -296,10 +296,13 @@ def test_hoppers_candidates(name, taps, pooled):
 def test_layers_have_the_networks_sizes(level, layernorm):
     config = replace(SMALL, layernorm=layernorm)
     found = {one.name: one for one in layers.of_level(level, config)}
-    assert list(found) == [f"conv{i}" for i in range(1 if level == "l12" else 2, 7)] + ["fc1", "fc2", "fc3"]
+    linear = ["fc1", "fc2"] if level in ("l16", "l17") else ["fc1", "fc2", "fc3"]
+    assert list(found) == [f"conv{i}" for i in range(1 if level == "l12" else 2, 7)] + linear
     assert (found["conv2"].length, found["conv2"].taps) == (336, 7)
     assert found["conv6"].operator == ("conv1d_stat_nlc" if layernorm else "conv1d_relu_maxpool1d_nlc")
-    assert (found["fc1"].c_in, found["fc3"].c_out) == (8704, 4)
+    assert (found["fc1"].c_in, found[linear[-1]].c_out) == (8704, 4 if "fc3" in linear else 1024)
+    many = layers.of_level(level, replace(config, classes=17))
+    assert [one.c_out for one in many if one.name == "fc3"] == [17]
     if level == "l12":
         assert found["conv1"].c_in == 72
 

@@ -15,6 +15,8 @@ from charcnn.ops.conv1d_nlc.wgmma_kernel import COLUMNS, Stages, build
 from charcnn.ops.conv1d_nlc.wgmma_variants import conv1d_relu_maxpool1d_nlc_wgmma_fp16x3
 from charcnn.ops.convert import narrow, widen
 from charcnn.ops.formats import FORMATS
+from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
+from charcnn.ops.linear_skinny import SkinnyLinear
 
 
 @pytest.mark.parametrize(("pooled", "measured"), [(True, False), (False, True), (False, False)])
@@ -45,7 +47,7 @@ The bias of 16,384 columns has no room in shared memory; 264 of e4m3 do not make
 
 @pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
 @pytest.mark.parametrize("kind", list(ODD))
-@pytest.mark.parametrize("name", ["fp16", "bf16", "fp8"])
+@pytest.mark.parametrize("name", ["fp16", "bf16", "fp8", "fp16x3"])
 def test_an_odd_number_of_tiles(name, kind):
     of, (taps, sizes), pooled = FORMATS[name], ODD[kind], kind.startswith("pool")
     unit = 5 / 448 if name == "fp8" else 1.0
@@ -61,7 +63,8 @@ def test_an_odd_number_of_tiles(name, kind):
         want = reference.conv1d_relu_maxpool1d_nlc(*exact, 3) if pooled else reference.conv1d_relu_nlc(*exact)
         made = []
         for _ in range(2):
-            nothing = np.frombuffer(b"\xff" * want.size * of.itemsize, of.dtype).reshape(want.shape)  # NaN
+            nothing = np.frombuffer(b"\xff" * want.size * of.size, of.dtype)  # NaN
+            nothing = nothing.reshape((*want.shape[:-1], of.parts * c_out))
             y = device.to_device(nothing)
             conv.conv1d_relu_maxpool1d(features, out=y) if pooled else conv.conv1d_relu(features, out=y)
             made.append(y)
@@ -70,6 +73,39 @@ def test_an_odd_number_of_tiles(name, kind):
         got = device.Call(None, None, want.shape, dtypes={"x": of.dtype}, x=made[0])
         widen(got, made[0], got.out, of, unit)
         assert np.linalg.norm(got.out.copy_to_host() - want) <= of.tolerance * np.linalg.norm(want)
+
+
+@pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
+def test_kernels_that_begin_early_in_a_graph(monkeypatch):
+    n, draw = 700, np.random.default_rng(0)
+
+    def floats(*shape):
+        return draw.standard_normal(shape, np.float32)
+
+    conv, fc = Wgmma(floats(3, 64, 64), floats(64)), Wgmma(floats(1, 34 * 64, 128), floats(128))
+    skinny, affine = SkinnyLinear(floats(128, 4), floats(4)), [device.to_device(floats(102, 64)) for _ in range(2)]
+    inputs = [device.to_device(floats(n, 104, 64).astype(np.float16)) for _ in range(3)]
+    x, y, z, f = (device.empty(shape, np.float16) for shape in ((n, 104, 64), (n, 102, 64), (n, 34, 64), (n, 1, 128)))
+    stat, parts = device.empty((n, 2), np.float64), device.empty(conv.parts_shape(n, 104), np.float32)
+    logits = device.empty((n, 4), np.float32)
+
+    def start(stream):
+        conv.conv1d_stat(x, out=(y, stat), parts=parts, stream=stream)
+        normalised_maxima(y, stat, *affine, 3, out=z, stream=stream)
+        fc.conv1d_relu(z.reshape((n, 1, 34 * 64)), out=f, stream=stream)
+        return skinny(f.reshape((n, 128)), out=logits, stream=stream)
+
+    def results(graph, stream):
+        for i in range(30):
+            device.copy(x, inputs[i % 3], stream)
+            graph.launch()
+            stream.synchronize()
+            yield logits.copy_to_host().tobytes()
+
+    stream = cuda.stream()
+    early = [*results(device.Graph(start, stream), stream)]
+    monkeypatch.setattr(device, "starts_early", lambda: False)
+    assert early == [*results(device.Graph(start, stream), stream)]
 
 
 # The kernel's source, with the copy engine and tensor cores in plain Python.

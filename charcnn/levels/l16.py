@@ -26,7 +26,7 @@ from charcnn.ops.conv1d_nlc import Wgmma
 from charcnn.ops.convert import as_format
 from charcnn.ops.formats import HALVES
 from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
-from charcnn.ops.linear_skinny import SkinnyLinear
+from charcnn.ops.linear_skinny import SkinnyLinear, takes
 from charcnn.ops.one_hot_conv1d import GatherBlock, HalfBlock, LagSums
 from charcnn.ops.spread import SpreadConv, SpreadLinear, affine, first, first_parts_shape, normalised
 
@@ -62,7 +62,7 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
     fc1 = p["fc1.weight"].reshape(config.units, channels, pooled[5])  # its inputs come channels-last
     packed["fc1.weight"] = pack(fc1).reshape(config.features, config.units)
 
-    def worker(gpu, number, block_1, tables, layers, spread, linear, scores, norm_6, norm_6_few):
+    def worker(gpu, number, block_1, tables, layers, spread, linear, skinny, norm_6, norm_6_few):
         lane = Lane(gpu, number, monitor, pinned=batch * max(config.length, 4 * config.classes), features=largest)
         statistics = device.empty((batch, 2), np.float64)
         parts = device.empty(layers["conv6"].parts_shape(batch, lengths[4]), np.float32)
@@ -118,9 +118,10 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
                 x = apply(as_format, x, (1, config.features), precision)
             x = apply(layers["fc1"].conv1d_relu, x, (1, config.units))
             x = apply(layers["fc2"].conv1d_relu, x, (1, config.units))
-            if halves:
-                return apply(scores, x.reshape((n, config.units)), (config.classes,), dtype=np.float32)
-            return apply(scores.conv1d, x, (1, config.classes), dtype=np.float32).reshape((n, config.classes))
+            if skinny:
+                return apply(skinny, x.reshape((n, config.units)), (config.classes,), dtype=np.float32)
+            logits = apply(layers["fc3"].conv1d, x, (1, config.classes), dtype=np.float32)
+            return logits.reshape((n, config.classes))
 
         return GraphWorker(lane, forward, batch, config.length)
 
@@ -131,15 +132,16 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
                 name: (packed[f"{name}.weight"], packed[f"{name}.bias"])
                 for name in ("conv2", "conv3", "conv4", "conv5", "conv6", "fc1", "fc2", "fc3")
             }
-            results = {} if halves else {"conv6": "float32", "fc3": "float32"}
+            results = {"fc3": "float32"} if halves else {"conv6": "float32", "fc3": "float32"}
+            few = takes(precision, config.classes)
             layers = {  # a linear layer is a convolution of one position
                 name: Wgmma(w.reshape(-1, *w.shape[-2:]), b, precision=precision, results=results.get(name))
                 for name, (w, b) in named.items()
-                if name != "fc3" or not halves
+                if name != "fc3" or not few
             }
-            spread, linear, scores = {}, None, layers.get("fc3")
+            skinny = SkinnyLinear(*named["fc3"], precision=precision) if few else None
+            spread, linear = {}, None
             if halves:
-                scores = SkinnyLinear(*named["fc3"], precision=precision)
                 spread = {i: SpreadConv(*named[f"conv{i}"], precision=precision) for i in range(2, 7)}
                 linear = SpreadLinear(*zip(named["fc1"], named["fc2"], named["fc3"], strict=True), precision=precision)
             first_layer = packed["conv1.weight"], packed["conv1.bias"]
@@ -150,9 +152,9 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
             tables = LagSums(*first_layer) if config.layernorm else None
             norm_6_few = affine(*norm_6) if halves and config.layernorm else ()
             norm_6 = [device.to_device(array) for array in norm_6]
-            held = (*layers.values(), *spread.values(), *([linear, scores] if halves else []), block_1)
-            monitor.hold(gpu, sum(layer.nbytes for layer in held))
-            arguments = block_1, tables, layers, spread, linear, scores, norm_6, norm_6_few
+            held = (*layers.values(), *spread.values(), linear, skinny, block_1)
+            monitor.hold(gpu, sum(layer.nbytes for layer in held if layer))
+            arguments = block_1, tables, layers, spread, linear, skinny, norm_6, norm_6_few
             workers += [worker(gpu, number, *arguments) for number in range(streams)]
     return DevicePipeline(workers, batch, config.classes, monitor.advance)
 

@@ -4,6 +4,7 @@ Since level 15: a batch is one CUDA graph, as in level 16, and features and weig
 (e4m3). Tensor cores multiply twice as many of them in the same time, and their bytes are half as many. FP8 costs
 digits. Its range is met by scales, calibrated at build from texts (`charcnn.calibrate`): powers of two, put into the
 weights, so that no kernel knows of them. In block 1, table, sums and LayerNorm stay in fp16; what they give has 8 bits.
+The last layer's weights, where classes are few, stay in float32, as in level 16.
 Of an FP8 sum, tensor cores keep some 14 bits, against four of what goes in: enough, and `promoted=True` shows what more
 would change, by adding up the products of every 128 channels in float32 outside. It attacks the rate of multiplication
 and the bytes. The logits are FP8's: of trained weights emulated on the CPU, 99 of 100 texts keep the label that float32
@@ -22,7 +23,7 @@ from charcnn.ops.arrays import pack
 from charcnn.ops.conv1d_nlc import Wgmma
 from charcnn.ops.formats import FORMATS
 from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
-from charcnn.ops.linear_skinny import SkinnyLinear
+from charcnn.ops.linear_skinny import SkinnyLinear, takes
 from charcnn.ops.one_hot_conv1d import HalfBlock, LagSums
 
 TITLE = "FP8: features and weights of 8 bits, scaled by texts"
@@ -52,12 +53,9 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, tex
     p, eps = calibrate.rescaled(params, config, ids)
     packed = {name: value if value.ndim == 1 else pack(value) for name, value in p.items()}
     fc1 = p["fc1.weight"].reshape(config.units, channels, pooled[5])  # its inputs come channels-last
-    packed["fc1.weight"] = pack(fc1)
-    for i in (1, 2):  # a linear layer is a convolution of one position
-        weight = packed[f"fc{i}.weight"]
-        packed[f"fc{i}.weight"] = weight.reshape(1, -1, weight.shape[-1])
+    packed["fc1.weight"] = pack(fc1).reshape(config.features, config.units)
 
-    def worker(gpu, number, block_1, tables, layers, scores, norm_6):
+    def worker(gpu, number, block_1, tables, layers, skinny, norm_6):
         lane = Lane(gpu, number, monitor, pinned=batch * max(config.length, 4 * config.classes), features=largest)
         statistics = device.empty((batch, 2), np.float64)
         parts = device.empty(layers["conv6"].parts_shape(batch, lengths[4]), np.float32)
@@ -87,19 +85,27 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, tex
             x = x.reshape((len(ids), 1, config.features))
             x = apply(layers["fc1"].conv1d_relu, x, (1, config.units))
             x = apply(layers["fc2"].conv1d_relu, x, (1, config.units))
-            return apply(scores, x.reshape((len(ids), config.units)), (config.classes,), dtype=np.float32)
+            if skinny:
+                return apply(skinny, x.reshape((len(ids), config.units)), (config.classes,), dtype=np.float32)
+            logits = apply(layers["fc3"].conv1d, x, (1, config.classes), dtype=np.float32)
+            return logits.reshape((len(ids), config.classes))
 
         return GraphWorker(lane, forward, batch, config.length)
 
     workers = []
     for gpu in device.choose(gpus):
         with cuda.gpus[gpu]:
-            *others, last = calibrate.LAYERS
-            layers = {
-                name: Wgmma(packed[f"{name}.weight"], packed[f"{name}.bias"], precision=form.name, promoted=promoted)
-                for name in others
-            }
-            scores = SkinnyLinear(packed[f"{last}.weight"], packed[f"{last}.bias"], precision=form.name)
+            named = {name: (packed[f"{name}.weight"], packed[f"{name}.bias"]) for name in calibrate.LAYERS}
+            results, few = {"fc3": "float32"}, takes(form.name, config.classes)
+            layers = {  # a linear layer is a convolution of one position
+                name: Wgmma(
+                    w.reshape(-1, *w.shape[-2:]), b,
+                    precision=form.name, results=results.get(name), promoted=promoted,
+                )
+                for name, (w, b) in named.items()
+                if name != "fc3" or not few
+            }  # fmt: skip
+            skinny = SkinnyLinear(*named["fc3"], precision=form.name) if few else None
             first = packed["conv1.weight"], packed["conv1.bias"]
             norm_1, norm_6 = (
                 [packed[f"norm{i}.{part}"] for part in ("weight", "bias")] if config.layernorm else [] for i in (1, 6)
@@ -107,8 +113,8 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, tex
             block_1 = HalfBlock(*first, *norm_1, precision=form.name)
             tables = LagSums(*first) if config.layernorm else None
             norm_6 = [device.to_device(array) for array in norm_6]
-            monitor.hold(gpu, sum(layer.nbytes for layer in (*layers.values(), scores, block_1)))
-            workers += [worker(gpu, number, block_1, tables, layers, scores, norm_6) for number in range(streams)]
+            monitor.hold(gpu, sum(layer.nbytes for layer in (*layers.values(), skinny, block_1) if layer))
+            workers += [worker(gpu, number, block_1, tables, layers, skinny, norm_6) for number in range(streams)]
     return DevicePipeline(workers, batch, config.classes, monitor.advance)
 
 

@@ -28,15 +28,20 @@ THREADS = device.block_size(8 * LANES)
 AT_ONCE = 4
 """Octets that a lane asks for before it needs the first."""
 
-OUTPUTS = 16
-"""Of a block at most."""
+MOST = 16
+"""Outputs. A warp loads the weights of all, which more of them would make the work; tensor cores share them."""
 
 TAKEN = HALVES | {"fp8": FORMATS["fp8"]}
 
 
+def takes(precision: str, outputs: int) -> bool:
+    """Whether `SkinnyLinear` is for a layer of so many outputs, from features of this precision."""
+    return precision in TAKEN and outputs <= MOST
+
+
 @cache
 def _skinny_kernel(kind: str, outputs: int, early: bool) -> Any:
-    """The kernel (x, weight, bias, y) for blocks of so many outputs; x are the numbers' bits."""
+    """The kernel (x, weight, bias, y) for so many outputs; x are the numbers' bits."""
     eighths = kind == "e4m3"
     unpack, words = ptx.unpack_halves("f16" if eighths else kind), 2 if eighths else 4
     held, warps = AT_ONCE * words, uint32(THREADS // LANES)
@@ -49,7 +54,7 @@ def _skinny_kernel(kind: str, outputs: int, early: bool) -> Any:
         values = cuda.local.array(OCTET, float32)
         thread = uint32(cuda.threadIdx.x)
         lane, row = uint32(thread % lanes), uint32(uint32(cuda.blockIdx.x) * warps + thread // lanes)
-        features, first = uint32(x.shape[1]), uint32(uint32(cuda.blockIdx.y) * uint32(outputs))
+        features = uint32(x.shape[1])
         if early:
             ptx.grid_release()
             ptx.grid_wait()
@@ -78,17 +83,16 @@ def _skinny_kernel(kind: str, outputs: int, early: bool) -> Any:
                         else:
                             values[2 * w], values[2 * w + 1] = unpack(read[to + w])
                     for c in range(outputs):
-                        output = min(uint32(first + uint32(c)), uint32(weight.shape[0] - 1))
-                        place = uint64(output) * uint64(features) + uint64(at)
+                        place = uint64(c) * uint64(features) + uint64(at)
                         e, f, g, h = ptx.load4(weight, place)
                         total = (values[0] * e + values[1] * f) + (values[2] * g + values[3] * h)
                         e, f, g, h = ptx.load4(weight, place + four)
                         sums[c] += total + ((values[4] * e + values[5] * f) + (values[6] * g + values[7] * h))
             begin = uint32(begin + uint32(AT_ONCE) * stretch)
         for c in range(outputs):
-            total, output = warp_sum(sums[c]), uint32(first + uint32(c))
-            if lane == uint32(c) and output < uint32(weight.shape[0]):
-                y[row, output] = total + bias[output]
+            total = warp_sum(sums[c])
+            if lane == uint32(c):
+                y[row, c] = total + bias[c]
 
     return kernel
 
@@ -97,7 +101,8 @@ class SkinnyLinear:
     """A linear layer's weights on the current GPU, for products with few columns.
 
     Args:
-        weight: float32 (C_in, C_out), as `arrays.pack` gives it, and bias (C_out,), NumPy arrays; C_in a multiple of 8.
+        weight: float32 (C_in, C_out), as `arrays.pack` gives it, and bias (C_out,), NumPy arrays; C_in a multiple of 8,
+            C_out at most 16.
         precision: of the features: "fp16", "bf16" or "fp8"; weights, sums and results are float32.
 
     Raises:
@@ -108,11 +113,11 @@ class SkinnyLinear:
     def __init__(self, weight: Any, bias: Any, *, precision: str = "fp16") -> None:
         self.precision = choose(precision, TAKEN)
         eighths = self.precision.kind == "e4m3"
-        device.require_capability((8, 9) if eighths else (8, 0), f"skinny in {precision}", "use double_buffered")
+        device.require_capability((8, 9) if eighths else (8, 0), f"skinny in {precision}", "use float32")
         c_in, c_out = shapes.ranked("weight", weight, "C_in, C_out")
         shapes.linear_nlc(np.empty((0, c_in)), weight, bias)
-        if c_in % OCTET or not c_in or not c_out:
-            raise ValueError(f"weight has shape {weight.shape}: need C_in a multiple of {OCTET}, and an output")
+        if c_in % OCTET or not c_in or not 0 < c_out <= MOST:
+            raise ValueError(f"weight has shape {weight.shape}: need C_in a multiple of {OCTET}, C_out 1 to {MOST}")
         self.c_in, self.c_out = c_in, c_out
         self._weight = device.to_device(np.ascontiguousarray(weight.T, np.float32))
         self._bias = device.to_device(np.ascontiguousarray(bias, np.float32))
@@ -138,8 +143,7 @@ class SkinnyLinear:
         if beyond := device.address(x) % (OCTET * of.itemsize):
             raise ValueError(f"x begins {beyond} bytes behind a multiple of {OCTET * of.itemsize}: need one")
         call = device.Call(out, stream, (n, self.c_out), dtypes={"x": of.dtype}, x=x)
-        outputs, early = min(self.c_out, OUTPUTS), device.starts_early()
-        blocks = -(-n // (THREADS // LANES)), -(-self.c_out // outputs)
+        early, blocks = device.starts_early(), -(-n // (THREADS // LANES))
         arguments = call.inputs[0].view(WORDS[of.itemsize]), self._weight, self._bias, call.out
-        call.launch(_skinny_kernel(of.kind, outputs, early), blocks, THREADS, *arguments, early=early)
+        call.launch(_skinny_kernel(of.kind, self.c_out, early), blocks, THREADS, *arguments, early=early)
         return call.result()

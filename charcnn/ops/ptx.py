@@ -1250,6 +1250,8 @@ def _load8(array, index):
 def load8(typingctx, array, index):
     """Four words: eight numbers of a global uint16 array from `index` on.
 
+    Also what the kernel before wrote, once `grid_wait` has returned: ld.global.nc need not see that.
+
     PTX: ld.global.v4.b32 {a, b, c, d}, [address]; section "Data Movement and Conversion Instructions: ld".
     """
 
@@ -1294,7 +1296,7 @@ def _load_octet(array, index):
 
 @_simulated_by(_load_octet)
 def load_octet(typingctx, array, index):
-    """Two words: eight numbers of a global uint8 array from `index` on, a multiple of eight.
+    """Two words: eight numbers of a global uint8 array from `index` on, a multiple of eight; as `load8`.
 
     PTX: ld.global.v2.b32 {a, b}, [address]; section "Data Movement and Conversion Instructions: ld".
     """

@@ -90,7 +90,7 @@ def normalised(value, mean, variance, eps):
 
 @device.jit(device=True)
 def warp_sum(value):
-    """The sum of the value of each of the warp's lanes, the same in all; by a tree."""
+    """The sum of the value of each of the warp's lanes, the same in all; by a tree. In the simulator, too."""
     if SIMULATED:  # the simulator knows no warps: there a block is one
         return block_sum(value, cuda.shared.array(LANES, float64))
     apart = LANES // 2

@@ -12,7 +12,7 @@ import numpy as np
 
 from charcnn import catalog, device, ops
 from charcnn.config import POOL_SIZE, POOLED_BLOCKS, Config
-from charcnn.ops import convert, features, ptx
+from charcnn.ops import convert, features, linear_skinny, ptx
 from charcnn.ops.conv1d_nlc import Mma, Wgmma, Winograd
 from charcnn.ops.formats import FORMATS, LARGEST_E4M3, PLAIN, Format
 
@@ -114,7 +114,8 @@ def of_level(level: str, config: Config, precision: str | None = None) -> Iterat
         sizes = lengths[block - 1], config.kernel_sizes[block - 1], c_in, config.channels
         yield Layer(f"conv{block}", operator, conv, arithmetic, *sizes)
     units = config.features, config.units, config.units, config.classes
-    for i in (1, 2, 3):
+    few = level in ("l16", "l17") and linear_skinny.takes(arithmetic, config.classes)
+    for i in (1, 2) if few else (1, 2, 3):  # the last one of few classes has no tiles
         operator = "linear_nlc" if i == 3 else "linear_relu_nlc"
         yield Layer(f"fc{i}", operator, linear, arithmetic, 1, 1, units[i - 1], units[i])
 

@@ -18,9 +18,10 @@ to its next tile when it is done (a persistent grid).
 - fp16x3: a float32 is two halves, high + low. Features have their low parts as channels behind the high ones, and the
   product has three times the chunks: low * high, high * low, high * high of features and weights. At each step tensor
   cores cut sums off, towards zero, where float32 ends: over 112 steps that loses 6.6e-6 of a result. So the product of
-  a chunk and all taps (with one tap, of four chunks) is added up from zero, and then to totals in float32, correctly
-  rounded; these take as many registers again, and a tile has half the columns. FP8's sums are shorter: where they are
-  promoted, each stage's product is.
+  a chunk of high parts and all taps (with one tap, of four chunks) is added up from zero, and then to totals in
+  float32, correctly rounded; these take as many registers again, and a tile has half the columns. Products with low
+  parts come first: so small, they lose little, and join the sums of the first chunk. FP8's sums are shorter: where
+  they are promoted, each stage's product is.
 - What is infinite is so in its low part only (`ptx.pack_floats`). Parts are a dimension of the tensor map, so that the
   last chunk of high ones ends in zeros: if low ones followed, one that is infinite would meet padding, and give NaN.
 - One thread of the first warpgroup asks for the copies, between its own products: a warpgroup of its own for that
@@ -708,8 +709,7 @@ def build(
                 t_tile, t_chunk, t_slot, t_parity = next_tile()
         cuda.syncwarp()
 
-        slot, parity, tile_slot, tile_parity, given_parity = zero, zero, zero, zero, one
-        # Products with low parts come first: little is cut off of sums so small, and those with high ones join them.
+        slot, parity, tile_slot, tile_parity, taken_parity = zero, zero, zero, zero, one
         low_chunks = uint32(two * depth) if split else zero
         if runs:
             for i in range(sums_of_thread):
@@ -780,8 +780,8 @@ def build(
             held = total if totals else sums
             if pooled and group < last_group:
                 for part in range(passes):
-                    ptx.barrier_wait(taken, given_parity)  # of the part before
-                    given_parity = uint32(given_parity ^ one)
+                    ptx.barrier_wait(taken, taken_parity)  # of the part before
+                    taken_parity = uint32(taken_parity ^ one)
                     give(held, part, base, thread, group, scale)
                     given()
             else:
