@@ -286,7 +286,7 @@ def level_17() -> None:
         conv.conv1d_relu(x)
         conv.conv1d_stat(x)
     for name in ("bf16", "fp8"):
-        SkinnyLinear(conv2[0, :, :4], bias[:4], precision=name)(np.zeros((2, 256), FORMATS[name].dtype))
+        SkinnyLinear(conv2[0, :, :4], bias[:4], precision=name).conv1d(np.zeros((2, 1, 256), FORMATS[name].dtype))
 
 
 def other_tiles(name: str) -> None:

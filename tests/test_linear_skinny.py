@@ -18,7 +18,7 @@ def drawn(n, c_in, c_out, precision, scale=1.0):
     rng = np.random.default_rng(0)
     x = as_format(device.to_device(scale * rng.standard_normal((n, 1, c_in), np.float32)), precision)
     exact = as_float(x, precision).copy_to_host().astype(np.float64).reshape(n, c_in)
-    return x.reshape((n, c_in)), exact, *(rng.standard_normal(shape, np.float32) for shape in ((c_in, c_out), c_out))
+    return x, exact, *(rng.standard_normal(shape, np.float32) for shape in ((c_in, c_out), c_out))
 
 
 @pytest.mark.parametrize("precision", TAKEN)
@@ -26,26 +26,26 @@ def drawn(n, c_in, c_out, precision, scale=1.0):
 def test_edges(shape, precision):
     assert linear_skinny.AT_ONCE * linear_skinny.LANES * linear_skinny.OCTET < 1288
     x, exact, weight, bias = drawn(*shape, precision)
-    out = device.to_device(np.full((shape[0], shape[2]), np.nan, np.float32))
-    y = SkinnyLinear(weight, bias, precision=precision)(x, out=out)
+    out = device.to_device(np.full((shape[0], 1, shape[2]), np.nan, np.float32))
+    y = SkinnyLinear(weight, bias, precision=precision).conv1d(x, out=out)
     assert y is out
     expected = exact @ weight.astype(np.float64) + bias
-    assert np.linalg.norm(y.copy_to_host() - expected) <= 2e-6 * np.linalg.norm(expected)
+    assert np.linalg.norm(y.copy_to_host()[:, 0] - expected) <= 2e-6 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("precision", TAKEN)
 def test_a_row_does_not_depend_on_how_many_there_are(precision):
     x, _, weight, bias = drawn(9, 264, 2, precision)
     layer = SkinnyLinear(weight, bias, precision=precision)
-    together = layer(x).copy_to_host()
+    together = layer.conv1d(x).copy_to_host()
     for row in (0, 8):
-        np.testing.assert_array_equal(layer(x[row : row + 1]).copy_to_host()[0], together[row])
+        np.testing.assert_array_equal(layer.conv1d(x[row : row + 1]).copy_to_host()[0], together[row])
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e4])
 def test_small_and_large_values(scale):
     x, exact, weight, bias = drawn(2, 256, 2, "fp16", scale)
-    y = SkinnyLinear(weight, bias)(x).copy_to_host()
+    y = SkinnyLinear(weight, bias).conv1d(x).copy_to_host()[:, 0]
     expected = exact @ weight.astype(np.float64) + bias
     assert np.linalg.norm(y - expected) <= 2e-6 * np.linalg.norm(expected)
 
@@ -53,10 +53,10 @@ def test_small_and_large_values(scale):
 def test_what_is_not_finite():
     x, exact, weight, bias = drawn(3, 512, 4, "bf16")
     host = x.copy_to_host()
-    host[0, 100], host[2, 511] = 0x7F80, 0x7FC0  # an infinity, NaN
+    host[0, 0, 100], host[2, 0, 511] = 0x7F80, 0x7FC0  # an infinity, NaN
     exact[0, 100], exact[2, 511] = np.inf, np.nan
     weight[100, 2] = 0
-    y = SkinnyLinear(weight, bias, precision="bf16")(device.to_device(host)).copy_to_host()
+    y = SkinnyLinear(weight, bias, precision="bf16").conv1d(device.to_device(host)).copy_to_host()[:, 0]
     np.testing.assert_allclose(y, exact @ weight.astype(np.float64) + bias, rtol=1e-4, atol=1e-4)
 
 
@@ -72,12 +72,12 @@ def test_errors_name_the_argument(monkeypatch):
     with pytest.raises(ValueError, match="precision"):
         SkinnyLinear(weight, bias, precision="tf32")
     with pytest.raises(ValueError, match="x is a ndarray"):
-        layer(np.zeros((2, 16), np.float16))
+        layer.conv1d(np.zeros((2, 1, 16), np.float16))
     with pytest.raises(ValueError, match="need C_in=16"):
-        layer(device.to_device(np.zeros((2, 8), np.float16)))
+        layer.conv1d(device.to_device(np.zeros((2, 1, 8), np.float16)))
     monkeypatch.setattr(device, "address", lambda array: 8)
     with pytest.raises(ValueError, match="x begins 8 bytes"):
-        layer(device.to_device(np.zeros((2, 16), np.float16)))
+        layer.conv1d(device.to_device(np.zeros((2, 1, 16), np.float16)))
 
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, where test_wgmma runs it in a graph")
@@ -97,6 +97,7 @@ def test_begins_early_and_waits_before_it_reads(monkeypatch):
     monkeypatch.setattr(ptx, "grid_release", lambda: said.append("release"))
     monkeypatch.setattr(ptx, "grid_wait", lambda: said.append("wait"))
     monkeypatch.setattr(ptx, "load8", loading)
-    SkinnyLinear(np.ones((8, 2), np.float32), np.zeros(2, np.float32))(device.to_device(np.ones((1, 8), np.float16)))
+    x = device.to_device(np.ones((1, 1, 8), np.float16))
+    SkinnyLinear(np.ones((8, 2), np.float32), np.zeros(2, np.float32)).conv1d(x)
     assert said[0] == "release"
     assert said.index("read") > said.index("wait")

@@ -2,12 +2,11 @@
 
 Since level 15: the kernels of a batch are recorded once for each number of inputs, and started by one call
 (`charcnn.lane.GraphWorker`), where Python started each. The copies stay outside: while the graph of one lane computes,
-the other one copies its next token ids up and its last logits down. It attacks what the host does for a batch, a
-launch a kernel. And where a batch is too small to fill the GPU with level 15's tiles, other kernels cut it smaller and
-begin before the one before has ended (`charcnn.ops.spread`): the convolutions of up to 12 or 24 inputs, the linear
-layers of up to 64. They attack the time that one input takes. The last layer's few outputs are no matrix product any
-more (`charcnn.ops.linear_skinny`). All that is there for fp16 and bf16; tf32 and fp16x3, and the other layers of large
-batches, are computed as before.
+the others copy their next token ids up and their last logits down. It attacks what the host does for a batch, a launch
+a kernel. And where a batch is too small to fill the GPU with level 15's tiles, other kernels cut it smaller and begin
+before the one before has ended (`charcnn.ops.spread`): the convolutions of up to 12 or 24 inputs, the linear layers of
+up to 64; and of any batch, a last layer of few classes (`charcnn.ops.linear_skinny`). They attack the time that one
+input takes, in fp16 and bf16; what is left, tf32 and fp16x3 are computed as before.
 """
 
 from functools import partial
@@ -38,7 +37,7 @@ FEW, SOME = 12, 24
 """The largest batches of which blocks 1 and 2, and 3 to 6, are spread over the whole GPU. More have tiles enough."""
 
 
-def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, precision="fp16"):
+def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, precision="fp16"):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
     p, monitor = params, monitor or Monitor()
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
@@ -62,7 +61,7 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
     fc1 = p["fc1.weight"].reshape(config.units, channels, pooled[5])  # its inputs come channels-last
     packed["fc1.weight"] = pack(fc1).reshape(config.features, config.units)
 
-    def worker(gpu, number, block_1, tables, layers, spread, linear, skinny, norm_6, norm_6_few):
+    def worker(gpu, number, block_1, tables, layers, spread, linear, norm_6, norm_6_few):
         lane = Lane(gpu, number, monitor, pinned=batch * max(config.length, 4 * config.classes), features=largest)
         statistics = device.empty((batch, 2), np.float64)
         parts = device.empty(layers["conv6"].parts_shape(batch, lengths[4]), np.float32)
@@ -118,8 +117,6 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
                 x = apply(as_format, x, (1, config.features), precision)
             x = apply(layers["fc1"].conv1d_relu, x, (1, config.units))
             x = apply(layers["fc2"].conv1d_relu, x, (1, config.units))
-            if skinny:
-                return apply(skinny, x.reshape((n, config.units)), (config.classes,), dtype=np.float32)
             logits = apply(layers["fc3"].conv1d, x, (1, config.classes), dtype=np.float32)
             return logits.reshape((n, config.classes))
 
@@ -133,14 +130,13 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
                 for name in ("conv2", "conv3", "conv4", "conv5", "conv6", "fc1", "fc2", "fc3")
             }
             results = {"fc3": "float32"} if halves else {"conv6": "float32", "fc3": "float32"}
-            few = takes(precision, config.classes)
             layers = {  # a linear layer is a convolution of one position
                 name: Wgmma(w.reshape(-1, *w.shape[-2:]), b, precision=precision, results=results.get(name))
                 for name, (w, b) in named.items()
-                if name != "fc3" or not few
             }
-            skinny = SkinnyLinear(*named["fc3"], precision=precision) if few else None
             spread, linear = {}, None
+            if takes(precision, config.classes):
+                layers["fc3"] = SkinnyLinear(*named["fc3"], precision=precision)
             if halves:
                 spread = {i: SpreadConv(*named[f"conv{i}"], precision=precision) for i in range(2, 7)}
                 linear = SpreadLinear(*zip(named["fc1"], named["fc2"], named["fc3"], strict=True), precision=precision)
@@ -152,9 +148,9 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
             tables = LagSums(*first_layer) if config.layernorm else None
             norm_6_few = affine(*norm_6) if halves and config.layernorm else ()
             norm_6 = [device.to_device(array) for array in norm_6]
-            held = (*layers.values(), *spread.values(), linear, skinny, block_1)
-            monitor.hold(gpu, sum(layer.nbytes for layer in held if layer))
-            arguments = block_1, tables, layers, spread, linear, skinny, norm_6, norm_6_few
+            held = (*layers.values(), *spread.values(), *([linear] if halves else []), block_1)
+            monitor.hold(gpu, sum(layer.nbytes for layer in held))
+            arguments = block_1, tables, layers, spread, linear, norm_6, norm_6_few
             workers += [worker(gpu, number, *arguments) for number in range(streams)]
     return DevicePipeline(workers, batch, config.classes, monitor.advance)
 

@@ -31,7 +31,7 @@ TITLE = "FP8: features and weights of 8 bits, scaled by texts"
 OFFLOAD = asynchronous
 
 
-def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, texts=None, promoted=False):
+def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, texts=None, promoted=False):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch.
 
     texts: a file of texts to calibrate with (`text.read_texts`); where None, the sample that ships.
@@ -55,7 +55,7 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, tex
     fc1 = p["fc1.weight"].reshape(config.units, channels, pooled[5])  # its inputs come channels-last
     packed["fc1.weight"] = pack(fc1).reshape(config.features, config.units)
 
-    def worker(gpu, number, block_1, tables, layers, skinny, norm_6):
+    def worker(gpu, number, block_1, tables, layers, norm_6):
         lane = Lane(gpu, number, monitor, pinned=batch * max(config.length, 4 * config.classes), features=largest)
         statistics = device.empty((batch, 2), np.float64)
         parts = device.empty(layers["conv6"].parts_shape(batch, lengths[4]), np.float32)
@@ -85,8 +85,6 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, tex
             x = x.reshape((len(ids), 1, config.features))
             x = apply(layers["fc1"].conv1d_relu, x, (1, config.units))
             x = apply(layers["fc2"].conv1d_relu, x, (1, config.units))
-            if skinny:
-                return apply(skinny, x.reshape((len(ids), config.units)), (config.classes,), dtype=np.float32)
             logits = apply(layers["fc3"].conv1d, x, (1, config.classes), dtype=np.float32)
             return logits.reshape((len(ids), config.classes))
 
@@ -96,16 +94,16 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, tex
     for gpu in device.choose(gpus):
         with cuda.gpus[gpu]:
             named = {name: (packed[f"{name}.weight"], packed[f"{name}.bias"]) for name in calibrate.LAYERS}
-            results, few = {"fc3": "float32"}, takes(form.name, config.classes)
+            results = {"fc3": "float32"}
             layers = {  # a linear layer is a convolution of one position
                 name: Wgmma(
                     w.reshape(-1, *w.shape[-2:]), b,
                     precision=form.name, results=results.get(name), promoted=promoted,
                 )
                 for name, (w, b) in named.items()
-                if name != "fc3" or not few
             }  # fmt: skip
-            skinny = SkinnyLinear(*named["fc3"], precision=form.name) if few else None
+            if takes(form.name, config.classes):
+                layers["fc3"] = SkinnyLinear(*named["fc3"], precision=form.name)
             first = packed["conv1.weight"], packed["conv1.bias"]
             norm_1, norm_6 = (
                 [packed[f"norm{i}.{part}"] for part in ("weight", "bias")] if config.layernorm else [] for i in (1, 6)
@@ -113,8 +111,8 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, tex
             block_1 = HalfBlock(*first, *norm_1, precision=form.name)
             tables = LagSums(*first) if config.layernorm else None
             norm_6 = [device.to_device(array) for array in norm_6]
-            monitor.hold(gpu, sum(layer.nbytes for layer in (*layers.values(), skinny, block_1) if layer))
-            workers += [worker(gpu, number, block_1, tables, layers, skinny, norm_6) for number in range(streams)]
+            monitor.hold(gpu, sum(layer.nbytes for layer in layers.values()) + block_1.nbytes)
+            workers += [worker(gpu, number, block_1, tables, layers, norm_6) for number in range(streams)]
     return DevicePipeline(workers, batch, config.classes, monitor.advance)
 
 

@@ -123,27 +123,31 @@ class SkinnyLinear:
         self._bias = device.to_device(np.ascontiguousarray(bias, np.float32))
         self.nbytes: int = self._weight.nbytes + self._bias.nbytes
 
-    def __call__(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
-        """x (N, C_in) in the precision's dtype, on the GPU; float32 (N, C_out) there, not waited for.
+    def conv1d(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
+        """`conv1d_nlc` of one tap: each position's features by the weights, as `Wgmma` has it of a linear layer.
 
         Args:
-            x: begins at a multiple of 16 bytes, of 8 in fp8.
-            out: where to write; made where None.
+            x: (N, L, C_in) in the precision's dtype, on the GPU; begins at a multiple of 16 bytes, of 8 in fp8.
+            out: where to write, (N, L, C_out); made where None.
             stream: a CUDA stream; the default stream where None.
+
+        Returns:
+            float32 (N, L, C_out) on the GPU, not waited for.
 
         Raises:
             ValueError: an argument's shape, dtype, layout, side or place does not fit.
         """
         of = self.precision
-        n, c_in = shapes.ranked("x", x, "N, C_in")
+        n, length, c_in = shapes.ranked("x", x, "N, L, C_in")
         if c_in != self.c_in:
             raise ValueError(f"x has shape {tuple(x.shape)}: need C_in={self.c_in}")
         if not device.on_device(x):
             raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
         if beyond := device.address(x) % (OCTET * of.itemsize):
             raise ValueError(f"x begins {beyond} bytes behind a multiple of {OCTET * of.itemsize}: need one")
-        call = device.Call(out, stream, (n, self.c_out), dtypes={"x": of.dtype}, x=x)
-        early, blocks = device.starts_early(), -(-n // (THREADS // LANES))
-        arguments = call.inputs[0].view(WORDS[of.itemsize]), self._weight, self._bias, call.out
-        call.launch(_skinny_kernel(of.kind, self.c_out, early), blocks, THREADS, *arguments, early=early)
+        call = device.Call(out, stream, (n, length, self.c_out), dtypes={"x": of.dtype}, x=x)
+        rows, early = n * length, device.starts_early()
+        bits, y = call.inputs[0].view(WORDS[of.itemsize]).reshape((rows, c_in)), call.out.reshape((rows, self.c_out))
+        kernel, blocks = _skinny_kernel(of.kind, self.c_out, early), -(-rows // (THREADS // LANES))
+        call.launch(kernel, blocks, THREADS, bits, self._weight, self._bias, y, early=early)
         return call.result()
