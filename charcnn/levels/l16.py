@@ -107,8 +107,7 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
             return apply(normalise, x, shape, stat, *norm_6, POOL_SIZE, dtype=ending)
 
         def forward(ids):
-            n = len(ids)
-            x = blocks_3_6(blocks_1_2(ids))
+            n, x = len(ids), blocks_3_6(blocks_1_2(ids))
             if halves and n <= linear.most:
                 x = x.reshape((n, config.features))
                 return linear(x, scratch, out=lane.device((n, config.classes)), stream=lane.stream)
