@@ -286,11 +286,6 @@ def require_hopper(what: str) -> None:
     require_tensor_cores(what, hopper=True)
 
 
-def starts_early() -> bool:
-    """Whether kernels of the current GPU may begin before the one before has ended: `Call.launch` with `early`."""
-    return not SIMULATED and int(cuda.get_current_device().compute_capability[0]) >= 9
-
-
 def shared_limit() -> int:
     """Bytes of shared memory that a block may use on the current GPU; an H200's where there is none."""
     if SIMULATED or not cuda.is_available():

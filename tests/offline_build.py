@@ -166,7 +166,6 @@ def compiling(recorder: Recorder) -> Iterator[None]:
         mock.patch.object(device, "gpu_count", return_value=1),
         mock.patch.object(device, "require_capability"),
         mock.patch.object(device, "require_tensor_cores"),
-        mock.patch.object(device, "starts_early", return_value=TARGET[0] >= 9),
         mock.patch.object(device, "multiprocessors", return_value=132),
         mock.patch.object(device, "shared_limit", return_value=227 * 1024),
         mock.patch.object(tensor_map, "encode", lambda array, *sizes: array),

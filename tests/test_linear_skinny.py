@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from charcnn import device
-from charcnn.ops import linear_skinny, ptx
+from charcnn.ops import linear_skinny
 from charcnn.ops.convert import as_float, as_format
 from charcnn.ops.linear_skinny import TAKEN, SkinnyLinear
 
@@ -78,26 +78,3 @@ def test_errors_name_the_argument(monkeypatch):
     monkeypatch.setattr(device, "address", lambda array: 8)
     with pytest.raises(ValueError, match="x begins 8 bytes"):
         layer.conv1d(device.to_device(np.zeros((2, 1, 16), np.float16)))
-
-
-@pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, where test_wgmma runs it in a graph")
-def test_begins_early_and_waits_before_it_reads(monkeypatch):
-    said, launch, load = [], device.Call.launch, ptx.load8
-
-    def loading(*arguments):
-        said.append("read")
-        return load(*arguments)
-
-    def launching(call, kernel, *arguments, early, **options):
-        assert early
-        launch(call, kernel, *arguments, **options)
-
-    monkeypatch.setattr(device.Call, "launch", launching)
-    monkeypatch.setattr(device, "starts_early", lambda: True)
-    monkeypatch.setattr(ptx, "grid_release", lambda: said.append("release"))
-    monkeypatch.setattr(ptx, "grid_wait", lambda: said.append("wait"))
-    monkeypatch.setattr(ptx, "load8", loading)
-    x = device.to_device(np.ones((1, 1, 8), np.float16))
-    SkinnyLinear(np.ones((8, 2), np.float32), np.zeros(2, np.float32)).conv1d(x)
-    assert said[0] == "release"
-    assert said.index("read") > said.index("wait")

@@ -182,7 +182,7 @@ def test_fewer_channels_where_shared_memory_is_short(free, channel_tile, threads
     monkeypatch.setattr(device, "shared_limit", lambda: free)
     monkeypatch.setattr(gather_warps, "_pooled_kernel", lambda *constants: asked.append(constants) or build(*constants))
     block(kinds(9, 5), *draw(4, 5, 32), 3, threads=32)
-    ((_, _, _, *tiles, _, _, _, _, _),) = asked
+    ((_, _, _, *tiles, _, _, _, _),) = asked
     assert tiles == [channel_tile, threads]
 
 

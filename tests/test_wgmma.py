@@ -15,8 +15,6 @@ from charcnn.ops.conv1d_nlc.wgmma_kernel import COLUMNS, Stages, build
 from charcnn.ops.conv1d_nlc.wgmma_variants import conv1d_relu_maxpool1d_nlc_wgmma_fp16x3
 from charcnn.ops.convert import narrow, widen
 from charcnn.ops.formats import FORMATS
-from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
-from charcnn.ops.linear_skinny import SkinnyLinear
 
 
 @pytest.mark.parametrize(("pooled", "measured"), [(True, False), (False, True), (False, False)])
@@ -73,39 +71,6 @@ def test_an_odd_number_of_tiles(name, kind):
         got = device.Call(None, None, want.shape, dtypes={"x": of.dtype}, x=made[0])
         widen(got, made[0], got.out, of, unit)
         assert np.linalg.norm(got.out.copy_to_host() - want) <= of.tolerance * np.linalg.norm(want)
-
-
-@pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
-def test_kernels_that_begin_early_in_a_graph(monkeypatch):
-    n, draw = 700, np.random.default_rng(0)
-
-    def floats(*shape):
-        return draw.standard_normal(shape, np.float32)
-
-    conv, fc = Wgmma(floats(3, 64, 64), floats(64)), Wgmma(floats(1, 34 * 64, 128), floats(128))
-    skinny, affine = SkinnyLinear(floats(128, 4), floats(4)), [device.to_device(floats(102, 64)) for _ in range(2)]
-    inputs = [device.to_device(floats(n, 104, 64).astype(np.float16)) for _ in range(3)]
-    x, y, z, f = (device.empty(shape, np.float16) for shape in ((n, 104, 64), (n, 102, 64), (n, 34, 64), (n, 1, 128)))
-    stat, parts = device.empty((n, 2), np.float64), device.empty(conv.parts_shape(n, 104), np.float32)
-    logits = device.empty((n, 1, 4), np.float32)
-
-    def start(stream):
-        conv.conv1d_stat(x, out=(y, stat), parts=parts, stream=stream)
-        normalised_maxima(y, stat, *affine, 3, out=z, stream=stream)
-        fc.conv1d_relu(z.reshape((n, 1, 34 * 64)), out=f, stream=stream)
-        return skinny.conv1d(f, out=logits, stream=stream)
-
-    def results(graph, stream):
-        for i in range(30):
-            device.copy(x, inputs[i % 3], stream)
-            graph.launch()
-            stream.synchronize()
-            yield logits.copy_to_host().tobytes()
-
-    stream = cuda.stream()
-    early = [*results(device.Graph(start, stream), stream)]
-    monkeypatch.setattr(device, "starts_early", lambda: False)
-    assert early == [*results(device.Graph(start, stream), stream)]
 
 
 # The kernel's source, with the copy engine and tensor cores in plain Python.

@@ -38,7 +38,7 @@ def _resident(kernel_size: int) -> int:
 
 
 @cache
-def _build(kind, results, kernel_size, width, early):
+def _build(kind, results, kernel_size, width):
     # A thread has `width` channels of one window, 8 or 1, of some inputs; gamma and beta stay in registers. Once a
     # position's features are used, those of a later input are asked for: some are on their way at any time.
     zero, one, two, four, octet = uint32(0), uint32(1), uint32(2), uint32(ptx.VECTOR), uint32(width)
@@ -84,9 +84,6 @@ def _build(kind, results, kernel_size, width, early):
         offset = cuda.local.array(values, float32)
         read = cuda.local.array(held, types.uint32)
         best = cuda.local.array(width, float32)
-        if early:
-            ptx.grid_release()
-            ptx.grid_wait()
         channels, length, length_out = uint32(x.shape[2]), uint32(x.shape[1]), uint32(y.shape[1])
         across, thread = uint32(channels // octet), uint32(cuda.threadIdx.x)
         # Inputs apart from each other, the last first: what was written last may still be in the L2 cache.
@@ -186,8 +183,7 @@ def _launch(
     # Groups of inputs: as many as the GPU has room for, or a multiple, so that all blocks end at about the same time.
     room = max(1, _resident(kernel_size) * device.multiprocessors() // max(1, blocks))
     groups = min(n, -(-n // (room * INPUTS)) * room)
-    early = device.starts_early()
-    kernel = _build(of.kind, results.kind, kernel_size, width, early)
+    kernel = _build(of.kind, results.kind, kernel_size, width)
     arguments = (
         x.view(WORDS[of.itemsize]),
         *normalisation,
@@ -195,7 +191,7 @@ def _launch(
         stride or kernel_size,
         np.float32(eps),
     )
-    call.launch(kernel, (blocks, groups), THREADS, *arguments, early=early)
+    call.launch(kernel, (blocks, groups), THREADS, *arguments)
 
 
 def normalised_maxima(

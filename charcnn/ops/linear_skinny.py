@@ -40,7 +40,7 @@ def takes(precision: str, outputs: int) -> bool:
 
 
 @cache
-def _skinny_kernel(kind: str, outputs: int, early: bool) -> Any:
+def _skinny_kernel(kind: str, outputs: int) -> Any:
     """The kernel (x, weight, bias, y) for so many outputs; x are the numbers' bits."""
     eighths = kind == "e4m3"
     unpack, words = ptx.unpack_halves("f16" if eighths else kind), 2 if eighths else 4
@@ -55,9 +55,6 @@ def _skinny_kernel(kind: str, outputs: int, early: bool) -> Any:
         thread = uint32(cuda.threadIdx.x)
         lane, row = uint32(thread % lanes), uint32(uint32(cuda.blockIdx.x) * warps + thread // lanes)
         features = uint32(x.shape[1])
-        if early:
-            ptx.grid_release()
-            ptx.grid_wait()
         if row >= uint32(x.shape[0]):
             return
         for c in range(outputs):
@@ -146,8 +143,8 @@ class SkinnyLinear:
         if beyond := device.address(x) % (OCTET * of.itemsize):
             raise ValueError(f"x begins {beyond} bytes behind a multiple of {OCTET * of.itemsize}: need one")
         call = device.Call(out, stream, (n, length, self.c_out), dtypes={"x": of.dtype}, x=x)
-        rows, early = n * length, device.starts_early()
+        rows = n * length
         bits, y = call.inputs[0].view(WORDS[of.itemsize]).reshape((rows, c_in)), call.out.reshape((rows, self.c_out))
-        kernel, blocks = _skinny_kernel(of.kind, self.c_out, early), -(-rows // (THREADS // LANES))
-        call.launch(kernel, blocks, THREADS, bits, self._weight, self._bias, y, early=early)
+        kernel, blocks = _skinny_kernel(of.kind, self.c_out), -(-rows // (THREADS // LANES))
+        call.launch(kernel, blocks, THREADS, bits, self._weight, self._bias, y)
         return call.result()

@@ -1248,18 +1248,16 @@ def _load8(array, index):
 
 @_simulated_by(_load8)
 def load8(typingctx, array, index):
-    """Four words: eight numbers of a global uint16 array from `index` on.
+    """Four words: eight numbers of a global uint16 array from `index` on, which no thread writes while the kernel runs.
 
-    Also what the kernel before wrote, once `grid_wait` has returned: ld.global.nc need not see that.
-
-    PTX: ld.global.v4.b32 {a, b, c, d}, [address]; section "Data Movement and Conversion Instructions: ld".
+    PTX: ld.global.nc.v4.b32 {a, b, c, d}, [address]; section "Data Movement and Conversion Instructions: ld.global.nc".
     """
 
     def codegen(context, builder, signature, arguments):
         address = _global(context, builder, signature.args[0], *arguments)
         word = ir.IntType(32)
         loaded = _asm(
-            builder, "ld.global.v4.b32 {$0, $1, $2, $3}, [$4];", ir.LiteralStructType([word] * VECTOR),
+            builder, "ld.global.nc.v4.b32 {$0, $1, $2, $3}, [$4];", ir.LiteralStructType([word] * VECTOR),
             "=r,=r,=r,=r,l", [address],
         )  # fmt: skip
         parts = [builder.extract_value(loaded, i) for i in range(VECTOR)]
@@ -1296,15 +1294,15 @@ def _load_octet(array, index):
 
 @_simulated_by(_load_octet)
 def load_octet(typingctx, array, index):
-    """Two words: eight numbers of a global uint8 array from `index` on, a multiple of eight; as `load8`.
+    """Two words: eight numbers of a global uint8 array from `index` on, a multiple of eight, which no thread writes.
 
-    PTX: ld.global.v2.b32 {a, b}, [address]; section "Data Movement and Conversion Instructions: ld".
+    PTX: ld.global.nc.v2.b32 {a, b}, [address]; section "Data Movement and Conversion Instructions: ld.global.nc".
     """
 
     def codegen(context, builder, signature, arguments):
         address = _global(context, builder, signature.args[0], *arguments)
         returned = ir.LiteralStructType([ir.IntType(32)] * 2)
-        loaded = _asm(builder, "ld.global.v2.b32 {$0, $1}, [$2];", returned, "=r,=r,l", [address])
+        loaded = _asm(builder, "ld.global.nc.v2.b32 {$0, $1}, [$2];", returned, "=r,=r,l", [address])
         parts = [builder.extract_value(loaded, i) for i in range(2)]
         return context.make_tuple(builder, signature.return_type, parts)
 

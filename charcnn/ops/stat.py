@@ -13,14 +13,12 @@ float32, it alone would be off by 6e-4 deviations.
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
 from numba import cuda, float32, float64
 
 from charcnn import device
 from charcnn.device import SIMULATED, uint32
-from charcnn.ops import ptx
 
 PART = device.block_size(256)
 """Values a part holds, and threads of a block that writes one."""
@@ -100,39 +98,32 @@ def warp_sum(value):
     return value
 
 
-@cache
-def _merge_kernel(early):
-    @device.jit(launch_bounds=(MERGE_THREADS, MERGE_BLOCKS))
-    def kernel(parts, size, stat, part_size, row, row_parts):
-        thread, lanes, one = uint32(cuda.threadIdx.x), uint32(LANES), uint32(1)
-        if early:
-            ptx.grid_release()
-            ptx.grid_wait()
-        n = uint32(uint32(cuda.blockIdx.x) * uint32(MERGE_THREADS // LANES) + thread // lanes)
-        if n >= parts.shape[0]:
-            return
-        part, count = uint32(thread % lanes), uint32(parts.shape[1])
-        part_size, row, row_parts = uint32(part_size), uint32(row), uint32(row_parts)
-        first = float64(0)
-        if count > 0:
-            first = float64(parts[n, 0, 0]) + float64(parts[n, 0, 1])
-        total, squares = float64(0), float64(0)
-        while part < count:
-            for _ in range(AT_ONCE):
-                at = min(part, uint32(count - one))  # read in any case: a branch would have the next loads wait
-                held = float64(min(part_size, uint32(row - uint32(at % row_parts * part_size))))
-                apart = float64(parts[n, at, 0]) + float64(parts[n, at, 1]) - first
-                more = float64(parts[n, at, 2]) + held * apart * apart
-                if part < count:
-                    total += held * apart
-                    squares += more
-                part = uint32(part + lanes)
-        total, squares = warp_sum(total) / size, warp_sum(squares) / size
-        if thread % lanes == 0:
-            stat[n, 0] = first + total
-            stat[n, 1] = squares - total * total
-
-    return kernel
+@device.jit(launch_bounds=(MERGE_THREADS, MERGE_BLOCKS))
+def _merge_kernel(parts, size, stat, part_size, row, row_parts):
+    thread, lanes, one = uint32(cuda.threadIdx.x), uint32(LANES), uint32(1)
+    n = uint32(uint32(cuda.blockIdx.x) * uint32(MERGE_THREADS // LANES) + thread // lanes)
+    if n >= parts.shape[0]:
+        return
+    part, count = uint32(thread % lanes), uint32(parts.shape[1])
+    part_size, row, row_parts = uint32(part_size), uint32(row), uint32(row_parts)
+    first = float64(0)
+    if count > 0:
+        first = float64(parts[n, 0, 0]) + float64(parts[n, 0, 1])
+    total, squares = float64(0), float64(0)
+    while part < count:
+        for _ in range(AT_ONCE):
+            at = min(part, uint32(count - one))  # read in any case: a branch would have the next loads wait
+            held = float64(min(part_size, uint32(row - uint32(at % row_parts * part_size))))
+            apart = float64(parts[n, at, 0]) + float64(parts[n, at, 1]) - first
+            more = float64(parts[n, at, 2]) + held * apart * apart
+            if part < count:
+                total += held * apart
+                squares += more
+            part = uint32(part + lanes)
+    total, squares = warp_sum(total) / size, warp_sum(squares) / size
+    if thread % lanes == 0:
+        stat[n, 0] = first + total
+        stat[n, 1] = squares - total * total
 
 
 def launch_merge(call: device.Call, parts: Any, size: int, stat: Any, part: int = PART, row: int | None = None) -> None:
@@ -142,6 +133,4 @@ def launch_merge(call: device.Call, parts: Any, size: int, stat: Any, part: int 
     shorter.
     """
     blocks, row = -(-parts.shape[0] // (MERGE_THREADS // LANES)), row or size
-    early = device.starts_early()
-    arguments = parts, size, stat, part, row, -(-row // max(1, part))
-    call.launch(_merge_kernel(early), blocks, MERGE_THREADS, *arguments, early=early)
+    call.launch(_merge_kernel, blocks, MERGE_THREADS, parts, size, stat, part, row, -(-row // max(1, part)))

@@ -78,13 +78,12 @@ def _pooled_kernel(
     kind: str,
     vectors: bool,
     wide: bool,
-    releases: bool,
 ) -> Any:
     """The kernel for blocks of so many threads, which keep `channel_tile` channels of the table.
 
     With `wide`, table, sums and LayerNorm are float32, and `kind` is what is written: tf32; halves, two float16 a
     number, as `formats` has them; or octets, two in the order of `features`. Otherwise they are fp16, and `kind` is
-    f16, bf16 or e4m3. With `vectors`, y takes whole vectors. With `releases`, the next kernel may begin early.
+    f16, bf16 or e4m3. With `vectors`, y takes whole vectors.
     """
     held, itemsize = (4, 4) if wide else (8, 2)
     lanes, row, span = channel_tile // held, channel_tile * itemsize, pool_size + kernel_size - 1
@@ -142,8 +141,6 @@ def _pooled_kernel(
         read = cuda.local.array(record, types.uint32)
         raw = cuda.local.array(raw_count, types.uint32)
         places = cuda.local.array(span, types.uint32)
-        if releases:
-            ptx.grid_release()
         thread = uint32(cuda.threadIdx.x)
         number, warp = uint32(thread % most), uint32(thread // most)
         lane, local = uint32(number % row_lanes), uint32(number // row_lanes)
@@ -459,9 +456,8 @@ def launch(
     per = max(1, min(per, n * tiles * WARP // (blocks * threads)))
     vectors = channels % held == 0 and device.address(y) % VECTOR_BYTES == 0
     kernel = _pooled_kernel(
-        kernel_size, depth, pool_size, lanes * held, threads, normalisation is not None, kind, vectors, wide,
-        device.starts_early(),
-    )  # fmt: skip
+        kernel_size, depth, pool_size, lanes * held, threads, normalisation is not None, kind, vectors, wide
+    )
     call.launch(
         kernel, (blocks, groups), threads,
         ids, device.address(ids) % WORDS, table, bias, *(normalisation or (ids, y, y)), y, per, np.float32(eps),
