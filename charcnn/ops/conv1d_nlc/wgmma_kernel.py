@@ -582,6 +582,8 @@ def build(
     wait_one, wait_all = ptx.wgmma_wait(1), ptx.wgmma_wait(0)
     all_multiply, threads = 128 * stages.groups, stages.threads
     given, given_sync = ptx.group_arrive(1, all_multiply), ptx.group_sync(1, all_multiply)
+    # That a part was read: where there are several, by an mbarrier. It takes registers that 256 columns do not leave.
+    taken, taken_sync, lone = ptx.group_arrive(2, all_multiply), ptx.group_sync(2, all_multiply), passes == 1
     sums_of_thread, kept = stages.columns // 2, stages.columns // 2 if totals else 1
     per_thread, tile_columns = stages.columns // 32, stages.columns
     tile_slots, weight_slots = uint32(stages.tiles), uint32(stages.weights)
@@ -649,7 +651,7 @@ def build(
         base = ptx.shared_address(shared)
         full, empty = uint32(base + barriers_at), uint32(base + uint32(barriers_at + uint32(128)))
         tile_full, tile_empty = uint32(full + uint32(256)), uint32(full + uint32(320))
-        taken = uint32(full + uint32(384))  # what was given for pooling
+        part_read = uint32(full + uint32(384))  # a phase ends when all threads that pool have read a part
         nth = uint32(uint32(cuda.blockIdx.x) % cluster)  # block of the cluster
         first, apart = uint32(uint32(cuda.blockIdx.x) // cluster), uint32(uint32(cuda.gridDim.x) // cluster)
         if loads:
@@ -660,7 +662,7 @@ def build(
                 ptx.barrier_init(uint32(tile_full + uint32(i) * slot_bytes), one)
                 ptx.barrier_init(uint32(tile_empty + uint32(i) * slot_bytes), groups)
             if pooled:
-                ptx.barrier_init(taken, of_group)
+                ptx.barrier_init(part_read, of_group)
             ptx.barrier_fence()
             ptx.map_acquire(map_x)
         if near:
@@ -709,7 +711,7 @@ def build(
                 t_tile, t_chunk, t_slot, t_parity = next_tile()
         cuda.syncwarp()
 
-        slot, parity, tile_slot, tile_parity, taken_parity = zero, zero, zero, zero, one
+        slot, parity, tile_slot, tile_parity = zero, zero, zero, zero
         low_chunks = uint32(two * depth) if split else zero
         if runs:
             for i in range(sums_of_thread):
@@ -780,8 +782,10 @@ def build(
             held = total if totals else sums
             if pooled and group < last_group:
                 for part in range(passes):
-                    ptx.barrier_wait(taken, taken_parity)  # of the part before
-                    taken_parity = uint32(taken_parity ^ one)
+                    if lone and tile > uint32(first + apart):
+                        taken_sync()
+                    if not lone:  # the part before; as there are an even number, each tile begins with the same parity
+                        ptx.barrier_wait(part_read, uint32((part + 1) % 2))
                     give(held, part, base, thread, group, scale)
                     given()
             else:
@@ -795,8 +799,10 @@ def build(
                     if pooled:
                         given_sync()
                     store(held, part, base, thread, column, to, to_8, scale, y, c_out)
-                    if pooled:
-                        ptx.barrier_arrive(taken)  # each thread for what it read
+                    if pooled and lone and tile < tiles:
+                        taken()
+                    if pooled and not lone:
+                        ptx.barrier_arrive(part_read)  # each thread for what it read
                 if measured:
                     measure(held, 0, column, to, across, lane, scale, parts, columns, c_out)
                     measure(held, 2, column, to_8, across, lane, scale, parts, columns, c_out)
