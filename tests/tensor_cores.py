@@ -362,5 +362,6 @@ def emulate_hopper(monkeypatch):
     for name in ("barrier_fence", "map_acquire", "wgmma_fence", "grid_release", "grid_wait"):
         monkeypatch.setattr(ptx, name, lambda *_: None)
     monkeypatch.setattr(ptx, "wgmma_wait", lambda groups: lambda: None)
+    monkeypatch.setattr(ptx, "registers", lambda count, more: lambda: None)
     half = _store(np.uint16, 1)
     monkeypatch.setattr(ptx, "store_half", lambda address, word: half(address, word & 0xFFFF))

@@ -27,7 +27,9 @@ def test_shared_memory_holds_the_stages(name, taps, pooled, measured):
     assert max(stages.weights, 2 * stages.tiles) <= 16  # mbarriers: 128 bytes for these, 64 for those
     assert 0 < stages.ahead < stages.weights
     assert stages.weight_bytes % (16 * stages.cluster) == 0  # what a block copies for all
-    assert stages.threads <= 384  # 128 sums a thread, and what else it needs
+    fewer, more = stages.registers or (65_536 // stages.threads,) * 2
+    assert 128 * (stages.producer * fewer + stages.groups * more) <= 65_536
+    assert more >= 32 + stages.columns // 2 * (1 + FORMATS[name].totals)  # sums, and what else a thread needs
     assert stages.tile_bytes % 1024 == stages.weight_bytes % 1024 == 0  # where the swizzle begins anew
 
 

@@ -3,8 +3,8 @@
 Since level 14: Hopper's own instructions in place of the portable ones (`charcnn.ops.conv1d_nlc.wgmma`): the copy
 engine brings tiles to shared memory, three warpgroups multiply what lies there, and bias, ReLU, pooling and statistics
 follow in registers. It attacks what a warp does beside multiplying: addresses, copies, loads and waits. Block 1 and
-LayerNorm are level 14's. In fp16x3 the low halves are further channels of a convolution, so that three products are
-one.
+LayerNorm are level 14's. In fp16x3 low halves lie as further channels behind the high ones, and both parts of a tile
+are copied once for all three products.
 """
 
 from functools import partial

@@ -1070,6 +1070,22 @@ def warp_sum(typingctx, value):
     return _instruction(f"{{.reg .b32 x;\n.reg .f32 y;\nmov.f32 $0, $1;\n{steps}}}", "f", "f")
 
 
+def registers(count: int, more: bool) -> Any:
+    """take(): from here on this warpgroup's threads have so many registers: fewer, or `more`, once others gave them.
+
+    A kernel that calls it has as many at its start as its threads' number allows. Each path of it is compiled for the
+    registers that it then has, so that paths with different numbers must not meet again.
+
+    PTX: setmaxnreg.inc or .dec.sync.aligned.u32; section "setmaxnreg".
+    """
+
+    @_simulated_by(_not_simulated)
+    def take(typingctx):
+        return _instruction(f"setmaxnreg.{'inc' if more else 'dec'}.sync.aligned.u32 {count};")
+
+    return take
+
+
 @_simulated_by(_not_simulated)
 def grid_wait(typingctx):
     """Until the kernel before this one on the stream has ended, and what it wrote can be read.

@@ -37,6 +37,7 @@ def _pack_kernel(kind, split, tile_columns):
     tf32, eighth = kind == "tf32", kind == "e4m3"
     together = 1 if tf32 else 4 if eighth else 2  # in a word
     one, two, four, eight, seven, three = (uint32(i) for i in (1, 2, 4, 8, 7, 3))
+    parts = uint32(2 if split else 1)
     columns, inputs, chunk = uint32(tile_columns), uint32(together), uint32(ROW_BYTES // 4 * together)
 
     @cuda.jit(device=True, forceinline=True)
@@ -46,19 +47,19 @@ def _pack_kernel(kind, split, tile_columns):
         return float32(0)
 
     @device.jit()
-    def kernel(weight, factor, to, taps, chunks, depth, size):
+    def kernel(weight, factor, to, taps, chunks, size):
         # A thread writes words: neighbouring input channels of one column. What lies there, of (tile, chunk, tap,
         # column, 32 words), is the word of a row whose 16-byte pieces are swizzled, as the copy engine would have laid
-        # it. Of two parts, the chunks are all high ones, then low ones, then high ones.
+        # it. Of two parts, the high one of a chunk and tap comes before the low one.
         i, apart = uint32(cuda.grid(1)), uint32(cuda.gridsize(1))
         while i < uint32(size):
             place = uint32(i % uint32(32))
             column = uint32(i // uint32(32) % columns)
             step = uint32(i // uint32(32) // columns)
+            low, step = uint32(step % parts), uint32(step // parts)
             tap = uint32(step % uint32(taps))
             part = uint32(step // uint32(taps) % uint32(chunks))
             across = uint32(step // uint32(taps) // uint32(chunks))
-            product, part = uint32(part // uint32(depth)), uint32(part % uint32(depth))
             piece = uint32(uint32(place // four) ^ uint32(column & seven))
             c_in = uint32(part * chunk + uint32(piece * four + uint32(place % four)) * inputs)
             channel = uint32(column // uint32(32) * uint32(32) + uint32(uint32(column & seven) // two) * eight)
@@ -75,7 +76,7 @@ def _pack_kernel(kind, split, tile_columns):
                 word = ptx.pack_eighths(a, b, c, d)
             elif split:
                 upper, rest = pack_parts(a, b)
-                word = rest if product == one else upper
+                word = rest if low == one else upper
             else:
                 word = pack(a, b)
             ptx.store_word(to + uint64(i) * uint64(4), word)
@@ -93,8 +94,8 @@ def _unit(call, weight, of):
 class Wgmma:
     """The weights of one convolution for Hopper's tensor cores, on the current GPU: the operators, less `weight, bias`.
 
-    In 16 bits they take 2 K C_in C_out bytes, C_in in whole 64s and C_out in whole 256s; of fp16x3, three times as
-    much. A linear layer is a convolution of one position: weight (1, C_in, C_out), x (N, 1, C_in).
+    In 16 bits they take 2 K C_in C_out bytes, C_in in whole 64s and C_out in whole 256s; of fp16x3, twice as much. A
+    linear layer is a convolution of one position: weight (1, C_in, C_out), x (N, 1, C_in).
 
     Args:
         weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; both NumPy
@@ -140,18 +141,17 @@ class Wgmma:
         self.width = -(-c_in // together) * together  # of a row of features, or of each of its parts
         self._columns = COLUMNS[of.totals]
         columns = -(-c_out // self._columns)
-        self._depth = -(-c_in * of.itemsize // ROW_BYTES)
-        self._chunks = self._depth * (3 if of.parts == 2 else 1)
+        self._chunks = -(-c_in * of.itemsize // ROW_BYTES)
         if Stages.of(kernel_size, False, of).bytes > device.shared_limit():
             raise ValueError(f"weight has {kernel_size} taps: shared memory does not hold what so many read of a tile")
-        words = columns * self._chunks * kernel_size * self._columns * ROW_BYTES // 4
+        words = of.parts * columns * self._chunks * kernel_size * self._columns * ROW_BYTES // 4
         call = device.Call(None, stream, (columns * self._columns,), weight=weight, bias=bias)
         weight, bias = call.inputs
         self._weight, self._bias = call.scratch((words,), np.uint32), call.out
         self.nbytes: int = self._weight.nbytes + self._bias.nbytes
         unit = _unit(call, weight, of) if of.scaled else 1.0
         self._scale = np.float32(unit * x_unit / y_unit)
-        arguments = np.uint64(device.address(self._weight)), kernel_size, self._chunks, self._depth, words
+        arguments = np.uint64(device.address(self._weight)), kernel_size, self._chunks, words
         pack = _pack_kernel(of.kind, of.parts == 2, self._columns)
         blocks = min(-(-words // THREADS_OF_PACKING), 8 * device.multiprocessors())
         call.launch(pack, blocks, THREADS_OF_PACKING, weight, np.float32(1 / unit), *arguments)
@@ -260,7 +260,7 @@ class Wgmma:
         kernel = build(self.precision, self.results, stages, epilogue, vector, whole, near)
         maps = len(self._maps)
         addresses = (self._map(x, stages), self._weight, self._bias, y, y if parts is None else parts)
-        numbers = self.kernel_size, self._chunks, self._depth, self.c_out, tiles, length, y.shape[1], rows, magic
+        numbers = self.kernel_size, self._chunks, self.c_out, tiles, length, y.shape[1], rows, magic
         arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *map(np.uint32, numbers)
         clusters = min(tiles, device.multiprocessors() // cluster)
         shared = stages.bytes + (self._bias.nbytes if near else 0)

@@ -15,18 +15,19 @@ to its next tile when it is done (a persistent grid).
 - The sums start from the bias, which lies in shared memory where there is room: read from L2 at each tile, it kept all
   warpgroups from their first product. Where weights or features were scaled (fp8, fp16x3), sums are scaled back at the
   end.
-- fp16x3: a float32 is two halves, high + low. Features have their low parts as channels behind the high ones, and the
-  product has three times the chunks: low * high, high * low, high * high of features and weights. At each step tensor
-  cores cut sums off, towards zero, where float32 ends: over 112 steps that loses 6.6e-6 of a result. So the product of
-  a chunk of high parts and all taps (with one tap, of four chunks) is added up from zero, and then to totals in
-  float32, correctly rounded; these take as many registers again, and a tile has half the columns. Products with low
-  parts come first: so small, they lose little, and join the sums of the first chunk. FP8's sums are shorter: where
-  they are promoted, each stage's product is.
+- fp16x3: a float32 is two halves, high + low. Features have their low parts as channels behind the high ones. A stage
+  holds both parts, so that each is copied once for the three products of a tap and chunk: of features and weights,
+  low * high, high * low, high * high. At each step tensor cores cut sums off, towards zero, where float32 ends: over
+  all steps that loses 6.6e-6 of a result. So a stage's products are added up from zero, the small ones first, which
+  lose little, and then to totals in float32, correctly rounded; these take as many registers again, and a tile has
+  half the columns. FP8's sums are shorter: where they are promoted, it is done for each stage, too.
 - What is infinite is so in its low part only (`ptx.pack_floats`). Parts are a dimension of the tensor map, so that the
   last chunk of high ones ends in zeros: if low ones followed, one that is infinite would meet padding, and give NaN.
 - One thread of the first warpgroup asks for the copies, between its own products: a warpgroup of its own for that
   would leave too few registers to the others, which need 128 a thread for sums alone. It asks for a slot two steps
   after it read that itself, so that it seldom waits for the others to have read it, too.
+- With totals there is such a warpgroup, the fourth: 512 threads begin with 128 registers each, and it gives most of its
+  own to the others (setmaxnreg). For 256 columns the compiler finds no code that begins with so few.
 - With one tap (linear layers) features are no longer read again and again: there a block has two warpgroups, 128 rows,
   which leaves registers for one more warpgroup that only asks for copies; and a layer of 4,096 rows and 1,024 columns
   makes 128 tiles, as many as one round of a GPU takes.
@@ -89,7 +90,7 @@ class Stages:
     columns: int
     pooled: bool
     ahead: int
-    """Of them, how many are asked for before the step that is next."""
+    """Of them, how many are asked for before the step that is next, where a warpgroup that multiplies asks."""
     groups: int = GROUPS
     """Warpgroups that multiply."""
     producer: bool = False
@@ -98,6 +99,8 @@ class Stages:
     """Blocks that have the same columns of neighbouring rows: each copies its part of the weights to all of them."""
     given: int = GROUP * 256
     """With pooling, bytes that a warpgroup gives at a time to the one that pools."""
+    parts: int = 1
+    """Of features and of weights, high and low ones, that a stage holds."""
 
     @classmethod
     def of(cls, taps: int, pooled: bool, operands: Format, *, measured: bool = False) -> Stages:
@@ -122,7 +125,11 @@ class Stages:
         weights, rows = 4 * 256 // columns, GROUPS * (-(-(GROUP + (taps + GROUPS - 2) // GROUPS) // 8) * 8)
         alone = cls(rows, 2, weights, columns, True, weights - 1)
         shared = replace(alone, ahead=weights - 2, cluster=2)
-        if operands.totals or operands.kind == "tf32":
+        if operands.parts == 2:
+            return [replace(alone, weights=3, ahead=2, producer=True, given=alone.given // 2, parts=2)]
+        if operands.totals:
+            return [replace(alone, producer=True)]
+        if operands.kind == "tf32":
             return [alone, shared]
         given = alone.given if operands.kind == "e4m3" else 2 * alone.given  # all columns at once, where 16 bits each
         return [replace(shared, weights=weights - 1, given=given), shared, alone]
@@ -133,13 +140,17 @@ class Stages:
         weights, rows = 4 * 256 // columns, -(-(GROUPS * GROUP + taps - 1) // 8) * 8
         tiles = 4 if taps == 1 else 3 if operands.kind == "e4m3" and taps <= 9 else 2  # FP8 is through with one sooner
         three = cls(rows, tiles, weights, columns, False, weights - 1)
+        if operands.parts == 2:
+            three = replace(three, tiles=2, weights=3, ahead=2, producer=True, parts=2)
+            return [replace(three, rows=2 * GROUP, weights=4, ahead=3, groups=2) if taps == 1 else three]
+        if operands.totals:
+            return [replace(three, producer=True)]
         if taps == 1:
             other = cls(2 * GROUP, 4, weights, columns, False, weights - 1, groups=2, producer=True, cluster=2)
-            other = replace(other, cluster=1) if operands.totals else other
         else:
             other = replace(three, weights=weights + 1, ahead=weights)
             other = other if other.bytes <= device.SHARED_LIMIT else three
-        last = measured or operands.kind == "tf32" or (operands.totals and operands.parts == 1)
+        last = measured or operands.kind == "tf32"
         return [three, other] if last else [other, three]
 
     @property
@@ -150,17 +161,22 @@ class Stages:
     @property
     def tile_bytes(self) -> int:
         """Of a tile of features."""
-        return self.rows * ROW_BYTES
+        return self.parts * self.rows * ROW_BYTES
 
     @property
     def weight_bytes(self) -> int:
         """Of a stage of weights."""
-        return self.columns * ROW_BYTES
+        return self.parts * self.columns * ROW_BYTES
 
     @property
     def threads(self) -> int:
         """Of a block."""
         return 128 * (self.groups + self.producer)
+
+    @property
+    def registers(self) -> tuple[int, int] | None:
+        """Of threads that copy, and that multiply, where there are too many threads for all to have as many."""
+        return (24, 160) if self.threads > 384 else None
 
     @property
     def tile_rows(self) -> int:
@@ -484,37 +500,36 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
     return _Epilogue(give, store, measure, octets, passes)
 
 
-def _copies(stages: Stages, split: bool) -> tuple[Any, Any]:
+def _copies(stages: Stages) -> tuple[Any, Any]:
     """Functions by which one thread asks for what comes next: of features, and of weights."""
-    pooled, parts = stages.pooled, 2 if split else 1
+    pooled, parts = stages.pooled, stages.parts
     tile_slots, weight_slots = uint32(stages.tiles), uint32(stages.weights)
     tile_bytes, weight_bytes = uint32(stages.tile_bytes), uint32(stages.weight_bytes)
     weights_at = uint32(stages.tiles * stages.tile_bytes)
-    phase_bytes, channels = uint32(stages.phase_rows * ROW_BYTES), uint32(CHUNK)
+    phases = GROUPS if pooled else 1
+    boxes = parts * phases
+    box_bytes, channels = uint32(stages.tile_bytes // boxes), uint32(CHUNK)
     tile_rows, cluster, shared = uint32(stages.tile_rows), uint32(stages.cluster), stages.cluster > 1
     part_bytes, copy_to_all = uint32(stages.weight_bytes // stages.cluster), ptx.copy_bulk_to_all(stages.cluster)
     zero, one, slot_bytes = uint32(0), uint32(1), uint32(8)
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
-    def fetch_tile(tile, chunk, slot, parity, base, full, empty, map_x, tiles, columns, chunks, depth, apart, nth):
+    def fetch_tile(tile, chunk, slot, parity, base, full, empty, map_x, tiles, columns, chunks, apart, nth):
         """Ask for a chunk of a tile's features, if there is such a tile; what comes next."""
         if tile < tiles:
             barrier, to = uint32(full + slot * slot_bytes), uint32(base + slot * tile_bytes)
             row = uint32(uint32(uint32(tile // columns) * cluster + nth) * tile_rows)
-            channel, low = uint32(chunk * channels), zero
-            if split:
-                channel, low = uint32(uint32(chunk % depth) * channels), one if chunk < depth else zero
+            channel = uint32(chunk * channels)
             ptx.barrier_wait(uint32(empty + slot * slot_bytes), parity)
             ptx.barrier_expect(barrier, tile_bytes)
-            if pooled:
-                for phase in range(GROUPS):
-                    at = uint32(to + uint32(phase) * phase_bytes)
-                    ptx.copy_box_3d(at, map_x, barrier, channel, uint32(uint32(phase * parts) + low), row)
-            elif split:
-                ptx.copy_box_3d(to, map_x, barrier, channel, low, row)
-            else:
+            if boxes == 1:
                 ptx.copy_box_2d(to, map_x, barrier, channel, row)
+            else:
+                for part in range(parts):
+                    for phase in range(phases):
+                        at = uint32(to + uint32(part * phases + phase) * box_bytes)
+                        ptx.copy_box_3d(at, map_x, barrier, channel, uint32(phase * parts + part), row)
         chunk, slot = uint32(chunk + one), uint32(slot + one)
         if chunk == chunks:
             chunk, tile = zero, uint32(tile + apart)
@@ -557,9 +572,9 @@ def build(
     """The kernel (map_x, weight, bias, y, parts, scale, taps, chunks, ...).
 
     Its arguments: addresses of the tensor map, of the packed weights, of the bias, padded to whole columns, of y and of
-    parts; what sums are multiplied by; then taps, chunks of all products and of one, output channels; tiles in all, a
-    cluster's as one; of an input, rows of the product and how many of them are stored; rows in all; 2^32 / rows of an
-    input, rounded up. With pooling, rows are windows.
+    parts; what sums are multiplied by; then taps, chunks, output channels; tiles in all, a cluster's as one; of an
+    input, rows of the product and how many of them are stored; rows in all; 2^32 / rows of an input, rounded up. With
+    pooling, rows are windows.
 
     Args:
         operands, results: of features and weights, and of what is stored.
@@ -574,11 +589,12 @@ def build(
     pooled, measured, totals = stages.pooled, epilogue == "stat", operands.totals
     ending = _epilogue(operands, results, stages, epilogue, vector, whole)
     give, store, measure, passes = ending.give, ending.store, ending.measure, ending.passes
-    split = operands.parts == 2
-    fetch_tile, fetch_weights = _copies(stages, split)
-    each_step = totals and operands.kind == "e4m3"
-    runs = totals and not each_step
-    multiply = ptx.wgmma(operands.kind, stages.columns, not each_step)
+    split = stages.parts == 2
+    fetch_tile, fetch_weights = _copies(stages)
+    moved, (copying, multiplying) = stages.registers is not None, stages.registers or (0, 0)
+    fewer, more = ptx.registers(copying, False), ptx.registers(multiplying, True)
+    multiply = ptx.wgmma(operands.kind, stages.columns, not totals)
+    multiply_more = ptx.wgmma(operands.kind, stages.columns)
     wait_one, wait_all = ptx.wgmma_wait(1), ptx.wgmma_wait(0)
     all_multiply, threads = 128 * stages.groups, stages.threads
     given, given_sync = ptx.group_arrive(1, all_multiply), ptx.group_sync(1, all_multiply)
@@ -592,6 +608,7 @@ def build(
     weights_at = uint32(stages.tiles * stages.tile_bytes)
     barriers_at = uint32(stages.bytes - 512)
     first_row = uint32((stages.phase_rows if pooled else GROUP) * ROW_BYTES // 16)  # of warpgroup 1, in 16 bytes
+    low_rows, low_columns = (uint32(count * ROW_BYTES // 16) for count in (stages.rows, stages.columns))
     phase_units, row_units = uint32(stages.phase_rows * ROW_BYTES // 16), uint32(ROW_BYTES // 16)
     back = uint32(GROUPS * stages.phase_rows * ROW_BYTES // 16 - ROW_BYTES // 16)
     groups, producer = uint32(stages.groups), stages.producer
@@ -624,8 +641,8 @@ def build(
 
     @inline
     def release(empty, slot, lane):
-        """The weights of the slot before this one were read: said by a leader to each block of the cluster."""
-        barrier = uint32(empty + uint32(uint32(slot if slot > zero else weight_slots) - one) * slot_bytes)
+        """The weights of a slot were read: said by a leader to each block of the cluster."""
+        barrier = uint32(empty + slot * slot_bytes)
         if wide:
             ptx.barrier_arrive_at(ptx.address_in_block(barrier, lane))
         else:
@@ -634,12 +651,14 @@ def build(
     @inline
     def release_tile(empty, slot):
         """The same of features, which are the block's own."""
-        ptx.barrier_arrive(uint32(empty + uint32(uint32(slot if slot > zero else tile_slots) - one) * slot_bytes))
+        ptx.barrier_arrive(uint32(empty + slot * slot_bytes))
+
+    @inline
+    def before(slot, slots):
+        return uint32(uint32(slot if slot > zero else slots) - one)
 
     @device.jit(launch_bounds=(threads, 1))
-    def kernel(
-        map_x, weight, bias, y, parts, scale, taps, chunks, depth, c_out, tiles, length, length_out, rows, magic
-    ):
+    def kernel(map_x, weight, bias, y, parts, scale, taps, chunks, c_out, tiles, length, length_out, rows, magic):
         shared = cuda.shared.array(0, types.uint16, alignment=1024)
         sums = cuda.local.array(sums_of_thread, float32)
         total = cuda.local.array(kept, float32)
@@ -684,7 +703,7 @@ def build(
         def next_tile():
             return fetch_tile(
                 t_tile, t_chunk, t_slot, t_parity,
-                base, tile_full, tile_empty, map_x, tiles, columns, chunks, depth, apart, nth,
+                base, tile_full, tile_empty, map_x, tiles, columns, chunks, apart, nth,
             )  # fmt: skip
 
         def next_weights():
@@ -693,7 +712,9 @@ def build(
             )
 
         tile = first
-        if producer:
+        if producer and group == groups:
+            if moved:
+                fewer()
             if loads:
                 ptx.grid_wait()
                 while t_tile < tiles:
@@ -702,8 +723,13 @@ def build(
                     while tap < taps:
                         w_tile, w_step, w_slot, w_parity = next_weights()
                         tap = uint32(tap + one)
-            tile = tiles if group == groups else first  # its warpgroup multiplies nothing
-        elif loads:
+            if wide:
+                cuda.syncwarp()
+                ptx.cluster_sync()
+            return
+        if moved:
+            more()
+        if not producer and loads:
             for _ in range(ahead):
                 w_tile, w_step, w_slot, w_parity = next_weights()
             ptx.grid_wait()  # the others touch only what comes of features, which are asked for from here on
@@ -712,10 +738,6 @@ def build(
         cuda.syncwarp()
 
         slot, parity, tile_slot, tile_parity = zero, zero, zero, zero
-        low_chunks = uint32(two * depth) if split else zero
-        if runs:
-            for i in range(sums_of_thread):
-                sums[i] = float32(0)
         while tile < tiles:
             across = uint32(tile % columns)
             column = uint32(across * column_tile + uint32(lane & quad) * eight)
@@ -733,9 +755,17 @@ def build(
                     ptx.barrier_wait(uint32(full + slot * slot_bytes), parity)
                     stage = uint32(base + uint32(weights_at + slot * weight_bytes))
                     ptx.wgmma_fence()
-                    multiply(sums, matrix, uint32(uint32(stage >> word) | low_word))
-                    if each_step:
+                    column_rows = uint32(uint32(stage >> word) | low_word)
+                    if split:  # the small products first, which lose least where sums are cut off
+                        multiply(sums, uint32(matrix + low_rows), column_rows)
+                        multiply_more(sums, matrix, uint32(column_rows + low_columns))
+                        multiply_more(sums, matrix, column_rows)
+                    else:
+                        multiply(sums, matrix, column_rows)
+                    if totals:
                         wait_all()
+                        if leads:
+                            release(empty, slot, lane)
                         for i in range(sums_of_thread):
                             total[i] += sums[i]
                     else:
@@ -746,11 +776,11 @@ def build(
                             phase, matrix = zero, uint32(matrix - back)
                     else:
                         matrix = uint32(matrix + row_units)
-                    if left < steps:  # the step before is done
+                    if not totals and left < steps:  # the step before is done
                         if leads:
-                            release(empty, slot, lane)
+                            release(empty, before(slot, weight_slots), lane)
                             if tap == zero and first_lane:
-                                release_tile(tile_empty, tile_slot)
+                                release_tile(tile_empty, before(tile_slot, tile_slots))
                         if tap == zero and not producer and loads:
                             t_tile, t_chunk, t_slot, t_parity = next_tile()
                     if not producer and loads:
@@ -759,20 +789,17 @@ def build(
                     tap, left, slot = uint32(tap + one), uint32(left - one), uint32(slot + one)
                     if slot == weight_slots:
                         slot, parity = zero, uint32(parity ^ one)
+                if totals and leads and first_lane:
+                    release_tile(tile_empty, tile_slot)
                 chunk, tile_slot = uint32(chunk + one), uint32(tile_slot + one)
                 if tile_slot == tile_slots:
                     tile_slot, tile_parity = zero, uint32(tile_parity ^ one)
-                high = uint32(chunk - low_chunks)  # done, of chunks of high parts
-                if runs and chunk > low_chunks and (taps > one or uint32(high & three) == zero or chunk == chunks):
-                    wait_all()
-                    for i in range(sums_of_thread):
-                        total[i] += sums[i]
-                        sums[i] = float32(0)
-            wait_all()
-            if leads:
-                release(empty, slot, lane)
-                if first_lane:
-                    release_tile(tile_empty, tile_slot)
+            if not totals:
+                wait_all()
+                if leads:
+                    release(empty, before(slot, weight_slots), lane)
+                    if first_lane:
+                        release_tile(tile_empty, before(tile_slot, tile_slots))
             if not producer and loads:
                 t_tile, t_chunk, t_slot, t_parity = next_tile()
             cuda.syncwarp()
