@@ -47,8 +47,7 @@ from charcnn.ops import spread, tensor_map
 from charcnn.ops.conv1d_nlc import Mma, Wgmma
 from charcnn.ops.features import WIDE
 from charcnn.ops.formats import FORMATS, HALVES
-from charcnn.ops.layernorm_relu_maxpool1d_nlc import encoded_maxima
-from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
+from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
 from charcnn.ops.linear_skinny import SkinnyLinear
 from charcnn.ops.one_hot_conv1d import GatherBlock, HalfBlock
 from charcnn.tuning import layers, measure
@@ -258,10 +257,11 @@ def between_features(row: catalog.Variant) -> None:
             given = weight[:, :70].copy(), bias, gamma, gamma
             block = GatherBlock(*given, precision=precision, octets=octets)
             block.layernorm_relu_maxpool1d(ids, stat, 3)
-    if row.name == "layernorm_relu_maxpool1d_nlc_coalesced":
+    if row.name == "layernorm_relu_maxpool1d_nlc_fp16":
         x = np.empty((1, 102, 256), np.float32)
         for precision in WIDE:
             encoded_maxima(x, stat, x[0], x[0], 3, precision=precision)
+            normalised_maxima(x, stat, x[0], x[0], 3, precision="float32", results=precision)
 
 
 def level_17() -> None:

@@ -15,7 +15,7 @@ from charcnn.ops import ptx, reference
 from charcnn.ops.conv1d_nlc import Wgmma
 from charcnn.ops.convert import narrow
 from charcnn.ops.formats import FORMATS
-from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
+from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import normalised_maxima
 
 WIDE = replace(TINY, channels=16, units=32)
 """TINY with as many channels as FP8 takes."""

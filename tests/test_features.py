@@ -9,7 +9,7 @@ from charcnn import device
 from charcnn.ops import ptx, reference
 from charcnn.ops.features import OCTET, TAKEN, WIDE, encode
 from charcnn.ops.formats import FORMATS, HALVES
-from charcnn.ops.layernorm_relu_maxpool1d_nlc import encoded_maxima
+from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import encoded_maxima
 from charcnn.ops.one_hot_conv1d import GatherBlock
 
 
@@ -122,7 +122,7 @@ def test_block_1_refuses():
 
 
 @pytest.mark.parametrize("precision", WIDE)
-def test_encoded_maxima(precision):
+def test_encoded_maxima(precision, monkeypatch):
     x, gamma, beta = spread(9, 7, 264), spread(7, 264), spread(7, 264)  # more channels than a block has threads
     stat = reference.stat(x.astype(np.float64))
     expected = reference.layernorm_relu_maxpool1d_nlc(
@@ -131,6 +131,9 @@ def test_encoded_maxima(precision):
     y = encoded_maxima(x, stat, gamma, beta, 3, precision=precision)
     error = np.linalg.norm(decoded(y, precision) - expected)
     assert error <= FORMATS[precision].tolerance * np.linalg.norm(expected)
+    with monkeypatch.context() as patch:
+        patch.setattr(device, "address", lambda array: 8)  # then a thread writes one channel, not eight
+        np.testing.assert_array_equal(encoded_maxima(x, stat, gamma, beta, 3, precision=precision), y)
     with pytest.raises(ValueError, match=r"^precision='bf16': need one of tf32, fp16x3$"):
         encoded_maxima(x, stat, gamma, beta, 3, precision="bf16")
     odd = [np.ascontiguousarray(array[..., :23]) for array in (x, gamma, beta)]

@@ -22,8 +22,7 @@ from charcnn.offload import asynchronous
 from charcnn.ops.arrays import pack
 from charcnn.ops.conv1d_nlc import Mma
 from charcnn.ops.features import WIDE
-from charcnn.ops.layernorm_relu_maxpool1d_nlc import encoded_maxima
-from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
+from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
 from charcnn.ops.one_hot_conv1d import GatherBlock, HalfBlock, LagSums
 
 TITLE = "Tensor cores, portable: convolutions and linear layers by mma.sync in fp16, bf16, TF32 or split fp16"

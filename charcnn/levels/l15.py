@@ -7,8 +7,6 @@ LayerNorm are level 14's. In fp16x3 low halves lie as further channels behind th
 are copied once for all three products.
 """
 
-from functools import partial
-
 import numpy as np
 from numba import cuda
 
@@ -17,12 +15,11 @@ from charcnn.config import POOL_SIZE
 from charcnn.lane import DevicePipeline, Lane, LaneWorker
 from charcnn.levels.monitor import Monitor
 from charcnn.offload import asynchronous
-from charcnn.ops import layernorm_relu_maxpool1d_nlc_coalesced
 from charcnn.ops.arrays import pack
 from charcnn.ops.conv1d_nlc import Wgmma
 from charcnn.ops.convert import as_format
 from charcnn.ops.formats import HALVES
-from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
+from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import normalised_maxima
 from charcnn.ops.one_hot_conv1d import GatherBlock, HalfBlock, LagSums
 
 TITLE = "Hopper's tensor cores: convolutions and linear layers by wgmma, fed by the copy engine"
@@ -34,10 +31,8 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
     p, monitor = params, monitor or Monitor()
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
-    form = catalog.level("l15").format(precision)
-    ending, normalise = np.float32, layernorm_relu_maxpool1d_nlc_coalesced  # of block 6, and what follows conv6
-    if precision in HALVES:
-        ending, normalise = form.dtype, partial(normalised_maxima, precision=precision)
+    form, halves = catalog.level("l15").format(precision), precision in HALVES
+    ending, form_6 = (form.dtype, precision) if halves else (np.float32, "float32")  # of conv6's results
     windows = -(-lengths[4] // POOL_SIZE) * POOL_SIZE  # what conv6 reads, in whole windows, where it pools itself
     if channels % 8 or config.units % 8 or pooled[0] % POOL_SIZE or not (config.layernorm or windows <= lengths[3]):
         raise ValueError(
@@ -80,19 +75,20 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
                     length = lengths[i - 1] if i < 5 or config.layernorm else windows
                     x = apply(layers[f"conv{i}"].conv1d_relu, x, (length, channels), length=length)
             with lane.stage("conv_block_6"):
-                shape = (pooled[5], channels)
+                shape, flat = (pooled[5], channels), (1, config.features)
                 if config.layernorm:
                     space = (lane.device((len(ids), lengths[5], channels), ending), stat)
                     scratch = parts[: len(ids)]
                     x, stat = layers["conv6"].conv1d_stat(x, out=space, parts=scratch, stream=lane.stream)
-                    x = apply(normalise, x, shape, stat, *norm_6, POOL_SIZE, dtype=ending)
+                    shape, given = shape if halves else flat, {"precision": form_6, "results": precision}
+                    x = apply(normalised_maxima, x, shape, stat, *norm_6, POOL_SIZE, **given)
                 else:
                     pool = layers["conv6"].conv1d_relu_maxpool1d
                     x = apply(pool, x, shape, POOL_SIZE, length=lengths[4], dtype=ending)
+                    if not halves:
+                        x = apply(as_format, x.reshape((len(ids), *flat)), flat, precision)
             with lane.stage("fc_blocks"):
-                x = x.reshape((len(ids), 1, config.features))
-                if precision not in HALVES:
-                    x = apply(as_format, x, (1, config.features), precision)
+                x = x.reshape((len(ids), 1, form.parts * config.features))
                 x = apply(layers["fc1"].conv1d_relu, x, (1, config.units))
                 x = apply(layers["fc2"].conv1d_relu, x, (1, config.units))
                 logits = apply(layers["fc3"].conv1d, x, (1, config.classes), dtype=np.float32)
@@ -103,7 +99,7 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
     workers = []
     for gpu in device.choose(gpus):
         with cuda.gpus[gpu]:
-            results = {"fc3": "float32"} if precision in HALVES else {"conv6": "float32", "fc3": "float32"}
+            results = {"fc3": "float32"} if halves else {"conv6": "float32", "fc3": "float32"}
             layers = {
                 name: Wgmma(
                     packed[f"{name}.weight"], packed[f"{name}.bias"], precision=precision, results=results.get(name)
@@ -114,7 +110,7 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
             norm_1, norm_6 = (
                 [packed[f"norm{i}.{part}"] for part in ("weight", "bias")] if config.layernorm else [] for i in (1, 6)
             )
-            block_1 = (HalfBlock if precision in HALVES else GatherBlock)(*first, *norm_1, precision=precision)
+            block_1 = (HalfBlock if halves else GatherBlock)(*first, *norm_1, precision=precision)
             tables = LagSums(*first) if config.layernorm else None
             norm_6 = [device.to_device(array) for array in norm_6]
             monitor.hold(gpu, sum(layer.nbytes for layer in layers.values()) + block_1.nbytes)

@@ -9,8 +9,6 @@ up to 64; and of any batch, a last layer of few classes (`charcnn.ops.linear_ski
 input takes, in fp16 and bf16; what is left, tf32 and fp16x3 are computed as before.
 """
 
-from functools import partial
-
 import numpy as np
 from numba import cuda
 
@@ -19,12 +17,11 @@ from charcnn.config import POOL_SIZE
 from charcnn.lane import DevicePipeline, GraphWorker, Lane
 from charcnn.levels.monitor import Monitor
 from charcnn.offload import asynchronous
-from charcnn.ops import layernorm_relu_maxpool1d_nlc_coalesced
 from charcnn.ops.arrays import pack
 from charcnn.ops.conv1d_nlc import Wgmma
 from charcnn.ops.convert import as_format
 from charcnn.ops.formats import HALVES
-from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
+from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import normalised_maxima
 from charcnn.ops.linear_skinny import SkinnyLinear, takes
 from charcnn.ops.one_hot_conv1d import GatherBlock, HalfBlock, LagSums
 from charcnn.ops.spread import SpreadConv, SpreadLinear, affine, first, first_parts_shape, normalised
@@ -42,9 +39,7 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
     p, monitor = params, monitor or Monitor()
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
     form, halves = catalog.level("l16").format(precision), precision in HALVES
-    ending, normalise = np.float32, layernorm_relu_maxpool1d_nlc_coalesced  # of block 6, and what follows conv6
-    if halves:
-        ending, normalise = form.dtype, partial(normalised_maxima, precision=precision)
+    ending, form_6 = (form.dtype, precision) if halves else (np.float32, "float32")  # of conv6's results
     windows = -(-lengths[4] // POOL_SIZE) * POOL_SIZE  # what conv6 reads, in whole windows, where it pools itself
     if channels % 8 or config.units % 8 or pooled[0] % POOL_SIZE or not (config.layernorm or windows <= lengths[3]):
         raise ValueError(
@@ -89,7 +84,8 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
             return apply(conv.conv1d_relu_maxpool1d, x, (pooled[1], channels), POOL_SIZE)
 
         def blocks_3_6(x):
-            n, stat, shape, last = len(x), statistics[: len(x)], (pooled[5], channels), layers["conv6"]
+            n, stat, last = len(x), statistics[: len(x)], layers["conv6"]
+            shape, flat = (pooled[5], channels), (1, config.features)
             if halves and n <= some:
                 for i in (3, 4, 5):
                     x = apply(spread[i].conv1d_relu, x, (lengths[i - 1], channels))
@@ -101,19 +97,19 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
                 length = lengths[i - 1] if i < 5 or config.layernorm else windows
                 x = apply(layers[f"conv{i}"].conv1d_relu, x, (length, channels), length=length)
             if not config.layernorm:
-                return apply(last.conv1d_relu_maxpool1d, x, shape, POOL_SIZE, length=lengths[4], dtype=ending)
+                x = apply(last.conv1d_relu_maxpool1d, x, shape, POOL_SIZE, length=lengths[4], dtype=ending)
+                return x if halves else apply(as_format, x.reshape((n, *flat)), flat, precision)
             space = (lane.device((n, lengths[5], channels), ending), stat)
             x, stat = last.conv1d_stat(x, out=space, parts=parts[:n], stream=lane.stream)
-            return apply(normalise, x, shape, stat, *norm_6, POOL_SIZE, dtype=ending)
+            shape, given = shape if halves else flat, {"precision": form_6, "results": precision}
+            return apply(normalised_maxima, x, shape, stat, *norm_6, POOL_SIZE, **given)
 
         def forward(ids):
             n, x = len(ids), blocks_3_6(blocks_1_2(ids))
             if halves and n <= linear.most:
                 x = x.reshape((n, config.features))
                 return linear(x, scratch, out=lane.device((n, config.classes)), stream=lane.stream)
-            x = x.reshape((n, 1, config.features))
-            if not halves:
-                x = apply(as_format, x, (1, config.features), precision)
+            x = x.reshape((n, 1, form.parts * config.features))
             x = apply(layers["fc1"].conv1d_relu, x, (1, config.units))
             x = apply(layers["fc2"].conv1d_relu, x, (1, config.units))
             logits = apply(layers["fc3"].conv1d, x, (1, config.classes), dtype=np.float32)

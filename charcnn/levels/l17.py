@@ -22,7 +22,7 @@ from charcnn.offload import asynchronous
 from charcnn.ops.arrays import pack
 from charcnn.ops.conv1d_nlc import Wgmma
 from charcnn.ops.formats import FORMATS
-from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import normalised_maxima
+from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import normalised_maxima
 from charcnn.ops.linear_skinny import SkinnyLinear, takes
 from charcnn.ops.one_hot_conv1d import HalfBlock, LagSums
 

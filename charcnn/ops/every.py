@@ -90,7 +90,7 @@ from charcnn.ops.conv1d_nlc import (
 from charcnn.ops.layernorm import layernorm_loops, layernorm_naive, layernorm_relu_naive
 from charcnn.ops.layernorm_relu_maxpool1d import layernorm_relu_maxpool1d_naive
 from charcnn.ops.layernorm_relu_maxpool1d_nlc import layernorm_relu_maxpool1d_nlc_coalesced
-from charcnn.ops.layernorm_relu_maxpool1d_nlc_half import (
+from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import (
     layernorm_relu_maxpool1d_nlc_bf16,
     layernorm_relu_maxpool1d_nlc_fp16,
 )

@@ -10,9 +10,7 @@ from numba import cuda, float32
 
 from charcnn import device
 from charcnn.device import uint32, uint64
-from charcnn.ops import ptx, shapes
-from charcnn.ops.features import OCTET, WIDE, words_of
-from charcnn.ops.formats import choose
+from charcnn.ops import shapes
 from charcnn.ops.stat import normalised
 
 INPUTS = 8
@@ -22,11 +20,8 @@ THREADS = 256
 
 
 @cache
-def _build(kernel_size, of=None):
-    inputs, one, octet_mask, octet = uint32(INPUTS), uint32(1), uint64(OCTET - 1), uint64(OCTET)
-    half = uint32(0xFFFF)
-    encoded, split = of is not None, of is not None and of.parts == 2
-    words = words_of(of) if of else ptx.pack_floats("float")
+def _build(kernel_size):
+    inputs, one = uint32(INPUTS), uint32(1)
 
     @device.jit()
     def kernel(x, stat, gamma, beta, y, stride, eps):
@@ -55,15 +50,7 @@ def _build(kernel_size, of=None):
                     if value > best or value != value:  # NaN wins, and nothing is greater
                         best = value
                 at = (uint64(n) * uint64(length_out) + uint64(t)) * uint64(channels) + uint64(c)
-                if encoded:
-                    high, low = words(best, best)
-                    if split:  # y holds 16 bits: of each octet the high halves, then the low ones
-                        at += at & ~octet_mask
-                        y.flat[at], y.flat[at + octet] = high & half, low & half
-                    else:
-                        y.flat[at] = high
-                else:
-                    y.flat[at] = best
+                y.flat[at] = best
                 n = uint32(n + one)
 
     return kernel
@@ -101,36 +88,6 @@ def layernorm_relu_maxpool1d_nlc_coalesced(
     shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
     call = device.Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
     _launch(call, _build(kernel_size), call.out, eps, stride or kernel_size)
-    return call.result()
-
-
-def encoded_maxima(
-    x: Any,
-    stat: Any,
-    gamma: Any,
-    beta: Any,
-    kernel_size: int,
-    *,
-    precision: str,
-    eps: float = 1e-5,
-    stride: int | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """`layernorm_relu_maxpool1d_nlc_coalesced` to features of 32 bits a value as `Mma` takes them (`features`).
-
-    Arguments and errors as there, and precision: "tf32" or "fp16x3". C must be a multiple of 8.
-    """
-    of = choose(precision, WIDE)
-    shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
-    if shape[2] % OCTET:
-        raise ValueError(f"x has shape {tuple(x.shape)}: need a multiple of {OCTET} channels")
-    n, length, channels = shape
-    call = device.Call(
-        out, stream, (n, length, of.parts * channels), of.dtype, x=x, stat=stat, gamma=gamma, beta=beta
-    )  # fmt: skip
-    y = call.out.view(np.uint16 if of.parts == 2 else np.uint32)
-    _launch(call, _build(kernel_size, of), y, eps, stride or kernel_size)
     return call.result()
 
 

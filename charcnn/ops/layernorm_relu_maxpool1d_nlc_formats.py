@@ -1,4 +1,7 @@
-"""layernorm_relu_maxpool1d, channels last, on features of 16 bits: normalised and compared in float32."""
+"""layernorm_relu_maxpool1d, channels last, from and to what tensor cores take: normalised and compared in float32.
+
+From features of 16 or 8 bits to such, and from float32 to formats of 32 bits a value.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from charcnn import device
 from charcnn.device import uint32, uint64
 from charcnn.ops import ptx, shapes
 from charcnn.ops.convert import WORDS, narrow, widen
-from charcnn.ops.formats import FORMATS, HALVES, Format, choose
+from charcnn.ops.features import OCTET, WIDE, words_of
+from charcnn.ops.formats import FORMATS, HALVES, PLAIN, Format, choose
 
 INPUTS = 128
 """Most inputs of a block: gamma and beta are larger than the features of one, and are read once for all."""
@@ -21,15 +25,14 @@ INPUTS = 128
 THREADS = device.block_size(64)
 """Few, as windows seldom fill the last block."""
 
-OCTET = 8
-"""Channels of a thread: 16 bytes."""
-
 EIGHTHS = {"fp8": FORMATS["fp8"]}
 
+FLOATS = {PLAIN.name: PLAIN}
 
-def _ahead(kernel_size: int) -> int:
+
+def _ahead(kernel_size: int, words: int) -> int:
     """Inputs whose features a thread has registers for: it asks for them so long before it needs them."""
-    return 2 if kernel_size <= 3 else 1
+    return 2 if kernel_size <= 3 and words <= 4 else 1
 
 
 def _resident(kernel_size: int) -> int:
@@ -38,31 +41,28 @@ def _resident(kernel_size: int) -> int:
 
 
 @cache
-def _build(kind, results, kernel_size, width):
+def _build(kind, results, octets, kernel_size, width):
     # A thread has `width` channels of one window, 8 or 1, of some inputs; gamma and beta stay in registers. Once a
     # position's features are used, those of a later input are asked for: some are on their way at any time.
+    # Results of 32 bits a value are written as 16 bytes twice: four channels and four more; high parts and low ones,
+    # these behind all high ones of the input, or in octets behind those of the same eight channels (`features`).
     zero, one, two, four, octet = uint32(0), uint32(1), uint32(2), uint32(ptx.VECTOR), uint32(width)
     threads, alignment = uint32(THREADS), ptx.ALIGNMENT
-    eighths, from_eighths = results == "e4m3", kind == "e4m3"
-    pack = ptx.pack_halves("f16" if eighths else results)
-    unpack = ptx.unpack_halves("f16" if from_eighths else kind)
-    ahead, values, moments_size = _ahead(kernel_size), kernel_size * width, INPUTS * ptx.VECTOR
-    pairs, words = (width + 1) // 2, 1 if width == 1 else 2 if from_eighths else 4  # of a position
+    eighths, from_eighths, from_floats = results.kind == "e4m3", kind == "e4m3", kind == "f32"
+    rounded, wide = results.kind == "tf32", results.size == 4
+    pack = ptx.pack_halves(results.kind if results.kind == "bf16" else "f16")
+    pack_wide = words_of(results) if rounded or octets else ptx.pack_floats("halves")
+    unpack = ptx.unpack_halves(kind if kind == "bf16" else "f16")
+    words = 1 if width == 1 else {"e4m3": 2, "f32": 8}.get(kind, 4)  # of a position
+    pairs, word = (width + 1) // 2, float32 if from_floats else types.uint32
+    ahead, values, moments_size = _ahead(kernel_size, words), kernel_size * width, INPUTS * ptx.VECTOR
     held = ahead * kernel_size * words
+    doubled = rounded or octets  # places of 16 bits between a value and the next
+    half, in_octet, sixteen, octet_values = uint32(0xFFFF), uint64(OCTET - 1), uint32(16), OCTET
 
     @cuda.jit(device=True, inline="always")
-    def load(x, at, read, to):
-        """A position's features, in words as they lie in memory."""
-        if width == 1:
-            read[to] = uint32(x.flat[at])
-        elif from_eighths:
-            read[to], read[to + 1] = ptx.load_octet(x, at)
-        else:
-            read[to], read[to + 1], read[to + 2], read[to + 3] = ptx.load8(x, at)
-
-    @cuda.jit(device=True, inline="always")
-    def load_affine(array, at, values, to):
-        """A position's gamma or beta."""
+    def load_floats(array, at, values, to):
+        """A position's gamma or beta, or features."""
         if width == 1:
             values[to] = array.flat[at]
         else:
@@ -70,19 +70,54 @@ def _build(kind, results, kernel_size, width):
             values[to + 4], values[to + 5], values[to + 6], values[to + 7] = ptx.load4(array, at + uint64(four))
 
     @cuda.jit(device=True, inline="always")
+    def load(x, at, read, to):
+        """A position's features, in words as they lie in memory."""
+        if width == 1:
+            read[to] = x.flat[at] if from_floats else uint32(x.flat[at])
+        elif from_floats:
+            load_floats(x, at, read, to)
+        elif from_eighths:
+            read[to], read[to + 1] = ptx.load_octet(x, at)
+        else:
+            read[to], read[to + 1], read[to + 2], read[to + 3] = ptx.load8(x, at)
+
+    @cuda.jit(device=True, inline="always")
     def pair(read, to, j):
         """Two of a position's features."""
+        if from_floats:
+            return read[to + 2 * j], read[to + (2 * j + 1 if width > 1 else 0)]
         if not from_eighths:
             return unpack(read[to + j])
         low, high = ptx.unpack_eighths(read[to + j // 2])
         return unpack(high if j % 2 else low)
+
+    @cuda.jit(device=True, inline="always")
+    def write_wide(y, to, apart, best):
+        """Results of 32 bits a value."""
+        if width == 1:
+            first, second = pack_wide(best[0], float32(0))
+            if rounded:
+                y.flat[to], y.flat[to + uint64(one)] = first & half, uint32(first >> sixteen)
+            else:
+                y.flat[to], y.flat[to + apart] = first & half, second & half
+            return
+        a, b = pack_wide(best[0], best[1])
+        c, d = pack_wide(best[2], best[3])
+        e, f = pack_wide(best[4], best[5])
+        g, h = pack_wide(best[6], best[7])
+        if rounded:
+            ptx.store8(y, to, a, b, c, d)
+            ptx.store8(y, to + apart, e, f, g, h)
+        else:
+            ptx.store8(y, to, a, c, e, g)
+            ptx.store8(y, to + apart, b, d, f, h)
 
     @device.jit(launch_bounds=(THREADS, _resident(kernel_size)))
     def kernel(x, stat, gamma, beta, y, stride, eps):
         moments = cuda.shared.array(moments_size, float32, alignment)  # an input's mean, in two, and 1 / deviation
         scale = cuda.local.array(values, float32)
         offset = cuda.local.array(values, float32)
-        read = cuda.local.array(held, types.uint32)
+        read = cuda.local.array(held, word)
         best = cuda.local.array(width, float32)
         channels, length, length_out = uint32(x.shape[2]), uint32(x.shape[1]), uint32(y.shape[1])
         across, thread = uint32(channels // octet), uint32(cuda.threadIdx.x)
@@ -92,11 +127,15 @@ def _build(kind, results, kernel_size, width):
         i = uint32(uint32(cuda.blockIdx.x) * threads + thread)
         t, channel, row = uint32(i // across), uint32(i % across * octet), uint64(channels)
         at, to = uint64(uint32(t * uint32(stride))) * row + uint64(channel), uint64(t) * row + uint64(channel)
-        step, step_out = uint64(length) * row, uint64(length_out) * row
+        step, step_out, second = uint64(length) * row, uint64(length_out) * uint64(y.shape[2]), uint64(octet_values)
+        if wide and not doubled:
+            second = uint64(length_out) * row
+        if doubled:
+            to = uint64(two) * to - (to & in_octet if octets else uint64(zero))
         if t < length_out:
             for p in range(kernel_size):
-                load_affine(gamma, at + uint64(p) * row, scale, p * width)
-                load_affine(beta, at + uint64(p) * row, offset, p * width)
+                load_floats(gamma, at + uint64(p) * row, scale, p * width)
+                load_floats(beta, at + uint64(p) * row, offset, p * width)
             at, to = at + uint64(last) * step, to + uint64(last) * step_out
             step, step_out = uint64(apart) * step, uint64(apart) * step_out
             for s in range(ahead):
@@ -137,7 +176,9 @@ def _build(kind, results, kernel_size, width):
                                 best[c + 1] = ptx.max_floats(best[c + 1], upper * scale[v + 1] + offset[v + 1])
                         if more:
                             load(x, at + uint64(p) * row, read, place)
-                    if width == 1:
+                    if wide:
+                        write_wide(y, to, second, best)
+                    elif width == 1:
                         if eighths:
                             y.flat[to] = ptx.pack_eighths(best[0], float32(0), float32(0), float32(0))
                         else:
@@ -174,8 +215,10 @@ def _launch(
     stride: int | None,
     of: Format,
     results: Format,
+    octets: bool = False,
 ) -> None:
-    n, length, channels = y.shape
+    n, length = y.shape[0], (x.shape[1] - kernel_size) // (stride or kernel_size) + 1
+    channels = x.shape[2]
     _, gamma, beta = normalisation
     aligned = all(device.address(array) % 16 == 0 for array in (x, gamma, beta, y))
     width = OCTET if channels % OCTET == 0 and aligned else 1
@@ -183,11 +226,12 @@ def _launch(
     # Groups of inputs: as many as the GPU has room for, or a multiple, so that all blocks end at about the same time.
     room = max(1, _resident(kernel_size) * device.multiprocessors() // max(1, blocks))
     groups = min(n, -(-n // (room * INPUTS)) * room)
-    kernel = _build(of.kind, results.kind, kernel_size, width)
+    kernel = _build(of.kind, results, octets, kernel_size, width)
+    words = WORDS[min(2, results.itemsize)]
     arguments = (
-        x.view(WORDS[of.itemsize]),
+        x if of is PLAIN else x.view(WORDS[of.itemsize]),
         *normalisation,
-        y.view(WORDS[results.itemsize]),
+        y.view(words).reshape((n, length, channels * results.size // np.dtype(words).itemsize)),
         stride or kernel_size,
         np.float32(eps),
     )
@@ -208,31 +252,66 @@ def normalised_maxima(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """`reference.layernorm_relu_maxpool1d_nlc` from features of 16 bits to such, or from fp8 or to fp8.
+    """`reference.layernorm_relu_maxpool1d_nlc` from features of 16 bits to such, from or to fp8, or from float32.
 
     Args:
         x: (N, L, C) in the precision's dtype, on the GPU; stat float64 (N, 2), gamma and beta
             float32 (L, C) likewise.
         kernel_size, stride: of the pooling; stride is kernel_size where None.
-        precision: "fp16", "bf16" or "fp8".
-        results: of what is given, `precision` or "fp8"; `precision` where None.
+        precision: "fp16", "bf16", "fp8" or "float32".
+        results: of what is given, `precision` or "fp8"; `precision` where None. From float32, "tf32" or "fp16x3".
         eps: added to the variance.
-        out: where to write, (N, L_out, C); made where None.
+        out: where to write; made where None.
         stream: a CUDA stream; the default stream where None.
 
     Returns:
-        (N, L_out, C) in the dtype of `results`, on the GPU; not waited for.
+        (N, L_out, C) in the dtype of `results`, on the GPU; not waited for. From float32, what a linear layer takes:
+        (N, 1, L_out C), in fp16x3 (N, 1, 2 L_out C).
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    of = choose(precision, HALVES | EIGHTHS)
-    to = choose(results or precision, {precision: of} | EIGHTHS)
+    of = choose(precision, HALVES | EIGHTHS | FLOATS)
+    to = choose(results or precision, WIDE if of is PLAIN else {precision: of} | EIGHTHS)
     shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
+    if of is PLAIN:
+        n, length, channels = shape
+        shape = n, 1, to.parts * length * channels
     call = device.Call(out, stream, shape, to.dtype, dtypes={"x": of.dtype}, x=x, stat=stat, gamma=gamma, beta=beta)
     x, *normalisation = call.inputs
     _launch(call, x, tuple(normalisation), call.out, eps, kernel_size, stride, of, to)
+    return call.result()
+
+
+def encoded_maxima(
+    x: Any,
+    stat: Any,
+    gamma: Any,
+    beta: Any,
+    kernel_size: int,
+    *,
+    precision: str,
+    eps: float = 1e-5,
+    stride: int | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """`layernorm_relu_maxpool1d_nlc_coalesced` to features of 32 bits a value as `Mma` takes them (`features`).
+
+    Arguments and errors as there, and precision: "tf32" or "fp16x3". C must be a multiple of 8.
+    """
+    of = choose(precision, WIDE)
+    shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
+    if shape[2] % OCTET:
+        raise ValueError(f"x has shape {tuple(x.shape)}: need a multiple of {OCTET} channels")
+    n, length, channels = shape
+    call = device.Call(
+        out, stream, (n, length, of.parts * channels), of.dtype, x=x, stat=stat, gamma=gamma, beta=beta
+    )  # fmt: skip
+    x, *normalisation = call.inputs
+    octets = of.parts == 2
+    _launch(call, x, tuple(normalisation), call.out, eps, kernel_size, stride, PLAIN, of, octets)
     return call.result()
 
 
