@@ -150,7 +150,7 @@ class Stages:
         else:
             other = replace(three, weights=weights + 1, ahead=weights)
             other = other if other.bytes <= device.SHARED_LIMIT else three
-        last = measured or operands.kind == "tf32"
+        last = measured or (operands.kind == "tf32" and taps > 1)
         return [three, other] if last else [other, three]
 
     @property
