@@ -31,9 +31,11 @@ from charcnn import catalog, files, machine
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ("memcheck", "racecheck")
-FILES = [f"tests/test_{name}.py" for name in ("ops", "wgmma", "spread", "one_hot_conv1d_half", "linear_skinny")]
+PARTS = ("ops", "wgmma", "spread", "one_hot_conv1d_half", "linear_skinny", "layernorm_formats")
+FILES = [f"tests/test_{name}.py" for name in PARTS]
 SMALL_ONES = (
-    "test_edges or test_wgmma or (test_spread and not graph and not level_16) or where_they_write or narrow_and_widen"
+    "test_edges or test_wgmma or test_layernorm_formats or (test_spread and not graph and not level_16) "
+    "or where_they_write or narrow_and_widen"
 )
 """Of those that have no variant of their own, what such a slow run has time for."""
 TESTS = (*FILES, "-k", SMALL_ONES)
