@@ -598,8 +598,7 @@ def build(
     wait_one, wait_all = ptx.wgmma_wait(1), ptx.wgmma_wait(0)
     all_multiply, threads = 128 * stages.groups, stages.threads
     given, given_sync = ptx.group_arrive(1, all_multiply), ptx.group_sync(1, all_multiply)
-    # That a part was read: where there are several, by an mbarrier. It takes registers that 256 columns do not leave.
-    taken, taken_sync, lone = ptx.group_arrive(2, all_multiply), ptx.group_sync(2, all_multiply), passes == 1
+    lone = passes == 1
     sums_of_thread, kept = stages.columns // 2, stages.columns // 2 if totals else 1
     per_thread, tile_columns = stages.columns // 32, stages.columns
     tile_slots, weight_slots = uint32(stages.tiles), uint32(stages.weights)
@@ -745,7 +744,7 @@ def build(
                 start(total, bias, base, column)
             else:
                 start(sums, bias, base, column)
-            left, chunk = steps, zero
+            chunk = zero
             while chunk < chunks:
                 ptx.barrier_wait(uint32(tile_full + tile_slot * slot_bytes), tile_parity)
                 matrix = uint32(uint32(uint32(base + tile_slot * tile_bytes) >> word) | low_word)
@@ -776,7 +775,7 @@ def build(
                             phase, matrix = zero, uint32(matrix - back)
                     else:
                         matrix = uint32(matrix + row_units)
-                    if not totals and left < steps:  # the step before is done
+                    if not totals and uint32(chunk | tap) > zero:  # the step before is done
                         if leads:
                             release(empty, before(slot, weight_slots), lane)
                             if tap == zero and first_lane:
@@ -786,7 +785,7 @@ def build(
                     if not producer and loads:
                         w_tile, w_step, w_slot, w_parity = next_weights()
                     cuda.syncwarp()
-                    tap, left, slot = uint32(tap + one), uint32(left - one), uint32(slot + one)
+                    tap, slot = uint32(tap + one), uint32(slot + one)
                     if slot == weight_slots:
                         slot, parity = zero, uint32(parity ^ one)
                 if totals and leads and first_lane:
@@ -809,10 +808,8 @@ def build(
             held = total if totals else sums
             if pooled and group < last_group:
                 for part in range(passes):
-                    if lone and tile > uint32(first + apart):
-                        taken_sync()
-                    if not lone:  # the part before; as there are an even number, each tile begins with the same parity
-                        ptx.barrier_wait(part_read, uint32((part + 1) % 2))
+                    # Was the part before read? Of an even number, each tile begins with the same parity.
+                    ptx.barrier_wait(part_read, uint32(uint32(tile // apart) & one) if lone else uint32((part + 1) % 2))
                     give(held, part, base, thread, group, scale)
                     given()
             else:
@@ -826,9 +823,7 @@ def build(
                     if pooled:
                         given_sync()
                     store(held, part, base, thread, column, to, to_8, scale, y, c_out)
-                    if pooled and lone and tile < tiles:
-                        taken()
-                    if pooled and not lone:
+                    if pooled:
                         ptx.barrier_arrive(part_read)  # each thread for what it read
                 if measured:
                     measure(held, 0, column, to, across, lane, scale, parts, columns, c_out)
