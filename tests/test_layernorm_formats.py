@@ -77,6 +77,22 @@ def test_arrays_that_start_at_no_multiple_of_16_bytes(precision, results, monkey
     np.testing.assert_array_equal(drawn.maxima(precision, results).view(np.uint8), vectors.view(np.uint8))
 
 
+@pytest.mark.parametrize("results", ["tf32", "fp16x3"])
+@pytest.mark.parametrize(("n", "kernel_size", "stride"), [(3, 5, None), (3, 2, 3), (3, 3, 1), (0, 3, None)])
+def test_windows_from_float32(n, kernel_size, stride, results):
+    rng = np.random.default_rng(1)
+    x, (gamma, beta) = rng.standard_normal((n, 11, 8), np.float32), rng.standard_normal((2, 11, 8), np.float32)
+    stat = np.stack([rng.uniform(-1, 1, n), rng.uniform(0.5, 2, n)], 1)
+    exact = reference.layernorm_relu_maxpool1d_nlc(
+        *(array.astype(np.float64) for array in (x, stat, gamma, beta)), kernel_size, stride=stride
+    )
+    on_gpu = map(device.to_device, (x, stat, gamma, beta))
+    y = formats.normalised_maxima(*on_gpu, kernel_size, stride=stride, precision="float32", results=results)
+    relative, absolute = ROUNDED[results]
+    out = decoded(y.copy_to_host(), results).reshape(exact.shape)
+    np.testing.assert_allclose(out, exact, rtol=relative, atol=absolute)
+
+
 def test_float32_is_no_result():
     with pytest.raises(ValueError, match=r"^precision='float32': need one of tf32, fp16x3$"):
         draw(1, 3, 8, "float32").maxima("float32")

@@ -33,10 +33,18 @@ def test_shared_memory_holds_the_stages(name, taps, pooled, measured):
     assert stages.tile_bytes % 1024 == stages.weight_bytes % 1024 == 0  # where the swizzle begins anew
 
 
+@pytest.mark.parametrize("taps", [26, 73])
+def test_pooling_of_many_taps_in_two_parts_has_a_stage_of_features_less(taps):
+    stages = Stages.of(taps, True, FORMATS["fp16x3"])
+    assert stages.tiles == 1
+    assert stages.bytes <= device.SHARED_LIMIT
+
+
 ODD = {
     "pool": (7, [(1, 9, 64, 256), (5, 63, 80, 256), (67, 33, 320, 512)]),
     "pool of one tap": (1, [(5, 63, 80, 256), (67, 33, 320, 512)]),
     "relu": (3, [(1, 3, 64, 256), (67, 31, 320, 512), (5, 63, 64, 264)]),
+    "stat": (3, [(67, 31, 320, 512), (5, 63, 64, 256)]),
     "line": (1, [(1, 1, 64, 256), (129, 1, 136, 256), (385, 1, 640, 1024), (3, 1, 64, 16384)]),
 }
 """Taps, and (N, L, C_in, C_out): one tile, an odd number, and more columns than a tile has, or than fill it.
@@ -48,10 +56,11 @@ The bias of 16,384 columns has no room in shared memory; 264 of e4m3 do not make
 @pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
 @pytest.mark.parametrize("blocks", [None, 2], ids=["all blocks", "2 blocks"])
 @pytest.mark.parametrize("kind", list(ODD))
-@pytest.mark.parametrize("name", ["fp16", "bf16", "tf32", "fp8", "fp16x3"])
+@pytest.mark.parametrize("name", ["fp16", "bf16", "tf32", "fp8", "fp8 promoted", "fp16x3"])
 def test_an_odd_number_of_tiles(name, kind, blocks, monkeypatch):
     if blocks:  # of many tiles each
         monkeypatch.setattr(device, "multiprocessors", lambda: blocks)
+    name, promoted = name.removesuffix(" promoted"), name.endswith(" promoted")
     of, (taps, sizes), pooled = FORMATS[name], ODD[kind], kind.startswith("pool")
     unit = 5 / 448 if name == "fp8" else 1.0
     draw = np.random.default_rng(0)
@@ -59,17 +68,26 @@ def test_an_odd_number_of_tiles(name, kind, blocks, monkeypatch):
         x = draw.standard_normal((n, length, c_in), np.float32)
         weight = draw.standard_normal((taps, c_in, c_out), np.float32) / np.float32(np.sqrt(taps * c_in))
         bias = draw.standard_normal(c_out, np.float32)
-        conv = Wgmma(weight, bias, precision=name, x_unit=unit, y_unit=unit)
+        conv = Wgmma(weight, bias, precision=name, x_unit=unit, y_unit=unit, promoted=promoted)
         call = device.Call(None, None, x.shape, x=x)
         features = narrow(call, call.inputs[0], length, conv.width, of, 1 / unit)
         exact = (array.astype(np.float64) for array in (x, weight, bias))
-        want = reference.conv1d_relu_maxpool1d_nlc(*exact, 3) if pooled else reference.conv1d_relu_nlc(*exact)
+        if pooled:
+            want = reference.conv1d_relu_maxpool1d_nlc(*exact, 3)
+        else:
+            want = (reference.conv1d_nlc if kind == "stat" else reference.conv1d_relu_nlc)(*exact)
         made = []
         for _ in range(2):
             nothing = np.frombuffer(b"\xff" * want.size * of.size, of.dtype)  # NaN
             nothing = nothing.reshape((*want.shape[:-1], of.parts * c_out))
             y = device.to_device(nothing)
-            conv.conv1d_relu_maxpool1d(features, out=y) if pooled else conv.conv1d_relu(features, out=y)
+            if kind == "stat":
+                _, stat = conv.conv1d_stat(features, out=(y, device.to_device(np.full((n, 2), np.nan))))
+                mean, variance = reference.stat(want / unit).T
+                np.testing.assert_allclose(stat.copy_to_host()[:, 0], mean, atol=of.tolerance * np.sqrt(variance).max())
+                np.testing.assert_allclose(stat.copy_to_host()[:, 1], variance, rtol=2 * of.tolerance)
+            else:
+                conv.conv1d_relu_maxpool1d(features, out=y) if pooled else conv.conv1d_relu(features, out=y)
             made.append(y)
         cuda.synchronize()
         np.testing.assert_array_equal(*(y.copy_to_host().view(np.uint8) for y in made))

@@ -26,14 +26,15 @@ to its next tile when it is done (a persistent grid).
 - One thread of the first warpgroup asks for the copies, between its own products: a warpgroup of its own for that
   would leave too few registers to the others, which need 128 a thread for sums alone. It asks for a slot two steps
   after it read that itself, so that it seldom waits for the others to have read it, too.
-- With totals there is such a warpgroup, the fourth: 512 threads begin with 128 registers each, and it gives most of its
-  own to the others (setmaxnreg). For 256 columns the compiler finds no code that begins with so few.
+- With totals there is such a warpgroup. Where it is the fourth, 512 threads begin with 128 registers each, and it gives
+  most of its own to the others (setmaxnreg). For 256 columns the compiler finds no code that begins with so few.
 - With one tap (linear layers) features are no longer read again and again: there a block has two warpgroups, 128 rows,
   which leaves registers for one more warpgroup that only asks for copies; and a layer of 4,096 rows and 1,024 columns
-  makes 128 tiles, as many as one round of a GPU takes.
-- With pooling, and with one tap, two neighbouring blocks form a cluster: each copies half of the weights to both, so
-  that L2 gives them once for two. A slot is free when both blocks have read it. Where the rows make an odd number of
-  tiles, the last block multiplies rows that are not there, zeros, and stores nothing.
+  makes 128 tiles, as many as one round of a GPU takes. Promoted FP8 has three there, too.
+- With pooling in 16 and 8 bits, and with one tap, two neighbouring blocks form a cluster, but not with totals: each
+  copies half of the weights to both, so that L2 gives them once for two. A slot is free when both blocks have read it.
+  Where the rows make an odd number of tiles, the last block multiplies rows that are not there, zeros, and stores
+  nothing.
 - A kernel begins while the last blocks of the one before still compute (programmatic dependent launch): it makes its
   mbarriers and, where no warpgroup asks for copies alone, asks for weights, which no kernel then writes; it waits
   before it asks for features.
@@ -126,7 +127,8 @@ class Stages:
         alone = cls(rows, 2, weights, columns, True, weights - 1)
         shared = replace(alone, ahead=weights - 2, cluster=2)
         if operands.parts == 2:
-            return [replace(alone, weights=3, ahead=2, producer=True, given=alone.given // 2, parts=2)]
+            both = replace(alone, weights=3, ahead=2, producer=True, given=alone.given // 2, parts=2)
+            return [both if both.bytes <= device.shared_limit() else replace(both, tiles=1)]
         if operands.totals:
             return [replace(alone, producer=True)]
         if operands.kind == "tf32":
