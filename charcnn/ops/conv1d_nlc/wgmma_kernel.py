@@ -1,11 +1,12 @@
 """conv1d_nlc on Hopper's tensor cores: copies by the copy engine (TMA), products by warpgroups (wgmma).
 
 The product is that of `double_buffered`, of numbers of 8 to 32 bits (`charcnn.ops.formats`) with float32 sums. A block
-of three warpgroups (of two for one tap) has 192 rows and 256 columns of it at a time, 64 rows a warpgroup, and goes on
-to its next tile when it is done (a persistent grid).
+of three warpgroups (mostly two for one tap) has 192 rows and 256 columns of it at a time, 64 rows a warpgroup, and goes
+on to its next tile when it is done (a persistent grid).
 
 - A tile of features of one chunk of channels, 128 bytes, with K - 1 rows more, serves all K taps: for the next tap a
-  matrix begins one row later. Only the weights, 32 KB a tap and chunk, go through the ring of stages in shared memory.
+  matrix begins one row later. Only the weights, 32 KB a tap and chunk of 256 columns, go through the ring of stages in
+  shared memory.
 - With pooling, warpgroup q has the positions 3 w + q of 64 windows w. Its rows lie together, as a tensor map of three
   dimensions takes every third position; so the maximum of a window is one of three threads' values, element by element.
 - A thread's sums are of columns two by two, eight apart. The weights are laid out with their columns so permuted
