@@ -15,6 +15,8 @@ import numpy as np
 from numba import config, cuda, types
 from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
+from charcnn import unload
+
 if TYPE_CHECKING:
     from charcnn.ops.shapes import Shape
 
@@ -73,6 +75,8 @@ def _guard_shared_arrays() -> None:
 
 if SIMULATED:
     _guard_shared_arrays()
+else:
+    unload.mend()
 
 
 class DeviceError(RuntimeError):
@@ -407,6 +411,19 @@ def _driven(answer: tuple[Any, ...]) -> Any:
     return values[0] if values else None
 
 
+def _configured(kernel: Any, blocks: Any, threads: Any, stream: Any, shared: int) -> Any:
+    """Numba's launch, without its warning that a small grid does not fill the GPU: small batches have small grids."""
+    if SIMULATED:
+        return kernel[blocks, threads, stream, shared]
+    from numba.cuda.core import config as cuda_config
+
+    warns, cuda_config.CUDA_LOW_OCCUPANCY_WARNINGS = cuda_config.CUDA_LOW_OCCUPANCY_WARNINGS, 0
+    try:
+        return kernel[blocks, threads, stream, shared]
+    finally:
+        cuda_config.CUDA_LOW_OCCUPANCY_WARNINGS = warns
+
+
 def _launch_with(kernel: Any, blocks: Any, threads: Any, stream: Any, shared: int, args: Any, **options: Any) -> None:
     """Numba's launch with what it has no option for: clusters, and programmatic dependent launch."""
     from cuda.core import LaunchConfig, Stream, launch
@@ -513,7 +530,7 @@ class Call:
                     options = {"programmatic_stream_serialization": early, "cluster": cluster if cluster > 1 else None}
                     _launch_with(kernel, blocks, threads, self.stream, shared, args, **options)
                 else:
-                    kernel[blocks, threads, self.stream, shared](*args)
+                    _configured(kernel, blocks, threads, self.stream, shared)(*args)
 
     def launch_each(self, kernel: Any, *args: Any, threads: int = 128) -> None:
         """Start one thread for each element of the output."""
