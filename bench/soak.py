@@ -1,0 +1,210 @@
+"""`charcnn classify` for a long time at its full rate: rows and memory minute by minute, and that no row is missing.
+
+    python bench/soak.py --seconds 3600
+    python bench/soak.py --seconds 600 --device cuda --precision fp16
+
+CSV goes into its standard input as fast as it reads, the same rows again and again; what comes out must be those rows
+in their order, with the labels that they had the first time, byte for byte. The clock starts with the first label.
+Exit status 1: a row is missing or changed, the command failed, or its last minute's rate is off its first's by more
+than --rate, or its memory has grown by more than --growth since its first minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import classify
+
+from charcnn import machine, text
+from charcnn.files import replacing
+
+ROWS = 20_000
+"""That come again and again."""
+
+PIECE = 200
+"""Rows written at once."""
+
+PIPE_BYTES = 1 << 20
+
+
+class Output:
+    """What comes out of the command: rows are counted, and compared with those that came before."""
+
+    def __init__(self, rows: bytes) -> None:
+        self._given = rows.splitlines(keepends=True)
+        self._first = bytearray()
+        self._cycle = b""
+        self.bytes = 0
+        self.started: float | None = None
+        self.wrong: str | None = None
+
+    def take(self, block: bytes) -> None:
+        """The next bytes."""
+        if self.started is None:
+            self.started = time.perf_counter()
+        at, self.bytes = self.bytes, self.bytes + len(block)
+        if not self._cycle:
+            self._first += block
+            if self._first.count(b"\n") < len(self._given):
+                return
+            lines = bytes(self._first).split(b"\n", len(self._given))
+            self._cycle = b"\n".join(lines[:-1]) + b"\n"
+            for given, line in zip(self._given, lines, strict=False):
+                if not line.startswith(given.rstrip(b"\r\n") + b","):
+                    self.wrong = self.wrong or f"row {given[:60]!r} came out as {line[:80]!r}"
+            at, block = len(self._cycle), bytes(self._first[len(self._cycle) :])
+        while block and self.wrong is None:
+            place = at % len(self._cycle)
+            part = self._cycle[place : place + len(block)]
+            if block[: len(part)] != part:
+                self.wrong = f"other bytes after {self.bytes - len(block):,}: {block[:80]!r}"
+            at, block = at + len(part), block[len(part) :]
+
+    @property
+    def rows(self) -> int:
+        """Rows that have come out."""
+        if not self._cycle:
+            return self._first.count(b"\n")
+        cycles, rest = divmod(self.bytes, len(self._cycle))
+        return cycles * len(self._given) + self._cycle.count(b"\n", 0, rest)
+
+
+def resident(process: int) -> int:
+    """Bytes of memory that the process holds."""
+    with open(f"/proc/{process}/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_seconds(process: int) -> float:
+    """Of all of the process's threads."""
+    with open(f"/proc/{process}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def soak(rows: bytes, words: list[str], seconds: float, report: Path) -> dict[str, Any]:
+    """Run the command for so long after its first label; what was seen."""
+    command = [sys.executable, "-m", "charcnn", "classify", "-", "--format", "csv", "--no-header", "--quiet"]
+    process = subprocess.Popen(
+        [*command, "--json", str(report), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    )
+    assert process.stdin
+    assert process.stdout
+    for pipe in (process.stdin, process.stdout):
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    output, enough, given = Output(rows), threading.Event(), 0
+
+    def feed() -> None:
+        nonlocal given
+        assert process.stdin
+        lines = rows.splitlines(keepends=True)
+        pieces = [b"".join(lines[at : at + PIECE]) for at in range(0, len(lines), PIECE)]
+        try:
+            while not enough.is_set():
+                for number, piece in enumerate(pieces):
+                    view = memoryview(piece)
+                    while view:
+                        view = view[process.stdin.write(view) :]
+                    given += len(lines[number * PIECE : (number + 1) * PIECE])
+                    if enough.is_set():
+                        break
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # its exit status tells
+
+    def drain() -> None:
+        assert process.stdout
+        while block := process.stdout.read(PIPE_BYTES):
+            output.take(block)
+
+    threads = [threading.Thread(target=work) for work in (feed, drain)]
+    for thread in threads:
+        thread.start()
+    samples: list[tuple[float, int, int, float]] = []
+    while process.poll() is None and (output.started is None or time.perf_counter() - output.started < seconds):
+        time.sleep(0.25)
+        if output.started is not None:
+            try:
+                held, busy = resident(process.pid), cpu_seconds(process.pid)
+            except (OSError, IndexError, ValueError):
+                break  # it has ended
+            samples.append((time.perf_counter() - output.started, output.rows, held, busy))
+    enough.set()
+    status = process.wait()
+    for thread in threads:
+        thread.join()
+    if output.wrong is None and output.rows != given:
+        output.wrong = f"{output.rows:,} rows came out: need {given:,}"
+    return {"status": status, "rows": given, "wrong": output.wrong, "minutes": minutes(samples)}
+
+
+def minutes(samples: list[tuple[float, int, int, float]]) -> list[dict[str, float]]:
+    """Rates and memory of each whole minute, the last one counted back from the end."""
+    end = samples[-1][0]
+    spans = [(60.0 * n, 60.0 * (n + 1)) for n in range(int(end // 60))] or [(0.0, end)]
+    spans[-1] = (max(0.0, end - 60), end)
+    found = []
+    for start, stop in spans:
+        own = [sample for sample in samples if start <= sample[0] <= stop]
+        (first, before, _, busy), (last, after, _, busier) = own[0], own[-1]
+        found.append(
+            {
+                "rows_per_second": (after - before) / (last - first),
+                "rows_per_cpu_second": (after - before) / max(busier - busy, 1e-9),
+                "resident_bytes": max(sample[2] for sample in own),
+            }
+        )
+    return found
+
+
+def main() -> None:
+    """Soak, and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--seconds", type=float, default=3600, help="from the first label on (default 3600)")
+    add("--text", metavar="CSV", type=Path, default=Path(text.__file__).parent / "sample.csv", help="rows to repeat")
+    add("--model", metavar="FILE", help="default: the model that ships")
+    add("--device", choices=("cpu", "cuda"))
+    add("--precision", help="default: what the command takes where nobody asks")
+    add("--rate", type=float, default=0.03, help="by which the last minute may be off the first (default 0.03)")
+    add("--growth", type=float, default=0.02, help="of memory after the first minute (default 0.02)")
+    add("--results-dir", metavar="DIR", type=Path, default=classify.RESULTS, help="where MACHINE-soak.json goes")
+    options = parser.parse_args()
+    if not options.results_dir.is_dir():
+        parser.error(f"--results-dir {options.results_dir}: no such folder")
+    words = []
+    for name in ("model", "device", "precision"):
+        if getattr(options, name) is not None:
+            words += [f"--{name}", getattr(options, name)]
+    with tempfile.TemporaryDirectory() as folder:
+        source, report = Path(folder, "in.csv"), Path(folder, "report.json")
+        classify.make(options.text, source, ROWS)
+        result = soak(source.read_bytes(), words, options.seconds, report)
+        if report.exists():
+            said = json.loads(report.read_text())
+            result["command"] = {name: said[name] for name in ("level", "precision", "device", "bound") if name in said}
+    first, last = result["minutes"][0], result["minutes"][-1]
+    result["rate_change"] = last["rows_per_second"] / first["rows_per_second"] - 1
+    result["memory_change"] = last["resident_bytes"] / first["resident_bytes"] - 1
+    result |= {"seconds": options.seconds, "machine": machine.describe(), "commit": machine.commit()}
+    print(json.dumps({**result, "minutes": len(result["minutes"])}, indent=1))
+    with replacing(options.results_dir / f"{machine.name(result['machine'])}-soak.json") as file:
+        json.dump(result, file, indent=1)
+        file.write("\n")
+    flat = abs(result["rate_change"]) <= options.rate and result["memory_change"] <= options.growth
+    if result["status"] or result["wrong"] or not flat:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
