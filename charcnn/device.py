@@ -96,7 +96,12 @@ def jit(**options: Any) -> Callable[[Callable[..., None]], Any]:
         if "<locals>" in function.__qualname__:
             words = re.findall(r"\w+", repr(sorted(options.items())))
             function.__qualname__ = "_".join([function.__qualname__, *words])
-        return cuda.jit(cache=True, **options)(function)
+        kernel = cuda.jit(**options)(function)
+        if not SIMULATED:
+            from charcnn.kernel_cache import KernelCache
+
+            kernel._cache = KernelCache(function)
+        return kernel
 
     return compiled
 
@@ -110,8 +115,7 @@ def gpu_count() -> int:
     """
     if SIMULATED:
         return 1
-    from numba.cuda.cudadrv import nvvm
-    from numba.cuda.cudadrv.error import CudaSupportError, NvvmSupportError
+    from numba.cuda.cudadrv.error import CudaSupportError
 
     way_out = "use a CPU variant or level, or set NUMBA_ENABLE_CUDASIM=1 to run kernels in the slow simulator"
     try:
@@ -128,11 +132,19 @@ def gpu_count() -> int:
                 f"GPU {gpu.id} has compute capability {capability[0]}.{capability[1]}, "
                 f"need {OLDEST[0]}.{OLDEST[1]} or later; {way_out}"
             )
+    require_compiler()
+    return count
+
+
+def require_compiler() -> None:
+    """Raise DeviceError where the CUDA compiler is not installed."""
+    from numba.cuda.cudadrv import nvvm
+    from numba.cuda.cudadrv.error import NvvmSupportError
+
     try:
         nvvm.NVVM()
     except (NvvmSupportError, OSError, ImportError) as error:
         raise DeviceError("the CUDA compiler NVVM is not installed: pip install 'charcnn[cuda]'") from error
-    return count
 
 
 def choose(gpus: int | Sequence[int] | None = None) -> list[int]:

@@ -14,6 +14,7 @@ COMMANDS = {
     "info": "the machine, and which level would run on it",
     "levels": "the table of levels, and which of them run here",
     "tune": "choose the tiles of kernels for this GPU by measurement",
+    "compile": "compile kernels into the cache, for this GPU or another, also where there is none",
     "plan": "what so many GPUs and hosts would give, and what bounds them",
     "completion": "a script that completes these commands in a shell",
 }
