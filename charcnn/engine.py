@@ -5,15 +5,17 @@ from __future__ import annotations
 import inspect
 import os
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from charcnn import levels, steps
-from charcnn.config import TINY
+from charcnn.config import TINY, Config
 from charcnn.levels.monitor import Monitor
 from charcnn.params import Params
 
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from charcnn.raw import Raw
 
 DEVICES = ("cpu", "cuda")
+
+JOBS, MANY_CORES = 16, 6
+"""Processes that compile a level's kernels at its first start on a GPU, at most; and how many it takes until those for
+a whole batch cost no more time than those for one input alone."""
 
 AUTOMATIC = {"cpu": ("fp32",), "cuda": ("fp16", "fp32")}
 """The precisions of steps.PRECISIONS that may be chosen where nobody asks for one, the fastest first. The weights
@@ -182,6 +188,10 @@ class Engine:
                 raise device.DeviceError(against)
             if device.SIMULATED and params.config != TINY:
                 raise ValueError("no GPU in use, and the simulator would take hours at this size: use device='cpu'")
+            if not device.SIMULATED:
+                from charcnn import kernel_cache
+
+                kernel_cache.on_miss(partial(_compile_ahead, choice, params.config, options["batch"]))
             options["gpus"] = wanted
             self.threads = max(2, min(8, cores))
             self.cores_a_gpu = cores / len(wanted)
@@ -219,6 +229,23 @@ class Engine:
         """End its threads."""
         if hasattr(self._run, "close"):
             self._run.close()
+
+
+def _compile_ahead(choice: Choice, config: Config, batch: int) -> None:
+    """Compile what the level launches in several processes, for one input and, where there are cores, a whole batch."""
+    from charcnn.compiling.networks import Network
+    from charcnn.compiling.stand_in import Target
+    from charcnn.compiling.workers import compiled, cores
+
+    jobs = min(cores(), JOBS)
+    if jobs == 1:
+        return
+    network = Network(choice.level.name, choice.precision, config, batch)
+    try:
+        for _ in compiled([network], Target.current(), jobs, [1, batch] if jobs >= MANY_CORES else [1]):
+            pass
+    except (RuntimeError, OSError) as error:
+        warnings.warn(f"kernels are compiled one after another, as {error}", RuntimeWarning, stacklevel=2)
 
 
 def _expected(error: Exception) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from numba.cuda import utils
 from numba.cuda.dispatcher import CUDACache
 
 LOCK = "charcnn.lock"
@@ -34,12 +35,18 @@ class KernelCache(CUDACache):  # type: ignore[misc, unused-ignore]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The kernel for these types, or None where it has to be compiled."""
-        found = super().load_overload(sig, target_context)
+        found = self._load(sig, target_context)
         if found is None and (work := _on_miss) is not None:
             on_miss(None)
             work()
-            found = super().load_overload(sig, target_context)
+            found = self._load(sig, target_context)
+        if found is None:
+            target_context.refresh()  # the compiler's tables, a third of a second, which a kernel found does without
         return found
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        with utils.numba_target_override():
+            return self._load_overload(sig, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Add a compiled kernel."""
