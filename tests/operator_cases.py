@@ -175,6 +175,10 @@ def _argmax(rng, normal, n, c):
     return Case({"x": rng.integers(-3, 3, (n, c)).astype(np.float32)})  # with equals
 
 
+DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1}
+"""Of what sizes may leave out."""
+
+
 @dataclass(frozen=True)
 class Cases:
     """How to make an operator's arguments from sizes, and which sizes."""
@@ -189,17 +193,30 @@ class Cases:
     fits: Callable[[Sizes], bool] = lambda sizes: True
     dtype: type = np.float32
     """Of the result, where that is no index."""
+    compiled_in: tuple[str, ...] = ()
+    """Sizes that are constants of some kernel. A GPU compiles for each that is new, for seconds: there they are drawn
+    from those of `edges` and `large`, together, and the other sizes freely."""
     examples: int = 40
-    """Sizes drawn for compiled code: fewer where a kernel is compiled for each."""
+    """Sizes drawn for compiled code."""
 
     def build(self, sizes: Sizes, seed: int = 0, normal: bool = False) -> Case:
         """The arguments of these sizes."""
         return self.make(np.random.default_rng(seed), normal, **sizes)
 
-    def sizes(self, compiled: bool) -> st.SearchStrategy[Sizes]:
+    def fit(self, sizes: Sizes) -> bool:
+        """Whether there is such a call."""
+        return self.fits({**DEFAULTS, **sizes})
+
+    def sizes(self, compiled: bool, gpu: bool = False) -> st.SearchStrategy[Sizes]:
         """Sizes that fit, for compiled code or the simulator."""
         bounds = {name: (least, most if compiled else few) for name, (least, few, most) in self.draw.items()}
-        return st.fixed_dictionaries({name: st.integers(*bound) for name, bound in bounds.items()}).filter(self.fits)
+        if not (gpu and compiled and self.compiled_in):
+            drawn = {name: st.integers(*bound) for name, bound in bounds.items()}
+            return st.fixed_dictionaries(drawn).filter(self.fits)
+        constants = [{name: s[name] for name in self.compiled_in if name in s} for s in (*self.edges, *self.large)]
+        free = {name: st.integers(*bound) for name, bound in bounds.items() if name not in self.compiled_in}
+        both = st.tuples(st.sampled_from(constants), st.fixed_dictionaries(free)).map(lambda pair: pair[0] | pair[1])
+        return both.filter(self.fit)
 
 
 def _conv1d_fits(s: Sizes) -> bool:
@@ -256,6 +273,7 @@ CONV1D = Cases(
         "dilation": (1, 3, 5),
     },
     fits=_conv1d_fits,
+    compiled_in=("k",),
 )
 
 LINEAR = Cases(
@@ -289,6 +307,7 @@ CONV1D_STAT = Cases(  # as CONV1D, less what only the taps see: here every value
     ),
     draw={**CONV1D.draw, "n": (0, 1, 9), "c_in": (1, 2, 40), "c_out": (1, 4, 40)},
     fits=_conv1d_fits,
+    compiled_in=("k",),
 )
 
 LAYERNORM = Cases(
@@ -351,6 +370,7 @@ LAYERNORM_RELU_MAXPOOL1D = Cases(
         "stride": (1, 4, 9),
     },
     fits=lambda s: s["length"] >= s["kernel_size"],
+    compiled_in=("kernel_size",),
 )
 
 LAYERNORM_RELU_MAXPOOL1D_NLC = replace(LAYERNORM_RELU_MAXPOOL1D, make=_channels_last(_layernorm_relu_maxpool1d))
@@ -403,6 +423,7 @@ ONE_HOT_CONV1D_NLC = Cases(
     ),
     draw={"n": (0, 3, 33), "length": (1, 16, 130), "k": (1, 6, 9), "depth": (1, 9, 255), "c_out": (1, 9, 140)},
     fits=lambda s: s["length"] >= s["k"],
+    compiled_in=("k", "depth"),
     examples=12,
 )
 
@@ -420,7 +441,8 @@ ONE_HOT_CONV1D_POOLED_NLC = Cases(
     ),
     draw={**ONE_HOT_CONV1D_NLC.draw, "pool_size": (1, 4, 6)},
     fits=lambda s: s["length"] >= s["k"] + s["pool_size"] - 1,
-    examples=8,
+    compiled_in=("k", "depth", "pool_size", "c_out"),
+    examples=12,
 )
 
 CASES = {
@@ -447,6 +469,7 @@ CASES = {
         ),
         draw={**CONV1D_NLC.draw, "pool_size": (1, 3, 4)},
         fits=lambda s: s["length"] - s["k"] + 1 >= s["pool_size"],
+        compiled_in=("k", "pool_size"),
         examples=12,
     ),
     "linear_nlc": LINEAR_NLC,
@@ -521,6 +544,7 @@ CASES = {
         ),
         draw={**CONV1D.draw, "k": (1, 4, 7), "pool_size": (1, 3, 4), "pool_stride": (1, 4, 5)},
         fits=_conv1d_relu_maxpool1d_fits,
+        compiled_in=("k", "stride", "padding", "dilation", "pool_size", "pool_stride"),
         examples=12,
     ),
     "layernorm_relu_maxpool1d": LAYERNORM_RELU_MAXPOOL1D,
@@ -545,6 +569,7 @@ CASES = {
             **{f"k{i}": (1, 2, 4) for i in range(1, 5)},
         },
         fits=_chain_fits,
+        compiled_in=("length", "c_in", *(f"{name}{i}" for i in range(1, 5) for name in "ck")),
         examples=6,
     ),
     "linear_relu_linear": Cases(
@@ -561,7 +586,6 @@ CASES = {
             {"n": 3, "c_in": 64, "c_mid": 5000, "c_out": 5},  # so wide that a block takes fewer
         ),
         draw={"n": (0, 2, 33), "c_in": (1, 70, 300), "c_mid": (1, 5, 300), "c_out": (1, 3, 40)},
-        examples=12,
     ),
     "one_hot_conv1d_nlc": ONE_HOT_CONV1D_NLC,
     "one_hot_conv1d_stat_nlc": replace(ONE_HOT_CONV1D_NLC, dtype=np.float64),

@@ -154,8 +154,10 @@ def test_large(variant, sizes):
 def test_drawn_sizes(variant):
     cases = CASES[variant.operator]
 
+    drawn = cases.sizes(compiled(variant), gpu=variant.device == "cuda")
+
     @settings(max_examples=cases.examples if compiled(variant) else min(8, cases.examples))
-    @given(cases.sizes(compiled(variant)).map(partial(fitted, variant)).filter(cases.fits), st.integers(0, 2**32 - 1))
+    @given(drawn.map(partial(fitted, variant)).filter(cases.fit), st.integers(0, 2**32 - 1))
     def try_one(sizes, seed):
         run(variant, cases.build(sizes, seed))
 

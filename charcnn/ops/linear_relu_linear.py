@@ -20,15 +20,15 @@ MOST_ROWS = 8
 
 
 @cache
-def _kernel(rows, middle):
+def _kernel(rows):
     # A block takes `rows` inputs, so that each weight that it reads serves as many.
     @device.jit()
     def kernel(x, weight1, bias1, weight2, bias2, y):
-        hidden = cuda.shared.array((rows, middle), float32)
+        hidden = cuda.shared.array(0, float32)  # (rows, C_mid)
         sums = cuda.shared.array(THREADS, float32)
         totals = cuda.local.array(rows, float32)
         parts = cuda.local.array(rows, float32)
-        first = cuda.blockIdx.x * rows
+        first, middle = cuda.blockIdx.x * rows, weight1.shape[0]
         for c in range(cuda.threadIdx.x, middle, THREADS):
             row_weights = weight1[c]
             for r in range(rows):
@@ -46,13 +46,13 @@ def _kernel(rows, middle):
                 for r in range(rows):
                     totals[r] += parts[r]
             for r in range(rows):
-                hidden[r, c] = float32(0) if totals[r] < float32(0) else totals[r]
+                hidden[r * middle + c] = float32(0) if totals[r] < float32(0) else totals[r]
         cuda.syncthreads()
         for r in range(min(rows, y.shape[0] - first)):
             for c_out in range(y.shape[1]):
                 part = float32(0)
                 for c in range(cuda.threadIdx.x, middle, THREADS):
-                    part += hidden[r, c] * weight2[c_out, c]
+                    part += hidden[r * middle + c] * weight2[c_out, c]
                 total = block_sum(part, sums)
                 if cuda.threadIdx.x == 0:
                     y[first + r, c_out] = total + bias2[c_out]
@@ -84,5 +84,6 @@ def linear_relu_linear_naive(
     if rows < 1:
         raise ValueError(f"weight1 has C_mid={middle}: need at most {SHARED_FLOATS}, which shared memory holds")
     call = device.Call(out, stream, shape, x=x, weight1=weight1, bias1=bias1, weight2=weight2, bias2=bias2)
-    call.launch(_kernel(rows, middle), -(-shape[0] // rows), THREADS, *call.inputs, call.out)
+    shared = 4 * rows * middle
+    call.launch(_kernel(rows), -(-shape[0] // rows), THREADS, *call.inputs, call.out, shared=shared)
     return call.result()

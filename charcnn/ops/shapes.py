@@ -287,3 +287,8 @@ def at_least(name: str, value: int, least: int) -> None:
     """Raise unless the value is an int of at least `least`."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
         raise ValueError(f"{name}={value!r}: need an int of at least {least}")
+
+
+def power_of_two(size: int) -> int:
+    """The least that is not less than a positive size."""
+    return 1 << (size - 1).bit_length()

@@ -202,13 +202,14 @@ def _launch_pooled(
 
     The grid has as many blocks as the GPU holds at once, `resident` a multiprocessor where their tables fit, if N is
     great enough: each brings its part of the table to shared memory once. The defaults are the fastest of those tried
-    at the network's block 1 on an H200.
+    at the network's block 1 on an H200. A tile is as long for few windows, and has a power of two of channels where
+    there are few, so that many sizes share a kernel.
     """
     if call.out.size == 0:
         return
     n, pooled, channels = call.out.shape
     kernel_size, depth, _ = weight.shape
-    rows, channel_tile = kernel_size * (depth + 1), min(channel_tile, -(-channels // QUAD) * QUAD)
+    rows, channel_tile = kernel_size * (depth + 1), min(channel_tile, QUAD * shapes.power_of_two(-(-channels // QUAD)))
     resident = max(1, min(resident, device.shared_limit() // (4 * rows * channel_tile + staged + RESERVED)))
     free = device.shared_limit() // resident - staged
     channel_tile = min(channel_tile, free // (4 * rows) // QUAD * QUAD)
@@ -221,7 +222,7 @@ def _launch_pooled(
     most = staged // 4 - 4
     if pool_size + kernel_size - 1 > most:
         raise ValueError(f"{pool_size=}: need at most {most - kernel_size + 1} for K={kernel_size}")
-    window_tile = max(1, min(threads // (channel_tile // QUAD), pooled, (most - kernel_size + 1) // pool_size))
+    window_tile = max(1, min(threads // (channel_tile // QUAD), (most - kernel_size + 1) // pool_size))
     stage = staged // (4 * (window_tile * pool_size + kernel_size - 1) + 16)
     tiles, groups = -(-pooled // window_tile), -(-channels // channel_tile)
     inputs = max(1, -(-n // max(1, resident * device.multiprocessors() // (tiles * groups))))

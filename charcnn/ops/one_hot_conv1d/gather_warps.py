@@ -19,7 +19,7 @@ from numba import cuda, float32, float64, types
 
 from charcnn import device
 from charcnn.device import uint32, uint64
-from charcnn.ops import ptx
+from charcnn.ops import ptx, shapes
 from charcnn.ops.features import OCTET
 
 VECTOR_BYTES = 16
@@ -434,7 +434,7 @@ def launch(
     held = 4 if wide else 8
     rows, limit = kernel_size * (depth + 1), device.shared_limit()
     record = 4 * record_words(kernel_size, pool_size, normalisation is not None, wide)
-    lanes = min(channel_tile // VECTOR_BYTES, -(-channels // held))
+    lanes = min(channel_tile // VECTOR_BYTES, shapes.power_of_two(-(-channels // held)))  # so that sizes share kernels
 
     def shared() -> int:
         return rows * lanes * VECTOR_BYTES + threads * windows() * record

@@ -65,22 +65,24 @@ def _tables_kernel(kernel_size):
 
 
 @cache
-def _stat_kernel(kernel_size, alphabet, kept_lags, lanes, block_threads):
+def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads):
     # A block takes as many inputs at once as it has groups of `lanes` threads. The work at an input's ends is split by
     # lags too, as it waits for memory most.
-    rows, floats, groups = alphabet + 1, _floats(kept_lags, alphabet), block_threads // lanes
+    rows, floats = alphabet + 1, _floats(kept_lags, alphabet)
     size, depth, nearest = uint32(kernel_size), uint32(alphabet), uint32(kept_lags)
     pitch, table, singles_at, pairs_at = uint32(rows), uint32(rows * rows), uint32(rows), uint32(2 * rows)
     zero, one, two, vector, full = uint32(0), uint32(1), uint32(2), uint32(ptx.VECTOR), uint32(4 * ptx.VECTOR)
-    group_lanes, at_once, threads, kept_floats = uint32(lanes), uint32(groups), uint32(block_threads), uint32(floats)
+    threads, kept_floats = uint32(block_threads), uint32(floats)
     copy, drain = ptx.copy_async(ptx.VECTOR), ptx.wait(0)
 
     @device.jit(launch_bounds=block_threads)
-    def kernel(ids, sums, singles, pairs, stat, channels):
+    def kernel(ids, sums, singles, pairs, stat, channels, lanes):
         kept = cuda.shared.array(0, float32, ALIGNED)
         totals = cuda.shared.array(block_threads, float64)
         squares = cuda.shared.array(block_threads, float64)
         thread = uint32(cuda.threadIdx.x)
+        group_lanes = uint32(lanes)
+        at_once = uint32(threads // group_lanes)
         group, lane = uint32(thread // group_lanes), uint32(thread % group_lanes)
         blocks, inputs, length = uint32(cuda.gridDim.x), uint32(ids.shape[0]), uint32(ids.shape[1])
         windows = uint32(uint32(length - size) + one)
@@ -170,9 +172,9 @@ class LagSums(LagTables):
         blocks = min(-(-n * lanes // THREADS), multiprocessors)
         if n <= multiprocessors:  # one input a block: copying the tables would take longer
             kept_lags = 0
-        kernel = _stat_kernel(self.kernel_size, self.depth, kept_lags, lanes, THREADS)
+        kernel = _stat_kernel(self.kernel_size, self.depth, kept_lags, THREADS)
         call.launch(
-            kernel, blocks, THREADS, ids, self.sums, self.singles, self.pairs, call.out, self.channels,
+            kernel, blocks, THREADS, ids, self.sums, self.singles, self.pairs, call.out, self.channels, lanes,
             shared=4 * _floats(kept_lags, self.depth),
         )  # fmt: skip
 
