@@ -1,22 +1,30 @@
 """Compiled kernels on disk: Numba's cache, made safe for processes that compile at once, and told of its misses.
 
 Numba keeps an index a function. Two processes that add to one at once lose an entry, and may give two kernels one file:
-whoever loads one then gets the other. Here, one writes at a time.
+whoever loads one then gets the other. Here, one writes at a time. And a kernel that one process compiles, the others
+wait for: they would take as long.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import IO, Any
 
 from numba.cuda import utils
 from numba.cuda.dispatcher import CUDACache
 
 LOCK = "charcnn.lock"
 """In each folder of the cache; held while an entry is added."""
+
+CLAIMS = "charcnn.compiling"
+"""In each folder of the cache; a byte for each kernel, held while it is compiled."""
+
+_claimed: IO[bytes] | None = None
+"""Holds what this process compiles: one kernel, as Numba lets no second one begin."""
 
 _on_miss: Callable[[], None] | None = None
 
@@ -41,6 +49,11 @@ class KernelCache(CUDACache):  # type: ignore[misc, unused-ignore]
             work()
             found = self._load(sig, target_context)
         if found is None:
+            self._claim(sig, target_context)
+            found = self._load(sig, target_context)  # another process may have compiled it meanwhile
+        if found is not None:
+            _release()
+        else:
             target_context.refresh()  # the compiler's tables, a third of a second, which a kernel found does without
         return found
 
@@ -50,8 +63,11 @@ class KernelCache(CUDACache):  # type: ignore[misc, unused-ignore]
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Add a compiled kernel."""
-        with self._writing():
-            super().save_overload(sig, data)
+        try:
+            with self._writing():
+                super().save_overload(sig, data)
+        finally:
+            _release()
 
     def key(self, sig: Any, target_context: Any) -> str:
         """What tells a kernel from all others, in every process."""
@@ -61,8 +77,25 @@ class KernelCache(CUDACache):  # type: ignore[misc, unused-ignore]
         """Whether the kernel need not be compiled."""
         return self._index_key(sig, target_context.codegen()) in self._cache_file._load_index()
 
+    def _claim(self, sig: Any, target_context: Any) -> None:
+        """Wait until no other process compiles this kernel, and then keep others from it; where locks work."""
+        global _claimed
+        _release()  # of a kernel that did not compile
+        place = int.from_bytes(hashlib.sha256(self.key(sig, target_context).encode()).digest()[:7], "little")
+        with suppress(OSError):
+            _claimed = open(os.path.join(self._cache_path, CLAIMS), "ab")  # noqa: SIM115 : closed by `_release`
+            fcntl.lockf(_claimed, fcntl.LOCK_EX, 1, place)
+
     @contextmanager
     def _writing(self) -> Iterator[None]:
         with open(os.path.join(self._cache_path, LOCK), "a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+            with suppress(OSError):  # of a file system without locks
+                fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
             yield
+
+
+def _release() -> None:
+    global _claimed
+    if _claimed is not None:
+        _claimed.close()
+        _claimed = None

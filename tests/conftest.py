@@ -23,17 +23,46 @@ hypothesis.settings.register_profile("charcnn", deadline=None, suppress_health_c
 hypothesis.settings.load_profile("charcnn")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--all."""
+    parser.addoption("--all", action="store_true", help="run the exhaustive tests, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What a test may be marked as."""
+    config.addinivalue_line(
+        "markers", "exhaustive: more cases of what others show; runs with --all, or where it is named"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is exhaustive, unless --all, -m or a test's own name asks for it."""
+    named = any("::" in str(word) for word in config.invocation_params.args)
+    if config.getoption("--all") or config.getoption("-m") or named:
+        return
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With -n, tests of a file stay with one process, as they share fixtures; unless --dist says how to deal them out.
 
+    On a GPU, where most of their time is the compiler's, only those of a file that has such a fixture do.
     Not an option in pyproject.toml: pytest-benchmark would take that for several processes, and measure nothing.
     """
     if any(str(word).startswith("--dist") for word in config.invocation_params.args):
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    return LoadFileScheduling(config, log)
+    class EachScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::")[0]
+            return file if 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8") else nodeid
+
+    return (LoadFileScheduling if device.SIMULATED else EachScheduling)(config, log)
 
 
 def pytest_report_header() -> list[str]:

@@ -24,7 +24,6 @@ from functools import partial
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -37,13 +36,12 @@ if __name__ == "__main__":  # before numba is imported
 import numpy as np
 import operator_cases
 from cuda.pathfinder import find_nvidia_binary_utility
-from numba import typeof
-from numba.cuda import codegen, dispatcher
 from numba.cuda.cudadrv import driver
 
-from charcnn import catalog, device, tuning
+from charcnn import catalog, tuning
+from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
-from charcnn.ops import spread, tensor_map
+from charcnn.ops import spread
 from charcnn.ops.conv1d_nlc import Mma, Wgmma
 from charcnn.ops.features import WIDE
 from charcnn.ops.formats import FORMATS, HALVES
@@ -52,8 +50,8 @@ from charcnn.ops.linear_skinny import SkinnyLinear
 from charcnn.ops.one_hot_conv1d import GatherBlock, HalfBlock
 from charcnn.tuning import layers, measure
 
-TARGET: tuple[Any, ...] = (9, 0, "a")
-"""The compute capability to compile for."""
+TARGET = Target.named("sm_90a")
+"""The GPU to compile for."""
 
 LEVEL_17 = "l17"
 """Beside the variants: what only that level launches."""
@@ -71,18 +69,18 @@ class Recorder:
         self.variant = ""
         self._compiled: dict[str, Any] = {}
 
-    def launch(self, kernel: Any, *args: Any) -> None:
-        """Stands in for `device.Call.launch`."""
-        library = kernel.compile(tuple(typeof(arg) for arg in args))._codelibrary
-        cubin = bytes(library.get_cubin(TARGET).code)
-        ptx = library.get_asm_str(TARGET)
+    def launch(self, kernel: Any, kinds: tuple[Any, ...]) -> None:
+        """Stands in for a launch."""
+        library = kernel.compile(kinds)._codelibrary
+        cubin = bytes(library.get_cubin(TARGET.compiler).code)
+        ptx = library.get_asm_str(TARGET.compiler)
         key = f"{self.variant}: {title(kernel)}"
         if self._compiled.setdefault(key, kernel) is not kernel:
             raise RuntimeError(f"two kernels are called {key}: the costs of one would hide the other's")
         self.kernels[key] = {
             "variant": self.variant,
             "function": function(kernel),
-            **costs(library.get_linkerinfo(TARGET)),
+            **costs(library.get_linkerinfo(TARGET.compiler)),
             "local_instructions": sass_count(cubin, r"\b(LDL|STL)\b"),
             "float64_instructions": len(re.findall(r"\.f64", ptx)),
         }
@@ -153,35 +151,8 @@ def costs(log: str) -> dict[str, Any]:
 @contextmanager
 def compiling(recorder: Recorder) -> Iterator[None]:
     """What is launched in this context stays on the host, and is compiled."""
-    here = SimpleNamespace(compute_capability=TARGET[:2], id=0)
     verbose = partial(driver.LinkerOptions, verbose=True)
-    with (
-        # numba-cuda asks the current device what to compile for, and loads what it compiled
-        mock.patch.object(dispatcher, "get_current_device", return_value=here),
-        mock.patch.object(codegen.devices, "get_context", return_value=SimpleNamespace(device=here)),
-        mock.patch.object(dispatcher._Kernel, "bind"),
-        mock.patch.object(driver, "LinkerOptions", verbose),
-        # launchers: stay on the host, and compile where they would launch
-        mock.patch.object(device, "gpu_count", return_value=1),
-        mock.patch.object(device, "require_capability"),
-        mock.patch.object(device, "require_tensor_cores"),
-        mock.patch.object(device, "multiprocessors", return_value=132),
-        mock.patch.object(device, "shared_limit", return_value=227 * 1024),
-        mock.patch.object(tensor_map, "encode", lambda array, *sizes: array),
-        mock.patch.object(device, "on_device", lambda array: isinstance(array, np.ndarray)),
-        mock.patch.object(device, "as_device_array", lambda array, stream: array),
-        mock.patch.object(device, "address", return_value=0),
-        mock.patch.object(device, "to_device", lambda array, stream=0: array),
-        mock.patch.object(device, "to_host", lambda array, stream=0: array),
-        mock.patch.object(device, "empty", lambda shape, dtype, stream=0: np.empty(shape, dtype)),
-        mock.patch.object(
-            device.Call,
-            "launch",
-            lambda _, kernel, blocks, threads, *args, shared=0, early=False, cluster=1: recorder.launch(kernel, *args),
-        ),
-        mock.patch.object(device.Call, "result", lambda call: call.out),
-        mock.patch.object(device.Call, "second", lambda call, array, given=None: array),
-    ):
+    with mock.patch.object(driver, "LinkerOptions", verbose), standing_in(TARGET, recorder.launch):
         yield
 
 
@@ -307,8 +278,7 @@ def main() -> None:
     parser.add_argument("--cubins", type=Path, metavar="FOLDER", help="leave the compiled kernels there")
     parser.add_argument("--capability", default="9.0a", metavar="C", help="to compile for: 9.0a (default), 8.0 ...")
     arguments = parser.parse_args()
-    major, minor, letter = re.fullmatch(r"(\d+)\.(\d)(a?)", arguments.capability).groups()
-    TARGET = (int(major), int(minor), *letter)
+    TARGET = Target.named(arguments.capability)
     if arguments.cubins:
         arguments.cubins.mkdir(parents=True, exist_ok=True)
     print(json.dumps(build(arguments.variants, arguments.cubins), indent=2))

@@ -99,7 +99,8 @@ def chains(draw):
     return layers, options
 
 
-@settings(max_examples=40 if device.SIMULATED else 15, deadline=None)  # a GPU compiles for each
+# A GPU compiles for each: it gets the same ones every time, and finds them compiled the next.
+@settings(max_examples=40 if device.SIMULATED else 15, derandomize=not device.SIMULATED, deadline=None)
 @given(case=chains(), n=st.integers(0, 3), seed=st.integers(0, 99))
 def test_random_chains_are_the_composition_of_references(case, n, seed):
     layers, options = case

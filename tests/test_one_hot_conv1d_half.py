@@ -59,7 +59,9 @@ def block(ids, weight, bias, pool_size, precision="fp16", seed=0, layernorm=True
 
 
 @pytest.mark.parametrize("layernorm", [True, False])
-@pytest.mark.parametrize(("channels", "precision"), [(8, "fp16"), (7, "bf16"), (20, "fp8"), (24, "fp8")])
+@pytest.mark.parametrize(("channels", "precision"), [
+    (8, "fp16"), (20, "fp8"), *(pytest.param(*one, marks=pytest.mark.exhaustive) for one in ((7, "bf16"), (24, "fp8"))),
+])  # fmt: skip
 @pytest.mark.parametrize("tiles", [
     {"channel_tile": 16, "per": 4},
     {"channel_tile": 32, "per": 2, "threads": 32},
@@ -74,12 +76,23 @@ def test_tiles(layernorm, channels, precision, tiles, monkeypatch):
         block(ids, weight, bias, 3, precision, layernorm=layernorm, **tiles)
 
 
-@settings(max_examples=12 if FEW else 8)
-@given(
-    st.integers(0, 5), st.integers(0, 30), st.integers(1, 8), st.integers(1, 9), st.integers(1, 9),
-    st.integers(1, 12 if FEW else 150), st.booleans(), st.sampled_from(["fp16", "bf16", "fp8"]), st.integers(0, 99),
+CONSTANTS = ((4, 5, 3, 8, "fp16"), (4, 5, 3, 7, "bf16"), (1, 1, 9, 40, "fp8"), (8, 9, 2, 150, "fp16"))
+"""Of compiled kernels: kernel_size, depth, pool_size, channels and precision."""
+
+constants = (
+    st.tuples(
+        st.integers(1, 8), st.integers(1, 9), st.integers(1, 9), st.integers(1, 12),
+        st.sampled_from(["fp16", "bf16", "fp8"]),
+    )
+    if FEW
+    else st.sampled_from(CONSTANTS)
 )  # fmt: skip
-def test_drawn_sizes(n, more, kernel_size, depth, pool_size, channels, layernorm, precision, seed):
+
+
+@settings(max_examples=12)
+@given(st.integers(0, 5), st.integers(0, 30), constants, st.booleans(), st.integers(0, 99))
+def test_drawn_sizes(n, more, constants, layernorm, seed):
+    kernel_size, depth, pool_size, channels, precision = constants
     weight, bias = draw(kernel_size, depth, channels, seed)
     bias += 2  # so that ReLU leaves something
     length = kernel_size + pool_size - 1 + more
@@ -153,7 +166,9 @@ def test_stages(inputs, per):
     block(ids, *draw(3, 5, 8), 2, per=per)
 
 
-@pytest.mark.parametrize("depth", [126, 127, 128, 190, 200, 255, 256])
+@pytest.mark.parametrize(
+    "depth", [127, 128, 255, 256, *(pytest.param(depth, marks=pytest.mark.exhaustive) for depth in (126, 190, 200))]
+)
 def test_great_alphabets(depth):
     """The blank is the least id that is none, whatever byte that is, and none of them for 256."""
     ids = np.random.default_rng(0).integers(depth - 3, min(depth + 3, 256), (3, 9)).astype(np.uint8)

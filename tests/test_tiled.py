@@ -34,7 +34,12 @@ SHAPES = (  # N, L, C_in, C_out, K
     (5, 4, 20, 20, 1),
     (1, 19, 4, 36, 3),
 )
-tiles = pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.rows}x{tile.columns}x{tile.depth}")
+SOME = (TILES[0], TILES[3])
+tiles = pytest.mark.parametrize(
+    "tile",
+    [tile if tile in SOME else pytest.param(tile, marks=pytest.mark.exhaustive) for tile in TILES],
+    ids=lambda tile: f"{tile.rows}x{tile.columns}x{tile.depth}",
+)
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
@@ -77,7 +82,7 @@ def test_double_buffered_in_any_tile(tile, shape):
 
 
 @tiles
-@pytest.mark.parametrize("pool_size", [1, 2, 3, 7])
+@pytest.mark.parametrize("pool_size", [*(pytest.param(size, marks=pytest.mark.exhaustive) for size in (1, 2)), 3, 7])
 def test_pooling_in_any_tile(tile, pool_size):
     for shape in ((2, 13, 3, 5, 3), (3, 17, 4, 20, 2)):
         arrays = draw(*shape)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from charcnn import steps, text
+from charcnn.calibrate import EPS
 from charcnn.compiling.stand_in import Launched, Memory, Target, replaced, standing_in
 from charcnn.config import Config
 from charcnn.ops import shapes
-from charcnn.calibrate import EPS
 from charcnn.params import Params
 
 BATCHES = (1, 2, 8, 9, 16, 17, 24, 25, 32, 33, 40, 48, 56, 64, 65, 128, 256, 512, 1024, 2048, 4096)
