@@ -22,14 +22,16 @@ MOST_ROWS = 8
 @cache
 def _kernel(rows):
     # A block takes `rows` inputs, so that each weight that it reads serves as many.
+    step = uint32(THREADS)
+
     @device.jit()
     def kernel(x, weight1, bias1, weight2, bias2, y):
         hidden = cuda.shared.array(0, float32)  # (rows, C_mid)
         sums = cuda.shared.array(THREADS, float32)
         totals = cuda.local.array(rows, float32)
         parts = cuda.local.array(rows, float32)
-        first, middle = cuda.blockIdx.x * rows, weight1.shape[0]
-        for c in range(cuda.threadIdx.x, middle, THREADS):
+        first, middle = cuda.blockIdx.x * rows, uint32(weight1.shape[0])
+        for c in range(uint32(cuda.threadIdx.x), middle, step):
             row_weights = weight1[c]
             for r in range(rows):
                 totals[r] = bias1[c]
@@ -46,13 +48,13 @@ def _kernel(rows):
                 for r in range(rows):
                     totals[r] += parts[r]
             for r in range(rows):
-                hidden[r * middle + c] = float32(0) if totals[r] < float32(0) else totals[r]
+                hidden[uint32(uint32(r) * middle + c)] = float32(0) if totals[r] < float32(0) else totals[r]
         cuda.syncthreads()
         for r in range(min(rows, y.shape[0] - first)):
             for c_out in range(y.shape[1]):
                 part = float32(0)
-                for c in range(cuda.threadIdx.x, middle, THREADS):
-                    part += hidden[r * middle + c] * weight2[c_out, c]
+                for c in range(uint32(cuda.threadIdx.x), middle, step):
+                    part += hidden[uint32(uint32(r) * middle + c)] * weight2[c_out, c]
                 total = block_sum(part, sums)
                 if cuda.threadIdx.x == 0:
                     y[first + r, c_out] = total + bias2[c_out]
