@@ -243,7 +243,7 @@ def _compile_ahead(choice: Choice, config: Config, batch: int) -> None:
     network = Network(choice.level.name, choice.precision, config, batch)
     try:
         for _ in compiled([network], Target.current(), jobs, [1, batch] if jobs >= MANY_CORES else [1]):
-            pass
+            pass  # of a level that cannot be built, `build` itself says why
     except (RuntimeError, OSError) as error:
         warnings.warn(f"kernels are compiled one after another, as {error}", RuntimeWarning, stacklevel=2)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from charcnn.commands import DONE
+from charcnn.commands import DONE, FAILED
 from charcnn.config import SMALL, TINY, Config
 
 if TYPE_CHECKING:
@@ -60,10 +61,19 @@ def run(options: argparse.Namespace) -> int:
     networks = [Network(level, precision, config, options.batch) for level, precision in _levels(options, target)]
     print(f"{target}: {len(networks)} levels and precisions, {jobs} processes", flush=True)
     started, counts = time.perf_counter(), Counter[str]()
-    for done in compiled(networks, target, jobs):
-        counts[done.network] += 1
-        elapsed = time.perf_counter() - started
-        print(f"{elapsed:7.1f} s  {done.seconds:6.2f} s  {done.network:<11}  {done.kernel}", flush=True)
+    try:
+        for done in compiled(networks, target, jobs):
+            if done.problem is not None:
+                if options.levels:
+                    raise ValueError(f"{done.network}: {done.problem}")
+                print(f"{done.network} is left out: {done.problem}", flush=True)
+                continue
+            counts[done.network] += 1
+            elapsed = time.perf_counter() - started
+            print(f"{elapsed:7.1f} s  {done.seconds:6.2f} s  {done.network:<11}  {done.kernel}", flush=True)
+    except RuntimeError as error:
+        print(f"charcnn compile: {error}", file=sys.stderr)
+        return FAILED
     print(f"{counts.total()} kernels compiled in {time.perf_counter() - started:.1f} s; all others were there already")
     return DONE
 

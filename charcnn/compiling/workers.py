@@ -34,12 +34,13 @@ COSTLY = ("double_buffered", "wgmma_kernel", "kernel", "gather", "gather_warps",
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel that a process compiled."""
+    """A kernel that a process compiled; or, once, why a level cannot be built, and has none."""
 
     network: str
     """For which it was."""
-    kernel: str
-    seconds: float
+    kernel: str = ""
+    seconds: float = 0.0
+    problem: str | None = None
 
 
 def cores() -> int:
@@ -111,7 +112,12 @@ def main(folder: str, number: str) -> None:
     first = int(number) % len(networks)  # each begins with another one
     for network in networks[first:] + networks[:first]:
         found: dict[tuple[Any, ...], None] = {}
-        record(network, target, lambda kernel, kinds, found=found: found.setdefault((kernel, kinds)), task["sizes"])
+        try:
+            record(network, target, lambda kernel, kinds, found=found: found.setdefault((kernel, kinds)), task["sizes"])
+        except ValueError as error:
+            if _take(Path(folder, str(network))):
+                _tell(Compiled(str(network), problem=" ".join(str(error).split())))
+            continue
         with compiling_for(target):
             for kernel, kinds in sorted(found, key=_place):
                 name = hashlib.sha256(kernel._cache.key(kinds, kernel.targetctx).encode()).hexdigest()
@@ -119,8 +125,11 @@ def main(folder: str, number: str) -> None:
                     continue
                 started = time.perf_counter()
                 kernel.compile(kinds)
-                done = Compiled(str(network), title(kernel), time.perf_counter() - started)
-                print(json.dumps(asdict(done)), flush=True)
+                _tell(Compiled(str(network), title(kernel), time.perf_counter() - started))
+
+
+def _tell(done: Compiled) -> None:
+    print(json.dumps(asdict(done)), flush=True)
 
 
 def title(kernel: Any) -> str:

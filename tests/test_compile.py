@@ -1,0 +1,253 @@
+"""Kernels compiled ahead: `charcnn compile`, the cache that processes share, and what a first start does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import compiler_installed
+
+from charcnn import device, engine, steps
+from charcnn.compiling import workers
+from charcnn.compiling.networks import Network
+from charcnn.compiling.stand_in import SIZES, Target
+from charcnn.config import TINY
+
+pytestmark = pytest.mark.skipif(
+    not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
+)
+
+HOPPER = Target.named("sm_90a")
+
+FOUND = """
+import json, sys
+from dataclasses import replace
+from charcnn.compiling.networks import Network, record
+from charcnn.compiling.stand_in import Target, compiling_for
+from charcnn.config import TINY
+target, found = Target.named("sm_90a"), {}
+config = replace(TINY, channels=16, units=16)
+record(Network(sys.argv[1], sys.argv[2], config), target, lambda kernel, kinds: found.setdefault((kernel, kinds)))
+with compiling_for(target):
+    there = [kernel._cache.holds(kinds, kernel.targetctx) for kernel, kinds in found]
+    keys = [kernel._cache.key(kinds, kernel.targetctx) for kernel, kinds in found]
+    if all(there):
+        for kernel, kinds in found:
+            kernel.compile(kinds)
+misses = sum(sum(kernel.stats.cache_misses.values()) for kernel, _ in found)
+print(json.dumps({"there": there, "keys": keys, "misses": misses}))
+"""
+"""Which kernels of a level the cache has, and whether they load from it."""
+
+
+def environment(cache, **more):
+    return {
+        **os.environ,
+        "NUMBA_ENABLE_CUDASIM": "0",
+        "CUDA_VISIBLE_DEVICES": "",
+        "NUMBA_CACHE_DIR": str(cache),
+        **more,
+    }
+
+
+def python(*arguments, cache, status=0, **more):
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=300, check=False,
+        env=environment(cache, **more),
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def found(level, precision, cache, **more):
+    return json.loads(python("-c", FOUND, level, precision, cache=cache, **more).stdout)
+
+
+def test_what_was_compiled_is_found_by_other_processes(tmp_path):
+    words = "-m", "charcnn", "compile", "sm_90a", "--levels", "l6", "--config", '{"channels": 16, "units": 16}'
+    lines = python(*words, "--jobs", "2", cache=tmp_path).stdout.splitlines()
+    assert lines[0] == "sm_90a: 1 levels and precisions, 2 processes"
+    kernels = [line.split()[-1] for line in lines[1:-1]]
+    assert len(kernels) == 6
+    assert {"conv1d.naive._conv1d_naive_kernel", "linear._linear_kernel"} & set(kernels)
+    assert lines[-1].startswith("6 kernels compiled in ")
+    seen = found("l6", "fp32", tmp_path)
+    assert seen["there"] == [True] * 6
+    assert seen["misses"] == 0
+    assert python(*words, cache=tmp_path).stdout.splitlines()[-1].startswith("0 kernels compiled in ")
+    assert not all(found("l9", "fp32", tmp_path)["there"]), "another level's"
+
+
+@pytest.mark.parametrize(("level", "precision"), [("l16", "bf16"), ("l17", "fp8")])
+def test_a_kernels_key_is_the_same_in_every_process(level, precision, tmp_path):
+    one, other = (found(level, precision, tmp_path, PYTHONHASHSEED=seed)["keys"] for seed in "12")
+    assert one == other
+    assert len(set(one)) == len(one) > 15
+
+
+def test_every_level_is_recorded():
+    from charcnn.compiling.networks import runnable
+
+    rows = [(row.name, precision) for row in steps.LEVELS if row.device == "cuda" for precision in row.precisions]
+    assert list(runnable(HOPPER)) == rows
+    ampere = [pair for pair in rows if not steps.level(pair[0]).hopper]
+    assert list(runnable(Target.named("8.0"))) == ampere
+    assert list(runnable(Target.named("sm_120"))) == ampere
+    assert not any(steps.level(level).tensor_cores for level, _ in runnable(Target.named("7.5")))
+
+
+@pytest.mark.parametrize("text", ["sm_90a", "sm_90", "9.0", "9.0a"])
+def test_a_capabilitys_names(text):
+    target = Target.named(text)
+    assert (target.capability, target.compiler, str(target)) == ((9, 0), (9, 0, "a"), "sm_90a")
+    assert (target.multiprocessors, target.shared_limit) == (device.MULTIPROCESSORS, device.SHARED_LIMIT)
+
+
+@pytest.mark.parametrize("text", ["", "sm_99", "90", "sm_80a", "sm_90f", "sm_90ab", "hopper", "7.0", "sm_70"])
+def test_what_is_no_capability(text):
+    with pytest.raises(ValueError, match=r"need one of sm_75, .*sm_90a"):
+        Target.named(text)
+    assert min(SIZES) == device.OLDEST
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sm_99"], "compute capability 'sm_99': need one of sm_75, sm_80, "),
+        (["sm_80", "--levels", "l16"], "--levels l16: a GPU of sm_80 runs l3, l4, "),
+        (["sm_90a", "--levels", "l11"], "--levels l11: a GPU of sm_90a runs l3, l4, "),
+        (["sm_90a", "--levels", "l16", "--precision", "fp32"], "--precision fp32: none of these levels computes in it"),
+        (["sm_90a", "--precision", "fp7"], "--precision fp7: need one of fp32, "),
+        (["sm_90a", "--config", "{"], "--config {: need small, tiny, or sizes as JSON"),
+        (["sm_90a", "--levels", "l16", "--config", '{"channels": 12}'], "channels=12"),
+    ],
+)
+def test_options_that_do_not_fit(words, message, capsys):
+    from charcnn.__main__ import main
+
+    assert main(["compile", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_process_that_fails_is_an_error(monkeypatch):
+    monkeypatch.setattr(workers, "__name__", "charcnn.compiling.nothing")
+    with pytest.raises(RuntimeError, match=r"^a process that compiles ended with status 1: .*No module named"):
+        list(workers.compiled([Network("l6", "fp32", TINY)], HOPPER, 1))
+
+
+def test_a_first_start_goes_on_where_processes_fail(monkeypatch):
+    def failing(*arguments):
+        raise RuntimeError("a process that compiles ended with status 9")
+        yield
+
+    monkeypatch.setattr(workers, "compiled", failing)
+    monkeypatch.setattr(workers, "cores", lambda: 2)
+    monkeypatch.setattr(Target, "current", lambda: HOPPER)
+    (choice,) = engine.choices("cuda", "fp32", "l6")
+    with pytest.warns(RuntimeWarning, match="kernels are compiled one after another, as .* status 9"):
+        engine._compile_ahead(choice, TINY, 16)
+
+
+@pytest.mark.parametrize(("cores", "sizes"), [(1, None), (2, [1]), (64, [1, 16])])
+def test_what_a_first_start_compiles(cores, sizes, monkeypatch):
+    asked = []
+    monkeypatch.setattr(workers, "compiled", lambda *arguments: iter(asked.append(arguments) or ()))
+    monkeypatch.setattr(workers, "cores", lambda: cores)
+    monkeypatch.setattr(Target, "current", lambda: HOPPER)
+    (choice,) = engine.choices("cuda", "fp32", "l6")
+    engine._compile_ahead(choice, TINY, 16)
+    expected = ([Network("l6", "fp32", TINY, 16)], HOPPER, min(cores, engine.JOBS), sizes)
+    assert asked == ([expected] if sizes else [])
+
+
+SAVING = """
+import sys, time
+from types import SimpleNamespace
+from numba.cuda import types
+from charcnn.compiling.stand_in import Target, compiling_for
+from charcnn.kernel_cache import KernelCache, on_miss
+from charcnn.raw import _encode_kernel as kernel
+
+who, target = int(sys.argv[1]), Target.named("sm_90a")
+cache, context = KernelCache(kernel.py_func), kernel.targetctx
+cache._impl.rebuild = lambda context, data: data["name"]
+with compiling_for(target):
+    made = lambda name: SimpleNamespace(codegen=context.codegen(), _reduce_states=lambda: {"name": name})
+    def kinds(i):
+        return (types.UniTuple(types.int32, i + 1),)
+"""
+
+
+def together(script, tmp_path, processes=2):
+    """The processes' standard outputs; they begin at once."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", SAVING + script, str(number)], env=environment(tmp_path), text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )
+        for number in range(processes)
+    ]  # fmt: skip
+    for process in running:
+        assert process.stdout.readline() == "ready\n"
+    for process in running:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    outputs = [process.communicate(timeout=100)[0] for process in running]
+    assert not any(process.returncode for process in running)
+    return outputs
+
+
+def test_processes_that_save_at_once_lose_nothing(tmp_path):
+    script = """
+    print("ready", flush=True)
+    input()
+    for i in range(60):
+        cache.save_overload(kinds(2 * i + who), made(2 * i + who))
+"""
+    together(script, tmp_path)
+    look = """
+    print([cache.load_overload(kinds(i), context) for i in range(120)])
+"""
+    done = python("-c", SAVING + look, "0", cache=tmp_path)
+    assert json.loads(done.stdout) == list(range(120))
+
+
+def test_what_one_process_compiles_the_other_waits_for(tmp_path):
+    script = """
+    print("ready", flush=True)
+    input()
+    if (name := cache.load_overload(kinds(0), context)) is None:
+        time.sleep(0.5)  # the compiler at work
+        cache.save_overload(kinds(0), made("compiled"))
+        name = "saved"
+    print(name)
+"""
+    assert sorted(together(script, tmp_path)) == ["compiled\n", "saved\n"]
+
+
+def test_a_miss_is_told_once(tmp_path):
+    script = """
+    told = []
+    on_miss(lambda: told.append(cache.save_overload(kinds(0), made("ahead"))))
+    assert cache.load_overload(kinds(0), context) == "ahead"
+    assert cache.load_overload(kinds(1), context) is None
+    assert cache.load_overload(kinds(0), context) == "ahead"
+    assert len(told) == 1
+    on_miss(lambda: told.append(None))
+    on_miss(None)
+    assert cache.load_overload(kinds(2), context) is None
+    assert len(told) == 1
+"""
+    python("-c", SAVING + script, "0", cache=tmp_path)
+
+
+def test_a_machine_with_no_gpu_is_told_to_name_one(tmp_path):
+    done = python("-m", "charcnn", "compile", cache=tmp_path, status=2)
+    assert "name a compute capability, such as sm_90a" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not done.stdout
+    assert Path(tmp_path).is_dir()
