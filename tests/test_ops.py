@@ -62,8 +62,10 @@ def arrays(result) -> tuple:
 
 def fitted(variant, sizes):
     """Drawn sizes as the variant takes them."""
-    sizes = {**sizes, "pool_size": 3} if "pool_size" in sizes and not takes(variant.technique, sizes) else sizes
-    return sizes if takes(variant.technique, sizes) else {**sizes, "c": 2}
+    for change in ({"pool_size": 3}, {"c": 2}, {"k": 7}):
+        if not takes(variant.technique, sizes) and change.keys() <= sizes.keys():
+            sizes = {**sizes, **change}
+    return sizes
 
 
 def alike(like, made):

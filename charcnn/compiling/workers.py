@@ -113,7 +113,7 @@ def main(folder: str, number: str) -> None:
     for network in networks[first:] + networks[:first]:
         found: dict[tuple[Any, ...], None] = {}
         try:
-            record(network, target, lambda kernel, kinds, found=found: found.setdefault((kernel, kinds)), task["sizes"])
+            record(network, target, lambda *launch: found.setdefault(launch), task["sizes"])  # noqa: B023 : ends here
         except ValueError as error:
             if _take(Path(folder, str(network))):
                 _tell(Compiled(str(network), problem=" ".join(str(error).split())))
