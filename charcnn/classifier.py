@@ -15,6 +15,7 @@ from charcnn.explain import Explanation, occlude
 from charcnn.files import Path
 from charcnn.ingest import flow
 from charcnn.ingest.column import Column, columns
+from charcnn.names import check_classes
 from charcnn.ops.softmax.loops import softmax_loops
 from charcnn.params import Params
 from charcnn.text import Encoding
@@ -85,7 +86,7 @@ class Classifier:
         names = params.classes if classes is None else tuple(classes)
         if names is None:
             names = tuple(f"class {index}" for index in range(config.classes))
-        params_module.check_classes(names, config.classes)
+        check_classes(names, config.classes)
         self.classes_: np.ndarray = np.array(names)
         """The classes' names, str (C,): probabilities stand in this order."""
         self.config, self.params = config, params

@@ -51,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
     """Convert; the exit status."""
     from charcnn import params, text
     from charcnn.config import Config
+    from charcnn.names import check_classes
 
     suffix = os.path.splitext(options.output)[1].lower()
     if suffix not in WRITABLE:
@@ -67,8 +68,8 @@ def run(options: argparse.Namespace) -> int:
     if options.encoding is not None:
         model.encoding = text.find_encoding(options.encoding)
     if options.classes is not None:
-        model.classes = tuple(options.classes.split(","))
-        params.check_classes(model.classes, model.config.classes)
+        model.classes = tuple(name.strip() for name in options.classes.split(","))
+        check_classes(model.classes, model.config.classes)
     onnx = suffix == ".onnx"
     checked = _write_onnx(options.output, model) if onnx else _write_weights(options.output, suffix, model)
     print(f"{options.output}: {model.config.parameters:,} parameters, {checked}")
