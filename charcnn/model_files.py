@@ -221,8 +221,8 @@ def read_torch(path: Path, config: Config | None) -> tuple[Arrays, Header]:
         except ImportError as error:
             raise ValueError("a PyTorch checkpoint needs PyTorch: pip install 'charcnn[torch]'") from error
         try:
-            archive = _opened(file)
-            _check_sums(archive, storages=False)
+            archive = open_archive(file)
+            check_sums(archive, storages=False)
             tensors = torch.load(os.fspath(path), map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:  # of many types, for what a damaged file makes its readers meet
             raise ValueError(f"is not a whole PyTorch checkpoint ({type(error).__name__}: {line(error)})") from error
@@ -239,7 +239,7 @@ def read_torch(path: Path, config: Config | None) -> tuple[Arrays, Header]:
             shapes[name] = tuple(tensor.shape)
         check_shapes(shapes, config)
         try:
-            _check_sums(archive, storages=True)
+            check_sums(archive, storages=True)
         except Exception as error:
             raise ValueError(f"is not a whole PyTorch checkpoint ({type(error).__name__}: {line(error)})") from error
         arrays = {}
@@ -251,8 +251,8 @@ def read_torch(path: Path, config: Config | None) -> tuple[Arrays, Header]:
     return arrays, Header(config)
 
 
-def _opened(file: IO[bytes]) -> zipfile.ZipFile:
-    """The checkpoint as a zip file that holds no more than it has bytes."""
+def open_archive(file: IO[bytes]) -> zipfile.ZipFile:
+    """A checkpoint of PyTorch's as a zip file that holds no more than it has bytes; ValueError where it is none."""
     if not zipfile.is_zipfile(file):
         raise ValueError("no zip file, as PyTorch has written since 1.6: one of before has no checksums, save it anew")
     archive = zipfile.ZipFile(file)
@@ -266,8 +266,13 @@ def _opened(file: IO[bytes]) -> zipfile.ZipFile:
     return archive
 
 
-def _check_sums(archive: zipfile.ZipFile, *, storages: bool) -> None:
-    """Read the entries that hold tensors' values, or all others, and compare their checksums."""
+def check_sums(archive: zipfile.ZipFile, *, storages: bool) -> None:
+    """Read the entries that hold tensors' values, or all others, and compare their checksums, which PyTorch does not.
+
+    Raises:
+        zipfile.BadZipFile: a checksum is another.
+        ValueError: another entry is larger than LARGEST_HEADER.
+    """
     for entry in archive.infolist():
         if ("/data/" in entry.filename) != storages:
             continue

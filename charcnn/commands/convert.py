@@ -130,7 +130,10 @@ def _write_onnx(path: str, model: Params) -> str:
         ids[:, length // 4 :] = blank  # as texts are: most of it blank
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     logits, wanted = session.run(None, {"ids": ids})[0], network.forward(ids, model, model.config)
-    distance = float(np.linalg.norm(logits - wanted) / np.linalg.norm(wanted))
+    if not (np.isfinite(wanted).all() and np.isfinite(logits).all()):
+        raise ValueError("the network's logits are not finite: its weights are too large")
+    size = float(np.linalg.norm(wanted)) or 1.0  # weights may be zeros
+    distance = float(np.linalg.norm(logits - wanted)) / size
     if not distance <= TOLERANCE:
         raise ValueError(f"ONNX Runtime's logits differ by {distance:.1e} of their size: need {TOLERANCE:.0e}")
     with replacing(path, "wb") as file:
