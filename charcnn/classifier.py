@@ -75,7 +75,7 @@ class Classifier:
         gpus: int | Sequence[int] | None = None,
         encode_on: str | None = None,
     ) -> None:
-        self._options = {
+        self._options: dict[str, Any] = {
             "encoding": encoding,
             "classes": classes,
             "device": device,

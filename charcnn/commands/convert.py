@@ -116,8 +116,8 @@ def _write_onnx(path: str, model: Params) -> str:
     from charcnn.files import replacing
 
     says = {
-        "encoding": "" if model.encoding is None else json.dumps(model.encoding.to_dict()),
-        "classes": "" if model.classes is None else json.dumps(model.classes),
+        "encoding": "" if model.encoding is None else json.dumps(model.encoding.to_dict(), allow_nan=False),
+        "classes": "" if model.classes is None else json.dumps(model.classes, allow_nan=False),
     }
     graph = onnx_graph.graph(
         model, model.config, None, "gather", {name: value for name, value in says.items() if value}
