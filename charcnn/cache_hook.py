@@ -39,4 +39,4 @@ def install() -> None:
 
             mend(sys.modules[name])
     if any(name not in sys.modules for name in MODULES):
-        sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Finder())
