@@ -739,7 +739,8 @@ def test_info_escapes_what_a_model_says_beside(charcnn, tmp_path):
     params.save(path, params.init(TINY), TINY, classes=text.CLASSES, note="a\x9b2J\ud800")
     status, out, _ = charcnn("info", "--model", path, model=None)
     assert status == DONE
-    assert r"a\u009b2J\ud800" in out
+    assert "2J" in out
+    assert out.replace("\n", "").isprintable()
 
 
 def test_explain(charcnn, classifier, tmp_path):
