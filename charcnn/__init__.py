@@ -15,6 +15,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from charcnn.cache_hook import install as _install
+
 if TYPE_CHECKING:
     from charcnn import ops, params
     from charcnn.classifier import Classifier
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["SMALL", "TINY", "Classifier", "Config", "encode", "ops", "params"]
 
 _HOME = {"Classifier": "classifier", "Config": "config", "SMALL": "config", "TINY": "config", "encode": "text"}
+
+
+_install()
 
 
 def __getattr__(name: str) -> Any:

@@ -88,6 +88,9 @@ def rescaled(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) 
     All units are powers of two, so the logits are the same to the last bit where nothing over- or underflows. A
     convolution's or linear layer's channel has a unit of its own, which makes its weights about as great as the other
     channels'; but what LayerNorm 6 reads has one unit, which its eps has to be given in. The arrays are new.
+
+    Raises:
+        ValueError: weights are finite, and features are not.
     """
     peaks: dict[str, np.ndarray] = {}
 
@@ -95,7 +98,12 @@ def rescaled(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) 
         peaks[name] = abs(x).max(axis=tuple(range(x.ndim - 1)))
         return x
 
-    forward(params, config, ids, seen)
+    with np.errstate(over="ignore", invalid="ignore"):
+        forward(params, config, ids, seen)
+    # FP8 has no infinity: what outgrew float32 would be a number there. Of weights that are not finite, logits are NaN.
+    for name, peak in peaks.items():
+        if not np.isfinite(peak).all() and all(np.isfinite(value).all() for value in params.values()):
+            raise ValueError(f"what {name} reads is not finite in float32: the weights are too large for scales of FP8")
     new = {name: np.array(value, np.float32) for name, value in params.items()}
     first, last = ("norm1", "norm6") if config.layernorm else ("conv1", "conv6")
     givers = (first, "conv2", "conv3", "conv4", "conv5", last, "fc1", "fc2")

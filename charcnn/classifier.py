@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib import resources
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from charcnn import params as params_module
 from charcnn import text
-from charcnn.engine import Engine
+from charcnn.engine import Engine, overflowed
 from charcnn.explain import Explanation, occlude
 from charcnn.files import Path
 from charcnn.ingest import flow
 from charcnn.ingest.column import Column, columns
+from charcnn.names import check_classes
 from charcnn.ops.softmax.loops import softmax_loops
 from charcnn.params import Params
 from charcnn.text import Encoding
@@ -39,7 +42,9 @@ class Classifier:
         classifier = Classifier.load()
         classifier.predict(["Stocks fell on Monday as oil rose.", "The home side won in extra time."])
 
-    Threads may share one. Memory does not grow with the number of texts, but for the results.
+    Threads may share one. Memory does not grow with the number of texts, but for the results. Pickled, it is its model
+    and its options, and is made again where it is read: processes that are started by spawn can be handed one. In a
+    fork of its process each call raises charcnn.forks.ForkedError.
 
     Args:
         params: the weights.
@@ -70,6 +75,16 @@ class Classifier:
         gpus: int | Sequence[int] | None = None,
         encode_on: str | None = None,
     ) -> None:
+        self._options: dict[str, Any] = {
+            "encoding": encoding,
+            "classes": classes,
+            "device": device,
+            "precision": precision,
+            "level": level,
+            "batch": batch,
+            "gpus": gpus,
+            "encode_on": encode_on,
+        }
         config = params.config
         encoding = params.encoding if encoding is None else encoding
         if encoding is None:
@@ -85,7 +100,7 @@ class Classifier:
         names = params.classes if classes is None else tuple(classes)
         if names is None:
             names = tuple(f"class {index}" for index in range(config.classes))
-        params_module.check_classes(names, config.classes)
+        check_classes(names, config.classes)
         self.classes_: np.ndarray = np.array(names)
         """The classes' names, str (C,): probabilities stand in this order."""
         self.config, self.params = config, params
@@ -117,6 +132,9 @@ class Classifier:
         with resources.as_file(resources.files("charcnn") / "weights" / SHIPPED) as shipped:
             return cls(params_module.load(shipped), **options)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), **self._options), (self.params,)
+
     def __repr__(self) -> str:
         return f"Classifier({', '.join(self.classes_)}; {self.engine.choice})"
 
@@ -131,17 +149,28 @@ class Classifier:
         text.check_buffer(column.buffer, column.offsets)
         return Raw(column.buffer, column.offsets, self.encoding, self.config.length)
 
-    def probabilities(self, column: Column) -> np.ndarray:
-        """Texts to float32 (N, C); threads may call it at once."""
-        logits = self.engine.logits(self.raw(column) if self.encode_on == "gpu" else self.encode(column))
+    def logits(self, column: Column) -> np.ndarray:
+        """Texts to float32 (N, C), as the level gives them; threads may call it at once."""
+        return self.engine.logits(self.raw(column) if self.encode_on == "gpu" else self.encode(column))
+
+    def probabilities(self, column: Column, first: int = 0) -> np.ndarray:
+        """Texts to float32 (N, C); threads may call it at once.
+
+        Raises:
+            ValueError: logits are not finite; names the text's index, counted from `first`.
+        """
+        logits = self.logits(column)
+        wrong = overflowed(logits)
+        if wrong.size:
+            raise ValueError(f"texts[{first + wrong[0]}]: {self.engine.overflow}")
         return softmax_loops(logits, out=logits)
 
     def _each(self, texts: Any) -> Iterator[np.ndarray]:
-        blocks = columns(texts, self.rows)
+        blocks = _numbered(columns(texts, self.rows))
         first = next(blocks, None)
         if first is None:
             return
-        yield from flow.ordered(_chain(first, blocks), self.probabilities, self.engine.threads)
+        yield from flow.ordered(chain([first], blocks), lambda block: self.probabilities(*block), self.engine.threads)
 
     def predict_proba(self, texts: Any) -> np.ndarray:
         """Each text's probability of each class, in the order of `classes_`.
@@ -154,7 +183,8 @@ class Classifier:
             float32 (N, C), each row summing to 1; (C,) of one str.
 
         Raises:
-            ValueError: texts holds a missing value or something else than texts; names its index.
+            ValueError: texts holds a missing value or something else than texts, or its logits are not finite, as where
+                a large weight outgrows fp16; names its index. Or the classifier is closed.
         """
         if isinstance(texts, str):
             first: np.ndarray = self.predict_proba([texts])[0]
@@ -170,6 +200,9 @@ class Classifier:
 
         Returns:
             str (N,), of `classes_`; a str of one str.
+
+        Raises:
+            ValueError: as for predict_proba.
         """
         if isinstance(texts, str):
             return str(self.predict([texts])[0])
@@ -200,7 +233,7 @@ class Classifier:
             labels: N names of `classes_`, or N indices of them.
 
         Raises:
-            ValueError: a label is no class, there are more or fewer labels than texts, or none.
+            ValueError: a label is no class, there are more or fewer labels than texts, or none; and as for predict.
         """
         wanted = np.asarray(labels)
         if wanted.dtype.kind in "iu":
@@ -229,7 +262,7 @@ class Classifier:
             width: characters of a window.
 
         Raises:
-            ValueError: text is no str, label no class, or width not positive.
+            ValueError: text is no str, label no class, or width not positive; or logits are not finite.
         """
         return occlude(self, text, label, width)
 
@@ -238,6 +271,9 @@ class Classifier:
         self.engine.close()
 
 
-def _chain(first: Column, rest: Iterator[Column]) -> Iterator[Column]:
-    yield first
-    yield from rest
+def _numbered(blocks: Iterator[Column]) -> Iterator[tuple[Column, int]]:
+    """Each with how many texts come before it."""
+    first = 0
+    for block in blocks:
+        yield block, first
+        first += len(block)

@@ -16,6 +16,7 @@ import numpy as np
 
 from charcnn import levels, steps
 from charcnn.config import TINY, Config
+from charcnn.forks import Home
 from charcnn.levels.monitor import Monitor
 from charcnn.params import Params
 
@@ -27,6 +28,9 @@ DEVICES = ("cpu", "cuda")
 JOBS, MANY_CORES = 16, 6
 """Processes that compile a level's kernels at its first start on a GPU, at most; and how many it takes until those for
 a whole batch cost no more time than those for one input alone."""
+
+OVERFLOW = {"fp16": "fp16", "fp16x3": "fp16", "fp8": "fp8 and fp16"}
+"""Precisions whose numbers end at 65,504 or below, and by which of them."""
 
 AUTOMATIC = {"cpu": ("fp32",), "cuda": ("fp16", "fp32")}
 """The precisions of steps.PRECISIONS that may be chosen where nobody asks for one, the fastest first. The weights
@@ -111,6 +115,11 @@ def default_device() -> tuple[str, str]:
     return "cuda", f"the machine has {count} NVIDIA GPU{'s' * (count > 1)}"
 
 
+def overflowed(logits: np.ndarray) -> np.ndarray:
+    """The rows (R,) of logits (N, C) that hold a NaN or an infinity: no probability follows from them."""
+    return np.flatnonzero(~np.isfinite(logits).all(axis=1))
+
+
 class Engine:
     """A level with its weights: token ids in, logits out. Threads may call it at once.
 
@@ -166,6 +175,7 @@ class Engine:
         self.reasons = (*reasons, f"{choice.level.name} is the fastest level for it" if level is None else reason)
         """Why it is this level."""
         self.config = params.config
+        self._home, self._closed = Home("this classifier's level"), False
 
     def _build(self, choice: Choice, params: Params, batch: int | None, gpus: int | Sequence[int] | None) -> None:
         build = choice.level.module.build
@@ -203,7 +213,17 @@ class Engine:
         self._one_call = threading.Lock()
 
     def logits(self, ids: np.ndarray | Raw) -> np.ndarray:
-        """Token ids (N, L) uint8, or texts where `encodes` -> logits (N, classes) float32."""
+        """Token ids (N, L) uint8, or texts where `encodes` -> logits (N, classes) float32.
+
+        They are as the level gives them: `overflowed` finds those that are not finite.
+
+        Raises:
+            ValueError: it is closed.
+            charcnn.forks.ForkedError: the process is a fork of the one that made it.
+        """
+        if self._closed:
+            raise ValueError("the classifier is closed: load it again")
+        self._home.check()
         if self._submit is None:  # a level's buffers serve one call at a time
             with self._one_call:
                 result: np.ndarray = self._run(ids)
@@ -216,6 +236,14 @@ class Engine:
         return logits
 
     @property
+    def overflow(self) -> str:
+        """Why logits are not finite, and what to do."""
+        precision = self.choice.precision
+        if precision in OVERFLOW:
+            return f"the logits are not finite: a number outgrew {OVERFLOW[precision]}; use precision bf16 or fp32"
+        return f"the logits are not finite: a number outgrew {precision}; the weights are too large"
+
+    @property
     def run(self) -> Any:
         """What the level's `build` gave."""
         return self._run
@@ -226,7 +254,8 @@ class Engine:
         self.threads += threads
 
     def close(self) -> None:
-        """End its threads."""
+        """End its threads; it gives no logits any more."""
+        self._closed = True
         if hasattr(self._run, "close"):
             self._run.close()
 

@@ -118,9 +118,13 @@ def occlude(classifier: Classifier, text: str, label: str | None, width: int) ->
         copies[row, ends[start] : ends[stop]] = _BLANK
     offsets = np.arange(len(copies) + 1, dtype=np.int64) * whole.size
     logits = classifier.engine.logits(classifier.encode(Column(copies.reshape(-1), offsets))).astype(np.float64)
+    if not np.isfinite(logits).all():
+        raise ValueError(f"text: {classifier.engine.overflow}")
     shares = np.exp(logits[0] - logits[0].max())
     asked = int(logits[0].argmax()) if label is None else names.index(label)
-    margin = logits[:, asked] - np.delete(logits, asked, axis=1).mean(axis=1)
+    margin = logits[:, asked]
+    if len(names) > 1:
+        margin = margin - np.delete(logits, asked, axis=1).mean(axis=1)
     scores, covering = np.zeros(len(text)), np.zeros(len(text))
     for (start, stop), cost in zip(windows, margin[0] - margin[1:], strict=True):
         scores[start:stop] += cost / width

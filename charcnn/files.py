@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import secrets
 from collections.abc import Iterator
@@ -9,6 +11,19 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 Path = str | os.PathLike[str]
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """JSON of dicts, lists, tuples and plain values. A number that is not finite, which JSON has not, becomes null."""
+
+    def finite(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: finite(item) for key, item in part.items()}
+        if isinstance(part, (list, tuple)):
+            return [finite(item) for item in part]
+        return None if isinstance(part, float) and not math.isfinite(part) else part
+
+    return json.dumps(finite(value), indent=indent, allow_nan=False)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from charcnn import names
 from charcnn.files import Path
 from charcnn.layout import LABEL_COLUMNS, TEXT_COLUMNS, WHOLE, Layout
 
@@ -52,8 +53,11 @@ class Encoding:
     lowercase: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise ValueError(f"name={self.name!r}: need a str that is not empty")
+        if not isinstance(self.name, str):
+            raise ValueError(f"name={self.name!r}: need a str")
+        wrong = names.problem(self.name)
+        if wrong is not None:
+            raise ValueError(f"name={self.name[:100]!r} {wrong}")
         if not isinstance(self.alphabet, str) or not self.alphabet.isascii() or not 1 <= len(self.alphabet) <= 255:
             raise ValueError(f"alphabet={self.alphabet!r}: need a str of 1 to 255 ASCII characters")
         if self.lowercase is True and any("A" <= character <= "Z" for character in self.alphabet):

@@ -98,7 +98,7 @@ def write(path: files.Path, ranks: list[list[Span]]) -> None:
     zero = min((span.start for spans in ranks for span in spans), default=0.0)
     with files.replacing(path) as file:
         for i, event in enumerate(_events(ranks, zero)):
-            file.write((",\n" if i else "[\n") + json.dumps(event))
+            file.write((",\n" if i else "[\n") + json.dumps(event, allow_nan=False))
         file.write("\n]\n")
 
 

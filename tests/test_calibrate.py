@@ -131,6 +131,14 @@ def test_what_is_not_finite_is_no_scale(value):
     assert np.isnan(calibrate.forward(new, WIDE, draw(WIDE), same, eps)).all()
 
 
+@pytest.mark.parametrize("layer", ["conv1", "conv4", "conv6", "fc1"])
+def test_features_that_outgrow_float32_have_no_scale(layer):
+    weights = params.init(WIDE, seed=1)
+    weights[f"{layer}.weight"] = np.copysign(np.float32(3e38), weights[f"{layer}.weight"])
+    with pytest.raises(ValueError, match="is not finite in float32: the weights are too large for scales of FP8"):
+        calibrate.rescaled(weights, WIDE, sample(WIDE))
+
+
 def test_the_networks_error_in_fp8():
     """What four digits cost: of random weights some tenth of the logits, about the root of eight layers' 3.6 % each."""
     weights, ids = params.init(SMALL, seed=0), sample(SMALL)[::5]

@@ -1,6 +1,8 @@
 """The classifier: what it gives, for every kind of texts, from several threads, on the level that fits."""
 
+import copy
 import inspect
+import pickle
 import threading
 
 import numpy as np
@@ -232,6 +234,95 @@ def test_explain_refuses(classifier):
     ):
         with pytest.raises(ValueError, match=message):
             classifier.explain(**options)
+
+
+@pytest.fixture(scope="module")
+def overflowing(model):
+    """A model that two z side by side are too much for."""
+    weights = params.Params({name: array.copy() for name, array in model.items()}, TINY, model.encoding, model.classes)
+    weights["conv1.weight"][:, 25] = 3e38
+    return weights
+
+
+@pytest.mark.parametrize("level", ["l0", "l2", "l11", "l18"])
+def test_logits_that_are_not_finite_are_an_error(overflowing, level):
+    classifier = Classifier(overflowing, level=level)
+    classifier.rows = 2
+    given = ["a", "b", "c", "zzzz", "e"]
+    expected = r"^texts\[3\]: the logits are not finite: a number outgrew fp32; the weights are too large$"
+    for ask in (
+        lambda: classifier.predict(given),
+        lambda: classifier.predict_proba(given),
+        lambda: classifier.predict_topk(given, 2),
+        lambda: classifier.score(given, ["World"] * 5),
+        lambda: classifier.predict(iter(given)),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            ask()
+    with pytest.raises(ValueError, match=r"texts\[0\]: the logits are not finite"):
+        classifier.predict("zz")
+    with pytest.raises(ValueError, match="text: the logits are not finite"):
+        classifier.explain("zz")
+    del given[3]
+    assert np.isfinite(classifier.predict_proba(given)).all()
+
+
+def test_what_to_do_about_logits_that_are_not_finite(classifier, monkeypatch):
+    for precision, message in (
+        ("fp16", "a number outgrew fp16; use precision bf16 or fp32"),
+        ("fp8", "a number outgrew fp8 and fp16; use precision bf16 or fp32"),
+        ("bf16", "a number outgrew bf16; the weights are too large"),
+    ):
+        monkeypatch.setattr(classifier.engine, "choice", engine.Choice(classifier.engine.choice.level, precision))
+        assert classifier.engine.overflow == f"the logits are not finite: {message}"
+    logits = np.array([[0, 1], [np.nan, 0], [0, -np.inf], [np.inf, np.inf], [3e38, -3e38]], np.float32)
+    assert engine.overflowed(logits).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("layer", ["conv2", "conv4", "conv6"])
+@pytest.mark.parametrize("precision", ["fp16", "fp16x3", "bf16", "tf32"])  # fp8 takes its greatest value
+def test_features_that_outgrow_a_precision_give_no_wrong_label(layer, precision):
+    # LayerNorm 6 takes the scale out again: in float32 the labels stay as they are.
+    fits = [row for row in catalog.LEVELS if row.device == "cuda" and precision in row.precisions]
+    if not any(engine.obstacle(engine.Choice(row, precision)) is None for row in fits) or device.SIMULATED:
+        pytest.skip("needs a GPU with tensor cores")
+    config = Config(length=300, channels=256, units=256)
+    weights = params.Params(params.init(config, 3), config, text.ENCODINGS["crepe"], text.CLASSES)
+    expected = Classifier(weights, device="cpu").predict_proba(TEXTS)
+    for part in ("weight", "bias"):
+        weights[f"{layer}.{part}"] *= np.float32(1e6)
+    try:
+        found = Classifier(weights, device="cuda", precision=precision).predict_proba(TEXTS)
+    except ValueError as error:
+        assert "the logits are not finite" in str(error)  # noqa: PT017
+    else:
+        np.testing.assert_allclose(found, expected, atol=0.1)
+
+
+def test_a_network_of_one_class_explains():
+    config = Config(length=123, channels=4, units=8, classes=1)
+    found = Classifier(params.init(config), encoding="crepe", classes=["all"], device="cpu").explain("some text")
+    assert found.probability == 1
+    assert np.isfinite(found.scores).all()
+
+
+def test_a_closed_one_gives_nothing(model):
+    classifier = Classifier(model, device="cpu")
+    classifier.predict("a")
+    classifier.close()
+    for ask in (classifier.predict, classifier.explain):
+        with pytest.raises(ValueError, match="the classifier is closed: load it again"):
+            ask("a")
+    classifier.close()
+
+
+def test_it_pickles_as_its_model_and_options(model):
+    other = Classifier(model, level="l2", batch=3, classes=["a", "b", "c", "d"])
+    again = pickle.loads(pickle.dumps(other))
+    assert repr(again) == repr(other)
+    assert again.engine.batch == 3
+    np.testing.assert_array_equal(again.predict_proba(TEXTS), other.predict_proba(TEXTS))
+    assert copy.copy(other).predict(TEXTS).tolist() == other.predict(TEXTS).tolist()
 
 
 def test_the_sizes_are_any(tmp_path):

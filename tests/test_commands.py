@@ -102,7 +102,7 @@ def test_csv_with_a_header_and_a_column_called_label(charcnn, tmp_path):
 
 def test_tsv_and_names_of_classes_that_need_quotes(tmp_path, capsys):
     weights, source = tmp_path / "m.safetensors", tmp_path / "in.tsv"
-    names = ['a "b"', "c\td", "e,f", "g\nh"]
+    names = ['a "b"', 'c "', "e,f", '"']
     params.save(weights, params.init(TINY), TINY, encoding="forward", classes=names)
     source.write_text("headline\tn\nabc\t1\ndef\t2\n")
     assert main(["classify", str(source), "--model", str(weights), "--text-columns", "headline"]) == DONE
@@ -656,6 +656,91 @@ def test_evaluate_with_numbers(charcnn, classifier, tmp_path):
         status, out, _ = charcnn("evaluate", source, *options)
         assert status == DONE
         assert out.startswith("accuracy 100.00%")
+
+
+@pytest.fixture(scope="module")
+def overflowing(tmp_path_factory):
+    """A model that two z side by side are too much for."""
+    path = tmp_path_factory.mktemp("model") / "large.safetensors"
+    weights = params.init(TINY, seed=3)
+    weights["conv1.weight"][:, 25] = 3e38
+    params.save(path, weights, TINY, encoding="crepe", classes=text.CLASSES)
+    return str(path)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "txt", "parquet"])
+def test_a_row_whose_logits_are_not_finite_has_no_label(charcnn, overflowing, tmp_path, suffix):
+    source, out = tmp_path / f"in.{suffix}", tmp_path / f"in.labelled.{suffix}"
+    given = ["good", "zzzz", "also good"]
+    if suffix == "parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        pyarrow.parquet = pytest.importorskip("pyarrow.parquet")
+        pyarrow.parquet.write_table(pyarrow.table({"text": given}), source)
+    else:
+        write = {"csv": str, "txt": str, "jsonl": lambda value: json.dumps({"text": value})}[suffix]
+        source.write_text("".join(f"{write(value)}\n" for value in (["text"] if suffix == "csv" else []) + given))
+    status, _, err = charcnn("classify", source, model=overflowing)
+    assert status == UNREADABLE
+    reason = "the logits are not finite: a number outgrew fp32; the weights are too large"
+    assert reason in err
+    assert "1 rows are unreadable and have no label" in err
+    note = rows(tmp_path / f"in.labelled.{suffix}.unreadable.csv")
+    assert [note[1][0], note[1][2]] == ["2", reason]
+    assert len(note) == 2
+    if suffix == "parquet":
+        found = pyarrow.parquet.read_table(out).to_pylist()
+    elif suffix == "jsonl":
+        found = [json.loads(line) for line in out.read_text().splitlines()]
+    elif suffix == "csv":
+        found = [dict(zip(("text", "label", "probability"), row, strict=True)) for row in rows(out)[1:]]
+    else:
+        found = [
+            dict(zip(("label", "probability", "text"), line.split("\t"), strict=True))
+            for line in out.read_text().splitlines()
+        ]
+    assert [row["text"] for row in found] == given
+    assert [bool(row["label"]) for row in found] == [True, False, True]
+    assert not found[1]["probability"]
+
+
+def test_evaluate_names_rows_whose_logits_are_not_finite(charcnn, overflowing, tmp_path):
+    (tmp_path / "in.csv").write_text("1,good\n2,zzzz\n3,better\n")
+    status, out, err = charcnn("evaluate", tmp_path / "in.csv", "--json", tmp_path / "r.json", model=overflowing)
+    assert status == UNREADABLE
+    assert "of 2 rows" in out
+    assert "left out 1 row:\n  row 2, line 2: the logits are not finite" in err
+    report = json.loads((tmp_path / "r.json").read_text(), parse_constant=pytest.fail)
+    assert (report["rows"], report["left_out"]) == (2, 1)
+    (tmp_path / "all.csv").write_text("2,zzzz\n")
+    status, out, err = charcnn("evaluate", tmp_path / "all.csv", model=overflowing)
+    assert (status, out) == (UNUSABLE, "")
+    assert err.rstrip().endswith("the weights are too large; of the first 1 no row can be used")
+
+
+def test_explain_writes_no_number_that_is_none(charcnn, overflowing):
+    status, out, err = charcnn("explain", "zzzz", "--json", model=overflowing)
+    assert (status, out) == (UNUSABLE, "")
+    assert err.startswith("charcnn explain: text: the logits are not finite")
+
+
+def test_convert_says_that_logits_are_not_finite(tmp_path, charcnn):
+    pytest.importorskip("onnxruntime")
+    weights, out = params.init(TINY), tmp_path / "a.onnx"
+    for scale, expected in ((0, DONE), (3e38, UNUSABLE)):
+        weights["fc3.weight"][:], weights["fc3.bias"][:] = scale, 0
+        params.save(tmp_path / "a.safetensors", weights, TINY)
+        status, _, err = charcnn("convert", tmp_path / "a.safetensors", out, "--force", model=None)
+        assert status == expected, err
+    assert "the network's logits are not finite" in err
+
+
+def test_info_escapes_what_a_model_says_beside(charcnn, tmp_path):
+    path = tmp_path / "a.safetensors"
+    params.save(path, params.init(TINY), TINY, classes=text.CLASSES, note="a\x9b2J\ud800")
+    status, out, _ = charcnn("info", "--model", path, model=None)
+    assert status == DONE
+    assert "2J" in out
+    assert out.replace("\n", "").isprintable()
 
 
 def test_explain(charcnn, classifier, tmp_path):

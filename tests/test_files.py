@@ -1,11 +1,12 @@
 """Output files are whole, or as they were."""
 
+import json
 import os
 import stat
 
 import pytest
 
-from charcnn.files import replacing
+from charcnn.files import as_json, replacing
 
 
 def test_a_new_file_holds_what_was_written_and_has_an_ordinary_ones_permissions(tmp_path):
@@ -75,3 +76,10 @@ def test_a_missing_folder_is_named_by_the_users_path(tmp_path):
 def test_mode_is_checked(tmp_path):
     with pytest.raises(ValueError, match="mode='a'"), replacing(tmp_path / "file", "a"):
         pass
+
+
+def test_json_holds_no_number_that_is_none():
+    value = {"a": [1.5, float("nan"), (float("inf"), True)], "b": {"c": -float("inf"), "d": None, "e": "NaN"}}
+    expected = {"a": [1.5, None, [None, True]], "b": {"c": None, "d": None, "e": "NaN"}}
+    assert json.loads(as_json(value), parse_constant=pytest.fail) == expected
+    assert as_json({"a": 1}, indent=1) == '{\n "a": 1\n}'

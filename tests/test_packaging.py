@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,27 @@ def tracked():
     if done.returncode != 0:
         pytest.skip("not a git checkout")
     return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_a_source_distribution_is_the_checkout(tmp_path):
+    pytest.importorskip("setuptools", "77")
+    files = tracked()
+    for file in files:
+        to = tmp_path / "checkout" / file.relative_to(ROOT)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        if file.suffix == ".safetensors":
+            to.touch()  # it would take seconds to compress
+        else:
+            to.symlink_to(file)
+    build = "import sys, setuptools.build_meta; setuptools.build_meta.build_sdist(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", build, tmp_path], cwd=tmp_path / "checkout", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as built:
+        held = {name.partition("/")[2] for name in built.getnames()}
+    assert {str(file.relative_to(ROOT)) for file in files} <= held
 
 
 def test_extra_all_holds_every_other_one():
@@ -62,6 +84,20 @@ def test_sources_parse_on_the_oldest_python():
     oldest = tuple(int(part) for part in PROJECT["requires-python"].removeprefix(">=").split("."))
     for file in ROOT.glob("charcnn/**/*.py"):
         ast.parse(file.read_text(), str(file), feature_version=oldest)
+
+
+def test_json_that_is_written_holds_no_number_that_is_none():
+    reports = [*(ROOT / "charcnn").glob("*.py")]
+    for folder in ("commands", "levels", "training"):
+        reports += (ROOT / "charcnn" / folder).glob("*.py")
+    found = 0
+    for file in reports:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.dump", "json.dumps"):
+                found += 1
+                refused = any(ast.unparse(keyword) == "allow_nan=False" for keyword in node.keywords)
+                assert refused, f"{file.relative_to(ROOT)}:{node.lineno}: need allow_nan=False, or files.as_json"
+    assert found > 5
 
 
 def test_no_file_names_a_path_of_a_machine():

@@ -472,6 +472,43 @@ def test_a_checkpoint_is_of_what_the_options_come_to(tmp_path):
         assert settings("--device", "cpu", *other) != settings("--device", "cpu")
 
 
+def test_a_checkpoint_with_one_other_bit_is_refused(tmp_path):
+    path, values = tmp_path / "a.checkpoint", torch.arange(1000.0)
+    torch.save({"format": loop.FORMAT, "settings": {}, "trainer": values}, path)
+    assert torch.equal(loop.read_checkpoint(path, {})["trainer"], values)
+    data = bytearray(path.read_bytes())
+    data[data.index(values.numpy().tobytes()) + 40] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"a\.checkpoint: not a whole checkpoint \(BadZipFile\)"):
+        loop.read_checkpoint(path, {})
+    for version in (1.0, True, 2):
+        torch.save({"format": version, "settings": {}}, path)
+        with pytest.raises(ValueError, match="not a checkpoint of this version"):
+            loop.read_checkpoint(path, {})
+
+
+def test_labels_that_a_terminal_would_trip_over_are_bad_rows(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("good,text\nevil\x1b[2J,text\nalso good,text\n")
+    layout = Layout(("2",), "1", False, None)
+    found = data.read_rows(path, FORWARD, layout)
+    assert found.labels == ["good", "also good"]
+    assert [(bad.line, bad.reason.isprintable()) for bad in found.bad] == [(2, True)]
+    assert r"label 'evil\x1b[2J' holds a control character" in found.bad[0].reason
+
+
+def test_logits_that_are_not_finite_end_a_measurement():
+    model = Network(TINY, 0.0, torch.float32)
+    model.load(params.init(TINY))
+    examples = data.Examples(np.full((2, TINY.length), 25, np.uint8), np.zeros(2, np.int64))
+    assert np.isfinite(loop.measure(model, examples, 1).loss)
+    weights = params.init(TINY)
+    weights["fc3.weight"][:] = 3e38
+    model.load(weights)
+    with pytest.raises(ValueError, match="the network's logits are not finite"):
+        loop.measure(model, examples, 1)
+
+
 def test_a_damaged_checkpoint_is_refused(tmp_path, capsys):
     write_rows(tmp_path / "a.csv")
     out = tmp_path / "m.safetensors"

@@ -26,6 +26,7 @@ from charcnn.commands.model import (
     add_layout_arguments,
     add_model_arguments,
     format_of,
+    leave_out_overflowed,
     load,
     open_bytes,
     open_input,
@@ -89,6 +90,7 @@ def run(options: argparse.Namespace) -> int:
 def _label(options: argparse.Namespace, team: ranks.Team) -> int:
     """The root's part, or that of a process alone."""
     from charcnn.files import replacing
+    from charcnn.ingest.column import columns
 
     output = options.output or _default_output(options.input)
     with ExitStack() as stack:
@@ -111,7 +113,7 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
         stack.callback(sink.writer.abandon)
         if team.comm is None:  # else ranks compile at the same time, each when its first batch comes
             with _said_where_slow(options), uncollected():
-                classifier.predict_proba("")
+                classifier.logits(next(columns([""], 1)))
             classifier.engine.monitor.seconds.clear()
         job.label_all(sink)
         sink.finish()
@@ -122,7 +124,7 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
                 print(line, file=sys.stderr)
         if options.json is not None:
             with replacing(options.json) as out:
-                json.dump(job.report(sink) | shared, out, indent=1)
+                json.dump(job.report(sink) | shared, out, indent=1, allow_nan=False)
                 out.write("\n")
     return UNREADABLE if sink.unreadable else DONE
 
@@ -318,6 +320,7 @@ class _Job:
         with stage("compute"):
             logits = self._classifier.engine.logits(given)
         with stage("render"):
+            leave_out_overflowed(block, logits, self._classifier.engine)
             shares: np.ndarray = softmax_loops(logits, out=logits)
             labels = shares.argmax(axis=1)
             if not self._options.probabilities:

@@ -51,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
     """Convert; the exit status."""
     from charcnn import params, text
     from charcnn.config import Config
+    from charcnn.names import check_classes
 
     suffix = os.path.splitext(options.output)[1].lower()
     if suffix not in WRITABLE:
@@ -67,8 +68,8 @@ def run(options: argparse.Namespace) -> int:
     if options.encoding is not None:
         model.encoding = text.find_encoding(options.encoding)
     if options.classes is not None:
-        model.classes = tuple(options.classes.split(","))
-        params.check_classes(model.classes, model.config.classes)
+        model.classes = tuple(name.strip() for name in options.classes.split(","))
+        check_classes(model.classes, model.config.classes)
     onnx = suffix == ".onnx"
     checked = _write_onnx(options.output, model) if onnx else _write_weights(options.output, suffix, model)
     print(f"{options.output}: {model.config.parameters:,} parameters, {checked}")
@@ -115,8 +116,8 @@ def _write_onnx(path: str, model: Params) -> str:
     from charcnn.files import replacing
 
     says = {
-        "encoding": "" if model.encoding is None else json.dumps(model.encoding.to_dict()),
-        "classes": "" if model.classes is None else json.dumps(model.classes),
+        "encoding": "" if model.encoding is None else json.dumps(model.encoding.to_dict(), allow_nan=False),
+        "classes": "" if model.classes is None else json.dumps(model.classes, allow_nan=False),
     }
     graph = onnx_graph.graph(
         model, model.config, None, "gather", {name: value for name, value in says.items() if value}
@@ -129,7 +130,10 @@ def _write_onnx(path: str, model: Params) -> str:
         ids[:, length // 4 :] = blank  # as texts are: most of it blank
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     logits, wanted = session.run(None, {"ids": ids})[0], network.forward(ids, model, model.config)
-    distance = float(np.linalg.norm(logits - wanted) / np.linalg.norm(wanted))
+    if not (np.isfinite(wanted).all() and np.isfinite(logits).all()):
+        raise ValueError("the network's logits are not finite: its weights are too large")
+    size = float(np.linalg.norm(wanted)) or 1.0  # weights may be zeros
+    distance = float(np.linalg.norm(logits - wanted)) / size
     if not distance <= TOLERANCE:
         raise ValueError(f"ONNX Runtime's logits differ by {distance:.1e} of their size: need {TOLERANCE:.0e}")
     with replacing(path, "wb") as file:

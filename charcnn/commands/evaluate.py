@@ -1,7 +1,7 @@
 """Compare the model's labels with those that a file holds: accuracy, precision and recall by class, confusion matrix.
 
-A label is a class's name, or its number from 1. Rows that cannot be read, or whose label is no class of the model, are
-left out, named by their line, and counted.
+A label is a class's name, or its number from 1. Rows that cannot be read, whose label is no class of the model, or that
+the model has no finite logits for, are left out, named by their line, and counted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from charcnn.commands.model import (
     SHOWN,
     add_layout_arguments,
     add_model_arguments,
+    leave_out_overflowed,
     load,
     open_bytes,
     open_input,
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     import numpy as np
     from tqdm import tqdm
 
-    from charcnn.ingest import flow
+    from charcnn.ingest import flow, scan
 
     if options.png is not None:
         _pyplot()
@@ -65,8 +66,10 @@ def run(options: argparse.Namespace) -> int:
         numbers = _numbers(classifier, options.first_label)
 
         def compare(block: Block) -> tuple[Block, np.ndarray, list[tuple[int, int | None, str]]]:
-            predicted = classifier.probabilities(kind.texts(block)).argmax(axis=1)
-            return block, _confusion(kind, block, predicted, numbers, options.first_label), block.unreadable()
+            logits = classifier.logits(kind.texts(block))
+            leave_out_overflowed(block, logits, classifier.engine)
+            matrix = _confusion(kind, block, logits.argmax(axis=1), numbers, options.first_label)
+            return block, matrix, block.unreadable()
 
         matrix, left_out = np.zeros((size, size), np.int64), 0
         shown: list[str] = []
@@ -77,10 +80,12 @@ def run(options: argparse.Namespace) -> int:
                 shown += [told(*row) for row in missing[: SHOWN - len(shown)]]
                 if missing and not matrix.any():  # no use to go on: these are other labels, or another file
                     names = ", ".join(classifier.classes_.tolist())
-                    raise ValueError(
-                        f"{options.input}: {shown[0]}; of the first {left_out:,} no row can be used. "
-                        f"Labels are {names}, or numbers (--first-label)"
+                    hint = (
+                        f". Labels are {names}, or numbers (--first-label)"
+                        if (block.kinds == scan.NO_CLASS).any()
+                        else ""
                     )
+                    raise ValueError(f"{options.input}: {shown[0]}; of the first {left_out:,} no row can be used{hint}")
                 bar.update(block.rows)
     if not matrix.any():
         raise ValueError(f"{options.input} holds no row")
@@ -96,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
         from charcnn.files import replacing
 
         with replacing(options.json) as out:
-            json.dump(report, out, indent=1)
+            json.dump(report, out, indent=1, allow_nan=False)
             out.write("\n")
     if options.png is not None:
         _draw(options.png, report)

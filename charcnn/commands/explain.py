@@ -42,7 +42,8 @@ def run(options: argparse.Namespace) -> int:
     found = load(options).explain(text, label=options.label, width=options.width)
     if options.json:
         values = {"text": found.text, "label": found.label, "probability": found.probability}
-        print(json.dumps(values | {"scores": [round(score, 4) for score in found.scores.tolist()]}))
+        values |= {"scores": [round(score, 4) for score in found.scores.tolist()]}
+        print(json.dumps(values, allow_nan=False))
     elif options.html is not None:
         with replacing(options.html) as file:
             file.write(f'<!doctype html><meta charset="utf-8">\n{found.html()}\n')

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
             "metadata": model.metadata,
         }
     if options.json:
-        print(json.dumps(report, indent=1))
+        print(json.dumps(report, indent=1, allow_nan=False))
         return DONE
     print(f"cpu       {described['cpu']}, {described['cores']} cores, {tile} tile, threads by {threads.layer()}")
     print(f"gpus      {', '.join(described['gpus']) or 'none'}")
@@ -63,7 +63,8 @@ def run(options: argparse.Namespace) -> int:
     if options.model is not None:
         print("\nmodel")
         for name, value in report["model"].items():
-            print(f"  {name:<10}  {json.dumps(value, ensure_ascii=False)}")
+            # Names are checked when a model is loaded; metadata may hold anything that a terminal obeys.
+            print(f"  {name:<10}  {json.dumps(value, ensure_ascii=name == 'metadata', allow_nan=False)}")
     return DONE
 
 

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
             }
         )
     if options.json:
-        print(json.dumps(rows, indent=1))
+        print(json.dumps(rows, indent=1, allow_nan=False))
         return DONE
     names = list(rows[0])
     wide = {name: max(len(name), *(len(row[name]) for row in rows)) for name in names}

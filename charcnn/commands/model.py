@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 from charcnn.layout import Layout
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from charcnn.classifier import Classifier
-    from charcnn.ingest.kinds import Kind
+    from charcnn.engine import Engine
+    from charcnn.ingest.kinds import Block, Kind
 
 KINDS = ("csv", "tsv", "jsonl", "parquet", "lines")
 PRECISIONS = ("fp32", "tf32", "fp16x3", "fp16", "bf16", "fp8")
@@ -78,6 +81,18 @@ def layout_of(options: argparse.Namespace) -> Layout:
 def told(row: int, line: int | None, reason: str) -> str:
     """A row that cannot be used, as `Block.unreadable` gives it."""
     return f"row {row}: {reason}" if line is None else f"row {row}, line {line}: {reason}"
+
+
+def leave_out_overflowed(block: Block, logits: np.ndarray, engine: Engine) -> None:
+    """Rows whose logits are not finite become ones that cannot be used, and their logits zeros."""
+    from charcnn.engine import overflowed
+    from charcnn.ingest import scan
+
+    for n in overflowed(logits):
+        logits[n] = 0
+        if block.kinds[n] == scan.READABLE:
+            block.kinds[n] = scan.NOT_TEXT  # whole, but none for this network: of JSON Lines, an object
+            block.reasons[int(n)] = engine.overflow
 
 
 def positive(value: str) -> int:

@@ -84,6 +84,7 @@ def _time(value: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     """Forecast; the exit status."""
+    from charcnn.files import as_json
     from charcnn.offload.plan import table
 
     machine, work = _described(options)
@@ -91,9 +92,7 @@ def run(options: argparse.Namespace) -> int:
     rows = [asdict(row) for row in table(machine, work, counts)]
     compared = [_compared(file, machine, work) for file in options.measured or []]
     if options.json:
-        print(
-            json.dumps({"machine": asdict(machine), "work": asdict(work), "plan": rows, "measured": compared}, indent=1)
-        )
+        print(as_json({"machine": asdict(machine), "work": asdict(work), "plan": rows, "measured": compared}, indent=1))
         return DONE
     print(
         f"{work.inputs:,} inputs in chunks of {work.chunk}; one GPU {machine.gpu_rate:,.0f} inputs/s; "

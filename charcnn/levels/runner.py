@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import os
 import statistics
 import sys
@@ -181,8 +180,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     show(report, job, logits)
     if options.json is not None:
         with files.replacing(options.json, "w") as file:
-            json.dump(report, file, indent=1)
-            file.write("\n")
+            file.write(f"{files.as_json(report, indent=1)}\n")
     status = PASSED if report["validation"]["passed"] else FAILED
     return int(_broadcast(comm, status)) if farm is None else dismiss(every_rank, status, farm)
 

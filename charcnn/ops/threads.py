@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Callable
@@ -12,14 +13,31 @@ import numba
 import numpy as np
 from numba import njit, prange
 
+from charcnn.forks import ForkedError
+
 _one_call = threading.Lock()
+_lost = False
+
+
+def _forked() -> None:
+    """GNU OpenMP ends a child that uses the threads which its parent started; the other layers start their own."""
+    global _lost
+    _lost = _lost or (used_threads()[1] and numba.threading_layer() == "omp")
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def launch(function: Callable[..., None], *args: Any) -> None:
     """Call a compiled parallel function; calls from several Python threads run one after the other.
 
     Each takes all cores, so that two at once would gain nothing, and Numba's layer `workqueue` would end the process.
+
+    Raises:
+        charcnn.forks.ForkedError: the process is a fork of one that called such a function.
     """
+    if _lost:
+        raise ForkedError("Numba's pool of threads")
     with _one_call:
         function(*args)
 

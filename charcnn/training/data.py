@@ -13,7 +13,7 @@ import numpy as np
 from charcnn.files import Path
 from charcnn.ingest.column import require_arrow
 from charcnn.layout import LABEL_COLUMNS, TEXT_COLUMNS, WHOLE, Layout, called, find_column
-from charcnn.params import check_classes
+from charcnn.names import check_classes, problem
 from charcnn.text import Encoding, csv_rows, encode
 
 SHOWN = 10
@@ -84,6 +84,8 @@ def read_rows(path: Path, encoding: Encoding, layout: Layout = Layout()) -> Rows
         text = encoding.join(fields)
         if not label:
             rows.bad.append(Bad(line, "no label"))
+        elif problem(label) is not None:
+            rows.bad.append(Bad(line, f"label {label[:100]!r} {problem(label)}"))
         elif not text.strip():
             rows.bad.append(Bad(line, "no text"))
         else:

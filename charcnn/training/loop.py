@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from charcnn.config import Config
 from charcnn.files import Path, replacing
+from charcnn.model_files import check_sums, open_archive
 from charcnn.training.augment import blank_words, replace_characters, shift
 from charcnn.training.data import Examples
 from charcnn.training.measure import Measured
@@ -142,10 +143,14 @@ def read_checkpoint(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """
     with open(path, "rb") as file:
         try:
+            archive = open_archive(file)
+            check_sums(archive, storages=False)
+            check_sums(archive, storages=True)
+            file.seek(0)
             state = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # of many types, for what a damaged file makes its unpickler meet
             raise ValueError(f"{path}: not a whole checkpoint ({type(error).__name__})") from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
+    if not isinstance(state, dict) or type(state.get("format")) is not int or state["format"] != FORMAT:
         raise ValueError(f"{path}: not a checkpoint of this version of charcnn")
     had = state["settings"]
     other = [name for name in sorted({*had, *settings}) if had.get(name) != settings.get(name)]
@@ -157,7 +162,7 @@ def read_checkpoint(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 @torch.no_grad()
 def measure(network: Network, examples: Examples, batch: int) -> Measured:
-    """A network's answers to examples, `batch` at a time."""
+    """A network's answers to examples, `batch` at a time; ValueError where logits are not finite."""
     classes = network.config.classes
     network.eval()
     confusion = torch.zeros(classes * classes, dtype=torch.int64)
@@ -166,6 +171,8 @@ def measure(network: Network, examples: Examples, batch: int) -> Measured:
         ids = torch.from_numpy(examples.ids[start : start + batch]).to(network.one_hot.device)
         labels = torch.from_numpy(examples.labels[start : start + batch])
         logits = network(ids).cpu()
+        if not logits.isfinite().all():
+            raise ValueError("the network's logits are not finite; try a lower rate, or --store float32")
         confusion += torch.bincount(labels * classes + logits.argmax(1), minlength=classes * classes)
         losses.append(F.cross_entropy(logits.double(), labels, reduction="sum"))
     return Measured(confusion.reshape(classes, classes).numpy(), float(sum(losses)) / len(examples))

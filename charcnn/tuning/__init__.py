@@ -147,7 +147,7 @@ def store(path: Path, gpu: str, entries: dict[str, dict[str, Any]]) -> None:
         forget()
         merged = {**_read(path, gpu), **entries}
         with files.replacing(path) as file:
-            lines = [f"  {json.dumps(key)}: {json.dumps(merged[key])}" for key in sorted(merged)]
+            lines = [f"  {json.dumps(key)}: {json.dumps(merged[key], allow_nan=False)}" for key in sorted(merged)]
             file.write(f'{{"gpu": {json.dumps(gpu)}, "tiles": {{\n' + ",\n".join(lines) + "\n}}\n")
     forget()
 
