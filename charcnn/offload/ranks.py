@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from charcnn.offload import watch
+
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
 """Environment variables by which Open MPI, PMIx and MPICH tell a process that mpiexec started it."""
 
@@ -19,16 +21,20 @@ def world() -> Any | None:
 
     All ranks call it at their start.
 
+    Where another rank does not come, it ends the process: see `charcnn.offload.watch`.
+
     Raises:
-        RuntimeError: started by mpiexec, but mpi4py is missing.
+        RuntimeError: started by mpiexec, but mpi4py is missing, or MPI does not start.
+        ValueError: an environment variable of `charcnn.offload.watch` holds no seconds.
     """
     if not any(name in os.environ for name in LAUNCHED):
         return None
     try:
-        from mpi4py import MPI
+        MPI = watch.start()
     except ImportError as error:
         raise RuntimeError("started by mpiexec, but mpi4py does not load: pip install 'charcnn[mpi]'") from error
-    local_place(MPI.COMM_WORLD)  # while all are there: it may take messages, and later each is at something else
+    with watch.within("CHARCNN_MPI_START", watch.limit("CHARCNN_MPI_START"), "the ranks of this host did not meet"):
+        local_place(MPI.COMM_WORLD)  # while all are there: it may take messages, and later each is at something else
     return MPI.COMM_WORLD
 
 
