@@ -8,6 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from charcnn import cores
 from charcnn.commands import DONE, FAILED
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ class Team:
 
                 atexit.register(watch.abort, self.comm, FAILED)  # the others wait for a message that does not come
         self._closed = True
+        if (own := cores.said()) is not None:
+            report["cores"] = own
         return report
 
     def fell(self, error: BaseException) -> None:
@@ -184,9 +187,12 @@ def own_gpus(comm: Any, options: argparse.Namespace) -> list[int] | None:
         device = options.device or catalog.level(options.level).device
     if device != "cuda":
         return options.gpus
-    from charcnn.device import choose
+    from charcnn.device import SIMULATED, choose, pci_address
 
-    return offload.gpu_share(choose(options.gpus), *offload.local_place(comm))
+    gpus = choose(options.gpus)
+    if not SIMULATED:
+        offload.settle_near(gpus, pci_address, comm)
+    return offload.gpu_share(gpus, *offload.local_place(comm))
 
 
 def work(comm: Any, options: argparse.Namespace) -> int:
@@ -257,8 +263,9 @@ def _said(error: Exception) -> str:
 
 def lines(report: dict[str, Any]) -> list[str]:
     """What people read of what `Team.close` reports."""
+    said = [f"rank 0 uses {report['cores']}"] if "cores" in report else []
     report = report.get("farm", {"ranks": [], "lost": []})
-    said = [
+    said += [
         f"rank {rank['rank']} on {rank['host']}: {rank['inputs']:,} rows, {rank['inputs_per_second']:,.0f} rows/s"
         for rank in report["ranks"]
     ]

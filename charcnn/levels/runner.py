@@ -176,6 +176,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     if farm is not None:
         report["farm"] = farm.report()
     if every_rank is not None:
+        report["cores"] = {rank.place.rank: rank.cores for rank in ranks if rank.cores is not None}
         report["advice"] = offload.advice([rank.place for rank in ranks])
         if share_out is not offload.static:
             report["messages_land"] = {rank.place.rank: rank.landing for rank in ranks if rank.landing is not None}

@@ -1,6 +1,6 @@
 """Ends a process that has been stopped (SIGSTOP) for too long: `python guard.py PID RANK SECONDS`.
 
-It is started by a rank (charcnn.offload.watch), and ends with it. A line on standard input is another number of seconds.
+It is started by a rank (charcnn.offload.watch), and ends with it. A line on standard input sets other seconds.
 While the rank's own parent is stopped, too, whoever stopped the job as a whole will let it go on. Debugged is not
 stopped.
 """
@@ -38,7 +38,7 @@ def main(pid: int, rank: str, limit: float) -> None:
         stopped = state == "T" and (parent < 2 or stat(parent)[0] != "T")
         waited = waited + TICK if stopped else 0.0  # looks, not a clock: this process may have been stopped as well
         if waited >= limit and math.isfinite(limit):
-            line = f"charcnn: rank {rank}: was stopped for {limit:g} s, and is ended (CHARCNN_MPI_STOPPED sets the seconds)\n"
+            line = f"charcnn: rank {rank}: stopped for {limit:g} s, and ended (CHARCNN_MPI_STOPPED sets the seconds)\n"
             os.write(2, line.encode())
             os.kill(pid, signal.SIGKILL)
             return

@@ -25,8 +25,8 @@ from typing import Any, NoReturn
 from charcnn.offload.post import mpi_error, survives_deaths
 
 LIMITS = {"CHARCNN_MPI_START": 60.0, "CHARCNN_MPI_STOPPED": 60.0, "CHARCNN_MPI_END": 30.0}
-"""Environment variables, and the seconds where they are not set: for all ranks to start MPI, that a rank may be stopped,
-and for all to end MPI. 0: without end."""
+"""Environment variables, and the seconds where they are not set: for all ranks to start MPI, that a rank may be
+stopped, and for all to end MPI. 0: without end."""
 
 FAILED = 1
 """Exit status of a rank that ends for another one's sake."""
