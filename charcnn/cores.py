@@ -110,7 +110,9 @@ def _find() -> _Bound | None:
     except OSError:
         return None
     host = of_host(allowed)
-    if by_request(words, settings) or not by_default(was, host) or int(ranks) > len(host.cores):
+    whole = of_host(online() or allowed)  # Open MPI may bind to a core that mpiexec itself may not use
+    defaults = by_default(was, host) or by_default(was, whole)
+    if by_request(words, settings) or not defaults or int(ranks) > len(host.cores):
         return None
     return _Bound(host, int(rank), int(ranks), frozenset(was), frozenset(was))
 
@@ -161,6 +163,14 @@ def of_host(allowed: set[int]) -> Host:
         cores[min(siblings)] = tuple(sorted(allowed.intersection(siblings) | {cpu}))
     in_order = sorted(cores.values(), key=lambda core: (node.get(core[0], 0), core))
     return Host(tuple(in_order), {cpu: node.get(cpu, 0) for cpu in allowed})
+
+
+def online() -> set[int]:
+    """All hardware threads; none where the system does not tell."""
+    try:
+        return set(listed(CPUS / "online"))
+    except (OSError, ValueError):
+        return set()
 
 
 def numa_nodes() -> dict[int, list[int]]:

@@ -3,9 +3,9 @@
     python tests/strikes.py --runs 200 --seed 0 --json bench/results/offload/cpu-2-cores-strikes.json
 
 Each run starts `mpiexec` with a level or `charcnn classify`, as static, async or farm, with or without ULFM, and
-strikes one or two ranks by SIGKILL or SIGSTOP. It must end within LIMIT, complete or by a line and a status that is not 0; as a
-farm under ULFM it must be complete, whichever worker was struck after MPI had started. What `charcnn classify` left
-unfinished, the same command must complete, without ranks here.
+strikes one or two ranks by SIGKILL or SIGSTOP. It must end within LIMIT, complete or by a line and a status that is not
+0; as a farm under ULFM it must be complete, whichever worker was struck after MPI had started. What `charcnn classify`
+left unfinished, the same command must complete, without ranks here.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -241,15 +242,17 @@ def main() -> int:
     options.add_argument("--runs", type=int, default=200)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--first", type=int, default=0, help="number of the first run, to repeat one")
+    options.add_argument("--jobs", type=int, default=1, help="runs at a time")
     options.add_argument("--json", help="write the counts here")
     options.add_argument("--verbose", action="store_true", help="print what each run says")
     chosen = options.parse_args()
     done = []
     with tempfile.TemporaryDirectory() as folder:
         strikes = Strikes(Path(folder), MPIEXEC, ENVIRONMENT)
-        for number in range(chosen.first, chosen.first + chosen.runs):
-            run = strikes.run(fate(number, chosen.seed))
+        fates = [fate(number, chosen.seed) for number in range(chosen.first, chosen.first + chosen.runs)]
+        for run in ThreadPoolExecutor(chosen.jobs).map(strikes.run, fates):
             done.append(run)
+            number = run["number"]
             words = [run["phase"], run["mode"], run["signal"], run["command"], "ulfm" if run["ulfm"] else "no ulfm"]
             print(f"{number}: {', '.join(words)}, {run['ranks']} ranks, struck {run['victims']}: ", end="")
             print(f"{run['outcome']} after {run['seconds']:.1f} s", flush=True)
