@@ -37,6 +37,9 @@ DEADLINE = 2.0
 PHASES = ("before", "init", "start", "compute", "gather", "finalize")
 """Before MPI_Init and in it; after it; while the rank computes; while logits return; while MPI ends."""
 
+LINES = ("charcnn: rank", "l18: rank", "noticed that process", "PMIX ERROR")
+"""What a rank says that ends for another one's sake, or mpiexec of a rank that died."""
+
 COMMANDS, MODES, SIGNALS = ("level", "classify"), ("static", "async", "farm"), ("SIGKILL", "SIGSTOP")
 ROWS = 600
 
@@ -199,7 +202,7 @@ class Strikes:
             return "complete" if right else "status 0 without output"
         if "Traceback" in said:
             return "traceback"
-        if not any(word in said for word in ("charcnn: rank", "l18: rank", "noticed that process", "the root is gone")):
+        if not any(line in said for line in LINES):
             return "ended without a line"
         if can_go_on(fate) and not right:
             return "lost inputs"
@@ -227,6 +230,11 @@ def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
     for name in ("phase", "mode", "signal", "command", "ulfm"):
         values = dict.fromkeys(run[name] for run in done)
         found[name] = {str(value).lower(): counted([run for run in done if run[name] == value]) for value in values}
+    kinds = dict.fromkeys((run["mode"], run["ulfm"]) for run in done)
+    found["mode_and_ulfm"] = [
+        {"mode": mode, "ulfm": ulfm, **counted([run for run in done if (run["mode"], run["ulfm"]) == (mode, ulfm)])}
+        for mode, ulfm in sorted(kinds)
+    ]
     able = [run for run in done if can_go_on(run)]
     found["farm_that_outlives_workers"] = counted(able) if able else {"runs": 0}
     return found
