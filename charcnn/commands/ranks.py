@@ -36,7 +36,13 @@ def add_rank_arguments(parser: argparse.ArgumentParser) -> None:
         "everything else (async), or in chunks to whoever is free, in spite of dead workers (farm; the default under "
         "mpiexec)",
     )
-    add("--deadline", type=_seconds, metavar="S", help="give a rank up that keeps a batch longer than S seconds: farm")
+    add(
+        "--deadline",
+        type=_seconds,
+        metavar="S",
+        help="give a rank up that keeps a batch longer than S seconds, or gives no sign of life for so long before it "
+        "is ready: farm",
+    )
     add("--root-serves", action="store_true", help="the root computes only where nobody else does: farm")
 
 

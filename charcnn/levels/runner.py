@@ -46,6 +46,8 @@ def main(build: Callable[..., Run], argv: list[str] | None = None) -> NoReturn:
         raise
     except BrokenPipeError:  # whoever read the report has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if comm is not None and comm.size > 1:
+            watch.abort(comm, FAILED)
         sys.exit(FAILED)
     except BaseException as error:
         watch.fell(error)

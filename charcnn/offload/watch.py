@@ -209,6 +209,8 @@ def start() -> Any:
         raise RuntimeError(f"MPI_Init_thread gave {status}")
     for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
         comm.Set_errhandler(MPI.ERRORS_RETURN)  # as mpi4py does where it starts MPI: an error is an exception
+    if MPI.COMM_WORLD.size == 1:  # nobody waits for it
+        _guard.close()
     atexit.register(_finish, MPI, library, end)
     return MPI
 
