@@ -10,7 +10,7 @@
 - change lJ lK: what differs between two levels' `build`;
 - code FILE NAME: a function or class, as it stands in the file;
 - chain METHOD: the plan of blocks 3 to 6, fused by this method, on an H200;
-- scaling, mixed, path, overhead, forecasts: the offload, from bench/results/offload;
+- scaling, mixed, path, strikes, overhead, forecasts: the offload, from bench/results/offload;
 - classify: `charcnn classify` from file to file, beside the level's own rate;
 - sanitizer: what compute-sanitizer found;
 - tensor_cores: the network's products beside cuBLAS's, in each precision;
@@ -605,6 +605,20 @@ def path(document: Path) -> str:
     return _table(head, rows, 1) + _linked(document, files) if rows else UNMEASURED + "\n"
 
 
+def strikes(document: Path) -> str:
+    """What became of runs whose ranks were killed or stopped."""
+    rows, files = [], []
+    for file, raw in offloads():
+        for kind in raw.get("mode_and_ulfm", []):
+            complete, ended = kind.get("complete", 0), kind.get("ended", 0)
+            other = kind["runs"] - complete - ended
+            counts = [str(count) for count in (kind["runs"], complete, ended, other)]
+            rows.append([kind["mode"] + ", ULFM" * kind["ulfm"], *counts, f"{kind['longest']:.0f} s"])
+            files = [*files, file] if file not in files else files
+    head = ["offload", "runs", "complete", "ended by a line and a status", "hung, lost inputs or else", "longest"]
+    return _table(head, rows, 1) + _linked(document, files) if rows else UNMEASURED + "\n"
+
+
 def overhead(document: Path) -> str:
     """What the farm adds at one rank."""
     rows, files = [], []
@@ -754,7 +768,7 @@ def _shipped() -> params.Params:
 
 _BLOCKS = (
     levels, precisions, operators, peers, cost, change, code, steps, chain, trade, dram, sanitizer, tensor_cores,
-    scaling, mixed, path, overhead, forecasts, classify, agreement, accuracy, training,
+    scaling, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

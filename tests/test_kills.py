@@ -90,8 +90,6 @@ def fate(seed):
         for rank in victims
         for how in [rng.choice(["kill", "stop", "raise"])]
     }
-    # One that is stopped before it is ready would be waited for.
-    stopped = any(kill["how"] == "stop" and kill["when"] == "start" for kill in kills.values())
     return {
         "seed": seed,
         "ranks": ranks,
@@ -101,7 +99,7 @@ def fate(seed):
         "slots": rng.randint(1, 2),
         "pace": rng.choice([0.0, 0.001, 0.005]),
         "root_computes": rng.random() < 0.5,
-        "waits": rng.random() < 0.5 and not stopped,
+        "waits": rng.random() < 0.5,
     }
 
 

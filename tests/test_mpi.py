@@ -45,10 +45,10 @@ def survives_deaths():
     return found is not None and int(found[1]) >= 5
 
 
-def mpiexec(ranks, *command, options=(), timeout=200):
+def mpiexec(ranks, *command, options=(), timeout=200, **environment):
     return subprocess.run(
         [MPIEXEC, *options, "-n", str(ranks), sys.executable, *map(str, command)],
-        capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT, timeout=timeout, check=False,
+        capture_output=True, text=True, cwd=ROOT, env={**ENVIRONMENT, **environment}, timeout=timeout, check=False,
     )  # fmt: skip
 
 

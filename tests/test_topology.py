@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from charcnn import offload
+from charcnn import cores, offload
 from charcnn.offload import topology
 
 TWO_NODES = (tuple(range(8)), tuple(range(8, 16)))
@@ -27,7 +27,7 @@ def test_lists_of_cores_are_read(tmp_path, monkeypatch):
     for node, text in ((0, "0-2,8\n"), (1, "3-4\n"), (10, "\n")):
         (tmp_path / f"node{node}").mkdir()
         (tmp_path / f"node{node}" / "cpulist").write_text(text)
-    monkeypatch.setattr(topology, "NODES", tmp_path)
+    monkeypatch.setattr(cores, "NODES", tmp_path)
     assert offload.place(0, 1, []).nodes == ((0, 1, 2, 8), (3, 4), ())
     pci = tmp_path / "0000:1b:00.0"
     pci.mkdir()

@@ -74,14 +74,18 @@ def run(options: argparse.Namespace) -> int:
     """Label the rows; the exit status."""
     from charcnn import offload
 
-    comm = offload.world()
+    try:
+        comm = offload.world()
+    except RuntimeError as error:
+        raise ValueError(str(error)) from error
     if comm is not None and comm.rank > 0:
         return ranks.work(comm, options)
     team = ranks.Team(comm, options)
     try:
         team.check()
         status = _label(options, team)
-    except BaseException:
+    except BaseException as error:
+        team.fell(error)
         team.close()
         raise
     return team.leave(status)

@@ -8,6 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from charcnn import cores
 from charcnn.commands import DONE, FAILED
 
 if TYPE_CHECKING:
@@ -35,7 +36,13 @@ def add_rank_arguments(parser: argparse.ArgumentParser) -> None:
         "everything else (async), or in chunks to whoever is free, in spite of dead workers (farm; the default under "
         "mpiexec)",
     )
-    add("--deadline", type=_seconds, metavar="S", help="give a rank up that keeps a batch longer than S seconds: farm")
+    add(
+        "--deadline",
+        type=_seconds,
+        metavar="S",
+        help="give a rank up that keeps a batch longer than S seconds, or gives no sign of life for so long before it "
+        "is ready: farm",
+    )
     add("--root-serves", action="store_true", help="the root computes only where nobody else does: farm")
 
 
@@ -60,6 +67,10 @@ class Team:
         self._farm: Any = None
         self._service: Any = None
         self._closed, self._told, self._started = False, False, time.perf_counter()
+        if comm is not None and self._mode != "farm":
+            from charcnn.offload import watch
+
+            watch.follow(comm, str(self._mode))
 
     def check(self) -> None:
         """Fit the options to the ranks.
@@ -145,9 +156,20 @@ class Team:
             if not self._told:
                 self.comm.bcast(None)
             if self._service is not None and self._service.failed and self.comm.size > 1:
-                atexit.register(self.comm.Abort, FAILED)  # the others wait for a message that does not come
+                from charcnn.offload import watch
+
+                atexit.register(watch.abort, self.comm, FAILED)  # the others wait for a message that does not come
         self._closed = True
+        if (own := cores.said()) is not None:
+            report["cores"] = own
         return report
+
+    def fell(self, error: BaseException) -> None:
+        """End the process where the error is the death of a rank that all ranks need; else return."""
+        if self.comm is not None:
+            from charcnn.offload import watch
+
+            watch.fell(error)
 
     def leave(self, status: int) -> int:
         """End the process where MPI's own way to end might hang; else the status."""
@@ -171,9 +193,12 @@ def own_gpus(comm: Any, options: argparse.Namespace) -> list[int] | None:
         device = options.device or catalog.level(options.level).device
     if device != "cuda":
         return options.gpus
-    from charcnn.device import choose
+    from charcnn.device import SIMULATED, choose, pci_address
 
-    return offload.gpu_share(choose(options.gpus), *offload.local_place(comm))
+    gpus = choose(options.gpus)
+    if not SIMULATED:
+        offload.settle_near(gpus, pci_address, comm)
+    return offload.gpu_share(gpus, *offload.local_place(comm))
 
 
 def work(comm: Any, options: argparse.Namespace) -> int:
@@ -187,7 +212,7 @@ def work(comm: Any, options: argparse.Namespace) -> int:
 
     chosen = mode(comm, options)
     if chosen != "farm":
-        return _work_in_step(comm, build, _way(str(chosen)))
+        return _work_in_step(comm, build, str(chosen))
     return _work_for_farm(comm, build)
 
 
@@ -207,7 +232,19 @@ def _work_for_farm(comm: Any, build: Any) -> int:
     return status
 
 
-def _work_in_step(comm: Any, build: Any, way: Any) -> int:
+def _work_in_step(comm: Any, build: Any, how: str) -> int:
+    from charcnn.offload import watch
+
+    watch.follow(comm, how)
+    try:
+        return _in_step(comm, build, _way(how))
+    except Exception as error:
+        watch.fell(error)
+        print(f"charcnn: rank {comm.rank}: {_said(error)}", file=sys.stderr, flush=True)
+        watch.abort(comm, FAILED)  # else all would wait for it
+
+
+def _in_step(comm: Any, build: Any, way: Any) -> int:
     told = comm.bcast(None)
     if told is None:  # the root says why, and mpiexec would end it where another rank's status is no 0
         return DONE
@@ -219,11 +256,7 @@ def _work_in_step(comm: Any, build: Any, way: Any) -> int:
     if any(comm.allgather(problem)):
         return DONE
     params, *_, batch = told
-    try:
-        way(comm, params.config.length, params.config.classes, size=batch).run(None, compute)
-    except Exception as error:
-        print(f"charcnn: rank {comm.rank}: {_said(error)}", file=sys.stderr, flush=True)
-        comm.Abort(FAILED)  # else all would wait for it
+    way(comm, params.config.length, params.config.classes, size=batch).run(None, compute)
     return DONE
 
 
@@ -236,8 +269,9 @@ def _said(error: Exception) -> str:
 
 def lines(report: dict[str, Any]) -> list[str]:
     """What people read of what `Team.close` reports."""
+    said = [f"rank 0 uses {report['cores']}"] if "cores" in report else []
     report = report.get("farm", {"ranks": [], "lost": []})
-    said = [
+    said += [
         f"rank {rank['rank']} on {rank['host']}: {rank['inputs']:,} rows, {rank['inputs_per_second']:,.0f} rows/s"
         for rank in report["ranks"]
     ]

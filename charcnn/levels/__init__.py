@@ -3,7 +3,8 @@
 Importing this package decides where CUDA kernels run. Numba's simulator is a mode of the whole process, chosen
 before `numba.cuda` is imported, so it can't wait: on a machine with no GPU, levels run in the simulator, and the
 runner says so. Operators that were used before (`charcnn.ops`) keep it off, and so does a classifier
-(`charcnn.engine`); there a missing GPU is an error.
+(`charcnn.engine`); there a missing GPU is an error. It also gives a rank its cores (`charcnn.cores`), as Numba counts
+them when it is imported.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+
+from charcnn import cores
 
 _NO_DEVICE = 100
 
@@ -37,4 +40,5 @@ def choose_backend() -> None:
         config.ENABLE_CUDASIM = 1
 
 
+cores.settle()
 choose_backend()

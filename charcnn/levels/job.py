@@ -107,8 +107,8 @@ or machine""",
         "--deadline",
         type=_seconds,
         metavar="S",
-        help="with --offload farm: a worker that keeps a chunk longer than S seconds is given up (default: 20 times "
-        "its slowest chunk, at least 30 s)",
+        help="with --offload farm: a worker that keeps a chunk longer than S seconds, or gives no sign of life for so "
+        "long before it is ready, is given up (default: 20 times its slowest chunk, at least 30 s; 600 s before)",
     )
     add(
         "--checkpoint",

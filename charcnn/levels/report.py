@@ -63,6 +63,8 @@ def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
         rows.append(("memory", f"{report['gpu_memory_bytes']:,} bytes a GPU, for parameters and features"))
     for where in dict.fromkeys(report.get("messages_land", {}).values()):
         rows.append(("messages", f"land in {where}"))
+    settled = [f"rank {rank} uses {cores}" for rank, cores in report.get("cores", {}).items()]
+    rows += [("cores" if i == 0 else "", line) for i, line in enumerate(settled)]
     rows += [("advice" if i == 0 else "", line) for i, line in enumerate(report.get("advice", []))]
     if "farm" in report:
         rows += _farm_rows(report["farm"])

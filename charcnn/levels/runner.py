@@ -22,6 +22,7 @@ from charcnn.levels.job import UNUSABLE, parser, prepare
 from charcnn.levels.monitor import Monitor
 from charcnn.levels.report import show, validate
 from charcnn.levels.share import Run, Standing, built, choose_landing, standing, usable_gpus, warmed
+from charcnn.offload import watch
 
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
 """Exit statuses beside UNUSABLE: the logits are right; they are not, or a rank crashed; Ctrl-C."""
@@ -35,14 +36,20 @@ def main(build: Callable[..., Run], argv: list[str] | None = None) -> NoReturn:
         comm = offload.world()
     except RuntimeError as error:
         sys.exit(f"{name}: {error}")
+    except ValueError as error:
+        print(f"{name}: {error}", file=sys.stderr, flush=True)
+        sys.exit(UNUSABLE)
     try:
         status = _main(name, module, build, comm, argv)
     except SystemExit:
         raise
     except BrokenPipeError:  # whoever read the report has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if comm is not None and comm.size > 1:
+            watch.abort(comm, FAILED)
         sys.exit(FAILED)
     except BaseException as error:
+        watch.fell(error)
         message = device.explain(error)
         if message is not None:
             print(f"{name}: {message}", file=sys.stderr, flush=True)
@@ -53,8 +60,7 @@ def main(build: Callable[..., Run], argv: list[str] | None = None) -> NoReturn:
             print(f"{name}: {rank}{traceback.format_exc()}", file=sys.stderr, flush=True)
         status = UNUSABLE if message is not None else INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
         if comm is not None and comm.size > 1:  # the others may wait for this rank: stop them all
-            sys.stderr.flush()
-            comm.Abort(status)
+            watch.abort(comm, status)
     sys.stdout.flush()
     sys.exit(status)
 
@@ -68,6 +74,11 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         if not root:
             work_for_farm(level, build, comm, options)
         comm = None  # below, what all ranks do together: those of a farm may die, so each talks to the root alone
+    share_out: Any = getattr(module, "OFFLOAD", offload.static)  # l0 names none; under mpiexec it does as l1
+    if options.offload is not None:
+        share_out = offload.MODES[options.offload]
+    mode = next(mode for mode, function in offload.MODES.items() if function is share_out)
+    watch.follow(comm, mode)
     job, problem = None, None
     if root:
         try:
@@ -86,9 +97,6 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         return dismiss(every_rank, UNUSABLE) if farming else UNUSABLE
     weights = _broadcast(comm, job.params if job else None)
     assert weights is not None
-    share_out: Any = getattr(module, "OFFLOAD", offload.static)  # l0 names none; under mpiexec it does as l1
-    if options.offload is not None:
-        share_out = offload.MODES[options.offload]
     gpus = usable_gpus(level, options.gpus, every_rank)
     batch = options.batch or inspect.signature(build).parameters["batch"].default
     total = _broadcast(comm, len(job.ids) if job else None)
@@ -155,7 +163,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         "precision": level.precision(options.precision),
         "seed": options.seed,
         "ranks": 1 if every_rank is None else every_rank.size,
-        "offload": next(mode for mode, function in offload.MODES.items() if function is share_out),
+        "offload": mode,
         "gpus": len(gpus),
         "simulated": simulated,
         "warm_up_seconds": warm_up,
@@ -169,6 +177,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     if farm is not None:
         report["farm"] = farm.report()
     if every_rank is not None:
+        report["cores"] = {rank.place.rank: rank.cores for rank in ranks if rank.cores is not None}
         report["advice"] = offload.advice([rank.place for rank in ranks])
         if share_out is not offload.static:
             report["messages_land"] = {rank.place.rank: rank.landing for rank in ranks if rank.landing is not None}

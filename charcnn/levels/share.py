@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn import catalog, device, offload, params
+from charcnn import catalog, cores, device, offload, params
 from charcnn.config import Config
 from charcnn.levels.monitor import Monitor
 from charcnn.ops.threads import used_threads
@@ -24,6 +24,8 @@ def usable_gpus(level: catalog.Level, wanted: int | None, comm: Any) -> list[int
     if level.device == "cpu":
         return []
     gpus = device.choose(wanted)
+    if comm is not None and not device.SIMULATED:
+        offload.settle_near(gpus, device.pci_address, comm, level.gpus)
     local_rank, local_ranks = offload.local_place(comm)
     return offload.gpu_share(gpus, local_rank, local_ranks)[: level.gpus]
 
@@ -63,6 +65,8 @@ class Standing:
     place: offload.Place
     landing: str | None
     """Where its messages land, and why; None on the CPU."""
+    cores: str | None = None
+    """Its cores, where they are not those that mpiexec gave it, and those."""
 
 
 def choose_landing(comm: Any, level: catalog.Level, run: Any, wanted: bool) -> str | None:
@@ -91,4 +95,4 @@ def standing(
         threads, parallel = used_threads()
     addresses = [] if device.SIMULATED else [(gpu, device.pci_address(gpu)) for gpu in gpus]
     place = offload.place(0 if comm is None else comm.rank, threads, addresses, parallel=parallel)
-    return Standing(monitor.memory, os.environ.get("CUDA_VISIBLE_DEVICES"), place, landing)
+    return Standing(monitor.memory, os.environ.get("CUDA_VISIBLE_DEVICES"), place, landing, cores.said())

@@ -10,7 +10,7 @@ from charcnn.offload.checkpoint import Checkpoint, describe
 from charcnn.offload.farm import Farm, farm
 from charcnn.offload.overlap import asynchronous
 from charcnn.offload.post import survives_deaths
-from charcnn.offload.ranks import LAUNCHED, gpu_share, local_place, shares, world
+from charcnn.offload.ranks import LAUNCHED, gpu_share, local_place, settle_near, shares, world
 from charcnn.offload.scatter import static
 from charcnn.offload.service import Service
 from charcnn.offload.source import Encoded, Repeated
@@ -41,6 +41,7 @@ __all__ = [
     "gpu_share",
     "local_place",
     "place",
+    "settle_near",
     "shares",
     "static",
     "survives_deaths",

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from charcnn.offload import post
+from charcnn.offload import post, watch
 from charcnn.offload.checkpoint import Checkpoint
 from charcnn.offload.source import chunks, rows_in
 from charcnn.offload.turns import POLL, Logits, Task, Turns, timed
@@ -37,7 +37,10 @@ LEAST_DEADLINE = 30.0
 """Seconds; where no deadline is given, a worker's is this or 20 times as long as its slowest chunk took."""
 
 FIRST_DEADLINE = 600.0
-"""Seconds for a worker to be ready and, where no deadline is given, for its first chunk: it may have to compile."""
+"""Seconds, where no deadline is given, that a worker which is not ready may be silent, and for its first chunk."""
+
+ABSENT = 0.5
+"""Seconds; where the root heard nobody for longer, as it was at something else, silence counts from now on."""
 
 Part = tuple[int, np.ndarray]
 
@@ -57,6 +60,10 @@ class Member:
     closing: Any = None
     """What it sent in the end."""
     pid: int = 0
+    heard: float = 0.0
+    """When it last gave a sign of life, before it was ready."""
+    beats: bool = True
+    """Whether it gives any while it builds."""
     lag: float = 0.0
     slots: int = 0
     slowest: float = 0.0
@@ -92,7 +99,8 @@ class Farm:
         length, classes: columns of the token ids and of the logits.
         size: the most inputs of a chunk.
         depth: chunks in flight for each that a worker computes at once.
-        deadline: seconds that a chunk may be away, before its worker counts as hung; None: see LEAST_DEADLINE.
+        deadline: seconds that a chunk may be away, or that a worker which is not ready may be silent, before it counts
+            as hung; None: see LEAST_DEADLINE. Workers that build are not silent.
         grace: seconds that a worker has to answer in the end.
         root_computes: whether the root computes beside others; while nobody is ready it always does.
         timeline: where the spans of encoding and messages are kept.
@@ -128,7 +136,7 @@ class Farm:
         self.workers = [Member(rank) for rank in range(1, 1 if comm is None else comm.size)]
         self.retries = 0
         """Chunks that were given to another rank, because the first one was lost."""
-        self._started = time.perf_counter()
+        self._attended = -math.inf
         self._outbox = {member.rank: post.Outbox(comm) for member in self.workers}
         self._news = {member.rank: np.empty(post.NEWS_BYTES, np.uint8) for member in self.workers}
         self._blobs: dict[int, np.ndarray] = {}
@@ -185,7 +193,7 @@ class Farm:
             hung |= not self._gone()
         if hung:
             assert self._comm is not None
-            self._comm.Abort(status)  # else mpiexec would wait for it for ever
+            watch.abort(self._comm, status)  # else mpiexec would wait for it for ever
         if self._comm is not None and post.survives_deaths():
             os._exit(status)
         sys.exit(status)
@@ -253,46 +261,54 @@ class Farm:
     def _attend(self, done: Callable[[], bool]) -> Task:
         """Hear what all workers say, until done."""
         while not done():
+            now = time.monotonic()
+            absent, self._attended = now - self._attended > ABSENT, now
             for member in self.workers:
                 if not member.lost and member.state != "closed":
                     with self._losing(member):
-                        self._hear(member)
-                if member.state == "starting" and time.perf_counter() - self._started > FIRST_DEADLINE:
-                    self._lose(member, "hung", f"not ready within {FIRST_DEADLINE:.0f} s")
+                        while self._hear(member):
+                            member.heard = now
+                if absent:
+                    member.heard = now
+                limit = FIRST_DEADLINE if self._deadline is None or not member.beats else self._deadline
+                if member.state == "starting" and now - member.heard > limit:
+                    self._lose(member, "hung", f"no sign of life for {limit:g} s before it was ready")
             yield
         self._turns.wake.set()
 
-    def _hear(self, member: Member) -> None:
+    def _hear(self, member: Member) -> bool:
+        """Take the next news of a worker; whether there may be more."""
         from mpi4py import MPI
 
         self._outbox[member.rank].empty()
         status, rank = MPI.Status(), member.rank
         if not self._listening[rank].Test(status):
-            return
+            return False
         self._turns.wake.set()
         assert self._comm is not None
         if rank in self._blobs:
             member.closing = post.unpack(self._blobs[rank])
             member.state = "closed"
             self._outbox[rank].send(post.encode_order("bye", time.perf_counter()), rank, post.ORDER)
-            return
+            return False
         news = post.decode_news(self._news[rank], status.Get_count(MPI.BYTE))
         if news["what"] == "closed":
             member.lag = news["lag"]
             self._blobs[rank] = np.empty(news["size"], np.uint8)
             self._listening[rank] = self._comm.Irecv(self._blobs[rank], rank, post.BLOB)
-            return
+            return True
         if news["what"] == "leave":
             self._lose(member, "left", news["why"])
             self._outbox[rank].send(post.encode_order("bye", time.perf_counter()), rank, post.ORDER)
-            return
+            return False
         self._listening[rank] = self._comm.Irecv(self._news[rank], rank, post.NEWS)
         if news["what"] == "hello":
-            member.host, member.pid = news["host"], news["pid"]
-        else:
+            member.host, member.pid, member.beats = news["host"], news["pid"], news["beats"]
+        elif news["what"] == "ready":
             member.state, member.slots = "ready", news["slots"]
             if self._run is not None:
                 self._run.admit(member)
+        return True
 
     def _lose(self, member: Member, state: str, why: str) -> None:
         """The rank works no more: its chunks go to others."""

@@ -73,6 +73,10 @@ class Outbox:
         """Start on a message; raises MPI.Exception where the rank is known to be dead."""
         self._under_way.append((self._comm.Isend(buffer, rank, tag), buffer))
 
+    def take(self, other: Outbox) -> None:
+        """Messages of another outbox, which is done with."""
+        self._under_way += other._under_way
+
     def empty(self) -> bool:
         """Whether all have left."""
         while self._under_way and self._under_way[0][0].Test():

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
+
+from charcnn import cores
+from charcnn.offload import watch
+from charcnn.offload.topology import node_of
 
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
 """Environment variables by which Open MPI, PMIx and MPICH tell a process that mpiexec started it."""
@@ -19,16 +23,21 @@ def world() -> Any | None:
 
     All ranks call it at their start.
 
+    Where another rank does not come, it ends the process: see `charcnn.offload.watch`.
+
     Raises:
-        RuntimeError: started by mpiexec, but mpi4py is missing.
+        RuntimeError: started by mpiexec, but mpi4py is missing, or MPI does not start.
+        ValueError: an environment variable of `charcnn.offload.watch` holds no seconds.
     """
     if not any(name in os.environ for name in LAUNCHED):
         return None
+    cores.settle()
     try:
-        from mpi4py import MPI
+        MPI = watch.start()
     except ImportError as error:
         raise RuntimeError("started by mpiexec, but mpi4py does not load: pip install 'charcnn[mpi]'") from error
-    local_place(MPI.COMM_WORLD)  # while all are there: it may take messages, and later each is at something else
+    with watch.within("CHARCNN_MPI_START", watch.limit("CHARCNN_MPI_START"), "the ranks of this host did not meet"):
+        local_place(MPI.COMM_WORLD)  # while all are there: it may take messages, and later each is at something else
     return MPI.COMM_WORLD
 
 
@@ -42,6 +51,21 @@ def gpu_share(gpus: Sequence[int], local_rank: int, local_ranks: int) -> list[in
     if local_ranks > len(gpus):
         return [gpus[local_rank % len(gpus)]]
     return list(gpus[local_rank::local_ranks])
+
+
+def settle_near(gpus: Sequence[int], address: Callable[[int], str], comm: Any | None, most: int | None = None) -> None:
+    """Take cores near this rank's GPUs, where mpiexec left it to us: see `charcnn.cores`.
+
+    Args:
+        gpus: those of the host that its ranks share.
+        address: gives the PCI address of one.
+        comm: the communicator.
+        most: GPUs that a rank drives at most.
+    """
+    _, ranks = local_place(comm)
+    nodes = {gpu: node_of(address(gpu)) for gpu in gpus}
+    near = [{nodes[gpu] for gpu in gpu_share(gpus, rank, ranks)[:most]} for rank in range(ranks)]
+    cores.settle([next(iter(each)) if len(each) == 1 else None for each in near])
 
 
 def local_place(comm: Any | None) -> tuple[int, int]:

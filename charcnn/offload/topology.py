@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-NODES, PCI = Path("/sys/devices/system/node"), Path("/sys/bus/pci/devices")
+from charcnn import cores as cores_of
+
+PCI = Path("/sys/bus/pci/devices")
 
 
 @dataclass(frozen=True)
@@ -43,28 +45,15 @@ def place(rank: int, threads: int, gpus: Sequence[tuple[int, str]], *, parallel:
         parallel: whether it would have as many threads as it has cores.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    nodes = tuple(tuple(listed(file)) for file in _numbered(NODES, "node", "cpulist"))
+    nodes = tuple(tuple(cpus) for cpus in cores_of.numa_nodes().values())
     if not any(nodes):
         nodes = (tuple(range(os.cpu_count() or 1)),)
-    where = tuple((index, _node_of(address)) for index, address in gpus)
+    where = tuple((index, node_of(address)) for index, address in gpus)
     return Place(rank, platform.node(), tuple(cores), threads, parallel, where, nodes)
 
 
-def _numbered(folder: Path, prefix: str, name: str) -> list[Path]:
-    found = [path for path in folder.glob(f"{prefix}[0-9]*") if (path / name).exists()]
-    return [path / name for path in sorted(found, key=lambda path: int(path.name[len(prefix) :]))]
-
-
-def listed(file: Path) -> list[int]:
-    """The numbers of a list as Linux writes it: 0-3,8,10-11."""
-    numbers: list[int] = []
-    for part in filter(None, file.read_text().strip().split(",")):
-        first, _, last = part.partition("-")
-        numbers += range(int(first), int(last or first) + 1)
-    return numbers
-
-
-def _node_of(address: str) -> int | None:
+def node_of(address: str) -> int | None:
+    """The NUMA node of a PCI address; None where it is not known."""
     try:
         node = int((PCI / address.lower() / "numa_node").read_text())
     except (OSError, ValueError):

@@ -5,20 +5,26 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from charcnn.offload import post
+from charcnn.offload import post, watch
 from charcnn.offload.turns import POLL, Task, Turns
 from charcnn.pipeline import Pipeline, as_pipeline
 from charcnn.timeline import OFF, Timeline
 
 PATIENCE = 5.0
 """Seconds that a worker which ends waits for the root to have heard of it."""
+
+
+BEAT = 0.25
+"""Seconds between two signs of life of a worker that builds."""
 
 
 class RootLost(RuntimeError):
@@ -58,6 +64,13 @@ class _Closed(Exception):
     """The root closed the farm."""
 
 
+def _by_several_threads() -> bool:
+    """Whether several threads may send messages at once."""
+    from mpi4py import MPI
+
+    return bool(MPI.Query_thread() >= MPI.THREAD_MULTIPLE)
+
+
 class _Worker:
     def __init__(self, comm: Any, timeline: Timeline) -> None:
         self._comm, self._timeline = comm, timeline
@@ -70,10 +83,13 @@ class _Worker:
 
     def work(self, build: Callable[[Any], Any], closing: Callable[[], Any] | None) -> bool:
         pipeline, own = None, False
-        self._tell("hello", pid=os.getpid(), host=platform.node())
+        beats = _by_several_threads()
+        self._tell("hello", pid=os.getpid(), host=platform.node(), beats=beats)
+        watch.allow_stops(not post.survives_deaths())  # the root has deadlines; its death would end the job
         try:
-            brief = self._briefed()
-            compute = build(brief["told"])
+            with self._alive(beats):
+                brief = self._briefed()
+                compute = build(brief["told"])
             pipeline = as_pipeline(compute, brief["size"], brief["classes"])
             own = pipeline is not compute
             slots = brief["depth"] * pipeline.slots
@@ -102,12 +118,38 @@ class _Worker:
         finally:
             if pipeline is not None and own:
                 pipeline.close()
+        watch.allow_stops(False)
         for request in self._receives:  # no chunk comes any more, or it goes to another worker
             request.Cancel()
         until = time.monotonic() + PATIENCE
         while not self._dismissed() and time.monotonic() < until:
             time.sleep(POLL)
         return stayed
+
+    @contextmanager
+    def _alive(self, beats: bool) -> Iterator[None]:
+        """A block in which the root hears every now and then that this rank is neither dead nor stopped."""
+        ended, outbox = threading.Event(), post.Outbox(self._comm)
+
+        def beat() -> None:
+            try:
+                while not ended.wait(BEAT):
+                    if outbox.empty():
+                        outbox.send(post.encode_news("alive"), 0, post.NEWS)
+            except post.mpi_error():  # the root is gone, which the main thread will notice, too
+                return
+
+        if not beats:
+            yield
+            return
+        thread = threading.Thread(target=beat, name="signs of life", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self._outbox.take(outbox)
 
     def _tell(self, what: str, **facts: Any) -> None:
         self._outbox.send(post.encode_news(what, **facts), 0, post.NEWS)

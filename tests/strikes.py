@@ -1,0 +1,281 @@
+"""Ranks that are killed or stopped at every phase of a run: does it end, and with what?
+
+    python tests/strikes.py --runs 200 --seed 0 --json bench/results/offload/cpu-2-cores-strikes.json
+
+Each run starts `mpiexec` with a level or `charcnn classify`, as static, async or farm, with or without ULFM, and
+strikes one or two ranks by SIGKILL or SIGSTOP. It must end within LIMIT, complete or by a line and a status that is not
+0; as a farm under ULFM it must be complete, whichever worker was struck after MPI had started. What `charcnn classify`
+left unfinished, the same command must complete, without ranks here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+LIMIT = 60.0
+"""Seconds for a run."""
+
+DEADLINES = {"CHARCNN_MPI_START": "10", "CHARCNN_MPI_STOPPED": "3", "CHARCNN_MPI_END": "5"}
+DEADLINE = 2.0
+"""Of the farm, in seconds."""
+
+PHASES = ("before", "init", "start", "compute", "gather", "finalize")
+"""Before MPI_Init and in it; after it; while the rank computes; while logits return; while MPI ends."""
+
+LINES = ("charcnn: rank", "l18: rank", "noticed that process", "PMIX ERROR")
+"""What a rank says that ends for another one's sake, or mpiexec of a rank that died."""
+
+COMMANDS, MODES, SIGNALS = ("level", "classify"), ("static", "async", "farm"), ("SIGKILL", "SIGSTOP")
+ROWS = 600
+
+
+# What a struck run does, on each rank
+
+
+def struck(fate: dict[str, Any], arguments: list[str]) -> None:
+    """A rank: the command, and a strike where the fate says so."""
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    mine = fate["phase"] if rank in fate["victims"] else None
+    due = threading.Event()
+
+    def strike() -> None:
+        os.kill(os.getpid(), getattr(signal, fate["signal"]))
+
+    def strike_soon() -> None:
+        due.wait()
+        time.sleep(fate["delay"])
+        strike()
+
+    if mine == "before":
+        strike()
+    if mine is not None:
+        threading.Thread(target=strike_soon, daemon=True).start()
+    from charcnn import offload
+    from charcnn.__main__ import main
+    from charcnn.levels import l18, runner
+    from charcnn.offload import watch
+
+    within, leave = watch.within, os._exit
+
+    def entering(name: str, *arguments: Any) -> Any:
+        if name == {"init": "CHARCNN_MPI_START", "finalize": "CHARCNN_MPI_END"}.get(str(mine)):
+            due.set()
+        return within(name, *arguments)
+
+    def leaving(status: int) -> None:  # as where a farm's rank ends under ULFM
+        if mine == "finalize":
+            due.set()
+            time.sleep(0.05)
+        leave(status)
+
+    watch.within, os._exit = entering, leaving  # type: ignore[assignment]
+    offload.world()
+    if mine == "start":
+        strike()
+    whole, calls = l18.build, itertools.count(1)
+
+    def build(*given: Any, **options: Any) -> Any:
+        run = whole(*given, **options)
+
+        def paced(ids: Any) -> Any:
+            call = next(calls)
+            time.sleep(0.01)
+            if mine == "compute" and call == fate["call"]:
+                strike()
+            logits = run(ids)
+            if mine == "gather" and call >= fate["call"]:
+                due.set()
+            return logits
+
+        return paced
+
+    build.__module__ = "charcnn.levels.l18"
+    build.__signature__ = inspect.signature(whole)  # type: ignore[attr-defined]
+    l18.build = build
+    if fate["command"] == "classify":
+        sys.exit(main(arguments))
+    runner.main(build, arguments)
+
+
+# The runs, from outside
+
+
+def fate(number: int, seed: int) -> dict[str, Any]:
+    """Who is struck how, when, in what; each phase, mode, signal, command and ULFM as often as any other."""
+    grid = list(itertools.product(PHASES, MODES, SIGNALS, COMMANDS, (True, False)))
+    random.Random(seed).shuffle(grid)
+    rng = random.Random(f"{seed}, {number}")
+    phase, mode, how, command, ulfm = grid[number % len(grid)]
+    ranks = rng.choice([2, 3, 4])
+    victims = rng.sample(range(1, ranks), 1 if rng.random() < 0.7 else min(2, ranks - 1))
+    if rng.random() < 0.2:
+        victims = [0]
+    return {
+        "number": number,
+        "phase": phase,
+        "mode": mode,
+        "signal": how,
+        "command": command,
+        "ulfm": ulfm,
+        "ranks": ranks,
+        "victims": victims,
+        "delay": rng.uniform(0, 0.4 if phase == "init" else 0.02),
+        "call": rng.randint(1, 4),
+    }
+
+
+class Strikes:
+    """Runs, in a folder with a model, a file of texts, and what one process makes of it."""
+
+    def __init__(self, folder: Path, launcher: str, environment: dict[str, str]) -> None:
+        from charcnn import params
+        from charcnn.config import TINY
+
+        self._folder, self._launcher, self._environment = folder, launcher, {**environment, **DEADLINES}
+        self._model, self._rows = folder / "model.safetensors", folder / "rows.csv"
+        params.save(self._model, params.init(TINY, 3), TINY, encoding="crepe", classes=("a", "b", "c", "d"))
+        with self._rows.open("w") as file:
+            for i in range(ROWS):
+                file.write(f'"{1 + i % 4}","title {i}","{"x" * (i % 90)} and {i * 7919 % 1000}"\n')
+        self._classify("alone.csv", 600.0)  # it may have to compile
+        self._expected = (folder / "alone.csv").read_bytes()
+
+    def _arguments(self, out: str) -> list[str]:
+        """Of `charcnn classify`."""
+        names = [str(self._rows), "-o", str(self._folder / out), "--model", str(self._model)]
+        return ["classify", *names, "--device", "cpu", "--level", "l18", "--batch", "16"]
+
+    def _classify(self, out: str, seconds: float = LIMIT) -> None:
+        command = [sys.executable, "-m", "charcnn", *self._arguments(out), "--quiet"]
+        subprocess.run(command, check=True, capture_output=True, env=self._environment, timeout=seconds)
+
+    def run(self, fate: dict[str, Any]) -> dict[str, Any]:
+        """One; its outcome, which is complete, ended, or what is wrong; and its seconds."""
+        out, report = f"{fate['number']}.csv", self._folder / f"{fate['number']}.json"
+        more = ["--offload", fate["mode"], *(["--deadline", str(DEADLINE)] if fate["mode"] == "farm" else [])]
+        arguments = self._arguments(out)
+        if fate["command"] == "level":
+            arguments = ["--config", "tiny", "--inputs", str(ROWS), "--batch", "16", "--json", str(report)]
+        ulfm = ["--with-ft", "ulfm"] if fate["ulfm"] else []
+        command = [self._launcher, *ulfm, "-n", str(fate["ranks"]), sys.executable, __file__, "--struck"]
+        started = time.monotonic()
+        process = subprocess.Popen(
+            [*command, json.dumps(fate), *arguments, *more],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self._environment,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            said, _ = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGTERM)  # mpiexec ends its ranks
+            said, _ = process.communicate(timeout=LIMIT)
+            return {"outcome": "hang", "seconds": LIMIT, "said": said, **fate}
+        seconds = time.monotonic() - started
+        outcome = self._outcome(fate, process.returncode, said, out, report)
+        return {"outcome": outcome, "status": process.returncode, "seconds": seconds, "said": said, **fate}
+
+    def _outcome(self, fate: dict[str, Any], status: int, said: str, out: str, report: Path) -> str:
+        written = report if fate["command"] == "level" else self._folder / out
+        right = written.exists() and (
+            json.loads(report.read_text())["validation"]["passed"]
+            if fate["command"] == "level"
+            else written.read_bytes() == self._expected
+        )
+        if written.exists() and not right:
+            return "wrong output"
+        if status == 0:
+            return "complete" if right else "status 0 without output"
+        if "Traceback" in said:
+            return "traceback"
+        if not any(line in said for line in LINES):
+            return "ended without a line"
+        if can_go_on(fate) and not right:
+            return "lost inputs"
+        if fate["command"] == "classify" and not right:
+            self._classify(out)
+            if written.read_bytes() != self._expected:
+                return "wrong after it went on"
+        return "ended"
+
+
+def can_go_on(fate: dict[str, Any]) -> bool:
+    """Whether no strike may end the run before its output is there."""
+    farm = fate["mode"] == "farm" and fate["ulfm"] and 0 not in fate["victims"]
+    return farm and fate["phase"] not in ("before", "init")
+
+
+def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts, and the longest time, of all and of each phase, mode, signal, command, and with and without ULFM."""
+
+    def counted(runs: list[dict[str, Any]]) -> dict[str, Any]:
+        outcomes = Counter(run["outcome"] for run in runs)
+        return {"runs": len(runs), **dict(sorted(outcomes.items())), "longest": max(run["seconds"] for run in runs)}
+
+    found: dict[str, Any] = {"strikes": counted(done)}
+    for name in ("phase", "mode", "signal", "command", "ulfm"):
+        values = dict.fromkeys(run[name] for run in done)
+        found[name] = {str(value).lower(): counted([run for run in done if run[name] == value]) for value in values}
+    kinds = dict.fromkeys((run["mode"], run["ulfm"]) for run in done)
+    found["mode_and_ulfm"] = [
+        {"mode": mode, "ulfm": ulfm, **counted([run for run in done if (run["mode"], run["ulfm"]) == (mode, ulfm)])}
+        for mode, ulfm in sorted(kinds)
+    ]
+    able = [run for run in done if can_go_on(run)]
+    found["farm_that_outlives_workers"] = counted(able) if able else {"runs": 0}
+    return found
+
+
+def main() -> int:
+    """Run them; the exit status."""
+    from test_mpi import ENVIRONMENT, MPIEXEC
+
+    from charcnn import files, machine
+
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--runs", type=int, default=200)
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--first", type=int, default=0, help="number of the first run, to repeat one")
+    options.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    options.add_argument("--json", help="write the counts here")
+    options.add_argument("--verbose", action="store_true", help="print what each run says")
+    chosen = options.parse_args()
+    done = []
+    with tempfile.TemporaryDirectory() as folder:
+        strikes = Strikes(Path(folder), MPIEXEC, ENVIRONMENT)
+        fates = [fate(number, chosen.seed) for number in range(chosen.first, chosen.first + chosen.runs)]
+        for run in ThreadPoolExecutor(chosen.jobs).map(strikes.run, fates):
+            done.append(run)
+            number = run["number"]
+            words = [run["phase"], run["mode"], run["signal"], run["command"], "ulfm" if run["ulfm"] else "no ulfm"]
+            print(f"{number}: {', '.join(words)}, {run['ranks']} ranks, struck {run['victims']}: ", end="")
+            print(f"{run['outcome']} after {run['seconds']:.1f} s", flush=True)
+            if chosen.verbose or run["outcome"] not in ("complete", "ended"):
+                print(run["said"], flush=True)
+    found = summary(done)
+    print(json.dumps(found, indent=1))
+    if chosen.json is not None:
+        with files.replacing(chosen.json, "w") as file:
+            json.dump({**found, "machine": machine.describe(), "commit": machine.commit()}, file, indent=1)
+            file.write("\n")
+    return int(any(run["outcome"] not in ("complete", "ended") for run in done))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--struck"]:
+        struck(json.loads(sys.argv[2]), sys.argv[3:])
+    sys.exit(main())
