@@ -40,9 +40,21 @@ FAULTS = (
 """In words."""
 
 _VALUE, _FIRST_VALUE, _KEY, _FIRST_KEY, _NEXT = range(5)
-"""What comes next in a line: a value; a value or the array's end; a key; a key or the object's end; a comma or an end."""
+"""What comes next in a line: a value; one or the array's end; a key; one or the object's end; a comma or an end."""
 
-_TAB, _SPACE, _QUOTE, _PLUS, _COMMA, _MINUS, _DOT, _SLASH, _ZERO, _NINE, _COLON = 9, 32, 34, 43, 44, 45, 46, 47, 48, 57, 58
+_TAB, _SPACE, _QUOTE, _PLUS, _COMMA, _MINUS, _DOT, _SLASH, _ZERO, _NINE, _COLON = (
+    9,
+    32,
+    34,
+    43,
+    44,
+    45,
+    46,
+    47,
+    48,
+    57,
+    58,
+)
 _OPEN, _BACKSLASH, _CLOSE, _BRACE, _UNBRACE = 91, 92, 93, 123, 125
 _B, _F, _N, _R, _T, _U, _E, _UPPER_A, _UPPER_E, _UPPER_F, _A = 98, 102, 110, 114, 116, 117, 101, 65, 69, 70, 97
 _UPPER_I, _UPPER_N = 73, 78
@@ -119,7 +131,7 @@ def _scan_line(buffer, start, end, names, name_offsets, key, stack, fields, type
         elif (expected == _FIRST_KEY and byte == _UNBRACE) or (expected == _FIRST_VALUE and byte == _CLOSE):
             depth, expected = depth - 1, _NEXT
             i += 1
-        elif expected == _KEY or expected == _FIRST_KEY:
+        elif expected in (_KEY, _FIRST_KEY):
             if byte != _QUOTE:
                 return NO_KEY, i - start, value
             fault, last, escaped = _string_end(buffer, i + 1, end)
@@ -142,7 +154,7 @@ def _scan_line(buffer, start, end, names, name_offsets, key, stack, fields, type
                 if fault != WHOLE:
                     return fault, last - start, value
                 i, of, expected = last + 1, STRING, _NEXT
-            elif byte == _BRACE or byte == _OPEN:
+            elif byte in (_BRACE, _OPEN):
                 if depth == DEEPEST:
                     return DEEP, i - start, value
                 of = OBJECT if byte == _BRACE else ARRAY
@@ -227,10 +239,10 @@ def _scan_word(buffer, i, end):
 def _is_word(buffer, i, end, word):
     if end - i < word.size:
         return False
-    for k in range(word.size):
-        if buffer[i + k] != word[k]:
-            return False
-    return True
+    same = 0
+    while same < word.size and buffer[i + same] == word[same]:
+        same += 1
+    return same == word.size
 
 
 @njit(cache=True, nogil=True)
@@ -277,7 +289,7 @@ def _position(buffer, first, last, names, name_offsets):
 
 @njit(cache=True, nogil=True)
 def gather_strings(buffer, kinds, fields, types, order, texts, offsets):
-    """Texts of rows one after the other: each row's strings in this order, their escapes resolved, with a space between.
+    """Texts of rows one after the other: each row's strings in this order, unescaped, with a space between them.
 
     Args:
         buffer, kinds, fields, types: as scan_objects left them.

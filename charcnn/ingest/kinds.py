@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
@@ -72,13 +74,13 @@ class Block:
     def unreadable(self) -> list[tuple[int, int | None, str]]:
         """Of each row that cannot be read: its number and its line, from 1, and why."""
         found = []
-        numbers, lines, counted = self.number + np.cumsum(self.kinds != scan.BLANK), self.line + 1, 0
         for index in np.flatnonzero(self.kinds > scan.BLANK):
+            before = int(np.count_nonzero(self.kinds[:index] != scan.BLANK))
+            line = None
             if len(self.places):
-                lines += scan.count_lines(self.buffer[self.places[counted, 0] : self.places[index, 0]])
-            counted = int(index)
+                line = self.line + 1 + scan.count_lines(self.buffer[self.places[0, 0] : self.places[index, 0]])
             reason = self.reasons.get(int(index)) or REASONS[int(self.kinds[index])]
-            found.append((int(numbers[index]), lines if len(self.places) else None, reason))
+            found.append((self.number + before + 1, line, reason))
         return found
 
 
@@ -309,7 +311,8 @@ class Csv(Kind):
         row = source.buffer[place[0] : place[1]].tobytes().decode("utf-8", "surrogateescape")
         limit = csv.field_size_limit(2**31 - 1)
         try:
-            return next(csv.reader(row.splitlines(keepends=True), delimiter=self._delimiter)), place
+            # No splitlines: a form feed, say, ends a line of a str, but no row.
+            return next(csv.reader(io.StringIO(row, newline=""), delimiter=self._delimiter)), place
         finally:
             csv.field_size_limit(limit)
 
@@ -399,7 +402,9 @@ class Jsonl(Kind):
                 return _value(source.buffer[start:end])
             if len(places) < n or (n == 0 and source.stop - source.start > LONGEST_ROW + 1):  # 1: half of a line's end
                 if needed:
-                    raise ValueError(f"no object with keys ends in its first {LONGEST_ROW >> 20} MB: name those of text")
+                    raise ValueError(
+                        f"no object with keys ends in its first {LONGEST_ROW >> 20} MB: name those of text"
+                    )
                 return {}
             if n:
                 seen = int(places[-1, 2]) - source.start
@@ -514,8 +519,12 @@ def _joined(columns: Sequence[Column]) -> Column:
     return first
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 60  # a key has any length
+
+
 def _missing(names: Sequence[str]) -> str:
-    return f"{' and '.join(map(repr, names))} {'is' if len(names) == 1 else 'are'} missing"
+    return f"{' and '.join(map(_SHORT.repr, names))} {'is' if len(names) == 1 else 'are'} missing"
 
 
 def _all_missing(arrays: Sequence[Any]) -> np.ndarray:

@@ -178,7 +178,7 @@ def gather_fields(buffer, rows, kinds, fields, order, texts, offsets):
 
 @njit(cache=True, nogil=True)
 def gather_lines(buffer, rows, texts, offsets):
-    """Rows one after the other, byte for byte: texts, uint8 with room for all, and offsets, int64 (N + 1,), are written."""
+    """Rows one after the other, byte for byte: into texts, uint8 with room for all, and offsets, int64 (N + 1,)."""
     at = 0
     for n in range(rows.shape[0]):
         offsets[n] = at
