@@ -141,6 +141,40 @@ def test_json_lines(charcnn, classifier, tmp_path):
     assert [row[:2] for row in report] == [["row", "line"], ["3", "3"], ["4", "4"], ["5", "5"]]
 
 
+def test_json_lines_that_are_no_objects(charcnn, classifier, tmp_path):
+    """They cost their own rows alone: none takes the label of another, and none is shown as it is."""
+    source = tmp_path / "in.jsonl"
+    lines = [
+        "null",
+        '{"text": "a"}',
+        '{"text": "b"} {"text": "c"}',
+        "",
+        '{"text": "d"}',
+        '"\\u001b[31m"',
+        '{"text": "e"}',
+    ]
+    source.write_text("".join(f"{line}\n" for line in lines))
+    status, _, err = charcnn("classify", source)
+    assert status == UNREADABLE
+    assert "row 5, line 6: a string: need a JSON object\n" in err
+    found = (tmp_path / "in.labelled.jsonl").read_text().splitlines()
+    labels = [json.loads(found[n])["label"] for n in (1, 4, 6)]
+    assert labels == classifier.predict(["a", "d", "e"]).tolist()
+    assert [found[n] for n in (0, 2, 3, 5)] == [lines[n] for n in (0, 2, 3, 5)]
+
+
+def test_a_plain_line_in_quotes(charcnn, classifier, tmp_path):
+    source = tmp_path / "in.txt"
+    texts = ['"Phishing" scams cost banks $500m a year', '"Quoted"']
+    source.write_text("\n".join(texts))
+    assert charcnn("classify", source)[0] == DONE
+    expected = classifier.predict_proba(texts)
+    found = [line.split("\t") for line in (tmp_path / "in.labelled.txt").read_text().splitlines()]
+    assert [row[0] for row in found] == classifier.classes_[expected.argmax(axis=1)].tolist()
+    np.testing.assert_allclose([float(row[1]) for row in found], expected.max(axis=1), atol=5.1e-5)
+    assert [row[2] for row in found] == texts
+
+
 @pytest.mark.parametrize("probabilities", [False, True])
 def test_every_object_has_each_key_once(charcnn, classifier, tmp_path, monkeypatch, probabilities):
     """Keys of its own keep their values, whatever the first object has; what is added goes by another name there."""

@@ -218,9 +218,9 @@ def written(tmp_path, name, data):
 
 
 def test_plain_lines(tmp_path):
-    path = written(tmp_path, "lines.txt", b'\xef\xbb\xbfone, "two"\r\n\n\xff\xfe\rlast \x0b\x85 line')
+    path = written(tmp_path, "lines.txt", b'\xef\xbb\xbf"one", "two"\r\n\n\xff\xfe\rlast \x0b\x85 line')
     texts = read_texts(path)
-    assert texts.texts == [b'one, "two"', b"", b"\xff\xfe", b"last \x0b\x85 line"]
+    assert texts.texts == [b'"one", "two"', b"", b"\xff\xfe", b"last \x0b\x85 line"]
     assert texts.labels is None
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
@@ -14,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from charcnn import text
-from charcnn.ingest import column, scan
+from charcnn.ingest import column, json_scan, scan
 from charcnn.ingest.column import Column
 from charcnn.ingest.source import Source
 from charcnn.layout import LABEL_COLUMNS, TEXT_COLUMNS, Layout, called, find_column
@@ -236,9 +238,11 @@ class Lines(Kind):
         return block, int(places[n - 1, 2]) - source.start if n else 0
 
     def texts(self, block: Block) -> Column:
-        """The lines."""
-        fields = block.places[:, None, :2]
-        return _gathered(block, fields, np.zeros(1, np.int64))
+        """The lines, byte for byte: a quote is a quote."""
+        room = int((block.places[:, 1] - block.places[:, 0]).sum())
+        texts, offsets = np.empty(room, np.uint8), np.empty(len(block.places) + 1, np.int64)
+        scan.gather_lines(block.buffer, block.places, texts, offsets)
+        return Column(texts, offsets)
 
     def labels(self, block: Block) -> list[str | None]:
         """None: a line is all text."""
@@ -307,7 +311,8 @@ class Csv(Kind):
         row = source.buffer[place[0] : place[1]].tobytes().decode("utf-8", "surrogateescape")
         limit = csv.field_size_limit(2**31 - 1)
         try:
-            return next(csv.reader(row.splitlines(keepends=True), delimiter=self._delimiter)), place
+            # No splitlines: a form feed, say, ends a line of a str, but no row.
+            return next(csv.reader(io.StringIO(row, newline=""), delimiter=self._delimiter)), place
         finally:
             csv.field_size_limit(limit)
 
@@ -360,11 +365,11 @@ class Csv(Kind):
 
 
 class Jsonl(Kind):
-    """A JSON object a line. Out: the same lines, with more keys at the end."""
+    """A JSON object a line, of at most DEEPEST levels. Out: the same lines, with more keys at the end."""
 
     def __init__(self, source: Source, layout: Layout, rows: int, encoding: text.Encoding) -> None:
         super().__init__(source, layout, rows, encoding)
-        first = self._first_object()
+        first = self._first_object(needed=not layout.texts)
         self.taken = tuple(first)
         self._texts = layout.texts or tuple(name for name in first if name.lower() in TEXT_COLUMNS)
         if first and not self._texts:
@@ -372,22 +377,41 @@ class Jsonl(Kind):
             if len(strings) != 1:
                 raise ValueError(f"its first object has the keys {', '.join(first)}: say which holds the text")
             self._texts = tuple(strings)
+        self._texts = self._texts or TEXT_COLUMNS[:1]  # no object has keys: each is told that it has no text
         self.reads = self._texts
         label = called(self.taken, LABEL_COLUMNS)
         self._label = layout.label or (None if label is None else self.taken[label])
         self._order = self._texts[::-1] if encoding.reverse_fields else self._texts
+        wanted = tuple(dict.fromkeys(self._order))
+        self._wanted, self._places = text.pack(wanted), np.array([wanted.index(name) for name in self._order], np.int64)
 
-    def _first_object(self) -> dict[str, Any]:
-        """The first line that is one, of those in the first buffer."""
+    def _first_object(self, *, needed: bool) -> dict[str, Any]:
+        """The first line that is an object with keys, of those that end in the first LONGEST_ROW bytes; {} for none.
+
+        Raises:
+            ValueError: it is needed and not there, though the file goes on.
+        """
+        source, seen = self.source, 0
         while True:
-            block, _ = self._scan()
-            for n in range(len(block.places)):
-                value = _object(block, n)
-                if isinstance(value, dict):
-                    return value
-            if self.source.final or self.source.stop - self.source.start > LONGEST_ROW:
+            places = np.empty((self.rows, 3), np.int64)
+            n = scan.scan_lines(source.buffer, source.start + seen, source.stop, source.final, places)
+            places = places[:n][places[:n, 1] - source.start <= LONGEST_ROW]
+            found = _scanned(source.buffer, places, np.zeros(len(places), np.uint8), *NO_NAMES)[2]
+            having_keys = (found[:, 0] == json_scan.WHOLE) & (found[:, 2] == json_scan.OBJECT) & (found[:, 1] > 0)
+            for start, end, _ in places[having_keys.argmax() :][:1] if having_keys.any() else ():
+                return _value(source.buffer[start:end])
+            if len(places) < n or (n == 0 and source.stop - source.start > LONGEST_ROW + 1):  # 1: half of a line's end
+                if needed:
+                    raise ValueError(
+                        f"no object with keys ends in its first {LONGEST_ROW >> 20} MB: name those of text"
+                    )
                 return {}
-            self.source.read()
+            if n:
+                seen = int(places[-1, 2]) - source.start
+            elif source.final:
+                return {}
+            else:
+                source.read()
 
     def _scan(self) -> tuple[Block, int]:
         source, places = self.source, np.empty((self.rows, 3), np.int64)
@@ -398,59 +422,35 @@ class Jsonl(Kind):
         return block, int(places[-1, 2]) - source.start if n else 0
 
     def texts(self, block: Block) -> Column:
-        """The keys' texts; by Arrow's parser, or where it finds fault line by line by Python's."""
-        return self._by_arrow(block) or self._line_by_line(block)
+        """The keys' texts."""
+        fields, types, found = _scanned(block.buffer, block.places, block.kinds, self._places, *self._wanted)
+        for n in np.flatnonzero((block.kinds == scan.TORN) | (block.kinds == scan.NOT_TEXT)):
+            block.reasons[int(n)] = self._reason(types[n], *found[n].tolist())
+        strings = (types == json_scan.STRING) & (block.kinds == scan.READABLE)[:, None]
+        sizes = np.where(strings, fields[..., 1] - fields[..., 0], 0)[:, self._places]
+        texts = np.empty(int(sizes.sum()) + sizes.size, np.uint8)
+        offsets = np.empty(len(block.kinds) + 1, np.int64)
+        json_scan.gather_strings(block.buffer, block.kinds, fields, types, self._places, texts, offsets)
+        return Column(texts, offsets)
 
-    def _by_arrow(self, block: Block) -> Column | None:
-        try:
-            import pyarrow
-            import pyarrow.json
-        except ImportError:
-            return None  # the other way gives the same, slower
-        if not len(block.places) or (block.kinds == scan.BLANK).any():
-            return None
-        part = block.buffer[block.places[0, 0] : block.places[-1, 2]]
-        schema = pyarrow.schema([(name, pyarrow.string()) for name in dict.fromkeys(self._order)])
-        parsing = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-        reading = pyarrow.json.ReadOptions(use_threads=False, block_size=max(1 << 20, part.size + 1))
-        try:
-            table = pyarrow.json.read_json(
-                pyarrow.BufferReader(pyarrow.py_buffer(part)), read_options=reading, parse_options=parsing
-            )
-        except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError):
-            return None
-        if table.num_rows != len(block.places) or _all_missing([table[name] for name in self._order]).any():
-            return None
-        return _joined([column.from_arrow(table[name].combine_chunks()) for name in self._order])
-
-    def _line_by_line(self, block: Block) -> Column:
-        texts = []
-        for n, kind in enumerate(block.kinds):
-            joined = ""
-            if kind == scan.READABLE:
-                value = _object(block, n)
-                if not isinstance(value, dict):
-                    block.kinds[n], block.reasons[n] = scan.TORN, value or "no JSON object"
-                else:
-                    fields = [value.get(name) for name in self._order]
-                    wrong = next((value for value in fields if not isinstance(value, (str, type(None)))), None)
-                    if wrong is not None:
-                        block.kinds[n], block.reasons[n] = scan.NOT_TEXT, f"text is a {type(wrong).__name__}"
-                    elif all(value is None for value in fields):
-                        block.kinds[n], block.reasons[n] = scan.NOT_TEXT, _missing(self._order)
-                    else:
-                        joined = " ".join(value or "" for value in fields)
-            texts.append(joined)
-        return Column(*text.pack(texts))
+    def _reason(self, types: np.ndarray, fault: int, place: int, value: int) -> str:
+        """Why a row cannot be read: what came as a kind of value, never as itself."""
+        if fault == json_scan.DEEP:
+            return json_scan.FAULTS[fault]
+        if fault != json_scan.WHOLE:
+            return f"not JSON: {json_scan.FAULTS[fault]} (byte {place + 1})"
+        if value != json_scan.OBJECT:
+            return f"{json_scan.TYPES[value]}: need a JSON object"
+        wrong = [kind for kind in types[self._places].tolist() if kind > json_scan.STRING]
+        return f"text is {json_scan.TYPES[wrong[0]]}: need a string" if wrong else _missing(self._order)
 
     def labels(self, block: Block) -> list[str | None]:
         """The key of labels."""
         if self._label is None:
             raise ValueError("has no key of labels that is known: name it (--label-column)")
         labels: list[str | None] = []
-        for n in range(len(block.kinds)):
-            value = _object(block, n)
-            label = value.get(self._label) if isinstance(value, dict) else None
+        for (start, end, _), kind in zip(block.places, block.kinds, strict=True):
+            label = _value(block.buffer[start:end]).get(self._label) if kind == scan.READABLE else None
             labels.append(None if label is None else str(label))
         return labels
 
@@ -460,8 +460,7 @@ class Jsonl(Kind):
         scan.scan_keys(block.buffer, block.places, block.kinds, *self._added_bytes, own)
         spelled, key_sets = {self._added: 0}, np.zeros(len(block.places), np.int64)
         for n in np.flatnonzero(own):
-            value = _object(block, int(n))
-            taken = value if isinstance(value, dict) else self._added  # nested too deep for Python: it may have them
+            taken = _value(block.buffer[block.places[n, 0] : block.places[n, 1]])
             names = tuple(free_name(name, taken) for name in self._added)
             key_sets[n] = spelled.setdefault(names, len(spelled))
         keys = [[*(f",{json.dumps(name)}:".encode() for name in names), b"}"] for names in spelled]
@@ -482,14 +481,35 @@ def free_name(name: str, taken: Container[str]) -> str:
     return name
 
 
-def _object(block: Block, n: int) -> Any:
-    """What row n holds, or why that is no JSON."""
-    start, end, _ = block.places[n]
-    line = block.buffer[start:end].tobytes().decode("utf-8", "surrogateescape")
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return f"not JSON: {error}"
+NO_NAMES = np.empty(0, np.int64), *text.pack([])
+
+
+def _scanned(
+    buffer: np.ndarray, places: np.ndarray, kinds: np.ndarray, order: np.ndarray, names: np.ndarray, offsets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Fields, types and what was found of lines, as `json_scan.scan_objects` writes them; it writes the kinds, too."""
+    rows, count = len(places), len(offsets) - 1
+    fields, types = np.empty((rows, count, 2), np.int64), np.empty((rows, count), np.uint8)
+    found = np.zeros((rows, 3), np.int64)
+    json_scan.scan_objects(buffer, places, kinds, order, names, offsets, fields, types, found)
+    return fields, types, found
+
+
+def _value(line: np.ndarray) -> dict[str, Any]:
+    """A line that is an object, as Python's values."""
+    value: dict[str, Any] = _DECODER.decode(line.tobytes().decode("utf-8", "surrogateescape"))
+    return value
+
+
+def _whole_number(digits: str) -> int | float:
+    """Python converts no more digits than some 4,300 to an int, and takes long for many."""
+    return int(digits) if len(digits) <= LONGEST_INT else float(digits)
+
+
+LONGEST_INT = 640
+"""Digits that Python converts to an int however it is set."""
+
+_DECODER = json.JSONDecoder(parse_int=_whole_number)
 
 
 def _joined(columns: Sequence[Column]) -> Column:
@@ -499,8 +519,12 @@ def _joined(columns: Sequence[Column]) -> Column:
     return first
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 60  # a key has any length
+
+
 def _missing(names: Sequence[str]) -> str:
-    return f"{' and '.join(map(repr, names))} {'is' if len(names) == 1 else 'are'} missing"
+    return f"{' and '.join(map(_SHORT.repr, names))} {'is' if len(names) == 1 else 'are'} missing"
 
 
 def _all_missing(arrays: Sequence[Any]) -> np.ndarray:

@@ -177,6 +177,16 @@ def gather_fields(buffer, rows, kinds, fields, order, texts, offsets):
 
 
 @njit(cache=True, nogil=True)
+def gather_lines(buffer, rows, texts, offsets):
+    """Rows one after the other, byte for byte: into texts, uint8 with room for all, and offsets, int64 (N + 1,)."""
+    at = 0
+    for n in range(rows.shape[0]):
+        offsets[n] = at
+        at = _put(texts, at, buffer, rows[n, 0], rows[n, 1])
+    offsets[rows.shape[0]] = at
+
+
+@njit(cache=True, nogil=True)
 def join_columns(first, first_offsets, second, second_offsets, texts, offsets):
     """Two columns of texts into one, with a space between each two."""
     at = 0

@@ -1,0 +1,64 @@
+"""A share of the fuzz of `fuzz_lines.py`: a minute where CI is set, else five seconds; CHARCNN_FUZZ_SECONDS and
+CHARCNN_FUZZ_SEED say otherwise. What fails names its seed and its file."""  # fmt: skip
+
+import os
+import secrets
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import fuzz_lines
+
+from charcnn.ingest import json_scan, kinds, scan
+from charcnn.ingest.column import Column
+
+IN_CI = os.environ.get("CI", "").lower() in ("true", "1")
+SECONDS = float(os.environ.get("CHARCNN_FUZZ_SECONDS") or (60 if IN_CI else 5))
+SEED = os.environ.get("CHARCNN_FUZZ_SEED") or secrets.token_hex(4)  # another one each time: more files are seen
+
+
+def test_a_row_is_what_it_is_alone():
+    files, opened = fuzz_lines.run(SEED, seconds=SECONDS)
+    assert opened > files / 2, "most files can be read"
+
+
+def test_the_command_gone_on_with_at_any_block(tmp_path):
+    fuzz_lines.run_commands(SEED, 12 if IN_CI else 3, tmp_path)
+
+
+def lines_as_csv(self, block):
+    return kinds._gathered(block, block.places[:, None, :2], np.zeros(1, np.int64))
+
+
+def texts_of_neighbours(self, block, texts=kinds.Jsonl.texts):
+    """The text of the row before where a row has none."""
+    column = texts(self, block)
+    parts = [bytes(column.buffer[a:b]) for a, b in zip(column.offsets, column.offsets[1:], strict=False)]
+    for n in np.flatnonzero(block.kinds == scan.TORN):
+        if n and block.kinds[n - 1] == scan.READABLE:
+            parts[n], block.kinds[n] = parts[n - 1], scan.READABLE
+    return Column(*kinds.text.pack(parts))
+
+
+def reason_as_it_came(self, types, fault, place, value):
+    return "\x1b[31m" if fault == json_scan.WHOLE else Jsonl_reason(self, types, fault, place, value)
+
+
+Jsonl_reason = kinds.Jsonl._reason
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "wrong"),
+    [
+        (kinds.Lines, "texts", lines_as_csv),
+        (kinds.Jsonl, "texts", texts_of_neighbours),
+        (kinds.Jsonl, "_reason", reason_as_it_came),
+    ],
+)
+def test_what_is_wrong_is_found(monkeypatch, of, name, wrong):
+    monkeypatch.setattr(of, name, wrong)
+    with pytest.raises(AssertionError, match=r"^seed 0, file \d+: "):
+        fuzz_lines.run(0, files=300)
