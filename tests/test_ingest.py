@@ -65,7 +65,9 @@ def read_rows(data):
     buffer, wanted = np.frombuffer(data, np.uint8), np.arange(8)
     rows, kind, counts = np.empty((99, 3), np.int64), np.empty(99, np.uint8), np.empty(99, np.int64)
     fields = np.empty((99, 8, 2), np.int64)
-    n = scan.scan_csv(buffer, 0, len(data), True, ord(","), 0, wanted, 1000, rows, kind, counts, fields)
+    n = scan.scan_csv(
+        buffer, 0, len(data), True, ord(","), 0, wanted, 1000, rows, kind, counts, fields, np.zeros(3, np.int64)
+    )
     assert all(rows[i, 2] == rows[i + 1, 0] for i in range(n - 1)), "no byte lies between rows"
     assert n == 0 or (rows[0, 0] == 0 and rows[n - 1, 2] == len(data))
     found = []
@@ -98,7 +100,9 @@ def torn_at_once(data):
     buffer, kind = np.frombuffer(data.lstrip(b"\r\n"), np.uint8), np.zeros(1, np.uint8)
     rows, counts, fields = np.empty((1, 3), np.int64), np.empty(1, np.int64), np.empty((1, 0, 2), np.int64)
     wanted = np.empty(0, np.int64)
-    scan.scan_csv(buffer, 0, buffer.size, True, ord(","), 0, wanted, 1000, rows, kind, counts, fields)
+    scan.scan_csv(
+        buffer, 0, buffer.size, True, ord(","), 0, wanted, 1000, rows, kind, counts, fields, np.zeros(3, np.int64)
+    )
     return kind[0] == scan.TORN
 
 
