@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import NoReturn
 
 from charcnn.commands import COMMANDS, DONE, FAILED, INTERRUPTED, UNUSABLE
-from charcnn.files import naming
 from charcnn.terminal import let_go_of, prepare_streams, printable, tell
 
 EPILOG = """examples:
@@ -27,6 +26,10 @@ exit status:
   2    the options, a file or the machine do not fit; one line on standard error says what to do
   3    done, but some rows were unreadable and have no label; a report says which
   130  interrupted"""
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What writing fails with where there is no room left, or the device is broken."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -84,8 +87,7 @@ def _main(argv: list[str]) -> int:
     options = parser(chosen).parse_args(argv)
     try:
         status: int = import_module(f"charcnn.commands.{options.command}").run(options)
-        with naming("standard output"):
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:  # whoever read the output has seen enough
         let_go_of(sys.stdout)
         return FAILED
@@ -93,15 +95,22 @@ def _main(argv: list[str]) -> int:
         tell(f"charcnn {options.command}: interrupted")
         return INTERRUPTED
     except Exception as error:
+        _find_output(error)
         message, status = _explained(error)
         if message is None:
             raise
         tell(f"charcnn {options.command}: {message}")
-        try:
-            sys.stdout.flush()
-        except OSError:  # which was the error
-            let_go_of(sys.stdout)
     return status
+
+
+def _find_output(error: Exception) -> None:
+    """Where standard output is what failed, have the error name it, as those of files name theirs, and let go of it."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
+        error.filename = "standard output"
+    try:
+        sys.stdout.flush()
+    except OSError:
+        let_go_of(sys.stdout)
 
 
 def _explained(error: Exception) -> tuple[str | None, int]:

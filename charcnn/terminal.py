@@ -59,7 +59,8 @@ def listed(names: Sequence[str]) -> str:
 def tell(*lines: str) -> None:
     """Lines on standard error, printable; lost where nobody reads it or its disk is full, as no work hangs on them."""
     try:
-        print(*map(printable, lines), sep="\n", file=sys.stderr, flush=True)
+        sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
+        sys.stderr.flush()
     except OSError:
         let_go_of(sys.stderr)
 

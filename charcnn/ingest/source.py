@@ -39,11 +39,16 @@ _QUIET = 0.05
 """Seconds without a byte after which a pipe that is behind a long row counts as quiet."""
 
 
-def refuse_foreign(head: bytes) -> None:
-    """Raise ValueError where these are not how a file of UTF-8 text begins: say what it is, and what to do."""
+def refuse_formats(head: bytes) -> None:
+    """Raise ValueError where a file that begins so is of a known format other than text: say which, and what to do."""
     for start, what, way_out in _FORMATS:
         if head.startswith(start):
             raise ValueError(f"is {what}: {way_out}")
+
+
+def refuse_foreign(head: bytes) -> None:
+    """Raise ValueError where this is not how a file of UTF-8 text begins: say what it is, and what to do."""
+    refuse_formats(head)
     if b"\0" in head[:HEAD]:
         raise ValueError(
             "is binary, or UTF-16: it holds NUL bytes; need text in UTF-8 (iconv -f UTF-16LE -t UTF-8, or tr -d '\\0')"
