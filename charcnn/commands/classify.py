@@ -105,8 +105,9 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
         names, added = classifier.classes_.tolist(), _added(kind, classifier, options.probabilities)
         job = _Job(options, classifier, kind)
         if output == "-" or (os.path.exists(output) and not os.path.isfile(output)):
-            device = standard_output() if output == "-" else stack.enter_context(open(output, "wb"))
             name = "standard output" if output == "-" else output
+            stack.enter_context(naming(name))  # also what closing a full device says
+            device = standard_output() if output == "-" else stack.enter_context(open(output, "wb"))
             sink: _Sink = _Stream(stack, device, name, options.report)
         else:
             sink = _File(stack, output, options, classifier, kind)

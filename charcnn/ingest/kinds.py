@@ -576,11 +576,13 @@ class Parquet(Kind):
             with _parquet_errors(self._path, named=True):
                 batch = next(batches, None)
             if batch is None:
-                return
+                break
             kinds = np.zeros(batch.num_rows, np.uint8)
             end = self.number + batch.num_rows
             yield Block(self.number, 0, end, batch.num_rows, kinds=kinds, batch=batch)
             self.number = end
+        if self.number != self.size:
+            raise ValueError(f"{self._path}: is not a whole Parquet file ({self.number:,} of {self.size:,} rows)")
 
     def _scan(self) -> tuple[Block, int]:
         raise NotImplementedError  # blocks() does without
