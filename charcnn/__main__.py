@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import os
 import sys
 from importlib import import_module
+from typing import NoReturn
 
 from charcnn.commands import COMMANDS, DONE, FAILED, INTERRUPTED, UNUSABLE
+from charcnn.terminal import let_go_of, prepare_streams, printable, tell
 
 EPILOG = """examples:
   echo "Stocks fell on Monday as oil rose." | charcnn classify -
@@ -25,9 +28,18 @@ exit status:
   130  interrupted"""
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What writing fails with where there is no room left, or the device is broken."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
 def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """The command line: with the arguments of one subcommand, or of all where None; others keep their name."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="charcnn",
         description="A character-level CNN on CPUs and GPUs: labels for short texts.",
         epilog=EPILOG,
@@ -61,6 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     Args:
         argv: its words; the process's own where None.
     """
+    prepare_streams()
     if argv is None:
         return _main(sys.argv[1:])
     try:
@@ -76,25 +89,37 @@ def _main(argv: list[str]) -> int:
         status: int = import_module(f"charcnn.commands.{options.command}").run(options)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        let_go_of(sys.stdout)
         return FAILED
     except KeyboardInterrupt:
-        print(f"charcnn {options.command}: interrupted", file=sys.stderr)
+        tell(f"charcnn {options.command}: interrupted")
         return INTERRUPTED
     except Exception as error:
+        _find_output(error)
         message, status = _explained(error)
         if message is None:
             raise
-        print(f"charcnn {options.command}: {message}", file=sys.stderr)
+        tell(f"charcnn {options.command}: {message}")
     return status
+
+
+def _find_output(error: Exception) -> None:
+    """Where standard output is what failed, have the error name it, as those of files name theirs, and let go of it."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
+        error.filename = "standard output"
+    try:
+        sys.stdout.flush()
+    except OSError:
+        let_go_of(sys.stdout)
 
 
 def _explained(error: Exception) -> tuple[str | None, int]:
     """One line for what the user can act on, and the exit status; None for a bug."""
     if isinstance(error, OSError):
-        what = error.strerror or str(error)
+        what = " ".join((error.strerror or str(error)).split())
         named = f"{os.fspath(error.filename)}: {what}" if error.filename else what
         unusable = isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError))
+        unusable = unusable or error.errno == errno.EBADF  # a standard stream that is closed
         return named, UNUSABLE if unusable else FAILED
     if isinstance(error, ValueError):
         return " ".join(str(error).split()), UNUSABLE

@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from charcnn.ingest.column import Column
+from charcnn.terminal import listed, printable
+from charcnn.text import pack
 
 if TYPE_CHECKING:
     from charcnn.classifier import Classifier
 
 _BLANK = 0xFF
 """A byte that is in no alphabet."""
+
+_KEPT = "\n\t"
+"""Control characters of a text that a terminal may obey."""
 
 _FOR, _AGAINST = (34, 139, 34), (205, 64, 64)
 """Green and red, at full strength."""
@@ -45,9 +50,10 @@ class Explanation:
         return sorted(found, key=lambda pair: -abs(pair[1]))
 
     def ansi(self) -> str:
-        """The text for a terminal, on coloured ground."""
+        """The text for a terminal, on coloured ground; what the text itself would tell the terminal is escaped."""
         parts = []
         for piece, strength in self._pieces():
+            piece = printable(piece, keep=_KEPT)
             if strength == 0:
                 parts.append(piece)
                 continue
@@ -59,7 +65,7 @@ class Explanation:
         """The text for a web page or a notebook, on coloured ground."""
         parts = []
         for piece, strength in self._pieces():
-            escaped = html.escape(piece)
+            escaped = html.escape(piece.encode("utf-8", "replace").decode())  # no page can hold half a character
             if strength == 0:
                 parts.append(escaped)
                 continue
@@ -75,7 +81,8 @@ class Explanation:
     def __str__(self) -> str:
         coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         words = ", ".join(f"{word} {score:+.2f}" for word, score in self.words()[:5])
-        return f"{self.label} {self.probability:.1%} ({words})\n{self.ansi() if coloured else self.text}"
+        head = printable(f"{self.label} {self.probability:.1%} ({words})")
+        return f"{head}\n{self.ansi() if coloured else printable(self.text, keep=_KEPT)}"
 
     def _pieces(self) -> list[tuple[str, float]]:
         """Neighbours of one shade, -1 to 1 in tenths."""
@@ -101,10 +108,8 @@ def occlude(classifier: Classifier, text: str, label: str | None, width: int) ->
         raise ValueError(f"width={width!r}: need a positive int")
     names = classifier.classes_.tolist()
     if label is not None and label not in names:
-        raise ValueError(f"label={label!r}: need one of {', '.join(names)}")
-    parts = [character.encode("utf-8", "replace") for character in text]
-    ends = np.cumsum([0, *map(len, parts)])
-    whole = np.frombuffer(b"".join(parts), np.uint8)
+        raise ValueError(f"label={label!r}: need one of {listed(names)}")
+    whole, ends = pack(text)  # a character each
     # Characters that the encoding cuts off move nothing.
     length = classifier.config.length
     kept = (max(0, whole.size - length), whole.size) if classifier.encoding.keep == "tail" else (0, length)

@@ -27,7 +27,18 @@ def as_json(value: Any, indent: int | None = None) -> str:
 
 
 @contextmanager
-def replacing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
+def naming(path: Path) -> Iterator[None]:
+    """An OSError of the block that names no file, as a full disk's when it is written to, names this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = os.fspath(path)
+        raise
+
+
+@contextmanager
+def replacing(path: Path, mode: str = "w", temporary: Path | None = None) -> Iterator[IO[Any]]:
     """Open `path` for writing so that it holds all that the block writes, or, where the block raises, what it held.
 
     What is written goes to a temporary file in the same folder, which takes the path's place in one step. Its
@@ -37,26 +48,30 @@ def replacing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     Args:
         path: where to write.
         mode: "w" for text (UTF-8, line ends written as they come) or "wb" for bytes.
+        temporary: the temporary file, in the same folder, of a caller that keeps all others from writing the path:
+            what a kill leaves there is written over by the next start. A new name each time where None.
 
     Raises:
-        OSError: the folder is missing or not writable, the path is a folder, or the disk is full.
+        OSError: the folder is missing or not writable, the path is a folder, or the disk is full; names the path.
     """
     if mode not in ("w", "wb"):
         raise ValueError(f"mode={mode!r}: need 'w' or 'wb'")
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, mode, **text) as file:
+        with naming(path), open(path, mode, **text) as file:
             yield file
         return
     target = os.path.realpath(path)  # through a symbolic link, as open() goes
-    temporary = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.tmp")
+    if temporary is None:
+        temporary = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.tmp")
+        mode = mode.replace("w", "x")
     try:
-        file = open(temporary, mode.replace("w", "x"), **text)  # noqa: SIM115 - closed before the rename
+        file = open(temporary, mode, **text)  # noqa: SIM115 - closed before the rename
     except OSError as error:
         error.filename = os.fspath(path)  # the user knows no temporary file
         raise
     try:
-        with file:
+        with naming(path), file:
             with suppress(FileNotFoundError):
                 os.chmod(temporary, os.stat(target).st_mode & 0o7777)
             yield file

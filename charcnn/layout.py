@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from charcnn.terminal import listed
+
 LABEL_COLUMNS = ("label", "class", "category", "class index")
 """What a header may call the column of labels, in any case."""
 
@@ -104,5 +106,5 @@ def find_column(name: str, names: Sequence[str], header: bool) -> int:
         return names.index(name)
     if name.isdecimal() and 1 <= int(name) <= len(names):
         return int(name) - 1
-    have = ", ".join(names) if header else f"columns 1 to {len(names)} and no names"
+    have = listed(names) if header else f"columns 1 to {len(names)} and no names"
     raise ValueError(f"has no column {name!r}: it has {have}")

@@ -16,6 +16,7 @@ from numba import njit
 
 from charcnn import names
 from charcnn.files import Path
+from charcnn.ingest.source import refuse_formats
 from charcnn.layout import LABEL_COLUMNS, TEXT_COLUMNS, WHOLE, Layout
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789-,;.!?:'\"/\\|_@#$%^&*~`+-=<>()[]{}\n"
@@ -278,6 +279,7 @@ def sample(encoding: str | Encoding = "crepe") -> Texts:
 
 def _read_lines(path: Path) -> Texts:
     with open(path, "rb") as file:
+        check_format(path, file)
         lines = file.read().removeprefix(b"\xef\xbb\xbf").splitlines()  # less the byte order mark
     for number, line in enumerate(lines, 1):
         if b"\0" in line:
@@ -325,6 +327,7 @@ def csv_rows(path: Path, delimiter: str = ",") -> list[tuple[int, list[str]]]:
     limit = csv.field_size_limit(_LONGEST_FIELD)
     try:
         with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            check_format(path, file.buffer)
             reader = csv.reader(
                 _no_nul(path, file), delimiter=delimiter, strict=True
             )  # else an open quote swallows the rest in silence
@@ -339,6 +342,14 @@ def csv_rows(path: Path, delimiter: str = ",") -> list[tuple[int, list[str]]]:
     finally:
         csv.field_size_limit(limit)
     return rows
+
+
+def check_format(path: Path, file: Any) -> None:
+    """Raise ValueError, naming the file, where it is no text: compressed, a workbook, or UTF-16; `file` is buffered."""
+    try:
+        refuse_formats(file.peek(16))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _no_nul(path: Path, lines: Iterable[str]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import argparse
 import csv
 import errno
+import gzip
 import json
 import os
 import resource
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from charcnn import catalog, levels, params, text
+from charcnn import catalog, layout, levels, params, text
 from charcnn.__main__ import main
 from charcnn.classifier import ROWS, Classifier
 from charcnn.commands import COMMANDS, DONE, FAILED, UNREADABLE, UNUSABLE, classify, model
@@ -258,6 +259,49 @@ def test_a_parquet_file_that_is_none(charcnn, tmp_path):
     assert left(tmp_path) == ["in.parquet"]
 
 
+def test_parquet_with_two_columns_of_one_name(charcnn, tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    source = tmp_path / "in.parquet"
+    for names in (["text", "text", "n"], ["text", "n", "n"]):
+        columns = [pyarrow.array(["a"])] * 3
+        parquet.write_table(pyarrow.Table.from_arrays(columns, names=names), source)
+        status, _, err = charcnn("classify", source)
+        assert status == UNUSABLE
+        assert err == f"charcnn classify: {source}: has more than one column called {names[1]}: rename all but one\n"
+
+
+def test_parquet_that_is_damaged_is_one_line(charcnn, tmp_path):
+    """Whatever is damaged, the footer or the pages, says so with the file's name, and gives no output."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    source, out = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    parquet.write_table(pyarrow.table({"text": TEXTS}), source, compression="gzip", write_page_checksum=True)
+    whole, damaged = source.read_bytes(), []
+    for start, size in ((-30, 22), (-200, 100), (-8, 4), (-len(whole) + 60, 200), (-len(whole) + 20, 4)):
+        data = bytearray(whole)
+        data[start : start + size] = b"\xff" * size
+        damaged.append(bytes(data))
+    for data in (*damaged, whole[:-4], whole[:100] + whole[-100:], b"", b"PAR1"):
+        source.write_bytes(data)
+        status, _, err = charcnn("classify", source, "-o", out, "--force")
+        if status == DONE:  # what it hit is not needed
+            continue
+        assert status == UNUSABLE
+        assert err.startswith(f"charcnn classify: {source}: is not a whole Parquet file (")
+        assert err.count("\n") == 1
+        out.unlink(missing_ok=True)
+
+
+def test_a_null_of_an_arrow_dictionary_is_no_text(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"text": ["a"]}), tmp_path / "in.parquet")
+    kind = kinds.Parquet(str(tmp_path / "in.parquet"), layout.Layout(), 10, text.ENCODINGS["crepe"])
+    array = pyarrow.DictionaryArray.from_arrays([0, 1, None], ["a", None])
+    batch = pyarrow.RecordBatch.from_arrays([array], names=["text"])
+    block = kinds.Block(0, 0, 3, 3, kinds=np.zeros(3, np.uint8), batch=batch)
+    kind.texts(block)
+    assert block.unreadable() == [(2, None, "'text' is missing"), (3, None, "'text' is missing")]
+
+
 def test_broken_utf_8_keeps_its_bytes(charcnn, classifier, tmp_path):
     source = tmp_path / "in.csv"
     source.write_bytes(b"1,caf\xe9 \xff\xfe\n2,b\n")
@@ -420,7 +464,7 @@ def test_a_full_disk(weights, tmp_path):
     process = command(*words, stderr=subprocess.PIPE, preexec_fn=small)
     _, err = process.communicate()
     assert process.returncode == FAILED
-    assert b"File too large" in err
+    assert f"{out}.part: File too large".encode() in err
     assert b"Traceback" not in err
     assert left(tmp_path) == ["in.csv", "out.csv.part", "out.csv.part.json"]
     process = command(*words, stderr=subprocess.PIPE)
@@ -436,7 +480,7 @@ def test_a_device_that_is_full(charcnn, tmp_path):
     source.write_text("a\n")
     status, _, err = charcnn("classify", source, "-o", "/dev/full")
     assert status == FAILED
-    assert err == "charcnn classify: No space left on device\n"
+    assert err == "charcnn classify: /dev/full: No space left on device\n"
 
 
 SLOW = """
@@ -479,6 +523,162 @@ def test_a_kill_in_the_middle_and_a_second_start(charcnn, weights, tmp_path, kin
         assert Path(f"{out}.unreadable.csv").read_bytes() == Path(f"{whole}.unreadable.csv").read_bytes()
         assert len(rows(f"{out}.unreadable.csv")) == 101
     assert not [name for name in left(tmp_path) if ".part" in name]
+
+
+@pytest.fixture
+def interrupted(charcnn, monkeypatch):
+    """Run a command, and end it by Ctrl-C after so many blocks of 50 rows; the journal knows of all of them."""
+
+    def run(blocks, *words):
+        advance, left = output.Partial.advance, [blocks]
+
+        def once(self, *values):
+            advance(self, *values)
+            left[0] -= 1
+            if not left[0]:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setitem(ROWS, "cpu", 50)
+            patch.setattr(output, "EVERY_SECONDS", 0)
+            patch.setattr(output.Partial, "advance", once)
+            assert charcnn(*words)[0] == 130
+
+    return run
+
+
+def test_lines_of_a_run_that_is_gone_on_with_are_those_of_the_file(charcnn, interrupted, tmp_path):
+    source, out, whole = (tmp_path / f"{name}.csv" for name in ("in", "out", "whole"))
+    source.write_text('\n"text\nof two lines",b\n' + "".join("a\n" if n % 60 == 59 else "a,b\n" for n in range(200)))
+    interrupted(2, "classify", source, "-o", out, "--header")
+    status, _, err = charcnn("classify", source, "-o", out, "--header")
+    assert status == UNREADABLE
+    assert "row 120, line 123: 1 fields: need 2" in err
+    charcnn("classify", source, "-o", whole, "--header")
+    assert out.read_bytes() == whole.read_bytes()
+    assert rows(f"{out}.unreadable.csv") == rows(f"{whole}.unreadable.csv")
+    assert [row[1] for row in rows(f"{out}.unreadable.csv")] == ["line", "63", "123", "183"]
+
+
+def test_a_run_that_was_cut_off_after_empty_lines_alone(charcnn, interrupted, tmp_path):
+    source, out, whole = (tmp_path / f"{name}.csv" for name in ("in", "out", "whole"))
+    source.write_text("text\n" + "\n" * 200 + "a\n")
+    interrupted(2, "classify", source, "-o", out)
+    assert charcnn("classify", source, "-o", out)[0] == DONE
+    charcnn("classify", source, "-o", whole)
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def changed(journal, found):
+    """The journals that are not as they were written, and what stands in them."""
+    state, other = found["state"], {**found, "state": None}
+    for name in state:
+        for value in (None, "7", 1.5, True, -1, [], {}, 10**12, state[name] + 1, 10**400):
+            yield f"{name} {value}", json.dumps({**found, "state": {**state, name: value}})
+    for value in (None, 7, "", [], {}, {"rows": 1}):
+        yield f"state {value}", json.dumps({**other, "state": value})
+        yield f"journal {value}", json.dumps(value)
+        yield f"identity {value}", json.dumps({**found, "identity": value})
+    yield "nested", "[" * 100_000
+    yield "no JSON", "{"
+    yield "no check", json.dumps({name: found[name] for name in ("identity", "state")})
+
+
+def test_a_journal_that_is_not_as_it_was_written_is_refused(interrupted, tmp_path):
+    source, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    source.write_text("text,b\n" + "a,b\n" * 120 + "a\n" + "a,b\n" * 120)
+    interrupted(3, "classify", source, "-o", out)
+    journal, part, report = (Path(f"{out}{end}") for end in (".part.json", ".part", ".unreadable.csv.part"))
+    kept, data, notes = journal.read_text(), part.read_bytes(), report.read_bytes()
+    found, size = json.loads(kept), source.stat().st_size
+    identity = {name: value for name, value in found["identity"].items() if name != "report"}
+
+    def start(**options):
+        output.Partial(str(out), found["identity"]["report"], identity, size=size, **options).close()
+
+    start()
+    assert json.loads(journal.read_text()) == found
+    for what, content in changed(journal, found):
+        journal.write_text(content)
+        with pytest.raises(ValueError, match="or a damaged one"):
+            start()
+        assert part.read_bytes() == data, what
+    for name, value in (("input", size + 1), ("input", 0), ("rows", -1)):  # by a hand that knows how
+        state = {**found["state"], name: value}
+        journal.write_text(json.dumps({**found, "state": state, "check": output._check(found["identity"], state)}))
+        with pytest.raises(ValueError, match="or a damaged one"):
+            start()
+    journal.write_text(kept)
+    report.write_bytes(notes[:-1])  # begun anew, as where the data are shorter than the journal says
+    start()
+    assert (part.read_bytes(), report.exists()) == (b"", False)
+
+
+def test_a_kill_leaves_no_temporary_file_of_the_journal(charcnn, weights, tmp_path):
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("a\n" * 200)
+    code = """
+import os, signal
+from charcnn import classifier, files
+from charcnn.ingest import output
+classifier.ROWS["cpu"] = 50
+output.EVERY_SECONDS = 0
+replace, calls = os.replace, []
+def struck(*paths):
+    calls.append(paths)
+    if len(calls) == KILLED:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(*paths)
+os.replace = struck
+"""
+    for killed in (1, 3):  # before the first journal, and between two
+        words = ("classify", source, "-o", out, "--model", weights, "--device", "cpu")
+        process = command(*words, code=code.replace("KILLED", str(killed)), stderr=subprocess.PIPE)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert set(left(tmp_path)) <= {"in.txt", "out.txt.part", "out.txt.part.json", "out.txt.part.json.new"}
+    assert charcnn("classify", source, "-o", out)[0] == DONE
+    assert left(tmp_path) == ["in.txt", "out.txt"]
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.txt", "in.jsonl"])
+def test_an_input_that_is_cut_short_meanwhile_gets_no_output(charcnn, monkeypatch, tmp_path, name):
+    source, out = tmp_path / name, tmp_path / "out"
+    line = {"in.csv": "text\n", "in.txt": "text\n", "in.jsonl": '{"text": "a"}\n'}[name]
+    source.write_text(line * 2000)
+    monkeypatch.setitem(model.BUFFER, "cpu", 1000)
+    take = classify._Sink.take
+
+    def cut(self, *values):
+        os.truncate(source, len(line) * 700)
+        take(self, *values)
+
+    monkeypatch.setattr(classify._Sink, "take", cut)
+    monkeypatch.setitem(ROWS, "cpu", 20)
+    status, _, err = charcnn("classify", source, "-o", out, "--format", {"t": "lines"}.get(name[-1], name[3:]))
+    assert status == FAILED
+    size = len(line) * 2000
+    assert f"{source}: ends after {len(line) * 700:,} of {size:,} bytes: it was cut short" in err
+    assert err.count("\n") == 1
+    assert not out.exists()
+
+
+def test_what_is_no_text_is_refused(charcnn, weights, tmp_path):
+    for name in ("news.csv.gz", "news.csv", "news.jsonl", "news.txt"):
+        (tmp_path / name).write_bytes(gzip.compress(b"1,text\n" * 10))
+        status, out, err = charcnn("classify", tmp_path / name)
+        assert (status, out) == (UNUSABLE, "")
+        assert err == f"charcnn classify: {tmp_path / name}: is compressed by gzip: unpack it first (gunzip)\n"
+    assert len(left(tmp_path)) == 4
+    for words in (("classify", "-"), ("explain", "-")):
+        process = command(
+            *words, "--model", weights, "--device", "cpu",
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        out, err = process.communicate("text\n".encode("utf-16"))
+        assert (process.returncode, out) == (UNUSABLE, b"")
+        assert err.endswith(b"standard input: is UTF-16: need UTF-8 (iconv -f UTF-16 -t UTF-8)\n")
+        assert err.count(b"\n") == 1
 
 
 def test_what_another_run_left_is_not_gone_on_with(charcnn, tmp_path):

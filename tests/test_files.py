@@ -73,6 +73,32 @@ def test_a_missing_folder_is_named_by_the_users_path(tmp_path):
     assert caught.value.filename == str(path)
 
 
+def test_a_full_disk_names_the_users_path(tmp_path):
+    for path in (tmp_path / "file", "/dev/full"):
+        if not os.path.exists("/dev/full"):
+            pytest.skip("the system has no /dev/full")
+
+        def fill(path=path):
+            with replacing(path, "wb") as file:
+                if path != "/dev/full":
+                    os.dup2(os.open("/dev/full", os.O_WRONLY), file.fileno())
+                file.write(b"x")
+
+        with pytest.raises(OSError, match="No space left on device") as caught:
+            fill()
+        assert caught.value.filename == str(path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_temporary_file_of_one_name_is_written_over(tmp_path):
+    path, temporary = tmp_path / "file", tmp_path / "file.new"
+    temporary.write_text("what a kill left, and longer")
+    with replacing(path, temporary=temporary) as file:
+        file.write("whole")
+    assert os.listdir(tmp_path) == ["file"]
+    assert path.read_text() == "whole"
+
+
 def test_mode_is_checked(tmp_path):
     with pytest.raises(ValueError, match="mode='a'"), replacing(tmp_path / "file", "a"):
         pass

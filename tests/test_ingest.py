@@ -1,8 +1,13 @@
 """Scanners against Python's csv, readers at every buffer size, and the flow of blocks."""
 
+import bz2
 import csv
+import gzip
 import io
 import json
+import lzma
+import os
+import re
 import threading
 import time
 
@@ -14,6 +19,7 @@ from hypothesis import strategies as st
 from charcnn import text
 from charcnn.ingest import flow, json_scan, kinds, scan
 from charcnn.ingest.column import columns
+from charcnn.ingest.source import Source
 from charcnn.layout import Layout
 
 FORWARD = text.ENCODINGS["forward"]
@@ -65,7 +71,9 @@ def read_rows(data):
     buffer, wanted = np.frombuffer(data, np.uint8), np.arange(8)
     rows, kind, counts = np.empty((99, 3), np.int64), np.empty(99, np.uint8), np.empty(99, np.int64)
     fields = np.empty((99, 8, 2), np.int64)
-    n = scan.scan_csv(buffer, 0, len(data), True, ord(","), 0, wanted, 1000, rows, kind, counts, fields)
+    n = scan.scan_csv(
+        buffer, 0, len(data), True, ord(","), 0, wanted, 1000, rows, kind, counts, fields, np.zeros(3, np.int64)
+    )
     assert all(rows[i, 2] == rows[i + 1, 0] for i in range(n - 1)), "no byte lies between rows"
     assert n == 0 or (rows[0, 0] == 0 and rows[n - 1, 2] == len(data))
     found = []
@@ -98,7 +106,9 @@ def torn_at_once(data):
     buffer, kind = np.frombuffer(data.lstrip(b"\r\n"), np.uint8), np.zeros(1, np.uint8)
     rows, counts, fields = np.empty((1, 3), np.int64), np.empty(1, np.int64), np.empty((1, 0, 2), np.int64)
     wanted = np.empty(0, np.int64)
-    scan.scan_csv(buffer, 0, buffer.size, True, ord(","), 0, wanted, 1000, rows, kind, counts, fields)
+    scan.scan_csv(
+        buffer, 0, buffer.size, True, ord(","), 0, wanted, 1000, rows, kind, counts, fields, np.zeros(3, np.int64)
+    )
     return kind[0] == scan.TORN
 
 
@@ -117,6 +127,186 @@ def test_a_quote_that_is_never_closed_ends_after_the_longest_row(tmp_path, monke
     assert texts == [b"a", None] + [b"b"] * 200
     assert unreadable == [(2, 2, "broken quoting")]
     assert whole == data
+
+
+def scanned(data, rows=None):
+    """Of all rows: start, end, start of the next and kind; from as many calls as blocks of so many rows take."""
+    buffer, failed, found, start = np.frombuffer(data, np.uint8), np.zeros(3, np.int64), [], 0
+    size = rows or len(data) + 1
+    while start < len(data):
+        places, kind, counts = np.empty((size, 3), np.int64), np.empty(size, np.uint8), np.empty(size, np.int64)
+        fields, wanted = np.empty((size, 0, 2), np.int64), np.empty(0, np.int64)
+        n = scan.scan_csv(
+            buffer, start, len(data), True, ord(","), 0, wanted, 1 << 20, places, kind, counts, fields, failed
+        )
+        found += [(*map(int, places[i]), int(kind[i])) for i in range(n)]
+        start = found[-1][2]
+    return found
+
+
+def plainly(data):
+    """The same, by the rule as it is written: each row from its start, one byte after the other."""
+    line_end, found, start = re.compile(rb"\r\n|\r|\n"), [], 0
+    while start < len(data):
+        i, quoted, at_start, torn = start, False, True, False
+        while i < len(data) and (quoted or data[i : i + 1] not in (b"\n", b"\r")):
+            byte, following = data[i : i + 1], data[i + 1 : i + 2]
+            if quoted and byte == b'"' and following == b'"':
+                i += 1
+            elif quoted and byte == b'"':
+                quoted, torn = False, following not in (b"", b",", b"\n", b"\r")
+            elif not quoted and byte == b'"' and at_start:
+                quoted = True
+            at_start = not quoted and byte == b","
+            i += 1
+            if torn:
+                break
+        torn = torn or quoted
+        if torn:
+            ends = line_end.search(data, start)
+            i = ends.start() if ends else len(data)
+        ends = line_end.match(data, i)
+        following = ends.end() if ends else i
+        found.append((start, i, following, scan.TORN if torn else scan.BLANK if i == start else scan.READABLE))
+        start = following
+    return found
+
+
+torn_pieces = st.lists(
+    st.sampled_from([b'"', b'""', b",", b"\n", b"\r\n", b"\r", b"a", b'a","b\n', b'",', b',"', b'\n"', b'"\n']),
+    max_size=60,
+)
+
+
+@settings(max_examples=500)
+@given(torn_pieces, st.sampled_from([None, 1, 2, 3]))
+def test_torn_rows_are_those_of_the_rule(parts, rows):
+    data = b"".join(parts)
+    assert scanned(data, rows=rows) == plainly(data)
+
+
+def test_a_torn_quote_is_scanned_once_and_not_once_a_line():
+    """1 MB whose lines each open a quote that goes on to the end: a scan a line would be 80 GB."""
+    for end in (b"\n", b"\r\n"):
+        scanned(b"1")  # compiles
+        started = time.perf_counter()
+        found = scanned(b"text,b" + end + (b'a","b' + end) * 160_000, rows=1024)
+        assert time.perf_counter() - started < 5
+        assert [row[3] for row in found] == [scan.READABLE] + [scan.TORN] * 160_000
+
+
+@settings(max_examples=100)
+@given(torn_pieces, st.integers(4, 50), st.integers(3, 40), st.integers(1, 5))
+def test_the_longest_row_does_not_depend_on_the_buffer(tmp_path_factory, parts, longest, capacity, rows):
+    folder, data = tmp_path_factory.mktemp("csv"), b"1,a\n" + b"".join(parts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kinds, "LONGEST_ROW", longest)
+        expected = read(opened(folder, data, header=False))
+        assert read(opened(folder, data, rows=rows, capacity=capacity, header=False)) == expected
+    assert expected[2] == data
+
+
+def test_a_header_of_very_many_columns_costs_itself_alone(tmp_path):
+    header = b"text," + b",".join(b"c%d" % n for n in range(10**5)) + b"\n"
+    for data, layout in ((header, {}), (header.replace(b"text", b"c"), {"header": False})):
+        kind = opened(tmp_path, data + b"1\n" * 500, **layout)
+        kind.open(io.BytesIO(), ["World"], ["label", "probability"], resumed=False)
+        size = 0
+        for block in kind.blocks():
+            kind.texts(block)
+            rows = len(block.kinds)
+            size += len(kind.render(block, np.zeros(rows, np.int64), np.ones((rows, 1), np.float32)))
+        assert size < 2 * len(header)
+
+
+def test_rows_that_lack_few_fields_are_filled_up(tmp_path):
+    for lacking, ends in ((scan.FILLED, b"," * scan.FILLED), (scan.FILLED + 1, b"")):
+        kind = opened(tmp_path, b"text" + b",c" * lacking + b"\n1\n")
+        kind.open(io.BytesIO(), ["World"], ["label", "probability"], resumed=False)
+        block = next(kind.blocks())
+        kind.texts(block)
+        assert bytes(kind.render(block, np.zeros(1, np.int64), np.ones((1, 1), np.float32))) == b"1" + ends + b",,\n"
+
+
+def test_a_key_that_one_row_has_costs_that_row_alone(tmp_path):
+    longest = "predicted " * 300 + "label"
+    taken = {longest[10 * n :]: 1 for n in range(301)}
+    kind = opened(tmp_path, (json.dumps({"text": "a"} | taken) + "\n" + '{"text": "a"}\n' * 999).encode(), "jsonl")
+    kind.open(io.BytesIO(), ["World"], ["label", "probability"], resumed=False)
+    block = next(kind.blocks())
+    kind.texts(block)
+    rendered = kind.render(block, np.zeros(1000, np.int64), np.ones((1000, 1), np.float32))
+    assert rendered.obj.size < block.buffer.size + 200_000
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "lines"])
+def test_a_file_that_is_cut_short_while_it_is_read_is_no_success(tmp_path, kind):
+    line = {"csv": b"1,a\n", "jsonl": b'{"text": "a"}\n', "lines": b"a line\n"}[kind]
+    opening = opened(tmp_path, line * 1000, kind, rows=10, capacity=256)
+    blocks = opening.blocks()
+    next(blocks)
+    os.truncate(tmp_path / "input", 100 * len(line))
+    with pytest.raises(OSError, match=f"ends after [0-9,]+ of {len(line) * 1000:,} bytes") as caught:
+        list(blocks)
+    assert caught.value.filename == str(tmp_path / "input")
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (gzip.compress(b"text"), "is compressed by gzip: unpack it first"),
+        (b"\x28\xb5\x2f\xfd\x04", "is compressed by Zstandard"),
+        (bz2.compress(b"text"), "is compressed by bzip2"),
+        (lzma.compress(b"text"), "is compressed by xz"),
+        (b"PK\x03\x04\x14", "is a ZIP archive, as an .xlsx workbook is"),
+        (b"PAR1\x15\x04", "is a Parquet file: give its name"),
+        ("text".encode("utf-32"), "is UTF-32"),
+        ("text".encode("utf-16"), "is UTF-16"),
+        ("text\n".encode("utf-16-le"), "is binary, or UTF-16"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is binary"),
+        (b"a\n" * 4000 + b"\0", "is binary"),
+    ],
+)
+@pytest.mark.parametrize("capacity", [4, 1 << 16])
+def test_what_is_no_text_is_named(tmp_path, head, message, capacity):
+    for kind in ("csv", "jsonl", "lines"):
+        with pytest.raises(ValueError, match=message):
+            read(opened(tmp_path, head, kind, capacity=capacity, **({"header": False} if kind == "csv" else {})))
+
+
+@pytest.mark.parametrize(
+    "head", [b"P", b"PK", b"BZh9", b"PAR1 is a name\n", b"\xef\xbb", b"(\xb5", b"a" * 9000 + b"\0"]
+)
+def test_text_that_begins_like_a_format_is_text(tmp_path, head):
+    assert read(opened(tmp_path, head, "lines"))[2] == head
+
+
+def test_a_long_row_from_a_pipe_is_not_scanned_at_each_piece(tmp_path):
+    ours, theirs = os.pipe()
+    with open(ours, "rb", buffering=0) as file, open(theirs, "wb", buffering=0) as other:
+        other.write(b"a")
+        source = Source(file, 16)
+        other.write(b"a" * 1000)
+        source.read()
+        for _ in range(3):  # it waits for an eighth of what is there, or until the pipe is quiet
+            writer = threading.Thread(target=lambda: [other.write(b"a") for _ in range(400)])
+            writer.start()
+            before = source.stop
+            source.read()
+            writer.join()
+            assert source.stop > before
+
+
+def test_lines_of_unreadable_rows_are_counted_once(tmp_path):
+    kind = opened(tmp_path, b"1,a\n" + b"x\n\n" * 900, rows=5000)
+    block = next(kind.blocks())
+    kind.texts(block)
+    counted, count = [], scan.count_lines
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kinds.scan, "count_lines", lambda part: counted.append(part.size) or count(part))
+        found = block.unreadable()
+    assert [row[:2] for row in found] == [(n + 2, 2 * n + 2) for n in range(900)]
+    assert sum(counted) <= block.buffer.size
 
 
 def test_rows_of_another_length_are_unreadable(tmp_path):
@@ -373,6 +563,7 @@ def test_texts_that_are_none():
         (pandas.DataFrame({"a": ["b"]}), "texts has 2 dimensions"),
         (pandas.Series(["a", None]), r"texts\[1\] is"),
         (pyarrow.array(["a", "b", "c", None]), r"texts\[3\] is missing"),
+        (pyarrow.DictionaryArray.from_arrays([0, 0, 1], ["a", None]), r"texts\[2\] is missing"),
         (pyarrow.array([1]), "texts is an Arrow array of int64"),
     ]
     for source, message in cases:

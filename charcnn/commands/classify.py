@@ -33,6 +33,8 @@ from charcnn.commands.model import (
     told,
     uncollected,
 )
+from charcnn.files import naming
+from charcnn.terminal import standard_output, tell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,8 +111,10 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
         names, added = classifier.classes_.tolist(), _added(kind, classifier, options.probabilities)
         job = _Job(options, classifier, kind)
         if output == "-" or (os.path.exists(output) and not os.path.isfile(output)):
-            device = sys.stdout.buffer if output == "-" else stack.enter_context(open(output, "wb"))
-            sink: _Sink = _Stream(stack, device, options.report)
+            name = "standard output" if output == "-" else output
+            stack.enter_context(naming(name))  # also what closing a full device says
+            device = standard_output() if output == "-" else stack.enter_context(open(output, "wb"))
+            sink: _Sink = _Stream(stack, device, name, options.report)
         else:
             sink = _File(stack, output, options, classifier, kind)
         sink.open(kind, names, added)
@@ -124,8 +128,7 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
         shared = team.close()
         if not options.quiet:
             job.summarise(sink)
-            for line in ranks.lines(shared):
-                print(line, file=sys.stderr)
+            tell(*ranks.lines(shared))
         if options.json is not None:
             with replacing(options.json) as out:
                 json.dump(job.report(sink) | shared, out, indent=1, allow_nan=False)
@@ -136,8 +139,8 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
 @contextmanager
 def _said_where_slow(options: argparse.Namespace) -> Iterator[None]:
     """The block compiles when it runs for the first time on a machine: say so on a terminal."""
-    words = "still starting: for the first time on a machine, code is compiled for it\n"
-    timer = threading.Timer(SLOW, sys.stderr.write, [words])
+    words = "still starting: for the first time on a machine, code is compiled for it"
+    timer = threading.Timer(SLOW, tell, [words])
     timer.daemon = True
     if sys.stderr.isatty() and not options.quiet:
         timer.start()
@@ -182,33 +185,37 @@ class _Sink:
     rows = unreadable = 0
     name: str | None = None
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file = file
+    def __init__(self, file: IO[bytes], where: str) -> None:
+        self.file, self._where = file, where
         self.report: str | None = None
 
     def open(self, kind: Kind, names: list[str], added: list[str], *, resumed: bool = False) -> None:
-        self.writer: Writer = kind.open(self.file, names, added, resumed=resumed)
+        with naming(self._where):
+            self.writer: Writer = kind.open(self.file, names, added, resumed=resumed)
 
     def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
-        self.writer.write(rendered)
+        with naming(self._where):
+            self.writer.write(rendered)
         self.rows += block.rows
         self.unreadable += len(unreadable)
 
     def finish(self) -> None:
-        self.writer.close()
+        with naming(self._where):
+            self.writer.close()
 
 
 class _Stream(_Sink):
     """Standard output, a pipe or a device: rows go out at once."""
 
-    def __init__(self, stack: ExitStack, file: IO[bytes], report: str | None) -> None:
-        super().__init__(file)
+    def __init__(self, stack: ExitStack, file: IO[bytes], where: str, report: str | None) -> None:
+        super().__init__(file, where)
         self._stack, self.report = stack, report
         self._notes: IO[str] | None = None
 
     def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
         super().take(block, rendered, unreadable)
-        self.file.flush()
+        with naming(self._where):
+            self.file.flush()
         if self.report is not None and unreadable:
             from charcnn.ingest import output
 
@@ -218,7 +225,8 @@ class _Stream(_Sink):
 
     def finish(self) -> None:
         super().finish()
-        self.file.flush()
+        with naming(self._where):
+            self.file.flush()
 
 
 class _File(_Sink):
@@ -232,15 +240,20 @@ class _File(_Sink):
         report = options.report or f"{path}.unreadable.csv"
         resumable = kind.resumable and options.input != "-"
         self.partial = Partial(
-            path, report, _identity(options, classifier, kind), resumable=resumable, overwrite=options.force
+            path,
+            report,
+            _identity(options, classifier, kind),
+            size=kind.size,
+            resumable=resumable,
+            overwrite=options.force,
         )
         stack.callback(self.partial.close)
-        super().__init__(self.partial.file)
+        super().__init__(self.partial.file, self.partial.file.name)
         self.name, self.report, self._kind, self._resumable = path, report, kind, resumable
         state = self.partial.state
         self.rows, self.unreadable = state["rows"], state["unreadable"]
         if self.partial.resumed and not options.quiet:
-            print(f"going on after row {self.rows:,} of a run that was cut off", file=sys.stderr)
+            tell(f"going on after row {self.rows:,} of a run that was cut off")
 
     def open(self, kind: Kind, names: list[str], added: list[str], *, resumed: bool = False) -> None:
         super().open(kind, names, added, resumed=self.partial.resumed)
@@ -339,7 +352,7 @@ class _Job:
 
         kind, quiet = self._kind, self._options.quiet
         done, begun = kind.position, time.perf_counter()
-        on_terminal = sink.file is sys.stdout.buffer and sys.stdout.isatty()
+        on_terminal = sink.file.isatty()
         bar = tqdm(
             total=kind.size,
             initial=done,
@@ -396,11 +409,10 @@ class _Job:
         """What was done, on standard error; of a stream only what is wrong with it, but on a terminal."""
         if sink.unreadable:
             more = "" if sink.report is None else f": see {sink.report}"
-            print(f"{sink.unreadable:,} rows are unreadable and have no label{more}", file=sys.stderr)
+            tell(f"{sink.unreadable:,} rows are unreadable and have no label{more}")
         if sink.name is not None or sys.stderr.isatty():
             rate = self.rows / self.seconds if self.seconds else 0.0
-            print(
+            tell(
                 f"{self.rows:,} rows in {self.seconds:.1f} s, {rate:,.0f} rows/s, with "
-                f"{self._classifier.engine.choice}{'' if sink.name is None else f': {sink.name}'}",
-                file=sys.stderr,
+                f"{self._classifier.engine.choice}{'' if sink.name is None else f': {sink.name}'}"
             )

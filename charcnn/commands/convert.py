@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from charcnn.commands import DONE
+from charcnn.terminal import printable
 
 if TYPE_CHECKING:
     from charcnn.params import Params
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         check_classes(model.classes, model.config.classes)
     onnx = suffix == ".onnx"
     checked = _write_onnx(options.output, model) if onnx else _write_weights(options.output, suffix, model)
-    print(f"{options.output}: {model.config.parameters:,} parameters, {checked}")
+    print(f"{printable(options.output)}: {model.config.parameters:,} parameters, {checked}")
     return DONE
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from charcnn.commands import DONE, UNREADABLE
@@ -22,6 +21,7 @@ from charcnn.commands.model import (
     open_input,
     told,
 )
+from charcnn.terminal import listed, printable, tell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
                 left_out += len(missing)
                 shown += [told(*row) for row in missing[: SHOWN - len(shown)]]
                 if missing and not matrix.any():  # no use to go on: these are other labels, or another file
-                    names = ", ".join(classifier.classes_.tolist())
+                    names = listed(classifier.classes_.tolist())
                     hint = (
                         f". Labels are {names}, or numbers (--first-label)"
                         if (block.kinds == scan.NO_CLASS).any()
@@ -94,9 +94,9 @@ def run(options: argparse.Namespace) -> int:
     report |= {"left_out": left_out, "level": choice.level.name, "precision": choice.precision}
     _show(report)
     if left_out:
-        print(f"left out {left_out:,} row{'s' * (left_out > 1)}:", *shown, sep="\n  ", file=sys.stderr)
+        tell(f"left out {left_out:,} row{'s' * (left_out > 1)}:", *(f"  {row}" for row in shown))
         if left_out > len(shown):
-            print(f"  and {left_out - len(shown):,} more", file=sys.stderr)
+            tell(f"  and {left_out - len(shown):,} more")
     if options.json is not None:
         from charcnn.files import replacing
 
@@ -182,12 +182,12 @@ def summary(matrix: np.ndarray, classes: list[str]) -> dict[str, Any]:
 def _show(report: dict[str, Any]) -> None:
     low, high = report["accuracy_95"]
     print(f"accuracy {report['accuracy']:.2%} (95 %: {low:.2%} to {high:.2%}) of {report['rows']:,} rows")
-    names = [row["name"] for row in report["classes"]]
+    names = [printable(row["name"]) for row in report["classes"]]
     wide = max(len("class"), *map(len, names))
     print(f"\n{'class':<{wide}} {'rows':>9} precision  recall      f1")
-    for row in report["classes"]:
+    for name, row in zip(names, report["classes"], strict=True):
         shares = ("–" if row[key] is None else f"{row[key]:.2%}" for key in ("precision", "recall", "f1"))
-        print(f"{row['name']:<{wide}} {row['rows']:>9,} {next(shares):>9} {next(shares):>7} {next(shares):>7}")
+        print(f"{name:<{wide}} {row['rows']:>9,} {next(shares):>9} {next(shares):>7} {next(shares):>7}")
     columns = [max(len(name), 7) for name in names]
     head = " ".join(f"{name:>{width}}" for name, width in zip(names, columns, strict=True))
     print(f"\n{'is, labelled as':<{max(wide, 15)}} {head}")

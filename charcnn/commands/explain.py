@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 
 from charcnn.commands import DONE
@@ -34,11 +35,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
 
 
+def standard_input() -> bytes:
+    """The text, less the end of its last line.
+
+    Raises:
+        ValueError: it is no text in UTF-8.
+    """
+    from charcnn.ingest.source import refuse_foreign
+
+    given = sys.stdin.buffer.read()
+    try:
+        refuse_foreign(given)
+    except ValueError as error:
+        raise ValueError(f"standard input: {error}") from error
+    return given.rstrip(b"\r\n")
+
+
 def run(options: argparse.Namespace) -> int:
     """Explain; the exit status."""
     from charcnn.files import replacing
 
-    text = sys.stdin.read().rstrip("\r\n") if options.text == "-" else options.text
+    given = standard_input() if options.text == "-" else os.fsencode(options.text)
+    text = given.decode("utf-8", "surrogateescape")  # whatever the locale is
     found = load(options).explain(text, label=options.label, width=options.width)
     if options.json:
         values = {"text": found.text, "label": found.label, "probability": found.probability}

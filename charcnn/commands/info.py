@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from charcnn.commands import DONE
+from charcnn.terminal import printable
 
 EPILOG = """examples:
   charcnn info
@@ -63,8 +64,7 @@ def run(options: argparse.Namespace) -> int:
     if options.model is not None:
         print("\nmodel")
         for name, value in report["model"].items():
-            # Names are checked when a model is loaded; metadata may hold anything that a terminal obeys.
-            print(f"  {name:<10}  {json.dumps(value, ensure_ascii=name == 'metadata', allow_nan=False)}")
+            print(f"  {name:<10}  {printable(json.dumps(value, ensure_ascii=False, allow_nan=False))}")
     return DONE
 
 

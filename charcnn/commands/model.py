@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from charcnn.layout import Layout
+from charcnn.terminal import printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,8 +80,8 @@ def layout_of(options: argparse.Namespace) -> Layout:
 
 
 def told(row: int, line: int | None, reason: str) -> str:
-    """A row that cannot be used, as `Block.unreadable` gives it."""
-    return f"row {row}: {reason}" if line is None else f"row {row}, line {line}: {reason}"
+    """A row that cannot be used, as `Block.unreadable` gives it; printable, as the reason may quote the row."""
+    return printable(f"row {row}: {reason}" if line is None else f"row {row}, line {line}: {reason}")
 
 
 def leave_out_overflowed(block: Block, logits: np.ndarray, engine: Engine) -> None:

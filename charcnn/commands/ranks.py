@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from charcnn import cores
 from charcnn.commands import DONE, FAILED
+from charcnn.terminal import tell
 
 if TYPE_CHECKING:
     from charcnn.classifier import Classifier
@@ -116,11 +116,9 @@ class Team:
             way = _way(self._mode)(self.comm, *sizes, size=engine.batch)
             mortal = self.comm is not None and self.comm.size > 1
         if mortal and not options.quiet:
-            print(
+            tell(
                 "a rank that dies ends this run; what is written stays, and the same command goes on from there. Open "
-                "MPI 5 goes on without it with --offload farm when started by mpiexec --with-ft ulfm",
-                file=sys.stderr,
-                flush=True,
+                "MPI 5 goes on without it with --offload farm when started by mpiexec --with-ft ulfm"
             )
         if self._farm is not None:
             from charcnn.levels.farmed import PATIENCE
@@ -225,7 +223,7 @@ def _work_for_farm(comm: Any, build: Any) -> int:
     try:
         offload.work(comm, build)
     except offload.RootLost as error:
-        print(f"charcnn: {error}", file=sys.stderr, flush=True)
+        tell(f"charcnn: {error}")
         status = FAILED
     if offload.survives_deaths():
         os._exit(status)  # MPI's own way to end can hang after a death
@@ -240,7 +238,7 @@ def _work_in_step(comm: Any, build: Any, how: str) -> int:
         return _in_step(comm, build, _way(how))
     except Exception as error:
         watch.fell(error)
-        print(f"charcnn: rank {comm.rank}: {_said(error)}", file=sys.stderr, flush=True)
+        tell(f"charcnn: rank {comm.rank}: {_said(error)}")
         watch.abort(comm, FAILED)  # else all would wait for it
 
 

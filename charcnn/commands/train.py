@@ -12,7 +12,6 @@ import argparse
 import hashlib
 import os
 import shlex
-import sys
 import time
 from dataclasses import replace
 from importlib.util import find_spec
@@ -24,6 +23,7 @@ from charcnn import params
 from charcnn.commands import DONE, FAILED, INTERRUPTED, UNUSABLE
 from charcnn.commands.model import COLUMNS, add_column_arguments, layout_of
 from charcnn.config import SMALL, TINY, Config
+from charcnn.terminal import printable, tell
 from charcnn.text import ENCODINGS
 from charcnn.training import data, record
 from charcnn.training.recipe import Recipe
@@ -124,16 +124,16 @@ def run(options: argparse.Namespace) -> int:
     try:
         job = _Job(options)
     except (ValueError, OSError) as error:
-        print(f"charcnn train: {error}", file=sys.stderr)
+        tell(*f"charcnn train: {error}".split("\n"))
         return UNUSABLE
     try:
         job.train()
     except (ValueError, OSError) as error:
-        print(f"charcnn train: {error}", file=sys.stderr)
+        tell(*f"charcnn train: {error}".split("\n"))
         return FAILED
     except KeyboardInterrupt:
         goes_on = f"; the same command goes on from {job.checkpoint}" if os.path.exists(job.checkpoint) else ""
-        print(f"charcnn train: interrupted{goes_on}", file=sys.stderr)
+        tell(f"charcnn train: interrupted{goes_on}")
         return INTERRUPTED
     return DONE
 
@@ -236,7 +236,7 @@ class _Job:
             except ValueError as error:
                 raise ValueError(f"{error}\n--skip-bad-rows leaves them out") from error
         for row in bad:
-            print(f"{path}, line {row.line}: left out: {row.reason}", file=sys.stderr)
+            tell(f"{path}, line {row.line}: left out: {row.reason}")
         if not len(examples):
             raise ValueError(f"{path} holds no row that can be used")
         return examples
@@ -263,12 +263,12 @@ class _Job:
         held = "none" if self.valid is None else f"{len(self.valid):,}"
         print(
             f"{len(self.part):,} rows to learn from, {held} to validate with; {len(self.classes)} classes: "
-            f"{', '.join(self.classes)}\n{self.config.parameters:,} parameters, {self.precision} on {where}, "
-            f"seed {self.recipe.seed}",
+            f"{printable(', '.join(self.classes))}\n"
+            f"{self.config.parameters:,} parameters, {self.precision} on {where}, seed {self.recipe.seed}",
             flush=True,
         )
         if self.saved is not None:
-            print(f"goes on behind epoch {len(self.saved['history'])}, from {self.checkpoint}", flush=True)
+            print(f"goes on behind epoch {len(self.saved['history'])}, from {printable(self.checkpoint)}", flush=True)
         shown = time.perf_counter()
 
         def on_epoch(history: list[dict[str, Any]]) -> None:
@@ -334,7 +334,7 @@ class _Job:
             print(
                 f"\n{part}, {len(examples):,} rows, weights of epoch {epoch} as {store}: loss {measured.loss:.4f}, "
                 f"accuracy {100 * accuracy:.2f} % (95 %: {100 * low:.2f} to {100 * high:.2f})\n"
-                f"{measured.table(self.classes)}"
+                f"{measured.table(tuple(map(printable, self.classes)))}"
             )
         params.save(
             out,
@@ -346,7 +346,7 @@ class _Job:
             dtype=store,
             **metadata,
         )
-        print(f"\nwrote {out}, {os.path.getsize(out) / 1e6:.1f} MB")
+        print(f"\nwrote {printable(out)}, {os.path.getsize(out) / 1e6:.1f} MB")
 
 
 def _measured(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from charcnn.commands import DONE, FAILED
 from charcnn.config import SMALL, TINY, Config
+from charcnn.terminal import printable
 
 if TYPE_CHECKING:
     from charcnn.tuning.measure import Tuned
@@ -68,7 +69,8 @@ def run(options: argparse.Namespace) -> int:
     path = tuning.cache_file(gpu)
     if device.SIMULATED:
         print("No GPU in use: kernels run in Numba's simulator, and its times say nothing of a GPU.")
-    print(f"{gpu}: {'what is chosen here goes to' if not options.dry_run else 'nothing is written to'} {path}")
+    goes = "what is chosen here goes to" if not options.dry_run else "nothing is written to"
+    print(f"{gpu}: {goes} {printable(str(path))}")
     for name, layers in work:
         batch = options.batch or _batch(name)
         for layer in layers:

@@ -84,7 +84,7 @@ def _arrow_columns(texts: Any, rows: int) -> Iterator[Column]:
     first = 0
     for chunk in getattr(texts, "chunks", [texts]):
         for start in range(0, len(chunk), rows):
-            part = chunk.slice(start, rows)
+            part = decoded(chunk.slice(start, rows))
             if part.null_count:
                 index = first + start + part.is_null().index(True).as_py()
                 raise ValueError(f"texts[{index}] is missing: need str or bytes")
@@ -101,6 +101,13 @@ def require_arrow(purpose: str) -> Any:
     return pyarrow
 
 
+def decoded(array: Any) -> Any:
+    """An Arrow array with its values in place of numbers of a dictionary, where a value that is null shows as one."""
+    import pyarrow.types as kind
+
+    return array.dictionary_decode() if kind.is_dictionary(array.type) else array
+
+
 def from_arrow(array: Any) -> Column:
     """An Arrow array of strings or bytes; its own buffers where their layout is offsets and bytes. A null is empty.
 
@@ -110,8 +117,7 @@ def from_arrow(array: Any) -> Column:
     import pyarrow
     import pyarrow.types as kind
 
-    if kind.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = decoded(array)
     wide = kind.is_large_string(array.type) or kind.is_large_binary(array.type)
     if not wide and not kind.is_string(array.type) and not kind.is_binary(array.type):
         if not (kind.is_string_view(array.type) or kind.is_binary_view(array.type)):

@@ -8,8 +8,9 @@ import json
 import os
 import reprlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Container, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -20,6 +21,7 @@ from charcnn.ingest import column, json_scan, scan
 from charcnn.ingest.column import Column
 from charcnn.ingest.source import Source
 from charcnn.layout import LABEL_COLUMNS, TEXT_COLUMNS, Layout, called, find_column
+from charcnn.terminal import listed
 
 SUFFIXES = {
     ".csv": "csv",
@@ -38,6 +40,10 @@ GROUP_ROWS, GROUP_BYTES = 1 << 17, 32 << 20
 
 LONGEST_ROW = 64 << 20
 """Bytes after which a row of CSV that has not ended counts as broken: a quote that is never closed."""
+
+MOST_FIELDS = 1 << 22
+"""Places of fields that a block of CSV has room for, 16 bytes each: of a file with more columns than a few thousand,
+blocks have fewer rows."""
 
 REASONS = {
     scan.TORN: "broken quoting",
@@ -73,14 +79,15 @@ class Block:
 
     def unreadable(self) -> list[tuple[int, int | None, str]]:
         """Of each row that cannot be read: its number and its line, from 1, and why."""
-        found = []
+        found: list[tuple[int, int | None, str]] = []
+        numbers, line = self.number + np.cumsum(self.kinds != scan.BLANK), self.line
+        at = int(self.places[0, 0]) if len(self.places) else 0
         for index in np.flatnonzero(self.kinds > scan.BLANK):
-            before = int(np.count_nonzero(self.kinds[:index] != scan.BLANK))
-            line = None
             if len(self.places):
-                line = self.line + 1 + scan.count_lines(self.buffer[self.places[0, 0] : self.places[index, 0]])
+                start = int(self.places[index, 0])
+                line, at = line + scan.count_lines(self.buffer[at:start]), start
             reason = self.reasons.get(int(index)) or REASONS[int(self.kinds[index])]
-            found.append((self.number + before + 1, line, reason))
+            found.append((int(numbers[index]), line + 1 if len(self.places) else None, reason))
         return found
 
 
@@ -118,9 +125,9 @@ class Kind(ABC):
         return self.source.position
 
     def go_on(self, position: int, number: int, line: int) -> None:
-        """Skip to where a block ended."""
+        """Skip to where a block ended, so many rows and lines behind the first block's start."""
         self.source.seek(position)
-        self.number, self.line = number, line
+        self.number, self.line = self.number + number, self.line + line
 
     def blocks(self) -> Iterator[Block]:
         """The file's rows."""
@@ -193,14 +200,15 @@ class Kind(ABC):
         keys: Sequence[Sequence[bytes]] = ((),),
         key_sets: np.ndarray | None = None,
     ) -> Any:
-        longest = int(np.diff(self._names[1]).max()) + 9 * shares.shape[1] + max(sum(map(len, own)) for own in keys) + 4
-        room = len(block.places) * longest
-        if len(block.places):
-            room += int(block.places[-1, 2] - block.places[0, 0]) + int(np.maximum(columns - block.counts, 0).sum())
-        out = np.empty(room, np.uint8)
-        delimiter = ord(self._delimiter)
         if key_sets is None:
             key_sets = np.zeros(len(block.places), np.int64)
+        longest = int(np.diff(self._names[1]).max()) + 9 * shares.shape[1] + 4
+        room = len(block.places) * longest + int(np.array([sum(map(len, own)) for own in keys])[key_sets].sum())
+        if len(block.places):
+            lacking = columns - block.counts[block.kinds == scan.FEW]
+            room += int(block.places[-1, 2] - block.places[0, 0]) + int(lacking[lacking <= scan.FILLED].sum())
+        out = np.empty(room, np.uint8)
+        delimiter = ord(self._delimiter)
         size = scan.render(
             block.buffer, block.places, block.kinds, block.counts, columns, delimiter, style, labels, shares,
             *self._names, *text.pack([key for own in keys for key in own]), key_sets, out,
@@ -254,7 +262,7 @@ class Lines(Kind):
 
 
 def _gathered(block: Block, fields: np.ndarray, order: np.ndarray) -> Column:
-    used = fields[:, order]
+    used = fields[block.kinds == scan.READABLE][:, order]
     room = int((used[..., 1] - used[..., 0]).sum()) + len(fields) * len(order)
     texts, offsets = np.empty(room, np.uint8), np.empty(len(fields) + 1, np.int64)
     scan.gather_fields(block.buffer, block.places, block.kinds, fields, order, texts, offsets)
@@ -271,6 +279,7 @@ class Csv(Kind):
         self._delimiter = layout.delimiter or delimiter
         self._wanted = np.empty(0, np.int64)
         self._columns = 0
+        self._scanned, self._failed = source.buffer, np.zeros(3, np.int64)
         first, place = self._first_row()
         self._columns, self._head_row = len(first), b""
         header, label, texts = layout.has_header(first), layout.label_column(first), layout.text_columns(first)
@@ -281,33 +290,34 @@ class Csv(Kind):
                 self.line = scan.count_lines(source.buffer[source.start : place[2]])
                 source.start = int(place[2])
         self._wanted = np.array(sorted({*texts} | ({label} if label is not None else set())), np.int64)
+        self.rows = max(1, min(rows, MOST_FIELDS // max(1, len(self._wanted))))
         self._order = np.searchsorted(self._wanted, texts[::-1] if encoding.reverse_fields else texts)
         self.reads = header, self._delimiter, texts
         self._label_at = None if label is None else int(np.searchsorted(self._wanted, label))
 
     def _first_row(self) -> tuple[list[str], np.ndarray | None]:
         """The fields of the first row that is not empty, and where it is."""
-        source, rows = self.source, self.rows
-        self.rows = 1
-        start = source.start
+        source, start = self.source, self.source.start
         try:
             while True:
                 block, consumed = self._scan()
+                found = np.flatnonzero(block.kinds != scan.BLANK)
+                if found.size:
+                    break
                 if not consumed and source.final:
                     return [], None
+                if source.stop - start > LONGEST_ROW:
+                    raise ValueError(f"its first {LONGEST_ROW >> 20} MB are empty lines: need rows")
                 if not consumed:
                     source.start = start
                     source.read()
                     start = source.start
-                elif block.kinds[0] == scan.BLANK:
-                    source.start += consumed
-                else:
-                    break
+                source.start += consumed
         finally:
-            source.start, self.rows = start, rows
-        if block.kinds[0] == scan.TORN:
+            source.start = start
+        if block.kinds[found[0]] == scan.TORN:
             raise ValueError("its first row is not CSV: broken quoting")
-        place = block.places[0]
+        place = block.places[found[0]]
         row = source.buffer[place[0] : place[1]].tobytes().decode("utf-8", "surrogateescape")
         limit = csv.field_size_limit(2**31 - 1)
         try:
@@ -318,11 +328,13 @@ class Csv(Kind):
 
     def _scan(self) -> tuple[Block, int]:
         source, n = self.source, self.rows
+        if self._scanned is not source.buffer:
+            self._scanned, self._failed = source.buffer, np.zeros(3, np.int64)
         places, kinds = np.empty((n, 3), np.int64), np.empty(n, np.uint8)
         counts, fields = np.empty(n, np.int64), np.empty((n, len(self._wanted), 2), np.int64)
         n = scan.scan_csv(
             source.buffer, source.start, source.stop, source.final, ord(self._delimiter), self._columns, self._wanted,
-            LONGEST_ROW, places, kinds, counts, fields,
+            LONGEST_ROW, places, kinds, counts, fields, self._failed,
         )  # fmt: skip
         block = Block(0, 0, 0, 0, buffer=source.buffer, places=places[:n], kinds=kinds[:n])
         block.counts, block.fields = counts[:n], fields[:n]
@@ -375,7 +387,7 @@ class Jsonl(Kind):
         if first and not self._texts:
             strings = [name for name, value in first.items() if isinstance(value, str)]
             if len(strings) != 1:
-                raise ValueError(f"its first object has the keys {', '.join(first)}: say which holds the text")
+                raise ValueError(f"its first object has the keys {listed(list(first))}: say which holds the text")
             self._texts = tuple(strings)
         self._texts = self._texts or TEXT_COLUMNS[:1]  # no object has keys: each is told that it has no text
         self.reads = self._texts
@@ -542,28 +554,29 @@ class Parquet(Kind):
     resumable = False
 
     def __init__(self, path: str, layout: Layout, rows: int, encoding: text.Encoding) -> None:
+        self._path = path
         column.require_arrow(f"{path}")
-        import pyarrow
         import pyarrow.parquet
 
-        try:
+        with _parquet_errors(path):
             self._file = pyarrow.parquet.ParquetFile(path)
-        except pyarrow.ArrowInvalid as error:
-            raise ValueError(f"is not a whole Parquet file ({str(error).splitlines()[0]})") from error
+            schema = self._file.schema_arrow
         self.layout, self.rows, self.encoding, self.number = layout, rows, encoding, 0
-        schema = self._file.schema_arrow
         self.taken = tuple(schema.names)
-        texts = [schema.names[find_column(name, schema.names, True)] for name in layout.texts]
-        texts = texts or [name for name in schema.names if name.lower() in TEXT_COLUMNS]
+        twice = [name for name, count in Counter(schema.names).items() if count > 1]
+        if twice:
+            raise ValueError(f"has more than one column called {listed(twice)}: rename all but one")
+        texts = [find_column(name, schema.names, True) for name in layout.texts]
+        texts = texts or [n for n, name in enumerate(schema.names) if name.lower() in TEXT_COLUMNS]
         if not texts:
-            texts = [field.name for field in schema if _is_text(field.type)]
+            texts = [n for n, field in enumerate(schema) if _is_text(field.type)]
             if len(texts) != 1:
-                raise ValueError(f"has the columns {', '.join(schema.names)}: say which holds the text")
-        for name in texts:
-            if not _is_text(schema.field(name).type):
-                raise ValueError(f"column {name!r} holds {schema.field(name).type}: need strings")
-        self._order = texts[::-1] if encoding.reverse_fields else texts
-        self.reads = tuple(texts)
+                raise ValueError(f"has the columns {listed(schema.names)}: say which holds the text")
+        for n in texts:
+            if not _is_text(schema.field(n).type):
+                raise ValueError(f"column {schema.names[n]!r} holds {schema.field(n).type}: need strings")
+        self.reads = tuple(schema.names[n] for n in texts)
+        self._order = self.reads[::-1] if encoding.reverse_fields else self.reads
         if layout.label is not None:
             self._label: str | None = schema.names[find_column(layout.label, schema.names, True)]
         else:
@@ -582,18 +595,25 @@ class Parquet(Kind):
 
     def blocks(self) -> Iterator[Block]:
         """Batches of the file's rows."""
-        for batch in self._file.iter_batches(self.rows, use_threads=False):
+        batches = self._file.iter_batches(self.rows, use_threads=False)
+        while True:
+            with _parquet_errors(self._path, named=True):
+                batch = next(batches, None)
+            if batch is None:
+                break
             kinds = np.zeros(batch.num_rows, np.uint8)
             end = self.number + batch.num_rows
             yield Block(self.number, 0, end, batch.num_rows, kinds=kinds, batch=batch)
             self.number = end
+        if self.number != self.size:
+            raise ValueError(f"{self._path}: is not a whole Parquet file ({self.number:,} of {self.size:,} rows)")
 
     def _scan(self) -> tuple[Block, int]:
         raise NotImplementedError  # blocks() does without
 
     def texts(self, block: Block) -> Column:
         """The columns' texts; of a row with a missing one none."""
-        arrays = [block.batch.column(name) for name in self._order]
+        arrays = [column.decoded(block.batch.column(name)) for name in self._order]
         for index in np.flatnonzero(_all_missing(arrays)):
             block.kinds[index], block.reasons[int(index)] = scan.NOT_TEXT, _missing(self._order)
         return _joined([column.from_arrow(array) for array in arrays])
@@ -626,6 +646,20 @@ class Parquet(Kind):
             schema = schema.append(pyarrow.field(name, pyarrow.float32()))
         self._schema = schema
         return _ParquetWriter(file, pyarrow.parquet.ParquetWriter(file, schema))
+
+
+@contextmanager
+def _parquet_errors(path: str, *, named: bool = False) -> Iterator[None]:
+    """Whatever Arrow says of a damaged file, in one line; `named` where nobody else adds the path."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the system's, not Arrow's
+            raise
+        said = " ".join((str(error) or type(error).__name__).split())[:200]
+        raise ValueError(f"{f'{path}: ' * named}is not a whole Parquet file ({said})") from error
 
 
 class _ParquetWriter(Writer):
@@ -702,7 +736,7 @@ def open_kind(
     try:
         if kind == "parquet":
             return Parquet(path, layout, rows, encoding)
-        source = Source(file, capacity)
+        source = Source(file, capacity, path)
         if kind in ("csv", "tsv"):
             return Csv(source, layout, rows, encoding, "," if kind == "csv" else "\t")
         return (Jsonl if kind == "jsonl" else Lines)(source, layout, rows, encoding)

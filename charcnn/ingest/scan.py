@@ -12,6 +12,14 @@ READABLE, BLANK, TORN, FEW, MANY, NOT_TEXT, NO_CLASS = range(7)
 """What a row is: readable; an empty line; broken quoting; too few or too many fields; its text is none, or its label no
 class."""
 
+FILLED = 64
+"""Fields that a row may lack and is filled up with when it is written; one that lacks more stays as short as it is.
+Else a header of a million names would cost a million bytes for each short row."""
+
+_SCANNING, _ENDED, _OPEN, _UNCLOSED, _BROKEN, _AS_FAILED = range(6)
+"""How the scan of a row of CSV stands: under way; at its end; at the buffer's end, which may be its own; there, too, in
+an open quote; at a byte that may not follow a quote; where an earlier row, that failed, was in the same state."""
+
 _NEWLINE, _RETURN, _QUOTE, _SPACE = 10, 13, 34, 32
 _TAB, _COLON, _BACKSLASH, _OPEN, _CLOSE, _BRACE, _UNBRACE = 9, 58, 92, 91, 93, 123, 125
 
@@ -57,11 +65,17 @@ def scan_lines(buffer, start, stop, final, rows):
 
 
 @njit(cache=True, nogil=True)
-def scan_csv(buffer, start, stop, final, delimiter, columns, wanted, longest, rows, kinds, counts, fields):
+def scan_csv(buffer, start, stop, final, delimiter, columns, wanted, longest, rows, kinds, counts, fields, failed):
     """Rows of CSV: quoted fields hold delimiters, line ends and doubled quotes; a quote inside a bare field is one.
 
     A row whose quoting is broken, or that has not ended after `longest` bytes, is its first line alone: rows start
-    again at the next one. Without `final` a last row whose end is not in the buffer is left.
+    again at the next one. A line that is longer than that is cut there. Without `final` a last row whose end is not
+    in the buffer is left.
+
+    The time is linear, also where each line opens a quote that never closes. A row goes on behind a line's end inside
+    quotes only. So two rows that both go on behind the same one are in the same state there, and end alike: `failed`
+    keeps the last row that did not end, and how, and a row that it went through is scanned up to its own first line
+    end alone.
 
     Args:
         buffer: uint8 (B,).
@@ -73,35 +87,39 @@ def scan_csv(buffer, start, stop, final, delimiter, columns, wanted, longest, ro
         longest: bytes of a row.
         rows: int64 (R, 3): start, end, start of the next, of at most R rows.
         kinds: uint8 (R,): READABLE, BLANK, TORN, FEW or MANY.
-        counts: int64 (R,): fields.
+        counts: int64 (R,): fields; 0 of a TORN row.
         fields: int64 (R, W, 2): start and end of each wanted field, quotes included; (0, 0) where the row has none.
+            Written of READABLE rows alone.
+        failed: int64 (3,): zeros, or what the scan of an earlier part left here, of the same buffer and `stop`.
 
     Returns:
         How many rows.
     """
     n, position = 0, start
     while n < rows.shape[0] and position < stop:
-        i, count, next_wanted, state = position, 0, 0, 0  # state 1: ended; 2: torn
-        end = following = stop
-        for w in range(wanted.size):
-            fields[n, w, 0] = fields[n, w, 1] = 0
-        while state == 0:
+        i, count, next_wanted, how = position, 0, 0, _SCANNING
+        until = stop
+        if failed[0] <= position < failed[1]:
+            line, following = _line_end(buffer, position, failed[1])
+            if line < failed[1]:
+                until = following
+        while how == _SCANNING:
             field = i
             if i < stop and buffer[i] == _QUOTE:
                 i += 1
                 while True:
-                    while i < stop and buffer[i] != _QUOTE:
+                    while i < until and buffer[i] != _QUOTE:
                         i += 1
-                    if i + 1 < stop and buffer[i + 1] == _QUOTE:
+                    if i + 1 < stop and i < until and buffer[i + 1] == _QUOTE:
                         i += 2
                         continue
                     break
-                if i >= stop:
-                    state = 2  # never closed
+                if i >= until:
+                    how = _UNCLOSED if until == stop else _AS_FAILED
                     break
                 i += 1
                 if i < stop and buffer[i] != delimiter and buffer[i] != _NEWLINE and buffer[i] != _RETURN:
-                    state = 2
+                    how = _BROKEN
                     break
             else:
                 while i < stop and buffer[i] != delimiter and buffer[i] != _NEWLINE and buffer[i] != _RETURN:
@@ -113,22 +131,30 @@ def scan_csv(buffer, start, stop, final, delimiter, columns, wanted, longest, ro
             if i < stop and buffer[i] == delimiter:
                 i += 1
                 continue
-            state = 1
-            end = i
-            following = i
-            if i < stop:
-                following = i + 2 if buffer[i] == _RETURN and i + 1 < stop and buffer[i + 1] == _NEWLINE else i + 1
-        # What reaches the buffer's end may go on behind it.
-        open_end = i >= stop or (state == 1 and following == stop and buffer[stop - 1] == _RETURN)
-        if open_end and not final and stop - position <= longest:
+            how = _ENDED
+        end = following = i
+        if how == _ENDED and i < stop:
+            following = i + 2 if buffer[i] == _RETURN and i + 1 < stop and buffer[i + 1] == _NEWLINE else i + 1
+        if how == _ENDED and (i == stop or (following == stop and buffer[stop - 1] == _RETURN)):
+            how = _OPEN  # what reaches the buffer's end may go on behind it
+        as_failed = how == _AS_FAILED
+        if as_failed:
+            end, how = failed[1], failed[2]
+        if how in (_OPEN, _UNCLOSED) and not final and stop - position <= longest:
             break
-        if state == 2 or (open_end and not final):
-            end, following = _line_end(buffer, position, stop)
-            open_end = end == stop or (following == stop and buffer[stop - 1] == _RETURN)
-            if open_end and not final and stop - position <= longest:
+        if how in (_BROKEN, _UNCLOSED) or end - position > longest:
+            if end > failed[1]:
+                failed[0], failed[1], failed[2] = position, end, how
+            end, following = _line_end(buffer, position, min(stop, position + longest + 1))
+            if end - position > longest:
+                end = following = position + longest
+            elif not final and (end == stop or (following == stop and buffer[stop - 1] == _RETURN)):
                 break
             kinds[n] = TORN
-            count += 1  # the field that is broken
+            count = 0
+        elif as_failed:  # that was too long, and this is not: to be scanned whole, and then behind it
+            failed[1] = 0
+            continue
         elif end == position:
             kinds[n] = BLANK
         elif columns > 0 and count < columns:
@@ -137,6 +163,8 @@ def scan_csv(buffer, start, stop, final, delimiter, columns, wanted, longest, ro
             kinds[n] = MANY
         else:
             kinds[n] = READABLE
+            for w in range(next_wanted, wanted.size):
+                fields[n, w, 0] = fields[n, w, 1] = 0
         rows[n, 0], rows[n, 1], rows[n, 2], counts[n] = position, end, following, count
         n, position = n + 1, following
     return n
@@ -284,7 +312,7 @@ def render(
 
     Args:
         buffer, rows, kinds, counts: as a scanner left them.
-        columns: fields that a row has; a row with fewer is filled up.
+        columns: fields that a row has; a row that lacks at most FILLED is filled up.
         delimiter: what stands between fields.
         style: CSV (fields behind the row), LINES (in front of it), or JSON (before the object's last brace).
         labels: int64 (N,): index of the row's label.
@@ -306,9 +334,10 @@ def render(
             at = _put(out, at, buffer, start, end)
         elif style == CSV:
             at = _put(out, at, buffer, start, end)
-            for _ in range(counts[n], columns):
-                out[at] = delimiter
-                at += 1
+            if kinds[n] == FEW and columns - counts[n] <= FILLED:
+                for _ in range(counts[n], columns):
+                    out[at] = delimiter
+                    at += 1
             out[at] = delimiter
             at = _put(out, at + 1, names, name_offsets[label], name_offsets[label + 1])
             for s in range(shares.shape[1]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import select
@@ -9,10 +10,55 @@ import stat
 
 import numpy as np
 
-MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
-"""What a file that is not UTF-8 begins with."""
+from charcnn.files import naming
+
+_FORMATS = (
+    # What it begins with, what it is, and what to do; the longer of two that begin alike stands first.
+    (b"\xff\xfe\0\0", "UTF-32", "need UTF-8 (iconv -f UTF-32 -t UTF-8)"),
+    (b"\0\0\xfe\xff", "UTF-32", "need UTF-8 (iconv -f UTF-32 -t UTF-8)"),
+    (b"\xff\xfe", "UTF-16", "need UTF-8 (iconv -f UTF-16 -t UTF-8)"),
+    (b"\xfe\xff", "UTF-16", "need UTF-8 (iconv -f UTF-16 -t UTF-8)"),
+    (b"\x1f\x8b\x08", "compressed by gzip", "unpack it first (gunzip)"),
+    (b"\x28\xb5\x2f\xfd", "compressed by Zstandard", "unpack it first (unzstd)"),
+    (b"\xfd7zXZ\0", "compressed by xz", "unpack it first (unxz)"),
+    (b"BZh91AY&SY", "compressed by bzip2", "unpack it first (bunzip2)"),
+    (b"\x04\x22\x4d\x18", "compressed by LZ4", "unpack it first (unlz4)"),
+    (b"PK\x03\x04", "a ZIP archive, as an .xlsx workbook is", "unpack it first, or save the workbook as CSV"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office file, as an .xls workbook is", "save it as CSV"),
+    (b"PAR1\x15", "a Parquet file", "give its name, which is to end in .parquet, or --format parquet"),
+    (b"ARROW1\0\0", "an Arrow file", "write it as Parquet or CSV"),
+    (b"SQLite format 3\0", "an SQLite database", "write its table as CSV"),
+)
+
+HEAD = 1 << 13
+"""Bytes at the input's start that hold no NUL where it is text."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+_QUIET = 0.05
+"""Seconds without a byte after which a pipe that is behind a long row counts as quiet."""
+
+
+def refuse_formats(head: bytes) -> None:
+    """Raise ValueError where a file that begins so is of a known format other than text: say which, and what to do."""
+    for start, what, way_out in _FORMATS:
+        if head.startswith(start):
+            raise ValueError(f"is {what}: {way_out}")
+
+
+def refuse_foreign(head: bytes) -> None:
+    """Raise ValueError where this is not how a file of UTF-8 text begins: say what it is, and what to do."""
+    refuse_formats(head)
+    if b"\0" in head[:HEAD]:
+        raise ValueError(
+            "is binary, or UTF-16: it holds NUL bytes; need text in UTF-8 (iconv -f UTF-16LE -t UTF-8, or tr -d '\\0')"
+        )
+
+
+def _undecided(head: bytes) -> bool:
+    """Whether more bytes may show another format."""
+    starts = (_BYTE_ORDER_MARK, *(start for start, *_ in _FORMATS))
+    return any(len(head) < len(start) and start.startswith(head) for start in starts)
 
 
 class Source:
@@ -21,30 +67,29 @@ class Source:
     Args:
         file: an unbuffered binary file.
         capacity: bytes of a buffer; it grows where a row is longer.
+        name: what errors call it.
 
     Raises:
-        ValueError: the input is UTF-16.
+        ValueError: the input is no text in UTF-8; also from a later read, of a pipe whose first bytes come one by one.
     """
 
-    def __init__(self, file: io.RawIOBase, capacity: int) -> None:
-        self._file, self._capacity = file, capacity
+    def __init__(self, file: io.RawIOBase, capacity: int, name: str = "the input") -> None:
+        self._file, self._capacity, self._name = file, capacity, name
         mode = os.fstat(file.fileno())
         self._regular = stat.S_ISREG(mode.st_mode)
         self.size = mode.st_size if self._regular else None
         """Bytes of the whole input; None where that is not known."""
         self.offset = file.tell() if self._regular else 0
         """Where in the input the buffer begins."""
+        self._first = self.offset
         self.buffer = np.empty(0, np.uint8)
         self.start = self.stop = 0
         """The part of the buffer that is not handed out yet."""
         self.final = False
         """Whether the input ends where the buffer does."""
-        while self.stop < 3 and not self.final:
+        while not self.final and _undecided(self.buffer[: self.stop].tobytes()):
             self.read()
-        head = self.buffer[: self.stop].tobytes()[:3]
-        if head[:2] in MARKS:
-            raise ValueError(f"is {MARKS[head[:2]]}: need UTF-8 (iconv -f UTF-16 -t UTF-8)")
-        if head == _BYTE_ORDER_MARK:
+        if self.buffer[: self.stop].tobytes()[:3] == _BYTE_ORDER_MARK:
             self.start = 3
 
     @property
@@ -58,17 +103,42 @@ class Source:
         self.offset, self.start, self.stop, self.final = position, 0, 0, False
 
     def read(self) -> None:
-        """Move what is left to the front of a new buffer and fill it; of a pipe, with what has come by now."""
+        """Move what is left to the front of a new buffer and fill it; of a pipe, with what has come by now.
+
+        Raises:
+            OSError: a regular file ends before the size that it had when it was opened.
+            ValueError: the input's first bytes are not those of a text.
+        """
         left = self.stop - self.start
         buffer = np.empty(max(self._capacity, 2 * left), np.uint8)
         buffer[:left] = self.buffer[self.start : self.stop]
         self.offset, self.start, self.stop, self.buffer = self.position, 0, left, buffer
         room = buffer.data
         while self.stop < len(buffer):
-            if not self._regular and self.stop > left and not select.select([self._file], [], [], 0)[0]:
-                return
-            count = self._file.readinto(room[self.stop :]) or 0
+            if not self._regular and self.stop > left and not self._more(left):
+                break
+            with naming(self._name):
+                count = self._file.readinto(room[self.stop :]) or 0
             if count == 0:
                 self.final = True
-                return
+                break
             self.stop += count
+        if self.final and self.size is not None and self.offset + self.stop < self.size:
+            raise OSError(
+                errno.EIO,
+                f"ends after {self.offset + self.stop:,} of {self.size:,} bytes: it was cut short while it was read",
+                self._name,
+            )
+        if self.offset < self._first + HEAD:
+            whole = self.offset == self._first  # else the first bytes have been looked at
+            head = buffer[: min(self.stop, self._first + HEAD - self.offset)].tobytes()
+            refuse_foreign(head if whole else b" " + head)
+
+    def _more(self, left: int) -> bool:
+        """Whether a pipe has more at once; behind a long row, also if it comes soon.
+
+        What is left is scanned again after each read: a long row that comes in small pieces would cost the square of
+        its length, if each were a read.
+        """
+        soon = _QUIET if left > self._capacity and self.stop - left < left // 8 else 0
+        return bool(select.select([self._file], [], [], soon)[0])

@@ -13,6 +13,7 @@ import numpy as np
 from charcnn import catalog, offload, params, timeline
 from charcnn.levels.monitor import Monitor
 from charcnn.levels.share import Run, Standing, built, choose_landing, standing, usable_gpus, warmed
+from charcnn.terminal import tell
 
 PATIENCE = 3.0
 """Seconds that the root waits for the workers to be ready, at least; else twice as long as it took itself."""
@@ -54,11 +55,9 @@ class FarmRun:
             kept = "results so far are lost: see --checkpoint"
             if options.checkpoint is not None:
                 kept = f"results so far stay in {options.checkpoint}, and the same command continues"
-            print(
+            tell(
                 f"{level.name}: a rank that dies ends this run, and {kept}. "
-                "Open MPI 5 goes on without it when started by mpiexec --with-ft ulfm",
-                file=sys.stderr,
-                flush=True,
+                "Open MPI 5 goes on without it when started by mpiexec --with-ft ulfm"
             )
         self.farm.brief((weights, batch, total))
 
@@ -117,7 +116,7 @@ def work_for_farm(level: catalog.Level, build: Callable[..., Run], comm: Any, op
     try:
         offload.work(comm, prepared, closing=lambda: (own, monitor.timeline.spans), timeline=monitor.timeline)
     except offload.RootLost as error:
-        print(f"{level.name}: {error}", file=sys.stderr)
+        tell(f"{level.name}: {error}")
         status = 1
     sys.stdout.flush()
     sys.stderr.flush()

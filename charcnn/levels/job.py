@@ -14,6 +14,7 @@ import numpy as np
 
 from charcnn import catalog, device, offload, original, params, text
 from charcnn.config import SMALL, TINY
+from charcnn.terminal import tell
 
 CONFIGS = {"small": SMALL, "tiny": TINY}
 ENCODED_AHEAD = 65536
@@ -55,7 +56,7 @@ def parser(name: str, module: Any, build: Callable[..., Any], *, quiet: bool) ->
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
             if not quiet:
-                print(f"{name}: {message} (--help lists the options)", file=sys.stderr)
+                tell(f"{name}: {message} (--help lists the options)")
             sys.exit(UNUSABLE)
 
         def print_help(self, file: Any = None) -> None:

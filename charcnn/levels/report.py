@@ -9,6 +9,7 @@ import numpy as np
 
 from charcnn import network
 from charcnn.levels.job import CONFIGS, Job
+from charcnn.terminal import printable
 
 CHECKED_INPUTS = 8
 
@@ -98,7 +99,7 @@ def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
         rows.append(("", f"{job.class_name(labels[i])}: {' '.join(words.split())[:80]}"))
     print(f"{report['level']}: {report['title']}")
     for key, value in rows:
-        print(f"  {key:<10}{value}")
+        print(f"  {key:<10}{printable(value)}")
 
 
 def _farm_rows(farm: dict[str, Any]) -> list[tuple[str, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import os
 import statistics
 import sys
 import time
@@ -23,6 +22,7 @@ from charcnn.levels.monitor import Monitor
 from charcnn.levels.report import show, validate
 from charcnn.levels.share import Run, Standing, built, choose_landing, standing, usable_gpus, warmed
 from charcnn.offload import watch
+from charcnn.terminal import let_go_of, prepare_streams, tell
 
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
 """Exit statuses beside UNUSABLE: the logits are right; they are not, or a rank crashed; Ctrl-C."""
@@ -30,6 +30,7 @@ PASSED, FAILED, INTERRUPTED = 0, 1, 130
 
 def main(build: Callable[..., Run], argv: list[str] | None = None) -> NoReturn:
     """Run the level whose `build` this is as a command; ends the process."""
+    prepare_streams()
     module = sys.modules[build.__module__]
     name = (module.__spec__.name if module.__spec__ else build.__module__).rpartition(".")[2]
     try:
@@ -37,14 +38,14 @@ def main(build: Callable[..., Run], argv: list[str] | None = None) -> NoReturn:
     except RuntimeError as error:
         sys.exit(f"{name}: {error}")
     except ValueError as error:
-        print(f"{name}: {error}", file=sys.stderr, flush=True)
+        tell(f"{name}: {error}")
         sys.exit(UNUSABLE)
     try:
         status = _main(name, module, build, comm, argv)
     except SystemExit:
         raise
     except BrokenPipeError:  # whoever read the report has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        let_go_of(sys.stdout)
         if comm is not None and comm.size > 1:
             watch.abort(comm, FAILED)
         sys.exit(FAILED)
@@ -52,12 +53,12 @@ def main(build: Callable[..., Run], argv: list[str] | None = None) -> NoReturn:
         watch.fell(error)
         message = device.explain(error)
         if message is not None:
-            print(f"{name}: {message}", file=sys.stderr, flush=True)
+            tell(f"{name}: {message}")
         elif isinstance(error, KeyboardInterrupt):
-            print(f"{name}: interrupted", file=sys.stderr, flush=True)
+            tell(f"{name}: interrupted")
         else:
             rank = "" if comm is None else f"rank {comm.rank}: "
-            print(f"{name}: {rank}{traceback.format_exc()}", file=sys.stderr, flush=True)
+            tell(*f"{name}: {rank}{traceback.format_exc()}".splitlines())
         status = UNUSABLE if message is not None else INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
         if comm is not None and comm.size > 1:  # the others may wait for this rank: stop them all
             watch.abort(comm, status)
@@ -93,7 +94,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     problem = _broadcast(comm, problem)
     if problem is not None:
         if root:
-            print(f"{name}: {problem}", file=sys.stderr)
+            tell(f"{name}: {problem}")
         return dismiss(every_rank, UNUSABLE) if farming else UNUSABLE
     weights = _broadcast(comm, job.params if job else None)
     assert weights is not None
@@ -118,7 +119,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     for rank, problem in problems.items():
         if problem is not None:
             if root:
-                print(f"{name}: {f'rank {rank}: ' * (len(problems) > 1)}{problem}", file=sys.stderr)
+                tell(f"{name}: {f'rank {rank}: ' * (len(problems) > 1)}{problem}")
             return dismiss(every_rank, UNUSABLE, farm) if farming else UNUSABLE
     assert run is not None
     simulated = level.device == "cuda" and device.SIMULATED

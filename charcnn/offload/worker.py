@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 import threading
 import time
 import traceback
@@ -17,6 +16,7 @@ import numpy as np
 from charcnn.offload import post, watch
 from charcnn.offload.turns import POLL, Task, Turns
 from charcnn.pipeline import Pipeline, as_pipeline
+from charcnn.terminal import tell
 from charcnn.timeline import OFF, Timeline
 
 PATIENCE = 5.0
@@ -113,7 +113,7 @@ class _Worker:
             why = device.explain(error)
             if why is None:  # a bug
                 why = f"{type(error).__name__}: {error}"
-                print(f"rank {self._comm.rank} leaves: {traceback.format_exc()}", file=sys.stderr, flush=True)
+                tell(*f"rank {self._comm.rank} leaves: {traceback.format_exc()}".splitlines())
             self._tell("leave", why=" ".join(why.split()))
         finally:
             if pipeline is not None and own:

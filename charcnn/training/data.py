@@ -14,7 +14,7 @@ from charcnn.files import Path
 from charcnn.ingest.column import require_arrow
 from charcnn.layout import LABEL_COLUMNS, TEXT_COLUMNS, WHOLE, Layout, called, find_column
 from charcnn.names import check_classes, problem
-from charcnn.text import Encoding, csv_rows, encode
+from charcnn.text import Encoding, check_format, csv_rows, encode
 
 SHOWN = 10
 """Bad rows that an error names; it counts the others."""
@@ -188,6 +188,7 @@ def _csv(path: Path, layout: Layout) -> Iterator[_Row]:
 def _jsonl(path: Path, layout: Layout) -> Iterator[_Row]:
     columns: tuple[str, list[str]] | None = None
     with open(path, "rb") as file:
+        check_format(path, file)
         for line, raw in enumerate(file, 1):
             raw = raw.removeprefix(b"\xef\xbb\xbf") if line == 1 else raw
             if not raw.strip():
@@ -224,7 +225,9 @@ def _parquet(path: Path, layout: Layout) -> Iterator[_Row]:
                 for row in batch.to_pylist():
                     line += 1
                     yield line, _record(row, columns[0], columns[1:])
-        except pyarrow.ArrowException as error:
+        except (pyarrow.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # the system's, not Arrow's
+                raise
             raise ValueError(f"{path}: not a whole Parquet file ({' '.join(str(error).split())[:200]})") from error
 
 
