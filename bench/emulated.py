@@ -26,9 +26,9 @@ def _cut(bits: int) -> Callable[[Array], Array]:
     def rounded(x: Array) -> Array:
         word = np.ascontiguousarray(x, np.float32).view(np.uint32)
         half = np.uint32((1 << (bits - 1)) - 1)
-        return ((word + half + ((word >> np.uint32(bits)) & np.uint32(1))) & np.uint32(~((1 << bits) - 1) % 2**32)).view(
-            np.float32
-        )
+        return (
+            (word + half + ((word >> np.uint32(bits)) & np.uint32(1))) & np.uint32(~((1 << bits) - 1) % 2**32)
+        ).view(np.float32)
 
     return rounded
 

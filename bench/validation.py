@@ -43,6 +43,11 @@ SAMPLE = 12
 SPOILED = 64
 """Inputs on which shifted taps and dropped biases are looked at."""
 
+SPREAD, FEW = ("fp16", "bf16"), (8, 20)
+"""Level 16 has kernels of its own for batches of so many inputs in these precisions; each is given FEW_INPUTS."""
+
+FEW_INPUTS = 1024
+
 KINDS = {"random": 0.3, "texts": 0.3, "full": 0.2, "constant": 0.1, "blank": 0.1}
 """Shares of the inputs."""
 
@@ -75,14 +80,14 @@ def draw(n: int, config: Config, seed: int = 0) -> tuple[np.ndarray, np.ndarray]
 class Torch(network.Arrays):
     """The reference's arithmetic by PyTorch on a GPU: features in float64, variances and gradients in float32."""
 
-    def __init__(self) -> None:
+    def __init__(self, where: str = "cuda") -> None:
         import torch
 
-        self.xp = self._torch = torch
+        self.xp, self._torch, self._where = torch, torch, where
 
     def exact(self, value: np.ndarray) -> Any:
         """On the GPU."""
-        return self._torch.from_numpy(np.ascontiguousarray(value)).cuda()
+        return self._torch.from_numpy(np.ascontiguousarray(value)).to(self._where)
 
     def rough(self, value: Any) -> Any:
         """In float32."""
@@ -94,11 +99,11 @@ class Torch(network.Arrays):
 
     def zeros(self, shape: tuple[int, ...]) -> Any:
         """On the GPU."""
-        return self._torch.zeros(shape, device="cuda")
+        return self._torch.zeros(shape, device=self._where)
 
     def unit_gradient(self, classes: int) -> Any:
         """On the GPU."""
-        return self._torch.eye(classes, device="cuda")[None, :, :, None]
+        return self._torch.eye(classes, device=self._where)[None, :, :, None]
 
     def conv1d(self, x: Any, weight: Any) -> Any:
         """By cuDNN or cuBLAS."""
@@ -125,7 +130,12 @@ class Reference:
                 self.arrays, self.by, self.at_once = Torch(), f"PyTorch {torch.__version__}", at_once
 
     def __call__(
-        self, ids: np.ndarray, weights: Mapping[str, np.ndarray], config: Config, roundings: Sequence[Rounding], eps: Any
+        self,
+        ids: np.ndarray,
+        weights: Mapping[str, np.ndarray],
+        config: Config,
+        roundings: Sequence[Rounding],
+        eps: Any,
     ) -> tuple[np.ndarray, list[np.ndarray]]:
         """Logits and sigmas, as NumPy arrays."""
         logits = np.empty((len(ids), config.classes))
@@ -145,11 +155,14 @@ class Row:
 
     level: catalog.Level
     precision: str
+    batch: int | None = None
+    """Inputs a batch; None: the level's own."""
 
     @property
     def name(self) -> str:
         """As --levels has it."""
-        return self.level.name if self.precision == self.level.precision() else f"{self.level.name}-{self.precision}"
+        name = self.level.name if self.precision == self.level.precision() else f"{self.level.name}-{self.precision}"
+        return name if self.batch is None else f"{name}, N={self.batch}"
 
     @property
     def rounding(self) -> Rounding:
@@ -170,7 +183,8 @@ def rows(named: str | None) -> list[Row]:
             raise ValueError(f"--levels {name}: need {', '.join(row.name for row in catalog.LEVELS)}")
         row = catalog.level(level)
         found += [Row(row, one) for one in ([row.precision(precision)] if precision else row.precisions)]
-    return found
+    few = [Row(row.level, row.precision, batch) for row in found if row.precision in SPREAD for batch in FEW]
+    return found + [row for row in few if row.level.name == "l16"]
 
 
 def spoiled(weights: Mapping[str, np.ndarray], config: Config) -> Iterator[tuple[str, str, dict[str, np.ndarray]]]:
@@ -198,8 +212,8 @@ def caught(errors: np.ndarray, bound: float) -> dict[str, float]:
 
 
 def mutants(
-    right: np.ndarray, expected: np.ndarray, sigma: np.ndarray, ids: np.ndarray, bound: float, differences: Any
-) -> dict[str, dict[str, float]]:
+    right: np.ndarray, expected: np.ndarray, sigma: np.ndarray, ids: np.ndarray, bound: float
+) -> dict[str, dict[str, Any]]:
     """What each mistake shows."""
     rng, n = np.random.default_rng(1), len(ids)
     order = rng.permutation(n)
@@ -208,19 +222,24 @@ def mutants(
     order, other = order[distinct], other[distinct]
     swapped = validation.in_sigmas(right[other], expected[order], sigma[order])
     back = validation.in_sigmas(right[order], expected[other], sigma[other])
-    found = {
+    found: dict[str, dict[str, Any]] = {
         "zeroed": caught(validation.in_sigmas(np.zeros_like(right), expected, sigma), bound),
         "swapped": caught(np.maximum(swapped, back), bound),
         "constant": caught(validation.in_sigmas(np.broadcast_to(right.mean(0), right.shape), expected, sigma), bound),
     }
-    worst: dict[str, tuple[float, str, dict[str, float]]] = {}
-    some = slice(None, None, max(1, n // SPOILED))
-    for kind, layer, moved in differences:
-        one = caught(validation.in_sigmas(right[some] + moved, expected[some], sigma[some]), bound)
-        if kind not in worst or one["least_of_samples"] < worst[kind][0]:
-            worst[kind] = one["least_of_samples"], layer, one
-    found |= {kind: {"layer": layer, **one} for kind, (_, layer, one) in worst.items()}  # type: ignore[dict-item]
     return found
+
+
+def mistakes(
+    right: np.ndarray, expected: np.ndarray, sigma: np.ndarray, bound: float, differences: Sequence[Any]
+) -> dict[str, dict[str, Any]]:
+    """What mistakes in weights show, each in the layer where it shows least."""
+    worst: dict[str, dict[str, Any]] = {}
+    for kind, layer, moved in differences:
+        one = caught(validation.in_sigmas(right + moved, expected, sigma), bound)
+        if kind not in worst or one["least_of_samples"] < worst[kind]["least_of_samples"]:
+            worst[kind] = {"layer": layer, **one}
+    return worst
 
 
 def measure(options: argparse.Namespace, chosen: Sequence[Row]) -> list[dict[str, Any]]:
@@ -249,47 +268,55 @@ def measure(options: argparse.Namespace, chosen: Sequence[Row]) -> list[dict[str
         taken = time.perf_counter() - begun
         print(f"{title}: reference of {len(ids):,} inputs by {reference.by} in {taken:.1f} s, {apart:.0e} from NumPy's")
         assert apart < 1e-12, f"the reference is off by {apart:.1e}"
-        kept: dict[str, np.ndarray] = {}
+        fp8: dict[int, np.ndarray] = {}
         for row in chosen:
             begun, level = time.perf_counter(), row.level
+            part = slice(None, None, 1 if row.batch is None else max(1, len(ids) // FEW_INPUTS))
             if options.emulated:
-                blocks = [ids[start : start + 32] for start in range(0, len(ids), 32)]
+                blocks = [ids[part][start : start + 32] for start in range(0, len(ids[part]), 32)]
                 right = np.concatenate([_emulated(block, weights, config, row.precision) for block in blocks])
             else:
-                given = {"gpus": [0]} if level.device == "cuda" else {}
-                batch = min(len(ids), options.batch) if options.batch else None
-                more = {"batch": batch} if batch else {}
-                run = level.module.build(weights, config, **given, **more, **level.build_options(row.precision))
-                right = run(ids)
-                if hasattr(run, "close"):
-                    run.close()
-                del run
-            kept[row.name] = right
-            sigma = by_rounding[row.rounding]
-            errors = validation.in_sigmas(right, expected, sigma)
+                right = _run(row, weights, config, ids[part], options.batch)
+            if row.precision == "fp8":
+                fp8[0] = right
+            sigma, exact = by_rounding[row.rounding][part], expected[part]
+            errors = validation.in_sigmas(right, exact, sigma)
             bound = row.rounding.bound
-            found = mutants(right, expected, sigma, ids, bound, moved)
-            for other, logits in kept.items():
-                if other.startswith("l17") and row.precision != "fp8":
-                    found[f"{other} for it"] = caught(validation.in_sigmas(logits, expected, sigma), bound)
+            found = mutants(right, exact, sigma, ids[part], bound)
+            if fp8 and row.precision != "fp8":
+                found["FP8 for it"] = caught(validation.in_sigmas(fp8[0][part], exact, sigma), bound)
+            if row.batch is None:
+                found |= mistakes(right[some], expected[some], sigma[some], bound, moved)
             result.append(
                 {
                     "level": level.name,
                     "precision": row.precision,
+                    "batch": row.batch,
                     "weights": title,
-                    "inputs": len(ids),
+                    "inputs": len(errors),
                     "bound": bound,
                     "largest": float(errors.max()),
                     "rms": float(np.sqrt(np.square(errors).mean())),
                     "within": bool(errors.max() <= bound),
-                    "largest_of": {name: _largest(errors, kinds == i) for i, name in enumerate(KINDS)},
-                    "relative": float(np.linalg.norm(right - expected) / np.linalg.norm(expected)),
+                    "largest_of": {name: _largest(errors, kinds[part] == i) for i, name in enumerate(KINDS)},
+                    "relative": float(np.linalg.norm(right - exact) / np.linalg.norm(exact)),
                     "mutants": found,
                     "seconds": time.perf_counter() - begun,
                 }
             )
             _show(row, result[-1])
     return result
+
+
+def _run(row: Row, weights: Any, config: Config, ids: np.ndarray, batch: int | None) -> np.ndarray:
+    """A level's logits."""
+    options: dict[str, Any] = dict(row.level.build_options(row.precision))
+    if (chosen := row.batch or batch) is not None:
+        options["batch"] = chosen
+    if row.level.device == "cuda":
+        options["gpus"] = [0]
+    run = row.level.module.build(weights, config, **options)
+    return np.asarray(run(ids))
 
 
 def _largest(errors: np.ndarray, which: np.ndarray) -> float:
