@@ -18,10 +18,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import cases
 import numpy as np
 
-from charcnn import catalog, device, files, machine, network, params
+from charcnn import catalog, device, files, machine, params, validation
 from charcnn.config import SMALL
 
 ROOT = Path(__file__).parent.parent
@@ -46,9 +45,10 @@ def profiled(level: str, inputs: int) -> None:
     ids = np.random.default_rng(0).integers(0, SMALL.alphabet + 1, (inputs, SMALL.length), np.uint8)
     run = catalog.level(level).module.build(weights, SMALL, batch=BATCH, streams=1, gpus=1)
     logits = run(ids)
-    error = cases.error(logits[:2], network.forward(ids[:2], weights, SMALL))
-    if not error <= catalog.level(level).tolerance:
-        raise SystemExit(f"{level} is wrong: relative error {error:.1e}")
+    rounding = catalog.level(level).rounding()
+    error = validation.in_sigmas(logits[:2], *validation.expected(ids[:2], weights, SMALL, rounding)).max()
+    if not error <= rounding.bound:
+        raise SystemExit(f"{level} is wrong: an error of {error:.2g} sigma of rounding, {rounding.bound:g} allowed")
     device.Call.__init__ = counting  # type: ignore[method-assign]
     with cuda.profiling():
         run(ids)

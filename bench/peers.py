@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,20 +30,21 @@ import cases
 import numpy as np
 from libraries import Network, own
 
-from charcnn import catalog, device, machine, network, params, text
+from charcnn import catalog, device, machine, params, text, validation
 from charcnn.config import SMALL, TINY, Config
 from charcnn.files import replacing
+from charcnn.rounding import ROUNDINGS, Rounding
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
 ARITHMETIC = {"fp32": "float32"}
 """What other libraries call it."""
 
-TOLERANCES = {ARITHMETIC.get(name, name): of.tolerance for name, of in catalog.PRECISIONS.items()}
-"""Largest ||logits - ref|| / ||ref|| that an arithmetic allows. What misses it is marked with its error."""
+ROUNDINGS_OF = {ARITHMETIC.get(name, name): rounding for name, rounding in ROUNDINGS.items()}
+"""What an arithmetic rounds, and how far logits may be off for it. What is further off is marked with its error."""
 
 WRONG = 10
-"""So many times the tolerance is no rounding any more: not timed."""
+"""So many times that is no rounding any more: not timed."""
 
 BATCHES = {"cpu": (1, 8, 32), "cuda": (1, 32, 1024, 4096)}
 
@@ -84,9 +85,10 @@ class Contender:
         return f"{self.name}-".startswith(f"{name}-")
 
     @property
-    def tolerance(self) -> float:
+    def rounding(self) -> Rounding:
         """Of its arithmetic."""
-        return TOLERANCES[self.precision]
+        of = ROUNDINGS_OF[self.precision]
+        return of if self.level is None else replace(of, filtered=self.level.filtered)
 
 
 def _torch(title: str, name: str, devices: tuple[str, ...], precision: str = "float32", **options: Any) -> Contender:
@@ -190,6 +192,7 @@ class _Ready:
     contender: Contender
     network: Network
     error: float
+    sigmas: float
     compile_seconds: float
     times: int = 1
     rates: list[float] = field(default_factory=list)
@@ -226,12 +229,17 @@ def ready(contender: Contender, job: Job, ids: np.ndarray, seconds: float) -> _R
         raise LeftOut(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
     elapsed = time.perf_counter() - start
     rows = sorted({0, len(ids) // 2, len(ids) - 1, min(1, len(ids) - 1)})
-    expected = network.forward(ids[rows], job.weights, job.config)
-    error = cases.error(logits[rows], expected) if len(logits) == len(ids) and np.isfinite(logits).all() else np.nan
-    if not error <= WRONG * contender.tolerance:
+    rounding = contender.rounding
+    expected, sigma = validation.expected(ids[rows], job.weights, job.config, rounding)
+    error = sigmas = np.nan
+    if len(logits) == len(ids) and np.isfinite(logits).all():
+        error = cases.error(logits[rows], expected)
+        sigmas = float(validation.in_sigmas(logits[rows], expected, sigma).max())
+    if not sigmas <= WRONG * rounding.bound:
         built.close()
-        raise Wrong(f"wrong: relative error {error:.1e}, {contender.precision} allows {contender.tolerance:g}")
-    return _Ready(contender, built, error, elapsed)
+        off = f"relative error {error:.1e}, {sigmas:.2g} sigma of rounding"
+        raise Wrong(f"wrong: {off}, {contender.precision} allows {rounding.bound:g}")
+    return _Ready(contender, built, error, sigmas, elapsed)
 
 
 def _seconds(one: Network, times: int) -> float:
@@ -283,8 +291,9 @@ def measure(
                 "rounds": one.rates,
                 "batches_a_round": one.times,
                 "error": one.error,
-                "tolerance": one.contender.tolerance,
-                "within_tolerance": one.error <= one.contender.tolerance,
+                "sigmas": one.sigmas,
+                "bound": one.contender.rounding.bound,
+                "within_tolerance": one.sigmas <= one.contender.rounding.bound,
                 "compile_seconds": one.compile_seconds,
                 "versions": one.network.versions,
             }

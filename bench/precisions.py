@@ -18,7 +18,7 @@ from typing import Any
 
 import cases
 
-from charcnn import catalog, engine, machine, network, params, text
+from charcnn import catalog, engine, machine, params, text, validation
 from charcnn.classifier import SHIPPED
 from charcnn.device import DeviceError
 from charcnn.files import replacing
@@ -34,7 +34,6 @@ def measure(model: params.Params, data: text.Texts, device: str) -> tuple[list[d
     """A row for each precision that a level has here, fp32 first; and what is left out, with the reason."""
     assert data.labels is not None
     ids = text.encode(data.texts, model.encoding or "crepe", model.config.length)
-    expected = network.forward(ids[:CHECKED], model, model.config)
     rows: list[dict[str, Any]] = []
     left_out, labels = [], None
     for precision in catalog.PRECISIONS:
@@ -45,6 +44,8 @@ def measure(model: params.Params, data: text.Texts, device: str) -> tuple[list[d
             continue
         logits = computing.logits(ids)
         computing.close()
+        rounding = computing.choice.level.rounding(precision)
+        expected, sigma = validation.expected(ids[:CHECKED], model, model.config, rounding)
         said = logits.argmax(1)
         labels = said if labels is None else labels
         rows.append(
@@ -55,10 +56,14 @@ def measure(model: params.Params, data: text.Texts, device: str) -> tuple[list[d
                 "agreement": float((said == labels).mean()),
                 "accuracy": float((said == data.labels).mean()),
                 "error": cases.error(logits[:CHECKED], expected),
+                "sigmas": float(validation.in_sigmas(logits[:CHECKED], expected, sigma).max()),
+                "bound": rounding.bound,
             }
         )
         print(
-            "{precision:8} {level:4} agrees {agreement:.2%}, right {accuracy:.2%}, error {error:.1e}".format(**rows[-1])
+            "{precision:8} {level:4} agrees {agreement:.2%}, right {accuracy:.2%}, error {error:.1e}, {sigmas:.2g} sigma of {bound:g}".format(
+                **rows[-1]
+            )
         )
     return rows, left_out
 

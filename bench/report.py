@@ -47,6 +47,7 @@ from charcnn.files import replacing
 from charcnn.offload.plan import Machine, Work, forecast
 from charcnn.ops.chain import Conv1d, Plan, Relu, Stat
 from charcnn.ops.chain import plan as plan_chain
+from charcnn.rounding import ROUNDINGS
 from charcnn.training.measure import Measured
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -227,14 +228,14 @@ def levels(document: Path) -> str:
 
 
 def precisions(document: Path) -> str:
-    """Which levels compute in what, and how close their logits come."""
-    head, rows = ["precision", "levels", "its own of", "tolerance of logits"], []
-    for name, form in catalog.PRECISIONS.items():
+    """Which levels compute in what, and how close their logits must come."""
+    head, rows = ["precision", "levels", "its own of", "error allowed, in sigmas of rounding"], []
+    for name, rounding in ROUNDINGS.items():
         having = [row for row in catalog.LEVELS if name in row.precisions]
         if having:
             own = [row for row in having if row.precision() == name]
             cells = catalog.spoken(having), catalog.spoken(own) if own else "–"
-            rows.append([f"`{name}`", *cells, f"{form.tolerance:g}"])
+            rows.append([f"`{name}`", *cells, f"{rounding.bound:g}"])
     return _table(head, rows, right=3)
 
 
@@ -437,7 +438,11 @@ def _peers(link: str, raw: dict[str, Any]) -> str:
             cells.append(_number(row["inputs_per_second"]) if row else "–")
             if row and not row["within_tolerance"]:
                 cells[-1] += " \\*"
-                missed.append(f"`{name}` at batch {batch} {row['error']:.1e}, meant {row['tolerance']:g}")
+                if "sigmas" in row:
+                    off = f"{row['sigmas']:.2g} sigma of rounding, meant {row['bound']:g}"
+                else:  # older ones know the relative error alone
+                    off = f"{row['error']:.1e}, meant {row['tolerance']:g}"
+                missed.append(f"`{name}` at batch {batch} {off}")
         for row in [*measured.values()][:1]:
             rows.append([f"{row['title']} (`{name}`)", row["precision"], row["timed"], *cells])
     where = _machine(raw["machine"])

@@ -10,7 +10,7 @@ import cases
 import numpy as np
 import pytest
 
-from charcnn import catalog, device, network, params, text
+from charcnn import catalog, device, params, text, validation
 from charcnn.levels.monitor import Monitor
 
 LONG_ENOUGH = 0.75
@@ -36,10 +36,13 @@ def test_level(level: catalog.Level, plan: Any, benchmark: Any) -> None:
     ids = _drawn(texts, inputs)
     logits = run(ids)
     checked = sorted({0, inputs // 2, inputs - 1})
-    expected = network.forward(ids[checked], weights, config)
-    error = cases.error(logits[checked], expected)
+    rounding = level.rounding()
+    expected, sigma = validation.expected(ids[checked], weights, config, rounding)
+    sigmas = float(validation.in_sigmas(logits[checked], expected, sigma).max())
     assert np.isfinite(logits).all(), f"{level.name} left logits that are not finite"
-    assert error <= level.tolerance, f"{level.name} is wrong: relative error {error:.1e}"
+    assert sigmas <= rounding.bound, (
+        f"{level.name} is wrong: {sigmas:.2g} sigma of rounding, {rounding.bound:g} allowed"
+    )
 
     monitor.seconds.clear()
     rounds = 1 if plan.tiny else ROUNDS
@@ -62,8 +65,9 @@ def test_level(level: catalog.Level, plan: Any, benchmark: Any) -> None:
         bytes=ids.nbytes + logits.nbytes,
         **({"gpu_memory_bytes": max(monitor.memory.values())} if monitor.memory else {}),
         stages={stage: spent / rounds for stage, spent in monitor.seconds.items()},
-        error=error,
-        tolerance=level.tolerance,
+        error=cases.error(logits[checked], expected),
+        sigmas=sigmas,
+        bound=rounding.bound,
     )
 
 

@@ -9,9 +9,11 @@ layer are multiplied by them, and nothing is left to do at run time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
+from charcnn import text
 from charcnn.config import POOL_SIZE, Config
 from charcnn.ops.arrays import pack
 from charcnn.ops.formats import LARGEST_E4M3
@@ -80,6 +82,13 @@ def forward(
     for i in (1, 2):
         x = features(f"fc{i + 1}", (x @ params[f"fc{i}.weight"].T + params[f"fc{i}.bias"]).clip(0))
     return np.asarray(x @ params["fc3.weight"].T + params["fc3.bias"])
+
+
+def calibration(params: Mapping[str, np.ndarray], config: Config, texts: Any = None) -> np.ndarray:
+    """Token ids (N, L) uint8 to calibrate with: of a file of texts, or of the sample that ships."""
+    encoding = getattr(params, "encoding", None) or text.find_encoding("crepe")
+    read = text.sample(encoding) if texts is None else text.read_texts(texts, encoding)
+    return text.encode(read.texts[:TEXTS], encoding, config.length)
 
 
 def rescaled(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) -> tuple[dict[str, np.ndarray], float]:

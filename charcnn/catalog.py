@@ -34,13 +34,12 @@ from charcnn.ops import (
 )
 from charcnn.ops.conv1d_nlc import mma, wgmma_variants
 from charcnn.ops.formats import FORMATS, HALVES
-from charcnn.steps import FP8, LEVELS, PRECISIONS, Level, level, spoken
+from charcnn.steps import LEVELS, PRECISIONS, Level, level, spoken
 
 __all__ = [
     "CHAIN",
     "EXACT",
     "FLOAT32",
-    "FP8",
     "LEVELS",
     "OPERATORS",
     "PRECISIONS",

@@ -12,17 +12,10 @@ from importlib import import_module
 from types import ModuleType
 
 from charcnn.ops.formats import FORMATS, PLAIN, Format
+from charcnn.rounding import ROUNDINGS, Rounding
 
-FP8 = 0.25
-"""Tolerance of logits after eight layers in e4m3, of random weights: each adds some 3.6 %, and nothing that was learnt
-stands out from that. Of trained weights, a tenth of it is seen."""
-
-PRECISIONS = {
-    "fp32": PLAIN,
-    **{name: FORMATS[name] for name in ("tf32", "fp16x3", "fp16", "bf16")},
-    "fp8": replace(FORMATS["fp8"], tolerance=FP8),
-}
-"""What levels compute in, by the names that --precision takes; tolerances are of the logits."""
+PRECISIONS: dict[str, Format] = {name: FORMATS.get(name, PLAIN) for name in ROUNDINGS}
+"""What levels compute in, by the names that --precision takes."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +35,17 @@ class Level:
     """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
     ampere: bool = False
     """Needs tensor cores of compute capability 8.0 or later: the simulator will not do."""
+    filtered: bool = False
+    """Whether it computes convolutions by Winograd's filtering, which rounds more."""
 
     @property
     def tensor_cores(self) -> bool:
         """Whether it needs tensor cores, of some kind."""
         return self.hopper or self.ampere
 
-    @property
-    def tolerance(self) -> float:
-        """Largest ||logits - ref|| / ||ref|| against the whole network's float64 reference, in its own precision."""
-        return self.format().tolerance
+    def rounding(self, asked: str | None = None) -> Rounding:
+        """What that precision rounds, and how far logits may be off for it; errors as for `precision`."""
+        return replace(ROUNDINGS[self.precision(asked)], filtered=self.filtered)
 
     def precision(self, asked: str | None = None) -> str:
         """Which one it computes in where this one is asked for: its own where that is None.
@@ -101,12 +95,12 @@ LEVELS = (
     Level("l10", "cuda"),
     Level("l11", "cpu"),
     Level("l12", "cuda"),
-    Level("l13", "cuda"),
+    Level("l13", "cuda", filtered=True),
     Level("l14", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), ampere=True),
     Level("l15", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), hopper=True),
     Level("l16", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), hopper=True),
     Level("l17", "cuda", precisions=("fp8",), hopper=True),
-    Level("l18", "cpu"),
+    Level("l18", "cpu", filtered=True),
 )
 
 

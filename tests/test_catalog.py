@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from charcnn.catalog import CHAIN, LEVELS, OPERATORS, PRECISIONS, TECHNIQUES, VA
 from charcnn.ops import reference
 from charcnn.ops.features import TAKEN
 from charcnn.ops.formats import FORMATS, HALVES
+from charcnn.rounding import ROUNDINGS
 
 PACKAGE = Path(charcnn.__file__).parent
 KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
@@ -181,7 +183,7 @@ def test_precisions():
         assert [row.precision(name) for name in (None, *row.precisions)] == [row.precisions[0], *row.precisions]
         assert row.format() is PRECISIONS[row.precision()]
         assert [row.format(name).name for name in row.precisions] == [PRECISIONS[name].name for name in row.precisions]
-    assert level("l13").tolerance == catalog.FLOAT32
+    assert level("l13").rounding() == replace(ROUNDINGS["fp32"], filtered=True)
     with pytest.raises(ValueError, match=r"^precision='fp32': l15 has fp16, .*, fp16x3; fp32 is in l0 to l13, l18$"):
         level("l15").format("fp32")
     with pytest.raises(ValueError, match=r"^precision='fp8': l14 has .*; fp8 is in l17$"):

@@ -14,7 +14,7 @@ gives them.
 import numpy as np
 from numba import cuda
 
-from charcnn import calibrate, device, text
+from charcnn import calibrate, device
 from charcnn.config import POOL_SIZE
 from charcnn.lane import DevicePipeline, GraphWorker, Lane
 from charcnn.levels.monitor import Monitor
@@ -47,10 +47,7 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, tex
         )
     largest = batch * max(channels * pooled[0], config.units, 4 * config.classes)
 
-    encoding = getattr(params, "encoding", None) or text.find_encoding("crepe")
-    read = text.sample(encoding) if texts is None else text.read_texts(texts, encoding)
-    ids = text.encode(read.texts[: calibrate.TEXTS], encoding, config.length)
-    p, eps = calibrate.rescaled(params, config, ids)
+    p, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
     packed = {name: value if value.ndim == 1 else pack(value) for name, value in p.items()}
     fc1 = p["fc1.weight"].reshape(config.units, channels, pooled[5])  # its inputs come channels-last
     packed["fc1.weight"] = pack(fc1).reshape(config.features, config.units)

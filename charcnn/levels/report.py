@@ -2,35 +2,54 @@
 
 from __future__ import annotations
 
+import secrets
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from charcnn import network
+from charcnn import validation
 from charcnn.levels.job import CONFIGS, Job
+from charcnn.rounding import Rounding
 from charcnn.terminal import printable
 
-CHECKED_INPUTS = 8
+CHECKED_INPUTS = 12
+"""So many are held against the reference, which takes a second; whether logits are finite is asked of all."""
 
 
-def validate(job: Job, logits: np.ndarray, tolerance: float) -> dict[str, Any]:
-    """Compare a sample's logits with the float64 reference, and the labels with the original's answers where given."""
+def validate(
+    job: Job, logits: np.ndarray, rounding: Rounding, borders: Sequence[range] = (), seed: int | None = None
+) -> dict[str, Any]:
+    """Hold a sample's logits against the float64 reference, and the labels against the original's answers, if given.
+
+    Args:
+        job: what was asked for.
+        logits: of all inputs.
+        rounding: of the level's precision; its bound decides.
+        borders: where batches and chunks begin: some of them are looked at.
+        seed: of the sample; drawn where None.
+    """
     config = job.params.config
-    sample = np.unique(np.linspace(0, len(job.ids) - 1, CHECKED_INPUTS).round().astype(int))
-    expected = network.forward(job.ids[sample], job.params, config)
-    norm = np.linalg.norm(expected)
-    errors = np.linalg.norm(logits[sample] - expected, axis=1) / norm
-    errors = np.where(np.isnan(errors), np.inf, errors)
-    error = float(np.linalg.norm(errors))
+    seed = secrets.randbits(32) if seed is None else seed
+    sample = validation.drawn(len(job.ids), CHECKED_INPUTS, borders, seed)
+    expected, sigma = validation.expected(job.ids[sample], job.params, config, rounding)
+    errors = validation.in_sigmas(logits[sample], expected, sigma)
+    unusable = np.flatnonzero(~np.isfinite(logits).all(axis=1))
+    worst = int(np.argmax(errors))
     result: dict[str, Any] = {
         "against": "float64 reference",
+        "inputs": len(logits),
         "checked": len(sample),
-        "error": error,  # ||logits - expected|| / ||expected||
-        "worst_input": int(sample[np.argmax(errors)]),
-        "tolerance": tolerance,
-        "passed": error <= tolerance,
+        "seed": seed,
+        "sigmas": float(errors[worst]) if np.isfinite(errors[worst]) else None,  # JSON has no infinity
+        "worst_input": int(sample[worst]),
+        "bound": rounding.bound,
+        "not_finite": len(unusable),
+        "passed": bool(errors[worst] <= rounding.bound) and not len(unusable),
     }
+    if len(unusable):
+        result["first_not_finite"] = int(unusable[0])
     if job.answers is not None:
         answers = np.resize(job.answers, len(logits))  # repeats them, as the inputs repeat
         wrong = np.flatnonzero(logits.argmax(axis=1) != answers)
@@ -74,14 +93,7 @@ def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
         busy = ", ".join(f"{what} {at['share']:.0%} (rank {at['rank']})" for what, at in found["busy"].items())
         rows.append(("bound by", f"{found['bound']} ({found['resource']}); busy: {busy}"))
         rows.append(("", f"the timeline is in {found['file']}: open it in ui.perfetto.dev or chrome://tracing"))
-    verdict = "passed" if check["passed"] else "FAILED"
-    rows.append(
-        (
-            "validated",
-            f"{verdict}: {check['checked']} inputs against the {check['against']}, relative error "
-            f"{check['error']:.1e}, worst at input {check['worst_input']}, tolerance {check['tolerance']:.0e}",
-        )
-    )
+    rows += [("validated" if i == 0 else "", line) for i, line in enumerate(_verdict(check))]
     if job.answers is not None:
         line = f"{check['answers_agree']} of {len(logits)} labels as in the answers"
         first = check.get("first_disagreement")
@@ -100,6 +112,19 @@ def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
     print(f"{report['level']}: {report['title']}")
     for key, value in rows:
         print(f"  {key:<10}{printable(value)}")
+
+
+def _verdict(check: dict[str, Any]) -> list[str]:
+    found = "not finite" if check["sigmas"] is None else f"{check['sigmas']:.2g} sigma"
+    lines = [
+        f"{'passed' if check['passed'] else 'FAILED'}: {check['checked']:,} of {check['inputs']:,} inputs checked "
+        f"against the {check['against']}, drawn with seed {check['seed']}",
+        f"largest error {found} of rounding, at input {check['worst_input']}; {check['bound']:g} allowed",
+    ]
+    if check["not_finite"]:
+        count, at = check["not_finite"], check["first_not_finite"]
+        lines.append(f"logits of {count:,} inputs are not finite, the first at input {at}")
+    return lines
 
 
 def _farm_rows(farm: dict[str, Any]) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import itertools
 import statistics
 import sys
 import time
@@ -171,7 +172,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         "seconds": seconds,
         "inputs_per_second": total / statistics.median(seconds),
         "stages": {stage: spent / options.repeat for stage, spent in monitor.seconds.items()},
-        "validation": validate(job, logits, level.format(options.precision).tolerance),
+        "validation": validate(job, logits, level.rounding(options.precision), _borders(comm, total, batch, shared)),
         "machine": machine.describe(),
         "commit": machine.commit(),
     }
@@ -197,6 +198,15 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
 
 def _broadcast(comm: Any, value: Any) -> Any:
     return value if comm is None else comm.bcast(value)
+
+
+def _borders(comm: Any, total: int, batch: int, shared: bool) -> list[range]:
+    """Where batches begin, and the inputs of other ranks; chunks begin with a batch."""
+    if not shared:
+        return [range(batch, total, batch)]
+    starts = [0, *itertools.accumulate(offload.shares(total, comm.size))]
+    each = [range(start, stop, batch) for start, stop in itertools.pairwise(starts)]
+    return [*each, *(range(start, start + 1) for start in starts[1:-1])]
 
 
 def _monitored(name: str, root: bool, inputs: int, options: argparse.Namespace) -> tuple[Monitor, tqdm]:

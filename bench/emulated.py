@@ -1,0 +1,73 @@
+"""The network in a precision, emulated on the CPU: what is multiplied is rounded as kernels round it, sums are float32.
+
+It needs no GPU, and shows how far right results are from float64: less block 1's sums in fp16, which count for little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from charcnn import calibrate
+from charcnn.config import Config
+from charcnn.rounding import ROUNDINGS
+
+Array = np.ndarray
+
+
+def _fp16(x: Array) -> Array:
+    return x.astype(np.float16).astype(np.float32)
+
+
+def _cut(bits: int) -> Callable[[Array], Array]:
+    """Rounding of float32 to nearest even with so many bits of the fraction left out."""
+
+    def rounded(x: Array) -> Array:
+        word = np.ascontiguousarray(x, np.float32).view(np.uint32)
+        half = np.uint32((1 << (bits - 1)) - 1)
+        return (
+            (word + half + ((word >> np.uint32(bits)) & np.uint32(1))) & np.uint32(~((1 << bits) - 1) % 2**32)
+        ).view(np.float32)
+
+    return rounded
+
+
+def _e4m3(x: Array) -> Array:
+    size = np.minimum(abs(x), np.float32(448))
+    step = np.exp2(np.floor(np.log2(np.maximum(size, np.float32(2**-6)))) - 3)
+    return (np.sign(x) * np.rint(size / step) * step).astype(np.float32)
+
+
+def _two_fp16(x: Array) -> Array:
+    high = _fp16(x)
+    return high + _fp16(x - high)
+
+
+ROUNDED: dict[str, Callable[[Array], Array]] = {
+    "fp16": _fp16, "bf16": _cut(16), "tf32": _cut(13), "fp16x3": _two_fp16, "fp8": _e4m3,
+}  # fmt: skip
+"""A number in each precision, as float32."""
+
+
+def logits(ids: Array, params: Mapping[str, Array], config: Config, precision: str) -> Array:
+    """Token ids (N, L) uint8 -> logits (N, classes) float32."""
+    rounding, rounded, eps = ROUNDINGS[precision], ROUNDED[precision], calibrate.EPS
+    new = {name: np.array(value, np.float32) for name, value in params.items()}
+    if rounding.scaled:
+        new, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config))
+    for name in calibrate.LAYERS:
+        weight = new[f"{name}.weight"]
+        unit = np.float32(1)
+        if rounding.operands is not None and rounding.operands.peak is not None and weight.any():
+            unit = np.exp2(np.ceil(np.log2(abs(weight).max() / np.float32(rounding.operands.peak))))
+        weight[:] = rounded(weight / unit) * unit
+    if rounding.affine[0]:
+        for name in ("conv1.weight", "norm1.weight", "norm1.bias"):
+            if name in new:
+                new[name] = _fp16(new[name])
+
+    def features(name: str, x: Array) -> Array:
+        return x if name == "norm6" and rounding.stored[1] is None else rounded(x)
+
+    return calibrate.forward(new, config, ids, features, eps)
