@@ -483,7 +483,7 @@ def without_arrow():
 
 
 def outcome(read, *args):
-    """What a reading gives, or the words with which it is refused; where there is a NUL, one may see it before others."""
+    """What a reading gives, or the words with which it is refused: any, where a NUL may be seen before all else."""
     try:
         texts, unreadable, labels, written = read(*args)
     except ValueError as error:
