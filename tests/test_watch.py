@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from test_farm import ULFM, needs_ulfm
-from test_mpi import ROOT, mpiexec, needs_mpi
+from test_mpi import ENVIRONMENT, ROOT, mpiexec, needs_mpi
 
 from charcnn.offload import watch
 
@@ -87,6 +87,16 @@ def test_ranks_do_not_wait_for_one_that_never_starts(options, how):
     done = mpiexec(2, "-c", START, how, options=options, timeout=60, CHARCNN_MPI_START="1")
     ended(done)
     assert "charcnn: rank 0: MPI did not start within 1 s: another rank died, is stopped or is late" in done.stderr
+
+
+@needs_mpi
+def test_mpi_that_cannot_start_ends_the_process_by_a_line_and_a_status():
+    """As where another rank dies while it starts: Open MPI would abort, which under ULFM counts as a success."""
+    environment = {**ENVIRONMENT, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_MCA_pml": "nosuch"}
+    command = [sys.executable, "-c", "from charcnn import offload; offload.world()"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60, check=False)
+    assert done.returncode == watch.FAILED
+    assert "charcnn: rank 1: MPI did not start" in done.stderr
 
 
 STEPS = """

@@ -23,10 +23,10 @@ def world() -> Any | None:
 
     All ranks call it at their start.
 
-    Where another rank does not come, it ends the process: see `charcnn.offload.watch`.
+    Where MPI does not start, as another rank does not come, it ends the process: see `charcnn.offload.watch`.
 
     Raises:
-        RuntimeError: started by mpiexec, but mpi4py is missing, or MPI does not start.
+        RuntimeError: started by mpiexec, but mpi4py is missing.
         ValueError: an environment variable of `charcnn.offload.watch` holds no seconds.
     """
     if not any(name in os.environ for name in LAUNCHED):

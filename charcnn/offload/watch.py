@@ -182,7 +182,6 @@ def start() -> Any:
     Raises:
         ImportError: there is no mpi4py.
         ValueError: an environment variable holds no seconds.
-        RuntimeError: MPI does not start.
     """
     global _watch, _guard
     seconds, stopped, end = (limit(name) for name in LIMITS)
@@ -198,15 +197,19 @@ def start() -> Any:
     finally:
         mpi4py.rc.initialize = own
     rank = next((int(os.environ[name]) for name in RANKS if name in os.environ), 0)
-    _watch, _guard = Watch(rank), Guard(rank, stopped)
+    _watch, _guard = Watch(rank), Guard(rank, stopped + seconds)  # the others end sooner, where there is one
     if MPI.Is_initialized():
+        _guard.allow(stopped)
         return MPI
     library, provided = ctypes.CDLL(MPI.__file__), ctypes.c_int()
     wanted = getattr(MPI, f"THREAD_{mpi4py.rc.thread_level.upper()}")
+    # Else Open MPI aborts where another rank dies just then, and under ULFM mpiexec takes that for a success.
+    os.environ.setdefault("OMPI_MCA_mpi_initial_errhandler", "mpi_errors_return")
     with within("CHARCNN_MPI_START", seconds, "MPI did not start"):
         status = library.MPI_Init_thread(None, None, wanted, ctypes.byref(provided))
     if status != MPI.SUCCESS:
-        raise RuntimeError(f"MPI_Init_thread gave {status}")
+        _watch.end(f"MPI did not start, as where another rank dies meanwhile (MPI_Init_thread gave {status})")
+    _guard.allow(stopped)
     for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
         comm.Set_errhandler(MPI.ERRORS_RETURN)  # as mpi4py does where it starts MPI: an error is an exception
     if MPI.COMM_WORLD.size == 1:  # nobody waits for it

@@ -1,0 +1,553 @@
+"""Every variant of the catalogue against its reference, and what its launcher accepts and refuses."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from conftest import runs_here
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import cuda
+from operator_cases import CASES, Case, takes
+
+from charcnn import device
+from charcnn.catalog import VARIANTS as EVERY
+from charcnn.catalog import operator
+from charcnn.catalog import tolerance as tolerance_of
+from charcnn.ops import reference
+
+VARIANTS = [row for row in EVERY if runs_here(row)]
+CUDA = [row for row in VARIANTS if row.device == "cuda"]
+CPU = [row for row in VARIANTS if row.device == "cpu"]
+
+
+def each(rows):
+    return pytest.mark.parametrize("variant", rows, ids=lambda row: row.name)
+
+
+def compiled(variant):
+    return variant.device == "cpu" or not device.SIMULATED
+
+
+def edges_of(rows):
+    return [
+        pytest.param(row, sizes, id=f"{row.name}-{'-'.join(f'{name}{size}' for name, size in sizes.items())}")
+        for row in rows
+        for sizes in CASES[row.operator].edges
+        if takes(row.technique, sizes)
+    ]
+
+
+def more_of(row):
+    """Marks: bf16 is one word in fp16's kernels on tensor cores, and takes as long to compile; `edges_of` has both."""
+    return [pytest.mark.exhaustive] if row.tensor_cores and row.technique.endswith("bf16") else []
+
+
+def large_of(rows):
+    return [
+        pytest.param(
+            row,
+            sizes,
+            marks=more_of(row),
+            id=f"{row.name}-{'-'.join(f'{name}{size}' for name, size in sizes.items())}",
+        )  # fmt: skip
+        for row in rows
+        if compiled(row)
+        for sizes in CASES[row.operator].large
+        if takes(row.technique, sizes)
+    ]
+
+
+def example(variant) -> Case:
+    cases = CASES[variant.operator]
+    return cases.build(next(sizes for sizes in cases.edges if takes(variant.technique, sizes)))
+
+
+def arrays(result) -> tuple:
+    """The arrays of a result: itself, or the two of a pair (y, stat)."""
+    return result if isinstance(result, tuple) else (result,)
+
+
+def fitted(variant, sizes):
+    """Drawn sizes as the variant takes them."""
+    for change in ({"pool_size": 3}, {"c": 2}, {"k": 7}):
+        if not takes(variant.technique, sizes) and change.keys() <= sizes.keys():
+            sizes = {**sizes, **change}
+    return sizes
+
+
+def alike(like, made):
+    """A result of the same kind, from its arrays."""
+    made = tuple(made)
+    return made if isinstance(like, tuple) else made[0]
+
+
+def put(result):
+    """A result on the device."""
+    return alike(result, map(cuda.to_device, arrays(result)))
+
+
+def fetch(result):
+    """A result on the host."""
+    return alike(result, (array.copy_to_host() for array in arrays(result)))
+
+
+def same_objects(result, expected):
+    return all(one is other for one, other in zip(arrays(result), arrays(expected), strict=True))
+
+
+def poisoned(variant, like):
+    """An output of the oracle's shape that no result looks like: NaN, or a number that no index has."""
+    if isinstance(like, tuple):
+        return poisoned(variant, like[0]), np.full(like[1].shape, np.nan, np.float64)
+    if like.dtype == np.int64:
+        return np.full(like.shape, -7, np.int64)
+    return np.full(like.shape, np.nan, CASES[variant.operator].dtype)
+
+
+def check(variant, out, expected):
+    """At the operator's tolerance, over the finite values; NaN and infinities stand where the reference has them."""
+    if isinstance(expected, tuple):
+        (y, stat), (expected_y, expected_stat) = out, expected
+        check(variant, y, expected_y)
+        check_stat(variant, stat, expected_stat, y)
+        return
+    assert out.shape == expected.shape
+    assert out.dtype == (np.int64 if expected.dtype == np.int64 else CASES[variant.operator].dtype)
+    tolerance = tolerance_of(variant)
+    if tolerance == 0:
+        np.testing.assert_array_equal(out, expected)
+        return
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(out[~finite], expected[~finite])
+    error = np.linalg.norm(out[finite].astype(np.float64) - expected[finite])
+    assert error <= tolerance * np.linalg.norm(expected[finite])
+
+
+def check_stat(variant, stat, expected, y):
+    """Mean and variance against the reference's, and more strictly against those of the y that was written."""
+    assert stat.shape == expected.shape
+    assert stat.dtype == np.float64
+    assert (stat[:, 1] >= 0).sum() == np.isfinite(expected[:, 1]).sum()
+    tolerance = tolerance_of(variant)
+    # An error of y moves the mean as much, and the variance by twice its product with the deviation.
+    for exact, slack in ((expected, 2), (reference.stat(y.astype(np.float64)), 0)):
+        finite = np.isfinite(exact).all(axis=1)
+        np.testing.assert_array_equal(np.isfinite(stat).all(axis=1), finite)
+        mean, variance = exact[finite].T
+        deviation = np.sqrt(variance)
+        size = deviation + abs(mean)
+        assert (abs(stat[finite, 0] - mean) <= tolerance * size).all()
+        unequal = 1e-14 * size**2  # where float32 holds no difference, float64 leaves some
+        assert (abs(stat[finite, 1] - variance) <= tolerance * (variance + slack * deviation * size) + unequal).all()
+
+
+def run(variant, case: Case, taken: Case | None = None):
+    """The launcher on host arrays, into a poisoned output, against the reference, of what it is `taken` for."""
+    expected = (taken or case).oracle(operator(variant.operator).reference)
+    out = poisoned(variant, expected)
+    same_objects(variant.launcher(**case.inputs, **case.options, out=out), out)
+    check(variant, out, expected)
+
+
+@pytest.mark.parametrize(("variant", "sizes"), edges_of(VARIANTS))
+def test_edges(variant, sizes):
+    run(variant, CASES[variant.operator].build(sizes))
+
+
+@pytest.mark.parametrize(("variant", "sizes"), large_of(VARIANTS))
+def test_large(variant, sizes):
+    run(variant, CASES[variant.operator].build(sizes, normal=True))
+
+
+@pytest.mark.parametrize("variant", [pytest.param(row, id=row.name, marks=more_of(row)) for row in VARIANTS])
+def test_drawn_sizes(variant):
+    cases = CASES[variant.operator]
+
+    drawn = cases.sizes(compiled(variant), gpu=variant.device == "cuda")
+
+    @settings(max_examples=cases.examples if compiled(variant) else min(8, cases.examples))
+    @given(drawn.map(partial(fitted, variant)).filter(cases.fit), st.integers(0, 2**32 - 1))
+    def try_one(sizes, seed):
+        run(variant, cases.build(sizes, seed))
+
+    try_one()
+
+
+@each(VARIANTS)
+def test_inputs_stay_as_they_are(variant):
+    case = example(variant)
+    before = {name: array.copy() for name, array in case.inputs.items()}
+    variant.launcher(**case.inputs, **case.options)
+    for name, array in case.inputs.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+@each([row for row in VARIANTS if row.operator in ("relu", "layernorm", "layernorm_relu")])
+def test_in_place(variant):
+    case = example(variant)
+    expected = case.oracle(operator(variant.operator).reference)
+    variant.launcher(**case.inputs, out=case.inputs["x"]) is case.inputs["x"]
+    check(variant, case.inputs["x"], expected)
+
+
+# What the values are.
+
+with_x = [row for row in VARIANTS if "x" in example(row).inputs]
+
+
+# Winograd's filtering makes more positions NaN: see test_winograd and test_lowered.
+@each([row for row in with_x if not row.technique.startswith("winograd")])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's: of the reference, and of the simulator's scalars
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite(variant, value):
+    case = example(variant)
+    x = case.inputs["x"]
+    x.reshape(-1)[x.size // 2] = value
+    if variant.technique.endswith("fp8"):  # e4m3 has NaN, but no infinity: that becomes its greatest, as x's does
+        greatest = abs(x[np.isfinite(x)]).max()
+        run(variant, case, Case({**case.inputs, "x": x.clip(-greatest, greatest)}, case.options))
+    else:
+        run(variant, case)
+
+
+@each([row for row in VARIANTS if row.operator in ("maxpool1d", "relu_maxpool1d", "argmax")])
+def test_all_alike(variant):
+    for value in (np.nan, -np.inf, np.inf, 0.0, -0.0):
+        case = example(variant)
+        case.inputs["x"][...] = value
+        run(variant, case)
+
+
+@each([row for row in VARIANTS if row.operator == "argmax"])
+def test_first_of_equals_and_first_nan(variant):
+    nan = np.nan
+    x = np.array([[1, 2, 2, 0], [nan, 3, nan, 5], [3, nan, 5, nan], [-np.inf] * 4, [0.0, -0.0, 0, 0]], np.float32)
+    np.testing.assert_array_equal(variant.launcher(x), [1, 0, 1, 0, 0])
+
+
+@each([row for row in VARIANTS if row.operator == "one_hot"])
+def test_every_token_id(variant):
+    ids = np.arange(256, dtype=np.uint8)[None]
+    out = variant.launcher(ids, 3)
+    np.testing.assert_array_equal(out[0], np.eye(256, dtype=np.float32)[:3])
+
+
+@each([row for row in with_x if row.operator != "argmax"])
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_magnitudes(variant, scale):
+    if "fp16" in variant.technique:  # 6e-5 to 65,504
+        scale = {1e-12: 2.0**-6, 1e12: 2.0**6}[scale]
+    case = example(variant)
+    for name, array in case.inputs.items():
+        if name == "x" or name.startswith("bias"):
+            array *= np.float32(scale)
+        if name == "stat":
+            array *= [scale, scale**2]
+    run(variant, case)
+
+
+@each([row for row in VARIANTS if row.operator == "layernorm"])
+def test_layernorm_far_from_zero(variant):
+    case = CASES["layernorm"].build({"n": 2, "c": 4, "length": 25})
+    case.inputs["x"] += 8
+    run(variant, case)
+
+
+@each([row for row in with_x if "layernorm" in row.operator])
+@pytest.mark.parametrize("eps", [1e-12, 1.0])
+def test_layernorm_eps(variant, eps):
+    case = example(variant)
+    case.inputs["x"][0] = 3  # its variance is 0: eps alone is under the root
+    if "stat" in case.inputs:
+        case.inputs["stat"][0] = 3, 0
+    case.options["eps"] = eps
+    run(variant, case)
+
+
+@each([row for row in VARIANTS if "layernorm" in row.operator])
+def test_gamma_of_either_sign(variant):
+    case = example(variant)
+    gamma = case.inputs["gamma"]
+    gamma *= np.where(np.arange(gamma.size).reshape(gamma.shape) % 2, -1, 1).astype(np.float32)  # within a window, too
+    run(variant, case)
+
+
+CONV1D_STAT = [row for row in VARIANTS if row.operator == "conv1d_stat"]
+LAYERNORM_RELU = [row for row in VARIANTS if row.operator == "layernorm_relu"]
+
+
+@each(CONV1D_STAT)
+@pytest.mark.parametrize("mean", [0, 1e2, 1e4])
+def test_statistics_are_accurate_where_the_mean_is_large(variant, mean):
+    rng = np.random.default_rng(5)
+    # Values of deviation 1 around the mean; the convolution passes them through: only statistics can be wrong.
+    c, length = 8, 30 if device.SIMULATED else 1000
+    x = (mean + rng.standard_normal((2, c, length))).astype(np.float32)
+    y, stat = variant.launcher(x, np.eye(c, dtype=np.float32)[:, :, None], np.zeros(c, np.float32))
+    np.testing.assert_array_equal(y, x)
+    exact = reference.stat(x.astype(np.float64))
+    assert abs(stat[:, 0] - exact[:, 0]).max() <= 5e-7, "in standard deviations"
+    np.testing.assert_allclose(stat[:, 1], exact[:, 1], rtol=2e-6)
+    if mean == 1e4:  # what a sum of squares in float32 would give
+        squares = np.square(x).mean(axis=(1, 2)) - np.square(x.mean(axis=(1, 2)))
+        assert abs(squares / exact[:, 1] - 1).max() > 0.1
+    gamma = rng.standard_normal((c, length), np.float32)
+    beta = rng.standard_normal((c, length), np.float32)
+    expected = reference.layernorm_relu(*(array.astype(np.float64) for array in (x, exact, gamma, beta)))
+    for row in LAYERNORM_RELU:
+        check(row, row.launcher(y, stat, gamma, beta), expected)
+
+
+@each(CONV1D_STAT)
+def test_statistics_of_equal_values(variant):
+    x = np.full((1, 1, 40), 0.1, np.float32)
+    _, stat = variant.launcher(x, np.ones((3, 1, 1), np.float32), np.zeros(3, np.float32))
+    assert stat[0, 0] == pytest.approx(float(np.float32(0.1)), rel=1e-15)
+    assert 0 <= stat[0, 1] <= 1e-30
+
+
+@each([row for row in VARIANTS if row.operator == "softmax"])
+def test_softmax_of_great_logits(variant):
+    x = np.array([[1e30, -1e30, 0, 1e30], [-1e4, -1e4, -1e4 - 1, -np.inf]], np.float32)
+    expected = operator("softmax").reference(x.astype(np.float64))
+    out = variant.launcher(x)
+    check(variant, out, expected)
+    np.testing.assert_allclose(out.sum(axis=1), 1, rtol=1e-6)
+
+
+# What a launcher returns, and where.
+
+
+@each(VARIANTS)
+def test_numpy_in_numpy_out(variant):
+    case = example(variant)
+    out = variant.launcher(**case.inputs, **case.options)
+    assert all(type(array) is np.ndarray for array in arrays(out))
+    check(variant, out, case.oracle(operator(variant.operator).reference))
+
+
+@each(CUDA)
+@pytest.mark.parametrize("given_out", [False, True], ids=["made", "given"])
+@pytest.mark.parametrize("given_stream", [False, True], ids=["default", "stream"])
+def test_device_in_device_out(variant, given_out, given_stream, stream, monkeypatch):
+    case = example(variant)
+    expected = case.oracle(operator(variant.operator).reference)
+    inputs = {name: cuda.to_device(array) for name, array in case.inputs.items()}
+    options = dict(case.options)
+    if given_out:
+        options["out"] = put(poisoned(variant, expected))
+    if given_stream:
+        options["stream"] = stream
+    cuda.synchronize()
+
+    to_device, given = device.to_device, {(array.shape, array.dtype) for array in case.inputs.values()}
+
+    def copied(array, stream=0):  # a tensor map may be
+        assert (array.shape, array.dtype) not in given, "copied to the device"
+        return to_device(array, stream)
+
+    monkeypatch.setattr(device, "to_device", copied)
+    streams = launched_on(monkeypatch)
+    out = variant.launcher(**inputs, **options)
+    assert all(map(device.is_cuda_ndarray, arrays(out)))
+    assert not given_out or same_objects(out, options["out"])
+    assert streams == {numbered(stream) if given_stream else 0}
+    cuda.synchronize()
+    check(variant, fetch(out), expected)
+
+
+@each(CUDA)
+def test_numpy_on_a_stream(variant, stream, monkeypatch):
+    case = example(variant)
+    streams = launched_on(monkeypatch)
+    out = variant.launcher(**case.inputs, **case.options, stream=stream)
+    check(variant, out, case.oracle(operator(variant.operator).reference))  # which the launcher has waited for
+    assert streams == {numbered(stream)}
+
+
+def launched_on(monkeypatch):
+    """A set that each launch adds its stream to."""
+    streams = set()
+    launch = device.Call.launch
+
+    def spy(call, *args, **kwargs):
+        streams.add(numbered(call.stream))
+        launch(call, *args, **kwargs)
+
+    monkeypatch.setattr(device.Call, "launch", spy)
+    return streams
+
+
+def numbered(stream):
+    """What tells a stream from others."""
+    return stream if device.SIMULATED else int(stream)
+
+
+@each(CUDA)
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+@pytest.mark.skipif(device.SIMULATED, reason="the simulator has no __cuda_array_interface__: needs a GPU")
+def test_other_libraries_arrays(variant, library):
+    module = pytest.importorskip(library)
+    if library == "torch" and not module.cuda.is_available():
+        pytest.skip("this PyTorch is built without CUDA")
+
+    def given(array):
+        return module.from_numpy(array).cuda() if library == "torch" else module.asarray(array)
+
+    def taken(array):
+        return array.cpu().numpy() if library == "torch" else array.get()
+
+    case = example(variant)
+    expected = case.oracle(operator(variant.operator).reference)
+    inputs = {name: given(array) for name, array in case.inputs.items()}
+    out = alike(expected, map(given, arrays(poisoned(variant, expected))))
+    for stream in (None, module.cuda.Stream()):
+        for array in arrays(out):
+            array[...] = -7
+        cuda.synchronize()
+        same_objects(variant.launcher(**inputs, **case.options, out=out, stream=stream), out)
+        cuda.synchronize()
+        check(variant, alike(expected, map(taken, arrays(out))), expected)
+
+
+# What a launcher refuses.
+
+
+def names(case):
+    return rf"\b({'|'.join(case.inputs)})\b"
+
+
+def with_argument(rows):
+    return [
+        pytest.param(row, name, id=f"{row.name}-{name}")
+        for row in rows
+        for name in CASES[row.operator].build(CASES[row.operator].edges[0]).inputs
+    ]
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(VARIANTS))
+def test_wrong_dtype(variant, name):
+    case = example(variant)
+    need = np.dtype(device.DTYPES.get(name, np.float32))
+    for dtype in {np.float64, np.float32, np.int32, np.float16} - {need.type}:
+        inputs = {**case.inputs, name: case.inputs[name].astype(dtype)}
+        with pytest.raises(ValueError, match=rf"^{name} has dtype {np.dtype(dtype)}: need {need}"):
+            variant.launcher(**inputs, **case.options)
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(VARIANTS))
+def test_wrong_layout(variant, name):
+    case = example(variant)
+    strided = np.repeat(case.inputs[name], 2, axis=-1)[..., ::2]
+    with pytest.raises(ValueError, match=rf"^{name} is not C-contiguous"):
+        variant.launcher(**{**case.inputs, name: strided}, **case.options)
+    if strided.ndim > 1:
+        transposed = np.asfortranarray(case.inputs[name])
+        with pytest.raises(ValueError, match=rf"^{name} is not C-contiguous"):
+            variant.launcher(**{**case.inputs, name: transposed}, **case.options)
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(VARIANTS))
+def test_wrong_kind(variant, name):
+    case = example(variant)
+    for wrong in (case.inputs[name].tolist(), 3, None):
+        with pytest.raises(ValueError, match=rf"^{name} is a {type(wrong).__name__}: need an array"):
+            variant.launcher(**{**case.inputs, name: wrong}, **case.options)
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"), with_argument([row for row in VARIANTS if row.operator != "relu"])
+)  # relu takes any shape
+def test_wrong_rank(variant, name):
+    case = example(variant)
+    for wrong in (case.inputs[name][None], case.inputs[name][..., 0]):
+        with pytest.raises(ValueError, match=names(case)):
+            variant.launcher(**{**case.inputs, name: np.ascontiguousarray(wrong)}, **case.options)
+
+
+@each(VARIANTS)
+def test_wrong_out(variant):
+    case = example(variant)
+    result = poisoned(variant, case.oracle(operator(variant.operator).reference))
+    for i, (name, right) in enumerate(zip(("out", "stat"), arrays(result), strict=False)):
+        more = np.zeros((right.shape[0] + 1, *right.shape[1:]), right.dtype)
+        other = np.float32 if right.dtype == np.float64 else np.float64
+        for wrong, message in (
+            (more, rf"^{name} has shape \({more.shape[0]},.*: need \({right.shape[0]},"),
+            (right[None], rf"^{name} has shape"),
+            (right.astype(other), rf"^{name} has dtype {np.dtype(other)}: need"),
+            (np.repeat(right, 2, axis=-1)[..., ::2], rf"^{name} is not C-contiguous"),
+            (right.tolist(), rf"^{name} is a list"),
+        ):
+            out = alike(result, (*arrays(result)[:i], wrong, *arrays(result)[i + 1 :]))
+            with pytest.raises(ValueError, match=message):
+                variant.launcher(**case.inputs, **case.options, out=out)
+
+
+PAIRED = [row for row in VARIANTS if isinstance(example(row).oracle(operator(row.operator).reference), tuple)]
+
+
+@each(PAIRED)
+def test_out_that_is_no_pair(variant):
+    case = example(variant)
+    y, stat = poisoned(variant, case.oracle(operator(variant.operator).reference))
+    for wrong in (y, (y,), (y, stat, stat), 3):
+        with pytest.raises(ValueError, match=rf"^out is a {type(wrong).__name__}: need a pair \(y, stat\)"):
+            variant.launcher(**case.inputs, **case.options, out=wrong)
+
+
+@each([row for row in PAIRED if row in CUDA])
+def test_half_a_pair(variant):
+    case = example(variant)
+    expected = case.oracle(operator(variant.operator).reference)
+    y, stat = poisoned(variant, expected)
+    for out in ((y, None), (None, stat)):
+        result = variant.launcher(**case.inputs, **case.options, out=out)
+        assert all(array is None or got is array for got, array in zip(result, out, strict=True))
+        check(variant, result, expected)
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(CUDA))
+def test_mixed_sides(variant, name):
+    case = example(variant)
+    inputs = {**case.inputs, name: cuda.to_device(case.inputs[name])}
+    out = None
+    if len(inputs) == 1:
+        out = poisoned(variant, case.oracle(operator(variant.operator).reference))
+    with pytest.raises(ValueError, match=r"\w+ is on the (device|host) and \w+ is on the (device|host)") as error:
+        variant.launcher(**inputs, **case.options, out=out)
+    assert name in str(error.value) or "out" in str(error.value)
+
+
+@each(CUDA)
+def test_out_on_the_other_side(variant):
+    case = example(variant)
+    result = poisoned(variant, case.oracle(operator(variant.operator).reference))
+    for i, (name, array) in enumerate(zip(("out", "stat"), arrays(result), strict=False)):
+        out = alike(result, (*arrays(result)[:i], cuda.to_device(array), *arrays(result)[i + 1 :]))
+        with pytest.raises(ValueError, match=rf"^{name} is on the device and"):
+            variant.launcher(**case.inputs, **case.options, out=out)
+
+
+@each(CUDA)
+def test_device_arrays_are_checked_too(variant):
+    case = example(variant)
+    inputs = {name: cuda.to_device(array) for name, array in case.inputs.items()}
+    first = next(iter(inputs))
+    double = cuda.to_device(case.inputs[first].astype(np.float64))
+    with pytest.raises(ValueError, match=rf"^{first} has dtype float64"):
+        variant.launcher(**{**inputs, first: double}, **case.options)
+    out = (double, None) if variant in PAIRED else double
+    with pytest.raises(ValueError, match=r"^out has (dtype|shape)"):
+        variant.launcher(**inputs, **case.options, out=out)
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(CPU))
+def test_cpu_variants_want_numpy(variant, name):
+    case = example(variant)
+    inputs = {**case.inputs, name: cuda.to_device(case.inputs[name])}
+    with pytest.raises(ValueError, match=rf"^{name} is a \w+: a CPU variant needs a NumPy array"):
+        variant.launcher(**inputs, **case.options)
