@@ -61,9 +61,8 @@ def measure(model: params.Params, data: text.Texts, device: str) -> tuple[list[d
             }
         )
         print(
-            "{precision:8} {level:4} agrees {agreement:.2%}, right {accuracy:.2%}, error {error:.1e}, {sigmas:.2g} sigma of {bound:g}".format(
-                **rows[-1]
-            )
+            "{precision:8} {level:4} agrees {agreement:.2%}, right {accuracy:.2%}, error {error:.1e}, "
+            "{sigmas:.2g} sigma of {bound:g}".format(**rows[-1])
         )
     return rows, left_out
 

@@ -1,11 +1,12 @@
 """How far right logits are from float64, and wrong ones, in the sigmas of `charcnn.rounding`: what its bounds rest on.
 
-`python bench/validation.py [--levels l12,l14-bf16] [--inputs 8192] [--seeds 0,1] [--emulated]` runs each level in each of
-its precisions, on random weights and on the model that ships, over random ids, texts (the sample's, with characters
-changed), texts that fill an input, constant and blank ones. All of an input's errors are looked at. Beside what is right
-it spoils: an input zeroed, two swapped, all logits the same, FP8's given as each other precision's, and of one layer
-after another a tap shifted or a bias dropped (by the reference's difference). --emulated takes no GPU: the network in
-NumPy, rounded as kernels round. The reference is computed by PyTorch on a GPU where there is one, else by NumPy.
+`python bench/validation.py [--levels l12,l14-bf16] [--inputs 8192] [--seeds 0,1] [--emulated]` runs each level in each
+of its precisions, on random weights and on the model that ships, over random ids, texts (the sample's, with characters
+changed), texts that fill an input, constant and blank ones. All of an input's errors are looked at. Beside what is
+right it spoils: an input zeroed, two swapped, all logits the same, FP8's given as each other precision's, and of one
+layer after another a tap shifted or a bias dropped (by the reference's difference). --emulated takes no GPU: the
+network in NumPy, rounded as kernels round. The reference is computed by PyTorch on a GPU where there is one, else by
+NumPy.
 Writes results/MACHINE-validation.json after a run of all levels. Exit status: 0 all that is right is within its bound,
 1 something is not, 2 the options do not fit.
 """
@@ -266,7 +267,10 @@ def measure(options: argparse.Namespace, chosen: Sequence[Row]) -> list[dict[str
             for kind, layer, bad in spoiled(weights, config)
         ]
         taken = time.perf_counter() - begun
-        print(f"{title}: reference of {len(ids):,} inputs by {reference.by} in {taken:.1f} s, {apart:.0e} from NumPy's")
+        print(
+            f"{title}: reference of {len(ids):,} inputs by {reference.by} in {taken:.1f} s, {apart:.0e} from NumPy's",
+            flush=True,
+        )
         assert apart < 1e-12, f"the reference is off by {apart:.1e}"
         fp8: dict[int, np.ndarray] = {}
         for row in chosen:
@@ -336,8 +340,9 @@ def _show(row: Row, one: dict[str, Any]) -> None:
         for name, of in one["mutants"].items()
     )
     print(
-        f"{row.name:11} {one['weights']:24} right at most {one['largest']:.2f} of {one['bound']:g}, rms {one['rms']:.2f}, "
-        f"relative {one['relative']:.1e}; wrong at least (an input / {SAMPLE}): {wrong}; {one['seconds']:.1f} s",
+        f"{row.name:11} {one['weights']:24} right at most {one['largest']:.2f} of {one['bound']:g}, "
+        f"rms {one['rms']:.2f}, relative {one['relative']:.1e}; "
+        f"wrong at least (an input / {SAMPLE}): {wrong}; {one['seconds']:.1f} s",
         flush=True,
     )
 

@@ -4,32 +4,32 @@ Each step of a level rounds. A rounding of x to numbers with half a unit in the 
 evenly over +-u |x|, whose variance is u^2/3 x^2. The errors of an input's logits follow from its own features:
 `network.forward_with_sigma` computes them in float64, takes the gradient of each logit back through the network, and
 adds up the variances of all errors where they arise, each times the square of the gradient there. The root is the
-logit's sigma. It knows an input's size at every layer, so that no sum that cancels makes an error look large, or small;
-and by the gradient, what trained weights do to errors, which they add up or cancel as they do with features.
+logit's sigma. It knows an input's size at every layer, so that no sum that cancels makes an error look large, or
+small; and by the gradient, what trained weights do to errors, which they add up or cancel as they do with features.
 
 Errors arise, with u of float32 but where other numbers are named (`Rounding`):
-- in a convolution or linear layer, y = W x + b of K terms: u^2/3 (K/2 (W^2 x^2 + b^2) + y^2), the squares taken of each
-  entry. Partial sums of K terms grow as a random walk does, to W^2 x^2 + b^2 at the end, to half of it in the mean; each
-  of K is rounded, and y once more. One-hot features add K taps of weights alone;
-- where tensor cores multiply: u_op^2/3 x^2 in each feature, and u_op^2/3 W^2 x^2 in each sum for its weights. Of fp16x3
-  u_op is what two halves leave, and the product of two low halves, u^4/9 of fp16, is left out;
+- in a convolution or linear layer, y = W x + b of K terms: u^2/3 (K/2 (W^2 x^2 + b^2) + y^2), the squares taken of
+  each entry. Partial sums of K terms grow as a random walk does, to W^2 x^2 + b^2 at the end, to half of it in the
+  mean; each of K is rounded, and y once more. One-hot features add K taps of weights alone;
+- where tensor cores multiply: u_op^2/3 x^2 in each feature, and u_op^2/3 W^2 x^2 in each sum for its weights. Of
+  fp16x3 u_op is what two halves leave, and the product of two low halves, u^4/9 of fp16, is left out;
 - in LayerNorm, y = z gamma + beta with z = (x - mean) / s: u^2/3 (4 (z gamma)^2 + y^2 + gamma^2 mean^2/s^2), for the
   subtraction, 1/s, two products, the last sum, and the mean as it is held; and in gamma and beta where they are fp16.
   What x brings, and what it does to mean and s, is in the gradient;
 - where LayerNorm reads features that were stored in fewer bits: u^2/3 x^2.
 Below a format's normal numbers a rounding is absolute (`Grid.tiny`); what e4m3 cuts off above 448 counts as an error.
 
-Winograd's filtering multiplies G w and B x, and sums by A: with independent w and x the sum over K terms is one over the
-products at each point, which are larger. `filtered_sums` has the factor that follows from the three matrices.
+Winograd's filtering multiplies G w and B x, and sums by A: with independent w and x the sum over K terms is one over
+the products at each point, which are larger. `filtered_sums` has the factor that follows from the three matrices.
 
-Errors of one channel are alike at all positions where its windows are, as in a blank text's end, and for the rounding of
-its weights; else they are independent. Of both sums, of variances and of amplitudes over the positions, the larger one is
-taken, for each place; for random weights they are about the same.
+Errors of one channel are alike at all positions where its windows are, as in a blank text's end, and for the rounding
+of its weights; else they are independent. Of both sums, of variances and of amplitudes over the positions, the larger
+one is taken, for each place; for random weights they are about the same.
 
 An input's error is the root of the mean square of its logits' errors in their sigmas. Were all as modelled, that is
 about 1, or less, as u |x| is the most that a rounding errs: 0.6 is usual. `Rounding.bound` leaves room for the tail of
 many inputs. In e4m3 sigma is a tenth of the logits of random weights, which hardly depend on the text: there an input
-that was not computed shows, or all logits the same, but not two that were swapped. Of trained weights all of it shows.
+that was not computed shows, but logits of another text, or all the same, may not. Of trained weights all of it shows.
 
 `bench/validation.py` measures what is right, and mistakes, against these bounds.
 """
@@ -117,8 +117,8 @@ def filtered_sums(c_in: int, kernel_size: int) -> float:
     """`Rounding.roundings` by Winograd's filtering: of C_in times ceil(K / SPAN) products at each point.
 
     The product at point p has the size |G_p| |B_p| where w and x have size 1, and output q takes A_qp of it. Over the
-    direct sum's K products of size 1 that makes sum_p A_qp^2 |G_p|^2 |B_p|^2 groups / K, in the mean over q. Rounded are
-    the partial sums, as often as half the products; and about once a point what the transforms sum up.
+    direct sum's K products of size 1 that makes sum_p A_qp^2 |G_p|^2 |B_p|^2 groups / K, in the mean over q. Rounded
+    are the partial sums, as often as half the products; and about once a point what the transforms sum up.
     """
     taps, groups = min(kernel_size, SPAN), -(-kernel_size // SPAN)
     a, g, b = matrices(taps)
@@ -135,6 +135,6 @@ ROUNDINGS = {
     "fp16x3": Rounding(4.0, TWO_FP16, left_out=FP16.unit**4 / 9),
     "fp16": replace(_HALF, bound=4.0, operands=FP16, stored=(FP16, FP16)),
     "bf16": replace(_HALF, bound=4.0, operands=BF16, stored=(BF16, BF16)),
-    "fp8": replace(_HALF, bound=3.0, operands=E4M3, stored=(None, E4M3), affine=(FP16.unit, 0.0), scaled=True),
+    "fp8": replace(_HALF, bound=2.5, operands=E4M3, stored=(None, E4M3), affine=(FP16.unit, 0.0), scaled=True),
 }
 """By the names that --precision takes."""
