@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any
 
 from numba.cuda import utils
@@ -88,8 +88,9 @@ class KernelCache(CUDACache):  # type: ignore[misc, unused-ignore]
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        with open(os.path.join(self._cache_path, LOCK), "a") as lock:
-            with suppress(OSError):  # of a file system without locks
+        with ExitStack() as stack:
+            with suppress(OSError):  # of a file system without locks; of a full one, which `charcnn.cache` tells
+                lock = stack.enter_context(open(os.path.join(self._cache_path, LOCK), "a"))
                 fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
             yield
 

@@ -221,6 +221,24 @@ def together(script, tmp_path, processes=2):
     return outputs
 
 
+def test_a_full_disk_keeps_no_kernel_and_ends_nothing(tmp_path):
+    script = """
+    import builtins, warnings
+    def full(path, mode="r", *rest, **options):
+        if mode[0] in "wax":
+            raise OSError(28, "No space left on device", path)
+        return opened(path, mode, *rest, **options)
+    opened, builtins.open = builtins.open, full
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        cache.save_overload(kinds(0), made(0))
+    print(cache.load_overload(kinds(0), context), told[0].message)
+"""
+    told = python("-c", SAVING + script, "0", cache=tmp_path)
+    assert "None compiled code is not kept, and compiled again at the next start" in str(told)
+    assert "No space left on device" in str(told)
+
+
 def test_processes_that_save_at_once_lose_nothing(tmp_path):
     script = """
     print("ready", flush=True)
