@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # before numpy is imported: processes share the cores out
+    processes = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
 
 import hypothesis
 import pytest
@@ -57,10 +62,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadFileScheduling
 
+    @cache
+    def shares(file: str) -> bool:
+        return 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8")
+
     class EachScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::")[0]
-            return file if 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8") else nodeid
+            return file if shares(file) else nodeid
 
     return (LoadFileScheduling if device.SIMULATED else EachScheduling)(config, log)
 

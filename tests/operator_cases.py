@@ -404,6 +404,7 @@ CONV1D_NLC = Cases(
     ),
     draw={"n": (0, 2, 9), "c_in": (1, 5, 40), "c_out": (1, 9, 140), "length": (1, 12, 200), "k": (1, 3, 9)},
     fits=lambda s: s["length"] >= s["k"],
+    compiled_in=("k",),
 )
 
 SMALL_CONV1 = {"n": 3, "depth": 70, "c_out": 256, "length": 1014, "k": 7}

@@ -123,7 +123,7 @@ def test_what_is_no_capability(text):
         (["sm_90a", "--levels", "l16", "--precision", "fp32"], "--precision fp32: none of these levels computes in it"),
         (["sm_90a", "--precision", "fp7"], "--precision fp7: need one of fp32, "),
         (["sm_90a", "--config", "{"], "--config {: need small, tiny, or sizes as JSON"),
-        (["sm_90a", "--levels", "l16", "--config", '{"channels": 12}'], "channels=12"),
+        (["sm_90a", "--levels", "l16", "--config", '{"channels": 12}', "--jobs", "1"], "channels=12"),
     ],
 )
 def test_options_that_do_not_fit(words, message, capsys):
@@ -150,6 +150,26 @@ def test_a_first_start_goes_on_where_processes_fail(monkeypatch):
     (choice,) = engine.choices("cuda", "fp32", "l6")
     with pytest.warns(RuntimeWarning, match="kernels are compiled one after another, as .* status 9"):
         engine._compile_ahead(choice, TINY, 16)
+
+
+FIRST = """
+from functools import partial
+from charcnn import engine, kernel_cache
+from charcnn.compiling import workers
+workers.cores, Target.current = lambda: 2, lambda: target
+(choice,) = engine.choices("cuda", "fp32", "l6")
+kernel_cache.on_miss(partial(engine._compile_ahead, choice, config, 16))
+with compiling_for(target):
+    for kernel, kinds in found:
+        kernel.compile(kinds)
+stats = [kernel.stats for kernel in {kernel for kernel, _ in found}]
+print(sum(sum(one.cache_hits.values()) for one in stats), sum(sum(one.cache_misses.values()) for one in stats))
+"""
+
+
+def test_a_first_start_compiles_nothing_itself(tmp_path):
+    script = FOUND.split("with compiling_for")[0] + FIRST
+    assert python("-c", script, "l6", "fp32", cache=tmp_path).stdout == "6 0\n"
 
 
 @pytest.mark.parametrize(("cores", "sizes"), [(1, None), (2, [1]), (64, [1, 16])])

@@ -40,9 +40,19 @@ def edges_of(rows):
     ]
 
 
+def more_of(row):
+    """Marks: bf16 is one word in fp16's kernels on tensor cores, and takes as long to compile; `edges_of` has both."""
+    return [pytest.mark.exhaustive] if row.tensor_cores and row.technique.endswith("bf16") else []
+
+
 def large_of(rows):
     return [
-        pytest.param(row, sizes, id=f"{row.name}-{'-'.join(f'{name}{size}' for name, size in sizes.items())}")
+        pytest.param(
+            row,
+            sizes,
+            marks=more_of(row),
+            id=f"{row.name}-{'-'.join(f'{name}{size}' for name, size in sizes.items())}",
+        )
         for row in rows
         if compiled(row)
         for sizes in CASES[row.operator].large
@@ -152,7 +162,7 @@ def test_large(variant, sizes):
     run(variant, CASES[variant.operator].build(sizes, normal=True))
 
 
-@each(VARIANTS)
+@pytest.mark.parametrize("variant", [pytest.param(row, id=row.name, marks=more_of(row)) for row in VARIANTS])
 def test_drawn_sizes(variant):
     cases = CASES[variant.operator]
 

@@ -56,7 +56,9 @@ The bias of 16,384 columns has no room in shared memory; 264 of e4m3 do not make
 @pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
 @pytest.mark.parametrize("blocks", [None, 2], ids=["all blocks", "2 blocks"])
 @pytest.mark.parametrize("kind", list(ODD))
-@pytest.mark.parametrize("name", ["fp16", "bf16", "tf32", "fp8", "fp8 promoted", "fp16x3"])
+@pytest.mark.parametrize(
+    "name", ["fp16", pytest.param("bf16", marks=pytest.mark.exhaustive), "tf32", "fp8", "fp8 promoted", "fp16x3"]
+)
 def test_an_odd_number_of_tiles(name, kind, blocks, monkeypatch):
     if blocks:  # of many tiles each
         monkeypatch.setattr(device, "multiprocessors", lambda: blocks)
