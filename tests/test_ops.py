@@ -52,7 +52,7 @@ def large_of(rows):
             sizes,
             marks=more_of(row),
             id=f"{row.name}-{'-'.join(f'{name}{size}' for name, size in sizes.items())}",
-        )  # fmt: skip
+        )
         for row in rows
         if compiled(row)
         for sizes in CASES[row.operator].large
