@@ -63,6 +63,7 @@ class Watch:
         self._rank = rank
         self._changed = threading.Condition()
         self._ending = threading.Lock()
+        self._asking = threading.Lock()  # held while the thread calls MPI, which must not have ended by then
         self._until, self._why = math.inf, ""
         self._comm: Any = None
         self._mode = ""
@@ -84,38 +85,40 @@ class Watch:
 
     def follow(self, comm: Any | None, mode: str = "") -> None:
         """From now on the death of any rank of the communicator ends this one, too; None: of no more."""
-        with self._changed:
+        with self._asking, self._changed:
             self._comm, self._mode = comm, mode
             self._changed.notify()
 
     def fell(self, error: BaseException) -> None:
         """End the process where the error comes of another rank's death; else return."""
-        if self._comm is None or not isinstance(error, mpi_error()):
+        following = self._comm
+        if following is None or not isinstance(error, mpi_error()):
             return
         until = time.monotonic() + 2.0  # the error may come before the news of who it was
-        while not (dead := _dead(self._comm)) and time.monotonic() < until:
+        while not (dead := _dead(following)) and time.monotonic() < until:
             time.sleep(0.01)
         if dead:
-            self._mourn(dead)
+            self._mourn(following, dead)
 
     def _look(self) -> None:
         while True:
             with self._changed:
-                following = self._comm
                 left = self._until - time.monotonic()
                 if left > 0:
-                    wait = min(left, LOOK if following is not None else math.inf)
+                    wait = min(left, math.inf if self._comm is None else LOOK)
                     self._changed.wait(None if wait == math.inf else wait)
-                    left, following = self._until - time.monotonic(), self._comm
+                    left = self._until - time.monotonic()
                 why = self._why
             if left <= 0:
                 self.end(why)
-            if following is not None and (dead := _dead(following)):
-                self._mourn(dead)
+            with self._asking:
+                following = self._comm
+                dead = [] if following is None else _dead(following)
+            if dead:
+                self._mourn(following, dead)
 
-    def _mourn(self, dead: list[int]) -> NoReturn:
-        alive = [rank for rank in range(self._comm.size) if rank not in dead]
-        if alive[0] != self._rank:
+    def _mourn(self, comm: Any, dead: list[int]) -> NoReturn:
+        if comm.rank != min(set(range(comm.size)) - set(dead), default=comm.rank):
             time.sleep(2.0)  # mpiexec ends this one when the one that speaks has ended
         ranks = f"rank {dead[0]} has" if len(dead) == 1 else f"ranks {', '.join(map(str, dead))} have"
         self.end(f"{ranks} died, and ends this run: --offload {self._mode} needs all; --offload farm goes on without")
