@@ -53,25 +53,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With -n, tests of a file stay with one process, as they share fixtures; unless --dist says how to deal them out.
+    """With -n, each test goes to whichever process is free; those of a file that shares a fixture stay with one.
 
-    On a GPU, where most of their time is the compiler's, only those of a file that has such a fixture do.
-    Not an option in pyproject.toml: pytest-benchmark would take that for several processes, and measure nothing.
+    Unless --dist says how to deal them out. Not an option in pyproject.toml: pytest-benchmark would take that for
+    several processes, and measure nothing.
     """
     if any(str(word).startswith("--dist") for word in config.invocation_params.args):
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    @cache
-    def shares(file: str) -> bool:
-        return 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8")
-
     class EachScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::")[0]
-            return file if shares(file) else nodeid
+            return file if 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8") else nodeid
 
-    return (LoadFileScheduling if device.SIMULATED else EachScheduling)(config, log)
+    return EachScheduling(config, log)
 
 
 def pytest_report_header() -> list[str]:

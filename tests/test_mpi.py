@@ -145,6 +145,7 @@ runner.main(import_module("charcnn.levels." + name).build, options)
 """
 
 
+@pytest.mark.exhaustive
 @needs_mpi
 @pytest.mark.parametrize(("name", "inputs"), [("l0", 5), ("l2", 1), ("l2", 11), ("l5", 3)])
 def test_levels_give_the_same_bits_on_any_number_of_ranks(name, inputs, tmp_path):

@@ -16,9 +16,12 @@ from charcnn.catalog import CHAIN, VARIANTS
 from charcnn.ops.features import TAKEN
 from charcnn.ops.formats import FORMATS
 
-pytestmark = pytest.mark.skipif(
-    not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
-)
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.skipif(
+        not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
+    ),
+]
 
 
 def repeats(row):

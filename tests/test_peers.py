@@ -153,6 +153,7 @@ def command(*arguments):
     )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_the_command_writes_its_result(tmp_path):
     light = "torch-float32,onnxruntime,openvino"
     done = command(

@@ -16,6 +16,7 @@ def runs(tmp_path_factory):
     return strikes.Strikes(tmp_path_factory.mktemp("strikes"), MPIEXEC, environment)
 
 
+@pytest.mark.exhaustive
 @needs_mpi
 @needs_ulfm
 @pytest.mark.parametrize(

@@ -410,6 +410,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
     assert a != c
 
 
+@pytest.mark.exhaustive
 def test_killed_training_goes_on_to_the_same_bytes(tmp_path):
     write_rows(tmp_path / "a.csv")
     whole, killed = tmp_path / "whole.safetensors", tmp_path / "killed.safetensors"
