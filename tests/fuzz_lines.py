@@ -496,8 +496,7 @@ NUL = "refused, and holds a NUL"
 
 def check(kind, data, layout, encoding, longest, rng):
     """Read one file in all ways; how many they were, or AssertionError."""
-    if kind == "jsonl":
-        kinds.LONGEST_ROW = longest
+    kinds.LONGEST_ROW = longest
     reader = Reader(kind, data, Layout(**layout), encoding, longest)
     try:
         whole = outcome(reader.read, 1000, 1 << 16)
@@ -574,7 +573,9 @@ def run(seed, files=None, seconds=None):
         while (files is None or count < files) and (seconds is None or time.monotonic() - begun < seconds):
             rng = random.Random(f"{seed} {count}")
             kind, data, layout = make(rng)
-            encoding, longest = rng.choice(ENCODINGS), rng.choice([longest_row] * 4 + [40])
+            encoding, longest = rng.choice(ENCODINGS), longest_row
+            if kind == "jsonl" and rng.random() < 0.2:  # the first object may be too long
+                longest = 40
             try:
                 opened += check(kind, data, layout, encoding, longest, rng)
             except Exception as error:
