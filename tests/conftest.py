@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
