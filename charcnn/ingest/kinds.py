@@ -306,7 +306,7 @@ class Csv(Kind):
                     break
                 if not consumed and source.final:
                     return [], None
-                if source.stop - start > LONGEST_ROW:
+                if source.start + consumed - start > LONGEST_ROW:
                     raise ValueError(f"its first {LONGEST_ROW >> 20} MB are empty lines: need rows")
                 if not consumed:
                     source.start = start
