@@ -20,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -118,6 +118,7 @@ def shown(value: Any) -> str | None:
     return str(value) if isinstance(value, numbers.Number) else None
 
 
+@cache  # variants share kernels
 def sass_count(cubin: bytes, pattern: str) -> int | None:
     """How many machine instructions match; None where the wheel nvidia-cuda-nvdisasm is not installed."""
     nvdisasm = find_nvidia_binary_utility("nvdisasm")
