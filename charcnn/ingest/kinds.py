@@ -468,8 +468,9 @@ class Jsonl(Kind):
 
     def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
         """Bytes. An object that has a key of its own which is one of those to add gets another one for it."""
-        own = np.empty(len(block.places), np.bool_)
-        scan.scan_keys(block.buffer, block.places, block.kinds, *self._added_bytes, own)
+        objects = (block.kinds == scan.READABLE) | (block.kinds == scan.NOT_TEXT)
+        _, types, _ = _scanned(block.buffer, block.places, block.kinds.copy(), NO_NAMES[0], *self._added_bytes)
+        own = objects & (types != json_scan.MISSING).any(axis=1)
         spelled, key_sets = {self._added: 0}, np.zeros(len(block.places), np.int64)
         for n in np.flatnonzero(own):
             taken = _value(block.buffer[block.places[n, 0] : block.places[n, 1]])

@@ -21,7 +21,7 @@ _SCANNING, _ENDED, _OPEN, _UNCLOSED, _BROKEN, _AS_FAILED = range(6)
 an open quote; at a byte that may not follow a quote; where an earlier row, that failed, was in the same state."""
 
 _NEWLINE, _RETURN, _QUOTE, _SPACE = 10, 13, 34, 32
-_TAB, _COLON, _BACKSLASH, _OPEN, _CLOSE, _BRACE, _UNBRACE = 9, 58, 92, 91, 93, 123, 125
+_TAB, _BRACE, _UNBRACE = 9, 123, 125
 
 
 @njit(cache=True, nogil=True)
@@ -250,57 +250,6 @@ def _put_share(out, at, share):
         out[at + 5 - digit] = 48 + whole % 10
         whole //= 10
     return at + 6
-
-
-@njit(cache=True, nogil=True)
-def scan_keys(buffer, rows, kinds, names, name_offsets, found):
-    r"""Which rows are JSON objects that have, or may have, a key of one of these names; keys of inner objects are none.
-
-    A key that holds an escape may be any: l\u0061bel is label.
-
-    Args:
-        buffer, rows, kinds: as a scanner and a parser left them: READABLE and NOT_TEXT rows are objects.
-        names, name_offsets: the names' bytes, one after the other.
-        found: bool (N,), written.
-    """
-    for n in range(rows.shape[0]):
-        found[n] = False
-        if kinds[n] != READABLE and kinds[n] != NOT_TEXT:
-            continue
-        depth, i, end = 0, rows[n, 0], rows[n, 1]
-        while i < end and not found[n]:
-            byte = buffer[i]
-            if byte in (_BRACE, _OPEN):
-                depth += 1
-            elif byte in (_UNBRACE, _CLOSE):
-                depth -= 1
-            elif byte == _QUOTE:
-                first, escaped = i + 1, False
-                i = first
-                while i < end and buffer[i] != _QUOTE:
-                    if buffer[i] == _BACKSLASH:
-                        escaped = True
-                        i += 1
-                    i += 1
-                following = i + 1
-                while following < end and (buffer[following] == _SPACE or buffer[following] == _TAB):
-                    following += 1
-                if depth == 1 and following < end and buffer[following] == _COLON:
-                    found[n] = escaped or _is_among(buffer, first, i, names, name_offsets)
-            i += 1
-
-
-@njit(cache=True, nogil=True)
-def _is_among(buffer, first, last, names, name_offsets):
-    for k in range(name_offsets.size - 1):
-        start, size = name_offsets[k], name_offsets[k + 1] - name_offsets[k]
-        if size == last - first:
-            same = 0
-            while same < size and buffer[first + same] == names[start + same]:
-                same += 1
-            if same == size:
-                return True
-    return False
 
 
 @njit(cache=True, nogil=True)
