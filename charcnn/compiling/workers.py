@@ -68,7 +68,7 @@ def compiled(
     sizes: Sequence[int] | None = None,
     later: Sequence[int] | None = None,
 ) -> Iterator[Compiled]:
-    """Compile what is not in the cache yet of all that these launch, and functions for the CPU; gives each as it is done.
+    """Compile what the cache lacks of all that these launch, and of functions for the CPU; gives each as it is done.
 
     Args:
         networks: the levels.
@@ -127,10 +127,13 @@ def compiled(
 
 
 def _read(process: subprocess.Popen[str], errors: Any, lines: SimpleQueue[str | RuntimeError]) -> None:
+    was_ready = False
     with process, errors:
         for line in process.stdout or ():
+            was_ready |= line == READY
             lines.put(line)
-        if status := process.wait():
+        status = process.wait()
+        if status or not was_ready:
             errors.seek(0)
             last = (errors.read().strip() or "it said nothing").splitlines()[-1]
             lines.put(RuntimeError(f"a process that compiles ended with status {status}: {last}"))
