@@ -6,6 +6,9 @@ process's user under the temporary folder follows, which later starts find. A fi
 otherwise damaged ends every later start; here each holds a SHA-256 of its content, and what does not fit it is compiled
 and written anew. Neither guards against whoever may write the folder: the files are pickles, which can run anything.
 
+Numba keeps an index a function. Two processes that add to one at once lose an entry, and may give two compiled versions
+one file: whoever loads one then gets the other. Here, one writes at a time.
+
 Numba's own two modules do the caching, of functions for the CPU and of kernels. `charcnn.cache_hook` has them changed
 when they are imported, for functions alone whose source lies in this package.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import fcntl
 import hashlib
 import os
 import pickle
@@ -21,11 +25,16 @@ import shutil
 import stat
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from types import ModuleType
 from typing import Any
 
 PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+
+LOCK = "charcnn.lock"
+"""In each folder of the cache; held while an entry is added."""
 
 _SIZE = hashlib.sha256().digest_size
 
@@ -144,6 +153,16 @@ def _not_kept(reason: str) -> None:
     warnings.warn(f"compiled code is not kept, and compiled again at the next start: {reason}", stacklevel=2)
 
 
+@contextmanager
+def _writing(folder: str) -> Iterator[None]:
+    """No other process adds to this folder."""
+    with ExitStack() as stack:
+        with suppress(OSError):  # of a file system without locks; of a full one, which `_not_kept` tells
+            lock = stack.enter_context(open(os.path.join(folder, LOCK), "a"))
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+        yield
+
+
 def mend(module: ModuleType) -> None:
     """Change one of Numba's caching modules."""
     kind, files = module.Cache, _mended(module.IndexDataCacheFile)
@@ -155,11 +174,13 @@ def mend(module: ModuleType) -> None:
             self._cache_file.__class__ = files
 
     def save_overload(self: Any, signature: Any, data: Any) -> None:
-        try:
+        if not isinstance(self._cache_file, files):
             save(self, signature, data)
+            return
+        try:
+            with _writing(self._cache_path):
+                save(self, signature, data)
         except OSError as error:  # a full disk, say: the code is there, and runs
-            if not isinstance(self._cache_file, files):
-                raise
             _not_kept(f"{error.filename or self._cache_path}: {error.strerror or error}")
 
     kind.__init__, kind.save_overload = __init__, save_overload

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 DEVICES = ("cpu", "cuda")
 
-JOBS, MANY_CORES = 16, 6
-"""Processes that compile a level's kernels at its first start on a GPU, at most; and how many it takes until those for
-a whole batch cost no more time than those for one input alone."""
+JOBS = 16
+"""Processes that compile a level's kernels at its first start on a GPU, at most."""
 
 OVERFLOW = {"fp16": "fp16", "fp16x3": "fp16", "fp8": "fp8 and fp16"}
 """Precisions whose numbers end at 65,504 or below, and by which of them."""
@@ -261,7 +260,7 @@ class Engine:
 
 
 def _compile_ahead(choice: Choice, config: Config, batch: int) -> None:
-    """Compile what the level launches in several processes, for one input and, where there are cores, a whole batch."""
+    """Compile what a first label needs, in several processes; they go on with what the level launches of a batch."""
     from charcnn.compiling.networks import Network
     from charcnn.compiling.stand_in import Target
     from charcnn.compiling.workers import compiled, cores
@@ -271,7 +270,7 @@ def _compile_ahead(choice: Choice, config: Config, batch: int) -> None:
         return
     network = Network(choice.level.name, choice.precision, config, batch)
     try:
-        for _ in compiled([network], Target.current(), jobs, [1, batch] if jobs >= MANY_CORES else [1]):
+        for _ in compiled([network], Target.current(), jobs, [1], [batch]):
             pass  # of a level that cannot be built, `build` itself says why
     except (RuntimeError, OSError) as error:
         warnings.warn(f"kernels are compiled one after another, as {error}", RuntimeWarning, stacklevel=2)

@@ -1,8 +1,6 @@
-"""Compiled kernels on disk: Numba's cache, made safe for processes that compile at once, and told of its misses.
+"""Compiled kernels on disk: Numba's cache, told of its misses, and shared by processes that compile at once.
 
-Numba keeps an index a function. Two processes that add to one at once lose an entry, and may give two kernels one file:
-whoever loads one then gets the other. Here, one writes at a time. And a kernel that one process compiles, the others
-wait for: they would take as long.
+A kernel that one process compiles, the others wait for: they would take as long.
 """
 
 from __future__ import annotations
@@ -10,15 +8,12 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import IO, Any
 
 from numba.cuda import utils
 from numba.cuda.dispatcher import CUDACache
-
-LOCK = "charcnn.lock"
-"""In each folder of the cache; held while an entry is added."""
 
 CLAIMS = "charcnn.compiling"
 """In each folder of the cache; a byte for each kernel, held while it is compiled."""
@@ -64,8 +59,7 @@ class KernelCache(CUDACache):  # type: ignore[misc, unused-ignore]
     def save_overload(self, sig: Any, data: Any) -> None:
         """Add a compiled kernel."""
         try:
-            with self._writing():
-                super().save_overload(sig, data)
+            super().save_overload(sig, data)
         finally:
             _release()
 
@@ -85,14 +79,6 @@ class KernelCache(CUDACache):  # type: ignore[misc, unused-ignore]
         with suppress(OSError):
             _claimed = open(os.path.join(self._cache_path, CLAIMS), "ab")  # noqa: SIM115 : closed by `_release`
             fcntl.lockf(_claimed, fcntl.LOCK_EX, 1, place)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            with suppress(OSError):  # of a file system without locks; of a full one, which `charcnn.cache` tells
-                lock = stack.enter_context(open(os.path.join(self._cache_path, LOCK), "a"))
-                fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
-            yield
 
 
 def _release() -> None:

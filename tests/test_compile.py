@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from conftest import compiler_installed
 
 from charcnn import device, engine, steps
-from charcnn.compiling import workers
+from charcnn.compiling import host, workers
 from charcnn.compiling.networks import Network
 from charcnn.compiling.stand_in import SIZES, Target
 from charcnn.config import TINY
@@ -44,6 +46,25 @@ print(json.dumps({"there": there, "keys": keys, "misses": misses}))
 """Which kernels of a level the cache has, and whether they load from it."""
 
 
+LABELLED = """
+import sys
+from numba.core import event
+from charcnn import classifier
+from charcnn.__main__ import main
+from charcnn.compiling import host
+from charcnn.levels.monitor import Monitor
+classifier.Engine, host._Engine.monitor = host._Engine, Monitor()
+with event.install_recorder("numba:compile") as recorder:
+    for file in host.FILES:
+        for encode_on in classifier.ENCODE_ON:
+            words = "--format", file, "-o", "/dev/null", "--quiet", "--encode-on", encode_on
+            assert main(["classify", f"{sys.argv[1]}/{file}", *words]) == 0
+functions = {one.data["dispatcher"].py_func for _, one in recorder.buffer}
+print(sorted(each.__name__ for each in functions if each.__module__.startswith("charcnn.")))
+"""
+"""`charcnn classify` without a level: what it compiles beside."""
+
+
 def environment(cache, **more):
     return {
         **os.environ,
@@ -71,15 +92,21 @@ def test_what_was_compiled_is_found_by_other_processes(tmp_path):
     words = "-m", "charcnn", "compile", "sm_90a", "--levels", "l6", "--config", '{"channels": 16, "units": 16}'
     lines = python(*words, "--jobs", "2", cache=tmp_path).stdout.splitlines()
     assert lines[0] == "sm_90a: 1 levels and precisions, 2 processes"
-    kernels = [line.split()[-1] for line in lines[1:-1]]
+    names = [(line.split()[-2], line.split()[-1]) for line in lines[1:-1]]
+    kernels = [name for kind, name in names if kind != host.CPU]
     assert len(kernels) == 6
     assert {"conv1d.naive._conv1d_naive_kernel", "linear._linear_kernel"} & set(kernels)
-    assert lines[-1].startswith("6 kernels compiled in ")
+    functions = {name for kind, name in names if kind == host.CPU}
+    assert {"ingest.scan.scan_lines", "ingest.scan.scan_csv", "ingest.json_scan.scan_objects"} < functions
+    assert lines[-1].startswith(f"6 kernels and {len(names) - 6} functions for this CPU compiled in ")
     seen = found("l6", "fp32", tmp_path)
     assert seen["there"] == [True] * 6
     assert seen["misses"] == 0
-    assert python(*words, cache=tmp_path).stdout.splitlines()[-1].startswith("0 kernels compiled in ")
+    assert python(*words, cache=tmp_path).stdout.splitlines()[-1].startswith("0 kernels and 0 functions")
     assert not all(found("l9", "fp32", tmp_path)["there"]), "another level's"
+    for file, row in host.ROWS.items():
+        (tmp_path / file).write_bytes(row)
+    assert python("-c", LABELLED, str(tmp_path), cache=tmp_path).stdout == "[]\n"
 
 
 @pytest.mark.parametrize(("level", "precision"), [("l16", "bf16"), ("l17", "fp8")])
@@ -172,16 +199,87 @@ def test_a_first_start_compiles_nothing_itself(tmp_path):
     assert python("-c", script, "l6", "fp32", cache=tmp_path).stdout == "6 0\n"
 
 
-@pytest.mark.parametrize(("cores", "sizes"), [(1, None), (2, [1]), (64, [1, 16])])
-def test_what_a_first_start_compiles(cores, sizes, monkeypatch):
+@pytest.mark.parametrize("cores", [1, 2, 64])
+def test_what_a_first_start_compiles(cores, monkeypatch):
     asked = []
     monkeypatch.setattr(workers, "compiled", lambda *arguments: iter(asked.append(arguments) or ()))
     monkeypatch.setattr(workers, "cores", lambda: cores)
     monkeypatch.setattr(Target, "current", lambda: HOPPER)
     (choice,) = engine.choices("cuda", "fp32", "l6")
     engine._compile_ahead(choice, TINY, 16)
-    expected = ([Network("l6", "fp32", TINY, 16)], HOPPER, min(cores, engine.JOBS), sizes)
-    assert asked == ([expected] if sizes else [])
+    expected = ([Network("l6", "fp32", TINY, 16)], HOPPER, min(cores, engine.JOBS), [1], [16])
+    assert asked == ([expected] if cores > 1 else [])
+
+
+def test_kernels_of_a_batch_follow_those_that_are_waited_for(monkeypatch):
+    parts, ready = [], []
+    monkeypatch.setattr(workers, "_compile", lambda network, target, sizes, shared: parts.append((sizes, list(ready))))
+    monkeypatch.setattr(workers, "ready", lambda: ready.append(True))
+    with tempfile.TemporaryFile() as shared:
+        task = {"networks": [asdict(Network("l6", "fp32", TINY))], "target": asdict(HOPPER), "parts": [[1], [16]]}
+        shared.write(json.dumps(task).encode() + b"\n")
+        shared.flush()
+        workers.main(shared.fileno(), 0)
+        took = [workers._take(shared.fileno(), name) for name in ("one", "two", "one")]
+    assert parts == [([1], []), ([16], [True])]
+    assert took == [True, True, False]
+
+
+WORKER = """
+import os, sys
+with open(os.environ["ENDED"], "w") as ended:
+    print(flush=True)
+    sys.stdin.read()
+    ended.write("ended ")
+"""
+"""In place of a process that compiles: it has nothing to do, and ends with the one that started it."""
+
+STARTING = """
+import os, signal, sys
+from charcnn.compiling import host, workers
+from charcnn.compiling.stand_in import Target
+workers.__name__ = host.__name__ = "endless"
+for _ in workers.compiled([], Target.named("sm_90a"), 2, [1], [16]):
+    raise AssertionError
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(("end", "status"), [("0", 0), ("3", 3), ("killed", -9)])
+def test_processes_that_go_on_end_with_the_one_that_started_them(end, status, tmp_path):
+    (tmp_path / "endless.py").write_text(WORKER)
+    os.mkfifo(tmp_path / "ended")
+    (tmp_path / "tmp").mkdir()
+    with open(os.open(tmp_path / "ended", os.O_RDONLY | os.O_NONBLOCK)) as ended:
+        os.set_blocking(ended.fileno(), True)
+        more = {"ENDED": str(tmp_path / "ended"), "TMPDIR": str(tmp_path / "tmp")}
+        path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+        done = python("-X", "dev", "-c", STARTING, end, cache=tmp_path, status=status, PYTHONPATH=path, **more)
+        assert (done.stdout, done.stderr) == ("", "")
+        assert ended.read() == 3 * "ended "
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_process_compiles_nothing_for_one_that_has_ended(tmp_path):
+    task = {"networks": [asdict(Network("l6", "fp32", TINY))], "target": asdict(HOPPER), "parts": [None]}
+    with tempfile.TemporaryFile() as shared:
+        shared.write(json.dumps(task).encode() + b"\n")
+        shared.flush()
+        done = subprocess.run(
+            [sys.executable, "-m", "charcnn.compiling.workers", str(shared.fileno()), "0"], env=environment(tmp_path),
+            pass_fds=[shared.fileno()], stdin=subprocess.DEVNULL, capture_output=True, timeout=100, check=True,
+        )  # fmt: skip
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+def test_a_process_that_ends_early_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "silent.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(workers, "__name__", "silent")
+    with pytest.raises(RuntimeError, match=r"^a process that compiles ended with status 0: it said nothing"):
+        list(workers.compiled([], HOPPER, 1))
 
 
 SAVING = """
@@ -202,11 +300,11 @@ with compiling_for(target):
 """
 
 
-def together(script, tmp_path, processes=2):
+def together(script, tmp_path, processes=2, before=SAVING):
     """The processes' standard outputs; they begin at once."""
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", SAVING + script, str(number)], env=environment(tmp_path), text=True,
+            [sys.executable, "-c", before + script, str(number)], env=environment(tmp_path), text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )
         for number in range(processes)
@@ -251,6 +349,34 @@ def test_processes_that_save_at_once_lose_nothing(tmp_path):
     print([cache.load_overload(kinds(i), context) for i in range(120)])
 """
     done = python("-c", SAVING + look, "0", cache=tmp_path)
+    assert json.loads(done.stdout) == list(range(120))
+
+
+def test_processes_that_save_functions_for_the_cpu_at_once_lose_nothing(tmp_path):
+    before = """
+import sys
+from types import SimpleNamespace
+from numba import types
+from numba.core.caching import FunctionCache
+from charcnn.ops.argmax import _argmax_loops_kernel as function
+who, context = int(sys.argv[1]), function.targetctx
+cache = FunctionCache(function.py_func)
+cache._impl.check_cachable = lambda data: True
+cache._impl.reduce, cache._impl.rebuild = lambda data: data.number, lambda context, number: number
+def made(number):
+    return SimpleNamespace(codegen=context.codegen(), number=number)
+def kinds(i):
+    return (types.UniTuple(types.int32, i + 1),)
+"""
+    script = """
+print("ready", flush=True)
+input()
+for i in range(60):
+    cache.save_overload(kinds(2 * i + who), made(2 * i + who))
+"""
+    together(script, tmp_path, before=before)
+    look = "print([cache.load_overload(kinds(i), context) for i in range(120)])"
+    done = python("-c", before + look, "0", cache=tmp_path)
     assert json.loads(done.stdout) == list(range(120))
 
 

@@ -1,6 +1,7 @@
 """Compile the kernels of levels into the cache that later runs load, for this machine's GPU or another kind of GPU.
 
-No GPU is needed. Several processes share the kernels out. What the cache has already is left as it is. The cache is
+No GPU is needed. Several processes share the kernels out. One more compiles what reads and writes files, for this
+machine's CPU. What the cache has already is left as it is. The cache is
 Numba's: beside the package, or in the folder that NUMBA_CACHE_DIR names; it serves the same versions of charcnn, Numba
 and CUDA's compiler.
 """
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--precision", metavar="P", help="what they compute in (default: each of a level's own)")
     add("--config", default="small", metavar="SIZES", help="small (default), tiny, or JSON of what differs from small")
     add("--batch", type=_count, metavar="B", help="the most inputs at once (default: each level's own)")
-    add("--jobs", type=_count, metavar="N", help="processes (default: as many as cores)")
+    add("--jobs", type=_count, metavar="N", help="processes for kernels (default: as many as cores)")
 
 
 def _count(value: str) -> int:
@@ -52,6 +53,7 @@ def _count(value: str) -> int:
 def run(options: argparse.Namespace) -> int:
     """Compile; the exit status."""
     from charcnn import device
+    from charcnn.compiling.host import CPU
     from charcnn.compiling.networks import Network
     from charcnn.compiling.workers import compiled, cores
 
@@ -74,7 +76,11 @@ def run(options: argparse.Namespace) -> int:
     except RuntimeError as error:
         print(f"charcnn compile: {error}", file=sys.stderr)
         return FAILED
-    print(f"{counts.total()} kernels compiled in {time.perf_counter() - started:.1f} s; all others were there already")
+    functions = counts.pop(CPU, 0)
+    print(
+        f"{counts.total()} kernels and {functions} functions for this CPU compiled in "
+        f"{time.perf_counter() - started:.1f} s; all others were there already"
+    )
     return DONE
 
 

@@ -106,7 +106,11 @@ def positive(value: str) -> int:
 
 def load(options: argparse.Namespace) -> Classifier:
     """The classifier that the options name."""
-    with uncollected():
+    from charcnn import early, offload
+
+    alone = not any(name in os.environ for name in offload.LAUNCHED)  # else the GPU may be another one
+    simulated = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
+    with uncollected(), early.context(alone and not simulated and options.device != "cpu"):
         from charcnn.classifier import Classifier
 
         return Classifier.load(

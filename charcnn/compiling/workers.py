@@ -2,28 +2,34 @@
 
 Numba compiles under one lock a process, and most of the time is Python's own. A process finds by itself what there is
 to compile (`networks.record`, tenths of a second a level), so that nothing has to be sent but the list of levels; and
-takes a kernel by making an empty file of its key's name, which only one can. The costliest come first.
+takes a kernel by adding its key to a file that all of them have open. The costliest come first. Functions for the CPU
+are compiled meanwhile, by one process more (`charcnn.compiling.host`).
 
-    python -m charcnn.compiling.workers JSON        one process, as `compiled` starts it
+A process ends with the one that started it, however that ends, after the kernel that it has in hand: its standard input
+is a pipe that nobody writes to, and that ends then. None leaves a file, and none hears a Ctrl-C that is not its own.
+
+    python -m charcnn.compiling.workers FILE NUMBER        one process, as `compiled` starts it; FILE is a descriptor
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from charcnn.compiling import host
 from charcnn.compiling.networks import Network, record
 from charcnn.compiling.stand_in import Target, compiling_for
 from charcnn.config import Config
@@ -32,12 +38,19 @@ COSTLY = ("double_buffered", "wgmma_kernel", "kernel", "gather", "gather_warps",
 """Modules whose kernels take the longest to compile, those first."""
 
 
+NICER = 10
+"""How much lower the priority is of what nobody waits for."""
+
+READY = "\n"
+"""The line with which a process says that what is waited for is there."""
+
+
 @dataclass(frozen=True)
 class Compiled:
     """A kernel that a process compiled; or, once, why a level cannot be built, and has none."""
 
     network: str
-    """For which it was."""
+    """For which it was; `host.CPU` of a function for the CPU."""
     kernel: str = ""
     seconds: float = 0.0
     problem: str | None = None
@@ -49,15 +62,22 @@ def cores() -> int:
 
 
 def compiled(
-    networks: Sequence[Network], target: Target, jobs: int | None = None, sizes: Sequence[int] | None = None
+    networks: Sequence[Network],
+    target: Target,
+    jobs: int | None = None,
+    sizes: Sequence[int] | None = None,
+    later: Sequence[int] | None = None,
 ) -> Iterator[Compiled]:
-    """Compile what is not in the cache yet of all that these launch; gives each kernel as it is done.
+    """Compile what the cache lacks of all that these launch, and of functions for the CPU; gives each as it is done.
 
     Args:
         networks: the levels.
         target: for which GPU. None need be there.
-        jobs: processes; as many as cores where None.
+        jobs: processes for kernels; as many as cores where None.
         sizes: as for `record`.
+        later: as `sizes`; kernels that nobody waits for. The same processes go on with them, at a lower priority, until
+            this process ends; `charcnn.kernel_cache` waits for the one kernel that is needed. Of the functions for the
+            CPU, those of plain lines are waited for then, and others are not.
 
     Raises:
         RuntimeError: a process failed; gives the last line that it said.
@@ -70,66 +90,104 @@ def compiled(
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
     if config.CACHE_DIR:
         environment["NUMBA_CACHE_DIR"] = config.CACHE_DIR
-    with tempfile.TemporaryDirectory(prefix="charcnn-") as folder, ExitStack() as stack:
-        task = {"networks": [asdict(network) for network in networks], "target": asdict(target), "sizes": sizes}
-        Path(folder, "task").write_text(json.dumps(task), encoding="utf-8")
-        lines: SimpleQueue[str | RuntimeError | None] = SimpleQueue()
-        pool = stack.enter_context(ThreadPoolExecutor(jobs))
-        for number in range(jobs):
-            errors = stack.enter_context(open(Path(folder, f"{number}.errors"), "w+", encoding="utf-8"))
-            process = stack.enter_context(subprocess.Popen(
-                [sys.executable, "-m", __name__, folder, str(number)], env=environment,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
-            ))  # fmt: skip
-            stack.callback(process.kill)  # where whoever wanted the results has gone
-            pool.submit(_read, process, errors, lines)
-        left = jobs
-        while left:
+    parts = [sizes] if later is None else [sizes, later]
+    task = {"networks": [asdict(network) for network in networks], "target": asdict(target), "parts": parts}
+    lines: SimpleQueue[str | RuntimeError] = SimpleQueue()
+    crew: list[subprocess.Popen[str]] = []
+
+    def start(*words: str, shared: int) -> None:
+        errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 : closed by `_read`
+        crew.append(subprocess.Popen(
+            [sys.executable, "-m", *words], env=environment, pass_fds=[shared], start_new_session=True, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+        ))  # fmt: skip
+        # A daemon: it must not keep this process from ending, nor let a process that has ended wait to be asked.
+        threading.Thread(target=_read, args=(crew[-1], errors, lines), name="compile", daemon=True).start()
+
+    try:
+        with tempfile.TemporaryFile() as shared:
+            shared.write(json.dumps(task).encode() + b"\n")
+            shared.flush()
+            start(host.__name__, *host.FILES[: None if later is None else 1], shared=shared.fileno())
+            for number in range(jobs):
+                start(__name__, str(shared.fileno()), str(number), shared=shared.fileno())
+        ready = 0
+        while ready < len(crew):
             line = lines.get()
             if isinstance(line, RuntimeError):
                 raise line
-            if line is None:
-                left -= 1
+            if line == READY:
+                ready += 1
             else:
                 yield Compiled(**json.loads(line))
+    except BaseException:  # also where whoever wanted the results has gone
+        for process in crew:
+            process.kill()
+        raise
 
 
-def _read(process: subprocess.Popen[str], errors: Any, lines: SimpleQueue[str | RuntimeError | None]) -> None:
-    for line in process.stdout or ():
-        lines.put(line)
-    if status := process.wait():
-        errors.seek(0)
-        last = (errors.read().strip() or "it said nothing").splitlines()[-1]
-        lines.put(RuntimeError(f"a process that compiles ended with status {status}: {last}"))
-    lines.put(None)
+def _read(process: subprocess.Popen[str], errors: Any, lines: SimpleQueue[str | RuntimeError]) -> None:
+    was_ready = False
+    with process, errors:
+        for line in process.stdout or ():
+            was_ready |= line == READY
+            lines.put(line)
+        status = process.wait()
+        if status or not was_ready:
+            errors.seek(0)
+            last = (errors.read().strip() or "it said nothing").splitlines()[-1]
+            lines.put(RuntimeError(f"a process that compiles ended with status {status}: {last}"))
 
 
-def main(folder: str, number: str) -> None:
-    """Compile what no other process has taken, and print each as JSON."""
-    task = json.loads(Path(folder, "task").read_text(encoding="utf-8"))
+def main(shared: int, number: int) -> None:
+    """Compile what no other process has taken, and print each as JSON; READY behind what is waited for."""
+    with open(os.dup(shared), encoding="utf-8") as file:
+        file.seek(0)
+        task = json.loads(file.readline())
     networks = [Network(**{**network, "config": Config(**network["config"])}) for network in task["networks"]]
     target = Target(**{**task["target"], "capability": tuple(task["target"]["capability"])})
-    first = int(number) % len(networks)  # each begins with another one
-    for network in networks[first:] + networks[:first]:
-        found: dict[tuple[Any, ...], None] = {}
-        try:
-            record(network, target, lambda *launch: found.setdefault(launch), task["sizes"])  # noqa: B023 : ends here
-        except ValueError as error:
-            if _take(Path(folder, str(network))):
-                _tell(Compiled(str(network), problem=" ".join(str(error).split())))
-            continue
-        with compiling_for(target):
-            for kernel, kinds in sorted(found, key=_place):
-                name = hashlib.sha256(kernel._cache.key(kinds, kernel.targetctx).encode()).hexdigest()
-                if kernel._cache.holds(kinds, kernel.targetctx) or not _take(Path(folder, name)):
-                    continue
-                started = time.perf_counter()
-                kernel.compile(kinds)
-                _tell(Compiled(str(network), title(kernel), time.perf_counter() - started))
+    first = number % len(networks)  # each begins with another one
+    for place, sizes in enumerate(task["parts"]):
+        for network in networks[first:] + networks[:first]:
+            _compile(network, target, sizes, shared)
+        if place == 0:
+            ready()
 
 
-def _tell(done: Compiled) -> None:
+def _compile(network: Network, target: Target, sizes: Sequence[int] | None, shared: int) -> None:
+    found: dict[tuple[Any, ...], None] = {}
+    try:
+        record(network, target, lambda *launch: found.setdefault(launch), sizes)
+    except ValueError as error:
+        if _take(shared, str(network)):
+            tell(Compiled(str(network), problem=" ".join(str(error).split())))
+        return
+    with compiling_for(target):
+        for kernel, kinds in sorted(found, key=_place):
+            leave_alone()
+            key = kernel._cache.key(kinds, kernel.targetctx)
+            if kernel._cache.holds(kinds, kernel.targetctx) or not _take(shared, key):
+                continue
+            started = time.perf_counter()
+            kernel.compile(kinds)
+            tell(Compiled(str(network), title(kernel), time.perf_counter() - started))
+
+
+def tell(done: Compiled) -> None:
+    """Print it for the process that waits."""
     print(json.dumps(asdict(done)), flush=True)
+
+
+def ready() -> None:
+    """Say that what is waited for is there, and go on behind all others."""
+    print(READY, end="", flush=True)
+    os.nice(NICER)
+
+
+def leave_alone() -> None:
+    """End where the process has ended that started this one."""
+    if select.select([0], [], [], 0)[0]:
+        sys.exit()
 
 
 def title(kernel: Any) -> str:
@@ -143,14 +201,19 @@ def _place(found: tuple[Any, Any]) -> int:
     return COSTLY.index(module) if module in COSTLY else len(COSTLY)
 
 
-def _take(path: Path) -> bool:
-    """Whether this process is the first to want it."""
+def _take(shared: int, name: str) -> bool:
+    """Whether this process is the first to want it: names stand behind each other in the file, as digests."""
+    own = hashlib.sha256(name.encode()).hexdigest().encode() + b"\n"
+    fcntl.lockf(shared, fcntl.LOCK_EX)
     try:
-        path.open("x").close()
-    except FileExistsError:
-        return False
-    return True
+        size = os.fstat(shared).st_size
+        if own in os.pread(shared, size, 0):
+            return False
+        os.pwrite(shared, own, size)
+        return True
+    finally:
+        fcntl.lockf(shared, fcntl.LOCK_UN)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,115 @@
+"""Numba's functions for the CPU that stand between a file and its labels: compiled by labelling a row of each kind.
+
+A level on a GPU is stood in for: its logits are zeros. All else is what `charcnn classify` and `Classifier` run, with
+texts that the CPU encodes and with texts that go to a GPU as they are.
+
+    python -m charcnn.compiling.host FILE ...       compiles for these FILES and says so, then for the others
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+from charcnn.config import TINY
+
+FILES = ("lines", "csv", "jsonl")
+"""Kinds of files whose rows such functions find; the one that takes the least comes first."""
+
+ROWS = {
+    "lines": b"Stocks fell.\n",
+    "csv": b"title,description\nStocks,They fell.\n",
+    "jsonl": b'{"text": "Stocks fell."}\n',
+}
+
+CPU = "CPU"
+"""What they are compiled for, where kernels have a level and a precision."""
+
+
+class _Engine:
+    """In place of `charcnn.engine.Engine`."""
+
+    encodes, cores_a_gpu, threads, batch = True, 1.0, 1, 1
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        from charcnn.engine import choices
+
+        (self.choice,) = choices("cuda", level="l16")
+        self._classes = params.config.classes
+
+    def logits(self, given: Any) -> np.ndarray:
+        if not isinstance(given, np.ndarray):
+            given.pack(np.empty(given.packed_size, np.uint8))
+        return np.zeros((len(given), self._classes), np.float32)
+
+
+def label(file: str) -> None:
+    """Label a file of one row, of one of FILES."""
+    from charcnn import classifier as package
+    from charcnn.compiling.stand_in import replaced
+    from charcnn.ingest import kinds
+    from charcnn.layout import Layout
+    from charcnn.params import Params
+
+    params = Params({name: np.zeros(shape, np.float32) for name, shape in TINY.parameter_shapes.items()}, TINY)
+    with ExitStack() as stack:
+        replaced(stack, package, Engine=_Engine)
+        for encode_on in package.ENCODE_ON:
+            classifier = package.Classifier(params, encoding="crepe", encode_on=encode_on)
+            classifier.predict([""])
+            with tempfile.TemporaryFile(buffering=0) as source:
+                source.write(ROWS[file])
+                source.seek(0)
+                options = {"rows": classifier.rows, "capacity": 1 << 16}
+                kind = kinds.open_kind(file, "a row", source, Layout(), classifier.encoding, **options)
+                kind.open(io.BytesIO(), classifier.classes_.tolist(), ["label", "probability"], resumed=False)
+                for block in kind.blocks():
+                    shares = classifier.probabilities(kind.texts(block))
+                    labels = shares.argmax(axis=1)
+                    kind.render(block, labels, np.take_along_axis(shares, labels[:, None], axis=1))
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What the block compiles of charcnn is told as kernels are."""
+    from numba.core import event
+
+    from charcnn.compiling.workers import Compiled, tell, title
+
+    started: list[float] = []
+
+    class Listener(event.Listener):  # type: ignore[misc, unused-ignore]
+        def on_start(self, event: Any) -> None:
+            started.append(time.perf_counter())
+
+        def on_end(self, event: Any) -> None:
+            seconds, function = time.perf_counter() - started.pop(), event.data["dispatcher"]
+            if function.py_func.__module__.startswith("charcnn."):
+                tell(Compiled(CPU, title(function), seconds))
+
+    with event.install_listener("numba:compile", Listener()):
+        yield
+
+
+def main(*files: str) -> None:
+    """Compile for these, say so, and go on with the others."""
+    from charcnn.compiling.workers import leave_alone, ready
+
+    with told():
+        for file in files:
+            label(file)
+        ready()
+        for file in FILES[len(files) :]:
+            leave_alone()
+            label(file)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
