@@ -32,7 +32,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -103,6 +103,8 @@ class Results:
     """What bench/classify.py wrote, by file."""
     agreed: dict[Path, dict[str, Any]]
     """What bench/precisions.py wrote, by file."""
+    validated: dict[Path, dict[str, Any]]
+    """What bench/validation.py wrote, by file."""
 
 
 @cache
@@ -112,7 +114,7 @@ def results() -> Results:
     Raises:
         ReportError: a file is no result, or not one to publish: a failed check, another config, a second of its kind.
     """
-    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {}, {}, {}, {}, {}, {})
+    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
     for file in found.files:
         raw = json.loads(file.read_text(encoding="utf-8"))
         if "benchmarks" in raw:
@@ -132,6 +134,11 @@ def results() -> Results:
             continue
         elif "precisions" in raw:
             found.agreed[file] = raw
+            continue
+        elif "validation" in raw:
+            found.validated[file] = raw
+            continue
+        elif "minutes" in raw or "program" in raw:  # of bench/soak.py, of docs/upstream: no table shows them
             continue
         elif "peers" in raw:
             _check_config(file, raw, "it")
@@ -205,8 +212,9 @@ def _places() -> list[Place]:
     return sorted(results().hosts, key=lambda place: (not place.host.startswith("cpu-"), place))
 
 
-def _sources(document: Path) -> str:
-    links = [f"[{file.stem}]({os.path.relpath(file, document.parent)})" for file in results().files]
+def _sources(document: Path, files: Iterable[Path] | None = None) -> str:
+    files = results().files if files is None else files
+    links = [f"[{file.stem}]({os.path.relpath(file, document.parent)})" for file in files]
     return f"\nRaw results: {', '.join(links)}.\n" if links else ""
 
 
@@ -416,6 +424,27 @@ def sanitizer(document: Path) -> str:
                 [raw["machine"]["gpus"][0], tool, str(len(raw["variants"])), str(said["tests"]), said["summary"]]
             )
     return _table(head, rows, right=2)
+
+
+def validation(document: Path) -> str:
+    """How far from the reference, in sigmas, right results are at most, and mistakes at least."""
+    if not results().validated:
+        return UNMEASURED + "\n"
+    kinds = ("zeroed", "swapped", "constant", "FP8 for it", "tap shifted", "bias dropped")
+    rows = []
+    for raw in results().validated.values():
+        for name in ROUNDINGS:
+            own = [row for row in raw["validation"] if row["precision"] == name]
+            if any(not row["within"] for row in own):
+                raise ReportError(f"validation: a right result of {name} is not within its bound")
+            wrong = [
+                [row["mutants"][kind]["least_of_samples"] for row in own if kind in row["mutants"]] for kind in kinds
+            ]
+            cells = [f"{min(least):,.3g}" if least else "–" for least in wrong]
+            inputs, largest = sum(row["inputs"] for row in own), max(row["largest"] for row in own)
+            rows.append([f"`{name}`", f"{inputs:,}", f"{largest:.2f}", f"**{ROUNDINGS[name].bound:g}**", *cells])
+    head = ["precision", "inputs", "right, at most", "allowed", *(f"{kind}, at least" for kind in kinds)]
+    return _table(head, rows, right=1) + _sources(document, results().validated)
 
 
 def peers(document: Path) -> str:
@@ -772,8 +801,8 @@ def _shipped() -> params.Params:
 
 
 _BLOCKS = (
-    levels, precisions, operators, peers, cost, change, code, steps, chain, trade, dram, sanitizer, tensor_cores,
-    scaling, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training,
+    levels, precisions, validation, operators, peers, cost, change, code, steps, chain, trade, dram, sanitizer,
+    tensor_cores, scaling, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

@@ -26,6 +26,9 @@ from charcnn.text import Encoding
 
 _STEP = 1 << 16
 
+_VIEWS = 256
+"""Views of its buffers that a lane keeps: texts that come through a pipe make batches of any length."""
+
 
 class Lane:
     """A stream of the current GPU, two pinned buffers on the host and two on the GPU, all made once.
@@ -138,6 +141,8 @@ class Lane:
         which = self._next[side] = 1 - self._next[side]
         key = (side, which, tuple(shape), dtype)
         if key not in self._views:  # Numba takes about as long over a slice of a device array as over a launch
+            if len(self._views) == _VIEWS:
+                self._views.clear()
             size = math.prod(shape) * np.dtype(dtype).itemsize
             self._views[key] = self._buffers[side][which][:size].view(dtype).reshape(shape)
         return self._views[key]

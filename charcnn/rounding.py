@@ -27,12 +27,11 @@ of its weights; else they are independent. Of both sums, of variances and of amp
 one is taken, for each place; for random weights they are about the same.
 
 An input's error is the root of the mean square of its logits' errors in their sigmas. Were all as modelled, that is
-about 1, or less, as u |x| is the most that a rounding errs: 0.6 is usual. `Rounding.bound` is twice the largest that
-was seen in float32, whose mistakes are thousands; of fewer bits it lies between what is right, whose tail is that of
-a normal error, and the least mistake. `bench/validation.py` measures both. In e4m3 a tap that is shifted or a bias
-that is dropped in one layer is no more than its rounding, and cannot show; nor do logits that are all the same always
-show with random weights, where they hardly depend on the text. Of trained weights what is another input's, or none's,
-shows.
+about 1, or less, as u |x| is the most that a rounding errs: 0.6 is usual. `Rounding.bound` lies between the largest
+error of right inputs and the least that mistakes make, as docs/validation.md has them: two to three times the first
+in float32 and fp16x3, whose mistakes are thousands; of fewer bits nearer, as the tail of what is right is that of a
+normal error. In e4m3 a tap that is shifted or a bias that is dropped in one layer is no more than its rounding, and
+cannot show.
 """
 
 from __future__ import annotations

@@ -388,6 +388,13 @@ def test_a_lane_has_two_host_buffers_and_keeps_what_it_did():
     assert lane.device(x.shape) is x_gpu, "buffers by turns, views of them made once"
 
 
+def test_a_lane_keeps_few_views_whatever_the_batches_lengths():
+    lane = Lane(0, 3, Monitor(), pinned=4_000, features=8)
+    for n in range(1, 1_000):
+        assert lane.host((n,)).shape == (n,)
+        assert len(lane._views) <= 256
+
+
 def test_a_lane_that_does_not_fit_names_the_bytes(monkeypatch):
     context = SimpleNamespace(get_memory_info=lambda: SimpleNamespace(free=1_999))
     monkeypatch.setattr(cuda, "current_context", lambda: context)
