@@ -126,7 +126,27 @@ def build(*arguments, **options):
 l18.build = build
 sys.exit(main(sys.argv[1:]))
 """
-FAILING = DYING.replace("os.kill(os.getpid(), signal.SIGKILL)", "raise ArithmeticError('of rank 1')")
+# The root waits after its first calls: else a rank that is slow to begin finds nothing left to fail at.
+FAILING = """
+import os, sys, time
+from charcnn import offload
+from charcnn.__main__ import main
+from charcnn.levels import l18
+rank, whole, failed = offload.world().rank, l18.build, os.environ["FAILED"]
+def build(*arguments, **options):
+    run, calls = whole(*arguments, **options), []
+    def fail(ids):
+        calls.append(1)
+        if rank == 1 and len(calls) == 3:
+            open(failed, "w").close()
+            raise ArithmeticError("of rank 1")
+        while rank == 0 and len(calls) > 3 and not os.path.exists(failed):
+            time.sleep(0.01)
+        return run(ids)
+    return fail
+l18.build = build
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @needs_mpi
@@ -142,9 +162,9 @@ def test_a_rank_that_dies_loses_no_row(files):
 
 @needs_mpi
 @pytest.mark.parametrize("how", ["static", "async"])
-def test_a_rank_that_fails_ends_the_run_and_the_same_command_goes_on(files, how):
+def test_a_rank_that_fails_ends_the_run_and_the_same_command_goes_on(files, how, tmp_path):
     command, out = words(files, f"failing-{how}", "--level", "l18", "--batch", "16", "--offload", how)
-    done = mpiexec(2, "-c", FAILING, *command, timeout=100)
+    done = mpiexec(2, "-c", FAILING, *command, timeout=100, FAILED=str(tmp_path / "failed"))
     assert done.returncode == 1, done.stderr
     assert "charcnn: rank 1: ArithmeticError: of rank 1" in done.stderr
     assert not os.path.exists(out)
