@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DEVICES = ("cpu", "cuda")
 
 JOBS = 16
-"""Processes that compile a level's kernels at its first start on a GPU, at most."""
+"""Processes that compile a level's kernels at its first start on a GPU, at most; CHARCNN_JOBS says another number."""
 
 OVERFLOW = {"fp16": "fp16", "fp16x3": "fp16", "fp8": "fp8 and fp16"}
 """Precisions whose numbers end at 65,504 or below, and by which of them."""
@@ -265,14 +265,14 @@ def _compile_ahead(choice: Choice, config: Config, batch: int) -> None:
     from charcnn.compiling.stand_in import Target
     from charcnn.compiling.workers import compiled, cores
 
-    jobs = min(cores(), JOBS)
-    if jobs == 1:
-        return
-    network = Network(choice.level.name, choice.precision, config, batch)
     try:
+        jobs = min(cores(), int(os.environ.get("CHARCNN_JOBS", JOBS)))
+        if jobs <= 1:
+            return
+        network = Network(choice.level.name, choice.precision, config, batch)
         for _ in compiled([network], Target.current(), jobs, [1], [batch]):
             pass  # of a level that cannot be built, `build` itself says why
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OSError, ValueError) as error:
         warnings.warn(f"kernels are compiled one after another, as {error}", RuntimeWarning, stacklevel=2)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 if "PYTEST_XDIST_WORKER" in os.environ:  # before numpy is imported: processes share the cores out
     processes = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    os.environ.setdefault("CHARCNN_JOBS", "1")  # each test that starts on a GPU would have as many compile as cores
 
 import hypothesis
 import pytest

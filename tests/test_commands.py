@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from charcnn import catalog, layout, levels, params, text
+from charcnn import catalog, device, layout, levels, params, text
 from charcnn.__main__ import main
 from charcnn.classifier import ROWS, Classifier
 from charcnn.commands import COMMANDS, DONE, FAILED, UNREADABLE, UNUSABLE, classify, model
@@ -432,7 +432,7 @@ def test_standard_input_from_a_file_is_begun_anew(weights, tmp_path):
 
 def test_memory_does_not_grow_with_the_file(weights, tmp_path):
     peaks = []
-    for count in (20_000, 120_000):
+    for count in (20_000, 120_000) if device.SIMULATED else (200_000, 400_000):  # a GPU has many batches in flight
         source, report = tmp_path / f"{count}.txt", tmp_path / "report.json"
         source.write_text(f"{'a text of some length ' * 40}\n" * count)
         process = command("classify", source, "-o", "/dev/null", "--model", weights, "--quiet", "--json", report)
@@ -440,7 +440,7 @@ def test_memory_does_not_grow_with_the_file(weights, tmp_path):
         found = json.loads(report.read_text())
         assert found["rows"] == count
         peaks.append(found["peak_resident_bytes"])
-    assert peaks[1] < peaks[0] + 30e6, "the file alone grows by 90 MB"
+    assert peaks[1] < peaks[0] + 30e6, "the file alone grows by 90 MB or more"
 
 
 def test_a_reader_that_has_seen_enough(weights, tmp_path):

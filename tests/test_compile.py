@@ -68,6 +68,7 @@ print(sorted(each.__name__ for each in functions if each.__module__.startswith("
 def environment(cache, **more):
     return {
         **os.environ,
+        "CHARCNN_JOBS": "16",
         "NUMBA_ENABLE_CUDASIM": "0",
         "CUDA_VISIBLE_DEVICES": "",
         "NUMBA_CACHE_DIR": str(cache),
@@ -167,6 +168,8 @@ def test_a_process_that_fails_is_an_error(monkeypatch):
 
 
 def test_a_first_start_goes_on_where_processes_fail(monkeypatch):
+    monkeypatch.delenv("CHARCNN_JOBS", raising=False)
+
     def failing(*arguments):
         raise RuntimeError("a process that compiles ended with status 9")
         yield
@@ -176,6 +179,9 @@ def test_a_first_start_goes_on_where_processes_fail(monkeypatch):
     monkeypatch.setattr(Target, "current", lambda: HOPPER)
     (choice,) = engine.choices("cuda", "fp32", "l6")
     with pytest.warns(RuntimeWarning, match="kernels are compiled one after another, as .* status 9"):
+        engine._compile_ahead(choice, TINY, 16)
+    monkeypatch.setenv("CHARCNN_JOBS", "many")
+    with pytest.warns(RuntimeWarning, match="kernels are compiled one after another, as .* 'many'"):
         engine._compile_ahead(choice, TINY, 16)
 
 
@@ -199,16 +205,19 @@ def test_a_first_start_compiles_nothing_itself(tmp_path):
     assert python("-c", script, "l6", "fp32", cache=tmp_path).stdout == "6 0\n"
 
 
-@pytest.mark.parametrize("cores", [1, 2, 64])
-def test_what_a_first_start_compiles(cores, monkeypatch):
+@pytest.mark.parametrize(("cores", "said"), [(1, None), (2, None), (64, None), (64, "1"), (64, "4")])
+def test_what_a_first_start_compiles(cores, said, monkeypatch):
     asked = []
+    monkeypatch.delenv("CHARCNN_JOBS", raising=False)
+    if said:
+        monkeypatch.setenv("CHARCNN_JOBS", said)
     monkeypatch.setattr(workers, "compiled", lambda *arguments: iter(asked.append(arguments) or ()))
     monkeypatch.setattr(workers, "cores", lambda: cores)
     monkeypatch.setattr(Target, "current", lambda: HOPPER)
     (choice,) = engine.choices("cuda", "fp32", "l6")
     engine._compile_ahead(choice, TINY, 16)
-    expected = ([Network("l6", "fp32", TINY, 16)], HOPPER, min(cores, engine.JOBS), [1], [16])
-    assert asked == ([expected] if cores > 1 else [])
+    expected = ([Network("l6", "fp32", TINY, 16)], HOPPER, min(cores, int(said or engine.JOBS)), [1], [16])
+    assert asked == ([expected] if cores > 1 and said != "1" else [])
 
 
 def test_kernels_of_a_batch_follow_those_that_are_waited_for(monkeypatch):
