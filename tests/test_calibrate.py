@@ -203,6 +203,7 @@ def test_products_of_eighths(method, promoted):
 
 
 @hopper
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("promoted", [False, True])
 def test_level_17_is_as_far_off_as_the_emulated_network(promoted):
     """Not by the same: of a sum that is another by its last bit, one in a hundred is rounded the other way."""

@@ -73,7 +73,7 @@ def test_logits_are_those_of_the_reference_and_of_l0(name, config):
     ("name", "precision"),
     [(row.name, precision) for row in LEVELS.values() if len(row.precisions) > 1 for precision in row.precisions],
 )
-@pytest.mark.parametrize("layernorm", [True, False])
+@pytest.mark.parametrize("layernorm", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_every_precision(name, precision, layernorm):
     config = replace(SMALL, layernorm=layernorm)
     weights, ids = params.init(config, seed=4), random_ids(65, config)
