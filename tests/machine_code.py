@@ -25,23 +25,38 @@ if __name__ == "__main__":  # before numba is imported
 TARGET = "sm_90a"
 
 
-def text_sections(cubin: bytes) -> Iterator[tuple[int, bytes]]:
-    """Of each function in an ELF file of CUDA: its registers, and its instructions."""
+REGISTERS = 0x2F
+"""The attribute of a function in the section .nv.info that has its registers."""
+
+
+def sections(cubin: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Name and content of each section of an ELF file."""
     (table,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
-    headers = [struct.unpack_from("<IIQQQQIIQQ", cubin, table + size * place) for place in range(count)]
-    strings = headers[names][4]
-    for name, _, _, _, at, length, _, info, _, _ in headers:
-        if cubin[strings + name :].startswith(b".text."):
-            yield info >> 24, cubin[at : at + length]
+    headers = [struct.unpack_from("<IIQQQQ", cubin, table + size * place) for place in range(count)]
+    for name, _, _, _, at, length in headers:
+        begin = headers[names][4] + name
+        yield cubin[begin : cubin.index(b"\0", begin)], cubin[at : at + length]
+
+
+def attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
+    """Each attribute of .nv.info, and its value: of two bytes, or as many as stand before it."""
+    at = 0
+    while at < len(info):
+        form, attribute, length = struct.unpack_from("<BBH", info, at)
+        at += 4
+        if form == 4:  # of any size
+            yield attribute, info[at : at + length]
+            at += length
 
 
 def described(cubin: bytes) -> dict[str, Any]:
     """The registers of a kernel, its bytes, and the digest of its instructions."""
-    sections = sorted(text_sections(cubin), key=lambda section: section[1])
-    code = b"".join(code for _, code in sections)
-    digest = hashlib.sha256(code).hexdigest()[:16]
-    return {"registers": max(registers for registers, _ in sections), "bytes": len(code), "digest": digest}
+    found = list(sections(cubin))
+    code = b"".join(sorted(content for name, content in found if name.startswith(b".text.")))
+    values = (value for name, content in found if name == b".nv.info" for value in attributes(content))
+    registers = max(struct.unpack("<II", value)[1] for attribute, value in values if attribute == REGISTERS)
+    return {"registers": registers, "bytes": len(code), "digest": hashlib.sha256(code).hexdigest()[:16]}
 
 
 def kernels(levels: Sequence[str]) -> list[dict[str, Any]]:
