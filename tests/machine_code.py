@@ -72,7 +72,7 @@ def kernels(levels: Sequence[str]) -> list[dict[str, Any]]:
             continue
         for config in (SMALL, replace(SMALL, layernorm=False)):
             launched: dict[Any, None] = {}
-            record(Network(level, precision, config), target, lambda *launch: launched.setdefault(launch))
+            record(Network(level, precision, config), target, lambda *launch, to=launched: to.setdefault(launch))
             with compiling_for(target):
                 for kernel, kinds in launched:
                     definition = kernel.compile(kinds)
