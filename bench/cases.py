@@ -10,7 +10,7 @@ import numpy as np
 
 from charcnn.catalog import CHAIN
 from charcnn.config import POOL_SIZE, Config
-from charcnn.ops.arrays import pack
+from charcnn.ops.common.arrays import pack
 from charcnn.ops.reference import stat
 
 DATA = "standard normal, seed 0; token ids uniform"

@@ -40,14 +40,17 @@ from typing import Any
 
 import numpy as np
 
-from charcnn import catalog, device, machine, params
-from charcnn.classifier import SHIPPED
+from charcnn import catalog
+from charcnn.classify.classifier import SHIPPED
 from charcnn.config import SMALL
 from charcnn.files import replacing
-from charcnn.offload.plan import Machine, Work, forecast
+from charcnn.gpu import device
+from charcnn.host import machine
+from charcnn.model import params
+from charcnn.model.rounding import ROUNDINGS
+from charcnn.offload.cost_model import Machine, Work, forecast
 from charcnn.ops.chain import Conv1d, Plan, Relu, Stat
 from charcnn.ops.chain import plan as plan_chain
-from charcnn.rounding import ROUNDINGS
 from charcnn.training.measure import Measured
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from charcnn import catalog, device
+from charcnn import catalog
+from charcnn.gpu import device
 
 BATCH = {"cpu": 1, "cuda": 128}
 TINY_BATCH = 2

@@ -15,25 +15,20 @@ from charcnn.ops import (
     chain,
     collapse,
     conv1d,
-    conv1d_nlc,
-    layernorm,
-    layernorm_relu_maxpool1d,
-    layernorm_relu_maxpool1d_nlc,
-    layernorm_relu_maxpool1d_nlc_formats,
-    linear,
-    linear_nlc,
-    linear_relu_linear,
     maxpool1d,
     one_hot,
-    one_hot_conv1d,
     one_hot_nlc,
     reference,
     relu,
     softmax,
     spread,
+    token_conv1d,
 )
-from charcnn.ops.conv1d_nlc import mma, wgmma_variants
-from charcnn.ops.formats import FORMATS, HALVES
+from charcnn.ops.common.formats import FORMATS, HALVES
+from charcnn.ops.conv1d import mma
+from charcnn.ops.conv1d.wgmma import variants
+from charcnn.ops.layernorm import layernorm, relu_maxpool1d, relu_maxpool1d_nlc, relu_maxpool1d_nlc_formats
+from charcnn.ops.linear import linear, linear_kn, linear_relu_linear
 from charcnn.steps import LEVELS, PRECISIONS, Level, level, spoken
 
 __all__ = [
@@ -195,91 +190,87 @@ VARIANTS = (
     Variant("layernorm_relu", "naive", "cuda", layernorm.layernorm_relu_naive),
     Variant("relu_maxpool1d", "naive", "cuda", maxpool1d.relu_maxpool1d_naive),
     Variant("conv1d_relu_maxpool1d", "naive", "cuda", conv1d.conv1d_relu_maxpool1d_naive),
-    Variant("layernorm_relu_maxpool1d", "naive", "cuda", layernorm_relu_maxpool1d.layernorm_relu_maxpool1d_naive),
+    Variant("layernorm_relu_maxpool1d", "naive", "cuda", relu_maxpool1d.layernorm_relu_maxpool1d_naive),
     Variant(CHAIN, "whole", "cuda", chain.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole),
     Variant(CHAIN, "pairs", "cuda", chain.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs),
     Variant("linear_relu_linear", "naive", "cuda", linear_relu_linear.linear_relu_linear_naive),
-    Variant("one_hot_conv1d", "lowered", "cpu", one_hot_conv1d.one_hot_conv1d_lowered),
+    Variant("one_hot_conv1d", "lowered", "cpu", token_conv1d.one_hot_conv1d_lowered),
     Variant("one_hot_nlc", "coalesced", "cuda", one_hot_nlc.one_hot_nlc_coalesced),
-    Variant("conv1d_nlc", "coalesced", "cuda", conv1d_nlc.conv1d_nlc_coalesced),
-    Variant("conv1d_nlc", "tiled", "cuda", conv1d_nlc.conv1d_nlc_tiled),
-    Variant("conv1d_nlc", "register_tiled", "cuda", conv1d_nlc.conv1d_nlc_register_tiled),
-    Variant("conv1d_nlc", "vectorized", "cuda", conv1d_nlc.conv1d_nlc_vectorized),
-    Variant("conv1d_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_nlc_double_buffered),
-    Variant("conv1d_nlc", "winograd", "cuda", conv1d_nlc.conv1d_nlc_winograd),
-    Variant("conv1d_nlc", "winograd_lowered", "cpu", conv1d_nlc.conv1d_nlc_winograd_lowered),
-    Variant("conv1d_relu_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_relu_nlc_double_buffered),
-    Variant("conv1d_relu_nlc", "winograd", "cuda", conv1d_nlc.conv1d_relu_nlc_winograd),
-    Variant("conv1d_relu_nlc", "winograd_lowered", "cpu", conv1d_nlc.conv1d_relu_nlc_winograd_lowered),
-    Variant(
-        "conv1d_relu_maxpool1d_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_relu_maxpool1d_nlc_double_buffered
-    ),
-    Variant("conv1d_relu_maxpool1d_nlc", "winograd", "cuda", conv1d_nlc.conv1d_relu_maxpool1d_nlc_winograd),
-    Variant(
-        "conv1d_relu_maxpool1d_nlc", "winograd_lowered", "cpu", conv1d_nlc.conv1d_relu_maxpool1d_nlc_winograd_lowered
-    ),
-    Variant("conv1d_stat_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_stat_nlc_double_buffered),
-    Variant("conv1d_stat_nlc", "winograd", "cuda", conv1d_nlc.conv1d_stat_nlc_winograd),
+    Variant("conv1d_nlc", "coalesced", "cuda", conv1d.conv1d_nlc_coalesced),
+    Variant("conv1d_nlc", "tiled", "cuda", conv1d.conv1d_nlc_tiled),
+    Variant("conv1d_nlc", "register_tiled", "cuda", conv1d.conv1d_nlc_register_tiled),
+    Variant("conv1d_nlc", "vectorized", "cuda", conv1d.conv1d_nlc_vectorized),
+    Variant("conv1d_nlc", "double_buffered", "cuda", conv1d.conv1d_nlc_double_buffered),
+    Variant("conv1d_nlc", "winograd", "cuda", conv1d.conv1d_nlc_winograd),
+    Variant("conv1d_nlc", "winograd_lowered", "cpu", conv1d.conv1d_nlc_winograd_lowered),
+    Variant("conv1d_relu_nlc", "double_buffered", "cuda", conv1d.conv1d_relu_nlc_double_buffered),
+    Variant("conv1d_relu_nlc", "winograd", "cuda", conv1d.conv1d_relu_nlc_winograd),
+    Variant("conv1d_relu_nlc", "winograd_lowered", "cpu", conv1d.conv1d_relu_nlc_winograd_lowered),
+    Variant("conv1d_relu_maxpool1d_nlc", "double_buffered", "cuda", conv1d.conv1d_relu_maxpool1d_nlc_double_buffered),
+    Variant("conv1d_relu_maxpool1d_nlc", "winograd", "cuda", conv1d.conv1d_relu_maxpool1d_nlc_winograd),
+    Variant("conv1d_relu_maxpool1d_nlc", "winograd_lowered", "cpu", conv1d.conv1d_relu_maxpool1d_nlc_winograd_lowered),
+    Variant("conv1d_stat_nlc", "double_buffered", "cuda", conv1d.conv1d_stat_nlc_double_buffered),
+    Variant("conv1d_stat_nlc", "winograd", "cuda", conv1d.conv1d_stat_nlc_winograd),
     Variant(
         "layernorm_relu_maxpool1d_nlc",
         "coalesced",
         "cuda",
-        layernorm_relu_maxpool1d_nlc.layernorm_relu_maxpool1d_nlc_coalesced,
+        relu_maxpool1d_nlc.layernorm_relu_maxpool1d_nlc_coalesced,
     ),
-    Variant("linear_nlc", "double_buffered", "cuda", linear_nlc.linear_nlc_double_buffered),
-    Variant("linear_relu_nlc", "double_buffered", "cuda", linear_nlc.linear_relu_nlc_double_buffered),
-    Variant("one_hot_conv1d_nlc", "gather", "cuda", one_hot_conv1d.one_hot_conv1d_nlc_gather),
-    Variant("one_hot_conv1d_stat_nlc", "lags", "cuda", one_hot_conv1d.one_hot_conv1d_stat_nlc_lags),
-    Variant("one_hot_conv1d_stat_nlc", "lag_sums", "cuda", one_hot_conv1d.one_hot_conv1d_stat_nlc_lag_sums),
+    Variant("linear_nlc", "double_buffered", "cuda", linear_kn.linear_nlc_double_buffered),
+    Variant("linear_relu_nlc", "double_buffered", "cuda", linear_kn.linear_relu_nlc_double_buffered),
+    Variant("one_hot_conv1d_nlc", "gather", "cuda", token_conv1d.one_hot_conv1d_nlc_gather),
+    Variant("one_hot_conv1d_stat_nlc", "lags", "cuda", token_conv1d.one_hot_conv1d_stat_nlc_lags),
+    Variant("one_hot_conv1d_stat_nlc", "lag_sums", "cuda", token_conv1d.one_hot_conv1d_stat_nlc_lag_sums),
     Variant(
-        "one_hot_conv1d_relu_maxpool1d_nlc", "gather", "cuda", one_hot_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather
+        "one_hot_conv1d_relu_maxpool1d_nlc", "gather", "cuda", token_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather
     ),
     Variant(
         "one_hot_conv1d_relu_maxpool1d_nlc",
         "gather_fp16",
         "cuda",
-        one_hot_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16,
+        token_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16,
         HALVES["fp16"].tolerance,
     ),
     Variant(
         "one_hot_conv1d_relu_maxpool1d_nlc",
         "gather_bf16",
         "cuda",
-        one_hot_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather_bf16,
+        token_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather_bf16,
         HALVES["bf16"].tolerance,
     ),
     Variant(
         "one_hot_conv1d_layernorm_relu_maxpool1d_nlc",
         "gather",
         "cuda",
-        one_hot_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
+        token_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
     ),
     Variant(
         "one_hot_conv1d_layernorm_relu_maxpool1d_nlc",
         "gather_fp16",
         "cuda",
-        one_hot_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16,
+        token_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16,
         HALVES["fp16"].tolerance,
     ),
     Variant(
         "one_hot_conv1d_layernorm_relu_maxpool1d_nlc",
         "gather_bf16",
         "cuda",
-        one_hot_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16,
+        token_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16,
         HALVES["bf16"].tolerance,
     ),
     Variant(
         "layernorm_relu_maxpool1d_nlc",
         "fp16",
         "cuda",
-        layernorm_relu_maxpool1d_nlc_formats.layernorm_relu_maxpool1d_nlc_fp16,
+        relu_maxpool1d_nlc_formats.layernorm_relu_maxpool1d_nlc_fp16,
         HALVES["fp16"].tolerance,
     ),
     Variant(
         "layernorm_relu_maxpool1d_nlc",
         "bf16",
         "cuda",
-        layernorm_relu_maxpool1d_nlc_formats.layernorm_relu_maxpool1d_nlc_bf16,
+        relu_maxpool1d_nlc_formats.layernorm_relu_maxpool1d_nlc_bf16,
         HALVES["bf16"].tolerance,
     ),
     *(
@@ -289,7 +280,7 @@ VARIANTS = (
     ),
     *(
         Variant(operator, f"wgmma_{name}", "cuda", launcher, FORMATS[name].tolerance, hopper=True)
-        for operator, row in wgmma_variants.VARIANTS.items()
+        for operator, row in variants.VARIANTS.items()
         for name, launcher in row.items()
     ),
     *(

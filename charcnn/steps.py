@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
 
-from charcnn.ops.formats import FORMATS, PLAIN, Format
-from charcnn.rounding import ROUNDINGS, Rounding
+from charcnn.model.rounding import ROUNDINGS, Rounding
+from charcnn.ops.common.formats import FORMATS, PLAIN, Format
 
 PRECISIONS: dict[str, Format] = {name: FORMATS.get(name, PLAIN) for name in ROUNDINGS}
 """What levels compute in, by the names that --precision takes."""

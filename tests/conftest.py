@@ -13,8 +13,8 @@ import hypothesis
 import pytest
 
 import charcnn.levels  # noqa: F401  chooses where kernels run, so it stands before the first import of numba.cuda
-from charcnn import device
 from charcnn.catalog import Level, Variant
+from charcnn.gpu import device
 
 os.environ["CHARCNN_CACHE"] = str(Path(__file__).parent / "no cache")  # tests take no tiles that somebody tuned
 

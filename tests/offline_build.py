@@ -42,12 +42,14 @@ from charcnn import catalog, tuning
 from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
 from charcnn.ops import spread
-from charcnn.ops.conv1d_nlc import Mma, Wgmma
-from charcnn.ops.features import WIDE
-from charcnn.ops.formats import FORMATS, HALVES
-from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
-from charcnn.ops.linear_skinny import SkinnyLinear
-from charcnn.ops.one_hot_conv1d import GatherBlock, HalfBlock
+from charcnn.ops.common.formats import FORMATS, HALVES
+from charcnn.ops.common.mma_layout import WIDE
+from charcnn.ops.conv1d.mma.layer import Mma
+from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
+from charcnn.ops.linear.few_outputs import SkinnyLinear
+from charcnn.ops.token_conv1d.gather_block import GatherBlock
+from charcnn.ops.token_conv1d.gather_half import HalfBlock
 from charcnn.tuning import layers, measure
 
 TARGET = Target.named("sm_90a")

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from charcnn.catalog import CHAIN
 from charcnn.ops import reference
-from charcnn.ops.arrays import pack
-from charcnn.ops.features import TAKEN
-from charcnn.ops.formats import FORMATS, HALVES
-from charcnn.ops.stat import PART
+from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.formats import FORMATS, HALVES
+from charcnn.ops.common.mma_layout import TAKEN
+from charcnn.ops.common.moments import PART
 
 Sizes = dict[str, int]
 

@@ -14,8 +14,7 @@ from collections import defaultdict
 import numpy as np
 from numba import cuda
 
-from charcnn import device
-from charcnn.ops import ptx, tensor_map
+from charcnn.gpu import device, ptx, tensor_map
 
 BASE = 4096
 """Where dynamic shared memory begins in the shared window."""

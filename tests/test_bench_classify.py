@@ -7,8 +7,9 @@ import classify
 import pytest
 import report
 
-from charcnn import machine, params
 from charcnn.config import TINY
+from charcnn.host import machine
+from charcnn.model import params
 
 
 def test_the_file_repeats_rows_with_other_letters(tmp_path):

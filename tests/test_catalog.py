@@ -14,10 +14,10 @@ import pytest
 import charcnn
 from charcnn import catalog, ops
 from charcnn.catalog import CHAIN, LEVELS, OPERATORS, PRECISIONS, TECHNIQUES, VARIANTS, level, operator, spoken
+from charcnn.model.rounding import ROUNDINGS
 from charcnn.ops import reference
-from charcnn.ops.features import TAKEN
-from charcnn.ops.formats import FORMATS, HALVES
-from charcnn.rounding import ROUNDINGS
+from charcnn.ops.common.formats import FORMATS, HALVES
+from charcnn.ops.common.mma_layout import TAKEN
 
 PACKAGE = Path(charcnn.__file__).parent
 KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
@@ -60,7 +60,7 @@ def modules_on_disk():
 
 
 def test_variants_are_the_functions_on_disk_that_an_operator_begins():
-    helpers = {"charcnn.ops.reference", "charcnn.ops.shapes", "charcnn.ops.arrays"}
+    helpers = {"charcnn.ops.reference", "charcnn.ops.common.shapes", "charcnn.ops.common.arrays"}
     on_disk = {
         name: function
         for module in modules_on_disk()
@@ -142,7 +142,7 @@ def test_ops_export_every_launcher():
 LAZY = """
 import sys
 import charcnn.ops
-assert charcnn.ops.microkernel.choose_tile
+assert charcnn.ops.common.cpu_gemm.choose_tile
 assert "charcnn.ops.every" not in sys.modules and "numba.cuda" not in sys.modules
 assert charcnn.ops.conv1d_loops.__name__ == "conv1d_loops"
 assert "charcnn.ops.every" in sys.modules

@@ -8,10 +8,11 @@ import pytest
 from test_farm import ULFM, needs_ulfm
 from test_mpi import mpiexec, needs_mpi
 
-from charcnn import offload, params
+from charcnn import offload
 from charcnn.__main__ import main
-from charcnn.commands import ranks as commands_ranks
+from charcnn.cli import ranks as commands_ranks
 from charcnn.config import TINY
+from charcnn.model import params
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 from conftest import compiler_installed
 
-from charcnn import device, engine, steps
+from charcnn import steps
+from charcnn.classify import engine
 from charcnn.compiling import host, workers
 from charcnn.compiling.networks import Network
 from charcnn.compiling.stand_in import SIZES, Target
 from charcnn.config import TINY
+from charcnn.gpu import device
 
 pytestmark = pytest.mark.skipif(
     not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"

@@ -7,7 +7,7 @@ import pytest
 from test_farm import needs_ulfm
 from test_mpi import mpiexec, needs_mpi
 
-from charcnn import cores
+from charcnn.host import cores
 
 
 def host(cores_a_node, *, nodes=2, threads=1):

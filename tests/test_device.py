@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from charcnn import device
+from charcnn.gpu import device
 
 
 def test_explain():
@@ -109,7 +109,7 @@ def test_importing_the_operators_never_chooses_the_simulator():
     assert done.stdout == "False\n"
 
 
-@pytest.mark.parametrize("first", ["charcnn.device", "charcnn.ops", "charcnn.ops.arrays", "charcnn.catalog"])
+@pytest.mark.parametrize("first", ["charcnn.gpu.device", "charcnn.ops", "charcnn.ops.common.arrays", "charcnn.catalog"])
 def test_imports_in_any_order(first):
     subprocess.run([sys.executable, "-c", f"import {first}, charcnn.catalog"], check=True, timeout=120)
 

@@ -10,7 +10,8 @@ import cases
 import pytest
 import report
 
-from charcnn import catalog, device
+from charcnn import catalog
+from charcnn.gpu import device
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [*report.documents(), ROOT / "bench" / "README.md", ROOT / "CHANGELOG.md"]

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from test_mpi import KEEP_LOGITS, mpiexec, needs_mpi, survives_deaths
 
-from charcnn import offload, params
+from charcnn import offload
 from charcnn.config import TINY
+from charcnn.model import params
 from charcnn.offload.farm import Farm, Member, _Run
-from charcnn.pipeline import Pipeline
+from charcnn.runtime.pipeline import Pipeline
 
 ULFM = ("--with-ft", "ulfm")
 needs_ulfm = pytest.mark.skipif(not survives_deaths(), reason="no Open MPI 5, which survives a death")
@@ -303,7 +304,8 @@ def test_a_rank_that_fails_leaves_on_any_mpi():
 @pytest.mark.parametrize("option", [["--deadline", "3"], ["--checkpoint", "x"], ["--root-serves"]])
 def test_options_of_the_farm_need_it(option):
     from charcnn import catalog
-    from charcnn.levels import job, l2
+    from charcnn.levels import l2
+    from charcnn.levels.runner import job
 
     options = job.parser("l2", l2, l2.build, quiet=False).parse_args(option)
     with pytest.raises(ValueError, match=f"{option[0]}: needs --offload farm"):

@@ -17,11 +17,13 @@ from conftest import runs_here
 from numba import cuda
 from test_mpi import mpiexec, needs_mpi
 
-from charcnn import catalog, device, levels, network, params
+from charcnn import catalog, levels
 from charcnn.config import SMALL, TINY, Config
-from charcnn.levels.monitor import Monitor
-from charcnn.validation import expected as expected_of
-from charcnn.validation import in_sigmas
+from charcnn.gpu import device
+from charcnn.model import network, params
+from charcnn.model.validation import expected as expected_of
+from charcnn.model.validation import in_sigmas
+from charcnn.runtime.monitor import Monitor
 
 ROOT = Path(__file__).parents[1]
 LEVELS = {row.name: row for row in catalog.LEVELS if runs_here(row)}

@@ -9,14 +9,16 @@ from tensor_cores import emulate
 from test_features import decoded
 from test_ops import check
 
-from charcnn import catalog, device, network, params
+from charcnn import catalog
 from charcnn.config import Config
+from charcnn.gpu import device
 from charcnn.levels import l14
+from charcnn.model import network, params
 from charcnn.ops import reference
-from charcnn.ops.conv1d_nlc.mma import kernel, layer, variants
-from charcnn.ops.conv1d_nlc.mma.kernel import Stages, Tile
-from charcnn.ops.features import OCTET, TAKEN, encode
-from charcnn.ops.formats import FORMATS
+from charcnn.ops.common.formats import FORMATS
+from charcnn.ops.common.mma_layout import OCTET, TAKEN, encode
+from charcnn.ops.conv1d.mma import kernel, layer, variants
+from charcnn.ops.conv1d.mma.kernel import Stages, Tile
 
 simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the same by test_ops")
 

@@ -13,8 +13,8 @@ import pytest
 from conftest import compiler_installed
 
 from charcnn.catalog import CHAIN, VARIANTS
-from charcnn.ops.features import TAKEN
-from charcnn.ops.formats import FORMATS
+from charcnn.ops.common.formats import FORMATS
+from charcnn.ops.common.mma_layout import TAKEN
 
 pytestmark = [
     pytest.mark.exhaustive,

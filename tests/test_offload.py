@@ -9,11 +9,13 @@ import pytest
 from numba import cuda
 from test_mpi import mpiexec, needs_mpi
 
-from charcnn import device, offload, timeline
-from charcnn.lane import Lane
-from charcnn.levels.monitor import Monitor
-from charcnn.offload.source import chunks
-from charcnn.pipeline import Pipeline
+from charcnn import offload
+from charcnn.gpu import device
+from charcnn.offload.inputs import chunks
+from charcnn.runtime import timeline
+from charcnn.runtime.lane import Lane
+from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.pipeline import Pipeline
 
 
 def random_ids(n, length=9):
@@ -342,7 +344,8 @@ def test_a_level_may_offload_either_way():
 def test_many_inputs_are_never_all_made(monkeypatch):
     """The job of two million inputs holds the rows that there are."""
     from charcnn import catalog
-    from charcnn.levels import job, l2
+    from charcnn.levels import l2
+    from charcnn.levels.runner import job
 
     options = job.parser("l2", l2, l2.build, quiet=False).parse_args(["--inputs", "2000000", "--config", "tiny"])
     many = job.prepare(catalog.level("l2"), options)
@@ -473,7 +476,7 @@ def test_messages_land_in_gpu_memory_where_asked_for(options, where):
 
 def test_messages_land_on_the_host_where_they_must(monkeypatch):
     from charcnn import catalog
-    from charcnn.levels.share import choose_landing
+    from charcnn.levels.runner.rank import choose_landing
 
     level, run = catalog.level("l12"), SimpleNamespace(direct=False, direct_obstacle=lambda: "a rank drives 2 GPUs")
     monkeypatch.setattr(offload, "cuda_aware", lambda: (True, "this MPI takes GPU memory"))
@@ -490,7 +493,8 @@ def test_messages_land_on_the_host_where_they_must(monkeypatch):
 
 def test_direct_messages_need_gpus_and_chunks():
     from charcnn import catalog
-    from charcnn.levels import job, l2, l12
+    from charcnn.levels import l2, l12
+    from charcnn.levels.runner import job
 
     for module, options in ((l2, []), (l12, ["--offload", "static"])):
         name = module.__name__.rpartition(".")[2]

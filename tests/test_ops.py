@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numba import cuda
 from operator_cases import CASES, Case, takes
 
-from charcnn import device
 from charcnn.catalog import VARIANTS as EVERY
 from charcnn.catalog import operator
 from charcnn.catalog import tolerance as tolerance_of
+from charcnn.gpu import device
 from charcnn.ops import reference
 
 VARIANTS = [row for row in EVERY if runs_here(row)]

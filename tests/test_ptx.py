@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import compiler_installed
 
-from charcnn.ops import ptx, tensor_map
+from charcnn.gpu import ptx, tensor_map
 
 ROOT = Path(__file__).parents[1]
 

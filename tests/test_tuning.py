@@ -16,16 +16,18 @@ import pytest
 from conftest import compiler_installed
 from tensor_cores import emulate
 
-from charcnn import device, files, tuning
+from charcnn import files, tuning
 from charcnn.__main__ import main
-from charcnn.commands import DONE, FAILED, UNUSABLE, tune
+from charcnn.cli import DONE, FAILED, UNUSABLE, tune
 from charcnn.config import SMALL, TINY
-from charcnn.ops import conv1d_relu_nlc_double_buffered, ptx, reference
-from charcnn.ops.conv1d_nlc import double_buffered, wgmma_kernel
-from charcnn.ops.conv1d_nlc.mma import kernel, layer
-from charcnn.ops.conv1d_nlc.mma.kernel import Tile
-from charcnn.ops.conv1d_nlc.tile import WIDE, candidates
-from charcnn.ops.formats import FORMATS, PLAIN
+from charcnn.gpu import device, ptx
+from charcnn.ops import conv1d_relu_nlc_double_buffered, reference
+from charcnn.ops.common.formats import FORMATS, PLAIN
+from charcnn.ops.conv1d import double_buffered
+from charcnn.ops.conv1d.mma import kernel, layer
+from charcnn.ops.conv1d.mma.kernel import Tile
+from charcnn.ops.conv1d.tile import WIDE, candidates
+from charcnn.ops.conv1d.wgmma import kernel
 from charcnn.tuning import layers, measure
 from charcnn.tuning.layers import Layer
 
@@ -277,8 +279,8 @@ def test_statistics_have_the_same_parts_with_every_tile():
 @pytest.mark.parametrize("taps", [1, 3, 7, 11])
 @pytest.mark.parametrize("pooled", [True, False])
 def test_hoppers_candidates(name, taps, pooled):
-    found = wgmma_kernel.Stages.candidates(taps, pooled, FORMATS[name])
-    assert found[0] == wgmma_kernel.Stages.of(taps, pooled, FORMATS[name])
+    found = kernel.Stages.candidates(taps, pooled, FORMATS[name])
+    assert found[0] == kernel.Stages.of(taps, pooled, FORMATS[name])
     assert len(set(found)) == len(found)
     for stages in found:
         assert (stages.columns, stages.pooled) == (found[0].columns, pooled)  # weights and parts lie as before

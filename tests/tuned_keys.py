@@ -24,11 +24,12 @@ from offline_build import compiling
 
 from charcnn import catalog, tuning
 from charcnn.config import SMALL
-from charcnn.ops.conv1d_nlc import double_buffered, tile, wgmma, wgmma_kernel
-from charcnn.ops.conv1d_nlc.mma import kernel, layer
+from charcnn.ops.conv1d import double_buffered, tile
+from charcnn.ops.conv1d.mma import kernel, layer
+from charcnn.ops.conv1d.wgmma import kernel, layer
 from charcnn.tuning import layers
 
-TILES = (tile.Tile, kernel.Stages, wgmma_kernel.Stages)
+TILES = (tile.Tile, kernel.Stages, kernel.Stages)
 
 
 class Nothing:

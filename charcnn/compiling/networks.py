@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from charcnn import steps, text
-from charcnn.calibrate import EPS
+from charcnn import steps
 from charcnn.compiling.stand_in import Launched, Memory, Target, replaced, standing_in
 from charcnn.config import Config
-from charcnn.ops import shapes
-from charcnn.params import Params
+from charcnn.model.calibrate import EPS
+from charcnn.model.params import Params
+from charcnn.ops.common import shapes
+from charcnn.text import encodings
 
 BATCHES = (1, 2, 8, 9, 16, 17, 24, 25, 32, 33, 40, 48, 56, 64, 65, 128, 256, 512, 1024, 2048, 4096)
 """Numbers of inputs at which a level may take other kernels: those up to its own batch, and that."""
@@ -82,10 +83,10 @@ def record(network: Network, target: Target, launched: Launched, sizes: Sequence
 
 def _encode(config: Config) -> None:
     """What texts need that the GPU encodes."""
-    from charcnn.raw import Encoder
+    from charcnn.text.raw import Encoder
 
     packed = np.zeros(8 + config.length, np.uint8).view(Memory)
-    Encoder(text.find_encoding("crepe"))(packed, np.zeros((1, config.length), np.uint8).view(Memory), 0)
+    Encoder(encodings.find_encoding("crepe"))(packed, np.zeros((1, config.length), np.uint8).view(Memory), 0)
 
 
 def _leave_out_the_host(stack: ExitStack, level: ModuleType) -> None:

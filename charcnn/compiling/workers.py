@@ -76,7 +76,7 @@ def compiled(
         jobs: processes for kernels; as many as cores where None.
         sizes: as for `record`.
         later: as `sizes`; kernels that nobody waits for. The same processes go on with them, at a lower priority, until
-            this process ends; `charcnn.kernel_cache` waits for the one kernel that is needed. Of the functions for the
+            this process ends; `charcnn.caching.kernel_cache` waits for the one kernel that is needed. Of the functions for the
             CPU, those of plain lines are waited for then, and others are not.
 
     Raises:

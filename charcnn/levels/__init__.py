@@ -3,7 +3,7 @@
 Importing this package decides where CUDA kernels run. Numba's simulator is a mode of the whole process, chosen
 before `numba.cuda` is imported, so it can't wait: on a machine with no GPU, levels run in the simulator, and the
 runner says so. Operators that were used before (`charcnn.ops`) keep it off, and so does a classifier
-(`charcnn.engine`); there a missing GPU is an error. It also gives a rank its cores (`charcnn.cores`), as Numba counts
+(`charcnn.classify.engine`); there a missing GPU is an error. It also gives a rank its cores (`charcnn.host.cores`), as Numba counts
 them when it is imported.
 """
 
@@ -13,7 +13,7 @@ import ctypes
 import os
 import sys
 
-from charcnn import cores
+from charcnn.host import cores
 
 _NO_DEVICE = 100
 
@@ -34,7 +34,9 @@ def choose_backend() -> None:
     """Set Numba to simulate CUDA if there is no GPU, the user has not decided, and it is not too late."""
     from numba import config
 
-    if "NUMBA_ENABLE_CUDASIM" in os.environ or not sys.modules.keys().isdisjoint(("numba.cuda", "charcnn.engine")):
+    if "NUMBA_ENABLE_CUDASIM" in os.environ or not sys.modules.keys().isdisjoint(
+        ("numba.cuda", "charcnn.classify.engine")
+    ):
         return
     if not gpu_present():
         config.ENABLE_CUDASIM = 1

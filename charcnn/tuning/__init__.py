@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from charcnn import device
+from charcnn.gpu import device
 
 Candidate = TypeVar("Candidate")
 """A frozen dataclass of plain numbers."""

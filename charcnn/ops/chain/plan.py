@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from charcnn import device
+from charcnn.gpu import device
 from charcnn.ops.chain.step import Step
-from charcnn.ops.shapes import Shape, at_least
+from charcnn.ops.common.shapes import Shape, at_least
 
 LONGEST = 6
 """Convolutions of a chain at most."""
