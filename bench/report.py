@@ -260,11 +260,11 @@ def operators(document: Path) -> str:
         layers = list(dict.fromkeys(layer for name, layer, *_ in measured if name == operator.name)) or [""]
         for layer in layers:
             found = {
-                (variant.technique, host): row
+                (variant.label, host): row
                 for variant in variants
                 for host in hosts
                 if host.startswith("cpu-") == (variant.device == "cpu")
-                and (row := measured.get((operator.name, layer, variant.technique, host)))
+                and (row := measured.get((operator.name, layer, variant.label, host)))
             }
             unit = "GFLOP/s" if any("gflop_per_second" in row for row in found.values()) else "GB/s"
             rows.append([f"`{operator.name}`" if layer == layers[0] else "", layer, unit if found else ""])
@@ -282,11 +282,11 @@ def _techniques(variants: Sequence[catalog.Variant], host: str, found: Mapping[t
     rates = {technique: _rate(row) for (technique, where), row in found.items() if where == host}
     best, cells = max(rates.values(), default=0.0), []
     for variant in variants:
-        if variant.technique in rates:
-            said = f"{variant.technique} {_number(rates[variant.technique])}"
-            cells.append(f"**{said}**" if rates[variant.technique] == best and len(rates) > 1 else said)
+        if variant.label in rates:
+            said = f"{variant.label} {_number(rates[variant.label])}"
+            cells.append(f"**{said}**" if rates[variant.label] == best and len(rates) > 1 else said)
         elif host.startswith("cpu-") == (variant.device == "cpu"):
-            cells.append(f"{variant.technique} –")
+            cells.append(f"{variant.label} –")
     return ", ".join(cells)
 
 
@@ -392,7 +392,7 @@ def trade(document: Path) -> str:
 
 def steps(document: Path, operator: str, layer: str) -> str:
     """The techniques of one operator at one layer, in the order of the story: what each takes and reaches."""
-    techniques = [variant.technique for variant in catalog.VARIANTS if variant.operator == operator]
+    techniques = [variant.label for variant in catalog.VARIANTS if variant.operator == operator]
     hosts = sorted({host for name, at, _, host in results().operators if (name, at) == (operator, layer)})
     rows = []
     for technique in techniques:

@@ -79,7 +79,7 @@ def test_operator(variant: catalog.Variant, layer: str, plan: Any, benchmark: An
     moved = sum(array.nbytes for array in (*case.args, *results))
     benchmark.extra_info.update(
         operator=variant.operator,
-        technique=variant.technique,
+        technique=variant.label,
         device=variant.device,
         layer=layer,
         shapes=[list(array.shape) for array in case.args],

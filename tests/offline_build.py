@@ -170,7 +170,7 @@ def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, A
                     case = operator_cases.CASES[row.operator].build(sizes)
                     row.launcher(**case.inputs, **case.options)
                 between_features(row)
-                if row.name == "conv1d_nlc_spread_fp16":
+                if row.name == "conv1d_nlc_small_batch_fp16":
                     level_16("fp16")
         if not names or LEVEL_17 in names:
             recorder.variant = LEVEL_17
@@ -213,7 +213,7 @@ def sizes_of(row: catalog.Variant) -> list[operator_cases.Sizes]:
     cases = operator_cases.CASES[row.operator]
     fit = [sizes for sizes in (*cases.edges, *cases.large) if operator_cases.takes(row.technique, sizes)]
     first, most = fit[0], max(fit, key=lambda sizes: prod(sizes.values()))
-    if not row.tensor_cores or (row.operator == "conv1d_nlc" and row.technique.endswith("fp16")):
+    if not row.tensor_cores or (row.operator == "conv1d_nlc" and row.precision == "fp16"):
         return [first, most]
     return [] if row.ampere and row.operator.startswith("conv1d_") and row.operator != "conv1d_nlc" else [most]
 
@@ -222,7 +222,7 @@ def between_features(row: catalog.Variant) -> None:
     """What levels launch of a row's kernels beside it, at the network's sizes: from or to features of tensor cores."""
     weight, bias, stat = np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32), np.zeros((1, 2))
     if row.ampere and row.operator.startswith("conv1d"):
-        method, precision = row.operator.removesuffix("_nlc"), row.technique.removeprefix("mma_")
+        method, precision = row.operator.removesuffix("_nlc"), row.precision or ""
         made, of = Mma(weight, bias, precision=precision), FORMATS[precision]
         getattr(made, method)(np.empty((1, 336, of.parts * 256), of.dtype))
     if row.name == "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather":
@@ -231,7 +231,7 @@ def between_features(row: catalog.Variant) -> None:
             given = weight[:, :70].copy(), bias, gamma, gamma
             block = GatherBlock(*given, precision=precision, octets=octets)
             block.layernorm_relu_maxpool1d(ids, stat, 3)
-    if row.name == "layernorm_relu_maxpool1d_nlc_fp16":
+    if row.name == "layernorm_relu_maxpool1d_nlc_half_fp16":
         x = np.empty((1, 102, 256), np.float32)
         for precision in WIDE:
             encoded_maxima(x, stat, x[0], x[0], 3, precision=precision)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import compiler_installed
 
-from charcnn import steps
+from charcnn import catalog
 from charcnn.classify import engine
 from charcnn.compiling import host, workers
 from charcnn.compiling.networks import Network
@@ -122,12 +122,12 @@ def test_a_kernels_key_is_the_same_in_every_process(level, precision, tmp_path):
 def test_every_level_is_recorded():
     from charcnn.compiling.networks import runnable
 
-    rows = [(row.name, precision) for row in steps.LEVELS if row.device == "cuda" for precision in row.precisions]
+    rows = [(row.name, precision) for row in catalog.LEVELS if row.device == "cuda" for precision in row.precisions]
     assert list(runnable(HOPPER)) == rows
-    ampere = [pair for pair in rows if not steps.level(pair[0]).hopper]
+    ampere = [pair for pair in rows if not catalog.level(pair[0]).hopper]
     assert list(runnable(Target.named("8.0"))) == ampere
     assert list(runnable(Target.named("sm_120"))) == ampere
-    assert not any(steps.level(level).tensor_cores for level, _ in runnable(Target.named("7.5")))
+    assert not any(catalog.level(level).tensor_cores for level, _ in runnable(Target.named("7.5")))
 
 
 @pytest.mark.parametrize("text", ["sm_90a", "sm_90", "9.0", "9.0a"])

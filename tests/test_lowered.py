@@ -142,7 +142,7 @@ def test_launchers_take_the_environments_tile(tile, monkeypatch):
     x, weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 5, 40), (7, 5, 3), 7))
     taken = []
     compiled = cpu_gemm._compiled
-    monkeypatch.setattr(microkernel, "_compiled", lambda tile: taken.append(tile) or compiled(tile))
+    monkeypatch.setattr(cpu_gemm, "_compiled", lambda tile: taken.append(tile) or compiled(tile))
     monkeypatch.setenv("CHARCNN_CPU_TILE", tile)
     options = {"stride": 2, "padding": 3, "dilation": 2}
     out = ops.conv1d_relu_lowered(x, weight, bias, **options)

@@ -77,7 +77,7 @@ def test_every_variant_asks_for_its_method_and_precision(row, monkeypatch):
     assert kind == ("_linear" if "linear" in operator else {"conv1d_stat": "_measured"}.get(operator, kind))
     assert kind != "_once" or operator in method
     expected = [method[operator]] if operator in method else []
-    expected += ["x", "w", "b", *([3] if kind == "_pooled" else []), row.technique.removeprefix("mma_"), "out", "s"]
+    expected += ["x", "w", "b", *([3] if kind == "_pooled" else []), row.precision, "out", "s"]
     assert given == expected
 
 

@@ -24,10 +24,11 @@ from charcnn.gpu import device, ptx
 from charcnn.ops import conv1d_relu_nlc_double_buffered, reference
 from charcnn.ops.common.formats import FORMATS, PLAIN
 from charcnn.ops.conv1d import double_buffered
-from charcnn.ops.conv1d.mma import kernel, layer
+from charcnn.ops.conv1d.mma import kernel as mma_kernel
+from charcnn.ops.conv1d.mma import layer as mma_layer
 from charcnn.ops.conv1d.mma.kernel import Tile
 from charcnn.ops.conv1d.tile import WIDE, candidates
-from charcnn.ops.conv1d.wgmma import kernel
+from charcnn.ops.conv1d.wgmma import kernel as wgmma_kernel
 from charcnn.tuning import layers, measure
 from charcnn.tuning.layers import Layer
 
@@ -271,7 +272,7 @@ def test_what_was_measured_on_an_h200_by_hand_is_what_ships(asked_at_full_size):
 
 
 def test_statistics_have_the_same_parts_with_every_tile():
-    for tiles in (layer.PLAIN, layer.POOLED):
+    for tiles in (mma_layer.PLAIN, mma_layer.POOLED):
         assert len({tile.warp_columns for tile in tiles}) == 1
 
 
@@ -279,8 +280,8 @@ def test_statistics_have_the_same_parts_with_every_tile():
 @pytest.mark.parametrize("taps", [1, 3, 7, 11])
 @pytest.mark.parametrize("pooled", [True, False])
 def test_hoppers_candidates(name, taps, pooled):
-    found = kernel.Stages.candidates(taps, pooled, FORMATS[name])
-    assert found[0] == kernel.Stages.of(taps, pooled, FORMATS[name])
+    found = wgmma_kernel.Stages.candidates(taps, pooled, FORMATS[name])
+    assert found[0] == wgmma_kernel.Stages.of(taps, pooled, FORMATS[name])
     assert len(set(found)) == len(found)
     for stages in found:
         assert (stages.columns, stages.pooled) == (found[0].columns, pooled)  # weights and parts lie as before

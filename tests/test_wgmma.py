@@ -16,7 +16,7 @@ from charcnn.ops.common.formats import FORMATS
 from charcnn.ops.conv1d.wgmma import layer
 from charcnn.ops.conv1d.wgmma.kernel import COLUMNS, Stages, build
 from charcnn.ops.conv1d.wgmma.layer import Wgmma
-from charcnn.ops.conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma_fp16x3
+from charcnn.ops.conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma
 
 
 @pytest.mark.parametrize(("pooled", "measured"), [(True, False), (False, True), (False, False)])
@@ -185,7 +185,7 @@ def test_what_is_not_finite_or_out_of_range(machine):
     exact = [array.astype(np.float64) for array in (x, weight)]
     exact[0][abs(exact[0]) > 65_504] *= np.inf
     expected = reference.conv1d_relu_maxpool1d_nlc(*exact, np.zeros(16), 3)
-    y = conv1d_relu_maxpool1d_nlc_wgmma_fp16x3(x, weight, np.zeros(16, np.float32), 3)
+    y = conv1d_relu_maxpool1d_nlc_wgmma(x, weight, np.zeros(16, np.float32), 3, precision="fp16x3")
     finite = np.isfinite(expected)
     assert 0 < np.isinf(expected).sum() < np.isnan(expected).sum() < finite.sum()
     np.testing.assert_array_equal(y[~finite], expected[~finite])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from charcnn import levels, steps
+from charcnn import catalog, levels
 from charcnn.config import TINY, Config
 from charcnn.host.forks import Home
 from charcnn.model.params import Params
@@ -32,7 +32,7 @@ OVERFLOW = {"fp16": "fp16", "fp16x3": "fp16", "fp8": "fp8 and fp16"}
 """Precisions whose numbers end at 65,504 or below, and by which of them."""
 
 AUTOMATIC = {"cpu": ("fp32",), "cuda": ("fp16", "fp32")}
-"""The precisions of steps.PRECISIONS that may be chosen where nobody asks for one, the fastest first. The weights
+"""The precisions of catalog.PRECISIONS that may be chosen where nobody asks for one, the fastest first. The weights
 that ship are stored in fp16, too."""
 
 
@@ -40,7 +40,7 @@ that ship are stored in fp16, too."""
 class Choice:
     """A level that can compute as asked."""
 
-    level: steps.Level
+    level: catalog.Level
     precision: str
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ def choices(device: str, precision: str | None = None, level: str | None = None)
 
     Args:
         device: "cpu" or "cuda".
-        precision: one of steps.PRECISIONS; None for those of AUTOMATIC, or the level's own.
+        precision: one of catalog.PRECISIONS; None for those of AUTOMATIC, or the level's own.
         level: only this one.
 
     Raises:
@@ -60,13 +60,13 @@ def choices(device: str, precision: str | None = None, level: str | None = None)
     """
     if device not in DEVICES:
         raise ValueError(f"device={device!r}: need one of {', '.join(DEVICES)}")
-    if precision is not None and precision not in steps.PRECISIONS:
-        raise ValueError(f"precision={precision!r}: need one of {', '.join(steps.PRECISIONS)}")
-    rows: Sequence[steps.Level] = steps.LEVELS
+    if precision is not None and precision not in catalog.PRECISIONS:
+        raise ValueError(f"precision={precision!r}: need one of {', '.join(catalog.PRECISIONS)}")
+    rows: Sequence[catalog.Level] = catalog.LEVELS
     if level is not None:
         rows = [row for row in rows if row.name == level]
         if not rows:
-            raise ValueError(f"level={level!r}: need one of {', '.join(row.name for row in steps.LEVELS)}")
+            raise ValueError(f"level={level!r}: need one of {', '.join(row.name for row in catalog.LEVELS)}")
     if precision is not None:
         wanted: Sequence[str] = [precision]
     else:
@@ -81,7 +81,7 @@ def choices(device: str, precision: str | None = None, level: str | None = None)
         where = {"cpu": "the CPU", "cuda": "a GPU"}
         if precision is None:
             raise ValueError(f"level {level} does not compute on {where[device]}: it needs {where[rows[0].device]}")
-        others = [f"{row.name} on {where[row.device]}" for row in steps.LEVELS if precision in row.precisions]
+        others = [f"{row.name} on {where[row.device]}" for row in catalog.LEVELS if precision in row.precisions]
         what = "no level computes" if level is None else f"level {level} does not compute"
         raise ValueError(f"{what} in {precision} on {where[device]}; these compute in it: {', '.join(others)}")
     return found
@@ -125,7 +125,7 @@ class Engine:
     Args:
         params: the weights.
         device: "cpu" or "cuda"; None for a GPU where the machine has one that can be used.
-        precision: one of steps.PRECISIONS; None for fp16 where the GPU has a level for it that is faster than all in
+        precision: one of catalog.PRECISIONS; None for fp16 where the GPU has a level for it that is faster than all in
             fp32, else fp32; of a level that is named, its own.
         level: which level; None for the fastest that fits.
         batch: inputs that an operator takes at once; None for what the level prefers.
@@ -146,8 +146,8 @@ class Engine:
         batch: int | None = None,
         gpus: int | Sequence[int] | None = None,
     ) -> None:
-        if device is None and level is not None and any(row.name == level for row in steps.LEVELS):
-            device, reason = steps.level(level).device, f"level {level} was asked for"
+        if device is None and level is not None and any(row.name == level for row in catalog.LEVELS):
+            device, reason = catalog.level(level).device, f"level {level} was asked for"
         elif device is None:
             device, reason = default_device()
         else:

@@ -114,7 +114,7 @@ def _levels(options: argparse.Namespace, target: Target) -> list[tuple[str, str]
     Raises:
         ValueError: none fits, or one that is named does not.
     """
-    from charcnn import steps
+    from charcnn import catalog
     from charcnn.compiling.networks import runnable
 
     found = list(runnable(target))
@@ -122,8 +122,8 @@ def _levels(options: argparse.Namespace, target: Target) -> list[tuple[str, str]
     for level in options.levels or ():
         if level not in known:
             raise ValueError(f"--levels {level}: a GPU of {target} runs {', '.join(sorted(known, key=_number))}")
-    if options.precision is not None and options.precision not in steps.PRECISIONS:
-        raise ValueError(f"--precision {options.precision}: need one of {', '.join(steps.PRECISIONS)}")
+    if options.precision is not None and options.precision not in catalog.PRECISIONS:
+        raise ValueError(f"--precision {options.precision}: need one of {', '.join(catalog.PRECISIONS)}")
     chosen = [
         (level, precision)
         for level, precision in found

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn import steps
+from charcnn import catalog
 from charcnn.compiling.stand_in import Launched, Memory, Target, replaced, standing_in
 from charcnn.config import Config
 from charcnn.model.calibrate import EPS
@@ -39,7 +39,7 @@ class Network:
 
 def runnable(target: Target) -> Iterator[tuple[str, str]]:
     """The levels whose kernels run on a GPU, with each precision: those that this one has the tensor cores for."""
-    for row in steps.LEVELS:
+    for row in catalog.LEVELS:
         if row.device == "cuda" and (not row.tensor_cores or target.has_tensor_cores(hopper=row.hopper)):
             yield from ((row.name, precision) for precision in row.precisions)
 
@@ -53,7 +53,7 @@ def record(network: Network, target: Target, launched: Launched, sizes: Sequence
     Raises:
         ValueError, DeviceError: the level cannot be built with this config, or on this target.
     """
-    row = steps.level(network.level)
+    row = catalog.level(network.level)
     build, config = row.module.build, network.config
     batch = network.batch or inspect.signature(build).parameters["batch"].default
     wanted = sorted({min(n, batch) for n in (sizes or (*BATCHES, batch))})

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from numba import cuda
 
-from charcnn import steps
+from charcnn import catalog
 from charcnn.config import POOL_SIZE
 from charcnn.gpu import device
 from charcnn.offload import asynchronous
@@ -37,7 +37,7 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
     p, monitor = params, monitor or Monitor()
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
-    form, wide = steps.level("l14").format(precision), precision in WIDE
+    form, wide = catalog.level("l14").format(precision), precision in WIDE
     if channels % 8 or config.units % 8:
         raise ValueError(f"{channels=}, units={config.units}: need multiples of 8 for tensor cores; l13 needs none")
     largest = form.size * batch * max(channels * pooled[0], config.units, 2 * config.classes, config.length)

@@ -12,7 +12,7 @@ input takes, in fp16 and bf16; what is left, tf32 and fp16x3 are computed as bef
 import numpy as np
 from numba import cuda
 
-from charcnn import steps
+from charcnn import catalog
 from charcnn.config import POOL_SIZE
 from charcnn.gpu import device
 from charcnn.offload import asynchronous
@@ -43,7 +43,7 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
     p, monitor = params, monitor or Monitor()
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
-    form, halves = steps.level("l16").format(precision), precision in HALVES
+    form, halves = catalog.level("l16").format(precision), precision in HALVES
     ending, form_6 = (form.dtype, precision) if halves else (np.float32, "float32")  # of conv6's results
     windows = -(-lengths[4] // POOL_SIZE) * POOL_SIZE  # what conv6 reads, in whole windows, where it pools itself
     if channels % 8 or config.units % 8 or pooled[0] % POOL_SIZE or not (config.layernorm or windows <= lengths[3]):

@@ -22,73 +22,28 @@ from .conv1d.double_buffered import (
 from .conv1d.double_buffered import conv1d_relu_nlc_double_buffered as conv1d_relu_nlc_double_buffered
 from .conv1d.double_buffered import conv1d_stat_nlc_double_buffered as conv1d_stat_nlc_double_buffered
 from .conv1d.loops import conv1d_loops as conv1d_loops
-from .conv1d.mma.variants import conv1d_nlc_mma_bf16 as conv1d_nlc_mma_bf16
-from .conv1d.mma.variants import conv1d_nlc_mma_fp16 as conv1d_nlc_mma_fp16
-from .conv1d.mma.variants import conv1d_nlc_mma_fp16x3 as conv1d_nlc_mma_fp16x3
-from .conv1d.mma.variants import conv1d_nlc_mma_tf32 as conv1d_nlc_mma_tf32
-from .conv1d.mma.variants import conv1d_relu_maxpool1d_nlc_mma_bf16 as conv1d_relu_maxpool1d_nlc_mma_bf16
-from .conv1d.mma.variants import conv1d_relu_maxpool1d_nlc_mma_fp16 as conv1d_relu_maxpool1d_nlc_mma_fp16
-from .conv1d.mma.variants import conv1d_relu_maxpool1d_nlc_mma_fp16x3 as conv1d_relu_maxpool1d_nlc_mma_fp16x3
-from .conv1d.mma.variants import conv1d_relu_maxpool1d_nlc_mma_tf32 as conv1d_relu_maxpool1d_nlc_mma_tf32
-from .conv1d.mma.variants import conv1d_relu_nlc_mma_bf16 as conv1d_relu_nlc_mma_bf16
-from .conv1d.mma.variants import conv1d_relu_nlc_mma_fp16 as conv1d_relu_nlc_mma_fp16
-from .conv1d.mma.variants import conv1d_relu_nlc_mma_fp16x3 as conv1d_relu_nlc_mma_fp16x3
-from .conv1d.mma.variants import conv1d_relu_nlc_mma_tf32 as conv1d_relu_nlc_mma_tf32
-from .conv1d.mma.variants import conv1d_stat_nlc_mma_bf16 as conv1d_stat_nlc_mma_bf16
-from .conv1d.mma.variants import conv1d_stat_nlc_mma_fp16 as conv1d_stat_nlc_mma_fp16
-from .conv1d.mma.variants import conv1d_stat_nlc_mma_fp16x3 as conv1d_stat_nlc_mma_fp16x3
-from .conv1d.mma.variants import conv1d_stat_nlc_mma_tf32 as conv1d_stat_nlc_mma_tf32
-from .conv1d.mma.variants import linear_nlc_mma_bf16 as linear_nlc_mma_bf16
-from .conv1d.mma.variants import linear_nlc_mma_fp16 as linear_nlc_mma_fp16
-from .conv1d.mma.variants import linear_nlc_mma_fp16x3 as linear_nlc_mma_fp16x3
-from .conv1d.mma.variants import linear_nlc_mma_tf32 as linear_nlc_mma_tf32
-from .conv1d.mma.variants import linear_relu_nlc_mma_bf16 as linear_relu_nlc_mma_bf16
-from .conv1d.mma.variants import linear_relu_nlc_mma_fp16 as linear_relu_nlc_mma_fp16
-from .conv1d.mma.variants import linear_relu_nlc_mma_fp16x3 as linear_relu_nlc_mma_fp16x3
-from .conv1d.mma.variants import linear_relu_nlc_mma_tf32 as linear_relu_nlc_mma_tf32
+from .conv1d.mma.variants import conv1d_nlc_mma as conv1d_nlc_mma
+from .conv1d.mma.variants import conv1d_relu_maxpool1d_nlc_mma as conv1d_relu_maxpool1d_nlc_mma
+from .conv1d.mma.variants import conv1d_relu_nlc_mma as conv1d_relu_nlc_mma
+from .conv1d.mma.variants import conv1d_stat_nlc_mma as conv1d_stat_nlc_mma
+from .conv1d.mma.variants import linear_nlc_mma as linear_nlc_mma
+from .conv1d.mma.variants import linear_relu_nlc_mma as linear_relu_nlc_mma
 from .conv1d.naive import conv1d_naive as conv1d_naive
 from .conv1d.naive import conv1d_relu_maxpool1d_naive as conv1d_relu_maxpool1d_naive
 from .conv1d.naive import conv1d_relu_naive as conv1d_relu_naive
 from .conv1d.naive import conv1d_stat_naive as conv1d_stat_naive
 from .conv1d.register_tiled import conv1d_nlc_register_tiled as conv1d_nlc_register_tiled
-from .conv1d.small_batch import conv1d_nlc_spread_bf16 as conv1d_nlc_spread_bf16
-from .conv1d.small_batch import conv1d_nlc_spread_fp16 as conv1d_nlc_spread_fp16
-from .conv1d.small_batch import conv1d_relu_maxpool1d_nlc_spread_bf16 as conv1d_relu_maxpool1d_nlc_spread_bf16
-from .conv1d.small_batch import conv1d_relu_maxpool1d_nlc_spread_fp16 as conv1d_relu_maxpool1d_nlc_spread_fp16
-from .conv1d.small_batch import conv1d_relu_nlc_spread_bf16 as conv1d_relu_nlc_spread_bf16
-from .conv1d.small_batch import conv1d_relu_nlc_spread_fp16 as conv1d_relu_nlc_spread_fp16
+from .conv1d.small_batch import conv1d_nlc_small_batch as conv1d_nlc_small_batch
+from .conv1d.small_batch import conv1d_relu_maxpool1d_nlc_small_batch as conv1d_relu_maxpool1d_nlc_small_batch
+from .conv1d.small_batch import conv1d_relu_nlc_small_batch as conv1d_relu_nlc_small_batch
 from .conv1d.tiled import conv1d_nlc_tiled as conv1d_nlc_tiled
 from .conv1d.vectorized import conv1d_nlc_vectorized as conv1d_nlc_vectorized
-from .conv1d.wgmma.variants import conv1d_nlc_wgmma_bf16 as conv1d_nlc_wgmma_bf16
-from .conv1d.wgmma.variants import conv1d_nlc_wgmma_fp8 as conv1d_nlc_wgmma_fp8
-from .conv1d.wgmma.variants import conv1d_nlc_wgmma_fp16 as conv1d_nlc_wgmma_fp16
-from .conv1d.wgmma.variants import conv1d_nlc_wgmma_fp16x3 as conv1d_nlc_wgmma_fp16x3
-from .conv1d.wgmma.variants import conv1d_nlc_wgmma_tf32 as conv1d_nlc_wgmma_tf32
-from .conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma_bf16 as conv1d_relu_maxpool1d_nlc_wgmma_bf16
-from .conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma_fp8 as conv1d_relu_maxpool1d_nlc_wgmma_fp8
-from .conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma_fp16 as conv1d_relu_maxpool1d_nlc_wgmma_fp16
-from .conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma_fp16x3 as conv1d_relu_maxpool1d_nlc_wgmma_fp16x3
-from .conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma_tf32 as conv1d_relu_maxpool1d_nlc_wgmma_tf32
-from .conv1d.wgmma.variants import conv1d_relu_nlc_wgmma_bf16 as conv1d_relu_nlc_wgmma_bf16
-from .conv1d.wgmma.variants import conv1d_relu_nlc_wgmma_fp8 as conv1d_relu_nlc_wgmma_fp8
-from .conv1d.wgmma.variants import conv1d_relu_nlc_wgmma_fp16 as conv1d_relu_nlc_wgmma_fp16
-from .conv1d.wgmma.variants import conv1d_relu_nlc_wgmma_fp16x3 as conv1d_relu_nlc_wgmma_fp16x3
-from .conv1d.wgmma.variants import conv1d_relu_nlc_wgmma_tf32 as conv1d_relu_nlc_wgmma_tf32
-from .conv1d.wgmma.variants import conv1d_stat_nlc_wgmma_bf16 as conv1d_stat_nlc_wgmma_bf16
-from .conv1d.wgmma.variants import conv1d_stat_nlc_wgmma_fp8 as conv1d_stat_nlc_wgmma_fp8
-from .conv1d.wgmma.variants import conv1d_stat_nlc_wgmma_fp16 as conv1d_stat_nlc_wgmma_fp16
-from .conv1d.wgmma.variants import conv1d_stat_nlc_wgmma_fp16x3 as conv1d_stat_nlc_wgmma_fp16x3
-from .conv1d.wgmma.variants import conv1d_stat_nlc_wgmma_tf32 as conv1d_stat_nlc_wgmma_tf32
-from .conv1d.wgmma.variants import linear_nlc_wgmma_bf16 as linear_nlc_wgmma_bf16
-from .conv1d.wgmma.variants import linear_nlc_wgmma_fp8 as linear_nlc_wgmma_fp8
-from .conv1d.wgmma.variants import linear_nlc_wgmma_fp16 as linear_nlc_wgmma_fp16
-from .conv1d.wgmma.variants import linear_nlc_wgmma_fp16x3 as linear_nlc_wgmma_fp16x3
-from .conv1d.wgmma.variants import linear_nlc_wgmma_tf32 as linear_nlc_wgmma_tf32
-from .conv1d.wgmma.variants import linear_relu_nlc_wgmma_bf16 as linear_relu_nlc_wgmma_bf16
-from .conv1d.wgmma.variants import linear_relu_nlc_wgmma_fp8 as linear_relu_nlc_wgmma_fp8
-from .conv1d.wgmma.variants import linear_relu_nlc_wgmma_fp16 as linear_relu_nlc_wgmma_fp16
-from .conv1d.wgmma.variants import linear_relu_nlc_wgmma_fp16x3 as linear_relu_nlc_wgmma_fp16x3
-from .conv1d.wgmma.variants import linear_relu_nlc_wgmma_tf32 as linear_relu_nlc_wgmma_tf32
+from .conv1d.wgmma.variants import conv1d_nlc_wgmma as conv1d_nlc_wgmma
+from .conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma as conv1d_relu_maxpool1d_nlc_wgmma
+from .conv1d.wgmma.variants import conv1d_relu_nlc_wgmma as conv1d_relu_nlc_wgmma
+from .conv1d.wgmma.variants import conv1d_stat_nlc_wgmma as conv1d_stat_nlc_wgmma
+from .conv1d.wgmma.variants import linear_nlc_wgmma as linear_nlc_wgmma
+from .conv1d.wgmma.variants import linear_relu_nlc_wgmma as linear_relu_nlc_wgmma
 from .conv1d.winograd import conv1d_nlc_winograd as conv1d_nlc_winograd
 from .conv1d.winograd import conv1d_relu_maxpool1d_nlc_winograd as conv1d_relu_maxpool1d_nlc_winograd
 from .conv1d.winograd import conv1d_relu_nlc_winograd as conv1d_relu_nlc_winograd
@@ -105,8 +60,7 @@ from .layernorm.relu_maxpool1d import layernorm_relu_maxpool1d_naive as layernor
 from .layernorm.relu_maxpool1d_nlc import (
     layernorm_relu_maxpool1d_nlc_coalesced as layernorm_relu_maxpool1d_nlc_coalesced,
 )
-from .layernorm.relu_maxpool1d_nlc_formats import layernorm_relu_maxpool1d_nlc_bf16 as layernorm_relu_maxpool1d_nlc_bf16
-from .layernorm.relu_maxpool1d_nlc_formats import layernorm_relu_maxpool1d_nlc_fp16 as layernorm_relu_maxpool1d_nlc_fp16
+from .layernorm.relu_maxpool1d_nlc_formats import layernorm_relu_maxpool1d_nlc_half as layernorm_relu_maxpool1d_nlc_half
 from .linear.linear import linear_loops as linear_loops
 from .linear.linear import linear_lowered as linear_lowered
 from .linear.linear import linear_naive as linear_naive
@@ -132,16 +86,10 @@ from .token_conv1d.gather import (
 from .token_conv1d.gather import one_hot_conv1d_nlc_gather as one_hot_conv1d_nlc_gather
 from .token_conv1d.gather import one_hot_conv1d_relu_maxpool1d_nlc_gather as one_hot_conv1d_relu_maxpool1d_nlc_gather
 from .token_conv1d.gather_half import (
-    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16 as one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16,
+    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_half as one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_half,
 )
 from .token_conv1d.gather_half import (
-    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16 as one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16,
-)
-from .token_conv1d.gather_half import (
-    one_hot_conv1d_relu_maxpool1d_nlc_gather_bf16 as one_hot_conv1d_relu_maxpool1d_nlc_gather_bf16,
-)
-from .token_conv1d.gather_half import (
-    one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16 as one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16,
+    one_hot_conv1d_relu_maxpool1d_nlc_gather_half as one_hot_conv1d_relu_maxpool1d_nlc_gather_half,
 )
 from .token_conv1d.lag_sums import one_hot_conv1d_stat_nlc_lag_sums as one_hot_conv1d_stat_nlc_lag_sums
 from .token_conv1d.lags import one_hot_conv1d_stat_nlc_lags as one_hot_conv1d_stat_nlc_lags

@@ -16,7 +16,6 @@ wait, and nothing in shared memory before the sums:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -305,15 +304,18 @@ class SpreadConv:
         return call.result()
 
 
-def conv1d_nlc_spread_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.conv1d_nlc` for a few inputs on Hopper's tensor cores, in fp16 with float32 sums.
+def conv1d_nlc_small_batch(
+    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
+) -> Any:
+    """`reference.conv1d_nlc` for a few inputs on Hopper's tensor cores, with float32 sums.
 
     It lays out the weights and rounds the features first, and widens the result; `SpreadConv` leaves all that out.
 
     Args:
-        x: float32 (N, L, C_in), C-contiguous; beyond 65,504, the most that fp16 holds, infinite.
+        x: float32 (N, L, C_in), C-contiguous; in fp16 infinite beyond 65,504, the most that it holds.
         weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous, K at most 7; bias (C_out,) likewise;
             all on one side.
+        precision: what is multiplied, "fp16" or "bf16".
         out: where to write, (N, L - K + 1, C_out), on the same side; made where None.
         stream: a CUDA stream; the default stream where None.
 
@@ -324,39 +326,24 @@ def conv1d_nlc_spread_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, s
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
     """
-    return _once("conv1d", x, weight, bias, (), "fp16", out, stream)
+    return _once("conv1d", x, weight, bias, (), precision, out, stream)
 
 
-def conv1d_nlc_spread_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """As `conv1d_nlc_spread_fp16`, in arguments, result and errors; in bf16, with float32's range."""
-    return _once("conv1d", x, weight, bias, (), "bf16", out, stream)
-
-
-def conv1d_relu_nlc_spread_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`conv1d_nlc_spread_fp16` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _once("conv1d_relu", x, weight, bias, (), "fp16", out, stream)
-
-
-def conv1d_relu_nlc_spread_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`conv1d_nlc_spread_bf16` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _once("conv1d_relu", x, weight, bias, (), "bf16", out, stream)
-
-
-def conv1d_relu_maxpool1d_nlc_spread_fp16(
-    x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
+def conv1d_relu_nlc_small_batch(
+    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_spread_fp16` with ReLU and pooling in the same kernel: a third is stored.
+    """`conv1d_nlc_small_batch` with ReLU in the same kernel. Arguments, result and errors as there."""
+    return _once("conv1d_relu", x, weight, bias, (), precision, out, stream)
+
+
+def conv1d_relu_maxpool1d_nlc_small_batch(
+    x: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp16", out: Any = None, stream: Any = None
+) -> Any:
+    """`conv1d_nlc_small_batch` with ReLU and pooling in the same kernel: a third is stored.
 
     Arguments, result and errors as there, and pool_size: 3.
     """
-    return _once("conv1d_relu_maxpool1d", x, weight, bias, (pool_size,), "fp16", out, stream)
-
-
-def conv1d_relu_maxpool1d_nlc_spread_bf16(
-    x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
-) -> Any:
-    """As `conv1d_relu_maxpool1d_nlc_spread_fp16`, in arguments, result and errors; in bf16."""
-    return _once("conv1d_relu_maxpool1d", x, weight, bias, (pool_size,), "bf16", out, stream)
+    return _once("conv1d_relu_maxpool1d", x, weight, bias, (pool_size,), precision, out, stream)
 
 
 def _once(method, x, weight, bias, pool, precision, out, stream):
@@ -367,14 +354,3 @@ def _once(method, x, weight, bias, pool, precision, out, stream):
     narrowed = narrow(call, x, x.shape[1], -(-x.shape[2] // 8) * 8, conv.precision)
     widen(call, getattr(conv, method)(narrowed, *pool, stream=call.stream), call.out, conv.precision)
     return call.result()
-
-
-VARIANTS: dict[str, dict[str, Callable[..., Any]]] = {
-    "conv1d_nlc": {"fp16": conv1d_nlc_spread_fp16, "bf16": conv1d_nlc_spread_bf16},
-    "conv1d_relu_nlc": {"fp16": conv1d_relu_nlc_spread_fp16, "bf16": conv1d_relu_nlc_spread_bf16},
-    "conv1d_relu_maxpool1d_nlc": {
-        "fp16": conv1d_relu_maxpool1d_nlc_spread_fp16,
-        "bf16": conv1d_relu_maxpool1d_nlc_spread_bf16,
-    },
-}
-"""By operator and precision."""

@@ -315,40 +315,25 @@ def encoded_maxima(
     return call.result()
 
 
-def layernorm_relu_maxpool1d_nlc_fp16(
+def layernorm_relu_maxpool1d_nlc_half(
     x: Any,
     stat: Any,
     gamma: Any,
     beta: Any,
     kernel_size: int,
     *,
+    precision: str = "fp16",
     eps: float = 1e-5,
     stride: int | None = None,
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """`normalised_maxima` from float32 to float32, rounded to fp16 on the way in and out.
+    """`normalised_maxima` from float32 to float32, rounded to the precision, "fp16" or "bf16", on the way in and out.
 
     Arguments, result and errors as for `layernorm_relu_maxpool1d_nlc_coalesced`, and DeviceError where the GPU has
     compute capability below 8.0.
     """
-    return _once(x, stat, gamma, beta, kernel_size, eps, stride, "fp16", out, stream)
-
-
-def layernorm_relu_maxpool1d_nlc_bf16(
-    x: Any,
-    stat: Any,
-    gamma: Any,
-    beta: Any,
-    kernel_size: int,
-    *,
-    eps: float = 1e-5,
-    stride: int | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """As `layernorm_relu_maxpool1d_nlc_fp16`, in arguments, result and errors; rounded to bf16."""
-    return _once(x, stat, gamma, beta, kernel_size, eps, stride, "bf16", out, stream)
+    return _once(x, stat, gamma, beta, kernel_size, eps, stride, precision, out, stream)
 
 
 def _once(x, stat, gamma, beta, kernel_size, eps, stride, precision, out, stream):

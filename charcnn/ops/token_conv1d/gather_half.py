@@ -145,26 +145,19 @@ class HalfBlock:
         return like, like
 
 
-def one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16(
-    ids: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
+def one_hot_conv1d_relu_maxpool1d_nlc_gather_half(
+    ids: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
-    """`reference.one_hot_conv1d_relu_maxpool1d_nlc` on a GPU in half precision, fp16.
+    """`reference.one_hot_conv1d_relu_maxpool1d_nlc` on a GPU in half precision: "fp16" or "bf16".
 
     It rounds the weights first, and widens the result last; `HalfBlock` keeps the one and leaves out the other.
     Arguments, result and errors as for `one_hot_conv1d_relu_maxpool1d_nlc_gather`, and DeviceError where the GPU has
     compute capability below 8.0.
     """
-    return _once(ids, None, weight, bias, (), pool_size, 1e-5, "fp16", out, stream)
+    return _once(ids, None, weight, bias, (), pool_size, 1e-5, precision, out, stream)
 
 
-def one_hot_conv1d_relu_maxpool1d_nlc_gather_bf16(
-    ids: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
-) -> Any:
-    """`one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16`, its features bf16. Arguments, result and errors as there."""
-    return _once(ids, None, weight, bias, (), pool_size, 1e-5, "bf16", out, stream)
-
-
-def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16(
+def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_half(
     ids: Any,
     stat: Any,
     weight: Any,
@@ -173,36 +166,21 @@ def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16(
     beta: Any,
     pool_size: int,
     *,
+    precision: str = "fp16",
     eps: float = 1e-5,
     out: Any = None,
     stream: Any = None,
 ) -> Any:
     """`reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc` on a GPU in half precision.
 
-    The rest as for `one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16`; arguments, result and errors as for
+    The rest as for `one_hot_conv1d_relu_maxpool1d_nlc_gather_half`; arguments, result and errors as for
     `one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather`.
     """
-    return _once(ids, stat, weight, bias, (gamma, beta), pool_size, eps, "fp16", out, stream)
-
-
-def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16(
-    ids: Any,
-    stat: Any,
-    weight: Any,
-    bias: Any,
-    gamma: Any,
-    beta: Any,
-    pool_size: int,
-    *,
-    eps: float = 1e-5,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
-    """As `one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16`, in arguments, result and errors; bf16 features."""
-    return _once(ids, stat, weight, bias, (gamma, beta), pool_size, eps, "bf16", out, stream)
+    return _once(ids, stat, weight, bias, (gamma, beta), pool_size, eps, precision, out, stream)
 
 
 def _once(ids, stat, weight, bias, affine, pool_size, eps, precision, out, stream):
+    choose(precision, HALVES)
     if affine:
         shape = shapes.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, stat, weight, bias, *affine, pool_size, eps)
         more = {"stat": stat, "gamma": affine[0], "beta": affine[1]}

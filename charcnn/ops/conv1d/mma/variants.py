@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,17 @@ from charcnn.ops.common.mma_layout import OCTET, encode
 from charcnn.ops.conv1d.mma.layer import Mma
 
 
-def conv1d_nlc_mma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.conv1d_nlc` on tensor cores, in fp16 with float32 sums.
+def conv1d_nlc_mma(
+    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
+) -> Any:
+    """`reference.conv1d_nlc` on tensor cores, with float32 sums.
 
     Args:
-        x: float32 (N, L, C_in), C-contiguous; beyond 65,504, the most that fp16 holds, infinite.
+        x: float32 (N, L, C_in), C-contiguous; in fp16 and fp16x3 infinite beyond 65,504, the most that fp16 holds.
         weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one
             side.
+        precision: what is multiplied: "fp16"; "bf16" and "tf32", with 8 and 11 bits and float32's range; or "fp16x3",
+            each number as the sum of two fp16, of whose four products three are summed: float32's accuracy.
         out: where to write, (N, L - K + 1, C_out), on the same side; made where None.
         stream: a CUDA stream; the default stream where None.
 
@@ -30,126 +33,44 @@ def conv1d_nlc_mma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stre
         float32 (N, L - K + 1, C_out) where the inputs lie; device results are not waited for.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold what so many
-            taps read.
+        ValueError: an argument's shape, dtype, layout or side does not fit, precision is none of these, or shared
+            memory does not hold what so many taps read.
         DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
-    return _once("conv1d", x, weight, bias, "fp16", out, stream)
+    return _once("conv1d", x, weight, bias, precision, out, stream)
 
 
-def conv1d_nlc_mma_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """As `conv1d_nlc_mma_fp16`, in arguments, result and errors; in bf16, with float32's range."""
-    return _once("conv1d", x, weight, bias, "bf16", out, stream)
-
-
-def conv1d_nlc_mma_tf32(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """As `conv1d_nlc_mma_fp16`, in arguments, result and errors; in TF32, with 11 bits and float32's range."""
-    return _once("conv1d", x, weight, bias, "tf32", out, stream)
-
-
-def conv1d_nlc_mma_fp16x3(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """As `conv1d_nlc_mma_fp16`, in arguments, result and errors.
-
-    With float32's accuracy: each number is the sum of two fp16, and three of their four products are summed. Range
-    as there.
-    """
-    return _once("conv1d", x, weight, bias, "fp16x3", out, stream)
-
-
-def conv1d_relu_nlc_mma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`conv1d_nlc_mma_fp16` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _once("conv1d_relu", x, weight, bias, "fp16", out, stream)
-
-
-def conv1d_relu_nlc_mma_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`conv1d_nlc_mma_bf16` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _once("conv1d_relu", x, weight, bias, "bf16", out, stream)
-
-
-def conv1d_relu_nlc_mma_tf32(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`conv1d_nlc_mma_tf32` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _once("conv1d_relu", x, weight, bias, "tf32", out, stream)
-
-
-def conv1d_relu_nlc_mma_fp16x3(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`conv1d_nlc_mma_fp16x3` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _once("conv1d_relu", x, weight, bias, "fp16x3", out, stream)
-
-
-def conv1d_relu_maxpool1d_nlc_mma_fp16(
-    x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
+def conv1d_relu_nlc_mma(
+    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_mma_fp16` with ReLU and pooling in the same kernel: a third is stored.
+    """`conv1d_nlc_mma` with ReLU in the same kernel. Arguments, result and errors as there."""
+    return _once("conv1d_relu", x, weight, bias, precision, out, stream)
+
+
+def conv1d_relu_maxpool1d_nlc_mma(
+    x: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp16", out: Any = None, stream: Any = None
+) -> Any:
+    """`conv1d_nlc_mma` with ReLU and pooling in the same kernel: a third is stored.
 
     Arguments, result and errors as there, and pool_size: 3.
     """
-    return _pooled(x, weight, bias, pool_size, "fp16", out, stream)
+    return _pooled(x, weight, bias, pool_size, precision, out, stream)
 
 
-def conv1d_relu_maxpool1d_nlc_mma_bf16(
-    x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
+def conv1d_stat_nlc_mma(
+    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_mma_bf16` with ReLU and pooling in the same kernel: a third is stored.
+    """`conv1d_nlc_mma`, and the mean and variance of each input's output, for a LayerNorm that follows.
 
-    Arguments, result and errors as there, and pool_size: 3.
+    Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`, and errors as there.
     """
-    return _pooled(x, weight, bias, pool_size, "bf16", out, stream)
+    return _measured(x, weight, bias, precision, out, stream)
 
 
-def conv1d_relu_maxpool1d_nlc_mma_tf32(
-    x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
+def linear_nlc_mma(
+    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_mma_tf32` with ReLU and pooling in the same kernel: a third is stored.
-
-    Arguments, result and errors as there, and pool_size: 3.
-    """
-    return _pooled(x, weight, bias, pool_size, "tf32", out, stream)
-
-
-def conv1d_relu_maxpool1d_nlc_mma_fp16x3(
-    x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
-) -> Any:
-    """`conv1d_nlc_mma_fp16x3` with ReLU and pooling in the same kernel: a third is stored.
-
-    Arguments, result and errors as there, and pool_size: 3.
-    """
-    return _pooled(x, weight, bias, pool_size, "fp16x3", out, stream)
-
-
-def conv1d_stat_nlc_mma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`conv1d_nlc_mma_fp16`, and the mean and variance of each input's output, for a LayerNorm that follows.
-
-    Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`, and errors as there.
-    """
-    return _measured(x, weight, bias, "fp16", out, stream)
-
-
-def conv1d_stat_nlc_mma_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`conv1d_nlc_mma_bf16`, and the mean and variance of each input's output, for a LayerNorm that follows.
-
-    Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`, and errors as there.
-    """
-    return _measured(x, weight, bias, "bf16", out, stream)
-
-
-def conv1d_stat_nlc_mma_tf32(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`conv1d_nlc_mma_tf32`, and the mean and variance of each input's output, for a LayerNorm that follows.
-
-    Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`, and errors as there.
-    """
-    return _measured(x, weight, bias, "tf32", out, stream)
-
-
-def conv1d_stat_nlc_mma_fp16x3(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`conv1d_nlc_mma_fp16x3`, and the mean and variance of each input's output, for a LayerNorm that follows.
-
-    Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`, and errors as there.
-    """
-    return _measured(x, weight, bias, "fp16x3", out, stream)
-
-
-def linear_nlc_mma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.linear_nlc` as a convolution of one position, as `conv1d_nlc_mma_fp16` computes it.
+    """`reference.linear_nlc` as a convolution of one position, as `conv1d_nlc_mma` computes it.
 
     Args:
         x: float32 (N, C_in), C-contiguous; weight (C_in, C_out), as `arrays.pack` gives it, and bias (C_out,) likewise;
@@ -163,42 +84,14 @@ def linear_nlc_mma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stre
     Raises:
         ValueError, DeviceError: as there.
     """
-    return _linear("conv1d", x, weight, bias, "fp16", out, stream)
+    return _linear("conv1d", x, weight, bias, precision, out, stream)
 
 
-def linear_nlc_mma_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """As `linear_nlc_mma_fp16`, in arguments, result and errors; computed as `conv1d_nlc_mma_bf16` does."""
-    return _linear("conv1d", x, weight, bias, "bf16", out, stream)
-
-
-def linear_nlc_mma_tf32(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """As `linear_nlc_mma_fp16`, in arguments, result and errors; computed as `conv1d_nlc_mma_tf32` does."""
-    return _linear("conv1d", x, weight, bias, "tf32", out, stream)
-
-
-def linear_nlc_mma_fp16x3(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """As `linear_nlc_mma_fp16`, in arguments, result and errors; computed as `conv1d_nlc_mma_fp16x3` does."""
-    return _linear("conv1d", x, weight, bias, "fp16x3", out, stream)
-
-
-def linear_relu_nlc_mma_fp16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`linear_nlc_mma_fp16` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _linear("conv1d_relu", x, weight, bias, "fp16", out, stream)
-
-
-def linear_relu_nlc_mma_bf16(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`linear_nlc_mma_bf16` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _linear("conv1d_relu", x, weight, bias, "bf16", out, stream)
-
-
-def linear_relu_nlc_mma_tf32(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`linear_nlc_mma_tf32` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _linear("conv1d_relu", x, weight, bias, "tf32", out, stream)
-
-
-def linear_relu_nlc_mma_fp16x3(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`linear_nlc_mma_fp16x3` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _linear("conv1d_relu", x, weight, bias, "fp16x3", out, stream)
+def linear_relu_nlc_mma(
+    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
+) -> Any:
+    """`linear_nlc_mma` with ReLU in the same kernel. Arguments, result and errors as there."""
+    return _linear("conv1d_relu", x, weight, bias, precision, out, stream)
 
 
 def _prepared(call, x, weight, bias, precision):
@@ -244,44 +137,3 @@ def _linear(method, x, weight, bias, precision, out, stream):
     layer, encoded = _prepared(call, x.reshape((n, 1, c_in)), weight.reshape((1, c_in, c_out)), bias, precision)
     getattr(layer, method)(encoded, wide=True, out=call.out.reshape((n, 1, c_out)), stream=call.stream)
     return call.result()
-
-
-VARIANTS: dict[str, dict[str, Callable[..., Any]]] = {
-    "conv1d_nlc": {
-        "fp16": conv1d_nlc_mma_fp16,
-        "bf16": conv1d_nlc_mma_bf16,
-        "tf32": conv1d_nlc_mma_tf32,
-        "fp16x3": conv1d_nlc_mma_fp16x3,
-    },
-    "conv1d_relu_nlc": {
-        "fp16": conv1d_relu_nlc_mma_fp16,
-        "bf16": conv1d_relu_nlc_mma_bf16,
-        "tf32": conv1d_relu_nlc_mma_tf32,
-        "fp16x3": conv1d_relu_nlc_mma_fp16x3,
-    },
-    "conv1d_relu_maxpool1d_nlc": {
-        "fp16": conv1d_relu_maxpool1d_nlc_mma_fp16,
-        "bf16": conv1d_relu_maxpool1d_nlc_mma_bf16,
-        "tf32": conv1d_relu_maxpool1d_nlc_mma_tf32,
-        "fp16x3": conv1d_relu_maxpool1d_nlc_mma_fp16x3,
-    },
-    "conv1d_stat_nlc": {
-        "fp16": conv1d_stat_nlc_mma_fp16,
-        "bf16": conv1d_stat_nlc_mma_bf16,
-        "tf32": conv1d_stat_nlc_mma_tf32,
-        "fp16x3": conv1d_stat_nlc_mma_fp16x3,
-    },
-    "linear_nlc": {
-        "fp16": linear_nlc_mma_fp16,
-        "bf16": linear_nlc_mma_bf16,
-        "tf32": linear_nlc_mma_tf32,
-        "fp16x3": linear_nlc_mma_fp16x3,
-    },
-    "linear_relu_nlc": {
-        "fp16": linear_relu_nlc_mma_fp16,
-        "bf16": linear_relu_nlc_mma_bf16,
-        "tf32": linear_relu_nlc_mma_tf32,
-        "fp16x3": linear_relu_nlc_mma_fp16x3,
-    },
-}
-"""By operator and precision."""

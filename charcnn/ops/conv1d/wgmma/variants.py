@@ -1,12 +1,7 @@
-"""The operators of `Wgmma` on float32 arrays: each lays out weights and features in a format, and gives float32 again.
-
-`VARIANTS[operator][precision]` is one for each operator and format, and each is importable by its name, such as
-`conv1d_relu_nlc_wgmma_fp16`.
-"""
+"""The operators of `Wgmma` on float32 arrays: each lays out weights and features in a precision, and gives float32."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,16 +11,6 @@ from charcnn.ops.common import formats, shapes
 from charcnn.ops.common.cast import largest, narrow, widen
 from charcnn.ops.conv1d.wgmma.kernel import GROUPS
 from charcnn.ops.conv1d.wgmma.layer import LARGEST, Wgmma
-
-WHAT = {
-    "fp16": "fp16; beyond 65,504, the most that it holds, features are infinite",
-    "bf16": "bf16, with float32's range",
-    "tf32": "TF32: float32 of which 11 bits count",
-    "fp16x3": "two halves a number, whose three products (the fourth is below float32's own rounding) keep float32's "
-    "accuracy; from 65,536 on features are infinite",
-    "fp8": "e4m3, weights and features each scaled to its range as a whole: infinities, which it has not, become the "
-    "greatest finite value, and NaN stays NaN; results in float32",
-}
 
 
 class _Once:
@@ -50,143 +35,117 @@ class _Once:
             widen(self.call, result, y, self.conv.results)
 
 
-def _conv1d(method: str, precision: str) -> Callable[..., Any]:
-    def launcher(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-        call = device.Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
-        x, weight, bias = call.inputs
-        _Once(call, x, weight, bias, precision).run(method, call.out)
-        return call.result()
+def conv1d_nlc_wgmma(
+    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
+) -> Any:
+    """`reference.conv1d_nlc` on Hopper's tensor cores, with float32 sums.
 
-    return launcher
+    Each call lays out its weights, casts the features and the result; `Wgmma` leaves all that out.
 
+    Args:
+        x: float32 (N, L, C_in), C-contiguous.
+        weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one
+            side.
+        precision: what is multiplied. "fp16": features beyond 65,504, the most that it holds, are infinite; "bf16" and
+            "tf32" have 8 and 11 bits and float32's range; "fp16x3": two fp16 a number and three products, the fourth is
+            below float32's own rounding: float32's accuracy, infinite from 65,536 on; "fp8": e4m3, weights and features
+            each scaled to its range as a whole: infinities, which it has not, become the greatest finite value.
+        out: where to write, (N, L - K + 1, C_out), on the same side; made where None.
+        stream: a CUDA stream; the default stream where None.
 
-def _conv1d_maxpool1d(method: str, precision: str) -> Callable[..., Any]:
-    def launcher(x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None) -> Any:
-        shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
-        call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
-        x, weight, bias = call.inputs
-        once = _Once(call, x, weight, bias, precision, GROUPS)
-        once.run(method, call.out, pool_size, length=x.shape[1])
-        return call.result()
+    Returns:
+        float32 (N, L - K + 1, C_out) where the inputs lie; device results are not waited for.
 
-    return launcher
-
-
-def _conv1d_stat(method: str, precision: str) -> Callable[..., Any]:
-    def launcher(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-        shape = shapes.conv1d_nlc(x, weight, bias)
-        y, given = device.pair(out)
-        inputs = {"x": x, "weight": weight, "bias": bias}
-        if given is not None:
-            shapes.expect("stat", given, (shape[0], 2))
-            inputs["stat"] = given
-        call = device.Call(y, stream, shape, **inputs)
-        x, weight, bias = call.inputs[:3]
-        once = _Once(call, x, weight, bias, precision)
-        statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
-        if once.conv.results.itemsize == 4:
-            once.conv.conv1d_stat(once.x, out=(call.out, statistics), stream=call.stream)
-        else:
-            result, _ = once.conv.conv1d_stat(once.x, out=(None, statistics), stream=call.stream)
-            widen(call, result, call.out, once.conv.results)
-        statistics = call.second(statistics, given)
-        return call.result(), statistics
-
-    return launcher
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit, precision is none of these, or shared
+            memory does not hold what so many taps read.
+        DeviceError: no usable GPU, or none with these tensor cores (compute capability 9.0).
+    """
+    return _conv1d("conv1d", x, weight, bias, precision, out, stream)
 
 
-def _linear(method: str, precision: str) -> Callable[..., Any]:
-    def launcher(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-        call = device.Call(out, stream, shapes.linear_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
-        x, weight, bias = call.inputs
-        n, c_in = x.shape
-        once = _Once(call, x.reshape((n, 1, c_in)), weight.reshape((1, *weight.shape)), bias, precision)
-        once.run(method, call.out.reshape((n, 1, once.conv.c_out)))
-        return call.result()
-
-    return launcher
+def conv1d_relu_nlc_wgmma(
+    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
+) -> Any:
+    """`conv1d_nlc_wgmma` with ReLU in the same kernel. Arguments, result and errors as there."""
+    return _conv1d("conv1d_relu", x, weight, bias, precision, out, stream)
 
 
-_LINES = {
-    "x": "x: float32 (N, L, C_in), C-contiguous.",
-    "row": "x: float32 (N, C_in), C-contiguous.",
-    "weight": "weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all "
-    "on one side.",
-    "matrix": "weight: float32 (C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on "
-    "one side.",
-    "pool_size": "pool_size: 3.",
-    "out": "out: where to write, of the result's shape, on the same side; made where None.",
-    "pair": "out: where to write y and stat, or None for either; made where None.",
-    "stream": "stream: a CUDA stream; the default stream where None.",
-}
+def conv1d_relu_maxpool1d_nlc_wgmma(
+    x: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp16", out: Any = None, stream: Any = None
+) -> Any:
+    """`conv1d_nlc_wgmma` with ReLU and pooling in the same kernel: a third is stored.
 
-_KINDS = {
-    "conv1d_nlc": (_conv1d, "conv1d", ("x", "weight", "out", "stream")),
-    "conv1d_relu_nlc": (_conv1d, "conv1d_relu", ("x", "weight", "out", "stream")),
-    "conv1d_relu_maxpool1d_nlc": (
-        _conv1d_maxpool1d,
-        "conv1d_relu_maxpool1d",
-        ("x", "weight", "pool_size", "out", "stream"),
-    ),
-    "conv1d_stat_nlc": (_conv1d_stat, "conv1d_stat", ("x", "weight", "pair", "stream")),
-    "linear_nlc": (_linear, "conv1d", ("row", "matrix", "out", "stream")),
-    "linear_relu_nlc": (_linear, "conv1d_relu", ("row", "matrix", "out", "stream")),
-}
+    Arguments, result and errors as there, and pool_size: 3.
+    """
+    shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
+    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    x, weight, bias = call.inputs
+    once = _Once(call, x, weight, bias, precision, GROUPS)
+    once.run("conv1d_relu_maxpool1d", call.out, pool_size, length=x.shape[1])
+    return call.result()
 
 
-def _variant(operator: str, precision: str) -> Callable[..., Any]:
-    make, method, lines = _KINDS[operator]
-    launcher = make(method, precision)
-    launcher.__name__ = launcher.__qualname__ = f"{operator}_wgmma_{precision}"
-    arguments = "\n    ".join(_LINES[line] for line in lines)
-    launcher.__doc__ = f"""`reference.{operator}` on Hopper's tensor cores, in {WHAT[precision]}.
+def conv1d_stat_nlc_wgmma(
+    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
+) -> Any:
+    """`conv1d_nlc_wgmma`, and the mean and variance of each input's output, for a LayerNorm that follows.
 
-Each call lays out its weights, rounds the features and widens the result; `Wgmma` leaves all that out.
+    Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`, and precision and errors as there.
+    """
+    shape = shapes.conv1d_nlc(x, weight, bias)
+    y, given = device.pair(out)
+    inputs = {"x": x, "weight": weight, "bias": bias}
+    if given is not None:
+        shapes.expect("stat", given, (shape[0], 2))
+        inputs["stat"] = given
+    call = device.Call(y, stream, shape, **inputs)
+    x, weight, bias = call.inputs[:3]
+    once = _Once(call, x, weight, bias, precision)
+    statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
+    if once.conv.results.itemsize == 4:
+        once.conv.conv1d_stat(once.x, out=(call.out, statistics), stream=call.stream)
+    else:
+        result, _ = once.conv.conv1d_stat(once.x, out=(None, statistics), stream=call.stream)
+        widen(call, result, call.out, once.conv.results)
+    statistics = call.second(statistics, given)
+    return call.result(), statistics
 
-Args:
-    {arguments}
 
-Returns:
-    float32 where the inputs lie, as the reference's; device results are not waited for.
+def linear_nlc_wgmma(
+    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
+) -> Any:
+    """`reference.linear_nlc` as a convolution of one position, as `conv1d_nlc_wgmma` computes it.
 
-Raises:
-    ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold what so many
-        taps read.
-    DeviceError: no usable GPU, or none with these tensor cores (compute capability 9.0).
-"""
-    return launcher
+    Args:
+        x: float32 (N, C_in), C-contiguous.
+        weight: float32 (C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one side.
+        precision, out, stream: as there.
+
+    Returns:
+        float32 (N, C_out) where the inputs lie; errors as there.
+    """
+    return _linear("conv1d", x, weight, bias, precision, out, stream)
 
 
-VARIANTS = {operator: {precision: _variant(operator, precision) for precision in WHAT} for operator in _KINDS}
-"""By operator and precision."""
+def linear_relu_nlc_wgmma(
+    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
+) -> Any:
+    """`linear_nlc_wgmma` with ReLU in the same kernel. Arguments, result and errors as there."""
+    return _linear("conv1d_relu", x, weight, bias, precision, out, stream)
 
-conv1d_nlc_wgmma_fp16 = VARIANTS["conv1d_nlc"]["fp16"]
-conv1d_nlc_wgmma_bf16 = VARIANTS["conv1d_nlc"]["bf16"]
-conv1d_nlc_wgmma_tf32 = VARIANTS["conv1d_nlc"]["tf32"]
-conv1d_nlc_wgmma_fp16x3 = VARIANTS["conv1d_nlc"]["fp16x3"]
-conv1d_nlc_wgmma_fp8 = VARIANTS["conv1d_nlc"]["fp8"]
-conv1d_relu_nlc_wgmma_fp16 = VARIANTS["conv1d_relu_nlc"]["fp16"]
-conv1d_relu_nlc_wgmma_bf16 = VARIANTS["conv1d_relu_nlc"]["bf16"]
-conv1d_relu_nlc_wgmma_tf32 = VARIANTS["conv1d_relu_nlc"]["tf32"]
-conv1d_relu_nlc_wgmma_fp16x3 = VARIANTS["conv1d_relu_nlc"]["fp16x3"]
-conv1d_relu_nlc_wgmma_fp8 = VARIANTS["conv1d_relu_nlc"]["fp8"]
-conv1d_relu_maxpool1d_nlc_wgmma_fp16 = VARIANTS["conv1d_relu_maxpool1d_nlc"]["fp16"]
-conv1d_relu_maxpool1d_nlc_wgmma_bf16 = VARIANTS["conv1d_relu_maxpool1d_nlc"]["bf16"]
-conv1d_relu_maxpool1d_nlc_wgmma_tf32 = VARIANTS["conv1d_relu_maxpool1d_nlc"]["tf32"]
-conv1d_relu_maxpool1d_nlc_wgmma_fp16x3 = VARIANTS["conv1d_relu_maxpool1d_nlc"]["fp16x3"]
-conv1d_relu_maxpool1d_nlc_wgmma_fp8 = VARIANTS["conv1d_relu_maxpool1d_nlc"]["fp8"]
-conv1d_stat_nlc_wgmma_fp16 = VARIANTS["conv1d_stat_nlc"]["fp16"]
-conv1d_stat_nlc_wgmma_bf16 = VARIANTS["conv1d_stat_nlc"]["bf16"]
-conv1d_stat_nlc_wgmma_tf32 = VARIANTS["conv1d_stat_nlc"]["tf32"]
-conv1d_stat_nlc_wgmma_fp16x3 = VARIANTS["conv1d_stat_nlc"]["fp16x3"]
-conv1d_stat_nlc_wgmma_fp8 = VARIANTS["conv1d_stat_nlc"]["fp8"]
-linear_nlc_wgmma_fp16 = VARIANTS["linear_nlc"]["fp16"]
-linear_nlc_wgmma_bf16 = VARIANTS["linear_nlc"]["bf16"]
-linear_nlc_wgmma_tf32 = VARIANTS["linear_nlc"]["tf32"]
-linear_nlc_wgmma_fp16x3 = VARIANTS["linear_nlc"]["fp16x3"]
-linear_nlc_wgmma_fp8 = VARIANTS["linear_nlc"]["fp8"]
-linear_relu_nlc_wgmma_fp16 = VARIANTS["linear_relu_nlc"]["fp16"]
-linear_relu_nlc_wgmma_bf16 = VARIANTS["linear_relu_nlc"]["bf16"]
-linear_relu_nlc_wgmma_tf32 = VARIANTS["linear_relu_nlc"]["tf32"]
-linear_relu_nlc_wgmma_fp16x3 = VARIANTS["linear_relu_nlc"]["fp16x3"]
-linear_relu_nlc_wgmma_fp8 = VARIANTS["linear_relu_nlc"]["fp8"]
+
+def _conv1d(method, x, weight, bias, precision, out, stream):
+    call = device.Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
+    x, weight, bias = call.inputs
+    _Once(call, x, weight, bias, precision).run(method, call.out)
+    return call.result()
+
+
+def _linear(method, x, weight, bias, precision, out, stream):
+    call = device.Call(out, stream, shapes.linear_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
+    x, weight, bias = call.inputs
+    n, c_in = x.shape
+    once = _Once(call, x.reshape((n, 1, c_in)), weight.reshape((1, *weight.shape)), bias, precision)
+    once.run(method, call.out.reshape((n, 1, once.conv.c_out)))
+    return call.result()
