@@ -53,7 +53,6 @@ def forward(
             shall read.
         eps: of LayerNorm 6.
     """
-
     x = ids
     for node in config.nodes:
         name, p = node.layer.name, [params[one] for one in node.parameters]
@@ -66,9 +65,8 @@ def forward(
                 x = _conv(x, *p)
             case LayerNorm(usual):
                 x = x - x.mean(axis=(1, 2), keepdims=True)
-                x /= np.sqrt(
-                    np.square(x).mean(axis=(1, 2), keepdims=True) + np.float32(eps if name == "norm6" else usual)
-                )
+                variance = np.square(x).mean(axis=(1, 2), keepdims=True)
+                x /= np.sqrt(variance + np.float32(eps if name == "norm6" else usual))
                 x = x * p[0].T + p[1].T
             case Relu():
                 x = x.clip(0)

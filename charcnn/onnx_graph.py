@@ -92,12 +92,9 @@ def _gathered(g: _Graph, ids: str, params: Mapping[str, np.ndarray], node: Node)
     weight, bias = (params[name] for name in node.parameters)
     table = np.pad(weight.transpose(2, 1, 0), ((0, 0), (0, 1), (0, 0)))  # (K, depth + 1, C)
     table[0] += bias
-    axis, total = g.constant("axis", np.array([1])), ""
+    length, axis, total = node.out_shape[1], g.constant("axis", np.array([1])), ""
     for tap, rows in enumerate(table):
-        window = (
-            g.constant(f"start{tap}", np.array([tap])),
-            g.constant(f"end{tap}", np.array([tap + node.out_shape[1]])),
-        )
+        window = g.constant(f"start{tap}", np.array([tap])), g.constant(f"end{tap}", np.array([tap + length]))
         y = g.add("Gather", g.constant(f"table{tap}", rows), g.add("Slice", ids, *window, axis))
         total = g.add("Add", total, y) if total else y
     return g.add("Transpose", total, perm=[0, 2, 1])

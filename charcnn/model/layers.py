@@ -40,7 +40,11 @@ class Layer:
         return self.name or type(self).__name__
 
     def out_shape(self, shape: Shape) -> Shape:
-        """The shape of its result, from that of what it reads."""
+        """The shape of its result, from that of what it reads.
+
+        Raises:
+            ValueError: it cannot read that; names the layer.
+        """
         return shape
 
     def parameters(self, shape: Shape) -> dict[str, Shape]:
@@ -51,22 +55,12 @@ class Layer:
         """How many an input by the layer's definition, of which some techniques need fewer."""
         return 0
 
-    def read(self, shape: Shape, axes: str) -> Shape:
-        """The shape, if it has these axes.
-
-        Raises:
-            ValueError: it has others.
-        """
+    def _read(self, shape: Shape, axes: str) -> Shape:
         if len(shape) != len(axes.split(", ")):
             raise ValueError(f"{self.label} reads shape {shape}: need ({axes})")
         return shape
 
-    def windows(self, length: int, size: int) -> int:
-        """Positions left if not fewer than a window's size.
-
-        Raises:
-            ValueError: there are fewer.
-        """
+    def _windows(self, length: int, size: int) -> int:
         if length < size:
             raise ValueError(f"{self.label} gets {length} positions: need at least {size} for its window of {size}")
         return length - size + 1
@@ -82,7 +76,7 @@ class OneHot(Layer):
 
     def out_shape(self, shape: Shape) -> Shape:
         """(depth, L)"""
-        return (self.depth, *self.read(shape, "L"))
+        return (self.depth, *self._read(shape, "L"))
 
 
 @dataclass(frozen=True)
@@ -94,7 +88,7 @@ class Conv1d(Layer):
 
     def out_shape(self, shape: Shape) -> Shape:
         """(channels, L - kernel_size + 1)"""
-        return self.channels, self.windows(self.read(shape, "C, L")[1], self.kernel_size)
+        return self.channels, self._windows(self._read(shape, "C, L")[1], self.kernel_size)
 
     def parameters(self, shape: Shape) -> dict[str, Shape]:
         """weight (channels, C, kernel_size), bias (channels,)"""
@@ -129,8 +123,8 @@ class MaxPool1d(Layer):
 
     def out_shape(self, shape: Shape) -> Shape:
         """(C, L // size)"""
-        channels, length = self.read(shape, "C, L")
-        self.windows(length, self.size)
+        channels, length = self._read(shape, "C, L")
+        self._windows(length, self.size)
         return channels, length // self.size
 
 
@@ -151,7 +145,7 @@ class Linear(Layer):
 
     def out_shape(self, shape: Shape) -> Shape:
         """(units,)"""
-        self.read(shape, "C")
+        self._read(shape, "C")
         return (self.units,)
 
     def parameters(self, shape: Shape) -> dict[str, Shape]:
