@@ -32,15 +32,15 @@ MAIN = "import sys\nfrom charcnn.__main__ import main\nsys.exit(main(sys.argv[1:
 
 NO_NETWORK = """
 import numpy as np
-from charcnn.engine import Engine
+from charcnn.classify.engine import Engine
 Engine.logits = lambda self, ids: np.zeros((len(ids), self.config.classes), np.float32)
 """
 
 LEVEL = """
 import json, sys, time
-from charcnn import text
-from charcnn.classifier import Classifier
-from charcnn.ingest.column import Column, columns
+from charcnn.text import encodings as text
+from charcnn.classify.classifier import Classifier
+from charcnn.text.column import Column, columns
 model, source, seconds, options = sys.argv[1], sys.argv[2], float(sys.argv[3]), json.loads(sys.argv[4])
 classifier = Classifier.load(model or None, **options)
 texts = encodings.read_texts(source, classifier.encoding).texts

@@ -12,9 +12,12 @@ from typing import Any
 import hypothesis
 import pytest
 
-import charcnn.levels  # noqa: F401  chooses where kernels run, so it stands before the first import of numba.cuda
-from charcnn.catalog import Level, Variant
-from charcnn.gpu import device
+import charcnn.levels
+
+charcnn.levels.prepare()  # stands before the first import of numba.cuda
+
+from charcnn.catalog import Level, Variant  # noqa: E402
+from charcnn.gpu import device  # noqa: E402
 
 os.environ["CHARCNN_CACHE"] = str(Path(__file__).parent / "no cache")  # tests take no tiles that somebody tuned
 

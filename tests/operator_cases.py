@@ -614,7 +614,10 @@ LIMITS: dict[str, Callable[[Sizes], bool]] = {
     **{f"small_batch_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 and sizes["k"] <= 7 for name in HALVES},
     **{f"mma_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 for name in TAKEN},
     # Of a few values beside the given mean, too much may lie in the digits that 16 bits leave out.
-    **{f"half_{name}": lambda sizes: sizes["n"] * sizes["c"] * sizes["length"] == 0 or sizes["c"] > 1 for name in HALVES},
+    **{
+        f"half_{name}": lambda sizes: sizes["n"] * sizes["c"] * sizes["length"] == 0 or sizes["c"] > 1
+        for name in HALVES
+    },
 }
 """By label: which sizes it takes, or can be held to its tolerance at, where not all."""
 

@@ -64,6 +64,8 @@ COMMANDS = """
 import json, sys
 from charcnn import offload
 from charcnn.__main__ import main
+import charcnn.levels
+charcnn.levels.prepare()
 from charcnn.levels import l18
 rank, whole = offload.world().rank, l18.build
 def build(params, config, *, batch=48, **options):
@@ -114,6 +116,8 @@ DYING = """
 import os, signal, sys
 from charcnn import offload
 from charcnn.__main__ import main
+import charcnn.levels
+charcnn.levels.prepare()
 from charcnn.levels import l18
 rank, whole = offload.world().rank, l18.build
 def build(*arguments, **options):
@@ -132,6 +136,8 @@ FAILING = """
 import os, sys, time
 from charcnn import offload
 from charcnn.__main__ import main
+import charcnn.levels
+charcnn.levels.prepare()
 from charcnn.levels import l18
 rank, whole, failed = offload.world().rank, l18.build, os.environ["FAILED"]
 def build(*arguments, **options):

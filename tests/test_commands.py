@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from charcnn import catalog, levels
+from charcnn import catalog
 from charcnn.__main__ import main
 from charcnn.classify.classifier import ROWS, Classifier
 from charcnn.cli import COMMANDS, DONE, FAILED, UNREADABLE, UNUSABLE, classify, model
 from charcnn.config import TINY
-from charcnn.gpu import device
+from charcnn.gpu import device, simulator
 from charcnn.model import params
 from charcnn.text import encodings, layout, output
 from charcnn.text.readers import kinds
@@ -494,8 +494,8 @@ def test_a_device_that_is_full(charcnn, tmp_path):
 
 SLOW = """
 import time
-from charcnn import classifier
-from charcnn.ingest import output
+from charcnn.classify import classifier
+from charcnn.text import output
 classifier.ROWS["cpu"] = 50
 output.EVERY_SECONDS = 0
 advance = output.Partial.advance
@@ -628,8 +628,9 @@ def test_a_kill_leaves_no_temporary_file_of_the_journal(charcnn, weights, tmp_pa
     source.write_text("a\n" * 200)
     code = """
 import os, signal
-from charcnn import classifier, files
-from charcnn.ingest import output
+from charcnn.classify import classifier
+from charcnn import files
+from charcnn.text import output
 classifier.ROWS["cpu"] = 50
 output.EVERY_SECONDS = 0
 replace, calls = os.replace, []
@@ -1059,7 +1060,7 @@ def test_levels(charcnn):
     assert status == DONE
     assert [row["level"] for row in json.loads(out)] == [row.name for row in catalog.LEVELS]
     assert catalog.LEVELS[0].title in charcnn("levels", model=None)[1]
-    if not levels.gpu_present():
+    if not simulator.gpu_present():
         said = {row["level"]: row["runs here"] for row in json.loads(out)}
         assert {name for name, here in said.items() if here == "no"} == {
             row.name for row in catalog.LEVELS if row.tensor_cores

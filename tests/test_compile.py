@@ -51,10 +51,10 @@ print(json.dumps({"there": there, "keys": keys, "misses": misses}))
 LABELLED = """
 import sys
 from numba.core import event
-from charcnn import classifier
+from charcnn.classify import classifier
 from charcnn.__main__ import main
 from charcnn.compiling import host
-from charcnn.levels.monitor import Monitor
+from charcnn.runtime.monitor import Monitor
 classifier.Engine, host._Engine.monitor = host._Engine, Monitor()
 with event.install_recorder("numba:compile") as recorder:
     for file in host.FILES:
@@ -100,7 +100,11 @@ def test_what_was_compiled_is_found_by_other_processes(tmp_path):
     assert len(kernels) == 6
     assert {"conv1d.naive._conv1d_naive_kernel", "linear._linear_kernel"} & set(kernels)
     functions = {name for kind, name in names if kind == host.CPU}
-    assert {"ingest.scan.scan_lines", "ingest.scan.scan_csv", "ingest.json_scan.scan_objects"} < functions
+    assert {
+        "text.readers.scan.scan_lines",
+        "text.readers.scan.scan_csv",
+        "text.readers.json_scan.scan_objects",
+    } < functions
     assert lines[-1].startswith(f"6 kernels and {len(names) - 6} functions for this CPU compiled in ")
     seen = found("l6", "fp32", tmp_path)
     assert seen["there"] == [True] * 6
@@ -189,7 +193,8 @@ def test_a_first_start_goes_on_where_processes_fail(monkeypatch):
 
 FIRST = """
 from functools import partial
-from charcnn import engine, kernel_cache
+from charcnn.classify import engine
+from charcnn.caching import kernel_cache
 from charcnn.compiling import workers
 workers.cores, Target.current = lambda: 2, lambda: target
 (choice,) = engine.choices("cuda", "fp32", "l6")
@@ -208,7 +213,7 @@ def test_a_first_start_compiles_nothing_itself(tmp_path):
 
 
 GRAPHS = """
-from charcnn import lane
+from charcnn.runtime import lane
 from charcnn.compiling import stand_in
 from charcnn.compiling.networks import Network, record
 from charcnn.config import SMALL
@@ -321,8 +326,8 @@ import sys, time
 from types import SimpleNamespace
 from numba.cuda import types
 from charcnn.compiling.stand_in import Target, compiling_for
-from charcnn.kernel_cache import KernelCache, on_miss
-from charcnn.raw import _encode_kernel as kernel
+from charcnn.caching.kernel_cache import KernelCache, on_miss
+from charcnn.text.raw import _encode_kernel as kernel
 
 who, target = int(sys.argv[1]), Target.named("sm_90a")
 cache, context = KernelCache(kernel.py_func), kernel.targetctx

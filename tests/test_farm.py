@@ -53,7 +53,7 @@ def test_the_roots_own_error_reaches_the_caller_where_nobody_else_is():
 ROUND_TRIP = """
 import numpy as np
 from charcnn import offload
-from charcnn.pipeline import Pipeline
+from charcnn.runtime.pipeline import Pipeline
 comm = offload.world()
 root = comm.rank == 0
 def double(ids):
@@ -249,7 +249,10 @@ def test_levels_give_the_same_bits_by_any_offload(name, ranks, inputs, tmp_path)
 DYING_LEVEL = """
 import os, signal
 from charcnn import offload
-from charcnn.levels import l2, runner
+import charcnn.levels
+charcnn.levels.prepare()
+from charcnn.levels import l2
+from charcnn.levels.runner import command as runner
 rank = offload.world().rank
 def build(params, config, *, batch=1, gpus=None, monitor=None):
     run = l2.build(params, config, batch=batch, monitor=monitor)
@@ -305,7 +308,7 @@ def test_a_rank_that_fails_leaves_on_any_mpi():
 def test_options_of_the_farm_need_it(option):
     from charcnn import catalog
     from charcnn.levels import l2
-    from charcnn.levels.runner import job
+    from charcnn.levels.runner.command import job
 
     options = job.parser("l2", l2, l2.build, quiet=False).parse_args(option)
     with pytest.raises(ValueError, match=f"{option[0]}: needs --offload farm"):

@@ -333,7 +333,8 @@ import sys
 from importlib import import_module
 import numba
 import numpy as np
-from charcnn import ops, params
+from charcnn import ops
+from charcnn.model import params
 from charcnn.config import Config
 
 level = import_module(f"charcnn.levels.{sys.argv[1]}")
@@ -369,7 +370,7 @@ WORKQUEUE = """
 import threading, warnings
 import numpy as np
 from charcnn import ops
-from charcnn.ops import threads
+from charcnn.ops.common import threads
 
 warnings.simplefilter("always")
 print(threads.layer(), threads.layer())
@@ -452,7 +453,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 import numpy as np
-from charcnn import params
+from charcnn.model import params
 from charcnn.config import SMALL
 
 run = import_module(f"charcnn.levels.{sys.argv[1]}").build(params.init(SMALL, seed=0), SMALL, batch=32)
@@ -473,10 +474,12 @@ def test_the_level_takes_less_than_400_mb(level, tmp_path):
 
 
 OTHER_PROCESSOR = """
-from charcnn import network, params
+from charcnn.model import network, params
 from charcnn.config import TINY
+import charcnn.levels
+charcnn.levels.prepare()
 from charcnn.levels import l11, l18
-from charcnn.ops import microkernel
+from charcnn.ops.common import cpu_gemm as microkernel
 import numpy as np
 
 assert cpu_gemm.choose_tile() is cpu_gemm.TILES["plain"]

@@ -122,8 +122,9 @@ def test_an_error_in_a_worker_reaches_the_caller():
 SCRIPT = """
 import resource, time
 import numpy as np
-from charcnn import offload, timeline
-from charcnn.pipeline import Pipeline
+from charcnn import offload
+from charcnn.runtime import timeline
+from charcnn.runtime.pipeline import Pipeline
 comm = offload.world()
 root = comm.rank == 0
 def double(ids):
@@ -307,7 +308,10 @@ def test_levels_leave_a_trace(name, seen, tmp_path):
 
 FAILING = """
 from charcnn import offload
-from charcnn.levels import l2, runner
+import charcnn.levels
+charcnn.levels.prepare()
+from charcnn.levels import l2
+from charcnn.levels.runner import command as runner
 rank = offload.world().rank
 l2.OFFLOAD = offload.asynchronous
 def build(params, config, *, batch=1, gpus=None, monitor=None):
@@ -345,7 +349,7 @@ def test_many_inputs_are_never_all_made(monkeypatch):
     """The job of two million inputs holds the rows that there are."""
     from charcnn import catalog
     from charcnn.levels import l2
-    from charcnn.levels.runner import job
+    from charcnn.levels.runner.command import job
 
     options = job.parser("l2", l2, l2.build, quiet=False).parse_args(["--inputs", "2000000", "--config", "tiny"])
     many = job.prepare(catalog.level("l2"), options)
@@ -433,7 +437,10 @@ def test_a_timeline_that_is_off_keeps_nothing():
 DIRECT = """
 import sys
 from charcnn import offload
-from charcnn.levels import l12, runner
+import charcnn.levels
+charcnn.levels.prepare()
+from charcnn.levels import l12
+from charcnn.levels.runner import command as runner
 offload.cuda_aware = lambda: (True, "an MPI that takes GPU memory")
 class Comm:  # the simulator's GPU memory is the host's: MPI is given the host's array
     def __init__(self, comm):
@@ -494,7 +501,7 @@ def test_messages_land_on_the_host_where_they_must(monkeypatch):
 def test_direct_messages_need_gpus_and_chunks():
     from charcnn import catalog
     from charcnn.levels import l2, l12
-    from charcnn.levels.runner import job
+    from charcnn.levels.runner.command import job
 
     for module, options in ((l2, []), (l12, ["--offload", "static"])):
         name = module.__name__.rpartition(".")[2]

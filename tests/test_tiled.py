@@ -17,6 +17,7 @@ from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
 from charcnn.ops.conv1d import double_buffered, register_tiled, vectorized
 from charcnn.ops.conv1d.tile import NARROW, WIDE, Tile, fitting, vector_width
+from charcnn.ops.linear import linear_kn
 
 TILES = (
     Tile(16, 16, 4, 4, 4),

@@ -119,7 +119,7 @@ def test_a_choice_of_another_kernel_or_compiler_counts_no_more(gpu, tmp_path, mo
     ship(tmp_path, monkeypatch, 2)
     kept(3)
     assert taken() == Side(3)
-    (tmp_path / "package" / "ops" / "ptx.py").write_text("another kernel")
+    (tmp_path / "package" / "gpu" / "ptx.py").write_text("another kernel")
     tuning.forget()
     assert taken() == Side(2)
 
@@ -428,14 +428,14 @@ def test_where_the_rules_own_is_wrong_another_is_chosen(broken, monkeypatch):
 @simulated
 def test_on_tensor_cores(monkeypatch):
     emulate(monkeypatch)
-    kernel.build.cache_clear()
+    mma_kernel.build.cache_clear()
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
     first, second = Tile(64, 128, 32, 64, 3, 1), Tile(32, 256, 32, 64, 2, 1)
-    monkeypatch.setattr(layer, "PLAIN", (first, second))
+    monkeypatch.setattr(mma_layer, "PLAIN", (first, second))
     monkeypatch.setattr(layers, "DRAWN", 1)
     one = Layer("conv3", "conv1d_relu_nlc", "mma", "bf16", 6, 2, 8, 136)
     tuned = measure.tune(one, 2, set())
-    kernel.build.cache_clear()
+    mma_kernel.build.cache_clear()
     assert tuned.key == tuning.Key("mma relu", "bf16", 2, 8, 136, 16)
     assert [(one.tile, one.problem) for one in tuned.candidates] == [(first, None), (second, None)]
 

@@ -1,4 +1,4 @@
-"""Calls `charcnn.caching.disk.mend` on Numba's caching modules when they are imported: importing charcnn imports no Numba."""
+"""Has Numba's caching modules mended (`disk.mend`) when they are imported: importing charcnn imports no Numba."""
 
 from __future__ import annotations
 

@@ -89,7 +89,8 @@ class Classifier:
         encoding = params.encoding if encoding is None else encoding
         if encoding is None:
             raise ValueError(
-                f"the model does not say how its texts were encoded: pass encoding, one of {', '.join(encodings.ENCODINGS)}"
+                "the model does not say how its texts were encoded: pass encoding, one of "
+                f"{', '.join(encodings.ENCODINGS)}"
             )
         self.encoding: Encoding = encodings.find_encoding(encoding)
         if self.encoding.blank != config.alphabet:

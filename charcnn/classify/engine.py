@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from charcnn import catalog, levels
+from charcnn import catalog
 from charcnn.config import TINY, Config
+from charcnn.gpu import simulator
 from charcnn.host.forks import Home
 from charcnn.model.params import Params
 from charcnn.runtime.monitor import Monitor
@@ -103,7 +104,7 @@ def default_device() -> tuple[str, str]:
     """The device to use where nobody asks for one, and why."""
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0"):
         return "cpu", "NUMBA_ENABLE_CUDASIM is set, and the CPU is faster than the simulator"
-    if not levels.gpu_present():
+    if not simulator.gpu_present():
         return "cpu", "the machine has no NVIDIA GPU"
     from charcnn.gpu import device
 

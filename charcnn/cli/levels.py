@@ -23,10 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """List; the exit status."""
-    from charcnn import catalog, levels
+    from charcnn import catalog
     from charcnn.classify import engine
+    from charcnn.gpu import simulator
 
-    gpu = levels.gpu_present()
+    gpu = simulator.gpu_present()
     rows = []
     for level in catalog.LEVELS:
         here = "yes" if level.device == "cpu" or gpu else "simulated"

@@ -15,7 +15,7 @@ import numpy as np
 from charcnn.config import POOL_SIZE
 from charcnn.offload import static
 from charcnn.ops.common import threads
-from charcnn.ops.conv1d.lowered import PackedConv1d
+from charcnn.ops.conv1d.cpu_gemm import PackedConv1d
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
 from charcnn.ops.linear.packed import PackedLinear
 from charcnn.ops.token_conv1d.cpu import OneHotConv1dBlock

@@ -2,7 +2,7 @@
 
 Since level 15: a batch is one CUDA graph, as in level 16, and features and weights have 8 bits, four of them digits
 (e4m3). Tensor cores multiply twice as many of them in the same time, and their bytes are half as many. FP8 costs
-digits. Its range is met by scales, calibrated at build from texts (`charcnn.model.calibrate`): powers of two, put into the
+digits. Its range is met by scales, calibrated at build from texts (`model.calibrate`): powers of two, put into the
 weights, so that no kernel knows of them. In block 1, table, sums and LayerNorm stay in fp16; what they give has 8 bits.
 The last layer's weights, where classes are few, stay in float32, as in level 16.
 Of an FP8 sum, tensor cores keep some 14 bits, against four of what goes in: enough, and `promoted=True` shows what more

@@ -1,1 +1,1 @@
-"""The network: its parameters, files, reference, calibration, and how far results may be off."""
+"""Networks as data, and what follows from them."""

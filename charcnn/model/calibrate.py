@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.config import POOL_SIZE, Config
+from charcnn.config import Config
+from charcnn.model.layers import Conv1d, Flatten, LayerNorm, Linear, MaxPool1d, OneHot, Relu
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.formats import LARGEST_E4M3
 from charcnn.text import encodings
@@ -24,7 +25,7 @@ HEADROOM = 4
 LAYERS = ("conv2", "conv3", "conv4", "conv5", "conv6", "fc1", "fc2", "fc3")
 """Those that read FP8: what they read is calibrated, as is what LayerNorm 6 reads."""
 
-EPS = 1e-5
+EPS = LayerNorm.eps
 """LayerNorm's."""
 
 TEXTS = 64
@@ -52,39 +53,43 @@ def forward(
             shall read.
         eps: of LayerNorm 6.
     """
+    x = ids
+    for node in config.nodes:
+        name, p = node.layer.name, [params[one] for one in node.parameters]
+        if name in LAYERS or name == "norm6":
+            x = features(name, x)
+        match node.layer:
+            case OneHot(depth):
+                x = np.minimum(ids, depth)  # the first convolution reads ids
+            case Conv1d():
+                x = _conv(x, *p)
+            case LayerNorm(usual):
+                x = x - x.mean(axis=(1, 2), keepdims=True)
+                variance = np.square(x).mean(axis=(1, 2), keepdims=True)
+                x /= np.sqrt(variance + np.float32(eps if name == "norm6" else usual))
+                x = x * p[0].T + p[1].T
+            case Relu():
+                x = x.clip(0)
+            case MaxPool1d(size):
+                x = x[:, : x.shape[1] // size * size].reshape(len(x), -1, size, x.shape[2]).max(axis=2)
+            case Flatten():
+                continue  # where it is read, as `features` has a unit a channel
+            case Linear():
+                x = (x if node.flattened is None else x.transpose(0, 2, 1).reshape(len(x), -1)) @ p[0].T + p[1]
+            case other:
+                raise TypeError(f"{other!r} has no scales")
+    return x
 
-    def conv(i: int, x: np.ndarray) -> np.ndarray:
-        y, weight = np.float32(0), pack(params[f"conv{i}.weight"])
-        for k, tap in enumerate(weight):
-            y = y + x[:, k : x.shape[1] - len(weight) + 1 + k] @ tap
-        return y + params[f"conv{i}.bias"]
 
-    def norm(i: int, x: np.ndarray, eps: float = EPS) -> np.ndarray:
-        if not config.layernorm:
-            return x
-        x = x - x.mean(axis=(1, 2), keepdims=True)
-        x /= np.sqrt(np.square(x).mean(axis=(1, 2), keepdims=True) + np.float32(eps))
-        return x * params[f"norm{i}.weight"].T + params[f"norm{i}.bias"].T
-
-    def pooled(x: np.ndarray) -> np.ndarray:
-        length = x.shape[1] // POOL_SIZE
-        return x[:, : length * POOL_SIZE].reshape(len(x), length, POOL_SIZE, -1).max(axis=2).clip(0)
-
-    table = pack(np.pad(params["conv1.weight"], ((0, 0), (0, 1), (0, 0))))  # with a row of zeros for the blank
-    ids, length = np.minimum(ids, config.alphabet), config.conv_lengths[0]
-    x = sum(rows[ids[:, k : k + length]] for k, rows in enumerate(table)) + params["conv1.bias"]
-    x = features("conv2", pooled(norm(1, x)))
-    x = features("conv3", pooled(conv(2, x)))
-    for i in (3, 4, 5):
-        x = features(f"conv{i + 1}", conv(i, x).clip(0))
-    x = conv(6, x)
-    if config.layernorm:
-        x = norm(6, features("norm6", x), eps)
-    x = features("fc1", pooled(x))
-    x = x.transpose(0, 2, 1).reshape(len(x), config.features)
-    for i in (1, 2):
-        x = features(f"fc{i + 1}", (x @ params[f"fc{i}.weight"].T + params[f"fc{i}.bias"]).clip(0))
-    return np.asarray(x @ params["fc3.weight"].T + params["fc3.bias"])
+def _conv(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """A convolution channels last, of features (N, L, C_in), or of one-hot columns as token ids (N, L)."""
+    ids = x.ndim == 2
+    taps = pack(np.pad(weight, ((0, 0), (0, 1), (0, 0))) if ids else weight)  # a blank's row is zeros
+    y, length = np.float32(0), x.shape[1] - len(taps) + 1
+    for k, tap in enumerate(taps):
+        part = x[:, k : k + length]
+        y = y + (tap[part] if ids else part @ tap)
+    return np.asarray(y + bias)
 
 
 def calibration(params: Mapping[str, np.ndarray], config: Config, texts: Any = None) -> np.ndarray:
@@ -119,9 +124,10 @@ def rescaled(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) 
         if not np.isfinite(peak).all() and all(np.isfinite(value).all() for value in params.values()):
             raise ValueError(f"what {name} reads is not finite in float32: the weights are too large for scales of FP8")
     new = {name: np.array(value, np.float32) for name, value in params.items()}
-    first, last = ("norm1", "norm6") if config.layernorm else ("conv1", "conv6")
-    givers = (first, "conv2", "conv3", "conv4", "conv5", last, "fc1", "fc2")
-    for giver, name in zip(givers, LAYERS, strict=True):
+    owners = [node.layer.name for node in config.nodes if node.parameters]
+    givers = dict(zip(owners[1:], owners, strict=False))  # whose result each reads
+    for name in LAYERS:
+        giver = givers[name]
         weight = new[f"{giver}.weight"]
         units = np.ones(len(weight), np.float32)
         if not giver.startswith("norm") and giver != "conv1":

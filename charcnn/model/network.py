@@ -7,32 +7,42 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.config import NORMALISED_BLOCKS, POOL_SIZE, POOLED_BLOCKS, Config
+from charcnn.config import Config
+from charcnn.model.layers import Conv1d, Flatten, LayerNorm, Linear, MaxPool1d, Node, OneHot, Relu
 from charcnn.model.rounding import FP32, Rounding
 from charcnn.ops import reference
 
-EPS = 1e-5
+EPS = LayerNorm.eps
 """LayerNorm's."""
 
 
 def forward(ids: np.ndarray, params: Mapping[str, np.ndarray], config: Config, dtype: Any = np.float64) -> np.ndarray:
     """Token ids (N, L) uint8 -> logits (N, classes), computed in `dtype` by the plain operators."""
+    return run(config.nodes, ids, params, dtype)
 
-    def p(name: str) -> tuple[np.ndarray, np.ndarray]:  # converted where used: all at once would take 95 MB
-        return np.asarray(params[f"{name}.weight"], dtype), np.asarray(params[f"{name}.bias"], dtype)
 
-    x = reference.one_hot(ids, config.alphabet, dtype=dtype)
-    for block in range(1, 7):
-        x = reference.conv1d(x, *p(f"conv{block}"))
-        if config.layernorm and block in NORMALISED_BLOCKS:
-            x = reference.layernorm(x, *p(f"norm{block}"))
-        x = reference.relu(x)
-        if block in POOLED_BLOCKS:
-            x = reference.maxpool1d(x, POOL_SIZE)
-    x = reference.collapse(x)
-    x = reference.linear_relu(x, *p("fc1"))
-    x = reference.linear_relu(x, *p("fc2"))
-    return reference.linear(x, *p("fc3"))
+def run(nodes: Sequence[Node], x: np.ndarray, params: Mapping[str, np.ndarray], dtype: Any = np.float64) -> np.ndarray:
+    """What a network of layers makes of inputs x (N, ...), computed in `dtype` by the plain operators."""
+    for node in nodes:
+        p = [np.asarray(params[name], dtype) for name in node.parameters]  # here, as all at once would take 95 MB
+        match node.layer:
+            case OneHot(depth):
+                x = reference.one_hot(x, depth, dtype=dtype)
+            case Conv1d():
+                x = reference.conv1d(x, *p)
+            case LayerNorm(eps):
+                x = reference.layernorm(x, *p, eps=eps)
+            case Relu():
+                x = reference.relu(x)
+            case MaxPool1d(size):
+                x = reference.maxpool1d(x, size)
+            case Flatten():
+                x = reference.collapse(x)
+            case Linear():
+                x = reference.linear(x, *p)
+            case other:
+                raise TypeError(f"{other!r} has no reference")
+    return x
 
 
 def forward_with_sigma(
@@ -58,27 +68,28 @@ def forward_with_sigma(
         The logits (N, classes), and for each rounding the standard deviation of each logit, of the same shape.
     """
     on = arrays or Arrays()
-    xp, steps = on.xp, _Steps(roundings, on, config)
-
-    def p(layer: str) -> tuple[np.ndarray, np.ndarray]:
-        return tuple(np.asarray(params[f"{layer}.{part}"], np.float64) for part in ("weight", "bias"))  # type: ignore
-
-    x = steps.first(ids, *p("conv1"))
-    for block in range(1, 7):
-        if block > 1:
-            x = steps.product(x, *p(f"conv{block}"), filtered=True)
-        if config.layernorm and block in NORMALISED_BLOCKS:
-            x = steps.layernorm(x, *p(f"norm{block}"), eps if block == 6 else EPS, NORMALISED_BLOCKS.index(block))
-        x = steps.relu(x)
-        if block in POOLED_BLOCKS:
-            x = steps.maxpool1d(x)
-    x = steps.collapse(x)
-    for i in (1, 2, 3):
-        weight, bias = p(f"fc{i}")
-        x = steps.product(x, weight[..., None], bias)
-        if i < 3:
-            x = steps.relu(x)
-    return x[..., 0], [xp.sqrt(v) for v in steps.variances()]
+    steps, x, norms = _Steps(roundings, on), ids, 0
+    for node in config.nodes:
+        p = [np.asarray(params[name], np.float64) for name in node.parameters]
+        match node.layer:
+            case OneHot():
+                continue  # the first convolution reads ids
+            case Conv1d():
+                x = steps.first(ids, *p) if x is ids else steps.product(x, *p, filtered=True)
+            case LayerNorm(usual, name=name):
+                x = steps.layernorm(x, *p, eps=eps if name == "norm6" else usual, number=norms)
+                norms += 1
+            case Relu():
+                x = steps.relu(x)
+            case MaxPool1d(size):
+                x = steps.maxpool1d(x, size)
+            case Flatten():
+                x = steps.collapse(x)
+            case Linear():
+                x = steps.product(x, p[0][..., None], p[1])
+            case other:
+                raise TypeError(f"{other!r} has no sigma")
+    return x[..., 0], [on.xp.sqrt(v) for v in steps.variances(config.classes)]
 
 
 class _Steps:
@@ -88,17 +99,16 @@ class _Steps:
     logits, to that by what it read. `errors` are, for each rounding, variances of the errors at that place, or None.
     """
 
-    def __init__(self, roundings: Sequence[Rounding], on: Arrays, config: Config) -> None:
-        self.roundings, self.on, self.config = roundings, on, config
+    def __init__(self, roundings: Sequence[Rounding], on: Arrays) -> None:
+        self.roundings, self.on = roundings, on
         self._tape: list[tuple[str, Any]] = []
-        self._classes = config.classes
 
-    def variances(self) -> list[Any]:
+    def variances(self, classes: int) -> list[Any]:
         """Of each logit, (N, classes), for each rounding: every place's errors, by how much the logit follows them.
 
         At one place those of a channel's positions are taken as independent or as the same, by what gives more.
         """
-        g: Any = self.on.unit_gradient(self._classes)
+        g: Any = self.on.unit_gradient(classes)
         totals: list[Any] = [0.0] * len(self.roundings)
         for kind, what in reversed(self._tape):
             if kind == "back":
@@ -122,9 +132,10 @@ class _Steps:
 
     def first(self, ids: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> Any:
         """Block 1's convolution from ids: each tap adds a row of weights, and a blank's is zero."""
-        on, taps, length = self.on, weight.shape[2], self.config.conv_lengths[0]
+        on, (_, depth, taps) = self.on, weight.shape
+        length = ids.shape[1] - taps + 1
         table = np.pad(weight, ((0, 0), (0, 1), (0, 0))).transpose(2, 1, 0)
-        at = on.index(np.minimum(ids, self.config.alphabet))
+        at = on.index(np.minimum(ids, depth))
 
         def sums(rows: Any) -> Any:
             y = rows[0][at[:, :length]]
@@ -164,7 +175,7 @@ class _Steps:
         self._errors(found)
         return y
 
-    def layernorm(self, x: Any, gamma: np.ndarray, beta: np.ndarray, eps: float, number: int) -> Any:
+    def layernorm(self, x: Any, gamma: np.ndarray, beta: np.ndarray, *, eps: float, number: int) -> Any:
         """LayerNorm: of block 1 number 0, of block 6 number 1."""
         on, xp = self.on, self.on.xp
         mean = x.mean(axis=(1, 2), keepdims=True)
@@ -196,18 +207,18 @@ class _Steps:
         self._back(lambda g: g * passes)
         return self.on.xp.clip(x, 0, None)
 
-    def maxpool1d(self, x: Any) -> Any:
+    def maxpool1d(self, x: Any, size: int) -> Any:
         """Max-pool; equal maxima share the gradient."""
         on, (n, channels, length) = self.on, x.shape
-        kept = length // POOL_SIZE
-        parts = x[:, :, : kept * POOL_SIZE].reshape(n, channels, kept, POOL_SIZE)
+        kept = length // size
+        parts = x[:, :, : kept * size].reshape(n, channels, kept, size)
         best = on.xp.amax(parts, 3)
         won = on.rough(parts == best[..., None])
         won = (won / won.sum(axis=3, keepdims=True))[:, None]
 
         def back(g: Any) -> Any:
             whole = on.zeros((*g.shape[:3], length))
-            whole[..., : kept * POOL_SIZE] = (g[..., None] * won).reshape(*g.shape[:3], kept * POOL_SIZE)
+            whole[..., : kept * size] = (g[..., None] * won).reshape(*g.shape[:3], kept * size)
             return whole
 
         self._back(back)

@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from charcnn.config import NORMALISED_BLOCKS, POOL_SIZE, POOLED_BLOCKS, Config
+from charcnn.config import Config
+from charcnn.model.layers import Conv1d, Flatten, LayerNorm, Linear, MaxPool1d, Node, OneHot, Relu
 
 OPSET = 17
 """The first with LayerNormalization."""
@@ -48,51 +49,52 @@ def graph(
         conv1: "dense" on one-hot columns, or "gather": a sum of rows of a table of (tap, id).
         metadata: what else the file says.
     """
-    size = "N" if batch is None else batch
     g = _Graph()
     p = {name: g.constant(name, value) for name, value in params.items() if conv1 == "dense" or name[:5] != "conv1"}
-    ids = g.add("Cast", "ids", to=TensorProto.INT32)
-
-    def convolved(x: str, block: int) -> str:
-        return g.add(
-            "Conv", x, p[f"conv{block}.weight"], p[f"conv{block}.bias"], kernel_shape=[config.kernel_sizes[block - 1]]
-        )
-
-    def gathered() -> str:
-        table = np.pad(params["conv1.weight"].transpose(2, 1, 0), ((0, 0), (0, 1), (0, 0)))  # (K, alphabet + 1, C)
-        length, axis, total = config.conv_lengths[0], g.constant("axis", np.array([1])), ""
-        table[0] += params["conv1.bias"]
-        for tap, rows in enumerate(table):
-            window = g.constant(f"start{tap}", np.array([tap])), g.constant(f"end{tap}", np.array([tap + length]))
-            y = g.add("Gather", g.constant(f"table{tap}", rows), g.add("Slice", ids, *window, axis))
-            total = g.add("Add", total, y) if total else y
-        return g.add("Transpose", total, perm=[0, 2, 1])
-
-    for block in range(1, 7):
-        if block == 1 and conv1 == "gather":
-            x = gathered()
-        elif block == 1:
-            one_hot = g.constant("one_hot", np.eye(config.alphabet + 1, config.alphabet, dtype=np.float32))
-            x = convolved(g.add("Transpose", g.add("Gather", one_hot, ids), perm=[0, 2, 1]), 1)
-        else:
-            x = convolved(x, block)
-        if config.layernorm and block in NORMALISED_BLOCKS:
-            x = g.add("LayerNormalization", x, p[f"norm{block}.weight"], p[f"norm{block}.bias"], axis=1, epsilon=1e-5)
-        x = g.add("Relu", x)
-        if block in POOLED_BLOCKS:
-            x = g.add("MaxPool", x, kernel_shape=[POOL_SIZE], strides=[POOL_SIZE])
-    x = g.add("Flatten", x)
-    for block in (1, 2, 3):
-        x = g.add("Gemm", x, p[f"fc{block}.weight"], p[f"fc{block}.bias"], transB=1)
-        if block < 3:
-            x = g.add("Relu", x)
+    x, nodes = g.add("Cast", "ids", to=TensorProto.INT32), config.nodes
+    if conv1 == "gather":
+        x, nodes = _gathered(g, x, params, nodes[1]), nodes[2:]
+    for node in nodes:
+        weights = [p[name] for name in node.parameters]
+        match node.layer:
+            case OneHot(depth):
+                rows = g.constant("one_hot", np.eye(depth + 1, depth, dtype=np.float32))
+                x = g.add("Transpose", g.add("Gather", rows, x), perm=[0, 2, 1])
+            case Conv1d(_, size):
+                x = g.add("Conv", x, *weights, kernel_shape=[size])
+            case LayerNorm(eps):
+                x = g.add("LayerNormalization", x, *weights, axis=1, epsilon=eps)
+            case Relu():
+                x = g.add("Relu", x)
+            case MaxPool1d(size):
+                x = g.add("MaxPool", x, kernel_shape=[size], strides=[size])
+            case Flatten():
+                x = g.add("Flatten", x)
+            case Linear():
+                x = g.add("Gemm", x, *weights, transB=1)
+            case other:
+                raise TypeError(f"{other!r} has no ONNX operator here")
     g.nodes[-1].output[0] = "logits"
+    n = "N" if batch is None else batch
     ends = (
-        [helper.make_tensor_value_info("ids", TensorProto.UINT8, [size, config.length])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [size, config.classes])],
+        [helper.make_tensor_value_info("ids", TensorProto.UINT8, [n, config.length])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [n, config.classes])],
     )
     made = helper.make_graph(g.nodes, "charcnn", *ends, initializer=g.constants)
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
     helper.set_model_props(model, dict(metadata or {}))
     onnx.checker.check_model(model)
     return model.SerializeToString()
+
+
+def _gathered(g: _Graph, ids: str, params: Mapping[str, np.ndarray], node: Node) -> str:
+    """The first convolution's node on one-hot columns as a sum of rows of a table: ids (N, L) -> (N, C, L - K + 1)."""
+    weight, bias = (params[name] for name in node.parameters)
+    table = np.pad(weight.transpose(2, 1, 0), ((0, 0), (0, 1), (0, 0)))  # (K, depth + 1, C)
+    table[0] += bias
+    length, axis, total = node.out_shape[1], g.constant("axis", np.array([1])), ""
+    for tap, rows in enumerate(table):
+        window = g.constant(f"start{tap}", np.array([tap])), g.constant(f"end{tap}", np.array([tap + length]))
+        y = g.add("Gather", g.constant(f"table{tap}", rows), g.add("Slice", ids, *window, axis))
+        total = g.add("Add", total, y) if total else y
+    return g.add("Transpose", total, perm=[0, 2, 1])

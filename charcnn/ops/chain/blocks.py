@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from charcnn.model.layers import Conv1d, Relu
 from charcnn.ops.chain.fused import Fused
-from charcnn.ops.chain.plan import Conv1d, Relu, Stat, plan
+from charcnn.ops.chain.plan import Stat, plan
 from charcnn.ops.common import shapes
 
 

@@ -1,4 +1,4 @@
-"""conv1d_nlc with about half the multiplications, by Winograd's minimal filtering (`charcnn.ops.conv1d.winograd_transforms`).
+"""conv1d_nlc with about half the multiplications, by Winograd's minimal filtering (`winograd_transforms`).
 
 Between the transforms, each point is a convolution again, of tiles, with K / 4 taps. The kernel of `double_buffered`
 computes it; what is left are passes over memory before and after.

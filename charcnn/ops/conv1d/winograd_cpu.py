@@ -1,4 +1,4 @@
-"""conv1d_nlc on all CPU cores with about half the multiplications, by Winograd's filtering (`charcnn.ops.conv1d.winograd_transforms`).
+"""conv1d_nlc on all CPU cores with about half the multiplications, by Winograd's filtering (`winograd_transforms`).
 
 Between the transforms, each point is a convolution of tiles with ceil(K / 4) taps: a product whose left rows overlap,
 which the micro-kernel multiplies where they lie. A task takes tiles from features to outputs, and what lies between

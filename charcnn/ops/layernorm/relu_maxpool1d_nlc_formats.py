@@ -322,9 +322,9 @@ def layernorm_relu_maxpool1d_nlc_half(
     beta: Any,
     kernel_size: int,
     *,
-    precision: str = "fp16",
     eps: float = 1e-5,
     stride: int | None = None,
+    precision: str = "fp16",
     out: Any = None,
     stream: Any = None,
 ) -> Any:

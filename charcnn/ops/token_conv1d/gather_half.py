@@ -166,8 +166,8 @@ def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_half(
     beta: Any,
     pool_size: int,
     *,
-    precision: str = "fp16",
     eps: float = 1e-5,
+    precision: str = "fp16",
     out: Any = None,
     stream: Any = None,
 ) -> Any:

@@ -1,6 +1,6 @@
 """conv1d_nlc on Hopper's tensor cores: copies by the copy engine (TMA), products by warpgroups (wgmma).
 
-The product is that of `double_buffered`, of numbers of 8 to 32 bits (`charcnn.ops.common.formats`) with float32 sums. A block
+The product is that of `double_buffered`, of numbers of 8 to 32 bits (`ops.common.formats`) with float32 sums. A block
 of three warpgroups (mostly two for one tap) has 192 rows and 256 columns of it at a time, 64 rows a warpgroup, and goes
 on to its next tile when it is done (a persistent grid).
 
