@@ -43,6 +43,7 @@ from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
 from charcnn.ops import spread
 from charcnn.ops.conv1d_nlc import Mma, Wgmma
+from charcnn.ops.conv1d_nlc.wgmma_steps.layer import STEPS, StepConv1d
 from charcnn.ops.features import WIDE
 from charcnn.ops.formats import FORMATS, HALVES
 from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
@@ -58,6 +59,10 @@ LEVEL_17 = "l17"
 
 TILES = ("tiles of l12", "tiles of l14", "tiles of l15")
 """And what tuning may launch in place of what ships, for conv2: pooling takes more registers than other ends."""
+
+
+WGMMA_STEPS = "wgmma steps"
+"""The ladder of small kernels on the way to the tuned one."""
 
 
 class Recorder:
@@ -177,7 +182,17 @@ def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, A
             if not names or name in names:
                 recorder.variant = name
                 other_tiles(name)
+        if not names or WGMMA_STEPS in names:
+            for step in STEPS:
+                recorder.variant = f"{WGMMA_STEPS}: {step}"
+                wgmma_step(step)
     return recorder.kernels
+
+
+def wgmma_step(step: str) -> None:
+    """Launch a step's kernel at conv2; conv3's is the same."""
+    conv = StepConv1d(step, np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32))
+    conv(np.zeros((2, 336, 256), np.float16))
 
 
 def level_16(precision: str) -> None:

@@ -1,4 +1,4 @@
-"""Step 7: two blocks with the same columns share B. Since step 6: clusters, and copies to both blocks (multicast).
+"""Step 8: two blocks with the same columns share B. Since step 7: clusters, and copies to both blocks (multicast).
 
 Each block of a cluster copies half of a stage of B, to both: B crosses the cache once for two blocks. A stage is full
 when both halves have come, and empty when the math warpgroups of both blocks have read it: so they arrive at the
@@ -41,8 +41,9 @@ def config(taps: int, block_n: int) -> TileConfig:
     rows = MATH_WARPGROUPS * WGMMA_M
     a_rows = whole_groups(rows + taps - 1)
     return TileConfig(
-        rows, a_rows, A_STAGES, B_STAGES, block_n, MATH_WARPGROUPS, producer=True, persistent=True, cluster_m=CLUSTER_M
-    )
+        rows, a_rows, A_STAGES, B_STAGES, block_n, math_warpgroups=MATH_WARPGROUPS, producer=True, shared_taps=True,
+        persistent=True, cluster_m=CLUSTER_M,
+    )  # fmt: skip
 
 
 @cache

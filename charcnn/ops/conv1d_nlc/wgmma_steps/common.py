@@ -64,6 +64,8 @@ class TileConfig:
     producer: bool = False
     """Whether one more warpgroup asks for the copies."""
     tma: bool = True
+    shared_taps: bool = False
+    """Whether all taps are read from one stage of A; else each tap has one."""
     persistent: bool = False
     """Whether a block goes on to its next tile, so that there are no more blocks than multiprocessors."""
     cluster_m: int = 1
@@ -107,6 +109,12 @@ class TileConfig:
     def smem_bytes(self) -> int:
         """In all."""
         return self.barriers_at + BARRIER_BYTES
+
+    def flop_per_byte(self, taps: int) -> float:
+        """Floating-point operations that a byte serves which a block copies from global memory or L2."""
+        a_bytes = self.a_bytes * (1 if self.shared_taps else taps)
+        b_bytes = self.b_bytes * taps / self.cluster_m  # a block copies its part
+        return 2 * self.block_m * self.block_n * K_BLOCK * taps / (a_bytes + b_bytes)
 
 
 def whole_groups(rows: int) -> int:

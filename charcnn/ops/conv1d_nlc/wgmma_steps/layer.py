@@ -17,13 +17,24 @@ from charcnn.ops.conv1d_nlc.wgmma_steps import (
     ring,
     shared_taps,
     tma,
+    two_warpgroups,
     warp_specialised,
 )
 from charcnn.ops.conv1d_nlc.wgmma_steps.common import BLOCK_N, K_BLOCK, POOL
 
 STEPS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (one_warpgroup, tma, ring, warp_specialised, shared_taps, persistent, clustered, pooled)
+    for module in (
+        one_warpgroup,
+        tma,
+        two_warpgroups,
+        ring,
+        warp_specialised,
+        shared_taps,
+        persistent,
+        clustered,
+        pooled,
+    )
 }
 """The ladder, by name. Each has `config(taps, block_n)` and `make_kernel(tile)`."""
 
@@ -119,7 +130,9 @@ def pack(weight: np.ndarray, block_n: int) -> np.ndarray:
     taps, c_in, c_out = weight.shape
     parts = weight.astype(np.float16).reshape(taps, c_in // K_BLOCK, K_BLOCK, c_out // 32, 4, 4, 2)  # ... q, j, e
     columns = parts.transpose(1, 0, 3, 5, 4, 6, 2)  # k_block, tap, run, j, q, e, channel
-    tiles = columns.reshape(c_in // K_BLOCK, taps, c_out // block_n, block_n, 8, K_BLOCK // 8).transpose(2, 0, 1, 3, 4, 5)
+    tiles = columns.reshape(c_in // K_BLOCK, taps, c_out // block_n, block_n, 8, K_BLOCK // 8).transpose(
+        2, 0, 1, 3, 4, 5
+    )
     swizzled = np.arange(8) ^ np.arange(block_n)[:, None] % 8  # where a row's 16-byte pieces come from
     return np.take_along_axis(tiles, swizzled[None, None, None, :, :, None], axis=-2).reshape(-1)
 

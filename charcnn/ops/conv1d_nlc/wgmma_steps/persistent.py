@@ -1,4 +1,4 @@
-"""Step 6: a block a multiprocessor, which goes on from tile to tile. Since step 5: the loop over tiles.
+"""Step 7: a block a multiprocessor, which goes on from tile to tile. Since step 6: the loop over tiles.
 
 The rings run on over the end of a tile: while the math warpgroups store their outputs, the producer asks for what the
 next tile needs first. And blocks, mbarriers and registers are set up once.
@@ -38,8 +38,9 @@ def config(taps: int, block_n: int) -> TileConfig:
     rows = MATH_WARPGROUPS * WGMMA_M
     a_rows = whole_groups(rows + taps - 1)
     return TileConfig(
-        rows, a_rows, A_STAGES, B_STAGES, block_n, math_warpgroups=MATH_WARPGROUPS, producer=True, persistent=True
-    )
+        rows, a_rows, A_STAGES, B_STAGES, block_n, math_warpgroups=MATH_WARPGROUPS, producer=True, shared_taps=True,
+        persistent=True,
+    )  # fmt: skip
 
 
 @cache

@@ -1,9 +1,9 @@
-"""Step 8: max-pool in the epilogue, windows of three positions. Since step 7: what a tile's sums become.
+"""Step 9: max-pool in the epilogue, windows of three positions. Since step 8: what a tile's sums become.
 
-Of the 128 rows that the math warpgroups have, 126 are stored: 42 whole windows, as an input has a multiple of three
-positions. The warpgroups lay their outputs out in shared memory, rows 64 bytes further apart than they are long, so that
-eight threads write to all banks at once; then each thread takes eight channels of a window's three rows, and stores
-their maxima. A third of the outputs is written, and no other kernel reads them again to pool.
+Of the 128 rows that the math warpgroups have, 126 count: 42 whole windows, as an input has a multiple of three
+positions. The warpgroups lay their outputs out in shared memory. Rows are 64 bytes further apart there than they are
+long, so that eight threads write to all banks at once. Then each thread takes eight channels of a window's three rows,
+and stores their maxima. A third of the outputs is written, and no other kernel reads them again to pool.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def config(taps: int, block_n: int) -> TileConfig:
     rows = MATH_WARPGROUPS * WGMMA_M
     a_rows, exchange = whole_groups(rows + taps - 1), rows * exchange_row(block_n)
     return TileConfig(
-        rows // POOL * POOL, a_rows, A_STAGES, B_STAGES, block_n, MATH_WARPGROUPS, producer=True, persistent=True,
-        cluster_m=CLUSTER_M, pool=POOL, exchange_bytes=exchange,
+        rows // POOL * POOL, a_rows, A_STAGES, B_STAGES, block_n, math_warpgroups=MATH_WARPGROUPS, producer=True,
+        shared_taps=True, persistent=True, cluster_m=CLUSTER_M, pool=POOL, exchange_bytes=exchange,
     )  # fmt: skip
 
 

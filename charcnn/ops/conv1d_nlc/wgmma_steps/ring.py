@@ -1,7 +1,8 @@
-"""Step 3: a ring of stages, which TMA fills ahead of the math. Since step 2: copies and products at the same time.
+"""Step 4: a ring of stages, which TMA fills ahead of the math. Since step 3: copies and products at the same time.
 
 All stages are asked for at the start. A product is started before the one before it has ended; when that has, its stage
-is free, and the thread asks for the step that is next for it. So three stages are on their way while one is multiplied.
+is free, and one thread asks for the step that is next for it. So two or three stages are on their way while one is
+multiplied.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from charcnn.ops.conv1d_nlc.wgmma_steps.common import (
     make_descriptor,
 )
 
-STAGES = 5
+MATH_WARPGROUPS = 2
+
+STAGES = 4
 
 
 def config(taps: int, block_n: int) -> TileConfig:
     """As many stages as shared memory holds."""
-    return TileConfig(block_m=WGMMA_M, a_rows=WGMMA_M, a_stages=STAGES, b_stages=STAGES, block_n=block_n)
+    rows = MATH_WARPGROUPS * WGMMA_M
+    return TileConfig(rows, rows, STAGES, STAGES, block_n, math_warpgroups=MATH_WARPGROUPS)
 
 
 @cache
@@ -41,8 +45,9 @@ def make_kernel(tile: TileConfig) -> Any:
     threads, acc_size = tile.threads, tile.block_n // 2
     block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(K_BLOCK)
     a_bytes, b_at, b_bytes = uint32(tile.a_bytes), uint32(tile.b_at), uint32(tile.b_bytes)
-    stage_bytes, full_at = uint32(tile.a_bytes + tile.b_bytes), uint32(tile.barriers_at + Barriers.FULL)
-    zero, one, two, three, five, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 8, 16))
+    stage_bytes, group_bytes = uint32(tile.a_bytes + tile.b_bytes), uint32(tile.a_bytes // tile.math_warpgroups)
+    full_at = uint32(tile.barriers_at + Barriers.FULL)
+    zero, one, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 7, 8, 16))
 
     @device.jit(launch_bounds=(threads, 1))
     def kernel(x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out):
@@ -50,7 +55,7 @@ def make_kernel(tile: TileConfig) -> Any:
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
         base, thread = ptx.shared_address(smem), uint32(cuda.threadIdx.x)
-        warp, lane = uint32(thread >> five), uint32(thread & uint32(31))
+        warpgroup, warp, lane = uint32(thread >> seven), uint32(thread >> five), uint32(thread & uint32(31))
         n_tiles = uint32(c_out // block_n)
         n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
         column, steps = uint32(n_tile * block_n + uint32(lane & three) * eight), uint32(k_blocks * taps)
@@ -81,7 +86,8 @@ def make_kernel(tile: TileConfig) -> Any:
         for step in range(steps):
             ptx.barrier_wait(uint32(full + slot * eight), phase)
             ptx.wgmma_fence()
-            multiply(acc, descriptor(uint32(base + slot * a_bytes)), descriptor(uint32(base + b_at + slot * b_bytes)))
+            a = descriptor(uint32(base + slot * a_bytes + warpgroup * group_bytes))
+            multiply(acc, a, descriptor(uint32(base + b_at + slot * b_bytes)))
             wait_one()
             cuda.syncthreads()
             ahead = uint32(step + uint32(stages - 1))  # what the stage of the step before is for

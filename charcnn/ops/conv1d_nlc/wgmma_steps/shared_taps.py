@@ -1,4 +1,4 @@
-"""Step 5: all taps are read from one tile of features. Since step 4: A has a ring of its own, and fewer copies.
+"""Step 6: all taps are read from one tile of features. Since step 5: A has a ring of its own, and fewer copies.
 
 Row r of tap k is row r + k of the features. So a stage of A has K - 1 rows more than the block (a_rows), and for the
 next tap wgmma's matrix begins one row later: the swizzle goes by the address, and a matrix may begin at any row. A is
@@ -38,7 +38,9 @@ def config(taps: int, block_n: int) -> TileConfig:
     """Two stages of A, and as many of B as shared memory holds."""
     rows = MATH_WARPGROUPS * WGMMA_M
     a_rows = whole_groups(rows + taps - 1)
-    return TileConfig(rows, a_rows, A_STAGES, B_STAGES, block_n, math_warpgroups=MATH_WARPGROUPS, producer=True)
+    return TileConfig(
+        rows, a_rows, A_STAGES, B_STAGES, block_n, math_warpgroups=MATH_WARPGROUPS, producer=True, shared_taps=True
+    )
 
 
 @cache

@@ -1,8 +1,8 @@
 """Step 2: one thread asks TMA for a stage, and an mbarrier says when it is there. Since step 1: who copies.
 
-A tensor map says how A lies in global memory: one instruction copies a box of it, 64 rows of 64 channels, swizzled, with
-zeros beyond the last row. B, laid out ahead as shared memory holds it, is one bulk copy. The mbarrier's phase ends when
-the thread has arrived and all bytes that it expects have come; its parity tells one phase from the next.
+A tensor map says how A lies in global memory. One instruction copies a box of it, 64 rows of 64 channels: swizzled, and
+with zeros beyond the last row. B, laid out ahead as shared memory holds it, is one bulk copy. The mbarrier's phase ends
+when the thread has arrived and all bytes that it expects have come; its parity tells one phase from the next.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from charcnn.ops.conv1d_nlc.wgmma_steps.common import (
     make_descriptor,
 )
 
+BLOCKS = 3
+"""Of a multiprocessor, whose registers each block has a part of."""
+
 
 def config(taps: int, block_n: int) -> TileConfig:
     """A stage of each."""
@@ -42,7 +45,7 @@ def make_kernel(tile: TileConfig) -> Any:
     full_at = uint32(tile.barriers_at + Barriers.FULL)
     zero, one, two, three, five, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 8, 16))
 
-    @device.jit(launch_bounds=(threads, 1))
+    @device.jit(launch_bounds=(threads, BLOCKS))
     def kernel(x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out):
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)

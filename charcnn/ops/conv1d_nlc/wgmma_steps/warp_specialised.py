@@ -1,8 +1,8 @@
-"""Step 4: a producer warpgroup asks for the copies, two others multiply. Since step 3: who waits for whom.
+"""Step 5: a producer warpgroup asks for the copies, the others multiply. Since step 4: who waits for whom.
 
-The two math warpgroups have 64 rows each of 128, and read the same B: a byte of a stage serves 1.7 times the products.
-The producer waits until a stage is empty, which both say at an mbarrier of its own; no thread waits for all others any
-more. It needs few registers, and gives the rest of its own to those that multiply (setmaxnreg).
+The producer waits until a stage is empty, which each math warpgroup says at an mbarrier, and asks for what is next. A
+math warpgroup waits for full stages only, and no longer for the other one. The producer needs few registers, and gives
+the rest of its own to those that multiply (setmaxnreg).
 """
 
 from __future__ import annotations

@@ -1,0 +1,179 @@
+"""The ladder of small wgmma kernels: in plain Python at tiny sizes, on Hopper at the network's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from clusters import emulate_clusters
+from numba import cuda
+
+from charcnn import device
+from charcnn.config import POOL_SIZE, SMALL
+from charcnn.ops import reference
+from charcnn.ops.conv1d_nlc.wgmma_steps import layer
+from charcnn.ops.conv1d_nlc.wgmma_steps.common import BARRIER_BYTES, BLOCK_N, POOL, WGMMA_M
+from charcnn.ops.conv1d_nlc.wgmma_steps.layer import STEPS, StepConv1d
+from charcnn.ops.formats import FORMATS
+
+TOLERANCE = FORMATS["fp16"].tolerance
+
+simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the same at real sizes")
+hopper = pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
+steps = pytest.mark.parametrize("step", list(STEPS))
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Hopper in plain Python, and tiles of few columns; nothing where there is a GPU."""
+    if not device.SIMULATED:
+        yield
+        return
+    emulate_clusters(monkeypatch)
+    monkeypatch.setattr(layer, "BLOCK_N", 64)
+    limit = device.shared_limit()
+    monkeypatch.setattr(device, "shared_limit", lambda: limit)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 2)  # a cluster
+    for module in STEPS.values():
+        module.make_kernel.cache_clear()  # of kernels that another machine runs
+    yield
+    for module in STEPS.values():
+        module.make_kernel.cache_clear()
+
+
+def drawn(n, length, c_in, taps, c_out, constant=False):
+    """x float16, weight and bias."""
+    draw = np.random.default_rng(0)
+    x = np.full((n, length, c_in), 0.5, np.float16)
+    if not constant:
+        x = draw.standard_normal((n, length, c_in), np.float32).astype(np.float16)
+    weight = draw.standard_normal((taps, c_in, c_out), np.float32) / np.float32(np.sqrt(taps * c_in))
+    return x, weight, draw.standard_normal(c_out, np.float32)
+
+
+def expected(step, x, weight, bias):
+    """In float64."""
+    exact = [array.astype(np.float64) for array in (x, weight, bias)]
+    if step == "pooled":
+        return reference.conv1d_relu_maxpool1d_nlc(*exact, POOL)
+    return reference.conv1d_relu_nlc(*exact)
+
+
+def check(step, x, weight, bias):
+    """Against the reference, from an output of NaN; on a GPU twice, which gives the same bits."""
+    want = expected(step, x, weight, bias)
+    conv, features = StepConv1d(step, weight, bias), device.to_device(x)
+    made = []
+    for _ in range(1 if device.SIMULATED else 2):
+        y = device.to_device(np.full(want.shape, np.nan, np.float16))
+        assert conv(features, out=y) is y
+        made.append(y)
+    cuda.synchronize()
+    first, second = made[0].copy_to_host(), made[-1].copy_to_host()
+    assert np.linalg.norm(first.astype(np.float64) - want) <= TOLERANCE * np.linalg.norm(want)
+    np.testing.assert_array_equal(first.view(np.uint16), second.view(np.uint16))
+
+
+@pytest.mark.parametrize("taps", [1, 2, 3, 7, 31])
+@steps
+def test_shared_memory_holds_the_stages(step, taps):
+    tile = STEPS[step].config(taps, BLOCK_N)
+    assert tile.smem_bytes <= device.SHARED_LIMIT
+    assert tile.a_bytes % 1024 == tile.b_bytes % 1024 == 0  # where the swizzle begins anew
+    assert max(tile.a_stages, tile.b_stages) <= BARRIER_BYTES // 4 // 8
+    assert tile.a_rows >= tile.math_warpgroups * WGMMA_M
+    assert tile.block_m % tile.pool == 0
+    assert tile.exchange_at % 16 == tile.barriers_at % 16 == 0
+    if tile.producer:
+        fewer, more = STEPS[step].PRODUCER_REGISTERS, STEPS[step].MATH_REGISTERS
+        at_first = 65_536 // tile.threads // 8 * 8
+        assert fewer + tile.math_warpgroups * more <= at_first * (1 + tile.math_warpgroups)
+        assert fewer % 8 == more % 8 == 0
+
+
+def test_a_window_is_the_networks():
+    assert POOL == POOL_SIZE
+
+
+TINY = {
+    "one tile": (1, 9, 64, 3, 64),
+    "odd": (3, 45, 128, 2, 128),
+    "many taps": (5, 27, 64, 9, 64),
+}
+"""(N, L, C_in, K, C_out): L is a multiple of 3, and rows end within a tile."""
+
+
+@simulated
+@pytest.mark.parametrize("name", list(TINY))
+@steps
+def test_against_the_reference(step, name, machine):
+    check(step, *drawn(*TINY[name]))
+
+
+@simulated
+@steps
+def test_columns_and_rows_are_where_they_belong(step, machine):
+    x, weight, bias = np.zeros((2, 66, 64), np.float16), np.zeros((2, 64, 64), np.float32), np.zeros(64, np.float32)
+    channels = np.arange(64)
+    weight[1, channels, channels[::-1]] = 1  # y is x, one position later, and its channels turned round
+    x[:] = np.arange(2 * 66 * 64).reshape(x.shape) % 2048
+    check(step, x, weight, bias)
+
+
+@simulated
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("rings", (3, 64, 64), 64), "^step='rings': need one of one_warpgroup, tma, "),
+        (("ring", (3, 65, 64), 64), "multiples of 64 and 64"),
+        (("ring", (3, 64, 96), 96), "multiples of 64 and 64"),
+        (("ring", (64, 64), 64), "^weight has shape"),
+        (("ring", (3, 64, 64), 63), "^bias has shape"),
+        (("shared_taps", (2000, 64, 64), 64), "^weight has 2000 taps: "),
+    ],
+)
+def test_weights_that_do_not_fit(arguments, message, machine):
+    step, weight, bias = arguments
+    with pytest.raises(ValueError, match=message):
+        StepConv1d(step, np.zeros(weight, np.float32), np.zeros(bias, np.float32))
+
+
+@simulated
+@pytest.mark.parametrize(
+    ("step", "x", "message"),
+    [
+        ("ring", np.zeros((1, 9, 64), np.float16), "^x is a ndarray: need an array on the GPU"),
+        ("ring", (1, 9, 128), r"^x has shape \(1, 9, 128\): need C_in=64"),
+        ("ring", (1, 2, 64), "^x has 2 positions: need at least 3"),
+        ("pooled", (1, 10, 64), "^x has 10 positions: need at least 5, a multiple of 3"),
+        ("pooled", (1, 3, 64), "^x has 3 positions: need at least 5"),
+    ],
+)
+def test_features_that_do_not_fit(step, x, message, machine):
+    conv = StepConv1d(step, np.zeros((3, 64, 64), np.float32), np.zeros(64, np.float32))
+    with pytest.raises(ValueError, match=message):
+        conv(device.to_device(np.zeros(x, np.float16)) if isinstance(x, tuple) else x)
+
+
+@simulated
+def test_no_inputs(machine):
+    conv = StepConv1d("tma", np.zeros((3, 64, 64), np.float32), np.zeros(64, np.float32))
+    assert conv(device.to_device(np.zeros((0, 9, 64), np.float16))).shape == (0, 7, 64)
+
+
+@hopper
+@pytest.mark.parametrize("n", [1, 33])
+@pytest.mark.parametrize("constant", [False, True], ids=["random", "constant"])
+@pytest.mark.parametrize("block", [2, 3])
+@steps
+def test_at_the_networks_sizes(step, block, constant, n):
+    length, taps = SMALL.block_lengths[block - 2], SMALL.kernel_sizes[block - 1]
+    if step == "pooled":
+        length -= length % POOL
+    check(step, *drawn(n, length, SMALL.in_channels(block), taps, SMALL.channels, constant))
+
+
+@hopper
+@steps
+def test_more_columns_and_an_odd_number_of_tiles(step):
+    for n, length, c_in, taps, c_out in ((67, 33, 320, 7, 512), (5, 63, 64, 1, 768), (1, 9, 64, 3, 256)):
+        check(step, *drawn(n, length, c_in, taps, c_out))
