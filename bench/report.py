@@ -14,6 +14,7 @@
 - classify: `charcnn classify` from file to file, beside the level's own rate;
 - sanitizer: what compute-sanitizer found;
 - tensor_cores: the network's products beside cuBLAS's, in each precision;
+- wgmma_steps: the ladder of wgmma kernels: what each step can reach, and what it reached beside cuBLAS;
 - agreement: what each precision does to a trained network's labels, from bench/precisions.py;
 - accuracy PART: what the model that ships reached on its "validation" or "test" rows;
 - training: the command that trained it, and what it ran on.
@@ -39,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import wgmma_steps as ladder
 
 from charcnn import catalog, device, machine, params
 from charcnn.classifier import SHIPPED
@@ -47,6 +49,7 @@ from charcnn.files import replacing
 from charcnn.offload.plan import Machine, Work, forecast
 from charcnn.ops.chain import Conv1d, Plan, Relu, Stat
 from charcnn.ops.chain import plan as plan_chain
+from charcnn.ops.conv1d_nlc import wgmma_steps as steps_of_wgmma
 from charcnn.rounding import ROUNDINGS
 from charcnn.training.measure import Measured
 
@@ -99,6 +102,8 @@ class Results:
     """What bench/peers.py wrote, by file."""
     products: dict[str, dict[str, Any]]
     """What bench/tensor_cores.py wrote, by host."""
+    ladder: dict[Path, dict[str, Any]]
+    """What bench/wgmma_steps.py wrote, by file."""
     classified: dict[Path, dict[str, Any]]
     """What bench/classify.py wrote, by file."""
     agreed: dict[Path, dict[str, Any]]
@@ -114,7 +119,7 @@ def results() -> Results:
     Raises:
         ReportError: a file is no result, or not one to publish: a failed check, another config, a second of its kind.
     """
-    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
+    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
     for file in found.files:
         raw = json.loads(file.read_text(encoding="utf-8"))
         if "benchmarks" in raw:
@@ -128,6 +133,9 @@ def results() -> Results:
             continue
         elif "tensor_cores" in raw:
             found.products[machine.name(raw["machine"])] = raw
+            continue
+        elif "wgmma_steps" in raw:
+            found.ladder[file] = raw
             continue
         elif "dram" in raw:
             found.dram[machine.name(raw["machine"])] = raw
@@ -149,7 +157,7 @@ def results() -> Results:
             continue
         else:
             raise ReportError(
-                f"{file.name}: need what pytest bench/, sanitize.py, dram.py, peers.py, classify.py or "
+                f"{file.name}: need what pytest bench/, sanitize.py, dram.py, wgmma_steps.py, peers.py, classify.py or "
                 "a level's --json writes"
             )
         for row in rows:
@@ -521,6 +529,50 @@ def tensor_cores(document: Path) -> str:
     return "\n".join(parts)
 
 
+def wgmma_steps(document: Path) -> str:
+    """The ladder: each step's idea, the rate that it cannot exceed, and what it reached at the largest batch."""
+    conv2, conv3 = ladder.MEASURED
+    head = ["step", "idea", "FLOP a byte", "conv2: TFLOP/s at most"]
+    names = [*ladder.STEPS, *ladder.TUNED.values(), "cuBLAS"]
+    columns: list[dict[str, str]] = []
+    for file, raw in results().ladder.items():
+        batch = max(row["batch"] for row in raw["wgmma_steps"])
+        rates = {
+            (row["layer"], row["step"]): row["tflop_per_second"] for row in raw["wgmma_steps"] if row["batch"] == batch
+        }
+        link = f"[{raw['machine']['gpus'][0]}]({_link(document, file)}), N = {batch:,}"
+        for layer in (conv2, conv3):
+            head.append(f"{link}: {layer.name}, TFLOP/s (of cuBLAS)")
+            columns.append(
+                {
+                    name: f"{rate:,.0f} ({100 * rate / rates[layer.name, 'cuBLAS']:.0f} %)"
+                    for (at, name), rate in rates.items()
+                    if at == layer.name
+                }
+            )
+    if not columns:
+        head.append("measured")
+        columns.append(dict.fromkeys(names, UNMEASURED))
+    rows = []
+    for name in names:
+        cells = [name, "", "", ""]
+        if name in ladder.STEPS:
+            module = ladder.STEPS[name]
+            _, _, taps, c_out = ladder.sizes(conv2)
+            cells = [
+                f"[{name}]({_link(document, Path(str(module.__file__)))})",
+                re.match(r"Step \d: (.*?)\. Since", str(module.__doc__), re.DOTALL)[1],  # type: ignore[index]
+                f"{module.config(taps, c_out).flop_per_byte(taps):.0f}",
+                f"{ladder.ceiling(name, conv2) / 1e12:.0f}",
+            ]
+        rows.append([*cells, *(column.get(name, "–") for column in columns)])
+    return _table(head, rows, right=2)
+
+
+def _link(document: Path, file: Path) -> str:
+    return os.path.relpath(file, document.parent)
+
+
 def dram(document: Path) -> str:
     """Bytes an input that crossed DRAM, counted and predicted."""
     if not results().dram:
@@ -802,14 +854,16 @@ def _shipped() -> params.Params:
 
 _BLOCKS = (
     levels, precisions, validation, operators, peers, cost, change, code, steps, chain, trade, dram, sanitizer,
-    tensor_cores, scaling, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training,
+    tensor_cores, wgmma_steps, scaling, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy,
+    training,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 
 
 def documents() -> list[Path]:
     """The files that may hold blocks."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), WEIGHTS / "README.md"]
+    folders = WEIGHTS, Path(steps_of_wgmma.__file__).parent
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *(folder / "README.md" for folder in folders)]
 
 
 def filled(document: Path) -> str:

@@ -15,17 +15,7 @@ from numba import cuda, float32, types
 from charcnn import device
 from charcnn.device import uint32, uint64
 from charcnn.ops import ptx
-from charcnn.ops.conv1d_nlc.wgmma_steps.common import (
-    K_BLOCK,
-    ROW_BYTES,
-    WGMMA_M,
-    Barriers,
-    TileConfig,
-    make_accumulators,
-    make_advance,
-    make_descriptor,
-    whole_groups,
-)
+from charcnn.ops.conv1d_nlc.wgmma_steps import common
 
 MATH_WARPGROUPS = 2
 
@@ -36,32 +26,31 @@ A_STAGES, B_STAGES = 2, 5
 PRODUCER_REGISTERS, MATH_REGISTERS = 56, 224
 
 
-def config(taps: int, block_n: int) -> TileConfig:
+def config(taps: int, block_n: int) -> common.TileConfig:
     """Two stages of A, and as many of B as shared memory holds."""
-    rows = MATH_WARPGROUPS * WGMMA_M
-    a_rows = whole_groups(rows + taps - 1)
-    return TileConfig(
+    rows = MATH_WARPGROUPS * common.WGMMA_M
+    a_rows = common.whole_groups(rows + taps - 1)
+    return common.TileConfig(
         rows, a_rows, A_STAGES, B_STAGES, block_n, math_warpgroups=MATH_WARPGROUPS, producer=True, shared_taps=True,
         persistent=True, cluster_m=CLUSTER_M,
     )  # fmt: skip
 
 
 @cache
-def make_kernel(tile: TileConfig) -> Any:
+def make_kernel(tile: common.TileConfig) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
-    start, _, store = make_accumulators(tile.block_n)
-    descriptor, a_stages, b_stages = make_descriptor(), tile.a_stages, tile.b_stages
-    advance_a, advance_b = make_advance(a_stages), make_advance(b_stages)
+    start, _, store = common.make_accumulators(tile.block_n)
+    descriptor, (init_a, advance_a) = common.make_descriptor(), common.make_ring(tile.a_stages, tile.math_warpgroups)
+    init_b, advance_b = common.make_ring(tile.b_stages, tile.math_warpgroups * tile.cluster_m)
     multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait(1), ptx.wgmma_wait(0)
     fewer, more = ptx.registers(PRODUCER_REGISTERS, False), ptx.registers(MATH_REGISTERS, True)
     load_to_all, cluster_m = ptx.copy_bulk_to_all(tile.cluster_m), uint32(tile.cluster_m)
-    part_bytes, readers = uint32(tile.b_bytes // tile.cluster_m), uint32(tile.math_warpgroups * tile.cluster_m)
+    part_bytes = uint32(tile.b_bytes // tile.cluster_m)
     threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, uint32(tile.math_warpgroups)
-    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(K_BLOCK)
+    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
     a_bytes, b_at, b_bytes = uint32(tile.a_bytes), uint32(tile.b_at), uint32(tile.b_bytes)
-    group_bytes, row_bytes = uint32(WGMMA_M * ROW_BYTES), uint32(ROW_BYTES)
-    b_full_at, b_empty_at = uint32(tile.barriers_at + Barriers.FULL), uint32(tile.barriers_at + Barriers.EMPTY)
-    a_full_at, a_empty_at = uint32(tile.barriers_at + Barriers.A_FULL), uint32(tile.barriers_at + Barriers.A_EMPTY)
+    group_bytes, row_bytes = uint32(common.WGMMA_M * common.ROW_BYTES), uint32(common.ROW_BYTES)
+    b_full_at, b_empty_at, a_full_at, a_empty_at = (uint32(tile.barriers_at + kind) for kind in common.Barriers)
     zero, one, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 7, 8, 16))
 
     @device.jit(launch_bounds=(threads, 1))
@@ -80,12 +69,8 @@ def make_kernel(tile: TileConfig) -> Any:
         b_full, b_empty = uint32(base + b_full_at), uint32(base + b_empty_at)
         a_full, a_empty = uint32(base + a_full_at), uint32(base + a_empty_at)
         if thread == zero:
-            for i in range(b_stages):
-                ptx.barrier_init(uint32(b_full + uint32(i) * eight), one)
-                ptx.barrier_init(uint32(b_empty + uint32(i) * eight), readers)
-            for i in range(a_stages):
-                ptx.barrier_init(uint32(a_full + uint32(i) * eight), one)
-                ptx.barrier_init(uint32(a_empty + uint32(i) * eight), math_warpgroups)
+            init_a(a_full, a_empty)
+            init_b(b_full, b_empty)
             ptx.barrier_fence()
             ptx.map_acquire(x)
         cuda.syncwarp()

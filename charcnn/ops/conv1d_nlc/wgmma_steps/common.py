@@ -35,7 +35,10 @@ NO_ROW = 0xFFFFFFFF
 
 
 class Barriers(IntEnum):
-    """Where mbarriers begin, in bytes behind all else: 8 bytes each, at most 8 of a kind."""
+    """Where mbarriers of a kind begin, in bytes behind all else: 8 bytes each, at most 8 of a kind.
+
+    Those of a stage of B, with which A comes where it has no ring of its own; and those of a stage of A.
+    """
 
     FULL = 0
     EMPTY = 64
@@ -71,9 +74,7 @@ class TileConfig:
     cluster_m: int = 1
     """Blocks of a cluster: they have neighbouring rows and the same columns."""
     pool: int = 1
-    """Rows that become one of y: 1 or `POOL`."""
-    exchange_bytes: int = 0
-    """Behind the stages, for the warpgroups to exchange their outputs."""
+    """Rows that become one of y: 1 or `POOL`. Then outputs lie in shared memory behind the stages first."""
 
     @property
     def threads(self) -> int:
@@ -97,13 +98,18 @@ class TileConfig:
 
     @property
     def exchange_at(self) -> int:
-        """Where the exchange begins."""
+        """Where outputs begin, if they are pooled."""
         return self.b_at + self.b_stages * self.b_bytes
+
+    @property
+    def exchange_row(self) -> int:
+        """Bytes from one row of outputs to the next."""
+        return 2 * self.block_n + 64 if self.pool > 1 else 0
 
     @property
     def barriers_at(self) -> int:
         """Where mbarriers begin."""
-        return self.exchange_at + self.exchange_bytes
+        return self.exchange_at + self.math_warpgroups * WGMMA_M * self.exchange_row
 
     @property
     def smem_bytes(self) -> int:
@@ -162,6 +168,19 @@ def make_output_row() -> Any:
         return uint32(n * length_out + t) if row < rows and t < length_out else no_row
 
     return output_row
+
+
+def make_ring(stages: int, readers: int) -> tuple[Any, Any]:
+    """init(full, empty), of the mbarriers of a ring whose stages so many warpgroups read; and `make_advance`'s."""
+    one, all_readers, eight = uint32(1), uint32(readers), uint32(8)
+
+    @inline
+    def init(full, empty):
+        for i in range(stages):
+            ptx.barrier_init(uint32(full + uint32(i) * eight), one)
+            ptx.barrier_init(uint32(empty + uint32(i) * eight), all_readers)
+
+    return init, make_advance(stages)
 
 
 def make_accumulators(block_n: int) -> tuple[Any, Any, Any]:

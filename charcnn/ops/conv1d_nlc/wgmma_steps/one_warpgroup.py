@@ -18,35 +18,30 @@ from numba import cuda, float32, types
 from charcnn import device
 from charcnn.device import uint32, uint64
 from charcnn.ops import ptx
-from charcnn.ops.conv1d_nlc.wgmma_steps.common import (
-    K_BLOCK,
-    ROW_BYTES,
-    WGMMA_M,
-    TileConfig,
-    make_accumulators,
-    make_descriptor,
-)
+from charcnn.ops.conv1d_nlc.wgmma_steps import common
 
 BLOCKS = 3
 """Of a multiprocessor, whose registers each block has a part of."""
 
 
-def config(taps: int, block_n: int) -> TileConfig:
+def config(taps: int, block_n: int) -> common.TileConfig:
     """A stage of each."""
-    return TileConfig(block_m=WGMMA_M, a_rows=WGMMA_M, a_stages=1, b_stages=1, block_n=block_n, tma=False)
+    return common.TileConfig(
+        block_m=common.WGMMA_M, a_rows=common.WGMMA_M, a_stages=1, b_stages=1, block_n=block_n, tma=False
+    )
 
 
 @cache
-def make_kernel(tile: TileConfig) -> Any:
+def make_kernel(tile: common.TileConfig) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): four addresses, then sizes."""
-    start, _, store = make_accumulators(tile.block_n)
-    descriptor = make_descriptor()
+    start, _, store = common.make_accumulators(tile.block_n)
+    descriptor = common.make_descriptor()
     multiply, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait(0)
     copies_done = ptx.wait(0)
     threads, acc_size = tile.threads, tile.block_n // 2
     a_copies, b_copies = tile.a_bytes // 16 // threads, tile.b_bytes // 16 // threads
-    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(K_BLOCK)
-    b_at, b_bytes, row_bytes = uint32(tile.b_at), uint32(tile.b_bytes), uint32(ROW_BYTES)
+    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
+    b_at, b_bytes, row_bytes = uint32(tile.b_at), uint32(tile.b_bytes), uint32(common.ROW_BYTES)
     zero, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 2, 3, 5, 7, 8, 16))
 
     @device.jit(launch_bounds=(threads, BLOCKS))

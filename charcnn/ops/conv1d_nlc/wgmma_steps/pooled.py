@@ -16,20 +16,7 @@ from numba import cuda, float32, types
 from charcnn import device
 from charcnn.device import uint32, uint64
 from charcnn.ops import ptx
-from charcnn.ops.conv1d_nlc.wgmma_steps.common import (
-    K_BLOCK,
-    NO_ROW,
-    POOL,
-    ROW_BYTES,
-    WGMMA_M,
-    Barriers,
-    TileConfig,
-    make_accumulators,
-    make_advance,
-    make_descriptor,
-    make_output_row,
-    whole_groups,
-)
+from charcnn.ops.conv1d_nlc.wgmma_steps import common
 
 MATH_WARPGROUPS = 2
 
@@ -40,43 +27,37 @@ A_STAGES, B_STAGES = 2, 3
 PRODUCER_REGISTERS, MATH_REGISTERS = 56, 224
 
 
-def exchange_row(block_n: int) -> int:
-    """Bytes from one row of outputs to the next."""
-    return 2 * block_n + 64
-
-
-def config(taps: int, block_n: int) -> TileConfig:
+def config(taps: int, block_n: int) -> common.TileConfig:
     """Two stages of A, and as many of B as shared memory holds beside the outputs."""
-    rows = MATH_WARPGROUPS * WGMMA_M
-    a_rows, exchange = whole_groups(rows + taps - 1), rows * exchange_row(block_n)
-    return TileConfig(
-        rows // POOL * POOL, a_rows, A_STAGES, B_STAGES, block_n, math_warpgroups=MATH_WARPGROUPS, producer=True,
-        shared_taps=True, persistent=True, cluster_m=CLUSTER_M, pool=POOL, exchange_bytes=exchange,
+    rows = MATH_WARPGROUPS * common.WGMMA_M
+    a_rows = common.whole_groups(rows + taps - 1)
+    return common.TileConfig(
+        rows // common.POOL * common.POOL, a_rows, A_STAGES, B_STAGES, block_n, math_warpgroups=MATH_WARPGROUPS,
+        producer=True, shared_taps=True, persistent=True, cluster_m=CLUSTER_M, pool=common.POOL,
     )  # fmt: skip
 
 
 @cache
-def make_kernel(tile: TileConfig) -> Any:
+def make_kernel(tile: common.TileConfig) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
-    start, words, _ = make_accumulators(tile.block_n)
-    output_row, peak = make_output_row(), ptx.max_halves("f16")
+    start, words, _ = common.make_accumulators(tile.block_n)
+    output_row, peak = common.make_output_row(), ptx.max_halves("f16")
     math_sync = ptx.group_sync(1, 128 * tile.math_warpgroups)
     runs, pieces = tile.block_n // 32, uint32(tile.block_n // 8)
-    row_apart, exchange_at = uint32(exchange_row(tile.block_n)), uint32(tile.exchange_at)
-    all_pieces, math_threads = uint32(tile.block_m // POOL * tile.block_n // 8), uint32(128 * tile.math_warpgroups)
-    pool, no_row = uint32(POOL), uint32(NO_ROW)
-    descriptor, a_stages, b_stages = make_descriptor(), tile.a_stages, tile.b_stages
-    advance_a, advance_b = make_advance(a_stages), make_advance(b_stages)
+    row_apart, exchange_at = uint32(tile.exchange_row), uint32(tile.exchange_at)
+    all_pieces = uint32(tile.block_m // common.POOL * tile.block_n // 8)
+    math_threads, pool, no_row = (uint32(i) for i in (128 * tile.math_warpgroups, common.POOL, common.NO_ROW))
+    descriptor, (init_a, advance_a) = common.make_descriptor(), common.make_ring(tile.a_stages, tile.math_warpgroups)
+    init_b, advance_b = common.make_ring(tile.b_stages, tile.math_warpgroups * tile.cluster_m)
     multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait(1), ptx.wgmma_wait(0)
     fewer, more = ptx.registers(PRODUCER_REGISTERS, False), ptx.registers(MATH_REGISTERS, True)
     load_to_all, cluster_m = ptx.copy_bulk_to_all(tile.cluster_m), uint32(tile.cluster_m)
-    part_bytes, readers = uint32(tile.b_bytes // tile.cluster_m), uint32(tile.math_warpgroups * tile.cluster_m)
+    part_bytes = uint32(tile.b_bytes // tile.cluster_m)
     threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, uint32(tile.math_warpgroups)
-    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(K_BLOCK)
+    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
     a_bytes, b_at, b_bytes = uint32(tile.a_bytes), uint32(tile.b_at), uint32(tile.b_bytes)
-    group_bytes, row_bytes = uint32(WGMMA_M * ROW_BYTES), uint32(ROW_BYTES)
-    b_full_at, b_empty_at = uint32(tile.barriers_at + Barriers.FULL), uint32(tile.barriers_at + Barriers.EMPTY)
-    a_full_at, a_empty_at = uint32(tile.barriers_at + Barriers.A_FULL), uint32(tile.barriers_at + Barriers.A_EMPTY)
+    group_bytes, row_bytes = uint32(common.WGMMA_M * common.ROW_BYTES), uint32(common.ROW_BYTES)
+    b_full_at, b_empty_at, a_full_at, a_empty_at = (uint32(tile.barriers_at + kind) for kind in common.Barriers)
     zero, one, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 7, 8, 16))
 
     @device.jit(launch_bounds=(threads, 1))
@@ -95,12 +76,8 @@ def make_kernel(tile: TileConfig) -> Any:
         b_full, b_empty = uint32(base + b_full_at), uint32(base + b_empty_at)
         a_full, a_empty = uint32(base + a_full_at), uint32(base + a_empty_at)
         if thread == zero:
-            for i in range(b_stages):
-                ptx.barrier_init(uint32(b_full + uint32(i) * eight), one)
-                ptx.barrier_init(uint32(b_empty + uint32(i) * eight), readers)
-            for i in range(a_stages):
-                ptx.barrier_init(uint32(a_full + uint32(i) * eight), one)
-                ptx.barrier_init(uint32(a_empty + uint32(i) * eight), math_warpgroups)
+            init_a(a_full, a_empty)
+            init_b(b_full, b_empty)
             ptx.barrier_fence()
             ptx.map_acquire(x)
         cuda.syncwarp()
@@ -181,7 +158,7 @@ def make_kernel(tile: TileConfig) -> Any:
                 window, piece = uint32(place // pieces), uint32(place % pieces)
                 source = uint32(exchange + window * pool * row_apart + piece * sixteen)
                 i, j, m, n = ptx.load_words_shared(source)
-                for _ in range(POOL - 1):
+                for _ in range(common.POOL - 1):
                     source = uint32(source + row_apart)
                     p, q, r, s = ptx.load_words_shared(source)
                     i, j, m, n = peak(i, p), peak(j, q), peak(m, r), peak(n, s)

@@ -15,34 +15,27 @@ from numba import cuda, float32, types
 from charcnn import device
 from charcnn.device import uint32, uint64
 from charcnn.ops import ptx
-from charcnn.ops.conv1d_nlc.wgmma_steps.common import (
-    K_BLOCK,
-    WGMMA_M,
-    Barriers,
-    TileConfig,
-    make_accumulators,
-    make_descriptor,
-)
+from charcnn.ops.conv1d_nlc.wgmma_steps import common
 
 BLOCKS = 3
 """Of a multiprocessor, whose registers each block has a part of."""
 
 
-def config(taps: int, block_n: int) -> TileConfig:
+def config(taps: int, block_n: int) -> common.TileConfig:
     """A stage of each."""
-    return TileConfig(block_m=WGMMA_M, a_rows=WGMMA_M, a_stages=1, b_stages=1, block_n=block_n)
+    return common.TileConfig(block_m=common.WGMMA_M, a_rows=common.WGMMA_M, a_stages=1, b_stages=1, block_n=block_n)
 
 
 @cache
-def make_kernel(tile: TileConfig) -> Any:
+def make_kernel(tile: common.TileConfig) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
-    start, _, store = make_accumulators(tile.block_n)
-    descriptor = make_descriptor()
+    start, _, store = common.make_accumulators(tile.block_n)
+    descriptor = common.make_descriptor()
     multiply, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait(0)
     threads, acc_size = tile.threads, tile.block_n // 2
-    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(K_BLOCK)
+    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
     b_at, b_bytes, stage_bytes = uint32(tile.b_at), uint32(tile.b_bytes), uint32(tile.a_bytes + tile.b_bytes)
-    full_at = uint32(tile.barriers_at + Barriers.FULL)
+    full_at = uint32(tile.barriers_at + common.Barriers.FULL)
     zero, one, two, three, five, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 8, 16))
 
     @device.jit(launch_bounds=(threads, BLOCKS))

@@ -15,15 +15,7 @@ from numba import cuda, float32, types
 from charcnn import device
 from charcnn.device import uint32, uint64
 from charcnn.ops import ptx
-from charcnn.ops.conv1d_nlc.wgmma_steps.common import (
-    K_BLOCK,
-    WGMMA_M,
-    Barriers,
-    TileConfig,
-    make_accumulators,
-    make_advance,
-    make_descriptor,
-)
+from charcnn.ops.conv1d_nlc.wgmma_steps import common
 
 MATH_WARPGROUPS = 2
 
@@ -32,24 +24,24 @@ STAGES = 4
 PRODUCER_REGISTERS, MATH_REGISTERS = 56, 224
 
 
-def config(taps: int, block_n: int) -> TileConfig:
+def config(taps: int, block_n: int) -> common.TileConfig:
     """As many stages as shared memory holds."""
-    rows = MATH_WARPGROUPS * WGMMA_M
-    return TileConfig(rows, rows, STAGES, STAGES, block_n, math_warpgroups=MATH_WARPGROUPS, producer=True)
+    rows = MATH_WARPGROUPS * common.WGMMA_M
+    return common.TileConfig(rows, rows, STAGES, STAGES, block_n, math_warpgroups=MATH_WARPGROUPS, producer=True)
 
 
 @cache
-def make_kernel(tile: TileConfig) -> Any:
+def make_kernel(tile: common.TileConfig) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
-    start, _, store = make_accumulators(tile.block_n)
-    descriptor, advance, stages = make_descriptor(), make_advance(tile.b_stages), tile.b_stages
+    start, _, store = common.make_accumulators(tile.block_n)
+    descriptor, (init, advance) = common.make_descriptor(), common.make_ring(tile.b_stages, tile.math_warpgroups)
     multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait(1), ptx.wgmma_wait(0)
     fewer, more = ptx.registers(PRODUCER_REGISTERS, False), ptx.registers(MATH_REGISTERS, True)
     threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, uint32(tile.math_warpgroups)
-    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(K_BLOCK)
+    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
     a_bytes, b_at, b_bytes = uint32(tile.a_bytes), uint32(tile.b_at), uint32(tile.b_bytes)
     stage_bytes, group_bytes = uint32(tile.a_bytes + tile.b_bytes), uint32(tile.a_bytes // tile.math_warpgroups)
-    full_at, empty_at = uint32(tile.barriers_at + Barriers.FULL), uint32(tile.barriers_at + Barriers.EMPTY)
+    full_at, empty_at, *_ = (uint32(tile.barriers_at + kind) for kind in common.Barriers)
     zero, one, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 7, 8, 16))
 
     @device.jit(launch_bounds=(threads, 1))
@@ -65,9 +57,7 @@ def make_kernel(tile: TileConfig) -> Any:
         column, steps = uint32(n_tile * block_n + uint32(lane & three) * eight), uint32(k_blocks * taps)
         full, empty = uint32(base + full_at), uint32(base + empty_at)
         if thread == zero:
-            for i in range(stages):
-                ptx.barrier_init(uint32(full + uint32(i) * eight), one)
-                ptx.barrier_init(uint32(empty + uint32(i) * eight), math_warpgroups)
+            init(full, empty)
             ptx.barrier_fence()
             ptx.map_acquire(x)
         cuda.syncthreads()
