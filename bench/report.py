@@ -40,7 +40,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import wgmma_steps as ladder
 
 from charcnn import catalog, device, machine, params
 from charcnn.classifier import SHIPPED
@@ -49,7 +48,8 @@ from charcnn.files import replacing
 from charcnn.offload.plan import Machine, Work, forecast
 from charcnn.ops.chain import Conv1d, Plan, Relu, Stat
 from charcnn.ops.chain import plan as plan_chain
-from charcnn.ops.conv1d_nlc import wgmma_steps as steps_of_wgmma
+from charcnn.ops.conv1d_nlc.wgmma_steps import layer as ladder
+from charcnn.ops.conv1d_nlc.wgmma_steps.layer import STEPS
 from charcnn.rounding import ROUNDINGS
 from charcnn.training.measure import Measured
 
@@ -58,6 +58,12 @@ RESULTS = ROOT / "bench" / "results"
 WEIGHTS = ROOT / "charcnn" / "weights"
 BLOCK = re.compile(r"(<!-- (\w+):begin ?([^\n]*?) ?-->\n).*?(<!-- \2:end -->)", re.DOTALL)
 UNMEASURED = "not yet measured"
+
+L2_BYTES_PER_SECOND = 5.5e12
+"""What the second-level cache of an H200 gives at most."""
+
+CUBLAS_FLOP_PER_SECOND = 790e12
+"""What cuBLAS reached there in its largest products in half precision: the power limit bounds it."""
 
 
 class ReportError(ValueError):
@@ -531,42 +537,38 @@ def tensor_cores(document: Path) -> str:
 
 def wgmma_steps(document: Path) -> str:
     """The ladder: each step's idea, the rate that it cannot exceed, and what it reached at the largest batch."""
-    conv2, conv3 = ladder.MEASURED
-    head = ["step", "idea", "FLOP a byte", "conv2: TFLOP/s at most"]
-    names = [*ladder.STEPS, *ladder.TUNED.values(), "cuBLAS"]
-    columns: list[dict[str, str]] = []
+    head, names, columns = ["step", "idea", "FLOP a byte", "conv2: TFLOP/s at most"], dict.fromkeys(STEPS), []
     for file, raw in results().ladder.items():
-        batch = max(row["batch"] for row in raw["wgmma_steps"])
-        rates = {
-            (row["layer"], row["step"]): row["tflop_per_second"] for row in raw["wgmma_steps"] if row["batch"] == batch
-        }
-        link = f"[{raw['machine']['gpus'][0]}]({_link(document, file)}), N = {batch:,}"
-        for layer in (conv2, conv3):
-            head.append(f"{link}: {layer.name}, TFLOP/s (of cuBLAS)")
+        largest = max(row["batch"] for row in raw["wgmma_steps"])
+        rows = [row for row in raw["wgmma_steps"] if row["batch"] == largest]
+        names |= {row["step"]: None for row in rows}
+        for layer in dict.fromkeys(row["layer"] for row in rows):
+            rates = {row["step"]: row["tflop_per_second"] for row in rows if row["layer"] == layer}
+            link = f"[{raw['machine']['gpus'][0]}]({_link(document, file)})"
+            head.append(f"{link}, N = {largest:,}: {layer}, TFLOP/s (of cuBLAS)")
             columns.append(
-                {
-                    name: f"{rate:,.0f} ({100 * rate / rates[layer.name, 'cuBLAS']:.0f} %)"
-                    for (at, name), rate in rates.items()
-                    if at == layer.name
-                }
+                {name: f"{rate:,.0f} ({100 * rate / rates['cuBLAS']:.0f} %)" for name, rate in rates.items()}
             )
     if not columns:
         head.append("measured")
         columns.append(dict.fromkeys(names, UNMEASURED))
-    rows = []
+    table = []
     for name in names:
-        cells = [name, "", "", ""]
-        if name in ladder.STEPS:
-            module = ladder.STEPS[name]
-            _, _, taps, c_out = ladder.sizes(conv2)
-            cells = [
-                f"[{name}]({_link(document, Path(str(module.__file__)))})",
-                re.match(r"Step \d: (.*?)\. Since", str(module.__doc__), re.DOTALL)[1],  # type: ignore[index]
-                f"{module.config(taps, c_out).flop_per_byte(taps):.0f}",
-                f"{ladder.ceiling(name, conv2) / 1e12:.0f}",
-            ]
-        rows.append([*cells, *(column.get(name, "–") for column in columns)])
-    return _table(head, rows, right=2)
+        cells = _step(document, name) if name in STEPS else [name, "", "", ""]
+        table.append([*cells, *(column.get(name, "–") for column in columns)])
+    return _table(head, table, right=2)
+
+
+def _step(document: Path, name: str) -> list[str]:
+    """A step of the ladder: its file, its idea, FLOP that a byte of its copies serves, its ceiling at conv2."""
+    module, length, taps = STEPS[name], SMALL.block_lengths[0], SMALL.kernel_sizes[1]
+    idea = re.match(r"Step \d: (.*?)\. Since", str(module.__doc__), re.DOTALL)
+    if idea is None:
+        raise ReportError(f"{name}.py: need a docstring that begins with 'Step 1: its idea. Since ...'")
+    flop = module.config(taps, SMALL.channels).flop_per_byte(taps)
+    outputs = (length - taps + 1) / length  # an input's other rows are computed for nothing
+    most = min(flop * outputs * L2_BYTES_PER_SECOND, CUBLAS_FLOP_PER_SECOND)
+    return [f"[{name}]({_link(document, Path(str(module.__file__)))})", idea[1], f"{flop:.0f}", f"{most / 1e12:.0f}"]
 
 
 def _link(document: Path, file: Path) -> str:
@@ -862,7 +864,7 @@ KINDS = {kind.__name__: kind for kind in _BLOCKS}
 
 def documents() -> list[Path]:
     """The files that may hold blocks."""
-    folders = WEIGHTS, Path(steps_of_wgmma.__file__).parent
+    folders = WEIGHTS, Path(ladder.__file__).parent
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *(folder / "README.md" for folder in folders)]
 
 

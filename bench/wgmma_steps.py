@@ -35,20 +35,6 @@ POOLED = "conv1d_relu_maxpool1d"
 
 TUNED = {"conv1d_relu": "tuned kernel", POOLED: "tuned kernel, pooled"}
 
-L2_BYTES_PER_SECOND = 5.5e12
-"""What an H200's second-level cache gives at most."""
-
-CUBLAS_FLOP_PER_SECOND = 790e12
-"""What cuBLAS reached there in its largest products, which the power limit bounds."""
-
-
-def ceiling(step: str, layer: Layer) -> float:
-    """FLOP a second that a step cannot exceed on an H200: by the bytes of its copies, or by the tensor cores."""
-    length, _, kernel_size, c_out = sizes(layer)
-    tile = STEPS[step].config(kernel_size, min(c_out, 256))
-    outputs = (length - kernel_size + 1) / length  # the other rows of an input are computed for nothing
-    return min(tile.flop_per_byte(kernel_size) * outputs * L2_BYTES_PER_SECOND, CUBLAS_FLOP_PER_SECOND)
-
 
 class Product:
     """A layer of the network: its numbers, its float64 result, and how a result is checked."""

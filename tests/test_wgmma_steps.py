@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import json
+from itertools import pairwise
+from pathlib import Path
+
 import numpy as np
 import pytest
+import report
 from clusters import emulate_clusters
 from numba import cuda
 
@@ -103,20 +109,10 @@ TINY = {
 
 
 @simulated
-@pytest.mark.parametrize("name", list(TINY))
+@pytest.mark.parametrize("name", ["one tile", "odd", pytest.param("many taps", marks=pytest.mark.exhaustive)])
 @steps
 def test_against_the_reference(step, name, machine):
     check(step, *drawn(*TINY[name]))
-
-
-@simulated
-@steps
-def test_columns_and_rows_are_where_they_belong(step, machine):
-    x, weight, bias = np.zeros((2, 66, 64), np.float16), np.zeros((2, 64, 64), np.float32), np.zeros(64, np.float32)
-    channels = np.arange(64)
-    weight[1, channels, channels[::-1]] = 1  # y is x, one position later, and its channels turned round
-    x[:] = np.arange(2 * 66 * 64).reshape(x.shape) % 2048
-    check(step, x, weight, bias)
 
 
 @simulated
@@ -158,6 +154,47 @@ def test_features_that_do_not_fit(step, x, message, machine):
 def test_no_inputs(machine):
     conv = StepConv1d("tma", np.zeros((3, 64, 64), np.float32), np.zeros(64, np.float32))
     assert conv(device.to_device(np.zeros((0, 9, 64), np.float16))).shape == (0, 7, 64)
+
+
+def test_a_step_differs_from_the_one_before_by_its_idea():
+    files = [Path(module.__file__).read_text().splitlines() for module in STEPS.values()]
+    assert all(60 <= len(lines) <= 180 for lines in files)
+    for before, after in pairwise([line.strip() for line in lines] for lines in files):
+        changed = [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
+        assert len(changed) <= 90, after[0]
+    for number, (name, module) in enumerate(STEPS.items(), 1):
+        assert module.__doc__.startswith(f"Step {number}: "), name
+        since = "level 14" if number == 1 else f"step {number - 1}"
+        assert f". Since {since}: " in module.__doc__.replace("\n", " "), name
+
+
+def test_the_table_of_raw_results(monkeypatch, tmp_path):
+    rates = {**dict.fromkeys(STEPS, 50.0), "tuned kernel": 80.0, "cuBLAS": 100.0}
+    rows = [
+        {"step": step, "layer": layer, "batch": batch, "tflop_per_second": rate * batch}
+        for batch in (1, 2)
+        for layer in ("conv2", "conv3")
+        for step, rate in rates.items()
+        if (step, layer) != ("pooled", "conv3")
+    ]
+    raw = {"wgmma_steps": rows, "machine": {"gpus": ["GPU of the test"]}}
+    (tmp_path / "gpu-of-the-test-wgmma-steps.json").write_text(json.dumps(raw))
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    report.results.cache_clear()
+    try:
+        head, _, *lines = report.wgmma_steps(report.ROOT / "README.md").splitlines()
+    finally:
+        report.results.cache_clear()
+    assert "GPU of the test" in head
+    assert "N = 2: conv3" in head
+    assert len(lines) == len(rates)
+    assert lines[1].startswith("| [tma](charcnn/")
+    assert lines[1].endswith("| 51 | 277 | 100 (50 %) | 100 (50 %) |")
+    assert lines[8].endswith("| 100 (50 %) | – |")
+    assert lines[-2:] == [
+        "| tuned kernel |  |  |  | 160 (80 %) | 160 (80 %) |",
+        "| cuBLAS |  |  |  | 200 (100 %) | 200 (100 %) |",
+    ]
 
 
 @hopper

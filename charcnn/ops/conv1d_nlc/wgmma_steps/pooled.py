@@ -79,7 +79,6 @@ def make_kernel(tile: common.TileConfig) -> Any:
             init_a(a_full, a_empty)
             init_b(b_full, b_empty)
             ptx.barrier_fence()
-            ptx.map_acquire(x)
         cuda.syncwarp()
         ptx.cluster_sync()
 
@@ -87,6 +86,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         if warpgroup == math_warpgroups:
             fewer()
             if leads:
+                ptx.map_acquire(x)
                 a_slot, a_phase, b_slot, b_phase = zero, one, zero, one  # the phase before a first one has ended
                 for t in range(first_tile, tiles, tile_stride):
                     n_tile, first_row = uint32(t % n_tiles), uint32(t // n_tiles * cluster_rows + cta_rank * block_m)

@@ -65,13 +65,13 @@ def make_kernel(tile: common.TileConfig) -> Any:
             init_a(a_full, a_empty)
             init_b(b_full, b_empty)
             ptx.barrier_fence()
-            ptx.map_acquire(x)
         cuda.syncthreads()
 
         # Producer.
         if warpgroup == math_warpgroups:
             fewer()
             if leads:
+                ptx.map_acquire(x)
                 source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
                 a_slot, a_phase, b_slot, b_phase = zero, one, zero, one  # the phase before a first one has ended
                 for k_block in range(k_blocks):

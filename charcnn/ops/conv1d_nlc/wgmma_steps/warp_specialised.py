@@ -59,13 +59,13 @@ def make_kernel(tile: common.TileConfig) -> Any:
         if thread == zero:
             init(full, empty)
             ptx.barrier_fence()
-            ptx.map_acquire(x)
         cuda.syncthreads()
 
         # Producer.
         if warpgroup == math_warpgroups:
             fewer()
             if leads:
+                ptx.map_acquire(x)
                 source = weight + uint64(n_tile * steps) * uint64(b_bytes)
                 slot, phase = zero, one  # of a new mbarrier, the phase before the first has ended
                 for k_block in range(k_blocks):
