@@ -135,6 +135,20 @@ def test_weights_that_do_not_fit(arguments, message, machine):
 
 @simulated
 @pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda weight: weight.astype(np.float64), "^weight has dtype float64: need float32"),
+        (lambda weight: np.asfortranarray(weight), "^weight is not C-contiguous"),
+        (device.to_device, "^weight is a .*: need a NumPy array"),
+    ],
+)
+def test_weights_of_another_kind(change, message, machine):
+    with pytest.raises(ValueError, match=message):
+        StepConv1d("ring", change(np.zeros((3, 64, 64), np.float32)), np.zeros(64, np.float32))
+
+
+@simulated
+@pytest.mark.parametrize(
     ("step", "x", "message"),
     [
         ("ring", np.zeros((1, 9, 64), np.float16), "^x is a ndarray: need an array on the GPU"),
@@ -148,6 +162,18 @@ def test_features_that_do_not_fit(step, x, message, machine):
     conv = StepConv1d(step, np.zeros((3, 64, 64), np.float32), np.zeros(64, np.float32))
     with pytest.raises(ValueError, match=message):
         conv(device.to_device(np.zeros(x, np.float16)) if isinstance(x, tuple) else x)
+
+
+@simulated
+def test_arrays_begin_at_a_multiple_of_16_bytes(machine):
+    conv = StepConv1d("one_warpgroup", np.zeros((1, 64, 64), np.float32), np.zeros(64, np.float32))
+    x, room = device.to_device(np.zeros((1, 1, 64), np.float16)), device.to_device(np.zeros(80, np.float16))
+    behind = -device.address(room) % 16 // 2 + 1
+    odd = room[behind : behind + 64].reshape((1, 1, 64))
+    with pytest.raises(ValueError, match=r"^x begins 2 bytes behind a multiple of 16"):
+        conv(odd)
+    with pytest.raises(ValueError, match=r"^out begins 2 bytes behind a multiple of 16"):
+        conv(x, out=odd)
 
 
 @simulated

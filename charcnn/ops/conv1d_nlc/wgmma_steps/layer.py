@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from charcnn import device
-from charcnn.ops import shapes, tensor_map
+from charcnn.ops import arrays, shapes, tensor_map
 from charcnn.ops.conv1d_nlc.wgmma_steps import (
     clustered,
     one_warpgroup,
@@ -20,7 +20,7 @@ from charcnn.ops.conv1d_nlc.wgmma_steps import (
     two_warpgroups,
     warp_specialised,
 )
-from charcnn.ops.conv1d_nlc.wgmma_steps.common import BLOCK_N, K_BLOCK, POOL
+from charcnn.ops.conv1d_nlc.wgmma_steps.common import BLOCK_N, K_BLOCK
 
 STEPS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
@@ -44,7 +44,8 @@ class StepConv1d:
 
     Args:
         step: a key of STEPS.
-        weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, NumPy: C_in in whole 64s, C_out in whole 256s.
+        weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, NumPy, C-contiguous: C_in in whole 64s, C_out in
+            whole 256s.
         bias: float32 (C_out,), NumPy.
 
     Raises:
@@ -59,6 +60,10 @@ class StepConv1d:
             raise ValueError(f"{step=}: need one of {', '.join(STEPS)}")
         self.kernel_size, c_in, self.c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
         shapes.conv1d_nlc(np.empty((0, max(1, self.kernel_size), c_in)), weight, bias)  # checks what can be of both
+        for name, array in (("weight", weight), ("bias", bias)):
+            if not isinstance(array, np.ndarray):
+                raise ValueError(f"{name} is a {type(array).__name__}: need a NumPy array")
+            arrays.check(name, array)
         if c_in % K_BLOCK or self.c_out % BLOCK_N:
             raise ValueError(f"weight has {c_in=}, c_out={self.c_out}: need multiples of {K_BLOCK} and {BLOCK_N}")
         self.tile = STEPS[step].config(self.kernel_size, BLOCK_N)
@@ -66,7 +71,7 @@ class StepConv1d:
             raise ValueError(f"weight has {self.kernel_size} taps: shared memory does not hold what so many read")
         self._kernel = STEPS[step].make_kernel(self.tile)
         self._weight = device.to_device(pack(weight, BLOCK_N))
-        self._bias = device.to_device(np.ascontiguousarray(bias, np.float32))
+        self._bias = device.to_device(bias)
         self._k_blocks = c_in // K_BLOCK
         self._maps: dict[tuple[int, tuple[int, ...]], Any] = {}
 
@@ -97,6 +102,9 @@ class StepConv1d:
         (x,), y = call.inputs, call.out
         if n == 0:
             return call.result()
+        for name, array in (("x", x), ("out", y)):
+            if beyond := device.address(array) % 16:
+                raise ValueError(f"{name} begins {beyond} bytes behind a multiple of 16: need one, for 16-byte copies")
         source = self._map(x, rows, channels) if self.tile.tma else x
         addresses = (np.uint64(device.address(array)) for array in (source, self._weight, self._bias, y))
         sizes = map(np.uint32, (self.kernel_size, self._k_blocks, self.c_out, rows, length, length_out))
@@ -135,6 +143,3 @@ def pack(weight: np.ndarray, block_n: int) -> np.ndarray:
     )
     swizzled = np.arange(8) ^ np.arange(block_n)[:, None] % 8  # where a row's 16-byte pieces come from
     return np.take_along_axis(tiles, swizzled[None, None, None, :, :, None], axis=-2).reshape(-1)
-
-
-__all__ = ["POOL", "STEPS", "StepConv1d", "pack"]
