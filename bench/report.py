@@ -14,6 +14,7 @@
 - classify: `charcnn classify` from file to file, beside the level's own rate;
 - sanitizer: what compute-sanitizer found;
 - tensor_cores: the network's products beside cuBLAS's, in each precision;
+- wgmma_steps: the ladder of wgmma kernels: what each step can reach, and what it reached beside cuBLAS;
 - agreement: what each precision does to a trained network's labels, from bench/precisions.py;
 - accuracy PART: what the model that ships reached on its "validation" or "test" rows;
 - training: the command that trained it, and what it ran on.
@@ -51,6 +52,8 @@ from charcnn.model.rounding import ROUNDINGS
 from charcnn.offload.cost_model import Machine, Work, forecast
 from charcnn.ops.chain import Conv1d, Plan, Relu, Stat
 from charcnn.ops.chain import plan as plan_chain
+from charcnn.ops.conv1d.wgmma.steps import layer as ladder
+from charcnn.ops.conv1d.wgmma.steps.layer import STEPS
 from charcnn.training.measure import Measured
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,6 +61,12 @@ RESULTS = ROOT / "bench" / "results"
 WEIGHTS = ROOT / "charcnn" / "weights"
 BLOCK = re.compile(r"(<!-- (\w+):begin ?([^\n]*?) ?-->\n).*?(<!-- \2:end -->)", re.DOTALL)
 UNMEASURED = "not yet measured"
+
+L2_BYTES_PER_SECOND = 5.5e12
+"""What the second-level cache of an H200 gives at most."""
+
+CUBLAS_FLOP_PER_SECOND = 790e12
+"""What cuBLAS reached there in its largest products in half precision: the power limit bounds it."""
 
 
 class ReportError(ValueError):
@@ -102,6 +111,8 @@ class Results:
     """What bench/peers.py wrote, by file."""
     products: dict[str, dict[str, Any]]
     """What bench/tensor_cores.py wrote, by host."""
+    ladder: dict[Path, dict[str, Any]]
+    """What bench/wgmma_steps.py wrote, by file."""
     classified: dict[Path, dict[str, Any]]
     """What bench/classify.py wrote, by file."""
     agreed: dict[Path, dict[str, Any]]
@@ -117,7 +128,7 @@ def results() -> Results:
     Raises:
         ReportError: a file is no result, or not one to publish: a failed check, another config, a second of its kind.
     """
-    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
+    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
     for file in found.files:
         raw = json.loads(file.read_text(encoding="utf-8"))
         if "benchmarks" in raw:
@@ -131,6 +142,9 @@ def results() -> Results:
             continue
         elif "tensor_cores" in raw:
             found.products[machine.name(raw["machine"])] = raw
+            continue
+        elif "wgmma_steps" in raw:
+            found.ladder[file] = raw
             continue
         elif "dram" in raw:
             found.dram[machine.name(raw["machine"])] = raw
@@ -152,7 +166,7 @@ def results() -> Results:
             continue
         else:
             raise ReportError(
-                f"{file.name}: need what pytest bench/, sanitize.py, dram.py, peers.py, classify.py or "
+                f"{file.name}: need what pytest bench/, sanitize.py, dram.py, wgmma_steps.py, peers.py, classify.py or "
                 "a level's --json writes"
             )
         for row in rows:
@@ -524,6 +538,46 @@ def tensor_cores(document: Path) -> str:
     return "\n".join(parts)
 
 
+def wgmma_steps(document: Path) -> str:
+    """The ladder: each step's idea, the rate that it cannot exceed, and what it reached at the largest batch."""
+    head, names, columns = ["step", "idea", "FLOP a byte", "conv2: TFLOP/s at most"], dict.fromkeys(STEPS), []
+    for file, raw in results().ladder.items():
+        largest = max(row["batch"] for row in raw["wgmma_steps"])
+        rows = [row for row in raw["wgmma_steps"] if row["batch"] == largest]
+        names |= {row["step"]: None for row in rows}
+        for layer in dict.fromkeys(row["layer"] for row in rows):
+            rates = {row["step"]: row["tflop_per_second"] for row in rows if row["layer"] == layer}
+            link = f"[{raw['machine']['gpus'][0]}]({_link(document, file)})"
+            head.append(f"{link}, N = {largest:,}: {layer}, TFLOP/s (of cuBLAS)")
+            columns.append(
+                {name: f"{rate:,.0f} ({100 * rate / rates['cuBLAS']:.0f} %)" for name, rate in rates.items()}
+            )
+    if not columns:
+        head.append("measured")
+        columns.append(dict.fromkeys(names, UNMEASURED))
+    table = []
+    for name in names:
+        cells = _step(document, name) if name in STEPS else [name, "", "", ""]
+        table.append([*cells, *(column.get(name, "–") for column in columns)])
+    return _table(head, table, right=2)
+
+
+def _step(document: Path, name: str) -> list[str]:
+    """A step of the ladder: its file, its idea, FLOP that a byte of its copies serves, its ceiling at conv2."""
+    module, length, taps = STEPS[name], SMALL.block_lengths[0], SMALL.kernel_sizes[1]
+    idea = re.match(r"Step \d: (.*?)\. Since", str(module.__doc__), re.DOTALL)
+    if idea is None:
+        raise ReportError(f"{name}.py: need a docstring that begins with 'Step 1: its idea. Since ...'")
+    flop = module.config(taps, SMALL.channels).flop_per_byte(taps)
+    outputs = (length - taps + 1) / length  # an input's other rows are computed for nothing
+    most = min(flop * outputs * L2_BYTES_PER_SECOND, CUBLAS_FLOP_PER_SECOND)
+    return [f"[{name}]({_link(document, Path(str(module.__file__)))})", idea[1], f"{flop:.0f}", f"{most / 1e12:.0f}"]
+
+
+def _link(document: Path, file: Path) -> str:
+    return os.path.relpath(file, document.parent)
+
+
 def dram(document: Path) -> str:
     """Bytes an input that crossed DRAM, counted and predicted."""
     if not results().dram:
@@ -805,14 +859,16 @@ def _shipped() -> params.Params:
 
 _BLOCKS = (
     levels, precisions, validation, operators, peers, cost, change, code, steps, chain, trade, dram, sanitizer,
-    tensor_cores, scaling, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training,
+    tensor_cores, wgmma_steps, scaling, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy,
+    training,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 
 
 def documents() -> list[Path]:
     """The files that may hold blocks."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), WEIGHTS / "README.md"]
+    folders = WEIGHTS, Path(ladder.__file__).parent
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *(folder / "README.md" for folder in folders)]
 
 
 def filled(document: Path) -> str:

@@ -211,6 +211,11 @@ def measure(name: str, batch: int) -> list[dict[str, Any]]:
     every = [ready(layer, name, batch) for layer in LAYERS]
     if find_spec("torch") is not None and (other := square(name)) is not None:
         every.append(other)
+    return by_turns(every)
+
+
+def by_turns(every: Sequence[Ready]) -> list[dict[str, Any]]:
+    """The rate of each, a row each: in rounds, in an order drawn for each."""
     for one in every:
         one.call()
         one.times = max(1, round(SECONDS * rate(one, 3) * 1e12 / one.flop))

@@ -1,4 +1,4 @@
-"""How far right logits are from float64, and wrong ones, in sigmas: what the bounds of `charcnn.model.rounding` rest on.
+"""How far right logits are from float64, and wrong ones, in sigmas: what `charcnn.model.rounding` rests on.
 
 `python bench/validation.py [--levels l12,l14-bf16] [--inputs 8192] [--seeds 0,1] [--emulated]` runs each level in each
 of its precisions, on random weights and on the model that ships, over random ids, texts (the sample's, with characters

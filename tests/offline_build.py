@@ -41,13 +41,16 @@ from numba.cuda.cudadrv import driver
 from charcnn import catalog, tuning
 from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
-from charcnn.ops import spread
 from charcnn.ops.common.formats import FORMATS, HALVES
 from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.conv1d.mma.layer import Mma
+from charcnn.ops.conv1d.small_batch import SpreadConv
 from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.conv1d.wgmma.steps.layer import STEPS, StepConv1d
+from charcnn.ops.layernorm import small_batch
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
 from charcnn.ops.linear.few_outputs import SkinnyLinear
+from charcnn.ops.linear.small_batch import SpreadLinear
 from charcnn.ops.token_conv1d.gather_block import GatherBlock
 from charcnn.ops.token_conv1d.gather_half import HalfBlock
 from charcnn.tuning import layers, measure
@@ -60,6 +63,10 @@ LEVEL_17 = "l17"
 
 TILES = ("tiles of l12", "tiles of l14", "tiles of l15")
 """And what tuning may launch in place of what ships, for conv2: pooling takes more registers than other ends."""
+
+
+WGMMA_STEPS = "wgmma steps"
+"""The ladder of small kernels on the way to the tuned one."""
 
 
 class Recorder:
@@ -179,25 +186,35 @@ def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, A
             if not names or name in names:
                 recorder.variant = name
                 other_tiles(name)
+        if not names or WGMMA_STEPS in names:
+            for step in STEPS:
+                recorder.variant = f"{WGMMA_STEPS}: {step}"
+                wgmma_step(step)
     return recorder.kernels
 
 
+def wgmma_step(step: str) -> None:
+    """Launch a step's kernel at conv2; conv3's is the same."""
+    conv = StepConv1d(step, np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32))
+    conv(np.zeros((2, 336, 256), np.float16))
+
+
 def level_16(precision: str) -> None:
-    """The kernels of `charcnn.ops.spread` that are no variant, at the network's sizes."""
+    """The kernels of small batches that are no variant, at the network's sizes."""
 
     def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:
         return np.zeros(shape, dtype)
 
     dtype = HALVES[precision].dtype
-    conv = spread.SpreadConv(zeros(3, 256, 256), zeros(256), precision=precision)
+    conv = SpreadConv(zeros(3, 256, 256), zeros(256), precision=precision)
     parts = zeros(*conv.parts_shape(1, 104))
     y = conv.conv1d_parts(zeros(1, 104, 256, dtype=dtype), parts)
-    spread.normalised(y, parts, *spread.affine(zeros(102, 256), zeros(102, 256)), 3, precision=precision)
-    parts = zeros(*spread.first_parts_shape(1, 1008))
+    small_batch.normalised(y, parts, *small_batch.affine(zeros(102, 256), zeros(102, 256)), 3, precision=precision)
+    parts = zeros(*small_batch.first_parts_shape(1, 1008))
     block = HalfBlock(zeros(7, 70, 256), zeros(256), precision=precision)
-    spread.first(zeros(1, 1014, dtype=np.uint8), block, parts, out=zeros(1, 1008, 256, dtype=dtype))
+    small_batch.first(zeros(1, 1014, dtype=np.uint8), block, parts, out=zeros(1, 1008, 256, dtype=dtype))
     sizes = (8704, 1024, 1024, 4)
-    layers = spread.SpreadLinear(
+    layers = SpreadLinear(
         [zeros(*pair) for pair in pairwise(sizes)], [zeros(size) for size in sizes[1:]], precision=precision
     )
     for n in (1, 16, 64):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from emulation import emulate
 from operator_cases import CASES
-from tensor_cores import emulate
 from test_features import decoded
 from test_ops import check
 

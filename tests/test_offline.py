@@ -15,6 +15,7 @@ from conftest import compiler_installed
 from charcnn.catalog import CHAIN, VARIANTS
 from charcnn.ops.common.formats import FORMATS
 from charcnn.ops.common.mma_layout import TAKEN
+from charcnn.ops.conv1d.wgmma.steps.layer import STEPS
 
 pytestmark = [
     pytest.mark.exhaustive,
@@ -38,6 +39,9 @@ LEVEL_17 = "l17"
 
 TILES = ("tiles of l12", "tiles of l14", "tiles of l15")
 """And what tuning may launch in place of what ships."""
+
+WGMMA_STEPS = "wgmma steps"
+"""The ladder of small kernels on the way to the tuned one."""
 
 SLOW = ("whole", "pairs", "double_buffered", "winograd")
 """Techniques whose kernels are written out, and take seconds each to compile."""
@@ -84,7 +88,7 @@ def build(arguments):
 @pytest.fixture(scope="module")
 def kernels():
     # A process for each slow one; with a convolution the linear layer, which often has the same kernels: compiled once.
-    tasks = {LEVEL_17: [LEVEL_17], **{name: [name] for name in TILES}}
+    tasks = {LEVEL_17: [LEVEL_17], WGMMA_STEPS: [WGMMA_STEPS], **{name: [name] for name in TILES}}
     for row in CUDA:
         task = row.name.replace("linear", "conv1d") if row.technique in SLOW else "the others"
         task = row.label if row.tensor_cores else task  # which share most of theirs
@@ -96,7 +100,9 @@ def kernels():
 
 
 def test_every_variant_compiles_a_kernel(kernels):
-    assert {cost["variant"] for cost in kernels.values()} == {*(row.name for row in CUDA), LEVEL_17, *TILES}
+    assert {cost["variant"] for cost in kernels.values()} == {
+        *(row.name for row in CUDA), LEVEL_17, *TILES, *(f"{WGMMA_STEPS}: {step}" for step in STEPS)
+    }  # fmt: skip
 
 
 def test_no_kernel_spills_or_uses_local_memory(kernels):

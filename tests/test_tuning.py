@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import compiler_installed
-from tensor_cores import emulate
+from emulation import emulate
 
 from charcnn import files, tuning
 from charcnn.__main__ import main

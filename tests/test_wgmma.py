@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import test_ops
+from emulation import emulate_hopper
 from numba import cuda
-from tensor_cores import emulate_hopper
 
 from charcnn import catalog, tuning
 from charcnn.gpu import device

@@ -459,6 +459,15 @@ def wgmma_fence(typingctx):
     return _instruction("wgmma.fence.sync.aligned;")
 
 
+@_simulated_by(_not_simulated)
+def proxy_fence(typingctx):
+    """Let wgmma and the copy engine see what this thread wrote to shared memory by plain stores or cp.async.
+
+    PTX: fence.proxy.async.shared::cta; section "membar, fence".
+    """
+    return _instruction("fence.proxy.async.shared::cta;")
+
+
 @cache
 def wgmma_wait(groups: int) -> Any:
     """wait(): until at most so many of this warpgroup's latest groups of wgmma are under way.

@@ -16,7 +16,8 @@ from charcnn.gpu import device
 SWIZZLE = 128
 """Bytes of a row of a box: 16-byte pieces of 8 such rows are swapped among each other, so that no banks collide."""
 
-_LARGEST_BOX = 256
+LARGEST_BOX = 256
+"""Elements of a box in each dimension, at most."""
 
 
 def check(shape: Sequence[int], strides: Sequence[int], box: Sequence[int], itemsize: int) -> None:
@@ -31,8 +32,8 @@ def check(shape: Sequence[int], strides: Sequence[int], box: Sequence[int], item
         raise ValueError(f"{shape=}: need 1 to {1 << 32} elements in each dimension")
     if any(stride % 16 or not 0 < stride < 1 << 40 for stride in strides):
         raise ValueError(f"{strides=}: need multiples of 16 bytes below {1 << 40}")
-    if any(not 1 <= size <= _LARGEST_BOX for size in box):
-        raise ValueError(f"{box=}: need 1 to {_LARGEST_BOX} elements in each dimension")
+    if any(not 1 <= size <= LARGEST_BOX for size in box):
+        raise ValueError(f"{box=}: need 1 to {LARGEST_BOX} elements in each dimension")
     if box[0] * itemsize != SWIZZLE:
         raise ValueError(f"{box=}: need rows of {SWIZZLE} bytes, {SWIZZLE // itemsize} elements of {itemsize}")
 

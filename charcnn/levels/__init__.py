@@ -1,8 +1,8 @@
 """The optimisation history: `python -m charcnn.levels.lK` runs step K. See docs/history.md.
 
-Numba's simulator is a mode of the whole process, and a rank's cores are counted when Numba is imported: both are settled
-before. The import of this package is the first thing that `python -m charcnn.levels.lK` does, so there it does
-so. Any other program that imports a level calls `prepare` itself, or runs on a GPU.
+Numba's simulator is a mode of the whole process, and a rank's cores are counted when Numba is imported: both are
+settled before. `python -m charcnn.levels.lK` imports this package first, and there it settles them. Any other program
+that imports a level calls `prepare` itself, or runs on a GPU.
 """
 
 from __future__ import annotations

@@ -26,20 +26,25 @@ WARPGROUP = 128
 EIGHTHS = np.array([ptx._of_eighth(bits) for bits in range(256)], np.float64)
 
 
+def block():
+    """The number of the current thread's block."""
+    return int(threading.current_thread().blockIdx.x)
+
+
 class Machine:
     """What the threads of a block share."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.meetings: dict[tuple[int, int], threading.Barrier] = {}
-        self.given: dict[tuple[int, int], dict[int, object]] = defaultdict(dict)
-        self.taken: dict[tuple[int, int], dict[int, object]] = {}
+        self.meetings: dict[tuple[int, ...], threading.Barrier] = {}
+        self.given: dict[tuple[int, ...], dict[int, object]] = defaultdict(dict)
+        self.taken: dict[tuple[int, ...], dict[int, object]] = {}
         self.copies = threading.local()
 
     def together(self, value, work, size=LANES):
         """What `work` makes of the values of a warp, or of so many threads, a value for each of them."""
         thread = threading.current_thread().threadIdx.x
-        place, group = thread % size, (size, thread // size)
+        place, group = thread % size, (block(), size, thread // size)
         with self.lock:
             meeting = self.meetings.setdefault(group, threading.Barrier(size))
             self.given[group][place] = value
@@ -336,11 +341,11 @@ def emulate(monkeypatch, machine=None):
     monkeypatch.setattr(ptx, "store_words", _store(np.uint32, 4))
 
 
-def emulate_hopper(monkeypatch):
-    """Let kernels of `wgmma` run in the simulator, of one block."""
+def emulate_hopper(monkeypatch, machine=None):
+    """Let kernels of `wgmma` run in the simulator, a block at a time."""
     from numba.cuda.simulator.kernelapi import FakeCUDAModule  # where there is no GPU
 
-    machine = Hopper()
+    machine = machine or Hopper()
     machine.maps = {}
     emulate(monkeypatch, machine)
     jit = cuda.jit
@@ -358,7 +363,7 @@ def emulate_hopper(monkeypatch):
         monkeypatch.setattr(ptx, name, getattr(machine, name))
     for name in ("copy_box_2d", "copy_box_3d"):
         monkeypatch.setattr(ptx, name, machine.copy_box)
-    for name in ("barrier_fence", "map_acquire", "wgmma_fence", "grid_release", "grid_wait"):
+    for name in ("barrier_fence", "map_acquire", "proxy_fence", "wgmma_fence", "grid_release", "grid_wait"):
         monkeypatch.setattr(ptx, name, lambda *_: None)
     monkeypatch.setattr(ptx, "wgmma_wait", lambda groups: lambda: None)
     monkeypatch.setattr(ptx, "registers", lambda count, more: lambda: None)
