@@ -17,7 +17,7 @@ from charcnn.config import TINY, Config
 from charcnn.model import network, params
 from charcnn.text.encodings import ENCODINGS
 from charcnn.text.layout import Layout
-from charcnn.text.readers import kinds
+from charcnn.text.readers.open import open_reader
 from charcnn.training import data
 from charcnn.training.measure import Measured
 from charcnn.training.recipe import Recipe
@@ -199,7 +199,7 @@ def test_columns_are_those_that_evaluate_and_classify_read(tmp_path, content, la
     path.write_text(content)
     read = data.read_rows(path, FORWARD, layout)
     with open(path, "rb", buffering=0) as file:
-        kind = kinds.open_kind("csv", "a.csv", file, layout, FORWARD, rows=9, capacity=1 << 12)
+        kind = open_reader("csv", "a.csv", file, layout, FORWARD, rows=9, capacity=1 << 12)
         (block,) = kind.blocks()
         column = kind.texts(block)
         whole = column.buffer.tobytes().decode()
