@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
 import numpy as np
 
+from charcnn.host.terminal import listed
 from charcnn.text import encodings
 from charcnn.text.column import Column
-from charcnn.text.layout import Layout
+from charcnn.text.layout import LABEL_COLUMNS, Layout, called
 from charcnn.text.readers import scan
 from charcnn.text.readers.source import Source
 
@@ -53,16 +54,21 @@ class Block:
 
     def unreadable(self) -> list[tuple[int, int | None, str]]:
         """Of each row that cannot be read: its number and its line, from 1, and why."""
+        bad = np.flatnonzero(self.kinds > scan.BLANK)
         found: list[tuple[int, int | None, str]] = []
+        for index, (number, line) in zip(bad, self.located(bad), strict=True):
+            found.append((number, line, self.reasons.get(int(index)) or REASONS[int(self.kinds[index])]))
+        return found
+
+    def located(self, rows: np.ndarray) -> Iterator[tuple[int, int | None]]:
+        """Of each of these rows, indices in ascending order: its number and its line, from 1; None for no lines."""
         numbers, line = self.number + np.cumsum(self.kinds != scan.BLANK), self.line
         at = int(self.places[0, 0]) if len(self.places) else 0
-        for index in np.flatnonzero(self.kinds > scan.BLANK):
+        for index in rows:
             if len(self.places):
                 start = int(self.places[index, 0])
                 line, at = line + scan.count_lines(self.buffer[at:start]), start
-            reason = self.reasons.get(int(index)) or REASONS[int(self.kinds[index])]
-            found.append((int(numbers[index]), line + 1 if len(self.places) else None, reason))
-        return found
+            yield int(numbers[index]), line + 1 if len(self.places) else None
 
 
 class Reader(ABC):
@@ -135,7 +141,40 @@ class Reader(ABC):
 
     @abstractmethod
     def labels(self, block: Block) -> list[str | None]:
-        """What each row's column of labels holds."""
+        """What each row's column of labels holds. A row whose label is no label becomes one that cannot be read.
+
+        Raises:
+            ValueError: no column is known to hold labels; says which there are.
+        """
+
+    def _no_labels(self) -> ValueError:
+        has = f"it has {listed(self.taken)}" if self.taken else "it has no header"
+        return ValueError(f"no column is called {' or '.join(LABEL_COLUMNS)}; say which is the label: {has}")
+
+    def _checked_labels(self, block: Block, values: Iterable[Any]) -> list[str | None]:
+        """Labels of JSON's or Arrow's values, None for null."""
+        labels: list[str | None] = []
+        for n, value in enumerate(values):
+            fits = value is None or (isinstance(value, (str, int)) and not isinstance(value, bool))
+            if not fits:
+                block.kinds[n] = scan.NOT_TEXT
+                block.reasons[n] = f"label {short(value)}: need a text or a whole number"
+            labels.append(str(value) if fits and value is not None else None)
+        return labels
+
+    @staticmethod
+    def _label_beside(texts: Container[str], names: Sequence[str], asked: str | None) -> str | None:
+        """The column of labels, where columns have names: `asked`, or the first that is called so; None for none.
+
+        Raises:
+            ValueError: it is asked for, and is one of text.
+        """
+        if asked is None:
+            label = called(names, LABEL_COLUMNS)
+            return None if label is None or names[label] in texts else names[label]
+        if asked in texts:
+            raise ValueError(f"column {asked!r} is both the label and a text")
+        return asked
 
     @abstractmethod
     def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
@@ -218,8 +257,10 @@ def free_name(name: str, taken: Container[str]) -> str:
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = 60  # a key has any length
+short = _SHORT.repr
+"""As `repr`, in a line at most."""
 
 
 def missing(names: Sequence[str]) -> str:
     """Why a row has no text: it has none of these columns or keys."""
-    return f"{' and '.join(map(_SHORT.repr, names))} {'is' if len(names) == 1 else 'are'} missing"
+    return f"{' and '.join(map(short, names))} {'is' if len(names) == 1 else 'are'} missing"

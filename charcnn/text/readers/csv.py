@@ -101,12 +101,11 @@ class CsvReader(Reader):
     def labels(self, block: Block) -> list[str | None]:
         """The column of labels."""
         if self._label_at is None:
-            raise ValueError("has no column of labels that is known: name it (--label-column)")
+            raise self._no_labels()
         values = _gathered(block, block.fields, np.array([self._label_at]))
-        whole, offsets = values.buffer.tobytes(), values.offsets
         return [
-            whole[offsets[n] : offsets[n + 1]].decode("utf-8", "replace").strip() if kind == scan.READABLE else None
-            for n, kind in enumerate(block.kinds)
+            value.decode("utf-8", "replace").strip() if kind == scan.READABLE else None
+            for value, kind in zip(values.tolist(), block.kinds, strict=True)
         ]
 
     def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:

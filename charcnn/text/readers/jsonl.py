@@ -11,7 +11,7 @@ import numpy as np
 from charcnn.host.terminal import listed
 from charcnn.text import encodings
 from charcnn.text.column import Column
-from charcnn.text.layout import LABEL_COLUMNS, TEXT_COLUMNS, Layout, called
+from charcnn.text.layout import TEXT_COLUMNS, Layout
 from charcnn.text.readers import base, json_scan, scan
 from charcnn.text.readers.base import Block, Reader, free_name, missing
 from charcnn.text.readers.source import Source
@@ -37,8 +37,7 @@ class JsonlReader(Reader):
             self._texts = tuple(strings)
         self._texts = self._texts or TEXT_COLUMNS[:1]  # no object has keys: each is told that it has no text
         self.reads = self._texts
-        label = called(self.taken, LABEL_COLUMNS)
-        self._label = layout.label or (None if label is None else self.taken[label])
+        self._label = self._label_beside(self._texts, self.taken, layout.label)
         self._order = self._texts[::-1] if encoding.reverse_fields else self._texts
         wanted = tuple(dict.fromkeys(self._order))
         self._wanted, self._places = (
@@ -109,12 +108,12 @@ class JsonlReader(Reader):
     def labels(self, block: Block) -> list[str | None]:
         """The key of labels."""
         if self._label is None:
-            raise ValueError("has no key of labels that is known: name it (--label-column)")
-        labels: list[str | None] = []
-        for (start, end, _), kind in zip(block.places, block.kinds, strict=True):
-            label = _value(block.buffer[start:end]).get(self._label) if kind == scan.READABLE else None
-            labels.append(None if label is None else str(label))
-        return labels
+            raise self._no_labels()
+        values = (
+            _value(block.buffer[start:end]).get(self._label) if kind == scan.READABLE else None
+            for (start, end, _), kind in zip(block.places, block.kinds.copy(), strict=True)
+        )
+        return self._checked_labels(block, values)
 
     def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
         """Bytes. An object that has a key of its own which is one of those to add gets another one for it."""

@@ -12,7 +12,7 @@ import numpy as np
 from charcnn.host.terminal import listed
 from charcnn.text import column, encodings
 from charcnn.text.column import Column
-from charcnn.text.layout import LABEL_COLUMNS, TEXT_COLUMNS, Layout, called, find_column
+from charcnn.text.layout import TEXT_COLUMNS, Layout, find_column
 from charcnn.text.readers import scan
 from charcnn.text.readers.base import Block, Reader, Writer, missing
 
@@ -50,11 +50,8 @@ class ParquetReader(Reader):
                 raise ValueError(f"column {schema.names[n]!r} holds {schema.field(n).type}: need strings")
         self.reads = tuple(schema.names[n] for n in texts)
         self._order = self.reads[::-1] if encoding.reverse_fields else self.reads
-        if layout.label is not None:
-            self._label: str | None = schema.names[find_column(layout.label, schema.names, True)]
-        else:
-            label = called(schema.names, LABEL_COLUMNS)
-            self._label = None if label is None else schema.names[label]
+        asked = None if layout.label is None else schema.names[find_column(layout.label, schema.names, True)]
+        self._label = self._label_beside(self.reads, schema.names, asked)
 
     @property
     def size(self) -> int | None:
@@ -94,8 +91,8 @@ class ParquetReader(Reader):
     def labels(self, block: Block) -> list[str | None]:
         """The column of labels."""
         if self._label is None:
-            raise ValueError("has no column of labels that is known: name it (--label-column)")
-        return [None if value is None else str(value) for value in block.batch.column(self._label).to_pylist()]
+            raise self._no_labels()
+        return self._checked_labels(block, block.batch.column(self._label).to_pylist())
 
     def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
         """A record batch."""
