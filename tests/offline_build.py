@@ -38,9 +38,10 @@ import operator_cases
 from cuda.pathfinder import find_nvidia_binary_utility
 from numba.cuda.cudadrv import driver
 
-from charcnn import catalog, tuning
+from charcnn import catalog
 from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
+from charcnn.ops.common import tile_choice
 from charcnn.ops.common.formats import FORMATS, HALVES
 from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.conv1d.mma.layer import Mma
@@ -286,7 +287,7 @@ def other_tiles(name: str) -> None:
             work = layers.prepare(layer, 1)
             _, tiles = measure.asked(work)
             for tile in tiles[1:]:
-                with tuning.trying(lambda *_, tile=tile: tile):
+                with tile_choice.trying(lambda *_, tile=tile: tile):
                     work.start(None)
 
 

@@ -16,12 +16,13 @@ import pytest
 from conftest import compiler_installed
 from emulation import emulate
 
-from charcnn import files, tuning
+from charcnn import files
 from charcnn.__main__ import main
 from charcnn.cli import DONE, FAILED, UNUSABLE, tune
 from charcnn.config import SMALL, TINY
 from charcnn.gpu import device, ptx
 from charcnn.ops import conv1d_relu_nlc_double_buffered, reference
+from charcnn.ops.common import tile_choice
 from charcnn.ops.common.formats import FORMATS, PLAIN
 from charcnn.ops.conv1d import double_buffered
 from charcnn.ops.conv1d.mma import kernel as mma_kernel
@@ -48,16 +49,16 @@ class Side:
 
 SIDES = tuple(map(Side, (1, 2, 3)))
 SHAPE = 3, 4, 5
-KEY = tuning.Key("mma relu", "fp16", *SHAPE, 256)
+KEY = tile_choice.Key("mma relu", "fp16", *SHAPE, 256)
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     """An empty cache, and nothing remembered before or after."""
     monkeypatch.setenv("CHARCNN_CACHE", str(tmp_path / "cache"))
-    tuning.forget()
+    tile_choice.forget()
     yield tmp_path / "cache"
-    tuning.forget()
+    tile_choice.forget()
 
 
 @pytest.fixture
@@ -66,36 +67,36 @@ def gpu(monkeypatch):
 
 
 def taken(rows=200):
-    return tuning.choose("mma relu", "fp16", SHAPE, rows, SIDES)
+    return tile_choice.choose("mma relu", "fp16", SHAPE, rows, SIDES)
 
 
 def kept(size, **more):
-    entry = {"tile": {"size": size}, "versions": tuning.versions(KEY.kernel), **more}
-    tuning.store(tuning.cache_file(GPU), GPU, {str(KEY): entry})
+    entry = {"tile": {"size": size}, "versions": tile_choice.versions(KEY.kernel), **more}
+    tile_choice.store(tile_choice.cache_file(GPU), GPU, {str(KEY): entry})
 
 
 def ship(tmp_path, monkeypatch, size):
     """A package that ships this choice."""
     folder = tmp_path / "package" / "tuning"
     folder.mkdir(parents=True)
-    for names in tuning.SOURCES.values():
+    for names in tile_choice.SOURCES.values():
         for name in names:
             (tmp_path / "package" / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / "package" / name).write_text("kernel")
     entries = {str(KEY): {"tile": {"size": size}}}
     (folder / "some-gpu-80gb-pcie.json").write_text(json.dumps({"gpu": GPU, "tiles": entries}))
-    monkeypatch.setattr(tuning, "PACKAGE", tmp_path / "package")
-    monkeypatch.setattr(tuning, "versions", tuning.versions.__wrapped__)
+    monkeypatch.setattr(tile_choice, "PACKAGE", tmp_path / "package")
+    monkeypatch.setattr(tile_choice, "versions", tile_choice.versions.__wrapped__)
 
 
 def test_order_of_lookup(gpu, tmp_path, monkeypatch):
     assert taken() == Side(1)  # the rule's
     ship(tmp_path, monkeypatch, 2)
-    tuning.forget()
+    tile_choice.forget()
     assert taken() == Side(2)
     kept(3)
     assert taken() == Side(3)
-    with tuning.trying(lambda key, sides: sides[1] if key == KEY else None):
+    with tile_choice.trying(lambda key, sides: sides[1] if key == KEY else None):
         assert taken() == Side(2)
     assert taken() == Side(3)
 
@@ -108,9 +109,9 @@ def test_rows_up_to_a_power_of_four(gpu, rows, found):
 
 def test_only_the_same_layer_precision_kernel_and_gpu(gpu, monkeypatch):
     kept(3)
-    assert tuning.choose("mma pool", "fp16", SHAPE, 200, SIDES) == Side(1)
-    assert tuning.choose("mma relu", "bf16", SHAPE, 200, SIDES) == Side(1)
-    assert tuning.choose("mma relu", "fp16", (3, 4, 6), 200, SIDES) == Side(1)
+    assert tile_choice.choose("mma pool", "fp16", SHAPE, 200, SIDES) == Side(1)
+    assert tile_choice.choose("mma relu", "bf16", SHAPE, 200, SIDES) == Side(1)
+    assert tile_choice.choose("mma relu", "fp16", (3, 4, 6), 200, SIDES) == Side(1)
     monkeypatch.setattr(device, "gpu_name", lambda: "another")
     assert taken() == Side(1)
 
@@ -120,20 +121,20 @@ def test_a_choice_of_another_kernel_or_compiler_counts_no_more(gpu, tmp_path, mo
     kept(3)
     assert taken() == Side(3)
     (tmp_path / "package" / "gpu" / "ptx.py").write_text("another kernel")
-    tuning.forget()
+    tile_choice.forget()
     assert taken() == Side(2)
 
 
 def test_what_is_no_candidate_is_not_taken(gpu):
     kept(4)
     assert taken() == Side(1)
-    assert tuning.choose("mma relu", "fp16", SHAPE, 200, SIDES[:1]) == Side(1)
+    assert tile_choice.choose("mma relu", "fp16", SHAPE, 200, SIDES[:1]) == Side(1)
 
 
 def test_files_are_read_once(gpu, cache, monkeypatch):
     kept(3)
     assert taken() == Side(3)
-    tuning.cache_file(GPU).unlink()
+    tile_choice.cache_file(GPU).unlink()
     assert taken() == Side(3)
     assert taken(100) == Side(3)
 
@@ -151,7 +152,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_file_is_told_once_and_replaced(gpu, content):
-    path = tuning.cache_file(GPU)
+    path = tile_choice.cache_file(GPU)
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
     with pytest.warns(UserWarning, match=r"some-gpu-80gb-pcie\.json: .*; no tile is taken from it") as told:
@@ -160,7 +161,7 @@ def test_a_damaged_file_is_told_once_and_replaced(gpu, content):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert taken() == Side(1)
-        assert tuning.choose("mma pool", "fp16", SHAPE, 200, SIDES) == Side(1)
+        assert tile_choice.choose("mma pool", "fp16", SHAPE, 200, SIDES) == Side(1)
     with pytest.warns(UserWarning, match="no tile is taken"):
         kept(3)
     assert taken() == Side(3)
@@ -168,14 +169,16 @@ def test_a_damaged_file_is_told_once_and_replaced(gpu, content):
 
 def test_a_tile_of_odd_values_is_not_taken(gpu):
     for odd in (None, [], "x", {"size": "1"}, {"size": 2, "more": 1}, {}):
-        tuning.store(tuning.cache_file(GPU), GPU, {str(KEY): {"tile": odd, "versions": tuning.versions("mma")}})
+        tile_choice.store(
+            tile_choice.cache_file(GPU), GPU, {str(KEY): {"tile": odd, "versions": tile_choice.versions("mma")}}
+        )
         assert taken() == Side(1)
 
 
 def test_a_file_that_may_not_be_read(gpu, monkeypatch):
     kept(3)
-    tuning.cache_file(GPU).unlink()
-    tuning.cache_file(GPU).mkdir()
+    tile_choice.cache_file(GPU).unlink()
+    tile_choice.cache_file(GPU).mkdir()
     with pytest.warns(UserWarning, match="Is a directory"):
         assert taken() == Side(1)
 
@@ -184,18 +187,18 @@ def test_where_the_cache_is(monkeypatch):
     for name in ("CHARCNN_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "/of me")
-    assert tuning.cache_file("NVIDIA H200") == Path("/of me/.cache/charcnn/tiles/nvidia-h200.json")
+    assert tile_choice.cache_file("NVIDIA H200") == Path("/of me/.cache/charcnn/tiles/nvidia-h200.json")
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert tuning.cache_file("NVIDIA H200") == Path("/caches/charcnn/tiles/nvidia-h200.json")
+    assert tile_choice.cache_file("NVIDIA H200") == Path("/caches/charcnn/tiles/nvidia-h200.json")
     monkeypatch.setenv("CHARCNN_CACHE", "/mine")
-    assert tuning.cache_file("NVIDIA H200") == Path("/mine/tiles/nvidia-h200.json")
+    assert tile_choice.cache_file("NVIDIA H200") == Path("/mine/tiles/nvidia-h200.json")
 
 
 WRITER = """
 import sys
-from charcnn import tuning
+from charcnn.ops.common import tile_choice
 for i in range(8):
-    tuning.store(tuning.cache_file("g"), "g", {f"{sys.argv[1]} {i}": {"tile": {"size": i}}})
+    tile_choice.store(tile_choice.cache_file("g"), "g", {f"{sys.argv[1]} {i}": {"tile": {"size": i}}})
 """
 
 
@@ -203,7 +206,7 @@ def test_writers_at_once_lose_nothing(cache):
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(n)], env=environment) for n in range(4)]
     assert not any(writer.wait(timeout=300) for writer in writers)
-    found = json.loads(tuning.cache_file("g").read_text())["tiles"]
+    found = json.loads(tile_choice.cache_file("g").read_text())["tiles"]
     assert {key: entry["tile"]["size"] for key, entry in found.items()} == {
         f"{n} {i}": i for n in range(4) for i in range(8)
     }
@@ -220,7 +223,7 @@ def test_a_write_that_fails_leaves_what_was_there(gpu, monkeypatch):
         patch.setattr(files.os, "replace", full)
         with pytest.raises(OSError, match="No space left"):
             kept(2)
-    tuning.forget()
+    tile_choice.forget()
     assert taken() == Side(3)
 
 
@@ -230,11 +233,11 @@ def test_a_write_that_fails_leaves_what_was_there(gpu, monkeypatch):
 def test_a_gpu_that_nothing_ships_for_has_the_rules_tiles(gpu):
     x, weight, bias = (np.ones(shape, np.float32) for shape in ((1, 9, 8), (3, 8, 8), (8,)))
     asked = []
-    with tuning.trying(lambda key, tiles: asked.append((key, tiles)) or tiles[0]):
+    with tile_choice.trying(lambda key, tiles: asked.append((key, tiles)) or tiles[0]):
         conv1d_relu_nlc_double_buffered(x, weight, bias)
     ((key, tiles),) = asked
-    assert key == tuning.Key("double_buffered relu", "fp32", 3, 8, 8, 16)
-    assert tuning.untuned(GPU, key, tiles) == tiles[0] == candidates(8)[0]
+    assert key == tile_choice.Key("double_buffered relu", "fp32", 3, 8, 8, 16)
+    assert tile_choice.untuned(GPU, key, tiles) == tiles[0] == candidates(8)[0]
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +252,7 @@ def asked_at_full_size():
 
 
 def test_what_ships_for_the_h200_is_what_kernels_are_built_with(asked_at_full_size):
-    shipped = json.loads((tuning.PACKAGE / "tuning" / "nvidia-h200.json").read_text())
+    shipped = json.loads((tile_choice.PACKAGE / "tuning" / "nvidia-h200.json").read_text())
     assert shipped["gpu"] == device.GPU_NAME
     assert shipped["tiles"].keys() == asked_at_full_size.keys()
     for key, found in asked_at_full_size.items():
@@ -338,11 +341,11 @@ def slow(tiles, monkeypatch):
 def test_the_fastest_is_chosen_and_then_taken(monkeypatch):
     slow({WIDE: 4, OTHER: 3}, monkeypatch)
     tuned = measure.tune(LAYER, 2, set())
-    assert tuned.key == tuning.Key("double_buffered relu", "fp32", 3, 4, 4, 64)
+    assert tuned.key == tile_choice.Key("double_buffered relu", "fp32", 3, 4, 4, 64)
     assert [one.problem for one in tuned.candidates] == [None, None]
     assert (tuned.before.tile, tuned.chosen.tile) == (WIDE, OTHER)
     assert tuned.gain == pytest.approx(0.25)
-    tuning.store(tuning.cache_file("simulator"), "simulator", {str(tuned.key): tuned.entry()})
+    tile_choice.store(tile_choice.cache_file("simulator"), "simulator", {str(tuned.key): tuned.entry()})
     assert double_buffered.chosen("relu", (3, 4, 4), 20) == OTHER
     assert double_buffered.chosen("relu", (3, 4, 4), 2000) == WIDE
     assert measure.tune(LAYER, 2, {tuned.key}) is None
@@ -436,7 +439,7 @@ def test_on_tensor_cores(monkeypatch):
     one = Layer("conv3", "conv1d_relu_nlc", "mma", "bf16", 6, 2, 8, 136)
     tuned = measure.tune(one, 2, set())
     mma_kernel.build.cache_clear()
-    assert tuned.key == tuning.Key("mma relu", "bf16", 2, 8, 136, 16)
+    assert tuned.key == tile_choice.Key("mma relu", "bf16", 2, 8, 136, 16)
     assert [(one.tile, one.problem) for one in tuned.candidates] == [(first, None), (second, None)]
 
 
@@ -447,7 +450,7 @@ def test_by_winograds_filtering(operator):
     work.poison()
     assert np.isnan(work.error())
     key, tiles = measure.asked(work)
-    assert key == tuning.Key("double_buffered several", "fp32", 6, 4, 4, 16)
+    assert key == tile_choice.Key("double_buffered several", "fp32", 6, 4, 4, 16)
     assert tiles == candidates(4)
     assert work.error() <= LAYER.tolerance
     work.poison()

@@ -8,10 +8,11 @@ import test_ops
 from emulation import emulate_hopper
 from numba import cuda
 
-from charcnn import catalog, tuning
+from charcnn import catalog
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
+from charcnn.ops.common import tile_choice
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.formats import FORMATS
 from charcnn.ops.conv1d.wgmma import layer
@@ -123,7 +124,7 @@ def machine(monkeypatch):
     limit = device.shared_limit()
     monkeypatch.setattr(device, "SHARED_LIMIT", 0)  # no stage beyond those that always fit
     monkeypatch.setattr(device, "shared_limit", lambda: limit)
-    monkeypatch.setattr(tuning, "choose", lambda *args: next(one for one in args[-1] if one.cluster == 1))
+    monkeypatch.setattr(tile_choice, "choose", lambda *args: next(one for one in args[-1] if one.cluster == 1))
     yield
     for made in (build, layer._pack_kernel):
         made.cache_clear()

@@ -1,4 +1,4 @@
-"""Print what the levels ask `charcnn.tuning` for at the full network, with no GPU and nothing compiled.
+"""Print what the levels ask `charcnn.ops.common.tile_choice` for at the full network, with no GPU and nothing compiled.
 
 As JSON, by key: the GPU, the candidates, the one that is taken, and the one that the kernel is built with. Needs the
 CUDA wheels.
@@ -22,8 +22,9 @@ if __name__ == "__main__":  # before numba is imported
 import numpy as np
 from offline_build import compiling
 
-from charcnn import catalog, tuning
+from charcnn import catalog
 from charcnn.config import SMALL
+from charcnn.ops.common import tile_choice
 from charcnn.ops.conv1d import double_buffered, tile
 from charcnn.ops.conv1d.mma import kernel as mma_kernel
 from charcnn.ops.conv1d.mma import layer as mma_layer
@@ -45,9 +46,9 @@ def main() -> None:
     """Print the keys."""
     asked: dict[str, Any] = {}
     built: list[Any] = []
-    choose = tuning._chosen
+    choose = tile_choice._chosen
 
-    def noting_key(gpu: str, key: tuning.Key, candidates: Any) -> Any:
+    def noting_key(gpu: str, key: tile_choice.Key, candidates: Any) -> Any:
         taken = choose(gpu, key, candidates)
         asked.setdefault(str(key), {"gpu": gpu, "candidates": list(map(asdict, candidates)), "taken": asdict(taken)})
         return taken
@@ -66,7 +67,7 @@ def main() -> None:
 
     with (
         compiling(Nothing()),
-        mock.patch.object(tuning, "_chosen", noting_key),
+        mock.patch.object(tile_choice, "_chosen", noting_key),
         mock.patch.object(layers, "_repeated", repeated),
         mock.patch.object(layers, "DRAWN", 1),
         noting_tile(double_buffered),

@@ -53,8 +53,8 @@ def _count(value: str) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Tune; the exit status."""
-    from charcnn import tuning
     from charcnn.gpu import device
+    from charcnn.ops.common import tile_choice
     from charcnn.tuning.layers import of_level
     from charcnn.tuning.measure import tune
 
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         )
     work = [(name, list(of_level(name, config, options.precision))) for name in _levels(options)]
     gpu, seen, status = device.gpu_name(), set[Any](), DONE
-    path = tuning.cache_file(gpu)
+    path = tile_choice.cache_file(gpu)
     if device.SIMULATED:
         print("No GPU in use: kernels run in Numba's simulator, and its times say nothing of a GPU.")
     goes = "what is chosen here goes to" if not options.dry_run else "nothing is written to"
@@ -82,8 +82,8 @@ def run(options: argparse.Namespace) -> int:
             if tuned.chosen is None:
                 status = FAILED
             elif not options.dry_run:
-                tuning.store(path, gpu, {str(tuned.key): tuned.entry()})
-    if not any(isinstance(one, tuning.Key) for one in seen):
+                tile_choice.store(path, gpu, {str(tuned.key): tuned.entry()})
+    if not any(isinstance(one, tile_choice.Key) for one in seen):
         print("there is nothing to choose: each layer has one tile alone in this precision")
     return status
 

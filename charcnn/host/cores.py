@@ -18,6 +18,9 @@ from pathlib import Path
 
 NODES, CPUS = Path("/sys/devices/system/node"), Path("/sys/devices/system/cpu")
 
+LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
+"""Environment variables by which Open MPI, PMIx and MPICH tell a process that mpiexec started it."""
+
 LAUNCHERS = ("mpiexec", "mpirun", "orterun", "prterun")
 
 BINDS = (

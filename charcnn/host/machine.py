@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from charcnn.offload import LAUNCHED
+from charcnn.host.cores import LAUNCHED
 
 PACKAGES = ("numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "nvidia-nvvm", "mpi4py")
 

@@ -8,11 +8,9 @@ from functools import cache
 from typing import Any
 
 from charcnn.host import cores
+from charcnn.host.cores import LAUNCHED
 from charcnn.offload import watch
 from charcnn.offload.topology import node_of
-
-LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
-"""Environment variables by which Open MPI, PMIx and MPICH tell a process that mpiexec started it."""
 
 LOCAL = (("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"), ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"))
 """Those by which Open MPI and MPICH tell a rank's number on its host, and how many there are."""

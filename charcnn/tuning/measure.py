@@ -13,8 +13,8 @@ from typing import Any
 
 from numba import cuda
 
-from charcnn import tuning
 from charcnn.gpu import device, graph
+from charcnn.ops.common import tile_choice
 from charcnn.tuning.layers import Layer, Work, prepare
 
 ROUNDS = 9
@@ -40,7 +40,7 @@ class Tuned:
     """A layer's candidates, and which one is taken: None where none is right."""
 
     layer: Layer
-    key: tuning.Key
+    key: tile_choice.Key
     candidates: list[Candidate]
     before: Candidate
     """The one without tuning."""
@@ -56,19 +56,19 @@ class Tuned:
     def entry(self) -> dict[str, Any]:
         """For the cache."""
         assert self.chosen is not None
-        entry = {"tile": asdict(self.chosen.tile), "versions": tuning.versions(self.key.kernel)}
+        entry = {"tile": asdict(self.chosen.tile), "versions": tile_choice.versions(self.key.kernel)}
         return {**entry, "us": round(self.chosen.microseconds, 2), "gain": self.gain and round(self.gain, 4)}
 
 
-def asked(work: Work) -> tuple[tuning.Key, tuple[Any, ...]] | None:
+def asked(work: Work) -> tuple[tile_choice.Key, tuple[Any, ...]] | None:
     """What the layer has to choose among, by running it; None where there is one way alone."""
-    found: dict[tuning.Key, tuple[Any, ...]] = {}
+    found: dict[tile_choice.Key, tuple[Any, ...]] = {}
 
     def note(key, candidates):
         found[key] = candidates
         return candidates[0]
 
-    with tuning.trying(note):
+    with tile_choice.trying(note):
         try:
             work.start(None)
         except Exception:  # that one candidate fails is told where all are tried
@@ -92,7 +92,7 @@ def tune(layer: Layer, batch: int, seen: set[Any]) -> Tuned | None:
     key, tiles = question
     seen.add(key)
     candidates = [Candidate(tile) for tile in tiles]
-    before = candidates[tiles.index(tuning.untuned(device.gpu_name(), key, tiles))]
+    before = candidates[tiles.index(tile_choice.untuned(device.gpu_name(), key, tiles))]
     right = []
     for candidate in candidates:
         candidate.problem = _problem(work, layer.tolerance, candidate.tile)
@@ -108,7 +108,7 @@ def tune(layer: Layer, batch: int, seen: set[Any]) -> Tuned | None:
 
 @contextmanager
 def _taking(tile: Any) -> Iterator[None]:
-    with tuning.trying(lambda key, candidates: tile):
+    with tile_choice.trying(lambda key, candidates: tile):
         yield
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from charcnn import tuning
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit, pair
-from charcnn.ops.common import shapes
+from charcnn.ops.common import shapes, tile_choice
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
 from charcnn.ops.conv1d.tile import Tile, candidates, fitting, vector_width
 
@@ -280,7 +279,9 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
 def chosen(epilogue: str, weight: shapes.Shape, rows: int, pool_size: int = 1) -> Tile:
     """The tile for weights (K, C_in, C_out), of all products where there are several, and for so many rows of one."""
     taps, c_in, c_out = weight
-    return tuning.choose(f"double_buffered {epilogue}", "fp32", (taps, c_in, c_out), rows, candidates(c_out, pool_size))
+    return tile_choice.choose(
+        f"double_buffered {epilogue}", "fp32", (taps, c_in, c_out), rows, candidates(c_out, pool_size)
+    )
 
 
 def launch(

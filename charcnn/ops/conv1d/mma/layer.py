@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from charcnn import tuning
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit, pair
-from charcnn.ops.common import shapes
+from charcnn.ops.common import shapes, tile_choice
 from charcnn.ops.common.formats import choose
 from charcnn.ops.common.mma_layout import OCTET, TAKEN, words_of
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
@@ -263,7 +262,7 @@ class Mma:
         if n == 0 or y.shape[1] == 0:
             return
         tiles, shape = self._pooled if epilogue == "pool" else self._plain, (self.kernel_size, self.c_in, self.c_out)
-        tile = tuning.choose(f"mma {epilogue}", self.format.name, shape, rows * apart, tiles)
+        tile = tile_choice.choose(f"mma {epilogue}", self.format.name, shape, rows * apart, tiles)
         stages = Stages.of(tile, self.kernel_size)
         magic = -(-(1 << 32) // length) % (1 << 32)  # row * magic >> 32 is row // length
         if rows * (length - 1) >= 1 << 32 or positions >= 1 << 31:

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from charcnn import tuning
 from charcnn.gpu import device, ptx, tensor_map
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit, pair
-from charcnn.ops.common import formats, shapes
+from charcnn.ops.common import formats, shapes, tile_choice
 from charcnn.ops.common.cast import largest
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
 from charcnn.ops.conv1d.wgmma.kernel import CHUNK, COLUMNS, GROUPS, ROW_BYTES, Stages, build
@@ -276,7 +275,9 @@ class Wgmma:
         of, taps = self.precision, self.kernel_size
         if epilogue not in self._ways:
             self._ways[epilogue] = Stages.candidates(taps, epilogue == "pool", of, measured=epilogue == "stat")
-        return tuning.choose(f"wgmma {epilogue}", of.name, (taps, self.c_in, self.c_out), rows, self._ways[epilogue])
+        return tile_choice.choose(
+            f"wgmma {epilogue}", of.name, (taps, self.c_in, self.c_out), rows, self._ways[epilogue]
+        )
 
     def _map(self, x, stages):
         """The tensor map of x, kept: a level's arrays lie where they lay before."""
