@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(str(error)) from error
     if comm is not None and comm.rank > 0:
         return ranks.work(comm, options)
-    team = ranks.Team(comm, options)
+    team = ranks.team(comm, options)
     try:
         team.check()
         status = _label(options, team)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.gpu import device, graph
+from charcnn.gpu import device, graph, tensor_map
 from charcnn.gpu import launch as launching
 
 Launched = Callable[[Any, tuple[Any, ...]], object]
@@ -161,8 +161,6 @@ def compiling_for(target: Target) -> Iterator[None]:
 def standing_in(target: Target, launched: Launched) -> Iterator[None]:
     """In this context `target` is the one GPU of the process, its launches are handed over, and nothing computes."""
     from numba import cuda
-
-    from charcnn.gpu import tensor_map
 
     def launch(call: Any, kernel: Any, blocks: Any, threads: Any, *args: Any, **options: Any) -> None:
         if np.prod(blocks) > 0:
