@@ -1097,7 +1097,7 @@ def test_help_is_quick():
 
 
 def test_a_first_label_on_the_cpu_waits_for_nothing_that_it_does_not_need(weights):
-    unneeded = ["numba.cuda", "charcnn.gpu.device", "charcnn.catalog", "pyarrow", "mpi4py", "torch"]
+    unneeded = ["numba.cuda", "charcnn.gpu.device", "pyarrow", "mpi4py", "torch"]
     code = f"import atexit; atexit.register(lambda: print(sorted(sys.modules.keys() & {set(unneeded)})))"
     for level in ("l18", "l11"):
         process = command(
