@@ -84,8 +84,9 @@ class SmallBatchTokenConvNormReluPool:
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on token ids (N, L) uint8."""
         parts, (between, result) = space.scratch(self)["partial_moments"][: len(x)], self.writes(x.shape)
+        gamma, beta = self._block.affine
         y = first(x, self._block, parts, out=space.device(*between), stream=space.stream)
         return normalised(
-            y, parts, *self._block.affine, pool_size=self._pool_size, precision=self._block.format.name,
+            y, parts, gamma, beta, self._pool_size, precision=self._block.format.name,
             out=space.device(*result), stream=space.stream,
         )  # fmt: skip
