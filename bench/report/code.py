@@ -38,7 +38,7 @@ def _source(document: Path, file: str, name: str, loop: str = "") -> str:
     if loop:
         loops = [child for child in ast.walk(node) if isinstance(child, (ast.While, ast.For)) and _is_on(child, loop)]
         if not loops:
-            raise ReportError(f"{document.name}: {name} of {file} has no loop on {loop}")
+            raise ReportError(f"{document.name}: {name} in {file} has no loop on {loop}")
         node = min(loops, key=lambda found: found.lineno)
         first = node.lineno
     return textwrap.dedent("\n".join(text.splitlines()[first - 1 : node.end_lineno]))

@@ -30,8 +30,8 @@ KINDS = {kind.__name__: kind for kind in _BLOCKS}
 
 def documents() -> list[Path]:
     """The files that may hold blocks."""
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return [*pages, WEIGHTS / "README.md"]
+    pages = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "levels").glob("*.md"))]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages, WEIGHTS / "README.md"]
 
 
 def filled(document: Path) -> str:

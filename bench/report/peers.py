@@ -12,11 +12,12 @@ from report.schema import machine_called, results
 
 def peers(document: Path) -> str:
     """Other libraries beside the levels, a table for each machine and device."""
-    blocks = [_peers(os.path.relpath(file, document.parent), raw) for file, raw in results().peers.items()]
+    blocks = [machine_table(os.path.relpath(file, document.parent), raw) for file, raw in results().peers.items()]
     return "\n".join(blocks) or UNMEASURED + "\n"
 
 
-def _peers(link: str, raw: dict[str, Any]) -> str:
+def machine_table(link: str, raw: dict[str, Any]) -> str:
+    """The table of one machine, what was off or left out, and what the runs were of."""
     runs = [raw, *raw.get("earlier", [])]  # each batch size in one of them
     batches, rows, missed = sorted(batch for run in runs for batch in run["batches"]), [], []
     left_out: dict[tuple[str, str], list[str]] = {}

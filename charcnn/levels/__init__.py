@@ -1,4 +1,4 @@
-"""The optimisation history: `python -m charcnn.levels.lK` runs step K. See docs/history.md.
+"""The optimisation history: `python -m charcnn.levels.lK` runs step K. See docs/levels/README.md.
 
 Importing this package decides where CUDA kernels run. Numba's simulator is a mode of the whole process, chosen
 before `numba.cuda` is imported, so it can't wait: on a machine with no GPU, levels run in the simulator, and the
