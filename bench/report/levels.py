@@ -118,6 +118,8 @@ def cost(document: Path, name: str) -> str:
     for place in (place for place in places() if (name, place) in results().levels):
         now = results().levels[name, place]
         was_place, was = _before(before, place)
+        if was and not set(was.stages) & set(now.stages):  # nothing to compare
+            was = None
         columns = [result for result in (was, now) if result]
         fast = all(result.inputs_per_second > 10_000 for result in columns)
         unit, factor = ("µs", 1e3) if fast else ("ms", 1.0)

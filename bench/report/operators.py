@@ -70,14 +70,17 @@ def steps(document: Path, operator: str, layer: str, *techniques: str) -> str:
     if wrong := [name for name in techniques if name not in having]:
         raise ReportError(f"{document.name}: {operator} has no {', '.join(wrong)}")
     hosts = sorted({host for name, at, _, host in results().operators if (name, at) == (operator, layer)})
-    rows = []
+    rows, before = [], dict.fromkeys(hosts, 0.0)
     for technique in techniques or having:
         cells = [technique]
         for host in hosts:
             row = results().operators.get((operator, layer, technique, host))
             cells += [f"{1e6 / row['inputs_per_second']:.2f} µs", _rated(row)] if row else [UNMEASURED, "–"]
+            now = row["inputs_per_second"] if row else 0.0
+            cells.append(f"{now / before[host]:.2f}" if now and before[host] else "")
+            before[host] = now
         rows.append(cells if hosts else [technique, UNMEASURED])
-    heads = [head for host in hosts for head in (f"{host}: time an input", "rate")] or ["measured"]
+    heads = [head for host in hosts for head in (f"{_spoken(host)}: time an input", "rate", "× before")] or ["measured"]
     return table([f"{operator}, {layer}", *heads], rows, right=1)
 
 
