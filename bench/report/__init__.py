@@ -12,6 +12,7 @@
 - precisions: which levels compute in what;
 - operators: the table of operators and techniques;
 - steps OPERATOR LAYER [TECHNIQUE ...]: one operator's techniques at one layer;
+- beside: levels on a GPU as so many times the fastest other library;
 - peers: other libraries beside the levels, a table for each machine;
 - chain METHOD: the plan of blocks 3 to 6, fused by this method, on an H200;
 - scaling, mixed, path, strikes, overhead, forecasts: the offload, from bench/results/offload;

@@ -14,16 +14,16 @@ from report.code import change, code
 from report.levels import cost, headline, levels, measured, step
 from report.offload import forecasts, mixed, overhead, path, scaling, strikes
 from report.operators import chain, operators, steps, trade
-from report.peers import peers, tensor_cores
+from report.peers import beside, peers, tensor_cores
 from report.plot import PLOT, drawn
 from report.schema import ROOT, WEIGHTS, ReportError
 
 BLOCK = re.compile(r"(<!-- (\w+):begin ?([^\n]*?) ?-->\n).*?(<!-- \2:end -->)", re.DOTALL)
 
 _BLOCKS = (
-    headline, levels, measured, step, cost, change, code, precisions, validation, operators, peers, steps, chain, trade,
-    dram, sanitizer, tensor_cores, scaling, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy,
-    training,
+    headline, levels, measured, step, cost, change, code, precisions, validation, operators, steps, chain, trade, dram,
+    beside, peers, tensor_cores, sanitizer, scaling, mixed, path, strikes, overhead, forecasts, classify, agreement,
+    accuracy, training,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

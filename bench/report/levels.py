@@ -7,7 +7,7 @@ from pathlib import Path
 from charcnn import catalog
 from report.limits import beside_peers, best_peer, limit, predecessor
 from report.markdown import UNMEASURED, link, number, percent, sources, table
-from report.schema import ROOT, LevelResult, Place, places, results
+from report.schema import ROOT, LevelResult, Place, ReportError, places, results
 
 PAGES = ROOT / "docs" / "levels"
 HOST = Place("nvidia-h200", 1, 1)
@@ -26,6 +26,8 @@ def headline(document: Path) -> str:
     rows = [row for row in results().peers[file]["peers"] if row.get("level") and row["precision"] in ("fp16", "bf16")]
     row = max(rows, key=lambda row: float(row["inputs_per_second"]))
     peer, gpu = best_peer(file, row["precision"]), results().peers[file]["machine"]["gpus"][0]
+    if peer is None:
+        raise ReportError(f"{file.name}: no library beside {row['name']}")
     page = _page(document, row["name"].partition("-")[0])
     others = link(document, ROOT / "docs" / "peers.md", "all libraries")
     return (

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from charcnn import catalog, machine
 from charcnn.config import SMALL
-from charcnn.rounding import ROUNDINGS
 from report.schema import RESULTS, Place, results
 
 AFTER = {"l11": "l2", "l12": "l10", "l17": "l16", "l18": "l11"}
 """The level that one builds on, where it is not the one before it in the list."""
 GATHERED = ("l11", "l13", "l14", "l15", "l16", "l17", "l18")
 """Levels whose first convolution adds up rows of its weights: its products are no work of theirs."""
+FINEST_FIRST = ("fp32", "fp16x3", "tf32", "fp16", "bf16", "fp8")
+"""Precisions, by what they round off a network's logits."""
 MULTIPROCESSORS, FLOAT32_UNITS = 132, 128
 """Of an H200, and of each: CUDA C++ Programming Guide, compute capability 9.0. A unit does a multiply-add a cycle."""
 CLOCK = RESULTS / "designs" / "nvidia-h200-wgmma.json"
@@ -40,14 +42,31 @@ def predecessor(name: str) -> catalog.Level | None:
     return catalog.LEVELS[number - 1] if number else None
 
 
-def best_peer(file: Path, precision: str) -> Peer:
-    """The fastest library of a peers' result, at its largest batch, whose arithmetic is no coarser than this."""
-    raw, accurate = results().peers[file], list(ROUNDINGS)[: list(ROUNDINGS).index(precision) + 1]
-    batch = max(raw["batches"])
-    rows = [row for row in raw["peers"] if row["batch"] == batch and not row.get("level")]
-    as_accurate = [row for row in rows if row["precision"].replace("float32", "fp32") in accurate]
-    row = max(as_accurate, key=lambda row: float(row["inputs_per_second"]))
+def peer_rows(raw: dict[str, Any], batch: int) -> list[dict[str, Any]]:
+    """What a peers' result has of one batch size, which is of one run."""
+    return [row for run in (raw, *raw.get("earlier", [])) for row in run["peers"] if row["batch"] == batch]
+
+
+def best_peer(file: Path, precision: str, batch: int | None = None) -> Peer | None:
+    """The fastest library of a peers' result whose arithmetic is no coarser than this; None where none was measured.
+
+    Args:
+        file: the result.
+        precision: fp32 and so on, as a level calls it.
+        batch: None: the largest one of the newest run.
+    """
+    raw, accurate = results().peers[file], FINEST_FIRST[: FINEST_FIRST.index(precision) + 1]
+    batch = batch or max(raw["batches"])
+    rows = [row for row in peer_rows(raw, batch) if not row.get("level") and called(row["precision"]) in accurate]
+    if not rows:
+        return None
+    row = max(rows, key=lambda row: float(row["inputs_per_second"]))
     return Peer(row["title"], row["precision"], row["inputs_per_second"], batch, file)
+
+
+def called(precision: str) -> str:
+    """A precision of bench/peers.py, as levels call it."""
+    return "fp32" if precision == "float32" else precision
 
 
 def beside_peers(level: catalog.Level) -> tuple[float, Peer] | None:
@@ -59,7 +78,8 @@ def beside_peers(level: catalog.Level) -> tuple[float, Peer] | None:
     for file, raw in results().peers.items():
         if raw["device"] != level.device:
             continue
-        peer = best_peer(file, level.precision())
+        if (peer := best_peer(file, level.precision())) is None:
+            continue
         place = Place(machine.name(raw["machine"]), 1, 1)
         together = [row for row in raw["peers"] if row["name"] == level.name and row["batch"] == peer.batch]
         if level.device == "cpu" and together:

@@ -6,8 +6,27 @@ import os
 from pathlib import Path
 from typing import Any
 
-from report.markdown import UNMEASURED, number, table
+from report.limits import best_peer, called, peer_rows
+from report.markdown import UNMEASURED, number, sources, table
 from report.schema import machine_called, results
+
+
+def beside(document: Path) -> str:
+    """Levels on a GPU beside the fastest other library whose arithmetic is no coarser, at each batch size."""
+    (file,) = [file for file, raw in results().peers.items() if raw["device"] == "cuda"]
+    raw = results().peers[file]
+    batches, found = sorted(batch for run in (raw, *raw.get("earlier", [])) for batch in run["batches"]), {}
+    for batch in batches:
+        for row in peer_rows(raw, batch):
+            if row.get("level"):
+                level = row["name"].partition("-")[0], called(row["precision"])
+                if peer := best_peer(file, level[1], batch):
+                    times = row["inputs_per_second"] / peer.inputs_per_second
+                    found.setdefault(level, {})[batch] = f"{times:.2f}"
+    rows = [[f"{name}, {precision}", *(cells.get(batch, "–") for batch in batches)]
+            for (name, precision), cells in sorted(found.items())]  # fmt: skip
+    head = [f"{raw['machine']['gpus'][0]}: times the fastest other library", *(f"N={batch:,}" for batch in batches)]
+    return table(head, rows, 1) + sources(document, [file])
 
 
 def peers(document: Path) -> str:
