@@ -83,13 +83,11 @@ def step(document: Path, name: str) -> str:
     limited = any(limit(level, place) for place in places())
     rows = []
     if level.original is not None:
-        cells = ["the original program, 4 hosts of 4 TITAN RTX"]
-        if before is not None:
-            was = "" if before.original is None else f"{before.original:.2f}"
-            times = "" if before.original is None else f"{level.original / before.original:.2f}"
-            cells += [was, f"{level.original:.2f}", times]
+        cells, now_there = ["the original program, 4 hosts of 4 TITAN RTX"], f"{level.original:.2f}"
+        if before is not None and before.original is not None:
+            cells += [f"{before.original:.2f}", now_there, f"{level.original / before.original:.2f}"]
         else:
-            cells += [f"{level.original:.2f}"]
+            cells += ["", now_there, ""] if before else [now_there]
         rows.append([*cells, *([""] if limited else [])])
     for place in places():
         now = results().levels.get((name, place))
@@ -98,9 +96,8 @@ def step(document: Path, name: str) -> str:
         where = results().hosts[place]
         if level.device == "cpu" and not place.host.startswith("cpu-"):
             where = f"CPU of the host of {where}"
-        cells, was_place = [link(document, now.file, where)], place
+        cells, (was_place, was) = [link(document, now.file, where)], _before(before, place)
         if before is not None:
-            was_place, was = _before(before, place)
             there = "" if was_place == place else ", one GPU" if place.gpus > 1 else ", one rank"
             cells.append(f"{number(was.inputs_per_second)} (N={was.batch:,}{there})" if was else UNMEASURED)
         cells.append(f"{number(now.inputs_per_second)} (N={now.batch:,})")

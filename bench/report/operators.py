@@ -76,7 +76,7 @@ def steps(document: Path, operator: str, layer: str, *techniques: str) -> str:
         for host in hosts:
             row = results().operators.get((operator, layer, technique, host))
             cells += [f"{1e6 / row['inputs_per_second']:.2f} µs", _rated(row)] if row else [UNMEASURED, "–"]
-            now = row["inputs_per_second"] if row else 0.0
+            now = float(row["inputs_per_second"]) if row else 0.0
             cells.append(f"{now / before[host]:.2f}" if now and before[host] else "")
             before[host] = now
         rows.append(cells if hosts else [technique, UNMEASURED])

@@ -15,7 +15,8 @@ def beside(document: Path) -> str:
     """Levels on a GPU beside the fastest other library whose arithmetic is no coarser, at each batch size."""
     (file,) = [file for file, raw in results().peers.items() if raw["device"] == "cuda"]
     raw = results().peers[file]
-    batches, found = sorted(batch for run in (raw, *raw.get("earlier", [])) for batch in run["batches"]), {}
+    batches = sorted(batch for run in (raw, *raw.get("earlier", [])) for batch in run["batches"])
+    found: dict[tuple[str, str], dict[int, str]] = {}
     for batch in batches:
         for row in peer_rows(raw, batch):
             if row.get("level"):
