@@ -102,7 +102,8 @@ def step(document: Path, name: str) -> str:
             cells.append(f"{number(was.inputs_per_second)} (N={was.batch:,}{there})" if was else UNMEASURED)
         cells.append(f"{number(now.inputs_per_second)} (N={now.batch:,})")
         if before is not None:
-            cells.append(_times(now, was))
+            comparable = was_place == place or name in MORE_RANKS
+            cells.append(_times(now, was) if comparable else "")
         if limited:
             top = limit(level, place)
             cells.append(percent(now.inputs_per_second / top) if top else "")
