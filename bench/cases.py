@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from charcnn.catalog import CHAIN
 from charcnn.config import POOL_SIZE, Config
-from charcnn.ops.arrays import pack
+from charcnn.ops.common.arrays import pack
 from charcnn.ops.reference import stat
 
 DATA = "standard normal, seed 0; token ids uniform"
@@ -45,21 +46,21 @@ class Draw:
         """Standard normal float32."""
         return self._random.standard_normal(shape, np.float32)
 
+    def product(self, name: str) -> Case:
+        """The convolution or linear layer of this name."""
+        node = next(node for node in self.config.nodes if node.layer.name == name)
+        weight_shape, bias_shape = node.parameters.values()
+        weight = self.floats(*weight_shape) / np.float32(np.sqrt(math.prod(weight_shape[1:])))
+        x, bias = self.floats(self.n, *node.in_shape), self.floats(*bias_shape)
+        return Case((x, weight, bias), flops=self.n * node.flops)
+
     def conv1d(self, block: int) -> Case:
         """Convolution block 1 to 6."""
-        c, c_in, k = self.config, self.config.in_channels(block), self.config.kernel_sizes[block - 1]
-        length = c.length if block == 1 else c.block_lengths[block - 2]
-        weight = self.floats(c.channels, c_in, k) / np.float32(np.sqrt(c_in * k))
-        flops = 2 * self.n * c.channels * c.conv_lengths[block - 1] * c_in * k
-        return Case((self.floats(self.n, c_in, length), weight, self.floats(c.channels)), flops=flops)
+        return self.product(f"conv{block}")
 
     def linear(self, block: int) -> Case:
         """Linear block 1 to 3."""
-        c = self.config
-        sizes = (c.features, c.units, c.units, c.classes)
-        c_in, c_out = sizes[block - 1], sizes[block]
-        weight = self.floats(c_out, c_in) / np.float32(np.sqrt(c_in))
-        return Case((self.floats(self.n, c_in), weight, self.floats(c_out)), flops=2 * self.n * c_in * c_out)
+        return self.product(f"fc{block}")
 
     def convolved(self, block: int) -> np.ndarray:
         """Features as convolution block 1 to 6 leaves them, (N, C, L)."""

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from charcnn import machine, text
 from charcnn.files import replacing
+from charcnn.host import machine
+from charcnn.text import encodings
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -31,19 +32,19 @@ MAIN = "import sys\nfrom charcnn.__main__ import main\nsys.exit(main(sys.argv[1:
 
 NO_NETWORK = """
 import numpy as np
-from charcnn.engine import Engine
+from charcnn.classify.engine import Engine
 Engine.logits = lambda self, ids: np.zeros((len(ids), self.config.classes), np.float32)
 """
 
 LEVEL = """
 import json, sys, time
-from charcnn import text
-from charcnn.classifier import Classifier
-from charcnn.ingest.column import Column, columns
+from charcnn.text import encodings as text
+from charcnn.classify.classifier import Classifier
+from charcnn.text.column import Column, columns
 model, source, seconds, options = sys.argv[1], sys.argv[2], float(sys.argv[3]), json.loads(sys.argv[4])
 classifier = Classifier.load(model or None, **options)
-texts = text.read_texts(source, classifier.encoding).texts
-ids = text.encode([texts[n % len(texts)] for n in range(4 * classifier.rows)], classifier.encoding)
+texts = encodings.read_texts(source, classifier.encoding).texts
+ids = encodings.encode([texts[n % len(texts)] for n in range(4 * classifier.rows)], classifier.encoding)
 classifier.engine.logits(ids[: classifier.rows])
 rows, started = 0, time.perf_counter()
 while time.perf_counter() - started < seconds:
@@ -85,7 +86,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--rows", type=int, default=10_000, help="of the file (default 10,000)")
-    add("--text", metavar="CSV", type=Path, default=Path(text.__file__).parent / "sample.csv", help="rows to repeat")
+    add(
+        "--text",
+        metavar="CSV",
+        type=Path,
+        default=Path(encodings.__file__).parent / "sample.csv",
+        help="rows to repeat",
+    )
     add("--model", metavar="FILE", help="default: the model that ships")
     add("--file", metavar="CSV", type=Path, help="make the file here, unless it is there, and keep it")
     add("--device", choices=("cpu", "cuda"))

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from charcnn import catalog, device, machine  # the catalogue before the levels, which else may choose the simulator
+from charcnn import catalog
 from charcnn.config import SMALL, TINY, Config
 from charcnn.files import replacing
+from charcnn.gpu import device
+from charcnn.host import machine
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"

@@ -20,8 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from charcnn import catalog, device, files, machine, params, validation
+from charcnn import catalog, files
 from charcnn.config import SMALL
+from charcnn.gpu import device
+from charcnn.host import machine
+from charcnn.model import params, validation
 
 ROOT = Path(__file__).parent.parent
 LEVELS = ("l8", "l9", "l10")

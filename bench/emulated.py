@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from charcnn import calibrate
 from charcnn.config import Config
-from charcnn.rounding import ROUNDINGS
+from charcnn.model import calibrate
+from charcnn.model.rounding import ROUNDINGS
 
 Array = np.ndarray
 

@@ -26,9 +26,10 @@ from typing import Any
 import numba
 import numpy as np
 
-from charcnn import files, machine, offload
+from charcnn import files, offload
 from charcnn.config import SMALL
-from charcnn.pipeline import Pipeline
+from charcnn.host import machine
+from charcnn.runtime.pipeline import Pipeline
 
 ROWS = 65536
 """Distinct inputs that `path` sends, over and over: more than a cache holds."""
@@ -96,7 +97,7 @@ def path(options: argparse.Namespace) -> None:
 
 def slowed(options: argparse.Namespace, rest: list[str]) -> None:
     """Run a level whose last rank computes no faster than `--rate` inputs a second."""
-    from charcnn.levels import runner
+    from charcnn.levels.runner.command import command
 
     module = import_module(f"charcnn.levels.{options.level}")
     comm = offload.world()
@@ -126,7 +127,7 @@ def slowed(options: argparse.Namespace, rest: list[str]) -> None:
     if offload.survives_deaths():
         sys.exit("slowed: start it without --with-ft ulfm, under which a run ends before its report can be completed")
     try:
-        runner.main(build, rest + (["--json", options.json] if options.json is not None else []))
+        command.main(build, rest + (["--json", options.json] if options.json is not None else []))
     finally:
         if options.json is not None and (comm is None or comm.rank == 0) and Path(options.json).exists():
             report = json.loads(Path(options.json).read_text(encoding="utf-8"))
@@ -141,7 +142,7 @@ def overhead(options: argparse.Namespace) -> None:
     Seconds are those on processors, of one thread that computes (NUMBA_NUM_THREADS=1): other users of the machine
     change them least, and nobody waits at a barrier.
     """
-    from charcnn import params
+    from charcnn.model import params
 
     module = import_module(f"charcnn.levels.{options.level}")
     run = module.build(params.init(SMALL, 0), SMALL)

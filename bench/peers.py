@@ -30,10 +30,14 @@ import cases
 import numpy as np
 from libraries import Network, own
 
-from charcnn import catalog, device, machine, params, text, validation
+from charcnn import catalog
 from charcnn.config import SMALL, TINY, Config
 from charcnn.files import replacing
-from charcnn.rounding import ROUNDINGS, Rounding
+from charcnn.gpu import device
+from charcnn.host import machine
+from charcnn.model import params, validation
+from charcnn.model.rounding import ROUNDINGS, Rounding
+from charcnn.text import encodings
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -180,7 +184,7 @@ def _at_most(seconds: float) -> Iterator[None]:
 def draw(n: int, config: Config) -> np.ndarray:
     """Token ids (n, L): sample texts in even rows, random ids in odd ones."""
     ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (n, config.length), np.uint8)
-    texts = text.encode(text.sample().texts, length=config.length)
+    texts = encodings.encode(encodings.sample().texts, length=config.length)
     ids[::2] = texts[np.arange(len(ids[::2])) % len(texts)]
     return ids
 

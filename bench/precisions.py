@@ -18,10 +18,14 @@ from typing import Any
 
 import cases
 
-from charcnn import catalog, engine, machine, params, text, validation
-from charcnn.classifier import SHIPPED
-from charcnn.device import DeviceError
+from charcnn import catalog
+from charcnn.classify import engine
+from charcnn.classify.classifier import SHIPPED
 from charcnn.files import replacing
+from charcnn.gpu.device import DeviceError
+from charcnn.host import machine
+from charcnn.model import params, validation
+from charcnn.text import encodings
 
 RESULTS = Path(__file__).resolve().parent / "results"
 WEIGHTS = RESULTS.parents[1] / "charcnn" / "weights"
@@ -30,10 +34,12 @@ CHECKED = 32
 """Rows whose logits are held against the float64 reference."""
 
 
-def measure(model: params.Params, data: text.Texts, device: str) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+def measure(
+    model: params.Params, data: encodings.Texts, device: str
+) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
     """A row for each precision that a level has here, fp32 first; and what is left out, with the reason."""
     assert data.labels is not None
-    ids = text.encode(data.texts, model.encoding or "crepe", model.config.length)
+    ids = encodings.encode(data.texts, model.encoding or "crepe", model.config.length)
     rows: list[dict[str, Any]] = []
     left_out, labels = [], None
     for precision in catalog.PRECISIONS:
@@ -82,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     file = options.data or Path(str(folder)) / "test.csv"
     model = params.load(WEIGHTS / SHIPPED)
     try:
-        data = text.read_texts(file, model.encoding or "crepe")
+        data = encodings.read_texts(file, model.encoding or "crepe")
     except (OSError, ValueError) as error:
         parser.error(f"--data {file}: {error}")
     if data.labels is None:

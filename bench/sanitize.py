@@ -27,7 +27,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TypedDict
 
-from charcnn import catalog, files, machine
+from charcnn import catalog, files
+from charcnn.host import machine
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ("memcheck", "racecheck")

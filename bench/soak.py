@@ -27,9 +27,10 @@ from typing import Any
 import classify
 import numpy as np
 
-from charcnn import machine, text
-from charcnn.engine import default_device
+from charcnn.classify.engine import default_device
 from charcnn.files import replacing
+from charcnn.host import machine
+from charcnn.text import encodings
 
 ROWS = 20_000
 """That come again and again."""
@@ -190,7 +191,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--seconds", type=float, default=3600, help="from the first label on (default 3600)")
-    add("--text", metavar="CSV", type=Path, default=Path(text.__file__).parent / "sample.csv", help="rows to repeat")
+    add(
+        "--text",
+        metavar="CSV",
+        type=Path,
+        default=Path(encodings.__file__).parent / "sample.csv",
+        help="rows to repeat",
+    )
     add("--model", metavar="FILE", help="default: the model that ships")
     add("--device", choices=("cpu", "cuda"))
     add("--precision", help="default: what the command takes where nobody asks")

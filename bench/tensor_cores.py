@@ -24,11 +24,14 @@ import cases
 import numpy as np
 from numba import cuda
 
-from charcnn import device, files, machine
+from charcnn import files
 from charcnn.config import POOL_SIZE, SMALL
-from charcnn.ops import convert, reference
-from charcnn.ops.conv1d_nlc import Wgmma
-from charcnn.ops.formats import FORMATS, Format
+from charcnn.gpu import device
+from charcnn.host import machine
+from charcnn.ops import reference
+from charcnn.ops.common import cast
+from charcnn.ops.common.formats import FORMATS, Format
+from charcnn.ops.conv1d.wgmma.layer import Wgmma
 
 PROMOTED = " promoted"
 """Behind a precision's name: sums that leave tensor cores every 128 bytes of depth."""
@@ -120,7 +123,7 @@ def ready(layer: Layer, name: str, batch: int) -> Ready:
     conv = Wgmma(weight, bias, precision=of.name, results=results, promoted=name.endswith(PROMOTED), **units)
 
     call = device.Call(None, None, x.shape, x=x)
-    drawn = convert.narrow(call, call.inputs[0], length, conv.width, of, 1 / x_unit).copy_to_host()
+    drawn = cast.narrow(call, call.inputs[0], length, conv.width, of, 1 / x_unit).copy_to_host()
     features = device.to_device(drawn[np.arange(batch) % DRAWN])
     pooled = (POOL_SIZE,) if layer.method == "conv1d_relu_maxpool1d" else ()
     method = getattr(conv, layer.method)
@@ -134,7 +137,7 @@ def ready(layer: Layer, name: str, batch: int) -> Ready:
     if conv.results.kind not in ("tf32", "f32"):
         shape = (len(checked), got.shape[1], c_out)
         call = device.Call(None, None, shape, dtypes={"x": conv.results.dtype}, x=got)
-        convert.widen(call, got, call.out, conv.results, y_unit)
+        cast.widen(call, got, call.out, conv.results, y_unit)
         got = call.out
     error = cases.error(got.copy_to_host(), expected(layer, x[np.array(checked) % DRAWN], weight, bias))
     if not error <= of.tolerance:
@@ -208,6 +211,11 @@ def measure(name: str, batch: int) -> list[dict[str, Any]]:
     every = [ready(layer, name, batch) for layer in LAYERS]
     if find_spec("torch") is not None and (other := square(name)) is not None:
         every.append(other)
+    return by_turns(every)
+
+
+def by_turns(every: Sequence[Ready]) -> list[dict[str, Any]]:
+    """The rate of each, a row each: in rounds, in an order drawn for each."""
     for one in every:
         one.call()
         one.times = max(1, round(SECONDS * rate(one, 3) * 1e12 / one.flop))

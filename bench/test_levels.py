@@ -10,8 +10,11 @@ import cases
 import numpy as np
 import pytest
 
-from charcnn import catalog, device, params, text, validation
-from charcnn.levels.monitor import Monitor
+from charcnn import catalog
+from charcnn.gpu import device
+from charcnn.model import params, validation
+from charcnn.runtime.monitor import Monitor
+from charcnn.text import encodings
 
 LONG_ENOUGH = 0.75
 """Seconds that one run should take at least: inputs are doubled until it does."""
@@ -24,8 +27,8 @@ ROUNDS = 3
 def test_level(level: catalog.Level, plan: Any, benchmark: Any) -> None:
     config = plan.config
     weights = params.init(config, seed=0)
-    sample = text.sample()
-    texts = text.encode(sample.texts, text.ENCODINGS["crepe"], config.length)
+    sample = encodings.sample()
+    texts = encodings.encode(sample.texts, encodings.ENCODINGS["crepe"], config.length)
 
     build, monitor = level.module.build, Monitor()
     gpus = device.choose(plan.gpus) if level.device == "cuda" else None

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from charcnn import catalog, device
+from charcnn import catalog
+from charcnn.gpu import device
 
 BATCH = {"cpu": 1, "cuda": 128}
 TINY_BATCH = 2
@@ -78,7 +79,7 @@ def test_operator(variant: catalog.Variant, layer: str, plan: Any, benchmark: An
     moved = sum(array.nbytes for array in (*case.args, *results))
     benchmark.extra_info.update(
         operator=variant.operator,
-        technique=variant.technique,
+        technique=variant.label,
         device=variant.device,
         layer=layer,
         shapes=[list(array.shape) for array in case.args],

@@ -1,4 +1,4 @@
-"""How far right logits are from float64, and wrong ones, in the sigmas of `charcnn.rounding`: what its bounds rest on.
+"""How far right logits are from float64, and wrong ones, in sigmas: what `charcnn.model.rounding` rests on.
 
 `python bench/validation.py [--levels l12,l14-bf16] [--inputs 8192] [--seeds 0,1] [--emulated]` runs each level in each
 of its precisions, on random weights and on the model that ships, over random ids, texts (the sample's, with characters
@@ -26,11 +26,15 @@ from typing import Any
 import emulated
 import numpy as np
 
-from charcnn import calibrate, catalog, device, machine, network, params, text, validation
-from charcnn.classifier import SHIPPED
+from charcnn import catalog
+from charcnn.classify.classifier import SHIPPED
 from charcnn.config import SMALL, TINY, Config
 from charcnn.files import replacing
-from charcnn.rounding import Rounding
+from charcnn.gpu import device
+from charcnn.host import machine
+from charcnn.model import calibrate, network, params, validation
+from charcnn.model.rounding import Rounding
+from charcnn.text import encodings
 
 RESULTS = Path(__file__).resolve().parent / "results"
 WEIGHTS = RESULTS.parents[1] / "charcnn" / "weights"
@@ -56,7 +60,7 @@ KINDS = {"random": 0.3, "texts": 0.3, "full": 0.2, "constant": 0.1, "blank": 0.1
 def draw(n: int, config: Config, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Token ids (n, L), all different but by chance, and the kind of each, an index of KINDS."""
     rng = np.random.default_rng(seed)
-    sample = text.encode(text.sample().texts, length=config.length)
+    sample = encodings.encode(encodings.sample().texts, length=config.length)
     kinds = np.sort(rng.choice(len(KINDS), n, p=list(KINDS.values())))
     ids = np.empty((n, config.length), np.uint8)
     lengths = (sample < config.alphabet).cumsum(axis=1).argmax(axis=1) + 1

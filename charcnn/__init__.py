@@ -15,17 +15,25 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from charcnn.cache_hook import install as _install
+from charcnn.caching.hook import install as _install
 
 if TYPE_CHECKING:
-    from charcnn import ops, params
-    from charcnn.classifier import Classifier
+    from charcnn import ops
+    from charcnn.classify.classifier import Classifier
     from charcnn.config import SMALL, TINY, Config
-    from charcnn.text import encode
+    from charcnn.model import params
+    from charcnn.text.encodings import encode
 
 __all__ = ["SMALL", "TINY", "Classifier", "Config", "encode", "ops", "params"]
 
-_HOME = {"Classifier": "classifier", "Config": "config", "SMALL": "config", "TINY": "config", "encode": "text"}
+_HOME = {
+    "Classifier": "classify.classifier",
+    "Config": "config",
+    "SMALL": "config",
+    "TINY": "config",
+    "encode": "text.encodings",
+}
+_MODULES = {"ops": "ops", "params": "model.params"}
 
 
 _install()
@@ -36,7 +44,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _HOME:
         return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    return import_module(f"{__name__}.{name}")
+    return import_module(f"{__name__}.{_MODULES[name]}")
 
 
 def __dir__() -> list[str]:

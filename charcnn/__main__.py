@@ -10,8 +10,8 @@ import sys
 from importlib import import_module
 from typing import NoReturn
 
-from charcnn.commands import COMMANDS, DONE, FAILED, INTERRUPTED, UNUSABLE
-from charcnn.terminal import let_go_of, prepare_streams, printable, tell
+from charcnn.cli import COMMANDS, DONE, FAILED, INTERRUPTED, UNUSABLE
+from charcnn.host.terminal import let_go_of, prepare_streams, printable, tell
 
 EPILOG = """examples:
   echo "Stocks fell on Monday as oil rose." | charcnn classify -
@@ -50,7 +50,7 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     for name, summary in COMMANDS.items():
         own = commands.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
         if chosen in (None, name):
-            module = import_module(f"charcnn.commands.{name}")
+            module = import_module(f"charcnn.cli.{name}")
             own.description = module.__doc__
             module.add_arguments(own)
     return top
@@ -86,7 +86,7 @@ def _main(argv: list[str]) -> int:
     chosen = next((word for word in argv if word in COMMANDS), "")
     options = parser(chosen).parse_args(argv)
     try:
-        status: int = import_module(f"charcnn.commands.{options.command}").run(options)
+        status: int = import_module(f"charcnn.cli.{options.command}").run(options)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read the output has seen enough
         let_go_of(sys.stdout)
@@ -125,7 +125,7 @@ def _explained(error: Exception) -> tuple[str | None, int]:
         return " ".join(str(error).split()), UNUSABLE
     if "numba" not in sys.modules:
         return None, FAILED
-    from charcnn import device
+    from charcnn.gpu import device
 
     return device.explain(error), UNUSABLE
 

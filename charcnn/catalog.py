@@ -1,58 +1,21 @@
-"""The table of operators, their variants and the levels. Everything that lists them enumerates this one.
+"""The table of operators, their variants, and the levels. Everything that lists them enumerates this one.
 
-Rows stand in the order of the story. A new variant is a kernel, a launcher and one row of VARIANTS; a new level
-is one file under charcnn/levels and one row of LEVELS in `charcnn.steps`.
+Rows stand in the order of the story. A new variant is a kernel, a launcher, its line in `charcnn/ops/__init__.pyi` and
+one row of VARIANTS; a new level is one file under charcnn/levels and one row of LEVELS. This file imports no kernel: a
+row's is imported when it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-from charcnn.ops import (
-    argmax,
-    chain,
-    collapse,
-    conv1d,
-    conv1d_nlc,
-    layernorm,
-    layernorm_relu_maxpool1d,
-    layernorm_relu_maxpool1d_nlc,
-    layernorm_relu_maxpool1d_nlc_formats,
-    linear,
-    linear_nlc,
-    linear_relu_linear,
-    maxpool1d,
-    one_hot,
-    one_hot_conv1d,
-    one_hot_nlc,
-    reference,
-    relu,
-    softmax,
-    spread,
-)
-from charcnn.ops.conv1d_nlc import mma, wgmma_variants
-from charcnn.ops.formats import FORMATS, HALVES
-from charcnn.steps import LEVELS, PRECISIONS, Level, level, spoken
-
-__all__ = [
-    "CHAIN",
-    "EXACT",
-    "FLOAT32",
-    "LEVELS",
-    "OPERATORS",
-    "PRECISIONS",
-    "TECHNIQUES",
-    "VARIANTS",
-    "Level",
-    "Operator",
-    "Variant",
-    "level",
-    "operator",
-    "spoken",
-    "tolerance",
-]
+from charcnn.model.rounding import ROUNDINGS, Rounding
+from charcnn.ops.common.formats import FORMATS, HALVES, PLAIN, Format
 
 FLOAT32 = 2e-6
 """Tolerance of float32 arithmetic: a few roundings of 6e-8, grown by sums of up to 8,704 terms taken in parts."""
@@ -66,20 +29,25 @@ class Operator:
     """One operator, or a fused chain of them: what it computes, and how close a variant must come."""
 
     name: str
-    reference: Callable[..., Any]
     tolerance: float
     """Largest ||out - ref|| / ||ref|| against the float64 reference."""
+
+    @property
+    def reference(self) -> Callable[..., Any]:
+        """In float64."""
+        return getattr(import_module("charcnn.ops.reference"), self.name)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One implementation of an operator."""
+    """One implementation of an operator, in one precision."""
 
     operator: str
     technique: str
     device: str
     """cpu or cuda"""
-    launcher: Callable[..., Any]
+    precision: str | None = None
+    """What its launcher's argument of that name says; None: it has none, and computes in float32."""
     tolerance: float | None = None
     """Overrides the operator's."""
     hopper: bool = False
@@ -93,9 +61,25 @@ class Variant:
         return self.hopper or self.ampere
 
     @property
-    def name(self) -> str:
-        """As imported from charcnn.ops: conv1d_naive."""
+    def function(self) -> str:
+        """As imported from charcnn.ops: conv1d_naive, conv1d_nlc_wgmma."""
         return f"{self.operator}_{self.technique}"
+
+    @property
+    def label(self) -> str:
+        """Technique and precision: naive, wgmma_fp16."""
+        return f"{self.technique}_{self.precision}" if self.precision else self.technique
+
+    @property
+    def name(self) -> str:
+        """Of this row alone: conv1d_naive, conv1d_nlc_wgmma_fp16."""
+        return f"{self.operator}_{self.label}"
+
+    @property
+    def launcher(self) -> Callable[..., Any]:
+        """The function, in this precision; its module is imported here."""
+        launcher: Callable[..., Any] = getattr(import_module("charcnn.ops"), self.function)
+        return partial(launcher, precision=self.precision) if self.precision else launcher
 
 
 CHAIN = "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat"
@@ -115,192 +99,135 @@ TECHNIQUES = {
     "winograd": "the same on transformed features and weights, with about half the multiplications",
     "winograd_lowered": "all CPU cores: lowered, on transformed features and weights, with about half the products",
     "gather": "CUDA, for token ids: of the weights, the rows of the characters are added up, and nothing is multiplied",
-    "gather_fp16": "the same with sums, LayerNorm and features in half precision",
-    "gather_bf16": "the same with features in bf16",
+    "gather_half": "the same with sums, LayerNorm and features in half precision",
     "lags": "CUDA, for token ids: sums looked up by character, and by pair of characters and their distance",
     "lag_sums": "the same with a warp an input, and tables in float32 in shared memory",
-    "fp16": "CUDA, features in half precision, computed in float32",
-    "bf16": "the same with features in bf16",
-    "mma_fp16": "CUDA, tensor cores of any GPU since compute capability 8.0: fp16, sums in float32",
-    "mma_bf16": "the same in bf16",
-    "mma_tf32": "the same in TF32: of float32 numbers, 11 bits are multiplied",
-    "mma_fp16x3": "the same in fp16, a number as the sum of two: float32's accuracy from three products",
-    "wgmma_fp16": "Hopper's tensor cores, fed by its copy engine: fp16, sums in float32",
-    "wgmma_bf16": "the same in bf16",
-    "wgmma_tf32": "the same in TF32",
-    "wgmma_fp16x3": "the same with each number as two of fp16, in three products, for float32's accuracy",
-    "wgmma_fp8": "the same in e4m3, weights and features scaled to its range, without infinities",
-    "spread_fp16": "tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once: fp16",
-    "spread_bf16": "the same in bf16",
+    "half": "CUDA, features in half precision, computed in float32",
+    "mma": "CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32",
+    "wgmma": "Hopper's tensor cores, by wgmma, fed by TMA; sums in float32",
+    "small_batch": "tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once",
 }
 
 OPERATORS = (
-    Operator("one_hot", reference.one_hot, EXACT),
-    Operator("conv1d", reference.conv1d, FLOAT32),
-    Operator("conv1d_relu", reference.conv1d_relu, FLOAT32),
-    Operator("layernorm", reference.layernorm, FLOAT32),
-    Operator("relu", reference.relu, EXACT),
-    Operator("maxpool1d", reference.maxpool1d, EXACT),
-    Operator("collapse", reference.collapse, EXACT),
-    Operator("linear", reference.linear, FLOAT32),
-    Operator("linear_relu", reference.linear_relu, FLOAT32),
-    Operator("conv1d_stat", reference.conv1d_stat, FLOAT32),
-    Operator("layernorm_relu", reference.layernorm_relu, FLOAT32),
-    Operator("relu_maxpool1d", reference.relu_maxpool1d, EXACT),
-    Operator("conv1d_relu_maxpool1d", reference.conv1d_relu_maxpool1d, FLOAT32),
-    Operator("layernorm_relu_maxpool1d", reference.layernorm_relu_maxpool1d, FLOAT32),
-    Operator(CHAIN, reference.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat, FLOAT32),
-    Operator("linear_relu_linear", reference.linear_relu_linear, FLOAT32),
-    Operator("one_hot_conv1d", reference.one_hot_conv1d, FLOAT32),
-    Operator("one_hot_nlc", reference.one_hot_nlc, EXACT),
-    Operator("conv1d_nlc", reference.conv1d_nlc, FLOAT32),
-    Operator("conv1d_relu_nlc", reference.conv1d_relu_nlc, FLOAT32),
-    Operator("conv1d_relu_maxpool1d_nlc", reference.conv1d_relu_maxpool1d_nlc, FLOAT32),
-    Operator("conv1d_stat_nlc", reference.conv1d_stat_nlc, FLOAT32),
-    Operator("layernorm_relu_maxpool1d_nlc", reference.layernorm_relu_maxpool1d_nlc, FLOAT32),
-    Operator("linear_nlc", reference.linear_nlc, FLOAT32),
-    Operator("linear_relu_nlc", reference.linear_relu_nlc, FLOAT32),
-    Operator("one_hot_conv1d_nlc", reference.one_hot_conv1d_nlc, FLOAT32),
-    Operator("one_hot_conv1d_stat_nlc", reference.one_hot_conv1d_stat_nlc, FLOAT32),
-    Operator("one_hot_conv1d_relu_maxpool1d_nlc", reference.one_hot_conv1d_relu_maxpool1d_nlc, FLOAT32),
-    Operator(
-        "one_hot_conv1d_layernorm_relu_maxpool1d_nlc", reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc, FLOAT32
-    ),
-    Operator("softmax", reference.softmax, FLOAT32),
-    Operator("argmax", reference.argmax, EXACT),
+    Operator("one_hot", EXACT),
+    Operator("conv1d", FLOAT32),
+    Operator("conv1d_relu", FLOAT32),
+    Operator("layernorm", FLOAT32),
+    Operator("relu", EXACT),
+    Operator("maxpool1d", EXACT),
+    Operator("collapse", EXACT),
+    Operator("linear", FLOAT32),
+    Operator("linear_relu", FLOAT32),
+    Operator("conv1d_stat", FLOAT32),
+    Operator("layernorm_relu", FLOAT32),
+    Operator("relu_maxpool1d", EXACT),
+    Operator("conv1d_relu_maxpool1d", FLOAT32),
+    Operator("layernorm_relu_maxpool1d", FLOAT32),
+    Operator(CHAIN, FLOAT32),
+    Operator("linear_relu_linear", FLOAT32),
+    Operator("one_hot_conv1d", FLOAT32),
+    Operator("one_hot_nlc", EXACT),
+    Operator("conv1d_nlc", FLOAT32),
+    Operator("conv1d_relu_nlc", FLOAT32),
+    Operator("conv1d_relu_maxpool1d_nlc", FLOAT32),
+    Operator("conv1d_stat_nlc", FLOAT32),
+    Operator("layernorm_relu_maxpool1d_nlc", FLOAT32),
+    Operator("linear_nlc", FLOAT32),
+    Operator("linear_relu_nlc", FLOAT32),
+    Operator("one_hot_conv1d_nlc", FLOAT32),
+    Operator("one_hot_conv1d_stat_nlc", FLOAT32),
+    Operator("one_hot_conv1d_relu_maxpool1d_nlc", FLOAT32),
+    Operator("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", FLOAT32),
+    Operator("softmax", FLOAT32),
+    Operator("argmax", EXACT),
 )
 
+MMA = ("fp16", "bf16", "tf32", "fp16x3")
+"""What mma.sync multiplies."""
+
+
+def _in(operator: str, technique: str, precisions: Iterable[str], **needs: bool) -> Iterator[Variant]:
+    """A row a precision, with its own tolerance."""
+    for name in precisions:
+        yield Variant(operator, technique, "cuda", name, FORMATS[name].tolerance, **needs)
+
+
 VARIANTS = (
-    Variant("one_hot", "loops", "cpu", one_hot.one_hot_loops),
-    Variant("one_hot", "naive", "cuda", one_hot.one_hot_naive),
-    Variant("conv1d", "loops", "cpu", conv1d.conv1d_loops),
-    Variant("conv1d", "lowered", "cpu", conv1d.conv1d_lowered),
-    Variant("conv1d", "naive", "cuda", conv1d.conv1d_naive),
-    Variant("conv1d_relu", "lowered", "cpu", conv1d.conv1d_relu_lowered),
-    Variant("conv1d_relu", "naive", "cuda", conv1d.conv1d_relu_naive),
-    Variant("layernorm", "loops", "cpu", layernorm.layernorm_loops),
-    Variant("layernorm", "naive", "cuda", layernorm.layernorm_naive),
-    Variant("relu", "loops", "cpu", relu.relu_loops),
-    Variant("relu", "naive", "cuda", relu.relu_naive),
-    Variant("maxpool1d", "loops", "cpu", maxpool1d.maxpool1d_loops),
-    Variant("maxpool1d", "naive", "cuda", maxpool1d.maxpool1d_naive),
-    Variant("collapse", "loops", "cpu", collapse.collapse_loops),
-    Variant("collapse", "naive", "cuda", collapse.collapse_naive),
-    Variant("linear", "loops", "cpu", linear.linear_loops),
-    Variant("linear", "lowered", "cpu", linear.linear_lowered),
-    Variant("linear", "naive", "cuda", linear.linear_naive),
-    Variant("linear_relu", "lowered", "cpu", linear.linear_relu_lowered),
-    Variant("linear_relu", "naive", "cuda", linear.linear_relu_naive),
-    Variant("conv1d_stat", "naive", "cuda", conv1d.conv1d_stat_naive),
-    Variant("layernorm_relu", "naive", "cuda", layernorm.layernorm_relu_naive),
-    Variant("relu_maxpool1d", "naive", "cuda", maxpool1d.relu_maxpool1d_naive),
-    Variant("conv1d_relu_maxpool1d", "naive", "cuda", conv1d.conv1d_relu_maxpool1d_naive),
-    Variant("layernorm_relu_maxpool1d", "naive", "cuda", layernorm_relu_maxpool1d.layernorm_relu_maxpool1d_naive),
-    Variant(CHAIN, "whole", "cuda", chain.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole),
-    Variant(CHAIN, "pairs", "cuda", chain.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs),
-    Variant("linear_relu_linear", "naive", "cuda", linear_relu_linear.linear_relu_linear_naive),
-    Variant("one_hot_conv1d", "lowered", "cpu", one_hot_conv1d.one_hot_conv1d_lowered),
-    Variant("one_hot_nlc", "coalesced", "cuda", one_hot_nlc.one_hot_nlc_coalesced),
-    Variant("conv1d_nlc", "coalesced", "cuda", conv1d_nlc.conv1d_nlc_coalesced),
-    Variant("conv1d_nlc", "tiled", "cuda", conv1d_nlc.conv1d_nlc_tiled),
-    Variant("conv1d_nlc", "register_tiled", "cuda", conv1d_nlc.conv1d_nlc_register_tiled),
-    Variant("conv1d_nlc", "vectorized", "cuda", conv1d_nlc.conv1d_nlc_vectorized),
-    Variant("conv1d_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_nlc_double_buffered),
-    Variant("conv1d_nlc", "winograd", "cuda", conv1d_nlc.conv1d_nlc_winograd),
-    Variant("conv1d_nlc", "winograd_lowered", "cpu", conv1d_nlc.conv1d_nlc_winograd_lowered),
-    Variant("conv1d_relu_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_relu_nlc_double_buffered),
-    Variant("conv1d_relu_nlc", "winograd", "cuda", conv1d_nlc.conv1d_relu_nlc_winograd),
-    Variant("conv1d_relu_nlc", "winograd_lowered", "cpu", conv1d_nlc.conv1d_relu_nlc_winograd_lowered),
-    Variant(
-        "conv1d_relu_maxpool1d_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_relu_maxpool1d_nlc_double_buffered
-    ),
-    Variant("conv1d_relu_maxpool1d_nlc", "winograd", "cuda", conv1d_nlc.conv1d_relu_maxpool1d_nlc_winograd),
-    Variant(
-        "conv1d_relu_maxpool1d_nlc", "winograd_lowered", "cpu", conv1d_nlc.conv1d_relu_maxpool1d_nlc_winograd_lowered
-    ),
-    Variant("conv1d_stat_nlc", "double_buffered", "cuda", conv1d_nlc.conv1d_stat_nlc_double_buffered),
-    Variant("conv1d_stat_nlc", "winograd", "cuda", conv1d_nlc.conv1d_stat_nlc_winograd),
-    Variant(
-        "layernorm_relu_maxpool1d_nlc",
-        "coalesced",
-        "cuda",
-        layernorm_relu_maxpool1d_nlc.layernorm_relu_maxpool1d_nlc_coalesced,
-    ),
-    Variant("linear_nlc", "double_buffered", "cuda", linear_nlc.linear_nlc_double_buffered),
-    Variant("linear_relu_nlc", "double_buffered", "cuda", linear_nlc.linear_relu_nlc_double_buffered),
-    Variant("one_hot_conv1d_nlc", "gather", "cuda", one_hot_conv1d.one_hot_conv1d_nlc_gather),
-    Variant("one_hot_conv1d_stat_nlc", "lags", "cuda", one_hot_conv1d.one_hot_conv1d_stat_nlc_lags),
-    Variant("one_hot_conv1d_stat_nlc", "lag_sums", "cuda", one_hot_conv1d.one_hot_conv1d_stat_nlc_lag_sums),
-    Variant(
-        "one_hot_conv1d_relu_maxpool1d_nlc", "gather", "cuda", one_hot_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather
-    ),
-    Variant(
-        "one_hot_conv1d_relu_maxpool1d_nlc",
-        "gather_fp16",
-        "cuda",
-        one_hot_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather_fp16,
-        HALVES["fp16"].tolerance,
-    ),
-    Variant(
-        "one_hot_conv1d_relu_maxpool1d_nlc",
-        "gather_bf16",
-        "cuda",
-        one_hot_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather_bf16,
-        HALVES["bf16"].tolerance,
-    ),
-    Variant(
-        "one_hot_conv1d_layernorm_relu_maxpool1d_nlc",
-        "gather",
-        "cuda",
-        one_hot_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
-    ),
-    Variant(
-        "one_hot_conv1d_layernorm_relu_maxpool1d_nlc",
-        "gather_fp16",
-        "cuda",
-        one_hot_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16,
-        HALVES["fp16"].tolerance,
-    ),
-    Variant(
-        "one_hot_conv1d_layernorm_relu_maxpool1d_nlc",
-        "gather_bf16",
-        "cuda",
-        one_hot_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16,
-        HALVES["bf16"].tolerance,
-    ),
-    Variant(
-        "layernorm_relu_maxpool1d_nlc",
-        "fp16",
-        "cuda",
-        layernorm_relu_maxpool1d_nlc_formats.layernorm_relu_maxpool1d_nlc_fp16,
-        HALVES["fp16"].tolerance,
-    ),
-    Variant(
-        "layernorm_relu_maxpool1d_nlc",
-        "bf16",
-        "cuda",
-        layernorm_relu_maxpool1d_nlc_formats.layernorm_relu_maxpool1d_nlc_bf16,
-        HALVES["bf16"].tolerance,
-    ),
-    *(
-        Variant(operator, f"mma_{name}", "cuda", launcher, FORMATS[name].tolerance, ampere=True)
-        for operator, row in mma.variants.VARIANTS.items()
-        for name, launcher in row.items()
-    ),
-    *(
-        Variant(operator, f"wgmma_{name}", "cuda", launcher, FORMATS[name].tolerance, hopper=True)
-        for operator, row in wgmma_variants.VARIANTS.items()
-        for name, launcher in row.items()
-    ),
-    *(
-        Variant(operator, f"spread_{name}", "cuda", launcher, FORMATS[name].tolerance, hopper=True)
-        for operator, row in spread.VARIANTS.items()
-        for name, launcher in row.items()
-    ),
-    Variant("softmax", "loops", "cpu", softmax.softmax_loops),
-    Variant("softmax", "naive", "cuda", softmax.softmax_naive),
-    Variant("argmax", "loops", "cpu", argmax.argmax_loops),
-    Variant("argmax", "naive", "cuda", argmax.argmax_naive),
+    Variant("one_hot", "loops", "cpu"),
+    Variant("one_hot", "naive", "cuda"),
+    Variant("conv1d", "loops", "cpu"),
+    Variant("conv1d", "lowered", "cpu"),
+    Variant("conv1d", "naive", "cuda"),
+    Variant("conv1d_relu", "lowered", "cpu"),
+    Variant("conv1d_relu", "naive", "cuda"),
+    Variant("layernorm", "loops", "cpu"),
+    Variant("layernorm", "naive", "cuda"),
+    Variant("relu", "loops", "cpu"),
+    Variant("relu", "naive", "cuda"),
+    Variant("maxpool1d", "loops", "cpu"),
+    Variant("maxpool1d", "naive", "cuda"),
+    Variant("collapse", "loops", "cpu"),
+    Variant("collapse", "naive", "cuda"),
+    Variant("linear", "loops", "cpu"),
+    Variant("linear", "lowered", "cpu"),
+    Variant("linear", "naive", "cuda"),
+    Variant("linear_relu", "lowered", "cpu"),
+    Variant("linear_relu", "naive", "cuda"),
+    Variant("conv1d_stat", "naive", "cuda"),
+    Variant("layernorm_relu", "naive", "cuda"),
+    Variant("relu_maxpool1d", "naive", "cuda"),
+    Variant("conv1d_relu_maxpool1d", "naive", "cuda"),
+    Variant("layernorm_relu_maxpool1d", "naive", "cuda"),
+    Variant(CHAIN, "whole", "cuda"),
+    Variant(CHAIN, "pairs", "cuda"),
+    Variant("linear_relu_linear", "naive", "cuda"),
+    Variant("one_hot_conv1d", "lowered", "cpu"),
+    Variant("one_hot_nlc", "coalesced", "cuda"),
+    Variant("conv1d_nlc", "coalesced", "cuda"),
+    Variant("conv1d_nlc", "tiled", "cuda"),
+    Variant("conv1d_nlc", "register_tiled", "cuda"),
+    Variant("conv1d_nlc", "vectorized", "cuda"),
+    Variant("conv1d_nlc", "double_buffered", "cuda"),
+    Variant("conv1d_nlc", "winograd", "cuda"),
+    Variant("conv1d_nlc", "winograd_lowered", "cpu"),
+    Variant("conv1d_relu_nlc", "double_buffered", "cuda"),
+    Variant("conv1d_relu_nlc", "winograd", "cuda"),
+    Variant("conv1d_relu_nlc", "winograd_lowered", "cpu"),
+    Variant("conv1d_relu_maxpool1d_nlc", "double_buffered", "cuda"),
+    Variant("conv1d_relu_maxpool1d_nlc", "winograd", "cuda"),
+    Variant("conv1d_relu_maxpool1d_nlc", "winograd_lowered", "cpu"),
+    Variant("conv1d_stat_nlc", "double_buffered", "cuda"),
+    Variant("conv1d_stat_nlc", "winograd", "cuda"),
+    Variant("layernorm_relu_maxpool1d_nlc", "coalesced", "cuda"),
+    Variant("linear_nlc", "double_buffered", "cuda"),
+    Variant("linear_relu_nlc", "double_buffered", "cuda"),
+    Variant("one_hot_conv1d_nlc", "gather", "cuda"),
+    Variant("one_hot_conv1d_stat_nlc", "lags", "cuda"),
+    Variant("one_hot_conv1d_stat_nlc", "lag_sums", "cuda"),
+    Variant("one_hot_conv1d_relu_maxpool1d_nlc", "gather", "cuda"),
+    *_in("one_hot_conv1d_relu_maxpool1d_nlc", "gather_half", HALVES),
+    Variant("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "gather", "cuda"),
+    *_in("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "gather_half", HALVES),
+    *_in("layernorm_relu_maxpool1d_nlc", "half", HALVES),
+    *_in("conv1d_nlc", "mma", MMA, ampere=True),
+    *_in("conv1d_relu_nlc", "mma", MMA, ampere=True),
+    *_in("conv1d_relu_maxpool1d_nlc", "mma", MMA, ampere=True),
+    *_in("conv1d_stat_nlc", "mma", MMA, ampere=True),
+    *_in("linear_nlc", "mma", MMA, ampere=True),
+    *_in("linear_relu_nlc", "mma", MMA, ampere=True),
+    *_in("conv1d_nlc", "wgmma", FORMATS, hopper=True),
+    *_in("conv1d_relu_nlc", "wgmma", FORMATS, hopper=True),
+    *_in("conv1d_relu_maxpool1d_nlc", "wgmma", FORMATS, hopper=True),
+    *_in("conv1d_stat_nlc", "wgmma", FORMATS, hopper=True),
+    *_in("linear_nlc", "wgmma", FORMATS, hopper=True),
+    *_in("linear_relu_nlc", "wgmma", FORMATS, hopper=True),
+    *_in("conv1d_nlc", "small_batch", HALVES, hopper=True),
+    *_in("conv1d_relu_nlc", "small_batch", HALVES, hopper=True),
+    *_in("conv1d_relu_maxpool1d_nlc", "small_batch", HALVES, hopper=True),
+    Variant("softmax", "loops", "cpu"),
+    Variant("softmax", "naive", "cuda"),
+    Variant("argmax", "loops", "cpu"),
+    Variant("argmax", "naive", "cuda"),
 )
 
 
@@ -312,3 +239,111 @@ def operator(name: str) -> Operator:
 def tolerance(variant: Variant) -> float:
     """Largest ||out - ref|| / ||ref|| of a variant: its own, or its operator's."""
     return operator(variant.operator).tolerance if variant.tolerance is None else variant.tolerance
+
+
+PRECISIONS: dict[str, Format] = {name: FORMATS.get(name, PLAIN) for name in ROUNDINGS}
+"""What levels compute in, by the names that --precision takes."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """One step of the history: `python -m charcnn.levels.NAME`."""
+
+    name: str
+    device: str
+    """cpu or cuda"""
+    original: float | None = None
+    """Inputs/s of the C++ project at this step, on 4 hosts of 4 TITAN RTX; None where it had none."""
+    gpus: int | None = None
+    """GPUs that a rank drives at most; None: all of its share."""
+    precisions: tuple[str, ...] = ("fp32",)
+    """Of PRECISIONS those that it has, first what it takes where none is asked for."""
+    hopper: bool = False
+    """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
+    ampere: bool = False
+    """Needs tensor cores of compute capability 8.0 or later: the simulator will not do."""
+    filtered: bool = False
+    """Whether it computes convolutions by Winograd's filtering, which rounds more."""
+
+    @property
+    def tensor_cores(self) -> bool:
+        """Whether it needs tensor cores, of some kind."""
+        return self.hopper or self.ampere
+
+    def rounding(self, asked: str | None = None) -> Rounding:
+        """What that precision rounds, and how far logits may be off for it; errors as for `precision`."""
+        return replace(ROUNDINGS[self.precision(asked)], filtered=self.filtered)
+
+    def precision(self, asked: str | None = None) -> str:
+        """Which one it computes in where this one is asked for: its own where that is None.
+
+        Raises:
+            ValueError: it has it not; names the levels that have.
+        """
+        precision = asked or self.precisions[0]
+        if precision not in PRECISIONS:
+            raise ValueError(f"{precision=}: need one of {', '.join(PRECISIONS)}")
+        if precision not in self.precisions:
+            others = spoken([row for row in LEVELS if precision in row.precisions])
+            raise ValueError(f"{precision=}: {self.name} has {', '.join(self.precisions)}; {precision} is in {others}")
+        return precision
+
+    def format(self, asked: str | None = None) -> Format:
+        """What numbers of that precision are; errors likewise."""
+        return PRECISIONS[self.precision(asked)]
+
+    def build_options(self, asked: str | None = None) -> dict[str, str]:
+        """What its `build` is told of that: nothing where it has one precision alone; errors likewise."""
+        precision = self.precision(asked)
+        return {"precision": precision} if len(self.precisions) > 1 else {}
+
+    @property
+    def module(self) -> ModuleType:
+        """The level's module, imported."""
+        return import_module(f"charcnn.levels.{self.name}")
+
+    @property
+    def title(self) -> str:
+        """What the step is."""
+        return str(self.module.TITLE)
+
+
+LEVELS = (
+    Level("l0", "cpu", 2.12),
+    Level("l1", "cpu", 8.33),
+    Level("l2", "cpu", 7.86),
+    Level("l3", "cuda", 12.76, gpus=1),
+    Level("l4", "cuda", 165.00, gpus=1),
+    Level("l5", "cuda", 555.00),
+    Level("l6", "cuda", 727.20),
+    Level("l7", "cuda"),
+    Level("l8", "cuda"),
+    Level("l9", "cuda"),
+    Level("l10", "cuda"),
+    Level("l11", "cpu"),
+    Level("l12", "cuda"),
+    Level("l13", "cuda", filtered=True),
+    Level("l14", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), ampere=True),
+    Level("l15", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), hopper=True),
+    Level("l16", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), hopper=True),
+    Level("l17", "cuda", precisions=("fp8",), hopper=True),
+    Level("l18", "cpu", filtered=True),
+)
+
+
+def level(name: str) -> Level:
+    """The level's row."""
+    return next(row for row in LEVELS if row.name == name)
+
+
+def spoken(levels: Sequence[Level]) -> str:
+    """Their names, those that follow each other as a range: "l0 to l13, l15"; "no level" of none."""
+    places = [LEVELS.index(row) for row in levels]
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and place == runs[-1][-1] + 1:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    names = [[LEVELS[place].name for place in run] for run in runs]
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else run[0] for run in names) or "no level"

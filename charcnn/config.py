@@ -1,9 +1,13 @@
-"""Every size of the network, and the lengths that follow from them."""
+"""Every size of the network, its layers, and what follows from them."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Any
+
+from charcnn.model.layers import Conv1d, Flatten, Layer, LayerNorm, Linear, MaxPool1d, Node, OneHot, Relu, place
 
 POOL_SIZE = 3
 POOLED_BLOCKS = (1, 2, 6)
@@ -27,7 +31,7 @@ class Config:
         layernorm: whether blocks 1 and 6 normalise (the paper's own network does not).
 
     Raises:
-        ValueError: a size is not a positive int, or the chain runs out of positions; names the block.
+        ValueError: a size is not a positive int, or the chain runs out of positions; names the layer.
     """
 
     length: int = 1014
@@ -53,21 +57,29 @@ class Config:
             raise ValueError(f"kernel_sizes={self.kernel_sizes!r}: need a tuple of six ints, one a block")
         for block, size in enumerate(self.kernel_sizes, 1):
             _positive(f"kernel_sizes[{block - 1}] (conv_block_{block})", size)
-        length = self.length
+        try:
+            place(self.layers, (self.length,))
+        except ValueError as error:
+            raise ValueError(f"length={self.length}: {error}") from None
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """The network, token ids (L,) to logits (classes,): every other form of it is made of these."""
+        layers: list[Layer] = [OneHot(self.alphabet)]
         for block, size in enumerate(self.kernel_sizes, 1):
-            if length < size:
-                raise ValueError(
-                    f"conv_block_{block} gets {length} positions from length={self.length}, "
-                    f"its kernel size {size} needs at least {size}"
-                )
-            length = length - size + 1
+            layers.append(Conv1d(self.channels, size, name=f"conv{block}"))
+            if self.layernorm and block in NORMALISED_BLOCKS:
+                layers.append(LayerNorm(name=f"norm{block}"))
+            layers.append(Relu())
             if block in POOLED_BLOCKS:
-                if length < POOL_SIZE:
-                    raise ValueError(
-                        f"conv_block_{block} convolves length={self.length} down to {length} positions, "
-                        f"its max-pool needs at least {POOL_SIZE}"
-                    )
-                length //= POOL_SIZE
+                layers.append(MaxPool1d(POOL_SIZE, name=f"pool{block}"))
+        fc1, fc2 = Linear(self.units, name="fc1"), Linear(self.units, name="fc2")
+        return (*layers, Flatten(), fc1, Relu(), fc2, Relu(), Linear(self.classes, name="fc3"))
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The layers, each with the shapes before and after it."""
+        return place(self.layers, (self.length,))
 
     def in_channels(self, block: int) -> int:
         """C_in of convolution block 1 to 6."""
@@ -76,21 +88,12 @@ class Config:
     @property
     def conv_lengths(self) -> tuple[int, ...]:
         """Positions out of each of the six convolutions: (1008, 330, 108, 106, 104, 102) for SMALL."""
-        lengths, length = [], self.length
-        for block, size in enumerate(self.kernel_sizes, 1):
-            length = length - size + 1
-            lengths.append(length)
-            if block in POOLED_BLOCKS:
-                length //= POOL_SIZE
-        return tuple(lengths)
+        return tuple(node.out_shape[1] for node in self.nodes if isinstance(node.layer, Conv1d))
 
     @property
     def block_lengths(self) -> tuple[int, ...]:
         """Positions out of each of the six blocks, after pooling: (336, 110, 108, 106, 104, 34) for SMALL."""
-        return tuple(
-            length // POOL_SIZE if block in POOLED_BLOCKS else length
-            for block, length in enumerate(self.conv_lengths, 1)
-        )
+        return tuple(node.in_shape[1] for node in self.nodes[2:] if isinstance(node.layer, Conv1d | Flatten))
 
     @property
     def features(self) -> int:
@@ -100,39 +103,17 @@ class Config:
     @property
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every parameter's name and shape, in the order of the original program's params.bin."""
-        shapes: dict[str, tuple[int, ...]] = {}
-        for block, (size, length) in enumerate(zip(self.kernel_sizes, self.conv_lengths, strict=True), 1):
-            shapes[f"conv{block}.weight"] = (self.channels, self.in_channels(block), size)
-            shapes[f"conv{block}.bias"] = (self.channels,)
-            if self.layernorm and block in NORMALISED_BLOCKS:
-                shapes[f"norm{block}.weight"] = (self.channels, length)
-                shapes[f"norm{block}.bias"] = (self.channels, length)
-        sizes = (self.features, self.units, self.units, self.classes)
-        for block in (1, 2, 3):
-            shapes[f"fc{block}.weight"] = (sizes[block], sizes[block - 1])
-            shapes[f"fc{block}.bias"] = (sizes[block],)
-        return shapes
+        return {name: shape for node in self.nodes for name, shape in node.parameters.items()}
 
     @property
     def parameters(self) -> int:
         """Values in all parameters: 11,908,100 for SMALL."""
-        total = 0
-        for shape in self.parameter_shapes.values():
-            size = 1
-            for extent in shape:
-                size *= extent
-            total += size
-        return total
+        return sum(map(math.prod, self.parameter_shapes.values()))
 
     @property
     def flops(self) -> int:
         """Floating-point operations an input on dense one-hot input, a multiply-add counted as two."""
-        macs = sum(
-            self.channels * length * self.in_channels(block) * size
-            for block, (length, size) in enumerate(zip(self.conv_lengths, self.kernel_sizes, strict=True), 1)
-        )
-        macs += self.features * self.units + self.units * self.units + self.units * self.classes
-        return 2 * macs
+        return sum(node.flops for node in self.nodes)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values; `Config(**value)` reads them back."""

@@ -9,17 +9,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # before numpy is imported: processes share the cores out
-    processes = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
-    os.environ.setdefault("CHARCNN_JOBS", "1")  # each test that starts on a GPU would have as many compile as cores
-
 import hypothesis
 import pytest
 
-import charcnn.levels  # noqa: F401  chooses where kernels run, so it stands before the first import of numba.cuda
-from charcnn import device
-from charcnn.catalog import Level, Variant
+import charcnn.levels
+
+charcnn.levels.prepare()  # stands before the first import of numba.cuda
+
+from charcnn.catalog import Level, Variant  # noqa: E402
+from charcnn.gpu import device  # noqa: E402
 
 os.environ["CHARCNN_CACHE"] = str(Path(__file__).parent / "no cache")  # tests take no tiles that somebody tuned
 
@@ -34,7 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What a test may be marked as."""
+    """What a test may be marked as; and how processes share the cores out, which they read when they start."""
+    if processes := getattr(config.option, "numprocesses", None):
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin take the cores from other processes
+        os.environ.setdefault("CHARCNN_JOBS", "1")  # else each first start on a GPU has as many compile as cores
     config.addinivalue_line(
         "markers", "exhaustive: more cases of what others show; runs with --all, or where it is named"
     )

@@ -30,12 +30,12 @@ from unittest import mock
 
 import numpy as np
 
-from charcnn import text
-from charcnn.ingest import kinds, scan
-from charcnn.ingest.json_scan import DEEPEST
-from charcnn.layout import Layout
+from charcnn.text import encodings
+from charcnn.text.layout import Layout
+from charcnn.text.readers import kinds, scan
+from charcnn.text.readers.json_scan import DEEPEST
 
-ENCODINGS = [text.ENCODINGS["forward"], text.ENCODINGS["crepe"]]
+ENCODINGS = [encodings.ENCODINGS["forward"], encodings.ENCODINGS["crepe"]]
 CLASSES = ["World", 'a "b", c']
 
 # ---------------------------------------------------------------------------------------------------------- files
@@ -598,8 +598,8 @@ class Killed(BaseException):
 def check_command(folder, rng):
     """Label a file with the command, cut it off at some block, go on; the outputs are those of a run in one go."""
     from charcnn.__main__ import main
-    from charcnn.classifier import ROWS
-    from charcnn.ingest import output
+    from charcnn.classify.classifier import ROWS
+    from charcnn.text import output
 
     while True:
         kind, data, layout = make(rng)
@@ -653,10 +653,12 @@ def split_or_none(data):
 
 def run_commands(seed, files, folder):
     """As `run`, with the command."""
-    from charcnn import params
     from charcnn.config import TINY
+    from charcnn.model import params
 
-    params.save(folder / "tiny.safetensors", params.init(TINY, seed=0), TINY, encoding="crepe", classes=text.CLASSES)
+    params.save(
+        folder / "tiny.safetensors", params.init(TINY, seed=0), TINY, encoding="crepe", classes=encodings.CLASSES
+    )
     for count in range(files):
         try:
             check_command(folder, random.Random(f"{seed} {count}"))

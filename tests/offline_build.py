@@ -41,13 +41,18 @@ from numba.cuda.cudadrv import driver
 from charcnn import catalog, tuning
 from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
-from charcnn.ops import spread
-from charcnn.ops.conv1d_nlc import Mma, Wgmma
-from charcnn.ops.features import WIDE
-from charcnn.ops.formats import FORMATS, HALVES
-from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
-from charcnn.ops.linear_skinny import SkinnyLinear
-from charcnn.ops.one_hot_conv1d import GatherBlock, HalfBlock
+from charcnn.ops.common.formats import FORMATS, HALVES
+from charcnn.ops.common.mma_layout import WIDE
+from charcnn.ops.conv1d.mma.layer import Mma
+from charcnn.ops.conv1d.small_batch import SpreadConv
+from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.conv1d.wgmma.steps.layer import STEPS, StepConv1d
+from charcnn.ops.layernorm import small_batch
+from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
+from charcnn.ops.linear.few_outputs import SkinnyLinear
+from charcnn.ops.linear.small_batch import SpreadLinear
+from charcnn.ops.token_conv1d.gather_block import GatherBlock
+from charcnn.ops.token_conv1d.gather_half import HalfBlock
 from charcnn.tuning import layers, measure
 
 TARGET = Target.named("sm_90a")
@@ -58,6 +63,10 @@ LEVEL_17 = "l17"
 
 TILES = ("tiles of l12", "tiles of l14", "tiles of l15")
 """And what tuning may launch in place of what ships, for conv2: pooling takes more registers than other ends."""
+
+
+WGMMA_STEPS = "wgmma steps"
+"""The ladder of small kernels on the way to the tuned one."""
 
 
 class Recorder:
@@ -168,7 +177,7 @@ def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, A
                     case = operator_cases.CASES[row.operator].build(sizes)
                     row.launcher(**case.inputs, **case.options)
                 between_features(row)
-                if row.name == "conv1d_nlc_spread_fp16":
+                if row.name == "conv1d_nlc_small_batch_fp16":
                     level_16("fp16")
         if not names or LEVEL_17 in names:
             recorder.variant = LEVEL_17
@@ -177,25 +186,35 @@ def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, A
             if not names or name in names:
                 recorder.variant = name
                 other_tiles(name)
+        if not names or WGMMA_STEPS in names:
+            for step in STEPS:
+                recorder.variant = f"{WGMMA_STEPS}: {step}"
+                wgmma_step(step)
     return recorder.kernels
 
 
+def wgmma_step(step: str) -> None:
+    """Launch a step's kernel at conv2; conv3's is the same."""
+    conv = StepConv1d(step, np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32))
+    conv(np.zeros((2, 336, 256), np.float16))
+
+
 def level_16(precision: str) -> None:
-    """The kernels of `charcnn.ops.spread` that are no variant, at the network's sizes."""
+    """The kernels of small batches that are no variant, at the network's sizes."""
 
     def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:
         return np.zeros(shape, dtype)
 
     dtype = HALVES[precision].dtype
-    conv = spread.SpreadConv(zeros(3, 256, 256), zeros(256), precision=precision)
+    conv = SpreadConv(zeros(3, 256, 256), zeros(256), precision=precision)
     parts = zeros(*conv.parts_shape(1, 104))
     y = conv.conv1d_parts(zeros(1, 104, 256, dtype=dtype), parts)
-    spread.normalised(y, parts, *spread.affine(zeros(102, 256), zeros(102, 256)), 3, precision=precision)
-    parts = zeros(*spread.first_parts_shape(1, 1008))
+    small_batch.normalised(y, parts, *small_batch.affine(zeros(102, 256), zeros(102, 256)), 3, precision=precision)
+    parts = zeros(*small_batch.first_parts_shape(1, 1008))
     block = HalfBlock(zeros(7, 70, 256), zeros(256), precision=precision)
-    spread.first(zeros(1, 1014, dtype=np.uint8), block, parts, out=zeros(1, 1008, 256, dtype=dtype))
+    small_batch.first(zeros(1, 1014, dtype=np.uint8), block, parts, out=zeros(1, 1008, 256, dtype=dtype))
     sizes = (8704, 1024, 1024, 4)
-    layers = spread.SpreadLinear(
+    layers = SpreadLinear(
         [zeros(*pair) for pair in pairwise(sizes)], [zeros(size) for size in sizes[1:]], precision=precision
     )
     for n in (1, 16, 64):
@@ -211,7 +230,7 @@ def sizes_of(row: catalog.Variant) -> list[operator_cases.Sizes]:
     cases = operator_cases.CASES[row.operator]
     fit = [sizes for sizes in (*cases.edges, *cases.large) if operator_cases.takes(row.technique, sizes)]
     first, most = fit[0], max(fit, key=lambda sizes: prod(sizes.values()))
-    if not row.tensor_cores or (row.operator == "conv1d_nlc" and row.technique.endswith("fp16")):
+    if not row.tensor_cores or (row.operator == "conv1d_nlc" and row.precision == "fp16"):
         return [first, most]
     return [] if row.ampere and row.operator.startswith("conv1d_") and row.operator != "conv1d_nlc" else [most]
 
@@ -220,7 +239,7 @@ def between_features(row: catalog.Variant) -> None:
     """What levels launch of a row's kernels beside it, at the network's sizes: from or to features of tensor cores."""
     weight, bias, stat = np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32), np.zeros((1, 2))
     if row.ampere and row.operator.startswith("conv1d"):
-        method, precision = row.operator.removesuffix("_nlc"), row.technique.removeprefix("mma_")
+        method, precision = row.operator.removesuffix("_nlc"), row.precision or ""
         made, of = Mma(weight, bias, precision=precision), FORMATS[precision]
         getattr(made, method)(np.empty((1, 336, of.parts * 256), of.dtype))
     if row.name == "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather":
@@ -229,7 +248,7 @@ def between_features(row: catalog.Variant) -> None:
             given = weight[:, :70].copy(), bias, gamma, gamma
             block = GatherBlock(*given, precision=precision, octets=octets)
             block.layernorm_relu_maxpool1d(ids, stat, 3)
-    if row.name == "layernorm_relu_maxpool1d_nlc_fp16":
+    if row.name == "layernorm_relu_maxpool1d_nlc_half_fp16":
         x = np.empty((1, 102, 256), np.float32)
         for precision in WIDE:
             encoded_maxima(x, stat, x[0], x[0], 3, precision=precision)

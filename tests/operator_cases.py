@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from charcnn.catalog import CHAIN
 from charcnn.ops import reference
-from charcnn.ops.arrays import pack
-from charcnn.ops.features import TAKEN
-from charcnn.ops.formats import FORMATS, HALVES
-from charcnn.ops.stat import PART
+from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.formats import FORMATS, HALVES
+from charcnn.ops.common.mma_layout import TAKEN
+from charcnn.ops.common.moments import PART
 
 Sizes = dict[str, int]
 
@@ -611,14 +611,17 @@ CASES = {
 
 LIMITS: dict[str, Callable[[Sizes], bool]] = {
     **{f"wgmma_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 for name in FORMATS},
-    **{f"spread_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 and sizes["k"] <= 7 for name in HALVES},
+    **{f"small_batch_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 and sizes["k"] <= 7 for name in HALVES},
     **{f"mma_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 for name in TAKEN},
     # Of a few values beside the given mean, too much may lie in the digits that 16 bits leave out.
-    **{name: lambda sizes: sizes["n"] * sizes["c"] * sizes["length"] == 0 or sizes["c"] > 1 for name in HALVES},
+    **{
+        f"half_{name}": lambda sizes: sizes["n"] * sizes["c"] * sizes["length"] == 0 or sizes["c"] > 1
+        for name in HALVES
+    },
 }
-"""By technique: which sizes it takes, or can be held to its tolerance at, where not all."""
+"""By label: which sizes it takes, or can be held to its tolerance at, where not all."""
 
 
-def takes(technique: str, sizes: Sizes) -> bool:
-    """Whether the technique takes these sizes."""
-    return technique not in LIMITS or LIMITS[technique](sizes)
+def takes(label: str, sizes: Sizes) -> bool:
+    """Whether a variant of that label takes these sizes."""
+    return label not in LIMITS or LIMITS[label](sizes)

@@ -67,7 +67,8 @@ def struck(fate: dict[str, Any], arguments: list[str]) -> None:
         threading.Thread(target=strike_soon, daemon=True).start()
     from charcnn import offload
     from charcnn.__main__ import main
-    from charcnn.levels import l18, runner
+    from charcnn.levels import l18
+    from charcnn.levels.runner.command import command
     from charcnn.offload import watch
 
     within, leave = watch.within, os._exit
@@ -109,7 +110,7 @@ def struck(fate: dict[str, Any], arguments: list[str]) -> None:
     l18.build = build
     if fate["command"] == "classify":
         sys.exit(main(arguments))
-    runner.main(build, arguments)
+    command.main(build, arguments)
 
 
 # The runs, from outside
@@ -143,8 +144,8 @@ class Strikes:
     """Runs, in a folder with a model, a file of texts, and what one process makes of it."""
 
     def __init__(self, folder: Path, launcher: str, environment: dict[str, str]) -> None:
-        from charcnn import params
         from charcnn.config import TINY
+        from charcnn.model import params
 
         self._folder, self._launcher, self._environment = folder, launcher, {**environment, **DEADLINES}
         self._model, self._rows = folder / "model.safetensors", folder / "rows.csv"
@@ -244,7 +245,8 @@ def main() -> int:
     """Run them; the exit status."""
     from test_mpi import ENVIRONMENT, MPIEXEC
 
-    from charcnn import files, machine
+    from charcnn import files
+    from charcnn.host import machine
 
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--runs", type=int, default=200)

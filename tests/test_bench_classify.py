@@ -8,8 +8,9 @@ import pytest
 from report import classify as blocks
 from report import schema
 
-from charcnn import machine, params
 from charcnn.config import TINY
+from charcnn.host import machine
+from charcnn.model import params
 
 
 def test_the_file_repeats_rows_with_other_letters(tmp_path):

@@ -11,7 +11,7 @@ import numba
 import numpy as np
 import pytest
 
-from charcnn import cache
+from charcnn.caching import disk
 from charcnn.ops import argmax
 
 ROOT = Path(__file__).parent.parent
@@ -69,7 +69,7 @@ def test_a_data_file_that_is_gone_is_written_anew(kept):
 
 def test_a_full_disk_keeps_nothing_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    cache._not_kept.cache_clear()
+    disk._not_kept.cache_clear()
 
     def full(self, path):
         raise OSError(28, "No space left on device", path)
@@ -87,12 +87,12 @@ def nowhere(tmp_path, monkeypatch):
     """Neither the package nor the user's folder can be written; gives the temporary folder."""
     shown = numba.core.caching.FunctionCache._impl_class._locator_classes
     for locator in shown:
-        if locator is not cache._PrivateLocator:
+        if locator is not disk._PrivateLocator:
             monkeypatch.setattr(locator, "from_function", classmethod(lambda *_: None))
-    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
-    cache.private_folder.cache_clear()
+    monkeypatch.setattr(disk.tempfile, "tempdir", str(tmp_path))
+    disk.private_folder.cache_clear()
     yield tmp_path
-    cache.private_folder.cache_clear()
+    disk.private_folder.cache_clear()
 
 
 def test_no_cache_can_be_written(nowhere):
@@ -102,7 +102,7 @@ def test_no_cache_can_be_written(nowhere):
     folder = nowhere / f"charcnn-{os.getuid()}"
     assert Path(function.stats.cache_path).parent == folder
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    cache.private_folder.cache_clear()  # as another process
+    disk.private_folder.cache_clear()  # as another process
     assert found(started())
 
 
@@ -111,7 +111,7 @@ def test_a_folder_of_somebody_else_is_not_taken(nowhere, monkeypatch, taken):
     user = os.getuid()
     if taken == "another user's":
         user += 1
-        monkeypatch.setattr(cache.os, "getuid", lambda: user)
+        monkeypatch.setattr(disk.os, "getuid", lambda: user)
     folder = nowhere / f"charcnn-{user}"
     if taken == "link":
         (nowhere / "theirs").mkdir(mode=0o700)
@@ -126,9 +126,9 @@ def test_a_folder_of_somebody_else_is_not_taken(nowhere, monkeypatch, taken):
     assert path.parent == nowhere
     assert path != folder
     assert not any(nowhere.joinpath("theirs").glob("*"))
-    cache._remove(str(path), os.getpid() + 1)  # a fork's end
+    disk._remove(str(path), os.getpid() + 1)  # a fork's end
     assert path.exists()
-    cache._remove(str(path), os.getpid())
+    disk._remove(str(path), os.getpid())
     assert not path.exists()
 
 
@@ -136,7 +136,7 @@ def test_no_folder_at_all(nowhere, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(disk.tempfile, "TemporaryFile", full)
     with pytest.raises(PermissionError, match=r"set NUMBA_CACHE_DIR to one \(No space left on device\)"):
         started()
 
@@ -162,4 +162,4 @@ def test_an_installation_of_another_user(tmp_path):
     others, own, kernels = (line.split() for line in done.stdout.splitlines())
     assert others == ["numba.core.caching", str(tmp_path / "__pycache__")], "functions of others are left alone"
     folder = tmp_path / "tmp" / f"charcnn-{os.getuid()}"
-    assert [own[0], Path(own[1]).parent] == [kernels[0], Path(kernels[1]).parent] == ["charcnn.cache", folder]
+    assert [own[0], Path(own[1]).parent] == [kernels[0], Path(kernels[1]).parent] == ["charcnn.caching.disk", folder]

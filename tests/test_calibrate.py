@@ -9,13 +9,16 @@ import pytest
 from conftest import runs_here
 from test_formats import sweep
 
-from charcnn import calibrate, catalog, device, network, params, text
+from charcnn import catalog
 from charcnn.config import SMALL, TINY
-from charcnn.ops import ptx, reference
-from charcnn.ops.conv1d_nlc import Wgmma
-from charcnn.ops.convert import narrow
-from charcnn.ops.formats import FORMATS
-from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import normalised_maxima
+from charcnn.gpu import device, ptx
+from charcnn.model import calibrate, network, params
+from charcnn.ops import reference
+from charcnn.ops.common.cast import narrow
+from charcnn.ops.common.formats import FORMATS
+from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import normalised_maxima
+from charcnn.text import encodings
 
 WIDE = replace(TINY, channels=16, units=32)
 """TINY with as many channels as FP8 takes."""
@@ -46,7 +49,7 @@ def emulated(weights, config, ids, calibration):
 
 
 def sample(config, n=40):
-    return text.encode(text.sample().texts[:n], length=config.length)
+    return encodings.encode(encodings.sample().texts[:n], length=config.length)
 
 
 def draw(config, n=6, seed=0):
@@ -228,7 +231,7 @@ def test_level_17_keeps_what_is_no_number_apart():
 def test_level_17_takes_the_texts_it_is_given(tmp_path):
     weights, ids = params.init(SMALL, seed=0), sample(SMALL)[:4]
     file = tmp_path / "texts.txt"
-    file.write_text("\n".join(one.decode() if isinstance(one, bytes) else one for one in text.sample().texts))
+    file.write_text("\n".join(one.decode() if isinstance(one, bytes) else one for one in encodings.sample().texts))
     build = catalog.level("l17").module.build
     np.testing.assert_array_equal(build(weights, SMALL, batch=4, texts=file)(ids), build(weights, SMALL, batch=4)(ids))
     with pytest.raises(ValueError, match=r"channels=8, units=1024.*need multiples of 16"):

@@ -14,10 +14,10 @@ import pytest
 import charcnn
 from charcnn import catalog, ops
 from charcnn.catalog import CHAIN, LEVELS, OPERATORS, PRECISIONS, TECHNIQUES, VARIANTS, level, operator, spoken
+from charcnn.model.rounding import ROUNDINGS
 from charcnn.ops import reference
-from charcnn.ops.features import TAKEN
-from charcnn.ops.formats import FORMATS, HALVES
-from charcnn.rounding import ROUNDINGS
+from charcnn.ops.common.formats import FORMATS, HALVES
+from charcnn.ops.common.mma_layout import TAKEN
 
 PACKAGE = Path(charcnn.__file__).parent
 KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
@@ -60,7 +60,7 @@ def modules_on_disk():
 
 
 def test_variants_are_the_functions_on_disk_that_an_operator_begins():
-    helpers = {"charcnn.ops.reference", "charcnn.ops.shapes", "charcnn.ops.arrays"}
+    helpers = {"charcnn.ops.reference", "charcnn.ops.common.shapes", "charcnn.ops.common.arrays"}
     on_disk = {
         name: function
         for module in modules_on_disk()
@@ -68,7 +68,7 @@ def test_variants_are_the_functions_on_disk_that_an_operator_begins():
         for name, function in defined_in(module).items()
         if any(name.startswith(f"{row.name}_") for row in OPERATORS) or name.rpartition("_")[2] in TECHNIQUES
     }
-    assert {row.name: row.launcher for row in VARIANTS} == on_disk
+    assert {row.function: getattr(ops, row.function) for row in VARIANTS} == on_disk
 
 
 def test_operators_are_the_references():
@@ -100,7 +100,7 @@ def test_channels_last():
     names = {row.name for row in OPERATORS}
     tokens = {name for name in names if name.startswith("one_hot_conv1d_")}  # fused with what follows only here
     assert {name.removesuffix("_nlc") for name in names - tokens} <= names
-    steps = [row.technique for row in VARIANTS if row.operator == "conv1d_nlc"]
+    steps = [row.label for row in VARIANTS if row.operator == "conv1d_nlc"]
     assert steps == [
         "coalesced",
         "tiled",
@@ -111,7 +111,7 @@ def test_channels_last():
         "winograd_lowered",
         *(f"mma_{name}" for name in TAKEN),
         *(f"wgmma_{name}" for name in FORMATS),
-        *(f"spread_{name}" for name in HALVES),
+        *(f"small_batch_{name}" for name in HALVES),
     ]
 
 
@@ -122,31 +122,32 @@ def test_every_technique_is_used_and_explained():
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda row: row.name)
 def test_variant(variant):
-    assert variant.launcher.__name__ == variant.name
-    assert getattr(ops, variant.name) is variant.launcher
-    assert inspect.getdoc(variant.launcher)
+    launcher = getattr(ops, variant.function)
+    assert launcher.__name__ == variant.function
+    assert inspect.getdoc(launcher)
+    assert variant.launcher is launcher if variant.precision is None else variant.launcher.func is launcher
     expected = [
         (name, parameter.kind, parameter.default)
         for name, parameter in inspect.signature(operator(variant.operator).reference).parameters.items()
         if name != "dtype"  # launchers give float32
     ]
-    expected += [(name, inspect.Parameter.KEYWORD_ONLY, None) for name in KEYWORDS[variant.device]]
-    given = inspect.signature(variant.launcher).parameters
+    more = [("precision", "fp16")] if variant.precision else []
+    more += [(name, None) for name in KEYWORDS[variant.device]]
+    expected += [(name, inspect.Parameter.KEYWORD_ONLY, default) for name, default in more]
+    given = inspect.signature(launcher).parameters
     assert [(name, parameter.kind, parameter.default) for name, parameter in given.items()] == expected
 
 
 def test_ops_export_every_launcher():
-    assert sorted(ops.__all__) == sorted([*(row.name for row in VARIANTS), "reference"])
+    assert sorted(ops.__all__) == sorted([*{row.function for row in VARIANTS}, "chain", "reference"])
 
 
 LAZY = """
 import sys
 import charcnn.ops
-assert charcnn.ops.microkernel.choose_tile
-assert "charcnn.ops.every" not in sys.modules and "numba.cuda" not in sys.modules
 assert charcnn.ops.conv1d_loops.__name__ == "conv1d_loops"
-assert "charcnn.ops.every" in sys.modules
-assert charcnn.ops.conv1d.conv1d_naive is charcnn.ops.conv1d_naive
+assert "charcnn.ops.conv1d.naive" not in sys.modules and "numba.cuda" not in sys.modules
+assert charcnn.ops.conv1d_naive.__name__ == "conv1d_naive"
 """
 
 
@@ -157,21 +158,17 @@ def test_a_file_of_a_package_loads_without_the_others():
     assert done.returncode == 0, done.stderr
 
 
-PACKAGES = [ops, ops.conv1d, ops.conv1d_nlc, ops.one_hot_conv1d, ops.softmax]
-
-
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
-def test_packages_offer_names_that_load_when_they_are_used(package):
-    assert dir(package) == sorted(package.__all__)
-    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
-        package.nothing  # noqa: B018
+def test_names_load_when_they_are_used():
+    assert dir(ops) == sorted(ops.__all__)
+    with pytest.raises(AttributeError, match="nothing"):
+        ops.nothing  # noqa: B018
 
 
 def test_tolerances():
     for row in OPERATORS:
         assert row.tolerance in (catalog.EXACT, catalog.FLOAT32)
     for row in VARIANTS:
-        own = FORMATS.get(row.technique.rpartition("_")[2])
+        own = FORMATS.get(row.label.rpartition("_")[2])
         assert catalog.tolerance(row) == (own.tolerance if own else operator(row.operator).tolerance)
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from charcnn import device
 from charcnn.config import SMALL
+from charcnn.gpu import device
 from charcnn.ops import chain, reference
 from charcnn.ops.chain import Conv1d, Relu, Stat, plan
 

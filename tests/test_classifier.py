@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 import charcnn
-from charcnn import catalog, device, engine, network, params, text
-from charcnn.classifier import Classifier
+from charcnn import catalog
+from charcnn.classify import engine
+from charcnn.classify.classifier import Classifier
 from charcnn.config import TINY, Config
+from charcnn.gpu import device
+from charcnn.model import network, params
 from charcnn.ops import reference
+from charcnn.text import encodings
 
 TEXTS = ["Stocks fell on Monday as oil rose.", "The home side won in extra time.", "", "é\x00 \U0001f600", "x" * 5000]
 
@@ -20,7 +24,7 @@ TEXTS = ["Stocks fell on Monday as oil rose.", "The home side won in extra time.
 @pytest.fixture(scope="module")
 def model():
     weights = params.init(TINY, seed=3)
-    return params.Params(weights, TINY, text.ENCODINGS["crepe"], text.CLASSES)
+    return params.Params(weights, TINY, encodings.ENCODINGS["crepe"], encodings.CLASSES)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,7 @@ def test_probabilities_are_the_networks(classifier, model):
     found = classifier.predict_proba(TEXTS)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=2e-6)
-    assert classifier.predict(TEXTS).tolist() == [text.CLASSES[index] for index in expected.argmax(axis=1)]
+    assert classifier.predict(TEXTS).tolist() == [encodings.CLASSES[index] for index in expected.argmax(axis=1)]
 
 
 def test_one_text(classifier):
@@ -77,7 +81,10 @@ def test_score(classifier):
     labels = classifier.predict(TEXTS)
     assert classifier.score(TEXTS, labels) == 1
     assert classifier.score(TEXTS, [classifier.classes_.tolist().index(label) for label in labels]) == 1
-    assert classifier.score(TEXTS, np.roll(classifier.classes_, 1)[[list(text.CLASSES).index(v) for v in labels]]) == 0
+    assert (
+        classifier.score(TEXTS, np.roll(classifier.classes_, 1)[[list(encodings.CLASSES).index(v) for v in labels]])
+        == 0
+    )
     for wrong, message in (
         (["x"] * 5, "labels hold 'x': need World"),
         ([4] * 5, "labels hold 4 to 4: need 0 to 3"),
@@ -287,7 +294,7 @@ def test_features_that_outgrow_a_precision_give_no_wrong_label(layer, precision)
     if not any(engine.obstacle(engine.Choice(row, precision)) is None for row in fits) or device.SIMULATED:
         pytest.skip("needs a GPU with tensor cores")
     config = Config(length=300, channels=256, units=256)
-    weights = params.Params(params.init(config, 3), config, text.ENCODINGS["crepe"], text.CLASSES)
+    weights = params.Params(params.init(config, 3), config, encodings.ENCODINGS["crepe"], encodings.CLASSES)
     expected = Classifier(weights, device="cpu").predict_proba(TEXTS)
     for part in ("weight", "bias"):
         weights[f"{layer}.{part}"] *= np.float32(1e6)
@@ -334,7 +341,7 @@ def test_the_sizes_are_any(tmp_path):
 
 def test_the_model_that_ships_labels_the_sample():
     classifier = Classifier.load(device="cpu")
-    sample = text.sample(classifier.encoding)
+    sample = encodings.sample(classifier.encoding)
     assert classifier.score(sample.texts, sample.labels) >= 0.8
     assert classifier.predict("The home side won the cup final in extra time.") == "Sports"
 

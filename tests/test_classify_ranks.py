@@ -8,10 +8,11 @@ import pytest
 from test_farm import ULFM, needs_ulfm
 from test_mpi import mpiexec, needs_mpi
 
-from charcnn import offload, params
+from charcnn import offload
 from charcnn.__main__ import main
-from charcnn.commands import ranks as commands_ranks
+from charcnn.cli import ranks as commands_ranks
 from charcnn.config import TINY
+from charcnn.model import params
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,8 @@ COMMANDS = """
 import json, sys
 from charcnn import offload
 from charcnn.__main__ import main
+import charcnn.levels
+charcnn.levels.prepare()
 from charcnn.levels import l18
 rank, whole = offload.world().rank, l18.build
 def build(params, config, *, batch=48, **options):
@@ -113,6 +116,8 @@ DYING = """
 import os, signal, sys
 from charcnn import offload
 from charcnn.__main__ import main
+import charcnn.levels
+charcnn.levels.prepare()
 from charcnn.levels import l18
 rank, whole = offload.world().rank, l18.build
 def build(*arguments, **options):
@@ -131,6 +136,8 @@ FAILING = """
 import os, sys, time
 from charcnn import offload
 from charcnn.__main__ import main
+import charcnn.levels
+charcnn.levels.prepare()
 from charcnn.levels import l18
 rank, whole, failed = offload.world().rank, l18.build, os.environ["FAILED"]
 def build(*arguments, **options):

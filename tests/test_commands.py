@@ -16,12 +16,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from charcnn import catalog, device, layout, levels, params, text
+from charcnn import catalog
 from charcnn.__main__ import main
-from charcnn.classifier import ROWS, Classifier
-from charcnn.commands import COMMANDS, DONE, FAILED, UNREADABLE, UNUSABLE, classify, model
+from charcnn.classify.classifier import ROWS, Classifier
+from charcnn.cli import COMMANDS, DONE, FAILED, UNREADABLE, UNUSABLE, classify, model
 from charcnn.config import TINY
-from charcnn.ingest import kinds, output
+from charcnn.gpu import device, simulator
+from charcnn.model import params
+from charcnn.text import encodings, layout, output
+from charcnn.text.readers import kinds
 
 ROOT = Path(__file__).parent.parent
 TEXTS = [f"{word} number {n}" for n in range(40) for word in ("stocks", "match", "talks", "chips")]
@@ -30,7 +33,7 @@ TEXTS = [f"{word} number {n}" for n in range(40) for word in ("stocks", "match",
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
-    params.save(path, params.init(TINY, seed=3), TINY, encoding="crepe", classes=text.CLASSES)
+    params.save(path, params.init(TINY, seed=3), TINY, encoding="crepe", classes=encodings.CLASSES)
     return str(path)
 
 
@@ -94,11 +97,17 @@ def test_csv_with_a_header_and_a_column_called_label(charcnn, tmp_path):
     status, *_ = charcnn("classify", source, "-o", out, "--probabilities")
     assert status == DONE
     found = rows(out)
-    assert found[0] == ["id", "label", "text", "predicted label", *(f"probability of {name}" for name in text.CLASSES)]
+    assert found[0] == [
+        "id",
+        "label",
+        "text",
+        "predicted label",
+        *(f"probability of {name}" for name in encodings.CLASSES),
+    ]
     assert [row[:3] for row in found[1:]] == [["1", "x", "abc"], ["2", "y", "def"]]
     for row in found[1:]:
         assert sum(map(float, row[4:])) == pytest.approx(1, abs=3e-4)
-        assert float(row[4 + text.CLASSES.index(row[3])]) == max(map(float, row[4:]))
+        assert float(row[4 + encodings.CLASSES.index(row[3])]) == max(map(float, row[4:]))
 
 
 def test_tsv_and_names_of_classes_that_need_quotes(tmp_path, capsys):
@@ -196,7 +205,7 @@ def test_every_object_has_each_key_once(charcnn, classifier, tmp_path, monkeypat
     assert charcnn("classify", source, *["--probabilities"] * probabilities)[0] == UNREADABLE
     found = (tmp_path / "in.labelled.jsonl").read_text().splitlines()
     assert found[-1] == lines[-1]
-    added = ["label", *(f"probability of {name}" for name in text.CLASSES)] if probabilities else ["label", other]
+    added = ["label", *(f"probability of {name}" for name in encodings.CLASSES)] if probabilities else ["label", other]
     for value, line, written in zip(objects, lines, found, strict=False):
         assert written.startswith(line[:-1]), "its own bytes stay"
         pairs = json.loads(written, object_pairs_hook=list)
@@ -294,7 +303,7 @@ def test_parquet_that_is_damaged_is_one_line(charcnn, tmp_path):
 def test_a_null_of_an_arrow_dictionary_is_no_text(tmp_path):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pyarrow.table({"text": ["a"]}), tmp_path / "in.parquet")
-    kind = kinds.Parquet(str(tmp_path / "in.parquet"), layout.Layout(), 10, text.ENCODINGS["crepe"])
+    kind = kinds.Parquet(str(tmp_path / "in.parquet"), layout.Layout(), 10, encodings.ENCODINGS["crepe"])
     array = pyarrow.DictionaryArray.from_arrays([0, 1, None], ["a", None])
     batch = pyarrow.RecordBatch.from_arrays([array], names=["text"])
     block = kinds.Block(0, 0, 3, 3, kinds=np.zeros(3, np.uint8), batch=batch)
@@ -485,8 +494,8 @@ def test_a_device_that_is_full(charcnn, tmp_path):
 
 SLOW = """
 import time
-from charcnn import classifier
-from charcnn.ingest import output
+from charcnn.classify import classifier
+from charcnn.text import output
 classifier.ROWS["cpu"] = 50
 output.EVERY_SECONDS = 0
 advance = output.Partial.advance
@@ -619,8 +628,9 @@ def test_a_kill_leaves_no_temporary_file_of_the_journal(charcnn, weights, tmp_pa
     source.write_text("a\n" * 200)
     code = """
 import os, signal
-from charcnn import classifier, files
-from charcnn.ingest import output
+from charcnn.classify import classifier
+from charcnn import files
+from charcnn.text import output
 classifier.ROWS["cpu"] = 50
 output.EVERY_SECONDS = 0
 replace, calls = os.replace, []
@@ -837,7 +847,7 @@ def test_what_cannot_be_done_is_one_line(charcnn, tmp_path, monkeypatch, words, 
 def test_evaluate(charcnn, classifier, tmp_path):
     pytest.importorskip("matplotlib")
     predicted = classifier.predict(TEXTS)
-    labels = [text.CLASSES[n % 4] for n in range(len(TEXTS))]
+    labels = [encodings.CLASSES[n % 4] for n in range(len(TEXTS))]
     source = tmp_path / "in.csv"
     with open(source, "w", newline="") as file:
         csv.writer(file).writerows([("label", "text"), *zip(labels, TEXTS, strict=True), ("World",)])
@@ -848,8 +858,8 @@ def test_evaluate(charcnn, classifier, tmp_path):
     right = np.mean(predicted == np.array(labels))
     assert report["accuracy"] == pytest.approx(right)
     assert report["accuracy_95"][0] < right < report["accuracy_95"][1]
-    for n, label in enumerate(text.CLASSES):
-        for m, other in enumerate(text.CLASSES):
+    for n, label in enumerate(encodings.CLASSES):
+        for m, other in enumerate(encodings.CLASSES):
             assert report["confusion"][n][m] == np.sum((np.array(labels) == label) & (predicted == other))
     assert f"accuracy {right:.2%}" in out
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
@@ -882,7 +892,7 @@ def test_evaluate_leaves_out_and_names_rows_with_no_class(charcnn, tmp_path, mon
 
 
 def test_evaluate_with_numbers(charcnn, classifier, tmp_path):
-    predicted = [text.CLASSES.index(label) for label in classifier.predict(TEXTS)]
+    predicted = [encodings.CLASSES.index(label) for label in classifier.predict(TEXTS)]
     for first, options in ((1, ()), (0, ("--first-label", 0))):
         source = tmp_path / "in.jsonl"
         objects = [{"text": value, "label": n + first} for value, n in zip(TEXTS, predicted, strict=True)]
@@ -898,7 +908,7 @@ def overflowing(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "large.safetensors"
     weights = params.init(TINY, seed=3)
     weights["conv1.weight"][:, 25] = 3e38
-    params.save(path, weights, TINY, encoding="crepe", classes=text.CLASSES)
+    params.save(path, weights, TINY, encoding="crepe", classes=encodings.CLASSES)
     return str(path)
 
 
@@ -970,7 +980,7 @@ def test_convert_says_that_logits_are_not_finite(tmp_path, charcnn):
 
 def test_info_escapes_what_a_model_says_beside(charcnn, tmp_path):
     path = tmp_path / "a.safetensors"
-    params.save(path, params.init(TINY), TINY, classes=text.CLASSES, note="a\x9b2J\ud800")
+    params.save(path, params.init(TINY), TINY, classes=encodings.CLASSES, note="a\x9b2J\ud800")
     status, out, _ = charcnn("info", "--model", path, model=None)
     assert status == DONE
     assert "2J" in out
@@ -1030,10 +1040,10 @@ def test_the_onnx_file_takes_any_batch_and_says_its_classes(charcnn, weights, cl
     assert charcnn("convert", weights, out, model=None)[0] == DONE
     session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
     for n in (1, 5):
-        ids = text.encode(TEXTS[:n], "crepe", TINY.length)
+        ids = encodings.encode(TEXTS[:n], "crepe", TINY.length)
         np.testing.assert_allclose(session.run(None, {"ids": ids})[0], classifier.engine.logits(ids), atol=1e-4)
     says = session.get_modelmeta().custom_metadata_map
-    assert json.loads(says["classes"]) == list(text.CLASSES)
+    assert json.loads(says["classes"]) == list(encodings.CLASSES)
     assert json.loads(says["encoding"])["name"] == "crepe"
 
 
@@ -1050,7 +1060,7 @@ def test_levels(charcnn):
     assert status == DONE
     assert [row["level"] for row in json.loads(out)] == [row.name for row in catalog.LEVELS]
     assert catalog.LEVELS[0].title in charcnn("levels", model=None)[1]
-    if not levels.gpu_present():
+    if not simulator.gpu_present():
         said = {row["level"]: row["runs here"] for row in json.loads(out)}
         assert {name for name, here in said.items() if here == "no"} == {
             row.name for row in catalog.LEVELS if row.tensor_cores
@@ -1086,7 +1096,7 @@ def test_help_is_quick():
 
 
 def test_a_first_label_on_the_cpu_waits_for_nothing_that_it_does_not_need(weights):
-    unneeded = ["numba.cuda", "charcnn.device", "charcnn.catalog", "pyarrow", "mpi4py", "torch"]
+    unneeded = ["numba.cuda", "charcnn.gpu.device", "charcnn.catalog", "pyarrow", "mpi4py", "torch"]
     code = f"import atexit; atexit.register(lambda: print(sorted(sys.modules.keys() & {set(unneeded)})))"
     for level in ("l18", "l11"):
         process = command(

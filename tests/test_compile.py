@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 from conftest import compiler_installed
 
-from charcnn import device, engine, steps
+from charcnn import catalog
+from charcnn.classify import engine
 from charcnn.compiling import host, workers
 from charcnn.compiling.networks import Network
 from charcnn.compiling.stand_in import SIZES, Target
 from charcnn.config import TINY
+from charcnn.gpu import device
 
 pytestmark = pytest.mark.skipif(
     not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
@@ -49,10 +51,10 @@ print(json.dumps({"there": there, "keys": keys, "misses": misses}))
 LABELLED = """
 import sys
 from numba.core import event
-from charcnn import classifier
+from charcnn.classify import classifier
 from charcnn.__main__ import main
 from charcnn.compiling import host
-from charcnn.levels.monitor import Monitor
+from charcnn.runtime.monitor import Monitor
 classifier.Engine, host._Engine.monitor = host._Engine, Monitor()
 with event.install_recorder("numba:compile") as recorder:
     for file in host.FILES:
@@ -98,7 +100,11 @@ def test_what_was_compiled_is_found_by_other_processes(tmp_path):
     assert len(kernels) == 6
     assert {"conv1d.naive._conv1d_naive_kernel", "linear._linear_kernel"} & set(kernels)
     functions = {name for kind, name in names if kind == host.CPU}
-    assert {"ingest.scan.scan_lines", "ingest.scan.scan_csv", "ingest.json_scan.scan_objects"} < functions
+    assert {
+        "text.readers.scan.scan_lines",
+        "text.readers.scan.scan_csv",
+        "text.readers.json_scan.scan_objects",
+    } < functions
     assert lines[-1].startswith(f"6 kernels and {len(names) - 6} functions for this CPU compiled in ")
     seen = found("l6", "fp32", tmp_path)
     assert seen["there"] == [True] * 6
@@ -120,12 +126,12 @@ def test_a_kernels_key_is_the_same_in_every_process(level, precision, tmp_path):
 def test_every_level_is_recorded():
     from charcnn.compiling.networks import runnable
 
-    rows = [(row.name, precision) for row in steps.LEVELS if row.device == "cuda" for precision in row.precisions]
+    rows = [(row.name, precision) for row in catalog.LEVELS if row.device == "cuda" for precision in row.precisions]
     assert list(runnable(HOPPER)) == rows
-    ampere = [pair for pair in rows if not steps.level(pair[0]).hopper]
+    ampere = [pair for pair in rows if not catalog.level(pair[0]).hopper]
     assert list(runnable(Target.named("8.0"))) == ampere
     assert list(runnable(Target.named("sm_120"))) == ampere
-    assert not any(steps.level(level).tensor_cores for level, _ in runnable(Target.named("7.5")))
+    assert not any(catalog.level(level).tensor_cores for level, _ in runnable(Target.named("7.5")))
 
 
 @pytest.mark.parametrize("text", ["sm_90a", "sm_90", "9.0", "9.0a"])
@@ -187,7 +193,8 @@ def test_a_first_start_goes_on_where_processes_fail(monkeypatch):
 
 FIRST = """
 from functools import partial
-from charcnn import engine, kernel_cache
+from charcnn.classify import engine
+from charcnn.caching import kernel_cache
 from charcnn.compiling import workers
 workers.cores, Target.current = lambda: 2, lambda: target
 (choice,) = engine.choices("cuda", "fp32", "l6")
@@ -203,6 +210,29 @@ print(sum(sum(one.cache_hits.values()) for one in stats), sum(sum(one.cache_miss
 def test_a_first_start_compiles_nothing_itself(tmp_path):
     script = FOUND.split("with compiling_for")[0] + FIRST
     assert python("-c", script, "l6", "fp32", cache=tmp_path).stdout == "6 0\n"
+
+
+GRAPHS = """
+from charcnn.runtime import lane
+from charcnn.compiling import stand_in
+from charcnn.compiling.networks import Network, record
+from charcnn.config import SMALL
+recorded = []
+class Graph(stand_in.Graph):
+    def __init__(self, start, stream):
+        super().__init__(start, stream)
+        recorded.append(len(self.result))
+stand_in.Graph = Graph
+target = stand_in.Target.named("sm_90a")
+record(Network("l16", "fp16", SMALL, 1000), target, lambda *_: None, range(1, 1001))
+print(len(recorded), recorded == sorted({lane.graph_size(n, 1000) for n in range(1, 1001)}))
+print(all(n <= lane.graph_size(n, 1000) <= (n if n <= 64 else 1.032 * n) for n in range(1, 1001)))
+"""
+"""Numbers of inputs as a pipe brings them, any up to the batch."""
+
+
+def test_a_level_records_few_graphs_for_batches_of_many_sizes(tmp_path):
+    assert python("-c", GRAPHS, cache=tmp_path).stdout == "191 True\nTrue\n"
 
 
 @pytest.mark.parametrize(("cores", "said"), [(1, None), (2, None), (64, None), (64, "1"), (64, "4")])
@@ -296,8 +326,8 @@ import sys, time
 from types import SimpleNamespace
 from numba.cuda import types
 from charcnn.compiling.stand_in import Target, compiling_for
-from charcnn.kernel_cache import KernelCache, on_miss
-from charcnn.raw import _encode_kernel as kernel
+from charcnn.caching.kernel_cache import KernelCache, on_miss
+from charcnn.text.raw import _encode_kernel as kernel
 
 who, target = int(sys.argv[1]), Target.named("sm_90a")
 cache, context = KernelCache(kernel.py_func), kernel.targetctx

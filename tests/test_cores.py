@@ -7,7 +7,7 @@ import pytest
 from test_farm import needs_ulfm
 from test_mpi import mpiexec, needs_mpi
 
-from charcnn import cores
+from charcnn.host import cores
 
 
 def host(cores_a_node, *, nodes=2, threads=1):
@@ -107,8 +107,10 @@ def test_cores_are_written_in_short(given, text):
 MASKS = """
 import json, os
 import charcnn.levels
+charcnn.levels.prepare()
 import numba
-from charcnn import cores, offload
+from charcnn.host import cores
+from charcnn import offload
 comm = offload.world()
 told = comm.gather([sorted(os.sched_getaffinity(0)), numba.config.NUMBA_NUM_THREADS, cores.said()])
 if comm.rank == 0:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from charcnn import device
+from charcnn.gpu import device
 
 
 def test_explain():
@@ -85,7 +85,7 @@ def test_choose():
 
 LAUNCH = """
 import numpy as np
-from charcnn import device
+from charcnn.gpu import device
 from charcnn.ops import relu_naive
 try:
     relu_naive(np.zeros(3, np.float32))
@@ -103,13 +103,13 @@ def test_no_gpu_is_one_line_that_says_what_to_do():
 
 
 def test_importing_the_operators_never_chooses_the_simulator():
-    code = "import charcnn.ops; from charcnn import device; print(device.SIMULATED)"
+    code = "import charcnn.ops; from charcnn.gpu import device; print(device.SIMULATED)"
     environment = {key: value for key, value in os.environ.items() if key != "NUMBA_ENABLE_CUDASIM"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout == "False\n"
 
 
-@pytest.mark.parametrize("first", ["charcnn.device", "charcnn.ops", "charcnn.ops.arrays", "charcnn.catalog"])
+@pytest.mark.parametrize("first", ["charcnn.gpu.device", "charcnn.ops", "charcnn.ops.common.arrays", "charcnn.catalog"])
 def test_imports_in_any_order(first):
     subprocess.run([sys.executable, "-c", f"import {first}, charcnn.catalog"], check=True, timeout=120)
 

@@ -13,7 +13,8 @@ from report import documents, limits, plot
 from report.markdown import anchor, headings
 from report.schema import ReportError
 
-from charcnn import catalog, device
+from charcnn import catalog
+from charcnn.gpu import device
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [*documents.documents(), ROOT / "bench" / "README.md", ROOT / "CHANGELOG.md"]

@@ -5,9 +5,9 @@ import ctypes
 
 import pytest
 
-from charcnn import early
-from charcnn.classifier import Classifier
-from charcnn.commands import model
+from charcnn.classify.classifier import Classifier
+from charcnn.cli import model
+from charcnn.gpu import early
 from charcnn.offload import LAUNCHED
 
 

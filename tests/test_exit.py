@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import charcnn
-from charcnn import device
-from charcnn.unload import count_users
+from charcnn.gpu import device
+from charcnn.gpu.unload import count_users
 
 ROOT = Path(__file__).parents[1]
 
@@ -58,7 +58,7 @@ def test_a_library_that_is_loaded_again_is_unloaded_again():
 def test_the_driver_counts():
     from numba.cuda.cudadrv import driver
 
-    from charcnn import unload
+    from charcnn.gpu import unload
 
     assert driver._module_finalizer.__module__ == unload.__name__
     mended = driver._module_finalizer

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from test_mpi import KEEP_LOGITS, mpiexec, needs_mpi, survives_deaths
 
-from charcnn import offload, params
+from charcnn import offload
 from charcnn.config import TINY
+from charcnn.model import params
 from charcnn.offload.farm import Farm, Member, _Run
-from charcnn.pipeline import Pipeline
+from charcnn.runtime.pipeline import Pipeline
 
 ULFM = ("--with-ft", "ulfm")
 needs_ulfm = pytest.mark.skipif(not survives_deaths(), reason="no Open MPI 5, which survives a death")
@@ -52,7 +53,7 @@ def test_the_roots_own_error_reaches_the_caller_where_nobody_else_is():
 ROUND_TRIP = """
 import numpy as np
 from charcnn import offload
-from charcnn.pipeline import Pipeline
+from charcnn.runtime.pipeline import Pipeline
 comm = offload.world()
 root = comm.rank == 0
 def double(ids):
@@ -248,7 +249,10 @@ def test_levels_give_the_same_bits_by_any_offload(name, ranks, inputs, tmp_path)
 DYING_LEVEL = """
 import os, signal
 from charcnn import offload
-from charcnn.levels import l2, runner
+import charcnn.levels
+charcnn.levels.prepare()
+from charcnn.levels import l2
+from charcnn.levels.runner import command as runner
 rank = offload.world().rank
 def build(params, config, *, batch=1, gpus=None, monitor=None):
     run = l2.build(params, config, batch=batch, monitor=monitor)
@@ -303,7 +307,8 @@ def test_a_rank_that_fails_leaves_on_any_mpi():
 @pytest.mark.parametrize("option", [["--deadline", "3"], ["--checkpoint", "x"], ["--root-serves"]])
 def test_options_of_the_farm_need_it(option):
     from charcnn import catalog
-    from charcnn.levels import job, l2
+    from charcnn.levels import l2
+    from charcnn.levels.runner.command import job
 
     options = job.parser("l2", l2, l2.build, quiet=False).parse_args(option)
     with pytest.raises(ValueError, match=f"{option[0]}: needs --offload farm"):

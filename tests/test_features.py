@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from charcnn import device
-from charcnn.ops import ptx, reference
-from charcnn.ops.features import OCTET, TAKEN, WIDE, encode
-from charcnn.ops.formats import FORMATS, HALVES
-from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import encoded_maxima
-from charcnn.ops.one_hot_conv1d import GatherBlock
+from charcnn.gpu import device, ptx
+from charcnn.ops import reference
+from charcnn.ops.common.formats import FORMATS, HALVES
+from charcnn.ops.common.mma_layout import OCTET, TAKEN, WIDE, encode
+from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima
+from charcnn.ops.token_conv1d.gather_block import GatherBlock
 
 
 def decoded(array, precision):

@@ -12,8 +12,10 @@ ROOT = Path(__file__).parent.parent
 MODEL = """
 import multiprocessing, os, sys
 import numpy as np
-from charcnn import TINY, Classifier, params, text
-from charcnn.forks import ForkedError
+from charcnn import TINY, Classifier
+from charcnn.model import params
+from charcnn.text import encodings as text
+from charcnn.host.forks import ForkedError
 
 def made():
     weights = params.init(TINY, 3)

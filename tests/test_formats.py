@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from charcnn import device
-from charcnn.ops import formats, ptx
-from charcnn.ops.convert import as_float, as_format, largest, narrow, widen
-from charcnn.ops.formats import FORMATS
+from charcnn.gpu import device, ptx
+from charcnn.ops.common import formats
+from charcnn.ops.common.cast import as_float, as_format, largest, narrow, widen
+from charcnn.ops.common.formats import FORMATS
 
 LEAST = {"fp16": 2.0**-14, "bf16": 2.0**-126, "tf32": 2.0**-126, "fp16x3": 2.0**-3, "fp8": 2.0**-6}
 """Smallest numbers that keep all their bits; of fp16x3, that the low part does."""

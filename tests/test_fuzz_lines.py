@@ -12,8 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 import fuzz_lines
 
-from charcnn.ingest import json_scan, kinds, scan
-from charcnn.ingest.column import Column
+from charcnn.text.column import Column
+from charcnn.text.readers import json_scan, kinds, scan
 
 IN_CI = os.environ.get("CI", "").lower() in ("true", "1")
 SECONDS = float(os.environ.get("CHARCNN_FUZZ_SECONDS") or (60 if IN_CI else 5))

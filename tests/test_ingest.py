@@ -16,14 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from charcnn import text
-from charcnn.ingest import flow, json_scan, kinds, scan
-from charcnn.ingest.column import columns
-from charcnn.ingest.source import Source
-from charcnn.layout import Layout
+from charcnn.runtime import ordered
+from charcnn.text import encodings
+from charcnn.text.column import columns
+from charcnn.text.layout import Layout
+from charcnn.text.readers import json_scan, kinds, scan
+from charcnn.text.readers.source import Source
 
-FORWARD = text.ENCODINGS["forward"]
-CREPE = text.ENCODINGS["crepe"]
+FORWARD = encodings.ENCODINGS["forward"]
+CREPE = encodings.ENCODINGS["crepe"]
 
 
 def opened(tmp_path, data, kind="csv", rows=1000, capacity=1 << 16, encoding=FORWARD, **layout):
@@ -399,7 +400,7 @@ def test_keys_are_those_of_pythons_json(objects, ascii_only, colon):
     rows, names = np.empty((len(lines), 3), np.int64), ["label", "é", ""]
     scan.scan_lines(data, 0, data.size, True, rows)
     kinds_of_rows = np.zeros(len(lines), np.uint8)
-    _, types, _ = kinds._scanned(data, rows, kinds_of_rows, kinds.NO_NAMES[0], *text.pack(names))
+    _, types, _ = kinds._scanned(data, rows, kinds_of_rows, kinds.NO_NAMES[0], *encodings.pack(names))
     for value, found in zip(objects, types, strict=True):
         assert [kind != json_scan.MISSING for kind in found] == [name in value for name in names]
 
@@ -587,7 +588,7 @@ def test_flow_keeps_the_order_and_bounds_what_is_under_way():
         return n
 
     found = []
-    for n in flow.ordered(items(), work, 3):
+    for n in ordered.ordered(items(), work, 3):
         found.append(n)
         with lock:
             under_way -= 1
@@ -600,17 +601,17 @@ def test_flow_gives_errors_in_their_place():
         yield from range(3)
         raise OSError("torn off")
 
-    results = flow.ordered(items(), lambda n: n, 2)
+    results = ordered.ordered(items(), lambda n: n, 2)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(OSError, match="torn off"):
         next(results)
     with pytest.raises(ZeroDivisionError):
-        list(flow.ordered([1, 0, 1], lambda n: 1 / n, 2))
+        list(ordered.ordered([1, 0, 1], lambda n: 1 / n, 2))
 
 
 def test_flow_stops_when_its_caller_does():
     drawn = []
-    for n in flow.ordered((drawn.append(n) or n for n in range(10_000)), lambda n: n, 2):
+    for n in ordered.ordered((drawn.append(n) or n for n in range(10_000)), lambda n: n, 2):
         if n == 3:
             break
     time.sleep(0.3)

@@ -25,7 +25,7 @@ import json, os, signal, sys, threading, time
 import numpy as np
 from charcnn import offload
 from charcnn.offload import Farm, work
-from charcnn.pipeline import Pipeline
+from charcnn.runtime.pipeline import Pipeline
 fate = json.loads(sys.argv[1])
 comm = offload.world()
 mine = fate["kills"].get(str(comm.rank))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from charcnn import device
-from charcnn.ops import layernorm_relu_maxpool1d_nlc_formats as formats
+from charcnn.gpu import device
 from charcnn.ops import reference
-from charcnn.ops.convert import as_float, as_format
+from charcnn.ops.common.cast import as_float, as_format
+from charcnn.ops.layernorm import relu_maxpool1d_nlc_formats as formats
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's: of NaN, in the simulator
 

@@ -17,11 +17,13 @@ from conftest import runs_here
 from numba import cuda
 from test_mpi import mpiexec, needs_mpi
 
-from charcnn import catalog, device, levels, network, params
+from charcnn import catalog
 from charcnn.config import SMALL, TINY, Config
-from charcnn.levels.monitor import Monitor
-from charcnn.validation import expected as expected_of
-from charcnn.validation import in_sigmas
+from charcnn.gpu import device, simulator
+from charcnn.model import network, params
+from charcnn.model.validation import expected as expected_of
+from charcnn.model.validation import in_sigmas
+from charcnn.runtime.monitor import Monitor
 
 ROOT = Path(__file__).parents[1]
 LEVELS = {row.name: row for row in catalog.LEVELS if runs_here(row)}
@@ -265,8 +267,12 @@ def test_a_batch_that_does_not_fit_the_gpu_names_the_bytes(name, monkeypatch):
 
 REFUSED = """
 import sys
-from charcnn.levels import {name}, runner
-from charcnn import device, offload
+import charcnn.levels
+charcnn.levels.prepare()
+from charcnn.levels import {name}
+from charcnn.levels.runner import command as runner
+from charcnn.gpu import device
+from charcnn import offload
 comm = offload.world()
 if comm is None or comm.rank == {rank}:
     {change}
@@ -346,7 +352,10 @@ def test_the_original_programs_files(tmp_path):
 
 
 WRONG_LEVEL = """
-from charcnn.levels import l2, runner
+import charcnn.levels
+charcnn.levels.prepare()
+from charcnn.levels import l2
+from charcnn.levels.runner import command as runner
 def build(params, config, *, batch=4, gpus=None, monitor=None):
     run = l2.build(params, config, batch=batch, monitor=monitor)
     def wrong(ids):
@@ -457,5 +466,5 @@ def test_a_driver_without_a_gpu_is_no_gpu(monkeypatch):
 
     for status, count, present in ((0, 1, True), (0, 0, False), (100, 0, False), (803, 0, True)):
         driver = Driver(status, count)
-        monkeypatch.setattr(levels.ctypes, "CDLL", lambda name, driver=driver: driver)
-        assert levels.gpu_present() is present
+        monkeypatch.setattr(simulator.ctypes, "CDLL", lambda name, driver=driver: driver)
+        assert simulator.gpu_present() is present

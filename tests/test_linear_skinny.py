@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from charcnn import device
-from charcnn.ops import linear_skinny
-from charcnn.ops.convert import as_float, as_format
-from charcnn.ops.linear_skinny import TAKEN, SkinnyLinear
+from charcnn.gpu import device
+from charcnn.ops.common.cast import as_float, as_format
+from charcnn.ops.linear import few_outputs
+from charcnn.ops.linear.few_outputs import TAKEN, SkinnyLinear
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's: of NaN and infinities, in the simulator
 
@@ -24,7 +24,7 @@ def drawn(n, c_in, c_out, precision, scale=1.0):
 @pytest.mark.parametrize("precision", TAKEN)
 @pytest.mark.parametrize("shape", [(1, 8, 1), (3, 264, 4), (2, 1288, 3), (2, 16, 16), (9, 24, 2), (0, 8, 4)])
 def test_edges(shape, precision):
-    assert linear_skinny.AT_ONCE * linear_skinny.LANES * linear_skinny.OCTET < 1288
+    assert few_outputs.AT_ONCE * few_outputs.LANES * few_outputs.OCTET < 1288
     x, exact, weight, bias = drawn(*shape, precision)
     out = device.to_device(np.full((shape[0], 1, shape[2]), np.nan, np.float32))
     y = SkinnyLinear(weight, bias, precision=precision).conv1d(x, out=out)

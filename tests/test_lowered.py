@@ -15,24 +15,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from charcnn import network, ops, params
+from charcnn import ops
 from charcnn.catalog import FLOAT32
 from charcnn.config import SMALL, TINY, Config
 from charcnn.levels import l0, l11, l18
-from charcnn.ops import microkernel, reference, threads
-from charcnn.ops.conv1d import PackedConv1d
-from charcnn.ops.conv1d_nlc import WinogradPacked
-from charcnn.ops.filtering import SPAN
-from charcnn.ops.norm_relu_pool import MOMENTS, NormReluPool, standardising, take_moments
-from charcnn.ops.one_hot_conv1d.lowered import CHUNK, OneHotConv1dBlock
-from charcnn.ops.packed_linear import PackedLinear
+from charcnn.model import network, params
+from charcnn.ops import reference
+from charcnn.ops.common import cpu_gemm, threads
+from charcnn.ops.conv1d.cpu_gemm import PackedConv1d
+from charcnn.ops.conv1d.winograd_cpu import WinogradPacked
+from charcnn.ops.conv1d.winograd_transforms import SPAN
+from charcnn.ops.layernorm.norm_relu_pool import MOMENTS, NormReluPool, standardising, take_moments
+from charcnn.ops.linear.packed import PackedLinear
+from charcnn.ops.token_conv1d.cpu import CHUNK, OneHotConv1dBlock
 
 ROOT = Path(__file__).parents[1]
 
 
 def usable(name):
     try:
-        return bool(microkernel.choose_tile(name))
+        return bool(cpu_gemm.choose_tile(name))
     except ValueError:
         return False
 
@@ -41,7 +43,7 @@ each_tile = pytest.mark.parametrize(
     "tile",
     [
         pytest.param(name, marks=[] if usable(name) else pytest.mark.skip(reason="this processor cannot run it"))
-        for name in microkernel.TILES
+        for name in cpu_gemm.TILES
     ],
 )
 
@@ -76,7 +78,7 @@ TILE_BOUNDARIES = [  # n, length, c_in, c_out, k, stride, dilation, pool_size
     (2, 69, 4, 130, 3, 1, 1, 3),
     (2, 200, 3, 9, 2, 1, 1, 7),  # windows that no tile ends with
     (1, 30, 3, 9, 3, 1, 1, 25),  # longer than a task's rows could be
-    (1, 9, microkernel.PART + 1, 3, 2, 1, 1, 1),  # several parts of terms
+    (1, 9, cpu_gemm.PART + 1, 3, 2, 1, 1, 1),  # several parts of terms
     (2, 40, 6, 20, 4, 3, 1, 2),
     (2, 40, 6, 20, 4, 1, 5, 1),
     (1, 50, 2, 33, 3, 2, 7, 3),
@@ -93,7 +95,7 @@ def convolve(tile, n, length, c_in, c_out, k, stride, dilation, pool_size, *, re
     expected = reference.conv1d(x.transpose(0, 2, 1).astype(np.float64), weight, bias, stride=stride, dilation=dilation)
     expected = reference.maxpool1d(reference.relu(expected) if relu else expected, pool_size).transpose(0, 2, 1)
     out, around = surrounded(expected.shape)
-    packed = PackedConv1d(weight, bias, microkernel.choose_tile(tile))
+    packed = PackedConv1d(weight, bias, cpu_gemm.choose_tile(tile))
     assert packed(x, out, stride=stride, dilation=dilation, pool_size=pool_size, relu=relu) is out
     assert np.isnan(around).sum() == around.size - out.size
     return out, expected
@@ -130,7 +132,7 @@ def test_any_shape(tile):
 def test_linear(tile, n, c_in, c_out):
     rng = np.random.default_rng(1)
     x, weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((n, c_in), (c_out, c_in), c_out))
-    out = PackedLinear(weight, bias, microkernel.choose_tile(tile))(x, np.full((n, c_out), np.nan, np.float32))
+    out = PackedLinear(weight, bias, cpu_gemm.choose_tile(tile))(x, np.full((n, c_out), np.nan, np.float32))
     assert error(out, reference.linear(x.astype(np.float64), weight, bias)) <= FLOAT32
 
 
@@ -139,20 +141,20 @@ def test_launchers_take_the_environments_tile(tile, monkeypatch):
     rng = np.random.default_rng(2)
     x, weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 5, 40), (7, 5, 3), 7))
     taken = []
-    compiled = microkernel._compiled
-    monkeypatch.setattr(microkernel, "_compiled", lambda tile: taken.append(tile) or compiled(tile))
+    compiled = cpu_gemm._compiled
+    monkeypatch.setattr(cpu_gemm, "_compiled", lambda tile: taken.append(tile) or compiled(tile))
     monkeypatch.setenv("CHARCNN_CPU_TILE", tile)
     options = {"stride": 2, "padding": 3, "dilation": 2}
     out = ops.conv1d_relu_lowered(x, weight, bias, **options)
     assert error(out, reference.conv1d_relu(x.astype(np.float64), weight, bias, **options)) <= FLOAT32
     ops.linear_lowered(x[0], np.ones((7, 40), np.float32), bias)
-    assert set(taken) == {microkernel.TILES[tile]}
+    assert set(taken) == {cpu_gemm.TILES[tile]}
 
 
 def test_unknown_tile(monkeypatch):
     monkeypatch.setenv("CHARCNN_CPU_TILE", "avx1024")
     with pytest.raises(ValueError, match=r"^CHARCNN_CPU_TILE=avx1024: need one of avx512, avx2, plain$"):
-        microkernel.choose_tile()
+        cpu_gemm.choose_tile()
 
 
 def test_the_processor_decides(monkeypatch):
@@ -165,10 +167,10 @@ def test_the_processor_decides(monkeypatch):
         ("", "plain"),
     ):
         monkeypatch.setattr(numba.config, "CPU_FEATURES", features)
-        assert microkernel.choose_tile() is microkernel.TILES[name]
-        assert microkernel.choose_tile("plain") is microkernel.TILES["plain"]
+        assert cpu_gemm.choose_tile() is cpu_gemm.TILES[name]
+        assert cpu_gemm.choose_tile("plain") is cpu_gemm.TILES["plain"]
     with pytest.raises(ValueError, match=r"^CHARCNN_CPU_TILE=avx2: this processor lacks avx2, fma$"):
-        microkernel.choose_tile("avx2")
+        cpu_gemm.choose_tile("avx2")
 
 
 # Winograd's filtering, by the micro-kernel.
@@ -181,7 +183,7 @@ SPANS = [  # n, length, c_in, c_out, k, pool_size
     (1, 336, 8, 70, 7, 3),  # several tasks an input
     (5, 110, 4, 33, 3, 1),  # several inputs a task
     (2, 66, 5, 15, 9, 5),  # three groups of taps
-    (2, 20, microkernel.PART + 1, 3, 2, 1),  # several parts of terms
+    (2, 20, cpu_gemm.PART + 1, 3, 2, 1),  # several parts of terms
     (1, 30, 3, 9, 4, 27),  # one window
     (7, 300, 2, 5, 5, 1),
 ]
@@ -197,7 +199,7 @@ def filtered(tile, n, length, c_in, c_out, k, pool_size, *, relu, seed=0):
     expected = reference.conv1d(x.transpose(0, 2, 1).astype(np.float64), weight, bias)
     expected = reference.maxpool1d(reference.relu(expected) if relu else expected, pool_size).transpose(0, 2, 1)
     out, around = surrounded(expected.shape)
-    packed = WinogradPacked(weight, bias, microkernel.choose_tile(tile))
+    packed = WinogradPacked(weight, bias, cpu_gemm.choose_tile(tile))
     assert packed(x, out, pool_size=pool_size, relu=relu) is out
     assert np.isnan(around).sum() == around.size - out.size
     return out, expected
@@ -331,7 +333,8 @@ import sys
 from importlib import import_module
 import numba
 import numpy as np
-from charcnn import ops, params
+from charcnn import ops
+from charcnn.model import params
 from charcnn.config import Config
 
 level = import_module(f"charcnn.levels.{sys.argv[1]}")
@@ -367,7 +370,7 @@ WORKQUEUE = """
 import threading, warnings
 import numpy as np
 from charcnn import ops
-from charcnn.ops import threads
+from charcnn.ops.common import threads
 
 warnings.simplefilter("always")
 print(threads.layer(), threads.layer())
@@ -450,7 +453,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 import numpy as np
-from charcnn import params
+from charcnn.model import params
 from charcnn.config import SMALL
 
 run = import_module(f"charcnn.levels.{sys.argv[1]}").build(params.init(SMALL, seed=0), SMALL, batch=32)
@@ -471,13 +474,15 @@ def test_the_level_takes_less_than_400_mb(level, tmp_path):
 
 
 OTHER_PROCESSOR = """
-from charcnn import network, params
+from charcnn.model import network, params
 from charcnn.config import TINY
+import charcnn.levels
+charcnn.levels.prepare()
 from charcnn.levels import l11, l18
-from charcnn.ops import microkernel
+from charcnn.ops.common import cpu_gemm as microkernel
 import numpy as np
 
-assert microkernel.choose_tile() is microkernel.TILES["plain"]
+assert cpu_gemm.choose_tile() is cpu_gemm.TILES["plain"]
 weights = params.init(TINY, seed=0)
 ids = np.random.default_rng(0).integers(0, 71, (2, TINY.length), np.uint8)
 expected = network.forward(ids, weights, TINY)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from emulation import emulate
 from operator_cases import CASES
-from tensor_cores import emulate
 from test_features import decoded
 from test_ops import check
 
-from charcnn import catalog, device, network, params
+from charcnn import catalog
 from charcnn.config import Config
+from charcnn.gpu import device
 from charcnn.levels import l14
+from charcnn.model import network, params
 from charcnn.ops import reference
-from charcnn.ops.conv1d_nlc.mma import kernel, layer, variants
-from charcnn.ops.conv1d_nlc.mma.kernel import Stages, Tile
-from charcnn.ops.features import OCTET, TAKEN, encode
-from charcnn.ops.formats import FORMATS
+from charcnn.ops.common.formats import FORMATS
+from charcnn.ops.common.mma_layout import OCTET, TAKEN, encode
+from charcnn.ops.conv1d.mma import kernel, layer, variants
+from charcnn.ops.conv1d.mma.kernel import Stages, Tile
 
 simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the same by test_ops")
 
@@ -75,7 +77,7 @@ def test_every_variant_asks_for_its_method_and_precision(row, monkeypatch):
     assert kind == ("_linear" if "linear" in operator else {"conv1d_stat": "_measured"}.get(operator, kind))
     assert kind != "_once" or operator in method
     expected = [method[operator]] if operator in method else []
-    expected += ["x", "w", "b", *([3] if kind == "_pooled" else []), row.technique.removeprefix("mma_"), "out", "s"]
+    expected += ["x", "w", "b", *([3] if kind == "_pooled" else []), row.precision, "out", "s"]
     assert given == expected
 
 

@@ -11,11 +11,11 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from charcnn import model_files
 from charcnn.config import TINY
-from charcnn.names import LONGEST, check_classes, problem
-from charcnn.params import init, load, save
-from charcnn.text import CLASSES, ENCODINGS, Encoding
+from charcnn.model import model_files
+from charcnn.model.params import init, load, save
+from charcnn.text.encodings import CLASSES, ENCODINGS, Encoding
+from charcnn.text.names import LONGEST, check_classes, problem
 
 DAMAGED = 1500
 HUGE = 5_000_000_000

@@ -133,7 +133,7 @@ def test_any_inputs_over_any_ranks_come_back_in_order(ranks):
 KEEP_LOGITS = """
 import sys
 import numpy as np
-from charcnn.levels import runner
+from charcnn.levels.runner import command as runner
 from importlib import import_module
 name, out, *options = sys.argv[1:]
 validate = runner.validate
@@ -174,7 +174,10 @@ def test_report_under_mpi(tmp_path):
 FAILING = """
 import sys
 from charcnn import offload
-from charcnn.levels import l2, runner
+import charcnn.levels
+charcnn.levels.prepare()
+from charcnn.levels import l2
+from charcnn.levels.runner import command as runner
 rank = offload.world().rank
 def build(params, config, *, batch=4, gpus=None, monitor=None):
     run = l2.build(params, config, batch=batch, monitor=monitor)

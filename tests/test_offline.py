@@ -13,8 +13,9 @@ import pytest
 from conftest import compiler_installed
 
 from charcnn.catalog import CHAIN, VARIANTS
-from charcnn.ops.features import TAKEN
-from charcnn.ops.formats import FORMATS
+from charcnn.ops.common.formats import FORMATS
+from charcnn.ops.common.mma_layout import TAKEN
+from charcnn.ops.conv1d.wgmma.steps.layer import STEPS
 
 pytestmark = [
     pytest.mark.exhaustive,
@@ -27,7 +28,7 @@ pytestmark = [
 def repeats(row):
     """Whether its kernels are another's: bf16 is one word in those of fp16, and a linear layer has those of one tap."""
     return row.tensor_cores and (
-        row.technique.endswith("bf16") or (row.operator.startswith("linear") and not row.technique.endswith("fp16"))
+        row.precision == "bf16" or (row.operator.startswith("linear") and row.precision != "fp16")
     )
 
 
@@ -38,6 +39,9 @@ LEVEL_17 = "l17"
 
 TILES = ("tiles of l12", "tiles of l14", "tiles of l15")
 """And what tuning may launch in place of what ships."""
+
+WGMMA_STEPS = "wgmma steps"
+"""The ladder of small kernels on the way to the tuned one."""
 
 SLOW = ("whole", "pairs", "double_buffered", "winograd")
 """Techniques whose kernels are written out, and take seconds each to compile."""
@@ -58,8 +62,8 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("layernorm_relu_maxpool1d_nlc_coalesced", "_build"),
     *((f"conv1d_stat_nlc_wgmma_{name}", "_merge_kernel") for name in FORMATS if name != "bf16"),
     *((f"conv1d_stat_nlc_mma_{name}", "_merge_kernel") for name in TAKEN if name != "bf16"),
-    ("layernorm_relu_maxpool1d_nlc_fp16", "_build"),
-    ("layernorm_relu_maxpool1d_nlc_bf16", "_build"),
+    ("layernorm_relu_maxpool1d_nlc_half_fp16", "_build"),
+    ("layernorm_relu_maxpool1d_nlc_half_bf16", "_build"),
     ("one_hot_conv1d_stat_nlc_lags", "_singles_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_pairs_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_stat_kernel"),
@@ -68,8 +72,8 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("one_hot_conv1d_stat_nlc_lag_sums", "_tables_kernel"),
     ("one_hot_conv1d_stat_nlc_lag_sums", "_stat_kernel"),
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather", "_pooled_kernel"),
-    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_fp16", "_pooled_kernel"),
-    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_bf16", "_pooled_kernel"),
+    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_half_fp16", "_pooled_kernel"),
+    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_half_bf16", "_pooled_kernel"),
     *((LEVEL_17, kernel) for kernel in ("_pooled_kernel", "_build", "_merge_kernel")),
 }
 
@@ -84,10 +88,10 @@ def build(arguments):
 @pytest.fixture(scope="module")
 def kernels():
     # A process for each slow one; with a convolution the linear layer, which often has the same kernels: compiled once.
-    tasks = {LEVEL_17: [LEVEL_17], **{name: [name] for name in TILES}}
+    tasks = {LEVEL_17: [LEVEL_17], WGMMA_STEPS: [WGMMA_STEPS], **{name: [name] for name in TILES}}
     for row in CUDA:
         task = row.name.replace("linear", "conv1d") if row.technique in SLOW else "the others"
-        task = row.technique if row.tensor_cores else task  # which share most of theirs
+        task = row.label if row.tensor_cores else task  # which share most of theirs
         tasks.setdefault(task, []).append(row.name)
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         parts = list(pool.map(build, tasks.values()))
@@ -96,7 +100,9 @@ def kernels():
 
 
 def test_every_variant_compiles_a_kernel(kernels):
-    assert {cost["variant"] for cost in kernels.values()} == {*(row.name for row in CUDA), LEVEL_17, *TILES}
+    assert {cost["variant"] for cost in kernels.values()} == {
+        *(row.name for row in CUDA), LEVEL_17, *TILES, *(f"{WGMMA_STEPS}: {step}" for step in STEPS)
+    }  # fmt: skip
 
 
 def test_no_kernel_spills_or_uses_local_memory(kernels):

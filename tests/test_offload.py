@@ -9,11 +9,13 @@ import pytest
 from numba import cuda
 from test_mpi import mpiexec, needs_mpi
 
-from charcnn import device, offload, timeline
-from charcnn.lane import Lane
-from charcnn.levels.monitor import Monitor
-from charcnn.offload.source import chunks
-from charcnn.pipeline import Pipeline
+from charcnn import offload
+from charcnn.gpu import device
+from charcnn.offload.inputs import chunks
+from charcnn.runtime import timeline
+from charcnn.runtime.lane import Lane
+from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.pipeline import Pipeline
 
 
 def random_ids(n, length=9):
@@ -120,8 +122,9 @@ def test_an_error_in_a_worker_reaches_the_caller():
 SCRIPT = """
 import resource, time
 import numpy as np
-from charcnn import offload, timeline
-from charcnn.pipeline import Pipeline
+from charcnn import offload
+from charcnn.runtime import timeline
+from charcnn.runtime.pipeline import Pipeline
 comm = offload.world()
 root = comm.rank == 0
 def double(ids):
@@ -305,7 +308,10 @@ def test_levels_leave_a_trace(name, seen, tmp_path):
 
 FAILING = """
 from charcnn import offload
-from charcnn.levels import l2, runner
+import charcnn.levels
+charcnn.levels.prepare()
+from charcnn.levels import l2
+from charcnn.levels.runner import command as runner
 rank = offload.world().rank
 l2.OFFLOAD = offload.asynchronous
 def build(params, config, *, batch=1, gpus=None, monitor=None):
@@ -342,7 +348,8 @@ def test_a_level_may_offload_either_way():
 def test_many_inputs_are_never_all_made(monkeypatch):
     """The job of two million inputs holds the rows that there are."""
     from charcnn import catalog
-    from charcnn.levels import job, l2
+    from charcnn.levels import l2
+    from charcnn.levels.runner.command import job
 
     options = job.parser("l2", l2, l2.build, quiet=False).parse_args(["--inputs", "2000000", "--config", "tiny"])
     many = job.prepare(catalog.level("l2"), options)
@@ -430,7 +437,10 @@ def test_a_timeline_that_is_off_keeps_nothing():
 DIRECT = """
 import sys
 from charcnn import offload
-from charcnn.levels import l12, runner
+import charcnn.levels
+charcnn.levels.prepare()
+from charcnn.levels import l12
+from charcnn.levels.runner import command as runner
 offload.cuda_aware = lambda: (True, "an MPI that takes GPU memory")
 class Comm:  # the simulator's GPU memory is the host's: MPI is given the host's array
     def __init__(self, comm):
@@ -473,7 +483,7 @@ def test_messages_land_in_gpu_memory_where_asked_for(options, where):
 
 def test_messages_land_on_the_host_where_they_must(monkeypatch):
     from charcnn import catalog
-    from charcnn.levels.share import choose_landing
+    from charcnn.levels.runner.rank import choose_landing
 
     level, run = catalog.level("l12"), SimpleNamespace(direct=False, direct_obstacle=lambda: "a rank drives 2 GPUs")
     monkeypatch.setattr(offload, "cuda_aware", lambda: (True, "this MPI takes GPU memory"))
@@ -490,7 +500,8 @@ def test_messages_land_on_the_host_where_they_must(monkeypatch):
 
 def test_direct_messages_need_gpus_and_chunks():
     from charcnn import catalog
-    from charcnn.levels import job, l2, l12
+    from charcnn.levels import l2, l12
+    from charcnn.levels.runner.command import job
 
     for module, options in ((l2, []), (l12, ["--offload", "static"])):
         name = module.__name__.rpartition(".")[2]

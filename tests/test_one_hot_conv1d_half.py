@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from numba import cuda
 from test_one_hot_conv1d import affine, draw, exact, kinds
 
-from charcnn import device
-from charcnn.ops import ptx, reference
-from charcnn.ops.convert import narrow, widen
-from charcnn.ops.formats import FORMATS, HALVES, choose
-from charcnn.ops.one_hot_conv1d import HalfBlock, LagSums, LagTables, gather_half, gather_warps, lag_sums
+from charcnn.gpu import device, ptx
+from charcnn.ops import reference
+from charcnn.ops.common.cast import narrow, widen
+from charcnn.ops.common.formats import FORMATS, HALVES, choose
+from charcnn.ops.token_conv1d import gather_half, gather_warps, lag_sums
+from charcnn.ops.token_conv1d.gather_half import HalfBlock
+from charcnn.ops.token_conv1d.lag_sums import LagSums
+from charcnn.ops.token_conv1d.lags import LagTables
 
 FEW = device.SIMULATED
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numba import cuda
 from operator_cases import CASES, Case, takes
 
-from charcnn import device
 from charcnn.catalog import VARIANTS as EVERY
 from charcnn.catalog import operator
 from charcnn.catalog import tolerance as tolerance_of
+from charcnn.gpu import device
 from charcnn.ops import reference
 
 VARIANTS = [row for row in EVERY if runs_here(row)]
@@ -36,13 +36,13 @@ def edges_of(rows):
         pytest.param(row, sizes, id=f"{row.name}-{'-'.join(f'{name}{size}' for name, size in sizes.items())}")
         for row in rows
         for sizes in CASES[row.operator].edges
-        if takes(row.technique, sizes)
+        if takes(row.label, sizes)
     ]
 
 
 def more_of(row):
     """Marks: bf16 is one word in fp16's kernels on tensor cores, and takes as long to compile; `edges_of` has both."""
-    return [pytest.mark.exhaustive] if row.tensor_cores and row.technique.endswith("bf16") else []
+    return [pytest.mark.exhaustive] if row.tensor_cores and row.label.endswith("bf16") else []
 
 
 def large_of(rows):
@@ -56,13 +56,13 @@ def large_of(rows):
         for row in rows
         if compiled(row)
         for sizes in CASES[row.operator].large
-        if takes(row.technique, sizes)
+        if takes(row.label, sizes)
     ]
 
 
 def example(variant) -> Case:
     cases = CASES[variant.operator]
-    return cases.build(next(sizes for sizes in cases.edges if takes(variant.technique, sizes)))
+    return cases.build(next(sizes for sizes in cases.edges if takes(variant.label, sizes)))
 
 
 def arrays(result) -> tuple:
@@ -73,7 +73,7 @@ def arrays(result) -> tuple:
 def fitted(variant, sizes):
     """Drawn sizes as the variant takes them."""
     for change in ({"pool_size": 3}, {"c": 2}, {"k": 7}):
-        if not takes(variant.technique, sizes) and change.keys() <= sizes.keys():
+        if not takes(variant.label, sizes) and change.keys() <= sizes.keys():
             sizes = {**sizes, **change}
     return sizes
 
@@ -201,14 +201,14 @@ with_x = [row for row in VARIANTS if "x" in example(row).inputs]
 
 
 # Winograd's filtering makes more positions NaN: see test_winograd and test_lowered.
-@each([row for row in with_x if not row.technique.startswith("winograd")])
+@each([row for row in with_x if not row.label.startswith("winograd")])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's: of the reference, and of the simulator's scalars
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite(variant, value):
     case = example(variant)
     x = case.inputs["x"]
     x.reshape(-1)[x.size // 2] = value
-    if variant.technique.endswith("fp8"):  # e4m3 has NaN, but no infinity: that becomes its greatest, as x's does
+    if variant.label.endswith("fp8"):  # e4m3 has NaN, but no infinity: that becomes its greatest, as x's does
         greatest = abs(x[np.isfinite(x)]).max()
         run(variant, case, Case({**case.inputs, "x": x.clip(-greatest, greatest)}, case.options))
     else:
@@ -240,7 +240,7 @@ def test_every_token_id(variant):
 @each([row for row in with_x if row.operator != "argmax"])
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
 def test_magnitudes(variant, scale):
-    if "fp16" in variant.technique:  # 6e-5 to 65,504
+    if "fp16" in variant.label:  # 6e-5 to 65,504
         scale = {1e-12: 2.0**-6, 1e12: 2.0**6}[scale]
     case = example(variant)
     for name, array in case.inputs.items():

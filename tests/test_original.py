@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from charcnn.config import SMALL, TINY
+from charcnn.model.original import read_answer, read_input
 from charcnn.ops import reference
-from charcnn.original import read_answer, read_input
 
 
 def random_ids(n, config=TINY, seed=0):

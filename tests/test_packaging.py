@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from charcnn import catalog, machine
+from charcnn import catalog
+from charcnn.host import machine
 
 try:
     import tomllib
@@ -88,7 +89,7 @@ def test_sources_parse_on_the_oldest_python():
 
 def test_json_that_is_written_holds_no_number_that_is_none():
     reports = [*(ROOT / "charcnn").glob("*.py")]
-    for folder in ("commands", "levels", "training"):
+    for folder in ("cli", "levels", "training"):
         reports += (ROOT / "charcnn" / folder).glob("*.py")
     found = 0
     for file in reports:
@@ -153,11 +154,13 @@ def test_commit_can_be_given(monkeypatch):
 
 
 def test_importing_the_package_imports_neither_numba_nor_cuda():
-    check = "import charcnn, charcnn.machine, sys; sys.exit(any(m.split('.')[0] == 'numba' for m in sys.modules))"
+    check = "import charcnn, charcnn.host.machine, sys; sys.exit(any(m.split('.')[0] == 'numba' for m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT, check=False).returncode == 0
 
 
-def test_a_classifier_does_not_choose_the_simulator():
-    check = "import charcnn.classifier, charcnn.levels, numba, sys; sys.exit(bool(numba.config.ENABLE_CUDASIM))"
+def test_importing_chooses_no_simulator():
+    check = (
+        "import charcnn.classify.classifier, charcnn.levels.l5, numba, sys; sys.exit(bool(numba.config.ENABLE_CUDASIM))"
+    )
     environment = {key: value for key, value in os.environ.items() if key != "NUMBA_ENABLE_CUDASIM"}
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT, env=environment, check=False).returncode == 0

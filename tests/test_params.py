@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from charcnn.config import SMALL, TINY, Config
+from charcnn.model.params import Params, check, init, load, save
 from charcnn.ops import reference
-from charcnn.params import Params, check, init, load, save
-from charcnn.text import CLASSES, ENCODINGS, Encoding
+from charcnn.text.encodings import CLASSES, ENCODINGS, Encoding
 
 FUZZ = 300
 OTHER = Config(length=130, alphabet=5, channels=3, kernel_sizes=(5, 4, 3, 3, 2, 1), units=6, classes=3, layernorm=False)

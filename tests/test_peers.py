@@ -17,8 +17,11 @@ import pytest
 from libraries import own
 from report.peers import machine_table
 
-from charcnn import catalog, device, machine, network, params
+from charcnn import catalog
 from charcnn.config import SMALL, TINY
+from charcnn.gpu import device
+from charcnn.host import machine
+from charcnn.model import network, params
 
 ROOT = Path(__file__).parent.parent
 UNEVEN = dataclasses.replace(TINY, length=140, channels=5, kernel_sizes=(5, 7, 3, 2, 3, 4), layernorm=False)

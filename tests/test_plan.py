@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from charcnn.commands import plan as command
-from charcnn.offload.plan import LOGIT_BYTES, Machine, Work, forecast, table
+from charcnn.cli import plan as command
+from charcnn.offload.cost_model import LOGIT_BYTES, Machine, Work, forecast, table
 
 
 def simulated(machine, work):

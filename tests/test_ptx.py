@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import compiler_installed
 
-from charcnn.ops import ptx, tensor_map
+from charcnn.gpu import ptx, tensor_map
 
 ROOT = Path(__file__).parents[1]
 
@@ -56,9 +56,10 @@ def test_tensor_map_refuses(shape, strides, box, message):
 KEYS = """
 from hashlib import sha256
 from numba.core.serialize import dumps
-from charcnn.ops.conv1d_nlc import double_buffered, tile, wgmma_kernel
-from charcnn.ops.conv1d_nlc.mma import kernel
-from charcnn.ops.formats import FORMATS
+from charcnn.ops.conv1d import double_buffered, tile
+from charcnn.ops.conv1d.wgmma import kernel as wgmma_kernel
+from charcnn.ops.conv1d.mma import kernel
+from charcnn.ops.common.formats import FORMATS
 
 def key(made):
     function = made.py_func

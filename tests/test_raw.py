@@ -5,18 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from charcnn import classifier, device, params, text
-from charcnn.classifier import Classifier
+from charcnn.classify import classifier
+from charcnn.classify.classifier import Classifier
 from charcnn.config import TINY
-from charcnn.ingest.column import Column
-from charcnn.raw import Encoder, Raw
+from charcnn.gpu import device
+from charcnn.model import params
+from charcnn.text import encodings
+from charcnn.text.column import Column
+from charcnn.text.raw import Encoder, Raw
 
 LENGTH = 20
 TEXTS = ["", "a", "Abc - d-e", "x" * LENGTH, "y" * 19 + "zz", "é\x00~ 'q'", "0123456789" * 9]
 
 
 def raw(texts, encoding, length=LENGTH):
-    return Raw(*text.pack(texts), text.ENCODINGS[encoding], length)
+    return Raw(*encodings.pack(texts), encodings.ENCODINGS[encoding], length)
 
 
 def packed(texts, more=0):
@@ -25,14 +28,14 @@ def packed(texts, more=0):
     return out
 
 
-@pytest.mark.parametrize("encoding", text.ENCODINGS)
+@pytest.mark.parametrize("encoding", encodings.ENCODINGS)
 @pytest.mark.parametrize("part", [slice(None), slice(2, 5), slice(1, 2)], ids=str)
 def test_the_gpu_gives_the_ids_of_the_cpu(encoding, part):
     texts = raw(TEXTS, encoding)[part]
     assert len(texts) == len(TEXTS[part])
     out = device.to_device(np.full((len(texts), LENGTH), 200, np.uint8))
     Encoder(texts.encoding)(device.to_device(packed(texts, more=5)), out, None)
-    expected = text.encode(TEXTS[part], encoding, LENGTH)
+    expected = encodings.encode(TEXTS[part], encoding, LENGTH)
     np.testing.assert_array_equal(out.copy_to_host(), expected)
     np.testing.assert_array_equal(texts.ids(), expected)
 
@@ -47,7 +50,7 @@ def test_what_is_packed(encoding, kept):
 @pytest.fixture(scope="module")
 def weights():
     given = params.init(TINY)
-    given.encoding = text.ENCODINGS["crepe"]
+    given.encoding = encodings.ENCODINGS["crepe"]
     return given
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 import sanitize
 
-from charcnn import machine
+from charcnn.host import machine
 
 
 @pytest.fixture

@@ -12,13 +12,17 @@ import pytest
 from conftest import runs_here
 from numba import cuda
 
-from charcnn import catalog, device, network, params
+from charcnn import catalog
 from charcnn.config import SMALL, TINY
+from charcnn.gpu import device, ptx
 from charcnn.levels import l16
-from charcnn.ops import ptx, reference
-from charcnn.ops.formats import HALVES
-from charcnn.ops.one_hot_conv1d import HalfBlock
-from charcnn.ops.spread import SpreadConv, SpreadLinear, affine, first, first_parts_shape, normalised
+from charcnn.model import network, params
+from charcnn.ops import reference
+from charcnn.ops.common.formats import HALVES
+from charcnn.ops.conv1d.small_batch import SpreadConv
+from charcnn.ops.layernorm.small_batch import affine, first, first_parts_shape, normalised
+from charcnn.ops.linear.small_batch import SpreadLinear
+from charcnn.ops.token_conv1d.gather_half import HalfBlock
 
 pytestmark = pytest.mark.skipif(not runs_here(catalog.level("l16")), reason="needs a GPU of compute capability 9.0")
 

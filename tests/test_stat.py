@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from charcnn import device
+from charcnn.gpu import device
 from charcnn.ops import reference
-from charcnn.ops.stat import PART_VALUES, launch_merge
+from charcnn.ops.common.moments import PART_VALUES, launch_merge
 
 
 def parts_of(x, row, part):

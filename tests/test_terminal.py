@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from charcnn import params, terminal, text
 from charcnn.__main__ import main
 from charcnn.catalog import LEVELS
-from charcnn.commands import COMMANDS, DONE, FAILED, UNUSABLE
+from charcnn.cli import COMMANDS, DONE, FAILED, UNUSABLE
 from charcnn.config import TINY
+from charcnn.host import terminal
+from charcnn.model import params
+from charcnn.text import encodings
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,7 +25,7 @@ HARMLESS = "a\\x1b[31m\\x07\\x9b2J\\u202e\\u2066\\u2028\\u200b\\x00b\\ud800"
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
-    params.save(path, params.init(TINY, seed=3), TINY, encoding="crepe", classes=text.CLASSES)
+    params.save(path, params.init(TINY, seed=3), TINY, encoding="crepe", classes=encodings.CLASSES)
     return str(path)
 
 
@@ -83,7 +85,7 @@ def test_explain_shows_no_escape(weights, capsys):
 
 
 def test_explain_takes_bytes_as_predict_does(weights, tmp_path):
-    from charcnn.classifier import Classifier
+    from charcnn.classify.classifier import Classifier
 
     classifier = Classifier.load(weights, device="cpu")
     broken = b"caf\xe9 \xff?".decode("utf-8", "surrogateescape")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from charcnn.text import (
+from charcnn.text.encodings import (
     ALPHABET,
     CLASSES,
     ENCODINGS,

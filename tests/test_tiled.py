@@ -3,22 +3,21 @@
 import numpy as np
 import pytest
 
-from charcnn import device
 from charcnn.catalog import FLOAT32
-from charcnn.device import DeviceError
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import DeviceError
 from charcnn.ops import (
     conv1d_relu_maxpool1d_nlc_double_buffered,
     conv1d_stat_nlc_double_buffered,
     layernorm_relu_maxpool1d_nlc_coalesced,
-    linear_nlc,
     linear_relu_nlc_double_buffered,
-    ptx,
     reference,
 )
-from charcnn.ops.arrays import pack
-from charcnn.ops.conv1d_nlc import double_buffered, register_tiled, vectorized
-from charcnn.ops.conv1d_nlc.tile import NARROW, WIDE, Tile, fitting, vector_width
-from charcnn.ops.stat import PART_VALUES, launch_merge
+from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.moments import PART_VALUES, launch_merge
+from charcnn.ops.conv1d import double_buffered, register_tiled, vectorized
+from charcnn.ops.conv1d.tile import NARROW, WIDE, Tile, fitting, vector_width
+from charcnn.ops.linear import linear_kn
 
 TILES = (
     Tile(16, 16, 4, 4, 4),
@@ -169,7 +168,7 @@ def test_a_deep_linear_is_split(monkeypatch):
     x, weight = x[:, 0], weight[0]
     expected = exact(reference.linear_relu_nlc, x, weight, bias)
     for depth in (16, 32, 75, 2304):
-        monkeypatch.setattr(linear_nlc, "DEPTH", depth)
+        monkeypatch.setattr(linear_kn, "DEPTH", depth)
         close(linear_relu_nlc_double_buffered(x, weight, bias), expected)
 
 

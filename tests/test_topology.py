@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from charcnn import cores, offload
+from charcnn import offload
+from charcnn.host import cores
 from charcnn.offload import topology
 
 TWO_NODES = (tuple(range(8)), tuple(range(8, 16)))

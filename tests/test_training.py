@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from charcnn import network, params
-from charcnn.commands import train as command
+from charcnn.cli import train as command
 from charcnn.config import TINY, Config
-from charcnn.ingest import kinds
-from charcnn.layout import Layout
-from charcnn.text import ENCODINGS
+from charcnn.model import network, params
+from charcnn.text.encodings import ENCODINGS
+from charcnn.text.layout import Layout
+from charcnn.text.readers import kinds
 from charcnn.training import data
 from charcnn.training.measure import Measured
 from charcnn.training.recipe import Recipe
@@ -552,7 +552,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch, capsys, missing):
 
 def test_the_options_need_no_torch():
     code = (
-        "import argparse, sys; from charcnn.commands import train; train.add_arguments(argparse.ArgumentParser());"
+        "import argparse, sys; from charcnn.cli import train; train.add_arguments(argparse.ArgumentParser());"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent, check=False).returncode == 0

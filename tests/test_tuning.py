@@ -14,18 +14,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import compiler_installed
-from tensor_cores import emulate
+from emulation import emulate
 
-from charcnn import device, files, tuning
+from charcnn import files, tuning
 from charcnn.__main__ import main
-from charcnn.commands import DONE, FAILED, UNUSABLE, tune
+from charcnn.cli import DONE, FAILED, UNUSABLE, tune
 from charcnn.config import SMALL, TINY
-from charcnn.ops import conv1d_relu_nlc_double_buffered, ptx, reference
-from charcnn.ops.conv1d_nlc import double_buffered, wgmma_kernel
-from charcnn.ops.conv1d_nlc.mma import kernel, layer
-from charcnn.ops.conv1d_nlc.mma.kernel import Tile
-from charcnn.ops.conv1d_nlc.tile import WIDE, candidates
-from charcnn.ops.formats import FORMATS, PLAIN
+from charcnn.gpu import device, ptx
+from charcnn.ops import conv1d_relu_nlc_double_buffered, reference
+from charcnn.ops.common.formats import FORMATS, PLAIN
+from charcnn.ops.conv1d import double_buffered
+from charcnn.ops.conv1d.mma import kernel as mma_kernel
+from charcnn.ops.conv1d.mma import layer as mma_layer
+from charcnn.ops.conv1d.mma.kernel import Tile
+from charcnn.ops.conv1d.tile import WIDE, candidates
+from charcnn.ops.conv1d.wgmma import kernel as wgmma_kernel
 from charcnn.tuning import layers, measure
 from charcnn.tuning.layers import Layer
 
@@ -116,7 +119,7 @@ def test_a_choice_of_another_kernel_or_compiler_counts_no_more(gpu, tmp_path, mo
     ship(tmp_path, monkeypatch, 2)
     kept(3)
     assert taken() == Side(3)
-    (tmp_path / "package" / "ops" / "ptx.py").write_text("another kernel")
+    (tmp_path / "package" / "gpu" / "ptx.py").write_text("another kernel")
     tuning.forget()
     assert taken() == Side(2)
 
@@ -269,7 +272,7 @@ def test_what_was_measured_on_an_h200_by_hand_is_what_ships(asked_at_full_size):
 
 
 def test_statistics_have_the_same_parts_with_every_tile():
-    for tiles in (layer.PLAIN, layer.POOLED):
+    for tiles in (mma_layer.PLAIN, mma_layer.POOLED):
         assert len({tile.warp_columns for tile in tiles}) == 1
 
 
@@ -425,14 +428,14 @@ def test_where_the_rules_own_is_wrong_another_is_chosen(broken, monkeypatch):
 @simulated
 def test_on_tensor_cores(monkeypatch):
     emulate(monkeypatch)
-    kernel.build.cache_clear()
+    mma_kernel.build.cache_clear()
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
     first, second = Tile(64, 128, 32, 64, 3, 1), Tile(32, 256, 32, 64, 2, 1)
-    monkeypatch.setattr(layer, "PLAIN", (first, second))
+    monkeypatch.setattr(mma_layer, "PLAIN", (first, second))
     monkeypatch.setattr(layers, "DRAWN", 1)
     one = Layer("conv3", "conv1d_relu_nlc", "mma", "bf16", 6, 2, 8, 136)
     tuned = measure.tune(one, 2, set())
-    kernel.build.cache_clear()
+    mma_kernel.build.cache_clear()
     assert tuned.key == tuning.Key("mma relu", "bf16", 2, 8, 136, 16)
     assert [(one.tile, one.problem) for one in tuned.candidates] == [(first, None), (second, None)]
 

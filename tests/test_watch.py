@@ -102,7 +102,10 @@ def test_mpi_that_cannot_start_ends_the_process_by_a_line_and_a_status():
 STEPS = """
 import os, signal, sys
 from charcnn import offload
-from charcnn.levels import l2, runner
+import charcnn.levels
+charcnn.levels.prepare()
+from charcnn.levels import l2
+from charcnn.levels.runner import command as runner
 how, mode = sys.argv[1:]
 rank = offload.world().rank
 def build(params, config, *, batch=4, gpus=None, monitor=None):

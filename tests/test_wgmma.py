@@ -5,16 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import test_ops
+from emulation import emulate_hopper
 from numba import cuda
-from tensor_cores import emulate_hopper
 
-from charcnn import catalog, device, tuning
+from charcnn import catalog, tuning
+from charcnn.gpu import device
 from charcnn.ops import reference
-from charcnn.ops.conv1d_nlc import Wgmma, wgmma
-from charcnn.ops.conv1d_nlc.wgmma_kernel import COLUMNS, Stages, build
-from charcnn.ops.conv1d_nlc.wgmma_variants import conv1d_relu_maxpool1d_nlc_wgmma_fp16x3
-from charcnn.ops.convert import narrow, widen
-from charcnn.ops.formats import FORMATS
+from charcnn.ops.common.cast import narrow, widen
+from charcnn.ops.common.formats import FORMATS
+from charcnn.ops.conv1d.wgmma import layer
+from charcnn.ops.conv1d.wgmma.kernel import COLUMNS, Stages, build
+from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma
 
 
 @pytest.mark.parametrize(("pooled", "measured"), [(True, False), (False, True), (False, False)])
@@ -112,7 +114,7 @@ def machine(monkeypatch):
     if not device.SIMULATED:
         yield
         return
-    for made in (build, wgmma._pack_kernel):
+    for made in (build, layer._pack_kernel):
         made.cache_clear()  # of kernels that another machine runs
     emulate_hopper(monkeypatch)
     for totals in COLUMNS:
@@ -122,7 +124,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(device, "shared_limit", lambda: limit)
     monkeypatch.setattr(tuning, "choose", lambda *args: next(one for one in args[-1] if one.cluster == 1))
     yield
-    for made in (build, wgmma._pack_kernel):
+    for made in (build, layer._pack_kernel):
         made.cache_clear()
 
 
@@ -183,7 +185,7 @@ def test_what_is_not_finite_or_out_of_range(machine):
     exact = [array.astype(np.float64) for array in (x, weight)]
     exact[0][abs(exact[0]) > 65_504] *= np.inf
     expected = reference.conv1d_relu_maxpool1d_nlc(*exact, np.zeros(16), 3)
-    y = conv1d_relu_maxpool1d_nlc_wgmma_fp16x3(x, weight, np.zeros(16, np.float32), 3)
+    y = conv1d_relu_maxpool1d_nlc_wgmma(x, weight, np.zeros(16, np.float32), 3, precision="fp16x3")
     finite = np.isfinite(expected)
     assert 0 < np.isinf(expected).sum() < np.isnan(expected).sum() < finite.sum()
     np.testing.assert_array_equal(y[~finite], expected[~finite])

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from charcnn import device
 from charcnn.catalog import FLOAT32
+from charcnn.gpu import device
 from charcnn.ops import conv1d_nlc_winograd, reference
-from charcnn.ops.conv1d_nlc.winograd import Winograd, between
-from charcnn.ops.filtering import SPAN, matrices
+from charcnn.ops.conv1d.winograd import Winograd, between
+from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
 
 
 def draw(n, length, c_in, c_out, k, seed=0):

@@ -24,11 +24,14 @@ from offline_build import compiling
 
 from charcnn import catalog, tuning
 from charcnn.config import SMALL
-from charcnn.ops.conv1d_nlc import double_buffered, tile, wgmma, wgmma_kernel
-from charcnn.ops.conv1d_nlc.mma import kernel, layer
+from charcnn.ops.conv1d import double_buffered, tile
+from charcnn.ops.conv1d.mma import kernel as mma_kernel
+from charcnn.ops.conv1d.mma import layer as mma_layer
+from charcnn.ops.conv1d.wgmma import kernel as wgmma_kernel
+from charcnn.ops.conv1d.wgmma import layer as wgmma_layer
 from charcnn.tuning import layers
 
-TILES = (tile.Tile, kernel.Stages, wgmma_kernel.Stages)
+TILES = (tile.Tile, mma_kernel.Stages, wgmma_kernel.Stages)
 
 
 class Nothing:
@@ -67,8 +70,8 @@ def main() -> None:
         mock.patch.object(layers, "_repeated", repeated),
         mock.patch.object(layers, "DRAWN", 1),
         noting_tile(double_buffered),
-        noting_tile(layer),
-        noting_tile(wgmma),
+        noting_tile(mma_layer),
+        noting_tile(wgmma_layer),
     ):
         for level in layers.TECHNIQUES:
             batch = inspect.signature(catalog.level(level).module.build).parameters["batch"].default

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from charcnn.config import Config
-from charcnn.onnx_graph import graph
+from charcnn.model.onnx_graph import graph
 
 
 class _OnHost:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from charcnn import catalog, device
+from charcnn import catalog
 from charcnn.config import Config
+from charcnn.gpu import device
 
 MOST_INPUTS = 1 << 18
 """Of one call: 266 MB of token ids."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from charcnn.config import NORMALISED_BLOCKS, POOL_SIZE, POOLED_BLOCKS, Config
+from charcnn.config import Config
+from charcnn.model.pytorch import attribute, function, inward
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -20,85 +20,59 @@ class Model(torch.nn.Module):
     Args:
         params: name -> float32 array.
         config: the sizes.
-        channels_last: (N, 1, L, C) in memory, convolutions by conv2d of height 1. Norms' and fc1's parameters are
-            transposed once, so that nothing is transposed in between, and one-hot channels padded to a multiple of 8,
-            as cuDNN's tensor-core kernels want them.
+        channels_last: (N, 1, L, C) in memory, and one-hot channels padded to a multiple of 8, as cuDNN's tensor-core
+            kernels want them.
         conv1: "dense" on one-hot columns; "gather", a sum of rows of a table of (tap, id), which torch.compile fuses;
             or "bag", the same through embedding_bag.
     """
 
     def __init__(self, params: Mapping[str, np.ndarray], config: Config, channels_last: bool, conv1: str) -> None:
         super().__init__()
-        self.config, self.channels_last, self.conv1 = config, channels_last, conv1
-        for name, value in params.items():
-            tensor = torch.from_numpy(value)
-            if channels_last and name.startswith("norm"):
-                tensor = tensor.T
-            if channels_last and name == "fc1.weight":
-                tensor = tensor.reshape(len(tensor), config.channels, -1).transpose(1, 2).flatten(1)
-            self._keep(name, tensor)
-        width = config.alphabet
-        if conv1 == "dense" and channels_last:
-            width = -(-width // 8) * 8
-            self._keep("conv1.weight", F.pad(self._of("conv1.weight"), (0, 0, 0, width - config.alphabet)))
+        self.channels_last, self.conv1 = channels_last, conv1
+        weight, bias = (torch.from_numpy(params[f"conv1.{part}"]) for part in ("weight", "bias"))
+        _, depth, taps = weight.shape
         if conv1 == "dense":
-            self._keep("table", torch.eye(config.alphabet + 1, width) * (torch.arange(width) < config.alphabet))
+            width = -(-depth // 8) * 8 if channels_last else depth
+            params = {**params, "conv1.weight": F.pad(weight, (0, 0, 0, width - depth)).numpy()}
+            self._keep("table", torch.eye(depth + 1, width) * (torch.arange(width) < depth))
         else:
-            blank = F.pad(self._of("conv1.weight").permute(2, 1, 0), (0, 0, 0, 1))  # (K, alphabet + 1, C), a zero row
-            blank[0] += self._of("conv1.bias")
-            self._keep("table", blank.flatten(0, 1))
-            self.register_buffer("taps", torch.arange(len(blank), dtype=torch.int32) * (config.alphabet + 1))
-        if channels_last:
-            for block in range(1, 7):
-                weight = self._of(f"conv{block}.weight").unsqueeze(2)
-                self._keep(f"conv{block}.weight", weight, torch.channels_last)
+            rows = F.pad(weight.permute(2, 1, 0), (0, 0, 0, 1))  # (K, depth + 1, C), a row of zeros for a blank
+            rows[0] += bias
+            self._keep("table", rows.flatten(0, 1))
+            self.register_buffer("taps", torch.arange(taps, dtype=torch.int32) * (depth + 1))
+        self._steps = []
+        for node in config.nodes[1 if conv1 == "dense" else 2 :]:  # what reads one-hot columns, or conv1's result
+            for name in node.parameters:
+                value = torch.from_numpy(params[name])
+                self._keep(name, inward(node, value) if channels_last else value)
+            names = [attribute(name) for name in node.parameters]
+            self._steps.append((function(node.layer, channels_last), names))
 
-    def _keep(self, name: str, tensor: torch.Tensor, layout: Any = torch.contiguous_format) -> None:
+    def _keep(self, name: str, tensor: torch.Tensor) -> None:
         # Parameters, as torch.compile's CUDA graphs take those for fixed and copy any other tensor at each call.
-        value = tensor.clone(memory_format=layout)
-        self.register_parameter(name.replace(".", "_"), torch.nn.Parameter(value, requires_grad=False))
-
-    def _of(self, name: str) -> torch.Tensor:
-        return getattr(self, name.replace(".", "_"))
+        self.register_parameter(attribute(name), torch.nn.Parameter(tensor.clone(), requires_grad=False))
 
     def _first(self, ids: torch.Tensor) -> torch.Tensor:
-        """conv1's output, (N, C, L) or (N, C, 1, L)."""
+        """One-hot columns, or conv1's result: (N, C, L) or (N, C, 1, L)."""
         if self.conv1 == "dense":
-            x = F.embedding(ids.int(), self._of("table")).transpose(1, 2)
-            return self._convolved(x.unsqueeze(2) if self.channels_last else x, 1)
-        windows = ids.int().unfold(1, len(self.taps), 1) + self.taps  # (N, L, K)
-        if self.conv1 == "bag":
-            y = F.embedding_bag(windows.flatten(0, 1), self._of("table"), mode="sum").unflatten(0, windows.shape[:2])
+            y = F.embedding(ids.int(), self.table)
         else:
-            y = sum(F.embedding(windows[:, :, tap], self._of("table")) for tap in range(len(self.taps)))
+            windows = ids.int().unfold(1, len(self.taps), 1) + self.taps  # (N, L, K)
+            if self.conv1 == "bag":
+                y = F.embedding_bag(windows.flatten(0, 1), self.table, mode="sum").unflatten(0, windows.shape[:2])
+            else:
+                y = sum(F.embedding(windows[:, :, tap], self.table) for tap in range(len(self.taps)))
         y = y.transpose(1, 2)
-        return y.unsqueeze(2) if self.channels_last else y.contiguous()
-
-    def _convolved(self, x: torch.Tensor, block: int) -> torch.Tensor:
-        weight, bias = self._of(f"conv{block}.weight"), self._of(f"conv{block}.bias")
-        return F.conv2d(x, weight, bias) if self.channels_last else F.conv1d(x, weight, bias)
-
-    def _normalised(self, x: torch.Tensor, block: int) -> torch.Tensor:
-        gamma, beta = self._of(f"norm{block}.weight"), self._of(f"norm{block}.bias")
-        if not self.channels_last:
-            return F.layer_norm(x, gamma.shape, gamma, beta)
-        rows = x.squeeze(2).transpose(1, 2)  # (N, L, C), contiguous
-        return F.layer_norm(rows, gamma.shape, gamma, beta).transpose(1, 2).unsqueeze(2)
+        if self.channels_last:
+            return y.unsqueeze(2)
+        return y if self.conv1 == "dense" else y.contiguous()
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Token ids -> logits."""
         x = self._first(ids)
-        for block in range(1, 7):
-            x = x if block == 1 else self._convolved(x, block)
-            if self.config.layernorm and block in NORMALISED_BLOCKS:
-                x = self._normalised(x, block)
-            x = F.relu(x)
-            if block in POOLED_BLOCKS:
-                x = F.max_pool2d(x, (1, POOL_SIZE)) if self.channels_last else F.max_pool1d(x, POOL_SIZE)
-        x = x.squeeze(2).transpose(1, 2).flatten(1) if self.channels_last else x.flatten(1)
-        x = F.relu(F.linear(x, self._of("fc1.weight"), self._of("fc1.bias")))
-        x = F.relu(F.linear(x, self._of("fc2.weight"), self._of("fc2.bias")))
-        return F.linear(x, self._of("fc3.weight"), self._of("fc3.bias"))
+        for compute, names in self._steps:
+            x = compute(x, *[getattr(self, name) for name in names])
+        return x
 
 
 class Torch:

@@ -19,6 +19,7 @@
 - classify: `charcnn classify` from file to file, beside the level's own rate;
 - sanitizer: what compute-sanitizer found;
 - tensor_cores: the network's products beside cuBLAS's, in each precision;
+- wgmma_steps: the ladder of wgmma kernels: what each step can reach, and what it reached beside cuBLAS;
 - agreement: what each precision does to a trained network's labels, from bench/precisions.py;
 - accuracy PART: what the model that ships reached on its "validation" or "test" rows;
 - training: the command that trained it, and what it ran on.

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from charcnn import catalog
-from charcnn.rounding import ROUNDINGS
+from charcnn.model.rounding import ROUNDINGS
 from report.markdown import UNMEASURED, sources, table
 from report.schema import ReportError, machine_called, results
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from charcnn import params
-from charcnn.classifier import SHIPPED
+from charcnn.classify.classifier import SHIPPED
+from charcnn.model import params
 from charcnn.training.measure import Measured
 from report.markdown import UNMEASURED, number, table
 from report.schema import WEIGHTS, ReportError, machine_called, results

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from charcnn import catalog, machine
+from charcnn import catalog
 from charcnn.config import SMALL
+from charcnn.host import machine
 from report.schema import RESULTS, Place, results
 
 AFTER = {"l11": "l2", "l12": "l10", "l17": "l16", "l18": "l11"}

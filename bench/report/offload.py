@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from charcnn.offload.plan import Machine, Work, forecast
+from charcnn.offload.cost_model import Machine, Work, forecast
 from report.markdown import UNMEASURED, number, sources, table
 from report.schema import offloads
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from charcnn import catalog, device
+from charcnn import catalog
 from charcnn.config import SMALL
+from charcnn.gpu import device
 from charcnn.ops.chain import Conv1d, Plan, Relu, Stat
 from charcnn.ops.chain import plan as plan_chain
 from report.markdown import UNMEASURED, number, sources, table
@@ -24,11 +25,11 @@ def operators(document: Path) -> str:
         layers = list(dict.fromkeys(layer for name, layer, *_ in measured if name == operator.name)) or [""]
         for layer in layers:
             found = {
-                (variant.technique, host): row
+                (variant.label, host): row
                 for variant in variants
                 for host in hosts
                 if host.startswith("cpu-") == (variant.device == "cpu")
-                and (row := measured.get((operator.name, layer, variant.technique, host)))
+                and (row := measured.get((operator.name, layer, variant.label, host)))
             }
             unit = "GFLOP/s" if any("gflop_per_second" in row for row in found.values()) else "GB/s"
             rows.append([f"`{operator.name}`" if layer == layers[0] else "", layer, unit if found else ""])
@@ -47,11 +48,11 @@ def _techniques(variants: Sequence[catalog.Variant], host: str, found: Mapping[t
     rates = {technique: _rate(row) for (technique, where), row in found.items() if where == host}
     best, cells = max(rates.values(), default=0.0), []
     for variant in variants:
-        if variant.technique in rates:
-            said = f"{variant.technique} {number(rates[variant.technique])}"
-            cells.append(f"**{said}**" if rates[variant.technique] == best and len(rates) > 1 else said)
+        if variant.label in rates:
+            said = f"{variant.label} {number(rates[variant.label])}"
+            cells.append(f"**{said}**" if rates[variant.label] == best and len(rates) > 1 else said)
         elif host.startswith("cpu-") == (variant.device == "cpu"):
-            cells.append(f"{variant.technique} –")
+            cells.append(f"{variant.label} –")
     return ", ".join(cells)
 
 
@@ -66,7 +67,7 @@ def _rated(row: dict[str, Any]) -> str:
 
 def steps(document: Path, operator: str, layer: str, *techniques: str) -> str:
     """An operator's techniques at one layer, all or those named: what each takes and reaches."""
-    having = [variant.technique for variant in catalog.VARIANTS if variant.operator == operator]
+    having = [variant.label for variant in catalog.VARIANTS if variant.operator == operator]
     if wrong := [name for name in techniques if name not in having]:
         raise ReportError(f"{document.name}: {operator} has no {', '.join(wrong)}")
     hosts = sorted({host for name, at, _, host in results().operators if (name, at) == (operator, layer)})

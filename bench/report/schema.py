@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from charcnn import machine
 from charcnn.config import SMALL
+from charcnn.host import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results"
-WEIGHTS = ROOT / "charcnn" / "weights"
+RENAMED = {
+    f"{was}{precision}": f"{now}_{precision}"
+    for was, now in (("gather_", "gather_half"), ("", "half"), ("spread_", "small_batch"))
+    for precision in ("fp16", "bf16")
+}
+"""Techniques as the catalogue labels them today, by what they are called in older results."""
+WEIGHTS = ROOT / "charcnn" / "model" / "weights"
 
 
 class ReportError(ValueError):
@@ -48,26 +54,28 @@ class Results:
     """All raw results."""
 
     files: tuple[Path, ...]
-    hosts: dict[Place, str]
+    hosts: dict[Place, str] = field(default_factory=dict)
     """How people call the place."""
-    levels: dict[tuple[str, Place], LevelResult]
-    operators: dict[tuple[str, str, str, str], dict[str, Any]]
+    levels: dict[tuple[str, Place], LevelResult] = field(default_factory=dict)
+    operators: dict[tuple[str, str, str, str], dict[str, Any]] = field(default_factory=dict)
     """extra_info by operator, layer, technique and host."""
-    operator_files: set[Path]
+    operator_files: set[Path] = field(default_factory=set)
     """The raw results that have operators."""
-    sanitized: dict[str, dict[str, Any]]
+    sanitized: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What bench/sanitize.py wrote, by host."""
-    dram: dict[str, dict[str, Any]]
+    dram: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What bench/dram.py wrote, by host."""
-    peers: dict[Path, dict[str, Any]]
+    peers: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/peers.py wrote, by file."""
-    products: dict[str, dict[str, Any]]
+    products: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What bench/tensor_cores.py wrote, by host."""
-    classified: dict[Path, dict[str, Any]]
+    ladder: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/wgmma_steps.py wrote, by file."""
+    classified: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/classify.py wrote, by file."""
-    agreed: dict[Path, dict[str, Any]]
+    agreed: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/precisions.py wrote, by file."""
-    validated: dict[Path, dict[str, Any]]
+    validated: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/validation.py wrote, by file."""
 
 
@@ -78,7 +86,7 @@ def results() -> Results:
     Raises:
         ReportError: a file is no result, or not one to publish: a failed check, another config, a second of its kind.
     """
-    found = Results(tuple(sorted(RESULTS.glob("*.json"))), {}, {}, {}, set(), {}, {}, {}, {}, {}, {}, {})
+    found = Results(tuple(sorted(RESULTS.glob("*.json"))))
     for file in found.files:
         raw = json.loads(file.read_text(encoding="utf-8"))
         if "benchmarks" in raw:
@@ -92,6 +100,9 @@ def results() -> Results:
             continue
         elif "tensor_cores" in raw:
             found.products[machine.name(raw["machine"])] = raw
+            continue
+        elif "wgmma_steps" in raw:
+            found.ladder[file] = raw
             continue
         elif "dram" in raw:
             found.dram[machine.name(raw["machine"])] = raw
@@ -113,14 +124,15 @@ def results() -> Results:
             continue
         else:
             raise ReportError(
-                f"{file.name}: need what pytest bench/, sanitize.py, dram.py, peers.py, classify.py or "
+                f"{file.name}: need what pytest bench/, sanitize.py, dram.py, wgmma_steps.py, peers.py, classify.py or "
                 "a level's --json writes"
             )
         for row in rows:
             if "level" in row:
                 _add_level(found, file, row, host)
             else:
-                found.operators[row["operator"], row["layer"], row["technique"], machine.name(host)] = row
+                technique = RENAMED.get(row["technique"], row["technique"])
+                found.operators[row["operator"], row["layer"], technique, machine.name(host)] = row
                 found.operator_files.add(file)
     for file, row in offloads():  # of a level that was measured there alone, its own way to offload
         if "validation" in row and "slowed_to" not in row and row["offload"] == "async":

@@ -34,12 +34,12 @@ CPU = "CPU"
 
 
 class _Engine:
-    """In place of `charcnn.engine.Engine`."""
+    """In place of `charcnn.classify.engine.Engine`."""
 
     encodes, cores_a_gpu, threads, batch = True, 1.0, 1, 1
 
     def __init__(self, params: Any, **options: Any) -> None:
-        from charcnn.engine import choices
+        from charcnn.classify.engine import choices
 
         (self.choice,) = choices("cuda", level="l16")
         self._classes = params.config.classes
@@ -52,11 +52,11 @@ class _Engine:
 
 def label(file: str) -> None:
     """Label a file of one row, of one of FILES."""
-    from charcnn import classifier as package
+    from charcnn.classify import classifier as package
     from charcnn.compiling.stand_in import replaced
-    from charcnn.ingest import kinds
-    from charcnn.layout import Layout
-    from charcnn.params import Params
+    from charcnn.model.params import Params
+    from charcnn.text.layout import Layout
+    from charcnn.text.readers import kinds
 
     params = Params({name: np.zeros(shape, np.float32) for name, shape in TINY.parameter_shapes.items()}, TINY)
     with ExitStack() as stack:

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from charcnn import steps, text
-from charcnn.calibrate import EPS
+from charcnn import catalog
 from charcnn.compiling.stand_in import Launched, Memory, Target, replaced, standing_in
 from charcnn.config import Config
-from charcnn.ops import shapes
-from charcnn.params import Params
+from charcnn.model.calibrate import EPS
+from charcnn.model.params import Params
+from charcnn.ops.common import shapes
+from charcnn.text import encodings
 
 BATCHES = (1, 2, 8, 9, 16, 17, 24, 25, 32, 33, 40, 48, 56, 64, 65, 128, 256, 512, 1024, 2048, 4096)
 """Numbers of inputs at which a level may take other kernels: those up to its own batch, and that."""
@@ -38,7 +39,7 @@ class Network:
 
 def runnable(target: Target) -> Iterator[tuple[str, str]]:
     """The levels whose kernels run on a GPU, with each precision: those that this one has the tensor cores for."""
-    for row in steps.LEVELS:
+    for row in catalog.LEVELS:
         if row.device == "cuda" and (not row.tensor_cores or target.has_tensor_cores(hopper=row.hopper)):
             yield from ((row.name, precision) for precision in row.precisions)
 
@@ -52,7 +53,7 @@ def record(network: Network, target: Target, launched: Launched, sizes: Sequence
     Raises:
         ValueError, DeviceError: the level cannot be built with this config, or on this target.
     """
-    row = steps.level(network.level)
+    row = catalog.level(network.level)
     build, config = row.module.build, network.config
     batch = network.batch or inspect.signature(build).parameters["batch"].default
     wanted = sorted({min(n, batch) for n in (sizes or (*BATCHES, batch))})
@@ -82,10 +83,10 @@ def record(network: Network, target: Target, launched: Launched, sizes: Sequence
 
 def _encode(config: Config) -> None:
     """What texts need that the GPU encodes."""
-    from charcnn.raw import Encoder
+    from charcnn.text.raw import Encoder
 
     packed = np.zeros(8 + config.length, np.uint8).view(Memory)
-    Encoder(text.find_encoding("crepe"))(packed, np.zeros((1, config.length), np.uint8).view(Memory), 0)
+    Encoder(encodings.find_encoding("crepe"))(packed, np.zeros((1, config.length), np.uint8).view(Memory), 0)
 
 
 def _leave_out_the_host(stack: ExitStack, level: ModuleType) -> None:

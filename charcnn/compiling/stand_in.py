@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn import device
+from charcnn.gpu import device
 
 Launched = Callable[[Any, tuple[Any, ...]], object]
 """Is handed a kernel and the Numba types of its arguments."""
@@ -161,7 +161,7 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
     """In this context `target` is the one GPU of the process, its launches are handed over, and nothing computes."""
     from numba import cuda
 
-    from charcnn.ops import tensor_map
+    from charcnn.gpu import tensor_map
 
     def launch(call: Any, kernel: Any, blocks: Any, threads: Any, *args: Any, **options: Any) -> None:
         if np.prod(blocks) > 0:

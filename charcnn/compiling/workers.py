@@ -34,7 +34,7 @@ from charcnn.compiling.networks import Network, record
 from charcnn.compiling.stand_in import Target, compiling_for
 from charcnn.config import Config
 
-COSTLY = ("double_buffered", "wgmma_kernel", "kernel", "gather", "gather_warps", "conv", "linear", "lag_sums")
+COSTLY = ("double_buffered", "kernel", "gather", "gather_warps", "small_batch", "lag_sums")
 """Modules whose kernels take the longest to compile, those first."""
 
 
@@ -76,7 +76,7 @@ def compiled(
         jobs: processes for kernels; as many as cores where None.
         sizes: as for `record`.
         later: as `sizes`; kernels that nobody waits for. The same processes go on with them, at a lower priority, until
-            this process ends; `charcnn.kernel_cache` waits for the one kernel that is needed. Of the functions for the
+            this process ends; `caching.kernel_cache` waits for the one kernel that is needed. Of the functions for the
             CPU, those of plain lines are waited for then, and others are not.
 
     Raises:
@@ -191,7 +191,7 @@ def leave_alone() -> None:
 
 
 def title(kernel: Any) -> str:
-    """A kernel's module and function, or the function that made it: conv1d_nlc.wgmma_kernel.build."""
+    """A kernel's module and function, or the function that made it: conv1d_nlc.wgmma.kernel.build."""
     module = kernel.py_func.__module__.removeprefix("charcnn.").removeprefix("ops.")
     return f"{module}.{kernel.py_func.__qualname__.split('.')[0]}"
 

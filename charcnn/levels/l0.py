@@ -8,7 +8,6 @@ of whose outputs is one long sum that waits for its own last addition.
 import numpy as np
 
 from charcnn.config import POOL_SIZE
-from charcnn.levels.monitor import Monitor
 from charcnn.ops import (
     collapse_loops,
     conv1d_loops,
@@ -18,6 +17,7 @@ from charcnn.ops import (
     one_hot_loops,
     relu_loops,
 )
+from charcnn.runtime.monitor import Monitor
 
 TITLE = "Baseline: CPU operators in plain loops, one input at a time, one core"
 
@@ -64,6 +64,6 @@ def build(params, config, *, batch=1, gpus=None, monitor=None):
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

@@ -10,7 +10,6 @@ for it.
 import numpy as np
 
 from charcnn.config import POOL_SIZE
-from charcnn.levels.monitor import Monitor
 from charcnn.offload import static
 from charcnn.ops import (
     collapse_loops,
@@ -21,6 +20,7 @@ from charcnn.ops import (
     one_hot_loops,
     relu_loops,
 )
+from charcnn.runtime.monitor import Monitor
 
 TITLE = "Synchronous offload of inputs to other ranks with MPI"
 
@@ -69,6 +69,6 @@ def build(params, config, *, batch=1, gpus=None, monitor=None):
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

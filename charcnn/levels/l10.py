@@ -11,10 +11,8 @@ them. It attacks the traffic of features, not the arithmetic.
 import numpy as np
 from numba import cuda
 
-from charcnn import device
 from charcnn.config import POOL_SIZE
-from charcnn.lane import Lane
-from charcnn.levels.monitor import Monitor
+from charcnn.gpu import device
 from charcnn.offload import asynchronous
 from charcnn.ops import (
     conv1d_relu_maxpool1d_naive,
@@ -26,7 +24,9 @@ from charcnn.ops import (
     one_hot_naive,
 )
 from charcnn.ops.chain import Conv1d, Relu, Stat, plan
-from charcnn.pipeline import Pipeline
+from charcnn.runtime.lane import Lane
+from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.pipeline import Pipeline
 
 TITLE = "Strongly fused operators: four convolutions in one kernel, LayerNorm with pooling, two linears"
 
@@ -119,6 +119,6 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

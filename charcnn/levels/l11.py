@@ -13,13 +13,13 @@ import math
 import numpy as np
 
 from charcnn.config import POOL_SIZE
-from charcnn.levels.monitor import Monitor
 from charcnn.offload import static
-from charcnn.ops import threads
-from charcnn.ops.conv1d.lowered import PackedConv1d
-from charcnn.ops.norm_relu_pool import NormReluPool
-from charcnn.ops.one_hot_conv1d.lowered import OneHotConv1dBlock
-from charcnn.ops.packed_linear import PackedLinear
+from charcnn.ops.common import threads
+from charcnn.ops.conv1d.cpu_gemm import PackedConv1d
+from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
+from charcnn.ops.linear.packed import PackedLinear
+from charcnn.ops.token_conv1d.cpu import OneHotConv1dBlock
+from charcnn.runtime.monitor import Monitor
 
 TITLE = "Back on the CPU: convolution lowered to a GEMM, conv1 as a gather, a vector micro-kernel on all cores"
 
@@ -78,6 +78,6 @@ def build(params, config, *, batch=48, gpus=None, monitor=None):
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

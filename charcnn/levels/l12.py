@@ -1,6 +1,6 @@
 """Level 12: implicit GEMM, on features with channels last.
 
-Since level 10: every convolution and linear layer is a matrix product in register tiles (`charcnn.ops.conv1d_nlc`).
+Since level 10: every convolution and linear layer is a matrix product in register tiles (`charcnn.ops.conv1d`).
 With channels last, what an output position reads of its input lies in one piece, so the rows of the product are read
 where they are. A thread's 16 values from shared memory make 64 products, where the kernels so far loaded one or two
 values for each; the next stage is copied meanwhile. It attacks the bound of level 10, loads from caches and shared
@@ -10,10 +10,8 @@ memory that the arithmetic waits for. Weights are packed at build, and fc1's row
 import numpy as np
 from numba import cuda
 
-from charcnn import device
 from charcnn.config import POOL_SIZE
-from charcnn.lane import DevicePipeline, Lane, LaneWorker
-from charcnn.levels.monitor import Monitor
+from charcnn.gpu import device
 from charcnn.offload import asynchronous
 from charcnn.ops import (
     conv1d_relu_maxpool1d_nlc_double_buffered,
@@ -24,7 +22,9 @@ from charcnn.ops import (
     linear_relu_nlc_double_buffered,
     one_hot_nlc_coalesced,
 )
-from charcnn.ops.arrays import pack
+from charcnn.ops.common.arrays import pack
+from charcnn.runtime.lane import DevicePipeline, Lane, LaneWorker
+from charcnn.runtime.monitor import Monitor
 
 TITLE = "Implicit GEMM on channels-last features: shared-memory and register tiles, copies under way"
 
@@ -96,6 +96,6 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

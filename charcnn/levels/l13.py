@@ -2,9 +2,9 @@
 
 Since level 12: conv_block_1 works from the ids. A column of its input holds one 1, so its convolution adds up seven
 rows of the weights and multiplies nothing; the mean and variance of what it would write follow from the ids alone, by
-tables of the weights' products (`charcnn.ops.one_hot_conv1d`); and so one kernel goes from ids to pooled features.
+tables of the weights' products (`charcnn.ops.token_conv1d`); and so one kernel goes from ids to pooled features.
 The other convolutions need about half their multiplications on transformed tiles of four positions
-(`charcnn.ops.conv1d_nlc.winograd`). Both are other algorithms than the dense product, which level 12 keeps: they attack
+(`charcnn.ops.conv1d.winograd`). Both are other algorithms than the dense product, which level 12 keeps: they attack
 the operations themselves, two thirds of all, and the two passes over the largest features.
 """
 
@@ -13,10 +13,8 @@ from math import prod
 import numpy as np
 from numba import cuda
 
-from charcnn import device
 from charcnn.config import POOL_SIZE
-from charcnn.lane import DevicePipeline, Lane, LaneWorker
-from charcnn.levels.monitor import Monitor
+from charcnn.gpu import device
 from charcnn.offload import asynchronous
 from charcnn.ops import (
     layernorm_relu_maxpool1d_nlc_coalesced,
@@ -25,9 +23,11 @@ from charcnn.ops import (
     one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
     one_hot_conv1d_relu_maxpool1d_nlc_gather,
 )
-from charcnn.ops.arrays import pack
-from charcnn.ops.conv1d_nlc.winograd import Winograd, between
-from charcnn.ops.one_hot_conv1d import LagTables
+from charcnn.ops.common.arrays import pack
+from charcnn.ops.conv1d.winograd import Winograd, between
+from charcnn.ops.token_conv1d.lags import LagTables
+from charcnn.runtime.lane import DevicePipeline, Lane, LaneWorker
+from charcnn.runtime.monitor import Monitor
 
 TITLE = "Token ids, not one-hot: conv_block_1 adds up rows of its weights; other convolutions by Winograd's filtering"
 
@@ -105,6 +105,6 @@ def build(params, config, *, batch=1024, streams=2, gpus=None, monitor=None):
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

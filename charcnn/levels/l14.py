@@ -1,7 +1,7 @@
 """Level 14: tensor cores of any GPU since compute capability 8.0.
 
 Since level 13: the convolutions and linear layers are products on tensor cores with float32 sums
-(`charcnn.ops.conv1d_nlc.mma`): cp.async brings tiles to shared memory some stages ahead, each warp loads matrices from
+(`charcnn.ops.conv1d.mma`): cp.async brings tiles to shared memory some stages ahead, each warp loads matrices from
 there (ldmatrix) and multiplies them (mma.sync), and bias, ReLU, pooling and statistics follow in registers. The
 products are the direct ones again: tensor cores leave Winograd's filtering nothing to save. Block 1 stays a gather. It
 attacks the rate of multiplication itself. What is multiplied has a precision of one's choice: fp16 or bf16, whose
@@ -14,16 +14,19 @@ from functools import partial
 import numpy as np
 from numba import cuda
 
-from charcnn import device, steps
+from charcnn import catalog
 from charcnn.config import POOL_SIZE
-from charcnn.lane import DevicePipeline, Lane, LaneWorker
-from charcnn.levels.monitor import Monitor
+from charcnn.gpu import device
 from charcnn.offload import asynchronous
-from charcnn.ops.arrays import pack
-from charcnn.ops.conv1d_nlc import Mma
-from charcnn.ops.features import WIDE
-from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
-from charcnn.ops.one_hot_conv1d import GatherBlock, HalfBlock, LagSums
+from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.mma_layout import WIDE
+from charcnn.ops.conv1d.mma.layer import Mma
+from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
+from charcnn.ops.token_conv1d.gather_block import GatherBlock
+from charcnn.ops.token_conv1d.gather_half import HalfBlock
+from charcnn.ops.token_conv1d.lag_sums import LagSums
+from charcnn.runtime.lane import DevicePipeline, Lane, LaneWorker
+from charcnn.runtime.monitor import Monitor
 
 TITLE = "Tensor cores, portable: convolutions and linear layers by mma.sync in fp16, bf16, TF32 or split fp16"
 
@@ -34,7 +37,7 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
     p, monitor = params, monitor or Monitor()
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
-    form, wide = steps.level("l14").format(precision), precision in WIDE
+    form, wide = catalog.level("l14").format(precision), precision in WIDE
     if channels % 8 or config.units % 8:
         raise ValueError(f"{channels=}, units={config.units}: need multiples of 8 for tensor cores; l13 needs none")
     largest = form.size * batch * max(channels * pooled[0], config.units, 2 * config.classes, config.length)
@@ -112,6 +115,6 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

@@ -1,6 +1,6 @@
 """Level 15: Hopper's tensor cores.
 
-Since level 14: Hopper's own instructions in place of the portable ones (`charcnn.ops.conv1d_nlc.wgmma`): the copy
+Since level 14: Hopper's own instructions in place of the portable ones (`charcnn.ops.conv1d.wgmma.layer`): the copy
 engine brings tiles to shared memory, three warpgroups multiply what lies there, and bias, ReLU, pooling and statistics
 follow in registers. It attacks what a warp does beside multiplying: addresses, copies, loads and waits. Block 1 and
 LayerNorm are level 14's. In fp16x3 low halves lie as further channels behind the high ones, and both parts of a tile
@@ -10,17 +10,20 @@ are copied once for all three products.
 import numpy as np
 from numba import cuda
 
-from charcnn import device, steps
+from charcnn import catalog
 from charcnn.config import POOL_SIZE
-from charcnn.lane import DevicePipeline, Lane, LaneWorker
-from charcnn.levels.monitor import Monitor
+from charcnn.gpu import device
 from charcnn.offload import asynchronous
-from charcnn.ops.arrays import pack
-from charcnn.ops.conv1d_nlc import Wgmma
-from charcnn.ops.convert import as_format
-from charcnn.ops.formats import HALVES
-from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import normalised_maxima
-from charcnn.ops.one_hot_conv1d import GatherBlock, HalfBlock, LagSums
+from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.cast import as_format
+from charcnn.ops.common.formats import HALVES
+from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import normalised_maxima
+from charcnn.ops.token_conv1d.gather_block import GatherBlock
+from charcnn.ops.token_conv1d.gather_half import HalfBlock
+from charcnn.ops.token_conv1d.lag_sums import LagSums
+from charcnn.runtime.lane import DevicePipeline, Lane, LaneWorker
+from charcnn.runtime.monitor import Monitor
 
 TITLE = "Hopper's tensor cores: convolutions and linear layers by wgmma, fed by the copy engine"
 
@@ -31,7 +34,7 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
     p, monitor = params, monitor or Monitor()
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
-    form, halves = steps.level("l15").format(precision), precision in HALVES
+    form, halves = catalog.level("l15").format(precision), precision in HALVES
     ending, form_6 = (form.dtype, precision) if halves else (np.float32, "float32")  # of conv6's results
     windows = -(-lengths[4] // POOL_SIZE) * POOL_SIZE  # what conv6 reads, in whole windows, where it pools itself
     if channels % 8 or config.units % 8 or pooled[0] % POOL_SIZE or not (config.layernorm or windows <= lengths[3]):
@@ -119,6 +122,6 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

@@ -1,30 +1,34 @@
 """Level 16: one CUDA graph a batch, and small batches on the whole GPU.
 
 Since level 15: the kernels of a batch are recorded once for each number of inputs, and started by one call
-(`charcnn.lane.GraphWorker`), where Python started each. The copies stay outside: while the graph of one lane computes,
+(`runtime.lane.GraphWorker`), where Python started each. The copies stay outside: while the graph of one lane computes,
 the others copy their next token ids up and their last logits down. It attacks what the host does for a batch, a launch
 a kernel. And where a batch is too small to fill the GPU with level 15's tiles, other kernels cut it smaller and begin
-before the one before has ended (`charcnn.ops.spread`): the convolutions of up to 12 or 24 inputs, the linear layers of
-up to 64; and of any batch, a last layer of few classes (`charcnn.ops.linear_skinny`). They attack the time that one
-input takes, in fp16 and bf16; what is left, tf32 and fp16x3 are computed as before.
+before the last has ended (`small_batch`): the convolutions of up to 12 or 24 inputs, the linear layers of up to 64; and
+of any batch, a last layer of few classes. They attack the time that one input takes, in fp16 and bf16.
 """
 
 import numpy as np
 from numba import cuda
 
-from charcnn import device, steps
+from charcnn import catalog
 from charcnn.config import POOL_SIZE
-from charcnn.lane import DevicePipeline, GraphWorker, Lane
-from charcnn.levels.monitor import Monitor
+from charcnn.gpu import device
 from charcnn.offload import asynchronous
-from charcnn.ops.arrays import pack
-from charcnn.ops.conv1d_nlc import Wgmma
-from charcnn.ops.convert import as_format
-from charcnn.ops.formats import HALVES
-from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import normalised_maxima
-from charcnn.ops.linear_skinny import SkinnyLinear, takes
-from charcnn.ops.one_hot_conv1d import GatherBlock, HalfBlock, LagSums
-from charcnn.ops.spread import SpreadConv, SpreadLinear, affine, first, first_parts_shape, normalised
+from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.cast import as_format
+from charcnn.ops.common.formats import HALVES
+from charcnn.ops.conv1d.small_batch import SpreadConv
+from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import normalised_maxima
+from charcnn.ops.layernorm.small_batch import affine, first, first_parts_shape, normalised
+from charcnn.ops.linear.few_outputs import SkinnyLinear, takes
+from charcnn.ops.linear.small_batch import SpreadLinear
+from charcnn.ops.token_conv1d.gather_block import GatherBlock
+from charcnn.ops.token_conv1d.gather_half import HalfBlock
+from charcnn.ops.token_conv1d.lag_sums import LagSums
+from charcnn.runtime.lane import DevicePipeline, GraphWorker, Lane
+from charcnn.runtime.monitor import Monitor
 
 TITLE = "One CUDA graph a batch, copied meanwhile; small batches spread over the whole GPU"
 
@@ -38,7 +42,7 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
     p, monitor = params, monitor or Monitor()
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
-    form, halves = steps.level("l16").format(precision), precision in HALVES
+    form, halves = catalog.level("l16").format(precision), precision in HALVES
     ending, form_6 = (form.dtype, precision) if halves else (np.float32, "float32")  # of conv6's results
     windows = -(-lengths[4] // POOL_SIZE) * POOL_SIZE  # what conv6 reads, in whole windows, where it pools itself
     if channels % 8 or config.units % 8 or pooled[0] % POOL_SIZE or not (config.layernorm or windows <= lengths[3]):
@@ -151,6 +155,6 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

@@ -2,7 +2,7 @@
 
 Since level 15: a batch is one CUDA graph, as in level 16, and features and weights have 8 bits, four of them digits
 (e4m3). Tensor cores multiply twice as many of them in the same time, and their bytes are half as many. FP8 costs
-digits. Its range is met by scales, calibrated at build from texts (`charcnn.calibrate`): powers of two, put into the
+digits. Its range is met by scales, calibrated at build from texts (`model.calibrate`): powers of two, put into the
 weights, so that no kernel knows of them. In block 1, table, sums and LayerNorm stay in fp16; what they give has 8 bits.
 The last layer's weights, where classes are few, stay in float32, as in level 16.
 Of an FP8 sum, tensor cores keep some 14 bits, against four of what goes in: enough, and `promoted=True` shows what more
@@ -14,17 +14,19 @@ gives them.
 import numpy as np
 from numba import cuda
 
-from charcnn import calibrate, device
 from charcnn.config import POOL_SIZE
-from charcnn.lane import DevicePipeline, GraphWorker, Lane
-from charcnn.levels.monitor import Monitor
+from charcnn.gpu import device
+from charcnn.model import calibrate
 from charcnn.offload import asynchronous
-from charcnn.ops.arrays import pack
-from charcnn.ops.conv1d_nlc import Wgmma
-from charcnn.ops.formats import FORMATS
-from charcnn.ops.layernorm_relu_maxpool1d_nlc_formats import normalised_maxima
-from charcnn.ops.linear_skinny import SkinnyLinear, takes
-from charcnn.ops.one_hot_conv1d import HalfBlock, LagSums
+from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.formats import FORMATS
+from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import normalised_maxima
+from charcnn.ops.linear.few_outputs import SkinnyLinear, takes
+from charcnn.ops.token_conv1d.gather_half import HalfBlock
+from charcnn.ops.token_conv1d.lag_sums import LagSums
+from charcnn.runtime.lane import DevicePipeline, GraphWorker, Lane
+from charcnn.runtime.monitor import Monitor
 
 TITLE = "FP8: features and weights of 8 bits, scaled by texts"
 
@@ -114,6 +116,6 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, tex
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

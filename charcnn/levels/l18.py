@@ -2,7 +2,7 @@
 
 Since level 11, the last one that computes on the CPU: level 13's filtering. Blocks 2 to 6 transform features and
 weights, and the micro-kernel multiplies at 6 or 7 points for each 4 positions, where the direct sums need 12 or 28
-products (`charcnn.ops.conv1d_nlc.winograd_lowered`). Where a GPU passes the transformed features through its memory, a
+products (`charcnn.ops.conv1d.winograd_cpu`). Where a GPU passes the transformed features through its memory, a
 core keeps those of a few tiles in its cache. It attacks the one thing that level 11 is bound by, multiply-adds. It
 computes the same logits in float32; rounding errors grow, and stay within its tolerance.
 """
@@ -12,13 +12,13 @@ import math
 import numpy as np
 
 from charcnn.config import POOL_SIZE
-from charcnn.levels.monitor import Monitor
 from charcnn.offload import static
-from charcnn.ops import threads
-from charcnn.ops.conv1d_nlc.winograd_lowered import WinogradPacked
-from charcnn.ops.norm_relu_pool import NormReluPool
-from charcnn.ops.one_hot_conv1d.lowered import OneHotConv1dBlock
-from charcnn.ops.packed_linear import PackedLinear
+from charcnn.ops.common import threads
+from charcnn.ops.conv1d.winograd_cpu import WinogradPacked
+from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
+from charcnn.ops.linear.packed import PackedLinear
+from charcnn.ops.token_conv1d.cpu import OneHotConv1dBlock
+from charcnn.runtime.monitor import Monitor
 
 TITLE = "On the CPU once more: convolution by Winograd's filtering, half the products"
 
@@ -77,6 +77,6 @@ def build(params, config, *, batch=48, gpus=None, monitor=None):
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

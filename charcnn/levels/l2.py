@@ -9,7 +9,6 @@ that follows: a GPU wants many inputs at once.
 import numpy as np
 
 from charcnn.config import POOL_SIZE
-from charcnn.levels.monitor import Monitor
 from charcnn.offload import static
 from charcnn.ops import (
     collapse_loops,
@@ -20,6 +19,7 @@ from charcnn.ops import (
     one_hot_loops,
     relu_loops,
 )
+from charcnn.runtime.monitor import Monitor
 
 TITLE = "Naively batched: every operator takes N inputs"
 
@@ -68,6 +68,6 @@ def build(params, config, *, batch=16, gpus=None, monitor=None):
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

@@ -8,9 +8,8 @@ which is now the bound: at best a third of the time can go.
 import numpy as np
 from numba import cuda
 
-from charcnn import device
 from charcnn.config import POOL_SIZE
-from charcnn.levels.monitor import Monitor
+from charcnn.gpu import device
 from charcnn.offload import static
 from charcnn.ops import (
     collapse_loops,
@@ -22,6 +21,7 @@ from charcnn.ops import (
     one_hot_loops,
     relu_loops,
 )
+from charcnn.runtime.monitor import Monitor
 
 TITLE = "Naive CUDA conv1d for conv_block_1, copied in and out; the rest on the CPU"
 
@@ -77,6 +77,6 @@ def build(params, config, *, batch=16, gpus=None, monitor=None):
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

@@ -9,9 +9,8 @@ the bound.
 import numpy as np
 from numba import cuda
 
-from charcnn import device
 from charcnn.config import POOL_SIZE
-from charcnn.levels.monitor import Monitor
+from charcnn.gpu import device
 from charcnn.offload import static
 from charcnn.ops import (
     collapse_loops,
@@ -23,6 +22,7 @@ from charcnn.ops import (
     one_hot_loops,
     relu_loops,
 )
+from charcnn.runtime.monitor import Monitor
 
 TITLE = "Every conv1d in CUDA, ReLU fused into it"
 
@@ -77,6 +77,6 @@ def build(params, config, *, batch=16, gpus=None, monitor=None):
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

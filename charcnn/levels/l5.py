@@ -11,9 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numba import cuda
 
-from charcnn import device
 from charcnn.config import POOL_SIZE
-from charcnn.levels.monitor import Monitor
+from charcnn.gpu import device
 from charcnn.offload import static
 from charcnn.ops import (
     collapse_loops,
@@ -25,6 +24,7 @@ from charcnn.ops import (
     one_hot_loops,
     relu_loops,
 )
+from charcnn.runtime.monitor import Monitor
 
 TITLE = "Every GPU of the host, a thread each"
 
@@ -92,6 +92,6 @@ def build(params, config, *, batch=16, gpus=None, monitor=None):
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

@@ -10,10 +10,8 @@ level 6's. `--trace FILE` shows what overlaps and what bounds a run.
 import numpy as np
 from numba import cuda
 
-from charcnn import device
 from charcnn.config import POOL_SIZE
-from charcnn.lane import Lane
-from charcnn.levels.monitor import Monitor
+from charcnn.gpu import device
 from charcnn.offload import asynchronous
 from charcnn.ops import (
     collapse_loops,
@@ -26,7 +24,9 @@ from charcnn.ops import (
     one_hot_loops,
     relu_loops,
 )
-from charcnn.pipeline import Pipeline
+from charcnn.runtime.lane import Lane
+from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.pipeline import Pipeline
 
 TITLE = "Asynchronous MPI offload: transfers, copies and computation overlap"
 
@@ -99,6 +99,6 @@ def build(params, config, *, batch=16, streams=4, gpus=None, monitor=None):
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

@@ -10,10 +10,8 @@ convolutions and linear layers are unchanged, and now they are the bound.
 import numpy as np
 from numba import cuda
 
-from charcnn import device
 from charcnn.config import POOL_SIZE
-from charcnn.lane import Lane
-from charcnn.levels.monitor import Monitor
+from charcnn.gpu import device
 from charcnn.offload import asynchronous
 from charcnn.ops import (
     collapse_naive,
@@ -26,7 +24,9 @@ from charcnn.ops import (
     one_hot_naive,
     relu_naive,
 )
-from charcnn.pipeline import Pipeline
+from charcnn.runtime.lane import Lane
+from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.pipeline import Pipeline
 
 TITLE = "Every operator in CUDA; parameters and features stay in global memory"
 
@@ -102,6 +102,6 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

@@ -9,10 +9,8 @@ reads each value serves up to three sums, and the convolution's own output is ne
 import numpy as np
 from numba import cuda
 
-from charcnn import device
 from charcnn.config import POOL_SIZE
-from charcnn.lane import Lane
-from charcnn.levels.monitor import Monitor
+from charcnn.gpu import device
 from charcnn.offload import asynchronous
 from charcnn.ops import (
     conv1d_relu_maxpool1d_naive,
@@ -24,7 +22,9 @@ from charcnn.ops import (
     maxpool1d_naive,
     one_hot_naive,
 )
-from charcnn.pipeline import Pipeline
+from charcnn.runtime.lane import Lane
+from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.pipeline import Pipeline
 
 TITLE = "Weakly fused operators: statistics, ReLU and pooling inside the convolutions' kernels"
 
@@ -102,6 +102,6 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
 
 
 if __name__ == "__main__":
-    from charcnn.levels.runner import main
+    from charcnn.levels.runner.command import main
 
     main(build)

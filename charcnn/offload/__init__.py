@@ -8,12 +8,12 @@ one-hot form that the original program sent is 280 times larger. `static` scatte
 from charcnn.offload.aware import cuda_aware
 from charcnn.offload.checkpoint import Checkpoint, describe
 from charcnn.offload.farm import Farm, farm
+from charcnn.offload.inputs import Encoded, Repeated
+from charcnn.offload.messages import survives_deaths
 from charcnn.offload.overlap import asynchronous
-from charcnn.offload.post import survives_deaths
 from charcnn.offload.ranks import LAUNCHED, gpu_share, local_place, settle_near, shares, world
 from charcnn.offload.scatter import static
 from charcnn.offload.service import Service
-from charcnn.offload.source import Encoded, Repeated
 from charcnn.offload.stream import Overlapped, Scattered
 from charcnn.offload.topology import Place, advice, place
 from charcnn.offload.worker import RootLost, work

@@ -18,7 +18,7 @@ import numpy as np
 from charcnn import files
 
 if TYPE_CHECKING:
-    from charcnn import params
+    from charcnn.model import params
 
 MAGIC = b"charcnn checkpoint 1\n"
 _RECORD = struct.Struct("<qqIxxxx")  # first input, inputs, checksum of their ids
@@ -102,7 +102,7 @@ class Checkpoint:
 
 def describe(level: str, precision: str, weights: params.Params, inputs: int) -> dict[str, Any]:
     """What a run's results depend on, less the inputs themselves, whose checksums stand in each record."""
-    from charcnn.params import digest  # here, as it imports Numba, which plans and MPI do without
+    from charcnn.model.params import digest  # here, as it imports Numba, which plans and MPI do without
 
     return {
         "level": level,

@@ -22,13 +22,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from charcnn.offload import post, watch
+from charcnn.offload import messages, watch
 from charcnn.offload.checkpoint import Checkpoint
-from charcnn.offload.source import chunks, rows_in
-from charcnn.offload.turns import POLL, Logits, Task, Turns, timed
+from charcnn.offload.inputs import chunks, rows_in
+from charcnn.offload.scheduler import POLL, Logits, Task, Turns, timed
 from charcnn.offload.worker import work
-from charcnn.pipeline import Pipeline, as_pipeline
-from charcnn.timeline import OFF, Timeline
+from charcnn.runtime.pipeline import Pipeline, as_pipeline
+from charcnn.runtime.timeline import OFF, Timeline
 
 GRACE = 5.0
 """Seconds that a worker has to answer when the farm closes."""
@@ -131,20 +131,20 @@ class Farm:
         self._comm, self._length, self._classes, self._size = comm, length, classes, size
         self._depth, self._deadline, self._grace = depth, deadline, grace
         self._root_computes, self._timeline = root_computes, timeline
-        self._errors: tuple[type[BaseException], ...] = () if comm is None else (post.mpi_error(),)
+        self._errors: tuple[type[BaseException], ...] = () if comm is None else (messages.mpi_error(),)
         self.root = Member(0, platform.node(), "ready", pid=os.getpid())
         self.workers = [Member(rank) for rank in range(1, 1 if comm is None else comm.size)]
         self.retries = 0
         """Chunks that were given to another rank, because the first one was lost."""
         self._attended = -math.inf
-        self._outbox = {member.rank: post.Outbox(comm) for member in self.workers}
-        self._news = {member.rank: np.empty(post.NEWS_BYTES, np.uint8) for member in self.workers}
+        self._outbox = {member.rank: messages.Outbox(comm) for member in self.workers}
+        self._news = {member.rank: np.empty(messages.NEWS_BYTES, np.uint8) for member in self.workers}
         self._blobs: dict[int, np.ndarray] = {}
         self._listening = {}
         for member in self.workers:
             with self._losing(member):
                 assert comm is not None
-                self._listening[member.rank] = comm.Irecv(self._news[member.rank], member.rank, post.NEWS)
+                self._listening[member.rank] = comm.Irecv(self._news[member.rank], member.rank, messages.NEWS)
         self._kept: dict[tuple[int, int], Any] = {}  # chunks and buffers, also of lost ranks, where MPI may still write
         self._turns = Turns(POLL if self.workers else None)
         self._run: _Run | None = None
@@ -155,7 +155,7 @@ class Farm:
     def brief(self, told: Any = None) -> None:
         """Tell all workers what they need to build; none is waited for."""
         self._briefed = True
-        blob = post.pack(
+        blob = messages.pack(
             {
                 "told": told,
                 "size": self._size,
@@ -166,7 +166,7 @@ class Farm:
         )
         for member in self._there():
             with self._losing(member):
-                self._outbox[member.rank].send(blob, member.rank, post.BRIEF)
+                self._outbox[member.rank].send(blob, member.rank, messages.BRIEF)
 
     def wait(self, seconds: float) -> None:
         """Wait until all workers are ready or lost, but not longer than this."""
@@ -177,8 +177,8 @@ class Farm:
         """Let the workers go; those that do not answer in time are lost."""
         for member in self._there():
             with self._losing(member):
-                order = post.encode_order("close", time.perf_counter(), self._briefed)
-                self._outbox[member.rank].send(order, member.rank, post.ORDER)
+                order = messages.encode_order("close", time.perf_counter(), self._briefed)
+                self._outbox[member.rank].send(order, member.rank, messages.ORDER)
         until = time.monotonic() + self._grace
         self._turns.run([self._attend(lambda: time.monotonic() > until or not self._there())])
         for member in self._there():
@@ -189,12 +189,12 @@ class Farm:
         sys.stdout.flush()
         sys.stderr.flush()
         hung = any(member.state == "hung" and not member.killed for member in self.workers)
-        if self._comm is not None and post.survives_deaths():
+        if self._comm is not None and messages.survives_deaths():
             hung |= not self._gone()
         if hung:
             assert self._comm is not None
             watch.abort(self._comm, status)  # else mpiexec would wait for it for ever
-        if self._comm is not None and post.survives_deaths():
+        if self._comm is not None and messages.survives_deaths():
             os._exit(status)
         sys.exit(status)
 
@@ -205,7 +205,7 @@ class Farm:
         for member in self.workers:
             if member.state in ("closed", "left"):
                 with suppress(*self._errors):
-                    waiting[member.rank] = self._comm.Irecv(self._news[member.rank], member.rank, post.NEWS)
+                    waiting[member.rank] = self._comm.Irecv(self._news[member.rank], member.rank, messages.NEWS)
         until = time.monotonic() + self._grace
         while waiting and time.monotonic() < until:
             for rank, request in list(waiting.items()):
@@ -245,7 +245,7 @@ class Farm:
 
     def survives(self) -> bool:
         """Whether the death of a worker is not the end of the job."""
-        return not self.workers or post.survives_deaths()
+        return not self.workers or messages.survives_deaths()
 
     def _there(self) -> list[Member]:
         return [member for member in self.workers if member.state in ("starting", "ready")]
@@ -287,21 +287,21 @@ class Farm:
         self._turns.wake.set()
         assert self._comm is not None
         if rank in self._blobs:
-            member.closing = post.unpack(self._blobs[rank])
+            member.closing = messages.unpack(self._blobs[rank])
             member.state = "closed"
-            self._outbox[rank].send(post.encode_order("bye", time.perf_counter()), rank, post.ORDER)
+            self._outbox[rank].send(messages.encode_order("bye", time.perf_counter()), rank, messages.ORDER)
             return False
-        news = post.decode_news(self._news[rank], status.Get_count(MPI.BYTE))
+        news = messages.decode_news(self._news[rank], status.Get_count(MPI.BYTE))
         if news["what"] == "closed":
             member.lag = news["lag"]
             self._blobs[rank] = np.empty(news["size"], np.uint8)
-            self._listening[rank] = self._comm.Irecv(self._blobs[rank], rank, post.BLOB)
+            self._listening[rank] = self._comm.Irecv(self._blobs[rank], rank, messages.BLOB)
             return True
         if news["what"] == "leave":
             self._lose(member, "left", news["why"])
-            self._outbox[rank].send(post.encode_order("bye", time.perf_counter()), rank, post.ORDER)
+            self._outbox[rank].send(messages.encode_order("bye", time.perf_counter()), rank, messages.ORDER)
             return False
-        self._listening[rank] = self._comm.Irecv(self._news[rank], rank, post.NEWS)
+        self._listening[rank] = self._comm.Irecv(self._news[rank], rank, messages.NEWS)
         if news["what"] == "hello":
             member.host, member.pid, member.beats = news["host"], news["pid"], news["beats"]
         elif news["what"] == "ready":
@@ -317,7 +317,7 @@ class Farm:
         member.state, member.why = state, why
         if self._run is not None:
             self._run.again(member)
-        if state == "hung" and member.host == self.root.host and member.pid and post.survives_deaths():
+        if state == "hung" and member.host == self.root.host and member.pid and messages.survives_deaths():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(member.pid, signal.SIGKILL)  # else mpiexec would wait for it for ever, and it keeps its memory
                 member.killed = True
@@ -334,7 +334,7 @@ class Farm:
         checkpoint: Checkpoint | None = None,
         deliver: Callable[[int, np.ndarray], object] | None = None,
     ) -> np.ndarray:
-        """Logits (N, classes) float32 of the source's inputs (see charcnn.offload.source), in their order.
+        """Logits (N, classes) float32 of the source's inputs (see charcnn.offload.inputs), in their order.
 
         Args:
             source: of token ids uint8 (N, length).
@@ -536,8 +536,8 @@ class _Run:
             begun, logits = time.perf_counter(), np.empty((len(ids), farm._classes), np.float32)
             farm._kept[rank, slot] = part, logits
             with farm._losing(member):
-                back = comm.Irecv(logits, rank, post.SLOTS + slot)
-                sending, sent = comm.Isend(ids, rank, post.SLOTS + slot), None
+                back = comm.Irecv(logits, rank, messages.SLOTS + slot)
+                sending, sent = comm.Isend(ids, rank, messages.SLOTS + slot), None
                 while not back.Test():
                     if sent is None and sending.Test():
                         sent = time.perf_counter()
@@ -585,7 +585,7 @@ def farm(
     """Give chunks to whoever is free; called on every rank as `asynchronous` is, of which these are the same.
 
     Args:
-        comm: the communicator, which is not duplicated: the tags of charcnn.offload.post are the farm's.
+        comm: the communicator, which is not duplicated: the tags of charcnn.offload.messages are the farm's.
         source, compute, length, classes, chunk, depth, progress, timeline: as of `asynchronous`.
         deadline, root_computes: as of `Farm`.
         checkpoint: as of `Farm.run`.

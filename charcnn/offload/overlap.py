@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.offload.source import chunks, rows_in
-from charcnn.offload.turns import POLL, Logits, Task, Turns, timed
-from charcnn.pipeline import Pipeline, as_pipeline
-from charcnn.timeline import OFF, Timeline
+from charcnn.offload.inputs import chunks, rows_in
+from charcnn.offload.scheduler import POLL, Logits, Task, Turns, timed
+from charcnn.runtime.pipeline import Pipeline, as_pipeline
+from charcnn.runtime.timeline import OFF, Timeline
 
 
 def asynchronous(
@@ -45,7 +45,7 @@ def asynchronous(
     Args:
         comm: the communicator; None computes here.
         source: on the root, token ids (N, length) uint8, what slices to them, or an iterable of chunks of them (see
-            charcnn.offload.source), which is advanced only when a rank has room. None on the others.
+            charcnn.offload.inputs), which is advanced only when a rank has room. None on the others.
         compute: on every rank, a `Pipeline`, whose batch is then the chunk; or a function of token ids
             (n, length) -> logits (n, classes) float32, of which one call runs at a time.
         length: columns of the token ids.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from charcnn import cores
+from charcnn.host import cores
 from charcnn.offload import watch
 from charcnn.offload.topology import node_of
 
@@ -54,7 +54,7 @@ def gpu_share(gpus: Sequence[int], local_rank: int, local_ranks: int) -> list[in
 
 
 def settle_near(gpus: Sequence[int], address: Callable[[int], str], comm: Any | None, most: int | None = None) -> None:
-    """Take cores near this rank's GPUs, where mpiexec left it to us: see `charcnn.cores`.
+    """Take cores near this rank's GPUs, where mpiexec left it to us: see `charcnn.host.cores`.
 
     Args:
         gpus: those of the host that its ranks share.

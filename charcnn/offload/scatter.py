@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from charcnn.offload.ranks import shares
-from charcnn.timeline import OFF, Timeline
+from charcnn.runtime.timeline import OFF, Timeline
 
 
 def static(
@@ -24,7 +24,7 @@ def static(
 
     Args:
         comm: the communicator; None computes here.
-        source: on the root, token ids (N, length) uint8, or what slices to them (see charcnn.offload.source): the
+        source: on the root, token ids (N, length) uint8, or what slices to them (see charcnn.offload.inputs): the
             root then makes all N rows. None on the others.
         compute: token ids (n, length) -> logits (n, classes) float32, on every rank.
         timeline: where the spans of sending and encoding are kept.

@@ -15,7 +15,7 @@ import numpy as np
 
 from charcnn.offload.overlap import asynchronous
 from charcnn.offload.scatter import static
-from charcnn.offload.turns import POLL
+from charcnn.offload.scheduler import POLL
 
 CHUNKS = 8
 """Chunks of each rank in a round of `Scattered`, so that sending is not most of it."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from charcnn import cores as cores_of
+from charcnn.host import cores as cores_of
 
 PCI = Path("/sys/bus/pci/devices")
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from charcnn.offload.post import mpi_error, survives_deaths
+from charcnn.offload.messages import mpi_error, survives_deaths
 
 LIMITS = {"CHARCNN_MPI_START": 60.0, "CHARCNN_MPI_STOPPED": 60.0, "CHARCNN_MPI_END": 30.0}
 """Environment variables, and the seconds where they are not set: for all ranks to start MPI, that a rank may be

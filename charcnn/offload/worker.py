@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.offload import post, watch
-from charcnn.offload.turns import POLL, Task, Turns
-from charcnn.pipeline import Pipeline, as_pipeline
-from charcnn.terminal import tell
-from charcnn.timeline import OFF, Timeline
+from charcnn.host.terminal import tell
+from charcnn.offload import messages, watch
+from charcnn.offload.scheduler import POLL, Task, Turns
+from charcnn.runtime.pipeline import Pipeline, as_pipeline
+from charcnn.runtime.timeline import OFF, Timeline
 
 PATIENCE = 5.0
 """Seconds that a worker which ends waits for the root to have heard of it."""
@@ -56,7 +56,7 @@ def work(
     worker = _Worker(comm, timeline)
     try:
         return worker.work(build, closing)
-    except post.mpi_error() as error:  # only the root talks to a worker
+    except messages.mpi_error() as error:  # only the root talks to a worker
         raise RootLost(f"rank {comm.rank}: the root is gone ({error})") from error
 
 
@@ -74,9 +74,9 @@ def _by_several_threads() -> bool:
 class _Worker:
     def __init__(self, comm: Any, timeline: Timeline) -> None:
         self._comm, self._timeline = comm, timeline
-        self._outbox = post.Outbox(comm)
+        self._outbox = messages.Outbox(comm)
         self._order = np.empty(3)
-        self._ordered = comm.Irecv(self._order, 0, post.ORDER)
+        self._ordered = comm.Irecv(self._order, 0, messages.ORDER)
         self._receives: list[Any] = []
         self._buffers: list[Any] = []  # of messages that may be under way when an error ends their slot
         self._lag, self._order_briefed = 0.0, True
@@ -85,7 +85,7 @@ class _Worker:
         pipeline, own = None, False
         beats = _by_several_threads()
         self._tell("hello", pid=os.getpid(), host=platform.node(), beats=beats)
-        watch.allow_stops(not post.survives_deaths())  # the root has deadlines; its death would end the job
+        watch.allow_stops(not messages.survives_deaths())  # the root has deadlines; its death would end the job
         try:
             with self._alive(beats):
                 brief = self._briefed()
@@ -99,15 +99,13 @@ class _Worker:
             raise AssertionError("slots end only with an order")
         except _Closed:
             stayed = True
-            blob = post.pack(closing() if closing is not None else None)
+            blob = messages.pack(closing() if closing is not None else None)
             self._tell("closed", lag=self._lag, size=len(blob))
-            self._outbox.send(blob, 0, post.BLOB)
-        except post.mpi_error():
+            self._outbox.send(blob, 0, messages.BLOB)
+        except messages.mpi_error():
             raise
         except Exception as error:
-            from charcnn import (
-                device,  # not above: it loads Numba, half a second, which a farm of others can do without
-            )
+            from charcnn.gpu import device
 
             stayed = False
             why = device.explain(error)
@@ -129,14 +127,14 @@ class _Worker:
     @contextmanager
     def _alive(self, beats: bool) -> Iterator[None]:
         """A block in which the root hears every now and then that this rank is neither dead nor stopped."""
-        ended, outbox = threading.Event(), post.Outbox(self._comm)
+        ended, outbox = threading.Event(), messages.Outbox(self._comm)
 
         def beat() -> None:
             try:
                 while not ended.wait(BEAT):
                     if outbox.empty():
-                        outbox.send(post.encode_news("alive"), 0, post.NEWS)
-            except post.mpi_error():  # the root is gone, which the main thread will notice, too
+                        outbox.send(messages.encode_news("alive"), 0, messages.NEWS)
+            except messages.mpi_error():  # the root is gone, which the main thread will notice, too
                 return
 
         if not beats:
@@ -152,7 +150,7 @@ class _Worker:
             self._outbox.take(outbox)
 
     def _tell(self, what: str, **facts: Any) -> None:
-        self._outbox.send(post.encode_news(what, **facts), 0, post.NEWS)
+        self._outbox.send(messages.encode_news(what, **facts), 0, messages.NEWS)
 
     def _briefed(self) -> dict[str, Any]:
         """What the root tells all workers once."""
@@ -160,7 +158,7 @@ class _Worker:
 
         status = MPI.Status()
         closed = False
-        while (message := self._comm.Improbe(0, post.BRIEF, status)) is None:
+        while (message := self._comm.Improbe(0, messages.BRIEF, status)) is None:
             if not closed:
                 try:
                     self._ended()
@@ -175,7 +173,7 @@ class _Worker:
             time.sleep(POLL)
         if closed:
             raise _Closed
-        brief: dict[str, Any] = post.unpack(blob)
+        brief: dict[str, Any] = messages.unpack(blob)
         return brief
 
     def _ended(self) -> None:
@@ -183,8 +181,8 @@ class _Worker:
         if self._ordered.Test():
             self._lag = self._order[1] - time.perf_counter()
             order, self._order_briefed = self._order[0], bool(self._order[2])
-            self._ordered = self._comm.Irecv(self._order, 0, post.ORDER)
-            if order == post.ORDERS["close"]:
+            self._ordered = self._comm.Irecv(self._order, 0, messages.ORDER)
+            if order == messages.ORDERS["close"]:
                 raise _Closed
 
     def _dismissed(self) -> bool:
@@ -193,10 +191,10 @@ class _Worker:
             self._outbox.empty()
             self._receives = [request for request in self._receives if not request.Test()]
             while self._ordered.Test():
-                if self._order[0] == post.ORDERS["bye"]:
+                if self._order[0] == messages.ORDERS["bye"]:
                     return True
-                self._ordered = self._comm.Irecv(self._order, 0, post.ORDER)
-        except post.mpi_error():
+                self._ordered = self._comm.Irecv(self._order, 0, messages.ORDER)
+        except messages.mpi_error():
             return True
         return False
 
@@ -214,7 +212,7 @@ class _Worker:
         self._buffers += [ids, logits]
         while True:
             begun = time.perf_counter()
-            request = self._comm.Irecv(ids, 0, post.SLOTS + slot)
+            request = self._comm.Irecv(ids, 0, messages.SLOTS + slot)
             self._receives.append(request)
             while not request.Test(status):
                 yield
@@ -226,5 +224,5 @@ class _Worker:
                 part = slice(start, min(count, start + pipeline.batch))
                 yield from turns.computed(pipeline, ids[part], logits[part])
             begun = time.perf_counter()
-            yield from turns.until(self._comm.Isend(logits[:count], 0, post.SLOTS + slot).Test)
+            yield from turns.until(self._comm.Isend(logits[:count], 0, messages.SLOTS + slot).Test)
             self._timeline.add("network", "return", row, begun)

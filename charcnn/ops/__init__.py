@@ -4,16 +4,9 @@ A function's name is the operator, then the technique (`charcnn.catalog.TECHNIQU
 techniques of an operator take the same arguments as its function in `reference`, and `out=`; those on a GPU also
 `stream=`. A shape, dtype or layout that does not fit is a ValueError that names the argument.
 
-Names load when one of them is first used, and then all: whoever imports a file of this package, as a CPU's levels do,
-does not wait for CUDA.
+Names load when they are first used (`__init__.pyi` lists them): a level for the CPU does not wait for CUDA.
 """
 
-from typing import TYPE_CHECKING
+import lazy_loader
 
-from charcnn import lazy
-from charcnn.ops import reference as reference
-
-if TYPE_CHECKING:
-    from charcnn.ops.every import *  # noqa: F403
-else:
-    __getattr__, __dir__ = lazy.names(__name__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numba import cuda, njit
 
-from charcnn import device
-from charcnn.ops import arrays, shapes
+from charcnn.gpu import device
+from charcnn.ops.common import arrays, shapes
 
 
 @njit(cache=True, nogil=True)

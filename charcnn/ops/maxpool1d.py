@@ -7,8 +7,8 @@ from typing import Any
 
 from numba import cuda, float32, njit
 
-from charcnn import device
-from charcnn.ops import arrays, shapes
+from charcnn.gpu import device
+from charcnn.ops.common import arrays, shapes
 
 
 @njit(cache=True, nogil=True)

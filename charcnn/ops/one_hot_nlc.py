@@ -6,9 +6,9 @@ from typing import Any
 
 from numba import cuda, float32
 
-from charcnn import device
-from charcnn.device import uint32, uint64
-from charcnn.ops import shapes
+from charcnn.gpu import device
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.common import shapes
 
 ROWS = 64
 """Positions of a block."""

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from charcnn.ops import shapes
+from charcnn.ops.common import shapes
 
 Array = np.ndarray
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from charcnn.files import Path
-from charcnn.ingest.column import require_arrow
-from charcnn.layout import LABEL_COLUMNS, TEXT_COLUMNS, WHOLE, Layout, called, find_column
-from charcnn.names import check_classes, problem
-from charcnn.text import Encoding, check_format, csv_rows, encode
+from charcnn.text.column import require_arrow
+from charcnn.text.encodings import Encoding, check_format, csv_rows, encode
+from charcnn.text.layout import LABEL_COLUMNS, TEXT_COLUMNS, WHOLE, Layout, called, find_column
+from charcnn.text.names import check_classes, problem
 
 SHOWN = 10
 """Bad rows that an error names; it counts the others."""

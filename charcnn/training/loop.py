@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from charcnn.config import Config
 from charcnn.files import Path, replacing
-from charcnn.model_files import check_sums, open_archive
+from charcnn.model.model_files import check_sums, open_archive
 from charcnn.training.augment import blank_words, replace_characters, shift
 from charcnn.training.data import Examples
 from charcnn.training.measure import Measured

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from charcnn import device
+from charcnn.gpu import device
 
 Candidate = TypeVar("Candidate")
 """A frozen dataclass of plain numbers."""
@@ -25,9 +25,9 @@ Candidate = TypeVar("Candidate")
 PACKAGE = Path(__file__).parent.parent
 
 SOURCES = {
-    "double_buffered": ("ops/conv1d_nlc/double_buffered.py", "ops/ptx.py"),
-    "mma": ("ops/conv1d_nlc/mma/kernel.py", "ops/ptx.py"),
-    "wgmma": ("ops/conv1d_nlc/wgmma_kernel.py", "ops/ptx.py"),
+    "double_buffered": ("ops/conv1d/double_buffered.py", "gpu/ptx.py"),
+    "mma": ("ops/conv1d/mma/kernel.py", "gpu/ptx.py"),
+    "wgmma": ("ops/conv1d/wgmma/kernel.py", "gpu/ptx.py"),
 }
 """By the first word of a kernel's name, the files that make it: where they change, what was measured counts no more."""
 

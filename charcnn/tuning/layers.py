@@ -10,11 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from charcnn import catalog, device, ops
+from charcnn import catalog, ops
 from charcnn.config import POOL_SIZE, POOLED_BLOCKS, Config
-from charcnn.ops import convert, features, linear_skinny, ptx
-from charcnn.ops.conv1d_nlc import Mma, Wgmma, Winograd
-from charcnn.ops.formats import FORMATS, LARGEST_E4M3, PLAIN, Format
+from charcnn.gpu import device, ptx
+from charcnn.ops.common import cast, mma_layout
+from charcnn.ops.common.formats import FORMATS, LARGEST_E4M3, PLAIN, Format
+from charcnn.ops.conv1d.mma.layer import Mma
+from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.conv1d.winograd import Winograd
+from charcnn.ops.linear import few_outputs
 
 TECHNIQUES = {
     "l12": ("double_buffered", "double_buffered"),
@@ -114,7 +118,7 @@ def of_level(level: str, config: Config, precision: str | None = None) -> Iterat
         sizes = lengths[block - 1], config.kernel_sizes[block - 1], c_in, config.channels
         yield Layer(f"conv{block}", operator, conv, arithmetic, *sizes)
     units = config.features, config.units, config.units, config.classes
-    few = level in ("l16", "l17") and linear_skinny.takes(arithmetic, config.classes)
+    few = level in ("l16", "l17") and few_outputs.takes(arithmetic, config.classes)
     for i in (1, 2) if few else (1, 2, 3):  # the last one of few classes has no tiles
         operator = "linear_nlc" if i == 3 else "linear_relu_nlc"
         yield Layer(f"fc{i}", operator, linear, arithmetic, 1, 1, units[i - 1], units[i])
@@ -167,7 +171,7 @@ def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
     results, y_unit = of, 1.0
     if layer.technique == "mma":
         conv, positions = Mma(weight, bias, precision=of.name), layer.length
-        drawn = features.encode(call, call.inputs[0], positions, -(-layer.c_in // 8) * 8, of)
+        drawn = mma_layout.encode(call, call.inputs[0], positions, -(-layer.c_in // 8) * 8, of)
         wide = last or (measured and of.size == 4)  # what LayerNorm reads there, and logits, are float32
         results, given["wide"] = PLAIN if wide else of, wide
     else:
@@ -175,7 +179,7 @@ def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
         y_unit = 1.0 if results is PLAIN or measured else unit
         conv = Wgmma(weight, bias, precision=of.name, results=results.name, x_unit=unit, y_unit=y_unit)
         positions = -(-layer.length // POOL_SIZE) * POOL_SIZE if pooled else layer.length
-        drawn = convert.narrow(call, call.inputs[0], positions, conv.width, of, 1 / unit)
+        drawn = cast.narrow(call, call.inputs[0], positions, conv.width, of, 1 / unit)
     if pooled:
         given["length"] = layer.length
     shape = (batch, *expected[0].shape[1:-1], results.parts * layer.c_out)
@@ -192,18 +196,18 @@ def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
             return decoded(y.copy_to_host(), results)
         shape = (*y.shape[:-1], layer.c_out)
         widened = device.Call(None, None, shape, dtypes={"x": results.dtype}, x=y)
-        convert.widen(widened, y, widened.out, results, y_unit)
+        cast.widen(widened, y, widened.out, results, y_unit)
         return widened.out.copy_to_host()
 
     return Work(lambda s: run(x, *pooled, **given, stream=s), (y, *stat), decode, expected, allocates=False)
 
 
 def decoded(array: np.ndarray, of: Format) -> np.ndarray:
-    """Features of one of `features.TAKEN`, or float32, as `Mma` has them, as numbers."""
+    """Features of one of `mma_layout.TAKEN`, or float32, as `Mma` has them, as numbers."""
     if of.kind == "bf16":
         return (array.astype(np.uint32) << 16).view(np.float32)
     if of.parts == 1:
         return array.astype(np.float32)
-    halves = array.reshape(*array.shape[:-1], -1, 2, features.OCTET).astype(np.float64)
+    halves = array.reshape(*array.shape[:-1], -1, 2, mma_layout.OCTET).astype(np.float64)
     together: np.ndarray = halves[..., 0, :] + halves[..., 1, :] / ptx.LOW_SCALE
     return together.reshape(*array.shape[:-1], -1)

@@ -13,7 +13,8 @@ from typing import Any
 
 from numba import cuda
 
-from charcnn import device, tuning
+from charcnn import tuning
+from charcnn.gpu import device
 from charcnn.tuning.layers import Layer, Work, prepare
 
 ROUNDS = 9

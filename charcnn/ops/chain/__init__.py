@@ -6,12 +6,13 @@ print(chain.describe())
 y, stat = chain.compile()(x, weights, biases)
 """
 
+from charcnn.model.layers import Conv1d, Relu
 from charcnn.ops.chain.blocks import (
     conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs,
     conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole,
 )
 from charcnn.ops.chain.fused import Fused
-from charcnn.ops.chain.plan import Conv1d, Plan, Relu, Stat, plan
+from charcnn.ops.chain.plan import Plan, Stat, plan
 from charcnn.ops.chain.step import Step
 
 __all__ = [

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from charcnn.ops import shapes
+from charcnn.model.layers import Conv1d, Relu
 from charcnn.ops.chain.fused import Fused
-from charcnn.ops.chain.plan import Conv1d, Relu, Stat, plan
+from charcnn.ops.chain.plan import Stat, plan
+from charcnn.ops.common import shapes
 
 
 def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole(

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from charcnn import device
-from charcnn.ops.arrays import check
+from charcnn.gpu import device
 from charcnn.ops.chain import kernel
 from charcnn.ops.chain.plan import Plan
-from charcnn.ops.shapes import expect, ranked
+from charcnn.ops.common.arrays import check
+from charcnn.ops.common.shapes import expect, ranked
 
 
 @dataclass(frozen=True)

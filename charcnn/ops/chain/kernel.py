@@ -7,8 +7,8 @@ from typing import Any
 
 from numba import cuda, float32, float64
 
-from charcnn import device
-from charcnn.device import uint32
+from charcnn.gpu import device
+from charcnn.gpu.device import uint32
 from charcnn.ops.chain.step import TAPS, Step
 
 # Constants of a kernel are uint32: an index made of signed ones would cost Numba's handling of negative indices,

@@ -9,32 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from charcnn import device
+from charcnn.gpu import device
+from charcnn.model.layers import Conv1d, Relu
 from charcnn.ops.chain.step import Step
-from charcnn.ops.shapes import Shape, at_least
+from charcnn.ops.common.shapes import Shape, at_least
 
 LONGEST = 6
 """Convolutions of a chain at most."""
 
 STAT_BYTES = 16
 """Bytes of an input's mean and variance, in float64."""
-
-
-@dataclass(frozen=True)
-class Conv1d:
-    """A convolution of stride 1 and no padding: channels out, and kernel size."""
-
-    channels: int
-    kernel_size: int
-
-    def __post_init__(self) -> None:
-        at_least("channels", self.channels, 1)
-        at_least("kernel_size", self.kernel_size, 1)
-
-
-@dataclass(frozen=True)
-class Relu:
-    """max(x, 0), after a convolution."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from numba import float32, njit
 
-from charcnn.ops import arrays, shapes
+from charcnn.ops.common import arrays, shapes
 
 
 @njit(cache=True, nogil=True)

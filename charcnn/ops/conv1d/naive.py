@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from charcnn import device
-from charcnn.device import int32, uint32
-from charcnn.ops import shapes, stat
+from charcnn.gpu import device
+from charcnn.gpu.device import int32, uint32
+from charcnn.ops.common import moments, shapes
 
 
 @cache
@@ -202,10 +202,10 @@ def _conv1d_stat_naive_kernel(kernel_size):
 
     @device.jit()
     def kernel(x, weight, bias, y, parts, stride, padding, dilation):
-        # One block takes stat.PART outputs of one input, so that it can sum them up before they leave the chip.
+        # One block takes moments.PART outputs of one input, so that it can sum them up before they leave the chip.
         n = cuda.blockIdx.x // parts.shape[1]
         part = cuda.blockIdx.x % parts.shape[1]
-        i = part * stat.PART + cuda.threadIdx.x
+        i = part * moments.PART + cuda.threadIdx.x
         total = float32(0)
         if i < y.shape[1] * y.shape[2]:
             t = i % y.shape[2]
@@ -216,7 +216,7 @@ def _conv1d_stat_naive_kernel(kernel_size):
             else:
                 total = output(x[n], weight[c_out], bias[c_out], first, step, length, False)
             y[n, c_out, t] = total
-        stat.write_part(total, n, part, y.shape[1] * y.shape[2], parts)
+        moments.write_part(total, n, part, y.shape[1] * y.shape[2], parts)
 
     return kernel
 
@@ -234,7 +234,7 @@ def conv1d_stat_naive(
 ) -> Any:
     """`conv1d_naive`, and the mean and variance of each input's output, which a following LayerNorm needs.
 
-    Saves LayerNorm its two passes over y. `charcnn.ops.stat` says how they stay accurate.
+    Saves LayerNorm its two passes over y. `charcnn.ops.common.moments` says how they stay accurate.
 
     Args:
         x, weight, bias, stride, padding, dilation, stream: as for `conv1d_naive`.
@@ -254,12 +254,12 @@ def conv1d_stat_naive(
         inputs["stat"] = given
     call = device.Call(y, stream, shape, **inputs)
     size = shape[1] * shape[2]
-    parts = call.scratch((shape[0], stat.part_count(size), stat.PART_VALUES), np.float32)
+    parts = call.scratch((shape[0], moments.part_count(size), moments.PART_VALUES), np.float32)
     kernel = _conv1d_stat_naive_kernel(int(weight.shape[2]))
     call.launch(
-        kernel, shape[0] * parts.shape[1], stat.PART, *call.inputs[:3], call.out, parts, stride, padding, dilation
+        kernel, shape[0] * parts.shape[1], moments.PART, *call.inputs[:3], call.out, parts, stride, padding, dilation
     )
     statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
-    stat.launch_merge(call, parts, size, statistics)
+    moments.launch_merge(call, parts, size, statistics)
     statistics = call.second(statistics, given)
     return call.result(), statistics

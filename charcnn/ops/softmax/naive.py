@@ -7,8 +7,8 @@ from typing import Any
 
 from numba import cuda, float32
 
-from charcnn import device
-from charcnn.ops import shapes
+from charcnn.gpu import device
+from charcnn.ops.common import shapes
 
 
 @device.jit()

@@ -1,0 +1,152 @@
+"""How far each step of the wgmma ladder comes, beside cuBLAS: conv2 and conv3 of the network in fp16.
+
+`python bench/wgmma_steps.py [--batches 1024,4096]` needs a GPU with Hopper's tensor cores, and PyTorch for cuBLAS. The
+steps, the tuned kernel and cuBLAS take turns. cuBLAS multiplies the same product: features copied out to rows of
+K * C_in numbers beforehand, which is not timed, no bias and no ReLU. Each is checked against the float64 reference
+first. Writes results/MACHINE-wgmma-steps.json.
+Exit status: 0 measured, 1 a step is wrong, 2 it cannot run here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import cases
+import numpy as np
+from numba import cuda
+from tensor_cores import DRAWN, LAYERS, RESULTS, Layer, Ready, by_turns, expected, sizes
+
+from charcnn import files
+from charcnn.config import POOL_SIZE
+from charcnn.gpu import device
+from charcnn.host import machine
+from charcnn.ops import reference
+from charcnn.ops.common.formats import FORMATS
+from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.conv1d.wgmma.steps.layer import STEPS, StepConv1d
+
+MEASURED = tuple(layer for layer in LAYERS if layer.name in ("conv2", "conv3"))
+
+POOLED = "conv1d_relu_maxpool1d"
+
+TUNED = {"conv1d_relu": "tuned kernel", POOLED: "tuned kernel, pooled"}
+
+
+class Product:
+    """A layer of the network: its numbers, its float64 result, and how a result is checked."""
+
+    def __init__(self, layer: Layer, batch: int) -> None:
+        self.layer, self.batch = layer, batch
+        length, c_in, kernel_size, c_out = sizes(layer)
+        draw = np.random.default_rng(0)
+        self.drawn = draw.standard_normal((DRAWN, length, c_in), np.float32).astype(np.float16)
+        scale = np.float32(np.sqrt(kernel_size * c_in))
+        self.weight = draw.standard_normal((kernel_size, c_in, c_out), np.float32) / scale
+        self.bias = draw.standard_normal(c_out, np.float32)
+        self.x = device.to_device(self.drawn[np.arange(batch) % DRAWN])
+        self.flop = 2 * batch * (length - kernel_size + 1) * kernel_size * c_in * c_out
+
+    def check(self, name: str, method: str, got: Callable[[int], np.ndarray]) -> dict[str, Any]:
+        """The row of what gave these outputs of an input.
+
+        Raises:
+            SystemExit: they are wrong.
+        """
+        which = sorted({0, self.batch // 2, self.batch - 1})
+        layer = Layer(self.layer.name, method, self.layer.block)
+        want = expected(layer, self.drawn[np.array(which) % DRAWN], self.weight, self.bias)
+        error, tolerance = cases.error(np.stack([got(i) for i in which]), want), FORMATS["fp16"].tolerance
+        if not error <= tolerance:
+            raise SystemExit(f"{name} at {layer.name} is wrong: relative error {error:.1e}, allowed {tolerance:g}")
+        row = {"step": name, "layer": layer.name, "operator": method, "batch": self.batch}
+        return row | {"shape": list(sizes(layer)), "error": error, "tolerance": tolerance}
+
+    def kernel(self, name: str, method: str, start: Callable[..., Any]) -> Ready:
+        """Checked, and recorded as a graph. `start` takes x, and `out` and `stream` by name."""
+        shape = start(self.x).shape
+        y = device.to_device(np.full(shape, np.nan, np.float16))
+        start(self.x, out=y)
+        row = self.check(name, method, lambda i: y[i].copy_to_host().astype(np.float64))
+        stream = cuda.stream()
+        graph = device.Graph(lambda on: start(self.x, out=y, stream=on), stream)
+        return Ready(f"{self.layer.name} {name}", graph.launch, self.flop, row, stream)
+
+    def cublas(self) -> Ready:
+        """The same product by PyTorch."""
+        import torch
+
+        _, c_in, kernel_size, c_out = sizes(self.layer)
+        rows = torch.from_numpy(self.drawn).cuda().unfold(1, kernel_size, 1).permute(0, 1, 3, 2)
+        a = rows[torch.arange(self.batch) % DRAWN].reshape(-1, kernel_size * c_in)
+        b = torch.from_numpy(self.weight).cuda().half().reshape(kernel_size * c_in, c_out)
+        y = torch.full((len(a), c_out), float("nan"), dtype=torch.float16, device="cuda")
+
+        def run() -> None:
+            torch.mm(a, b, out=y)
+
+        def got(i: int) -> np.ndarray:
+            outputs = y.reshape(self.batch, -1, c_out)[i].double().cpu().numpy()
+            return reference.relu(outputs + self.bias)
+
+        run()
+        torch.cuda.synchronize()
+        row = self.check("cuBLAS", "conv1d_relu", got)
+        return Ready(f"{self.layer.name} cuBLAS", run, self.flop, row | {"torch": torch.__version__})
+
+
+def measure(layer: Layer, batch: int) -> list[dict[str, Any]]:
+    """All steps, the tuned kernel and cuBLAS by turns."""
+    product, every = Product(layer, batch), []
+    for step in STEPS:
+        if step != "pooled":
+            every.append(product.kernel(step, "conv1d_relu", StepConv1d(step, product.weight, product.bias)))
+        elif layer.method == POOLED:
+            every.append(product.kernel(step, POOLED, StepConv1d(step, product.weight, product.bias)))
+    tuned = Wgmma(product.weight, product.bias, precision="fp16")
+    every.append(product.kernel(TUNED["conv1d_relu"], "conv1d_relu", tuned.conv1d_relu))
+    if layer.method == POOLED:
+
+        def pooled(x: Any, **options: Any) -> Any:
+            return tuned.conv1d_relu_maxpool1d(x, POOL_SIZE, **options)
+
+        every.append(product.kernel(TUNED[POOLED], POOLED, pooled))
+    every.append(product.cublas())
+    return by_turns(every)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", default="1024,4096", metavar="N,...", help="default: 1024,4096")
+    parser.add_argument("--results-dir", type=Path, default=RESULTS, metavar="DIR", help="default: bench/results")
+    options = parser.parse_args(argv)
+    if not all(word.isdecimal() and int(word) > 0 for word in options.batches.split(",")):
+        parser.error(f"--batches {options.batches}: need whole numbers from 1 on")
+    try:
+        device.choose(1)
+        device.require_hopper("wgmma_steps")
+    except device.DeviceError as error:
+        print(f"wgmma_steps: {error}", file=sys.stderr)
+        return 2
+    if find_spec("torch") is None:
+        print("wgmma_steps: PyTorch is not installed: pip install 'charcnn[torch]'", file=sys.stderr)
+        return 2
+    rows = [
+        row for batch in map(int, options.batches.split(",")) for layer in MEASURED for row in measure(layer, batch)
+    ]
+    here = machine.describe()
+    result = {"wgmma_steps": rows, "data": "standard normal, seed 0", "machine": here, "commit": machine.commit()}
+    with files.replacing(options.results_dir / f"{machine.name(here)}-wgmma-steps.json", "w") as file:
+        json.dump(result, file, indent=1)
+        file.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

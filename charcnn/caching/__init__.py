@@ -1,0 +1,1 @@
+"""Numba's cache on disk: private, undamaged, shared by processes."""

@@ -1,0 +1,1 @@
+"""Texts to labels: the classifier, the engine behind it, and what explains a label."""

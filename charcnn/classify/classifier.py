@@ -1,0 +1,282 @@
+"""Texts in, labels out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from importlib import resources
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from charcnn.classify.engine import Engine, overflowed
+from charcnn.classify.explain import Explanation, occlude
+from charcnn.files import Path
+from charcnn.model import params as params_module
+from charcnn.model.params import Params
+from charcnn.ops.softmax.loops import softmax_loops
+from charcnn.runtime import ordered
+from charcnn.text import encodings
+from charcnn.text.column import Column, columns
+from charcnn.text.encodings import Encoding
+from charcnn.text.names import check_classes
+
+if TYPE_CHECKING:
+    from charcnn.text.raw import Raw
+
+ROWS = {"cpu": 1024, "cuda": 16384}
+"""Texts that are one block: so many are token ids at a time in each thread, a kilobyte each."""
+
+ENCODE_ON = ("cpu", "gpu")
+
+CORES_TO_ENCODE = 16
+"""Cores a GPU with which the CPU encodes fast enough, so that the GPU need not: beside one H200 it was faster."""
+
+SHIPPED = "ag_news.safetensors"
+
+
+class Classifier:
+    """A trained network with its encoding and its classes' names, on the fastest level that fits.
+
+        classifier = Classifier.load()
+        classifier.predict(["Stocks fell on Monday as oil rose.", "The home side won in extra time."])
+
+    Threads may share one. Memory does not grow with the number of texts, but for the results. Pickled, it is its model
+    and its options, and is made again where it is read: processes that are started by spawn can be handed one. In a
+    fork of its process each call raises charcnn.host.forks.ForkedError.
+
+    Args:
+        params: the weights.
+        encoding: how texts become token ids; None for what params say.
+        classes: the classes' names; None for what params say, or else "class 0" and on.
+        device: "cpu" or "cuda"; None for a GPU where the machine has one that can be used.
+        precision: one of charcnn.catalog.PRECISIONS; None for fp32, or fp16 on a GPU with a level for it.
+        level: which level, "l11"; None for the fastest that fits.
+        batch: inputs that an operator takes at once; None for what the level prefers.
+        gpus: how many GPUs, or which; None for all.
+        encode_on: "cpu" or "gpu", for levels that take texts; None for the GPU where it can and the CPU has few cores.
+
+    Raises:
+        ValueError: the encoding is not known; no level computes so, and the message names those that do.
+        charcnn.gpu.device.DeviceError: the machine cannot run what was asked for.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        *,
+        encoding: str | Encoding | None = None,
+        classes: Sequence[str] | None = None,
+        device: str | None = None,
+        precision: str | None = None,
+        level: str | None = None,
+        batch: int | None = None,
+        gpus: int | Sequence[int] | None = None,
+        encode_on: str | None = None,
+    ) -> None:
+        self._options: dict[str, Any] = {
+            "encoding": encoding,
+            "classes": classes,
+            "device": device,
+            "precision": precision,
+            "level": level,
+            "batch": batch,
+            "gpus": gpus,
+            "encode_on": encode_on,
+        }
+        config = params.config
+        encoding = params.encoding if encoding is None else encoding
+        if encoding is None:
+            raise ValueError(
+                "the model does not say how its texts were encoded: pass encoding, one of "
+                f"{', '.join(encodings.ENCODINGS)}"
+            )
+        self.encoding: Encoding = encodings.find_encoding(encoding)
+        if self.encoding.blank != config.alphabet:
+            raise ValueError(
+                f"encoding {self.encoding.name!r} has {self.encoding.blank} characters: "
+                f"the model has {config.alphabet} one-hot channels"
+            )
+        names = params.classes if classes is None else tuple(classes)
+        if names is None:
+            names = tuple(f"class {index}" for index in range(config.classes))
+        check_classes(names, config.classes)
+        self.classes_: np.ndarray = np.array(names)
+        """The classes' names, str (C,): probabilities stand in this order."""
+        self.config, self.params = config, params
+        self.metadata = params.metadata
+        self.engine = Engine(params, device=device, precision=precision, level=level, batch=batch, gpus=gpus)
+        if encode_on not in (None, *ENCODE_ON):
+            raise ValueError(f"encode_on={encode_on!r}: need one of {', '.join(ENCODE_ON)}")
+        if encode_on == "gpu" and not self.engine.encodes:
+            raise ValueError(f"encode_on='gpu': {self.engine.choice} takes token ids only")
+        few = self.engine.cores_a_gpu < CORES_TO_ENCODE
+        self.encode_on: str = encode_on or ("gpu" if self.engine.encodes and few else "cpu")
+        """Where texts become token ids."""
+        self.rows = ROWS[self.engine.choice.level.device]
+        """Texts of a block."""
+
+    @classmethod
+    def load(cls, path: Path | None = None, **options: Any) -> Classifier:
+        """A model from a file, or the one that ships: news in four classes.
+
+        Args:
+            path: as for charcnn.params.load.
+            options: as for the class.
+
+        Raises:
+            ValueError, OSError: the file is damaged, foreign or missing, or as for the class.
+        """
+        if path is not None:
+            return cls(params_module.load(path), **options)
+        with resources.as_file(resources.files("charcnn.model") / "weights" / SHIPPED) as shipped:
+            return cls(params_module.load(shipped), **options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), **self._options), (self.params,)
+
+    def __repr__(self) -> str:
+        return f"Classifier({', '.join(self.classes_)}; {self.engine.choice})"
+
+    def encode(self, column: Column) -> np.ndarray:
+        """Texts to token ids, uint8 (N, L)."""
+        return encodings.encode_buffer(column.buffer, column.offsets, self.encoding, self.config.length)
+
+    def raw(self, column: Column) -> Raw:
+        """Texts that the engine's GPU is to encode."""
+        from charcnn.text.raw import Raw
+
+        encodings.check_buffer(column.buffer, column.offsets)
+        return Raw(column.buffer, column.offsets, self.encoding, self.config.length)
+
+    def logits(self, column: Column) -> np.ndarray:
+        """Texts to float32 (N, C), as the level gives them; threads may call it at once."""
+        return self.engine.logits(self.raw(column) if self.encode_on == "gpu" else self.encode(column))
+
+    def probabilities(self, column: Column, first: int = 0) -> np.ndarray:
+        """Texts to float32 (N, C); threads may call it at once.
+
+        Raises:
+            ValueError: logits are not finite; names the text's index, counted from `first`.
+        """
+        logits = self.logits(column)
+        wrong = overflowed(logits)
+        if wrong.size:
+            raise ValueError(f"texts[{first + wrong[0]}]: {self.engine.overflow}")
+        return softmax_loops(logits, out=logits)
+
+    def _each(self, texts: Any) -> Iterator[np.ndarray]:
+        blocks = _numbered(columns(texts, self.rows))
+        first = next(blocks, None)
+        if first is None:
+            return
+        yield from ordered.ordered(
+            chain([first], blocks), lambda block: self.probabilities(*block), self.engine.threads
+        )
+
+    def predict_proba(self, texts: Any) -> np.ndarray:
+        """Each text's probability of each class, in the order of `classes_`.
+
+        Args:
+            texts: str or bytes in a list, a tuple, a NumPy array, an Arrow, pandas or polars column, or any iterable;
+                or one str.
+
+        Returns:
+            float32 (N, C), each row summing to 1; (C,) of one str.
+
+        Raises:
+            ValueError: texts holds a missing value or something else than texts, or its logits are not finite, as where
+                a large weight outgrows fp16; names its index. Or the classifier is closed.
+        """
+        if isinstance(texts, str):
+            first: np.ndarray = self.predict_proba([texts])[0]
+            return first
+        parts = list(self._each(texts))
+        return np.concatenate(parts) if parts else np.empty((0, self.config.classes), np.float32)
+
+    def predict(self, texts: Any) -> Any:
+        """Each text's likeliest class.
+
+        Args:
+            texts: as for predict_proba.
+
+        Returns:
+            str (N,), of `classes_`; a str of one str.
+
+        Raises:
+            ValueError: as for predict_proba.
+        """
+        if isinstance(texts, str):
+            return str(self.predict([texts])[0])
+        parts = [part.argmax(axis=1) for part in self._each(texts)]
+        return self.classes_[np.concatenate(parts)] if parts else self.classes_[:0]
+
+    def predict_topk(self, texts: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Each text's k likeliest classes, the likeliest first.
+
+        Args:
+            texts: as for predict_proba.
+            k: 1 to the number of classes.
+
+        Returns:
+            Names, str (N, k), and probabilities, float32 (N, k); (k,) and (k,) of one str.
+        """
+        if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= len(self.classes_):
+            raise ValueError(f"k={k!r}: need 1 to {len(self.classes_)}")
+        shares = self.predict_proba(texts)
+        order = np.argsort(-shares, axis=-1, kind="stable")[..., :k]
+        return self.classes_[order], np.take_along_axis(shares, order, axis=-1)
+
+    def score(self, texts: Any, labels: Any) -> float:
+        """Share of texts whose likeliest class is the label.
+
+        Args:
+            texts: as for predict_proba.
+            labels: N names of `classes_`, or N indices of them.
+
+        Raises:
+            ValueError: a label is no class, there are more or fewer labels than texts, or none; and as for predict.
+        """
+        wanted = np.asarray(labels)
+        if wanted.dtype.kind in "iu":
+            if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(self.classes_):
+                raise ValueError(f"labels hold {wanted.min()} to {wanted.max()}: need 0 to {len(self.classes_) - 1}")
+            wanted = self.classes_[wanted]
+        unknown = set(wanted.tolist()) - set(self.classes_.tolist())
+        if unknown:
+            raise ValueError(f"labels hold {sorted(map(str, unknown))[0]!r}: need {', '.join(self.classes_)}")
+        predicted = self.predict(texts)
+        if wanted.shape != predicted.shape:
+            raise ValueError(f"labels has shape {wanted.shape}: need ({len(predicted)},), a label a text")
+        if not len(wanted):
+            raise ValueError("texts is empty: there is no score")
+        return float(np.mean(predicted == wanted))
+
+    def explain(self, text: str, *, label: str | None = None, width: int = 4) -> Explanation:
+        """Which characters moved the decision: how much less likely the class is where they are blanked.
+
+        Occlusion (Zeiler and Fergus 2014, arXiv:1311.2901): each window of `width` characters is blanked in turn, and
+        what that costs the class's logit, less the mean of the others', is shared by the window's characters.
+
+        Args:
+            text: one text.
+            label: the class to ask about; the likeliest one where None.
+            width: characters of a window.
+
+        Raises:
+            ValueError: text is no str, label no class, or width not positive; or logits are not finite.
+        """
+        return occlude(self, text, label, width)
+
+    def close(self) -> None:
+        """End the level's threads; the classifier cannot be used any more."""
+        self.engine.close()
+
+
+def _numbered(blocks: Iterator[Column]) -> Iterator[tuple[Column, int]]:
+    """Each with how many texts come before it."""
+    first = 0
+    for block in blocks:
+        yield block, first
+        first += len(block)

@@ -1,0 +1,284 @@
+"""The fastest level that the machine, the sizes and the precision allow, behind one call that threads may share."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from charcnn import catalog
+from charcnn.config import TINY, Config
+from charcnn.gpu import simulator
+from charcnn.host.forks import Home
+from charcnn.model.params import Params
+from charcnn.runtime.monitor import Monitor
+
+if TYPE_CHECKING:
+    from charcnn.text.raw import Raw
+
+DEVICES = ("cpu", "cuda")
+
+JOBS = 16
+"""Processes that compile a level's kernels at its first start on a GPU, at most; CHARCNN_JOBS says another number."""
+
+OVERFLOW = {"fp16": "fp16", "fp16x3": "fp16", "fp8": "fp8 and fp16"}
+"""Precisions whose numbers end at 65,504 or below, and by which of them."""
+
+AUTOMATIC = {"cpu": ("fp32",), "cuda": ("fp16", "fp32")}
+"""The precisions of catalog.PRECISIONS that may be chosen where nobody asks for one, the fastest first. The weights
+that ship are stored in fp16, too."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A level that can compute as asked."""
+
+    level: catalog.Level
+    precision: str
+
+    def __str__(self) -> str:
+        return f"{self.level.name} ({'GPU' if self.level.device == 'cuda' else 'CPU'}, {self.precision})"
+
+
+def choices(device: str, precision: str | None = None, level: str | None = None) -> list[Choice]:
+    """The levels that compute on this device in this precision, the latest, which is meant to be the fastest, first.
+
+    Args:
+        device: "cpu" or "cuda".
+        precision: one of catalog.PRECISIONS; None for those of AUTOMATIC, or the level's own.
+        level: only this one.
+
+    Raises:
+        ValueError: there is none; names the levels that compute in this precision.
+    """
+    if device not in DEVICES:
+        raise ValueError(f"device={device!r}: need one of {', '.join(DEVICES)}")
+    if precision is not None and precision not in catalog.PRECISIONS:
+        raise ValueError(f"precision={precision!r}: need one of {', '.join(catalog.PRECISIONS)}")
+    rows: Sequence[catalog.Level] = catalog.LEVELS
+    if level is not None:
+        rows = [row for row in rows if row.name == level]
+        if not rows:
+            raise ValueError(f"level={level!r}: need one of {', '.join(row.name for row in catalog.LEVELS)}")
+    if precision is not None:
+        wanted: Sequence[str] = [precision]
+    else:
+        wanted = AUTOMATIC[device] if level is None else [rows[0].precision()]
+    found = [
+        Choice(row, arithmetic)
+        for arithmetic in wanted
+        for row in reversed(rows)
+        if row.device == device and arithmetic in row.precisions
+    ]
+    if not found:
+        where = {"cpu": "the CPU", "cuda": "a GPU"}
+        if precision is None:
+            raise ValueError(f"level {level} does not compute on {where[device]}: it needs {where[rows[0].device]}")
+        others = [f"{row.name} on {where[row.device]}" for row in catalog.LEVELS if precision in row.precisions]
+        what = "no level computes" if level is None else f"level {level} does not compute"
+        raise ValueError(f"{what} in {precision} on {where[device]}; these compute in it: {', '.join(others)}")
+    return found
+
+
+def obstacle(choice: Choice) -> str | None:
+    """Why this machine's GPU cannot run a level that a GPU runs; None where nothing is known against it."""
+    if choice.level.tensor_cores:
+        from charcnn.gpu import device
+
+        try:
+            device.require_tensor_cores(choice.level.name, hopper=choice.level.hopper)
+        except device.DeviceError as error:
+            return str(error)
+    return None
+
+
+def default_device() -> tuple[str, str]:
+    """The device to use where nobody asks for one, and why."""
+    if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0"):
+        return "cpu", "NUMBA_ENABLE_CUDASIM is set, and the CPU is faster than the simulator"
+    if not simulator.gpu_present():
+        return "cpu", "the machine has no NVIDIA GPU"
+    from charcnn.gpu import device
+
+    try:
+        count = device.gpu_count()
+    except device.DeviceError as error:
+        return "cpu", str(error)
+    return "cuda", f"the machine has {count} NVIDIA GPU{'s' * (count > 1)}"
+
+
+def overflowed(logits: np.ndarray) -> np.ndarray:
+    """The rows (R,) of logits (N, C) that hold a NaN or an infinity: no probability follows from them."""
+    return np.flatnonzero(~np.isfinite(logits).all(axis=1))
+
+
+class Engine:
+    """A level with its weights: token ids in, logits out. Threads may call it at once.
+
+    Args:
+        params: the weights.
+        device: "cpu" or "cuda"; None for a GPU where the machine has one that can be used.
+        precision: one of catalog.PRECISIONS; None for fp16 where the GPU has a level for it that is faster than all in
+            fp32, else fp32; of a level that is named, its own.
+        level: which level; None for the fastest that fits.
+        batch: inputs that an operator takes at once; None for what the level prefers.
+        gpus: how many GPUs, or which; None for all.
+
+    Raises:
+        ValueError: no level computes so; names those that do.
+        charcnn.gpu.device.DeviceError: the machine cannot run the level that was asked for.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        *,
+        device: str | None = None,
+        precision: str | None = None,
+        level: str | None = None,
+        batch: int | None = None,
+        gpus: int | Sequence[int] | None = None,
+    ) -> None:
+        if device is None and level is not None and any(row.name == level for row in catalog.LEVELS):
+            device, reason = catalog.level(level).device, f"level {level} was asked for"
+        elif device is None:
+            device, reason = default_device()
+        else:
+            reason = f"device {device!r} was asked for"
+        if gpus is not None and device == "cpu":
+            raise ValueError(f"gpus={gpus}: the CPU was chosen, as {reason}")
+        if device == "cuda":
+            from charcnn.gpu.device import gpu_count
+
+            gpu_count()  # else every level would say that there is none
+        reasons = [reason]
+        for choice in choices(device, precision, level):
+            try:
+                self._build(choice, params, batch, gpus)
+            except (ValueError, RuntimeError) as error:
+                if level is not None or not _expected(error):
+                    raise
+                reasons.append(f"{choice.level.name} cannot run here: {' '.join(str(error).split())}")
+            else:
+                break
+        else:
+            raise ValueError(f"no level can run: {'; '.join(reasons)}")
+        self.choice = choice
+        self.reasons = (*reasons, f"{choice.level.name} is the fastest level for it" if level is None else reason)
+        """Why it is this level."""
+        self.config = params.config
+        self._home, self._closed = Home("this classifier's level"), False
+
+    def _build(self, choice: Choice, params: Params, batch: int | None, gpus: int | Sequence[int] | None) -> None:
+        build = choice.level.module.build
+        self.monitor = Monitor()
+        """Told how long the level's stages take, of a GPU by its own clock; those of several streams add up."""
+        options: dict[str, Any] = {"batch": batch or inspect.signature(build).parameters["batch"].default}
+        options["monitor"] = self.monitor
+        options |= choice.level.build_options(choice.precision)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.threads = 2
+        """Threads that should call it at once, so that it never waits for its callers."""
+        self.cores_a_gpu = float(cores)
+        """Cores beside each GPU that it uses."""
+        if choice.level.device == "cuda":
+            from charcnn.gpu import device
+
+            wanted = device.choose(gpus)[: choice.level.gpus]
+            against = obstacle(choice)
+            if against is not None:
+                raise device.DeviceError(against)
+            if device.SIMULATED and params.config != TINY:
+                raise ValueError("no GPU in use, and the simulator would take hours at this size: use device='cpu'")
+            if not device.SIMULATED:
+                from charcnn.caching import kernel_cache
+
+                kernel_cache.on_miss(partial(_compile_ahead, choice, params.config, options["batch"]))
+            options["gpus"] = wanted
+            self.threads = max(2, min(8, cores))
+            self.cores_a_gpu = cores / len(wanted)
+        self.batch: int = options["batch"]
+        self._run = build(params, params.config, **options)
+        self._submit: Callable[..., Future[None]] | None = getattr(self._run, "submit", None)
+        self.encodes: bool = getattr(self._run, "encodes", False)
+        """Whether it takes texts that are not encoded, too: the GPU encodes them."""
+        self._one_call = threading.Lock()
+
+    def logits(self, ids: np.ndarray | Raw) -> np.ndarray:
+        """Token ids (N, L) uint8, or texts where `encodes` -> logits (N, classes) float32.
+
+        They are as the level gives them: `overflowed` finds those that are not finite.
+
+        Raises:
+            ValueError: it is closed.
+            charcnn.host.forks.ForkedError: the process is a fork of the one that made it.
+        """
+        if self._closed:
+            raise ValueError("the classifier is closed: load it again")
+        self._home.check()
+        if self._submit is None:  # a level's buffers serve one call at a time
+            with self._one_call:
+                result: np.ndarray = self._run(ids)
+            return result
+        logits = np.empty((len(ids), self.config.classes), np.float32)
+        parts = [slice(start, start + self.batch) for start in range(0, len(ids), self.batch)]
+        started = [self._submit(ids[part], logits[part]) for part in parts]
+        for future in started:
+            future.result()
+        return logits
+
+    @property
+    def overflow(self) -> str:
+        """Why logits are not finite, and what to do."""
+        precision = self.choice.precision
+        if precision in OVERFLOW:
+            return f"the logits are not finite: a number outgrew {OVERFLOW[precision]}; use precision bf16 or fp32"
+        return f"the logits are not finite: a number outgrew {precision}; the weights are too large"
+
+    @property
+    def run(self) -> Any:
+        """What the level's `build` gave."""
+        return self._run
+
+    def submit_to(self, service: Any, threads: int) -> None:
+        """Have batches of token ids computed by a charcnn.offload.Service; so many threads more should call it."""
+        self._submit, self.encodes = service.submit, False
+        self.threads += threads
+
+    def close(self) -> None:
+        """End its threads; it gives no logits any more."""
+        self._closed = True
+        if hasattr(self._run, "close"):
+            self._run.close()
+
+
+def _compile_ahead(choice: Choice, config: Config, batch: int) -> None:
+    """Compile what a first label needs, in several processes; they go on with what the level launches of a batch."""
+    from charcnn.compiling.networks import Network
+    from charcnn.compiling.stand_in import Target
+    from charcnn.compiling.workers import compiled, cores
+
+    try:
+        jobs = min(cores(), int(os.environ.get("CHARCNN_JOBS", JOBS)))
+        if jobs <= 1:
+            return
+        network = Network(choice.level.name, choice.precision, config, batch)
+        for _ in compiled([network], Target.current(), jobs, [1], [batch]):
+            pass  # of a level that cannot be built, `build` itself says why
+    except (RuntimeError, OSError, ValueError) as error:
+        warnings.warn(f"kernels are compiled one after another, as {error}", RuntimeWarning, stacklevel=2)
+
+
+def _expected(error: Exception) -> bool:
+    """Whether it says that the level, or its buffers, cannot be had here."""
+    from charcnn.gpu import device
+
+    return isinstance(error, (ValueError, device.DeviceError))

@@ -1,0 +1,138 @@
+"""Compile the kernels of levels into the cache that later runs load, for this machine's GPU or another kind of GPU.
+
+No GPU is needed. Several processes share the kernels out. One more compiles what reads and writes files, for this
+machine's CPU. What the cache has already is left as it is. The cache is
+Numba's: beside the package, or in the folder that NUMBA_CACHE_DIR names; it serves the same versions of charcnn, Numba
+and CUDA's compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from charcnn.cli import DONE, FAILED
+from charcnn.config import SMALL, TINY, Config
+
+if TYPE_CHECKING:
+    from charcnn.compiling.stand_in import Target
+
+CONFIGS = {"small": SMALL, "tiny": TINY}
+
+EPILOG = """examples:
+  charcnn compile                                    all levels that this machine's GPU runs
+  charcnn compile sm_90a                             for an H100 or H200, on any machine
+  charcnn compile sm_90a --levels l16 --precision fp16
+  NUMBA_CACHE_DIR=/shared/kernels charcnn compile    keep them there; a run finds them with the same setting
+
+exit status: 0 done; 1 a process that compiles failed; 2 unusable options or machine; 130 interrupted"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to compile."""
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("capability", nargs="?", metavar="CAPABILITY", help="sm_75 to sm_121 (default: this machine's GPU's)")
+    add("--levels", nargs="+", metavar="LEVEL", help="which (default: all that such a GPU runs)")
+    add("--precision", metavar="P", help="what they compute in (default: each of a level's own)")
+    add("--config", default="small", metavar="SIZES", help="small (default), tiny, or JSON of what differs from small")
+    add("--batch", type=_count, metavar="B", help="the most inputs at once (default: each level's own)")
+    add("--jobs", type=_count, metavar="N", help="processes for kernels (default: as many as cores)")
+
+
+def _count(value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"{value}: need a whole number from 1")
+    return int(value)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compile; the exit status."""
+    from charcnn.compiling.host import CPU
+    from charcnn.compiling.networks import Network
+    from charcnn.compiling.workers import compiled, cores
+    from charcnn.gpu import device
+
+    device.require_compiler()
+    target = _target(options.capability)
+    config, jobs = _config(options.config), options.jobs or cores()
+    networks = [Network(level, precision, config, options.batch) for level, precision in _levels(options, target)]
+    print(f"{target}: {len(networks)} levels and precisions, {jobs} processes", flush=True)
+    started, counts = time.perf_counter(), Counter[str]()
+    try:
+        for done in compiled(networks, target, jobs):
+            if done.problem is not None:
+                if options.levels:
+                    raise ValueError(f"{done.network}: {done.problem}")
+                print(f"{done.network} is left out: {done.problem}", flush=True)
+                continue
+            counts[done.network] += 1
+            elapsed = time.perf_counter() - started
+            print(f"{elapsed:7.1f} s  {done.seconds:6.2f} s  {done.network:<11}  {done.kernel}", flush=True)
+    except RuntimeError as error:
+        print(f"charcnn compile: {error}", file=sys.stderr)
+        return FAILED
+    functions = counts.pop(CPU, 0)
+    print(
+        f"{counts.total()} kernels and {functions} functions for this CPU compiled in "
+        f"{time.perf_counter() - started:.1f} s; all others were there already"
+    )
+    return DONE
+
+
+def _target(capability: str | None) -> Target:
+    from charcnn.compiling.stand_in import Target
+    from charcnn.gpu import device
+
+    if capability is not None:
+        return Target.named(capability)
+    if device.SIMULATED:
+        raise device.DeviceError("the simulator compiles nothing: name a compute capability, such as sm_90a")
+    try:
+        device.gpu_count()
+    except device.DeviceError as error:
+        raise device.DeviceError(f"{error}; or name a compute capability, such as sm_90a") from error
+    return Target.current()
+
+
+def _config(given: str) -> Config:
+    if given in CONFIGS:
+        return CONFIGS[given]
+    try:
+        return Config(**json.loads(given))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"--config {given}: need {', '.join(CONFIGS)}, or sizes as JSON ({error})") from error
+
+
+def _levels(options: argparse.Namespace, target: Target) -> list[tuple[str, str]]:
+    """The levels with their precisions: those that are named, or all that such a GPU runs.
+
+    Raises:
+        ValueError: none fits, or one that is named does not.
+    """
+    from charcnn import catalog
+    from charcnn.compiling.networks import runnable
+
+    found = list(runnable(target))
+    known = {level for level, _ in found}
+    for level in options.levels or ():
+        if level not in known:
+            raise ValueError(f"--levels {level}: a GPU of {target} runs {', '.join(sorted(known, key=_number))}")
+    if options.precision is not None and options.precision not in catalog.PRECISIONS:
+        raise ValueError(f"--precision {options.precision}: need one of {', '.join(catalog.PRECISIONS)}")
+    chosen = [
+        (level, precision)
+        for level, precision in found
+        if level in (options.levels or known) and options.precision in (None, precision)
+    ]
+    if not chosen:
+        raise ValueError(f"--precision {options.precision}: none of these levels computes in it on a GPU of {target}")
+    return chosen
+
+
+def _number(level: str) -> int:
+    return int(level[1:])

@@ -1,0 +1,144 @@
+"""Write a model to another kind of file.
+
+Reads .safetensors, PyTorch checkpoints (.pt, .pth) and the original program's params.bin; writes those and ONNX. What
+is written is read again: weights must be the same bits, and an ONNX graph must give the network's logits in ONNX
+Runtime.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from charcnn.cli import DONE
+from charcnn.host.terminal import printable
+
+if TYPE_CHECKING:
+    from charcnn.model.params import Params
+
+EPILOG = """examples:
+  charcnn convert params.bin model.safetensors --encoding forward --classes World,Sports,Business,Sci/Tech
+  charcnn convert checkpoint.pt model.safetensors --encoding crepe --config '{"classes": 14}'
+  charcnn convert model.safetensors model.onnx       needs charcnn[onnx]
+  charcnn convert model.safetensors model.pt         needs charcnn[torch]
+
+exit status: 0 done; 1 failed while working; 2 unusable options, files or machine; 130 interrupted"""
+
+WRITABLE = (".safetensors", ".bin", ".pt", ".pth", ".onnx")
+
+CHECKED = 16
+"""Texts of the sample whose logits are compared; random ids where the model does not say how to encode them."""
+
+TOLERANCE = 1e-4
+"""Largest ||logits - ref|| / ||ref||: ONNX Runtime's LayerNormalization adds up 258,048 float32 values one by one,
+which on real texts leaves 4e-5."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """INPUT, OUTPUT and what the input does not say."""
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("input", metavar="INPUT", help=".safetensors, .pt, .pth or .bin")
+    add("output", metavar="OUTPUT", help=f"ends in {', '.join(WRITABLE)}")
+    add("--encoding", metavar="NAME", help="crepe or forward, where INPUT does not say")
+    add("--classes", metavar="A,B,…", help="the classes' names, where INPUT does not say")
+    add("--config", metavar="JSON", help="sizes that differ from the paper's small network, where INPUT does not say")
+    add("--force", action="store_true", help="replace OUTPUT")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Convert; the exit status."""
+    from charcnn.config import Config
+    from charcnn.model import params
+    from charcnn.text import encodings
+    from charcnn.text.names import check_classes
+
+    suffix = os.path.splitext(options.output)[1].lower()
+    if suffix not in WRITABLE:
+        raise ValueError(f"{options.output}: need a name that ends in {', '.join(WRITABLE)}")
+    if os.path.exists(options.output) and not options.force:
+        raise ValueError(f"{options.output} is there already: name another output, or add --force")
+    config = None
+    if options.config is not None:
+        try:
+            config = Config(**json.loads(options.config))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"--config {options.config}: {error}") from error
+    model = params.load(options.input, config)
+    if options.encoding is not None:
+        model.encoding = encodings.find_encoding(options.encoding)
+    if options.classes is not None:
+        model.classes = tuple(name.strip() for name in options.classes.split(","))
+        check_classes(model.classes, model.config.classes)
+    onnx = suffix == ".onnx"
+    checked = _write_onnx(options.output, model) if onnx else _write_weights(options.output, suffix, model)
+    print(f"{printable(options.output)}: {model.config.parameters:,} parameters, {checked}")
+    return DONE
+
+
+def _write_weights(path: str, suffix: str, model: Params) -> str:
+    import numpy as np
+
+    from charcnn.files import replacing
+    from charcnn.model import params
+
+    if suffix in (".pt", ".pth"):
+        torch = _torch()
+        with replacing(path, "wb") as file:
+            torch.save({name: torch.from_numpy(value) for name, value in model.items()}, file)
+    else:
+        params.save(path, model if suffix == ".safetensors" else dict(model), model.config)
+    again = params.load(path, model.config)
+    wrong = [name for name, value in model.items() if not np.array_equal(value, again[name])]
+    if wrong:
+        raise OSError(5, f"was written, and read back otherwise: {', '.join(wrong)}", path)
+    return "read back, the same bits"
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise ValueError("a PyTorch checkpoint needs PyTorch: pip install 'charcnn[torch]'") from error
+    return torch
+
+
+def _write_onnx(path: str, model: Params) -> str:
+    try:
+        import onnxruntime
+
+        from charcnn.model import onnx_graph
+    except ImportError as error:
+        raise ValueError("an ONNX file needs onnx and onnxruntime: pip install 'charcnn[onnx]'") from error
+    import numpy as np
+
+    from charcnn.files import replacing
+    from charcnn.model import network
+    from charcnn.text import encodings
+
+    says = {
+        "encoding": "" if model.encoding is None else json.dumps(model.encoding.to_dict(), allow_nan=False),
+        "classes": "" if model.classes is None else json.dumps(model.classes, allow_nan=False),
+    }
+    graph = onnx_graph.graph(
+        model, model.config, None, "gather", {name: value for name, value in says.items() if value}
+    )
+    length, blank = model.config.length, model.config.alphabet
+    if model.encoding is not None and model.encoding.blank == blank:
+        ids = encodings.encode(encodings.sample(model.encoding).texts[:CHECKED], model.encoding, length)
+    else:
+        ids = np.random.default_rng(0).integers(0, blank + 1, (CHECKED, length), np.uint8)
+        ids[:, length // 4 :] = blank  # as texts are: most of it blank
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    logits, wanted = session.run(None, {"ids": ids})[0], network.forward(ids, model, model.config)
+    if not (np.isfinite(wanted).all() and np.isfinite(logits).all()):
+        raise ValueError("the network's logits are not finite: its weights are too large")
+    size = float(np.linalg.norm(wanted)) or 1.0  # weights may be zeros
+    distance = float(np.linalg.norm(logits - wanted)) / size
+    if not distance <= TOLERANCE:
+        raise ValueError(f"ONNX Runtime's logits differ by {distance:.1e} of their size: need {TOLERANCE:.0e}")
+    with replacing(path, "wb") as file:
+        file.write(graph)
+    return f"ONNX Runtime's logits within {distance:.1e} of the reference"

@@ -1,0 +1,230 @@
+"""Compare the model's labels with those that a file holds: accuracy, precision and recall by class, confusion matrix.
+
+A label is a class's name, or its number from 1. Rows that cannot be read, whose label is no class of the model, or that
+the model has no finite logits for, are left out, named by their line, and counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from charcnn.cli import DONE, UNREADABLE
+from charcnn.cli.model import (
+    SHOWN,
+    add_layout_arguments,
+    add_model_arguments,
+    leave_out_overflowed,
+    load,
+    open_bytes,
+    open_input,
+    told,
+)
+from charcnn.host.terminal import listed, printable, tell
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from charcnn.classify.classifier import Classifier
+    from charcnn.text.readers.kinds import Block, Kind
+
+EPILOG = """examples:
+  charcnn evaluate test.csv
+  charcnn evaluate test.parquet --text-columns headline --label-column topic --json report.json --png report.png
+  charcnn evaluate test.jsonl --first-label 0
+
+exit status: 0 done; 1 failed while working; 2 unusable options, files or machine; 3 done, but some rows were left out;
+130 interrupted"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """INPUT and where to write the report."""
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("input", metavar="INPUT", help="a file, or - for standard input")
+    add("--first-label", type=int, default=1, choices=(0, 1), help="where labels are numbers: the first (default 1)")
+    add("--json", metavar="FILE", help="write the report here, too")
+    add("--png", metavar="FILE", help="draw the confusion matrix here (needs charcnn[plot])")
+    add_layout_arguments(parser)
+    add_model_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Evaluate; the exit status."""
+    import numpy as np
+    from tqdm import tqdm
+
+    from charcnn.runtime import ordered
+    from charcnn.text.readers import scan
+
+    if options.png is not None:
+        _pyplot()
+    with open_bytes(options.input) as file:
+        classifier = load(options)
+        kind = open_input(options, classifier, file)
+        size = len(classifier.classes_)
+        numbers = _numbers(classifier, options.first_label)
+
+        def compare(block: Block) -> tuple[Block, np.ndarray, list[tuple[int, int | None, str]]]:
+            logits = classifier.logits(kind.texts(block))
+            leave_out_overflowed(block, logits, classifier.engine)
+            matrix = _confusion(kind, block, logits.argmax(axis=1), numbers, options.first_label)
+            return block, matrix, block.unreadable()
+
+        matrix, left_out = np.zeros((size, size), np.int64), 0
+        shown: list[str] = []
+        with tqdm(desc="evaluate", unit="row", disable=None, delay=0.5, leave=False) as bar:
+            for block, part, missing in ordered.ordered(kind.blocks(), compare, classifier.engine.threads):
+                matrix += part
+                left_out += len(missing)
+                shown += [told(*row) for row in missing[: SHOWN - len(shown)]]
+                if missing and not matrix.any():  # no use to go on: these are other labels, or another file
+                    names = listed(classifier.classes_.tolist())
+                    hint = (
+                        f". Labels are {names}, or numbers (--first-label)"
+                        if (block.kinds == scan.NO_CLASS).any()
+                        else ""
+                    )
+                    raise ValueError(f"{options.input}: {shown[0]}; of the first {left_out:,} no row can be used{hint}")
+                bar.update(block.rows)
+    if not matrix.any():
+        raise ValueError(f"{options.input} holds no row")
+    report = summary(matrix, classifier.classes_.tolist())
+    choice = classifier.engine.choice
+    report |= {"left_out": left_out, "level": choice.level.name, "precision": choice.precision}
+    _show(report)
+    if left_out:
+        tell(f"left out {left_out:,} row{'s' * (left_out > 1)}:", *(f"  {row}" for row in shown))
+        if left_out > len(shown):
+            tell(f"  and {left_out - len(shown):,} more")
+    if options.json is not None:
+        from charcnn.files import replacing
+
+        with replacing(options.json) as out:
+            json.dump(report, out, indent=1, allow_nan=False)
+            out.write("\n")
+    if options.png is not None:
+        _draw(options.png, report)
+    return UNREADABLE if left_out else DONE
+
+
+def _numbers(classifier: Classifier, first: int) -> dict[str, int]:
+    """A label's class: its name, and where that is none its number."""
+    found = {str(index + first): index for index in range(len(classifier.classes_))}
+    return found | {name: index for index, name in enumerate(classifier.classes_.tolist())}
+
+
+def _confusion(kind: Kind, block: Block, predicted: np.ndarray, numbers: dict[str, int], first: int) -> np.ndarray:
+    """Counts of (label, prediction). A row whose label is no class becomes one that cannot be read.
+
+    Raises:
+        ValueError: a label is a number that is a class's if counted from the other first one: then all other numbers
+            may be counted wrong, too.
+    """
+    import numpy as np
+
+    from charcnn.text.readers import scan
+
+    size = max(numbers.values()) + 1
+    wanted, other = np.full(len(predicted), -1), "0" if first else str(size)
+    for n, label in enumerate(kind.labels(block)):
+        if block.kinds[n] != scan.READABLE:
+            continue
+        wanted[n] = numbers.get(label or "", -1)
+        if wanted[n] < 0 and label == other:
+            row = block.number + int(np.count_nonzero(block.kinds[: n + 1] != scan.BLANK))
+            raise ValueError(f"row {row} has label {label!r}: where that is a class, say --first-label {1 - first}")
+        if wanted[n] < 0:
+            block.kinds[n] = scan.NO_CLASS
+            block.reasons[n] = f"label {label!r} is none of the classes" if label else "no label"
+    used = wanted >= 0
+    counts: np.ndarray = np.bincount(wanted[used] * size + predicted[used], minlength=size * size)
+    return counts.reshape(size, size)
+
+
+def summary(matrix: np.ndarray, classes: list[str]) -> dict[str, Any]:
+    """What a confusion matrix says, as JSON values.
+
+    Args:
+        matrix: int (C, C): rows are labels, columns predictions.
+        classes: names.
+
+    Returns:
+        rows, accuracy, its 95 % confidence interval (Wilson's), macro_f1, classes (name, rows, precision, recall,
+        f1: None where nothing was labelled or predicted so) and confusion.
+    """
+    from charcnn.training.measure import interval
+
+    rows, right = int(matrix.sum()), int(matrix.trace())
+    by_class: list[dict[str, Any]] = []
+    for index, name in enumerate(classes):
+        hits, labelled, predicted = int(matrix[index, index]), int(matrix[index].sum()), int(matrix[:, index].sum())
+        by_class.append(
+            {
+                "name": name,
+                "rows": labelled,
+                "precision": hits / predicted if predicted else None,
+                "recall": hits / labelled if labelled else None,
+                "f1": 2 * hits / (labelled + predicted) if labelled + predicted else None,
+            }
+        )
+    scores = [row["f1"] for row in by_class if row["f1"] is not None]
+    return {
+        "rows": rows,
+        "accuracy": right / rows,
+        "accuracy_95": list(interval(right, rows)),
+        "macro_f1": sum(scores) / len(scores),
+        "classes": by_class,
+        "confusion": matrix.tolist(),
+    }
+
+
+def _show(report: dict[str, Any]) -> None:
+    low, high = report["accuracy_95"]
+    print(f"accuracy {report['accuracy']:.2%} (95 %: {low:.2%} to {high:.2%}) of {report['rows']:,} rows")
+    names = [printable(row["name"]) for row in report["classes"]]
+    wide = max(len("class"), *map(len, names))
+    print(f"\n{'class':<{wide}} {'rows':>9} precision  recall      f1")
+    for name, row in zip(names, report["classes"], strict=True):
+        shares = ("–" if row[key] is None else f"{row[key]:.2%}" for key in ("precision", "recall", "f1"))
+        print(f"{name:<{wide}} {row['rows']:>9,} {next(shares):>9} {next(shares):>7} {next(shares):>7}")
+    columns = [max(len(name), 7) for name in names]
+    head = " ".join(f"{name:>{width}}" for name, width in zip(names, columns, strict=True))
+    print(f"\n{'is, labelled as':<{max(wide, 15)}} {head}")
+    for name, counts in zip(names, report["confusion"], strict=True):
+        cells = " ".join(f"{count:>{w},}" for count, w in zip(counts, columns, strict=True))
+        print(f"{name:<{max(wide, 15)}} {cells}")
+
+
+def _pyplot() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ValueError("--png: needs Matplotlib: pip install 'charcnn[plot]'") from error
+    return Figure
+
+
+def _draw(path: str, report: dict[str, Any]) -> None:
+    import numpy as np
+
+    from charcnn.files import replacing
+
+    names = [row["name"] for row in report["classes"]]
+    matrix = np.array(report["confusion"])
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    side = 2.5 + 0.9 * len(names)
+    figure = _pyplot()(figsize=(side, side), layout="constrained")
+    axes = figure.add_subplot()
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("label")
+    axes.set_title(f"accuracy {report['accuracy']:.2%} of {report['rows']:,}")
+    for row in range(len(names)):
+        for column in range(len(names)):
+            ink = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, f"{matrix[row, column]:,}", ha="center", va="center", color=ink)
+    with replacing(path, "wb") as file:
+        figure.savefig(file, format="png", dpi=150)

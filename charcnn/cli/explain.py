@@ -1,0 +1,70 @@
+"""Show which characters of a text moved the decision.
+
+Windows of characters are blanked in turn. On a terminal, green ground speaks for the class and red against it; else
+the words that moved most are listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from charcnn.cli import DONE
+from charcnn.cli.model import add_model_arguments, load, positive
+
+EPILOG = """examples:
+  charcnn explain "The home side won in extra time."
+  charcnn explain "The home side won in extra time." --label World --json
+  charcnn explain "The home side won in extra time." --html why.html
+
+exit status: 0 done; 1 failed while working; 2 unusable options, files or machine; 130 interrupted"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """TEXT and how to show it."""
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("text", metavar="TEXT", help="a text, or - for standard input")
+    add("--label", metavar="CLASS", help="the class to ask about (default: the likeliest)")
+    add("--width", type=positive, default=4, metavar="W", help="characters of a window (default 4)")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="label, probability and each character's score")
+    shown.add_argument("--html", metavar="FILE", help="write a page here")
+    add_model_arguments(parser)
+
+
+def standard_input() -> bytes:
+    """The text, less the end of its last line.
+
+    Raises:
+        ValueError: it is no text in UTF-8.
+    """
+    from charcnn.text.readers.source import refuse_foreign
+
+    given = sys.stdin.buffer.read()
+    try:
+        refuse_foreign(given)
+    except ValueError as error:
+        raise ValueError(f"standard input: {error}") from error
+    return given.rstrip(b"\r\n")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Explain; the exit status."""
+    from charcnn.files import replacing
+
+    given = standard_input() if options.text == "-" else os.fsencode(options.text)
+    text = given.decode("utf-8", "surrogateescape")  # whatever the locale is
+    found = load(options).explain(text, label=options.label, width=options.width)
+    if options.json:
+        values = {"text": found.text, "label": found.label, "probability": found.probability}
+        values |= {"scores": [round(score, 4) for score in found.scores.tolist()]}
+        print(json.dumps(values, allow_nan=False))
+    elif options.html is not None:
+        with replacing(options.html) as file:
+            file.write(f'<!doctype html><meta charset="utf-8">\n{found.html()}\n')
+    else:
+        print(found)
+    return DONE

@@ -1,0 +1,83 @@
+"""Show the machine, its GPUs, and which level would compute in which precision, and why."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from charcnn.cli import DONE
+from charcnn.host.terminal import printable
+
+EPILOG = """examples:
+  charcnn info
+  charcnn info --model model.safetensors
+  charcnn info --json
+
+exit status: 0 done; 1 failed while working; 2 unusable options or files; 130 interrupted"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--model and --json."""
+    parser.epilog = EPILOG
+    parser.add_argument("--model", metavar="FILE", help="show what this model says, too")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Tell; the exit status."""
+    from charcnn import catalog
+    from charcnn.classify import engine
+    from charcnn.host import machine
+    from charcnn.model import params
+    from charcnn.ops.common import cpu_gemm, threads
+
+    described = machine.describe()
+    device, reason = engine.default_device()
+    runs = {str(precision or "default"): _runs(device, precision) for precision in (None, *catalog.PRECISIONS)}
+    tile = next(name for name, tile in cpu_gemm.TILES.items() if tile == cpu_gemm.choose_tile())
+    report: dict[str, Any] = {
+        "machine": described,
+        "device": device,
+        "reason": reason,
+        "precisions": runs,
+        "cpu_tile": tile,
+        "threading_layer": threads.layer(),
+    }
+    if options.model is not None:
+        model = params.load(options.model)
+        report["model"] = {
+            "config": model.config.to_dict(),
+            "parameters": model.config.parameters,
+            "encoding": None if model.encoding is None else model.encoding.name,
+            "classes": model.classes,
+            "metadata": model.metadata,
+        }
+    if options.json:
+        print(json.dumps(report, indent=1, allow_nan=False))
+        return DONE
+    print(f"cpu       {described['cpu']}, {described['cores']} cores, {tile} tile, threads by {threads.layer()}")
+    print(f"gpus      {', '.join(described['gpus']) or 'none'}")
+    print(f"driver    {described['driver'] or 'none'}")
+    print(f"versions  {', '.join(f'{name} {version}' for name, version in described['versions'].items())}")
+    print(f"device    {device}: {reason}")
+    print("\nwhat runs at each precision, and where none is asked for")
+    for precision, choice in runs.items():
+        print(f"  {precision:<8}  {choice}")
+    if options.model is not None:
+        print("\nmodel")
+        for name, value in report["model"].items():
+            print(f"  {name:<10}  {printable(json.dumps(value, ensure_ascii=False, allow_nan=False))}")
+    return DONE
+
+
+def _runs(device: str, precision: str | None) -> str:
+    """The level that would compute, or why none can."""
+    from charcnn.classify import engine
+
+    try:
+        found = engine.choices(device, precision)
+    except ValueError as error:
+        return str(error)
+    against = [engine.obstacle(choice) for choice in found]
+    return next((str(choice) for choice, why in zip(found, against, strict=True) if why is None), str(against[0]))

@@ -1,0 +1,56 @@
+"""Show the table of levels: what each step is, where and in which precision it computes, and whether it runs here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from charcnn.cli import DONE
+
+EPILOG = """examples:
+  charcnn levels
+  charcnn levels --json
+  python -m charcnn.levels.l5 --help       run one
+
+exit status: 0 done; 2 unusable options; 130 interrupted"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--json."""
+    parser.epilog = EPILOG
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """List; the exit status."""
+    from charcnn import catalog
+    from charcnn.classify import engine
+    from charcnn.gpu import simulator
+
+    gpu = simulator.gpu_present()
+    rows = []
+    for level in catalog.LEVELS:
+        here = "yes" if level.device == "cpu" or gpu else "simulated"
+        if level.tensor_cores:
+            here = "yes" if gpu and engine.obstacle(engine.Choice(level, level.precision())) is None else "no"
+        rows.append(
+            {
+                "level": level.name,
+                "device": level.device,
+                "precisions": ", ".join(level.precisions),
+                "runs here": here,
+                "step": level.title,
+            }
+        )
+    if options.json:
+        print(json.dumps(rows, indent=1, allow_nan=False))
+        return DONE
+    names = list(rows[0])
+    wide = {name: max(len(name), *(len(row[name]) for row in rows)) for name in names}
+    for row in ({name: name for name in names}, *rows):
+        print("  ".join(f"{row[name]:<{wide[name]}}" for name in names).rstrip())
+    if any(row["runs here"] == "no" for row in rows):
+        print("\nno: it needs a GPU with tensor cores that this machine has not")
+    if not gpu:
+        print("\nsimulated: no NVIDIA GPU is seen, so that it runs in Numba's simulator, at a tiny size")
+    return DONE

@@ -1,0 +1,176 @@
+"""The options that name a model and what computes it, and the ones that say how a file of texts is read."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from charcnn.host.terminal import printable
+from charcnn.text.layout import Layout
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from charcnn.classify.classifier import Classifier
+    from charcnn.classify.engine import Engine
+    from charcnn.text.readers.kinds import Block, Kind
+
+KINDS = ("csv", "tsv", "jsonl", "parquet", "lines")
+PRECISIONS = ("fp32", "tf32", "fp16x3", "fp16", "bf16", "fp8")
+"""As in charcnn.text.readers.kinds and charcnn.catalog, which import Numba; a test holds them equal."""
+
+COLUMNS = """A CSV file has a header where a column is asked for by its name. Else a file whose first field is a whole
+number has none, and its first column is the label; one with a column called text, title, description, label, class or
+category has one; any other has none and all its columns are text. Several columns of text are joined as the encoding
+says."""
+"""What charcnn.text.layout does, in short."""
+
+SHOWN = 10
+"""Rows that cannot be used and are told on standard error, of so many as there are."""
+
+BUFFER = {"cpu": 1 << 20, "cuda": 8 << 20}
+"""Bytes that are read at once."""
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """--model, --encoding, --device, --precision, --level, --batch, --gpus, --encode-on."""
+    group = parser.add_argument_group("model")
+    add = group.add_argument
+    add("--model", metavar="FILE", help="weights: .safetensors, .pt or params.bin (default: the model that ships)")
+    add("--encoding", metavar="NAME", help="crepe or forward, of a model that does not say its own")
+    add("--device", choices=("cpu", "cuda"), help="default: a GPU where there is one that can be used")
+    add("--precision", choices=PRECISIONS, help="arithmetic (default: fp32; fp16 on a GPU that has a level for it)")
+    add("--level", metavar="LEVEL", help="l0 and on, see `charcnn levels` (default: the fastest that fits)")
+    add("--batch", type=positive, metavar="B", help="inputs an operator takes at once (default: the level's)")
+    add("--gpus", type=positive, metavar="G", help="how many GPUs of the host (default: all)")
+    add(
+        "--encode-on",
+        choices=("cpu", "gpu"),
+        help="what makes token ids of texts (default: the GPU where it can, beside few cores)",
+    )
+
+
+def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
+    """--format, and those of `add_column_arguments`."""
+    group = parser.add_argument_group(
+        "rows", f"{COLUMNS} Several columns of text are joined as the model's encoding says."
+    )
+    group.add_argument("--format", choices=KINDS, help="default: as INPUT's name ends, else lines")
+    add_column_arguments(group)
+
+
+def add_column_arguments(group: Any) -> None:
+    """--text-columns, --label-column, --header, --delimiter."""
+    add = group.add_argument
+    add("--text-columns", metavar="A,B,…", help="the columns of text, or their numbers from 1")
+    add("--label-column", metavar="NAME", help="the column of labels, or its number from 1: never text")
+    add("--header", action=argparse.BooleanOptionalAction, help="whether the first row of a CSV file names its columns")
+    add("--delimiter", metavar="C", help="between the fields of CSV (default , or of .tsv a tab)")
+
+
+def layout_of(options: argparse.Namespace) -> Layout:
+    """What the options of `add_column_arguments` say."""
+    texts = tuple(options.text_columns.split(",")) if options.text_columns else ()
+    return Layout(texts, options.label_column, options.header, options.delimiter)
+
+
+def told(row: int, line: int | None, reason: str) -> str:
+    """A row that cannot be used, as `Block.unreadable` gives it; printable, as the reason may quote the row."""
+    return printable(f"row {row}: {reason}" if line is None else f"row {row}, line {line}: {reason}")
+
+
+def leave_out_overflowed(block: Block, logits: np.ndarray, engine: Engine) -> None:
+    """Rows whose logits are not finite become ones that cannot be used, and their logits zeros."""
+    from charcnn.classify.engine import overflowed
+    from charcnn.text.readers import scan
+
+    for n in overflowed(logits):
+        logits[n] = 0
+        if block.kinds[n] == scan.READABLE:
+            block.kinds[n] = scan.NOT_TEXT  # whole, but none for this network: of JSON Lines, an object
+            block.reasons[int(n)] = engine.overflow
+
+
+def positive(value: str) -> int:
+    """An int of at least 1."""
+    number = int(value)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{value}: need at least 1")
+    return number
+
+
+def load(options: argparse.Namespace) -> Classifier:
+    """The classifier that the options name."""
+    from charcnn import offload
+    from charcnn.gpu import early
+
+    alone = not any(name in os.environ for name in offload.LAUNCHED)  # else the GPU may be another one
+    simulated = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
+    with uncollected(), early.context(alone and not simulated and options.device != "cpu"):
+        from charcnn.classify.classifier import Classifier
+
+        return Classifier.load(
+            options.model,
+            encoding=options.encoding,
+            device=options.device,
+            precision=options.precision,
+            level=options.level,
+            batch=options.batch,
+            gpus=options.gpus,
+            encode_on=options.encode_on,
+        )
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """The block makes what stays to the end: to look for garbage in that again and again takes a tenth of a start.
+
+    What there is at its end is never looked at again, in this process (`gc.freeze`).
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.freeze()
+            gc.enable()
+
+
+def open_input(options: argparse.Namespace, classifier: Classifier, file: Any) -> Kind:
+    """The rows of the input that the options name."""
+    from charcnn.text.readers import kinds
+
+    return kinds.open_kind(
+        format_of(options),
+        "standard input" if options.input == "-" else options.input,
+        file,
+        layout_of(options),
+        classifier.encoding,
+        rows=classifier.rows,
+        capacity=BUFFER[classifier.engine.choice.level.device],
+    )
+
+
+def format_of(options: argparse.Namespace) -> str:
+    """The kind of the input."""
+    from charcnn.text.readers import kinds
+
+    kind: str = options.format or kinds.kind_of(options.input)
+    if kind == "parquet" and options.input == "-":
+        raise ValueError("--format parquet: needs a file, as its end is read first")
+    return kind
+
+
+def open_bytes(path: str) -> Any:
+    """An unbuffered binary file; standard input where `-`."""
+    if path == "-":
+        return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
+    if os.path.isdir(path):
+        raise IsADirectoryError(21, "Is a directory", path)
+    return open(path, "rb", buffering=0)

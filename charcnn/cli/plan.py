@@ -1,0 +1,180 @@
+"""Tell what so many GPUs on so many hosts would give, and what bounds them.
+
+From the rate of one GPU, as a level's report has it, and the link between hosts: the root of a run by MPI sends all
+inputs and receives all results. Nothing is run; with --measured, forecasts stand beside what was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from charcnn.cli import DONE
+
+if TYPE_CHECKING:
+    from charcnn.offload.cost_model import Machine, Work
+
+UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+NUMBER = r"\d+(?:\.\d*)?(?:e\d+)?"
+
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+EPILOG = """examples:
+  python -m charcnn.levels.l13 --gpus 1 --inputs 4000000 --json one.json     what one GPU does
+  charcnn plan --report one.json --gpus 4 --hosts 16 --link 100Gbit/s
+  charcnn plan --rate 1100000 --chunk 4096 --gpus 8 --hosts 128 --link 50GB/s --latency 5us
+  charcnn plan --report one.json --gpus 4 --measured two.json four.json
+
+exit status: 0 done; 2 unusable options or files"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What one GPU does, the machines, and the work."""
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    one = parser.add_mutually_exclusive_group(required=True)
+    one.add_argument("--rate", type=_positive, metavar="R", help="inputs a second of one GPU")
+    one.add_argument("--report", metavar="FILE", help="a level's --json on one GPU: its rate, its batch as the chunk")
+    add("--gpus", type=_count, default=4, metavar="G", help="GPUs of a host (default 4)")
+    add("--hosts", type=_count, default=1, metavar="H", help="up to so many hosts (default 1)")
+    add("--link", type=_speed, default=1.25e9, metavar="SPEED", help="of the root's host: 10Gbit/s (default), 50GB/s")
+    add("--latency", type=_time, default=50e-6, metavar="TIME", help="of a message between hosts (default 50us)")
+    add("--local-link", type=_speed, metavar="SPEED", help="between ranks of a host (default 6.7GB/s, as measured)")
+    add("--root", type=_time, metavar="TIME", help="of the root's thread for a chunk (default 100us)")
+    add("--path", metavar="FILE", help="instead of both: what `bench/offload.py path --json` measured there")
+    add(
+        "--encode", type=_positive, metavar="R", help="texts a second that the root encodes (default: they are encoded)"
+    )
+    add("--inputs", type=_count, default=4_000_000, metavar="N", help="how many (default 4,000,000)")
+    add("--chunk", type=_count, metavar="B", help="inputs of a message (default: the report's batch; else 256)")
+    add("--measured", nargs="+", metavar="FILE", help="a level's --json on several ranks: forecast beside it")
+    add("--json", action="store_true", help="as JSON")
+
+
+def _positive(value: str) -> float:
+    if not re.fullmatch(NUMBER, value) or not float(value) > 0:
+        raise argparse.ArgumentTypeError(f"{value}: need a number above 0")
+    return float(value)
+
+
+def _count(value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"{value}: need a whole number from 1")
+    return int(value)
+
+
+def _speed(value: str) -> float:
+    """Bytes a second: 10Gbit/s, 1.25GB/s."""
+    found = re.fullmatch(rf"({NUMBER})\s*([kMGT]?)(bit|b|B)/?(p?s)?", value)
+    if not found or not float(found[1]) > 0:
+        raise argparse.ArgumentTypeError(f"{value}: need a speed, such as 10Gbit/s or 1.25GB/s")
+    return float(found[1]) * UNITS[found[2]] / (1 if found[3] == "B" else 8)
+
+
+def _time(value: str) -> float:
+    """Seconds: 50us, 1.5ms."""
+    found = re.fullmatch(rf"({NUMBER})\s*(s|ms|us|ns)", value)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{value}: need a time, such as 50us or 1.5ms")
+    return float(found[1]) * SECONDS[found[2]]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Forecast; the exit status."""
+    from charcnn.files import as_json
+    from charcnn.offload.cost_model import table
+
+    machine, work = _described(options)
+    counts = _counts(machine.gpus, options.hosts)
+    rows = [asdict(row) for row in table(machine, work, counts)]
+    compared = [_compared(file, machine, work) for file in options.measured or []]
+    if options.json:
+        print(as_json({"machine": asdict(machine), "work": asdict(work), "plan": rows, "measured": compared}, indent=1))
+        return DONE
+    print(
+        f"{work.inputs:,} inputs in chunks of {work.chunk}; one GPU {machine.gpu_rate:,.0f} inputs/s; "
+        f"{machine.link / 1e9:g} GB/s and {machine.latency * 1e6:g} us between hosts, "
+        f"{machine.local_link / 1e9:g} GB/s within one; {machine.root_message * 1e6:g} us a chunk for the root"
+    )
+    print("  GPUs  hosts        inputs/s  of all GPUs     seconds  bound by")
+    for row in rows:
+        hosts = -(-row["gpus"] // machine.gpus)
+        print(
+            f"{row['gpus']:>6}{hosts:>7}{row['inputs_per_second']:>16,.0f}{row['efficiency']:>13.1%}"
+            f"{row['seconds']:>12.2f}  {row['bound']}"
+        )
+    for row in compared:
+        print(
+            f"measured on {row['gpus']} GPUs by {row['offload']}: {row['measured']:,.0f} inputs/s; the forecast is "
+            f"{row['forecast']:,.0f}, off by {row['off']:+.1%}"
+        )
+    return DONE
+
+
+def _described(options: argparse.Namespace) -> tuple[Machine, Work]:
+    """The machines and the work that the options and the files they name describe."""
+    from charcnn.offload.cost_model import Machine, Work
+
+    rate, batch = options.rate, None
+    if options.report is not None:
+        report = _read(options.report, "inputs_per_second", "gpus", "ranks", "batch")
+        if (report["ranks"], report["gpus"]) != (1, 1):
+            raise ValueError(
+                f"--report {options.report}: is of {report['ranks']} ranks with {report['gpus']} GPUs each: "
+                "need one of one GPU (--gpus 1)"
+            )
+        rate, batch = report["inputs_per_second"], report["batch"]
+    local = {"local_link": options.local_link, "root_message": options.root}
+    if options.path is not None:
+        found = _read(options.path, "path")["path"].values()
+        local["local_link"] = local["local_link"] or min(way["bytes_per_second"] for way in found)
+        local["root_message"] = local["root_message"] or max(way["root_seconds_a_chunk"] for way in found)
+    given = {name: value for name, value in local.items() if value is not None}
+    machine = Machine(
+        rate, options.gpus, link=options.link, latency=options.latency, encode_rate=options.encode, **given
+    )
+    return machine, Work(options.inputs, chunk=options.chunk or batch or 256)
+
+
+def _read(file: str, *names: str) -> dict[str, Any]:
+    """A JSON file that holds these names."""
+    try:
+        with open(file, encoding="utf-8") as opened:
+            found: Any = json.load(opened)
+    except ValueError as error:
+        raise ValueError(f"{file}: is no JSON ({error})") from error
+    missing = [name for name in names if not isinstance(found, dict) or name not in found]
+    if missing:
+        raise ValueError(f"{file}: has no {missing[0]!r}: need a report, as a level's --json writes it")
+    return dict(found)
+
+
+def _counts(gpus: int, hosts: int) -> list[int]:
+    """Numbers of GPUs to show: by doubling, first those of a host, then whole hosts."""
+    counts, most = [1], gpus * hosts
+    while counts[-1] < most:
+        twice = 2 * counts[-1]
+        counts.append(min(twice, gpus) if counts[-1] < gpus else min(twice, most))
+    return counts
+
+
+def _compared(file: str, machine: Machine, work: Work) -> dict[str, Any]:
+    """A measured run, and what the model says of it: its own number of inputs, chunk and ranks, on one host."""
+    from dataclasses import replace
+
+    from charcnn.offload.cost_model import forecast
+
+    report = _read(file, "inputs_per_second", "gpus", "ranks", "batch", "inputs", "offload")
+    gpus = report["ranks"] * max(1, report["gpus"])
+    made = forecast(replace(machine, gpus=gpus, hosts=1), replace(work, inputs=report["inputs"], chunk=report["batch"]))
+    measured = report["inputs_per_second"]
+    return {
+        "gpus": gpus,
+        "offload": report["offload"],
+        "measured": measured,
+        "forecast": made.inputs_per_second,
+        "off": made.inputs_per_second / measured - 1,
+    }

@@ -1,0 +1,148 @@
+"""Choose tiles for this GPU: run each candidate of the network's layers, check it, time it, and keep the fastest.
+
+A kernel computes its result in tiles, and which tile is fastest depends on the layer and the GPU. What is chosen here
+goes to a file of the user's cache, which levels and operators read when they start. Without it they take the tiles that
+ship for the GPU, else those of a rule. A candidate that gives wrong results, or does not compile, is never chosen. The
+first GPU is measured; CUDA_VISIBLE_DEVICES makes another one the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from charcnn.cli import DONE, FAILED
+from charcnn.config import SMALL, TINY, Config
+from charcnn.host.terminal import printable
+
+if TYPE_CHECKING:
+    from charcnn.tuning.measure import Tuned
+
+CONFIGS = {"small": SMALL, "tiny": TINY}
+
+SIMULATED_BATCH = 2
+
+EPILOG = """examples:
+  charcnn tune                                       the levels that run on this GPU, each in its own precision
+  charcnn tune --levels l14 --precision bf16 --dry-run
+  charcnn tune --levels l13 --config '{"channels": 1024, "units": 2048}' --batch 256
+  CHARCNN_CACHE=/shared/tiles charcnn tune           keep what is chosen there; a level finds it with the same setting
+
+exit status: 0 done; 1 a layer has no candidate that gives right results; 2 unusable options, files or machine; 130
+interrupted"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to tune."""
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("--levels", nargs="+", metavar="LEVEL", help="whose kernels: l12 to l17 (default: those that this GPU runs)")
+    add("--precision", metavar="P", help="what they compute in (default: each level's own)")
+    add("--config", default=None, metavar="SIZES", help="small (default), tiny, or JSON of what differs from small")
+    add("--batch", type=_count, metavar="B", help="inputs an operator takes at once (default: each level's own)")
+    add("--dry-run", action="store_true", help="measure and show, and write nothing")
+
+
+def _count(value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"{value}: need a whole number from 1")
+    return int(value)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Tune; the exit status."""
+    from charcnn import tuning
+    from charcnn.gpu import device
+    from charcnn.tuning.layers import of_level
+    from charcnn.tuning.measure import tune
+
+    device.gpu_count()
+    config = _config(options.config, TINY if device.SIMULATED else SMALL)
+    if device.SIMULATED and config != TINY:
+        raise ValueError(
+            f"--config {options.config}: the simulator would take hours at these sizes; run with --config tiny, or on "
+            "a machine with an NVIDIA GPU"
+        )
+    work = [(name, list(of_level(name, config, options.precision))) for name in _levels(options)]
+    gpu, seen, status = device.gpu_name(), set[Any](), DONE
+    path = tuning.cache_file(gpu)
+    if device.SIMULATED:
+        print("No GPU in use: kernels run in Numba's simulator, and its times say nothing of a GPU.")
+    goes = "what is chosen here goes to" if not options.dry_run else "nothing is written to"
+    print(f"{gpu}: {goes} {printable(str(path))}")
+    for name, layers in work:
+        batch = options.batch or _batch(name)
+        for layer in layers:
+            tuned = tune(layer, batch, seen)
+            if tuned is None:
+                continue
+            _show(name, batch, tuned)
+            if tuned.chosen is None:
+                status = FAILED
+            elif not options.dry_run:
+                tuning.store(path, gpu, {str(tuned.key): tuned.entry()})
+    if not any(isinstance(one, tuning.Key) for one in seen):
+        print("there is nothing to choose: each layer has one tile alone in this precision")
+    return status
+
+
+def _config(given: str | None, default: Config) -> Config:
+    if given is None or given in CONFIGS:
+        return default if given is None else CONFIGS[given]
+    try:
+        return Config(**json.loads(given))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"--config {given}: need {', '.join(CONFIGS)}, or sizes as JSON ({error})") from error
+
+
+def _levels(options: argparse.Namespace) -> list[str]:
+    """Those that are named; else those that have the precision and that the current GPU runs."""
+    from charcnn import catalog
+    from charcnn.gpu import device
+    from charcnn.tuning.layers import TECHNIQUES
+
+    if options.levels:
+        return list(dict.fromkeys(options.levels))
+    rows = [catalog.level(name) for name in TECHNIQUES]
+    if options.precision is not None:
+        rows = [row for row in rows if options.precision in row.precisions]
+        if not rows:
+            raise ValueError(f"--precision {options.precision}: no level whose tiles can be chosen computes in it")
+    found = [row for row in rows if not row.tensor_cores or device.has_tensor_cores(hopper=row.hopper)]
+    if not found:
+        raise device.DeviceError(f"{catalog.spoken(rows)}: this GPU has not the tensor cores for it")
+    return [row.name for row in found]
+
+
+def _batch(level: str) -> int:
+    import inspect
+
+    from charcnn import catalog
+    from charcnn.gpu import device
+
+    build = inspect.signature(catalog.level(level).module.build)
+    return SIMULATED_BATCH if device.SIMULATED else int(build.parameters["batch"].default)
+
+
+def _show(level: str, batch: int, tuned: Tuned) -> None:
+    tiles = [asdict(candidate.tile) for candidate in tuned.candidates]
+    names = [name for name in tiles[0] if len({tile[name] for tile in tiles}) > 1]
+    rows = [", ".join(f"{name} {tile[name]}" for name in names) for tile in tiles]
+    width = max(map(len, rows))
+    print(f"\n{level} {tuned.layer.name}, {batch} inputs: {tuned.key}")
+    print(f"  {'candidate':<{width}}  {'us':>10}  TFLOP/s")
+    for text, candidate in zip(rows, tuned.candidates, strict=True):
+        if candidate.problem is not None:
+            print(f"  {text:<{width}}  {candidate.problem}")
+            continue
+        rate = tuned.layer.flop * batch / candidate.microseconds / 1e6
+        marks = ["chosen"] * (candidate is tuned.chosen) + ["without tuning"] * (candidate is tuned.before)
+        print(f"  {text:<{width}}  {candidate.microseconds:>10.1f}  {rate:>7.1f}  {', '.join(marks)}".rstrip())
+    if tuned.chosen is None:
+        print("  no candidate is right: none is chosen")
+    elif tuned.gain is None:
+        print("  what runs without tuning is not right here")
+    else:
+        print(f"  {tuned.gain:.1%} less time than without tuning", flush=True)

@@ -1,0 +1,1 @@
+"""What Numba lacks on a GPU: devices, launches, CUDA graphs, tensor maps, PTX. It knows no operator."""

@@ -1,0 +1,1 @@
+"""The computer and the process: its cores, forks, its terminal, and what a report says of it."""

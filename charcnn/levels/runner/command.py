@@ -1,0 +1,227 @@
+"""What all levels share: command line, inputs, offload, timing, validation and the closing report."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import itertools
+import statistics
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tqdm import tqdm
+
+from charcnn import catalog, files, offload
+from charcnn.gpu import device
+from charcnn.host import machine
+from charcnn.host.terminal import let_go_of, prepare_streams, tell
+from charcnn.levels.runner.farm import FarmRun, dismiss, work_for_farm
+from charcnn.levels.runner.job import UNUSABLE, parser, prepare
+from charcnn.levels.runner.rank import Run, Standing, built, choose_landing, standing, usable_gpus, warmed
+from charcnn.levels.runner.report import show, validate
+from charcnn.offload import watch
+from charcnn.runtime import timeline
+from charcnn.runtime.monitor import Monitor
+
+PASSED, FAILED, INTERRUPTED = 0, 1, 130
+"""Exit statuses beside UNUSABLE: the logits are right; they are not, or a rank crashed; Ctrl-C."""
+
+
+def main(build: Callable[..., Run], argv: list[str] | None = None) -> NoReturn:
+    """Run the level whose `build` this is as a command; ends the process."""
+    prepare_streams()
+    module = sys.modules[build.__module__]
+    name = (module.__spec__.name if module.__spec__ else build.__module__).rpartition(".")[2]
+    try:
+        comm = offload.world()
+    except RuntimeError as error:
+        sys.exit(f"{name}: {error}")
+    except ValueError as error:
+        tell(f"{name}: {error}")
+        sys.exit(UNUSABLE)
+    try:
+        status = _main(name, module, build, comm, argv)
+    except SystemExit:
+        raise
+    except BrokenPipeError:  # whoever read the report has seen enough
+        let_go_of(sys.stdout)
+        if comm is not None and comm.size > 1:
+            watch.abort(comm, FAILED)
+        sys.exit(FAILED)
+    except BaseException as error:
+        watch.fell(error)
+        message = device.explain(error)
+        if message is not None:
+            tell(f"{name}: {message}")
+        elif isinstance(error, KeyboardInterrupt):
+            tell(f"{name}: interrupted")
+        else:
+            rank = "" if comm is None else f"rank {comm.rank}: "
+            tell(*f"{name}: {rank}{traceback.format_exc()}".splitlines())
+        status = UNUSABLE if message is not None else INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+        if comm is not None and comm.size > 1:  # the others may wait for this rank: stop them all
+            watch.abort(comm, status)
+    sys.stdout.flush()
+    sys.exit(status)
+
+
+def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: list[str] | None) -> int:
+    level = catalog.level(name)
+    root = comm is None or comm.rank == 0
+    options = parser(name, module, build, quiet=not root).parse_args(argv)
+    farming, every_rank = options.offload == "farm", comm
+    if farming:
+        if not root:
+            work_for_farm(level, build, comm, options)
+        comm = None  # below, what all ranks do together: those of a farm may die, so each talks to the root alone
+    share_out: Any = getattr(module, "OFFLOAD", offload.static)  # l0 names none; under mpiexec it does as l1
+    if options.offload is not None:
+        share_out = offload.MODES[options.offload]
+    mode = next(mode for mode, function in offload.MODES.items() if function is share_out)
+    watch.follow(comm, mode)
+    job, problem = None, None
+    if root:
+        try:
+            if level.device == "cuda" and device.SIMULATED:
+                print("No GPU in use: CUDA kernels run in Numba's simulator, correct but thousands of times slower.")
+            job = prepare(level, options)
+            for option, file in (("--json", options.json), ("--trace", options.trace)):
+                if file is not None and not Path(file).parent.is_dir():
+                    raise ValueError(f"{option} {file}: there is no folder {Path(file).parent}")
+        except (ValueError, OSError, device.DeviceError) as error:
+            problem = str(error)
+    problem = _broadcast(comm, problem)
+    if problem is not None:
+        if root:
+            tell(f"{name}: {problem}")
+        return dismiss(every_rank, UNUSABLE) if farming else UNUSABLE
+    weights = _broadcast(comm, job.params if job else None)
+    assert weights is not None
+    gpus = usable_gpus(level, options.gpus, every_rank)
+    batch = options.batch or inspect.signature(build).parameters["batch"].default
+    total = _broadcast(comm, len(job.ids) if job else None)
+
+    shared = comm is not None and share_out is offload.static
+    monitor, bar = _monitored(name, root, offload.shares(total, comm.size)[0] if shared else total, options)
+    follow: dict[str, Any] = {"timeline": monitor.timeline}
+    if share_out is not offload.static:
+        follow["progress"] = bar.update  # the others' chunks, beside what the level itself tells of its own
+        follow["chunk"] = batch * max(1, len(gpus))
+    run, farm, problem, started = None, None, None, time.perf_counter()
+    try:
+        if farming:  # before the root builds, so that the workers build meanwhile
+            farm = FarmRun(every_rank, weights, total, batch, options, level, follow)
+        run = built(build, level, weights, batch, gpus, monitor, options.precision)
+    except (ValueError, OSError, device.DeviceError) as error:  # not to be had: the kernels, buffers, or checkpoint
+        problem = " ".join(str(error).split())
+    problems = {0: problem} if comm is None else dict(enumerate(comm.allgather(problem)))
+    for rank, problem in problems.items():
+        if problem is not None:
+            if root:
+                tell(f"{name}: {f'rank {rank}: ' * (len(problems) > 1)}{problem}")
+            return dismiss(every_rank, UNUSABLE, farm) if farming else UNUSABLE
+    assert run is not None
+    simulated = level.device == "cuda" and device.SIMULATED
+    landing = choose_landing(every_rank, level, run, options.gpu_direct)
+    warm_up = warmed(run, level, weights.config, batch, gpus, total)
+    if farm is not None:
+        farm.wait(time.perf_counter() - started)
+    monitor.seconds.clear()
+    bar.reset()
+
+    seconds, logits = [], None
+    for _ in range(options.repeat):
+        if comm is not None:
+            comm.Barrier()
+        monitor.timeline.spans.clear()
+        started = time.perf_counter()
+        ids = job.ids if job else None
+        if farm is not None:
+            logits = farm.run(ids, run)
+        else:
+            logits = share_out(comm, ids, run, weights.config.length, weights.config.classes, **follow)
+        seconds.append(time.perf_counter() - started)
+    bar.close()
+    own = standing(every_rank, level, run, gpus, monitor, landing)
+    if farm is not None:
+        ranks, every = farm.close(own)
+        spans = every if options.trace is not None else None
+    else:
+        ranks = [own] if comm is None else comm.gather(own) or []
+        spans = timeline.gather(comm, monitor.timeline) if options.trace is not None else None
+    memory = _gpu_memory(ranks)
+    if job is None:
+        return int(_broadcast(comm, None))
+    assert logits is not None
+    report = {
+        "level": name,
+        "title": level.title,
+        "config": weights.config.to_dict(),
+        "inputs": total,
+        "source": job.source,
+        "batch": batch,
+        "precision": level.precision(options.precision),
+        "seed": options.seed,
+        "ranks": 1 if every_rank is None else every_rank.size,
+        "offload": mode,
+        "gpus": len(gpus),
+        "simulated": simulated,
+        "warm_up_seconds": warm_up,
+        "seconds": seconds,
+        "inputs_per_second": total / statistics.median(seconds),
+        "stages": {stage: spent / options.repeat for stage, spent in monitor.seconds.items()},
+        "validation": validate(job, logits, level.rounding(options.precision), _borders(comm, total, batch, shared)),
+        "machine": machine.describe(),
+        "commit": machine.commit(),
+    }
+    if farm is not None:
+        report["farm"] = farm.report()
+    if every_rank is not None:
+        report["cores"] = {rank.place.rank: rank.cores for rank in ranks if rank.cores is not None}
+        report["advice"] = offload.advice([rank.place for rank in ranks])
+        if share_out is not offload.static:
+            report["messages_land"] = {rank.place.rank: rank.landing for rank in ranks if rank.landing is not None}
+    if memory:
+        report["gpu_memory_bytes"] = memory
+    if spans is not None:
+        timeline.write(options.trace, spans)
+        report["timeline"] = {"file": Path(options.trace).name, **timeline.bound(spans)}
+    show(report, job, logits)
+    if options.json is not None:
+        with files.replacing(options.json, "w") as file:
+            file.write(f"{files.as_json(report, indent=1)}\n")
+    status = PASSED if report["validation"]["passed"] else FAILED
+    return int(_broadcast(comm, status)) if farm is None else dismiss(every_rank, status, farm)
+
+
+def _broadcast(comm: Any, value: Any) -> Any:
+    return value if comm is None else comm.bcast(value)
+
+
+def _borders(comm: Any, total: int, batch: int, shared: bool) -> list[range]:
+    """Where batches begin, and the inputs of other ranks; chunks begin with a batch."""
+    if not shared:
+        return [range(batch, total, batch)]
+    starts = [0, *itertools.accumulate(offload.shares(total, comm.size))]
+    each = [range(start, stop, batch) for start, stop in itertools.pairwise(starts)]
+    return [*each, *(range(start, start + 1) for start in starts[1:-1])]
+
+
+def _monitored(name: str, root: bool, inputs: int, options: argparse.Namespace) -> tuple[Monitor, tqdm]:
+    """A monitor, and the bar it moves: on the root's terminal only, and only where the work is long."""
+    hidden = None if root else True  # None: shown on a terminal only
+    bar: tqdm = tqdm(total=inputs * options.repeat, unit="input", desc=name, delay=1, disable=hidden, leave=False)
+    return Monitor(bar.update, timeline.Timeline(on=options.trace is not None)), bar
+
+
+def _gpu_memory(ranks: Iterable[Standing]) -> int:
+    """The bytes that a GPU holds, of all GPUs the most; ranks that share a GPU add up. 0: not known."""
+    total: Counter[Any] = Counter()
+    for rank in ranks:
+        total.update({(rank.place.host, rank.visible, gpu): size for gpu, size in rank.memory.items()})
+    return max(total.values(), default=0)

@@ -1,0 +1,127 @@
+"""A level on a farm: the root's part of the run, and a worker's, with no step that all ranks must reach."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from charcnn import catalog, offload
+from charcnn.host.terminal import tell
+from charcnn.levels.runner.rank import Run, Standing, built, choose_landing, standing, usable_gpus, warmed
+from charcnn.model import params
+from charcnn.runtime import timeline
+from charcnn.runtime.monitor import Monitor
+
+PATIENCE = 3.0
+"""Seconds that the root waits for the workers to be ready, at least; else twice as long as it took itself."""
+
+
+class FarmRun:
+    """The root's part.
+
+    Raises:
+        ValueError, OSError: the checkpoint cannot be had.
+    """
+
+    def __init__(
+        self,
+        comm: Any,
+        weights: params.Params,
+        total: int,
+        batch: int,
+        options: argparse.Namespace,
+        level: catalog.Level,
+        follow: dict[str, Any],
+    ) -> None:
+        config = weights.config
+        self._progress, self._timeline = follow["progress"], follow["timeline"]
+        self._checkpoint = None
+        if options.checkpoint is not None:
+            run = offload.describe(level.name, level.precision(options.precision), weights, total)
+            self._checkpoint = offload.Checkpoint(options.checkpoint, run, config.classes)
+        self.farm = offload.Farm(
+            comm,
+            config.length,
+            config.classes,
+            size=follow["chunk"],
+            deadline=options.deadline,
+            root_computes=not options.root_serves,
+            timeline=self._timeline,
+        )
+        if not self.farm.survives():
+            kept = "results so far are lost: see --checkpoint"
+            if options.checkpoint is not None:
+                kept = f"results so far stay in {options.checkpoint}, and the same command continues"
+            tell(
+                f"{level.name}: a rank that dies ends this run, and {kept}. "
+                "Open MPI 5 goes on without it when started by mpiexec --with-ft ulfm"
+            )
+        self.farm.brief((weights, batch, total))
+
+    def wait(self, taken: float) -> None:
+        """Wait for the workers to be ready, as the root is after so many seconds; later ones join later."""
+        self.farm.wait(max(PATIENCE, 2 * taken))
+
+    def run(self, ids: Any, run: Run) -> np.ndarray:
+        """All logits."""
+        return self.farm.run(ids, run, progress=self._progress, checkpoint=self._checkpoint)
+
+    def close(self, own: Standing) -> tuple[list[Standing], list[list[timeline.Span]]]:
+        """Let the workers go. Each rank's standing, and its spans; of a lost one no standing, and no span."""
+        if self._checkpoint is not None:
+            self._checkpoint.close()
+        self.farm.close()
+        spans = [self._timeline.spans]
+        every = [own]
+        for member in self.farm.workers:
+            told, theirs = member.closing or (None, [])
+            spans.append(timeline.shifted(theirs, member.lag))
+            if told is not None:
+                every.append(told)
+        return every, spans
+
+    def report(self) -> dict[str, Any]:
+        """Who did what, who was lost, what was given out again, and what an earlier start had done."""
+        known = 0 if self._checkpoint is None else self._checkpoint.inputs
+        return {**self.farm.report(), "from_checkpoint": known}
+
+
+def dismiss(comm: Any, status: int, run: FarmRun | None = None) -> NoReturn:
+    """Let the workers go, who wait also where the run never came about, and end the root's process."""
+    farm = offload.Farm(comm, 1, 1) if run is None else run.farm
+    farm.close()
+    farm.leave(status)
+
+
+def work_for_farm(level: catalog.Level, build: Callable[..., Run], comm: Any, options: argparse.Namespace) -> NoReturn:
+    """A worker's part, to the end of the process."""
+    monitor = Monitor(timeline=timeline.Timeline(on=options.trace is not None))
+    own: Standing | None = None
+
+    def prepared(told: Any) -> Run:
+        nonlocal own
+        weights, batch, total = told
+        gpus = usable_gpus(level, options.gpus, comm)
+        run = built(build, level, weights, batch, gpus, monitor, options.precision)
+        landing = choose_landing(comm, level, run, options.gpu_direct)
+        warmed(run, level, weights.config, batch, gpus, total)
+        monitor.timeline.spans.clear()
+        own = standing(comm, level, run, gpus, monitor, landing)
+        return run
+
+    status = 0  # also where it leaves: the root tells why, and goes on
+    try:
+        offload.work(comm, prepared, closing=lambda: (own, monitor.timeline.spans), timeline=monitor.timeline)
+    except offload.RootLost as error:
+        tell(f"{level.name}: {error}")
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if offload.survives_deaths():
+        os._exit(status)  # MPI's own way to end can hang after a death
+    sys.exit(status)

@@ -1,0 +1,101 @@
+"""What every rank of a level does alike, whether it is told by the root or all go together."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from charcnn import catalog, offload
+from charcnn.config import Config
+from charcnn.gpu import device
+from charcnn.host import cores
+from charcnn.model import params
+from charcnn.ops.common.threads import used_threads
+from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.pipeline import Pipeline
+
+Run = Callable[[np.ndarray], np.ndarray]
+
+
+def usable_gpus(level: catalog.Level, wanted: int | None, comm: Any) -> list[int]:
+    """The GPUs that this rank drives."""
+    if level.device == "cpu":
+        return []
+    gpus = device.choose(wanted)
+    if comm is not None and not device.SIMULATED:
+        offload.settle_near(gpus, device.pci_address, comm, level.gpus)
+    local_rank, local_ranks = offload.local_place(comm)
+    return offload.gpu_share(gpus, local_rank, local_ranks)[: level.gpus]
+
+
+def built(
+    build: Callable[..., Run],
+    level: catalog.Level,
+    weights: params.Params,
+    batch: int,
+    gpus: list[int],
+    monitor: Monitor,
+    precision: str | None,
+) -> Run:
+    """The level's run, in a precision that it has, or its own where None."""
+    options = level.build_options(precision)
+    return build(weights, weights.config, batch=batch, gpus=gpus, monitor=monitor, **options)
+
+
+def warmed(run: Run, level: catalog.Level, config: Config, batch: int, gpus: list[int], total: int) -> float:
+    """Run a batch, which compiles, allocates, and brings weights into caches: not part of what is timed. Seconds."""
+    simulated = level.device == "cuda" and device.SIMULATED  # where nothing is compiled
+    share = 0 if simulated else min(batch * max(1, len(gpus)), total)
+    warm = np.random.default_rng(0).integers(0, config.alphabet + 1, (share, config.length), np.uint8)
+    started = time.perf_counter()
+    run(warm)
+    return time.perf_counter() - started
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a rank tells the root in the end."""
+
+    memory: dict[int, int]
+    """The bytes that it holds on each GPU."""
+    visible: str | None
+    """What CUDA_VISIBLE_DEVICES says: the GPUs' numbers count from there."""
+    place: offload.Place
+    landing: str | None
+    """Where its messages land, and why; None on the CPU."""
+    cores: str | None = None
+    """Its cores, where they are not those that mpiexec gave it, and those."""
+
+
+def choose_landing(comm: Any, level: catalog.Level, run: Any, wanted: bool) -> str | None:
+    """Have messages land in GPU memory where that is wanted and can be. Where they land, and why; None on the CPU."""
+    if comm is None or level.device == "cpu":
+        return None
+    aware, reason = offload.cuda_aware()
+    if not hasattr(run, "direct"):  # a lane.DevicePipeline, which on a CPU is not imported, has it
+        return f"the host: {level.name} has no other way"
+    if aware and not wanted:
+        return f"the host: {reason}, and --gpu-direct would use it"
+    obstacle = run.direct_obstacle() if aware else reason
+    run.direct = obstacle is None
+    return f"GPU memory: {reason}" if obstacle is None else f"the host: {obstacle}"
+
+
+def standing(
+    comm: Any, level: catalog.Level, run: Any, gpus: list[int], monitor: Monitor, landing: str | None
+) -> Standing:
+    """Of this rank."""
+    if level.device == "cuda" and device.SIMULATED:
+        threads, parallel = 1, False
+    elif level.device == "cuda":
+        threads, parallel = run.slots + 1 if isinstance(run, Pipeline) else 1, False
+    else:
+        threads, parallel = used_threads()
+    addresses = [] if device.SIMULATED else [(gpu, device.pci_address(gpu)) for gpu in gpus]
+    place = offload.place(0 if comm is None else comm.rank, threads, addresses, parallel=parallel)
+    return Standing(monitor.memory, os.environ.get("CUDA_VISIBLE_DEVICES"), place, landing, cores.said())

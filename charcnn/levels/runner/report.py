@@ -1,0 +1,140 @@
+"""Whether a level's logits are right, and the closing report."""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from charcnn.host.terminal import printable
+from charcnn.levels.runner.job import CONFIGS, Job
+from charcnn.model import validation
+from charcnn.model.rounding import Rounding
+
+CHECKED_INPUTS = 12
+"""So many are held against the reference, which takes a second; whether logits are finite is asked of all."""
+
+
+def validate(
+    job: Job, logits: np.ndarray, rounding: Rounding, borders: Sequence[range] = (), seed: int | None = None
+) -> dict[str, Any]:
+    """Hold a sample's logits against the float64 reference, and the labels against the original's answers, if given.
+
+    Args:
+        job: what was asked for.
+        logits: of all inputs.
+        rounding: of the level's precision; its bound decides.
+        borders: where batches and chunks begin: some of them are looked at.
+        seed: of the sample; drawn where None.
+    """
+    config = job.params.config
+    seed = secrets.randbits(32) if seed is None else seed
+    sample = validation.drawn(len(job.ids), CHECKED_INPUTS, borders, seed)
+    expected, sigma = validation.expected(job.ids[sample], job.params, config, rounding)
+    errors = validation.in_sigmas(logits[sample], expected, sigma)
+    unusable = np.flatnonzero(~np.isfinite(logits).all(axis=1))
+    worst = int(np.argmax(errors))
+    result: dict[str, Any] = {
+        "against": "float64 reference",
+        "inputs": len(logits),
+        "checked": len(sample),
+        "seed": seed,
+        "sigmas": float(errors[worst]) if np.isfinite(errors[worst]) else None,  # JSON has no infinity
+        "worst_input": int(sample[worst]),
+        "bound": rounding.bound,
+        "not_finite": len(unusable),
+        "passed": bool(errors[worst] <= rounding.bound) and not len(unusable),
+    }
+    if len(unusable):
+        result["first_not_finite"] = int(unusable[0])
+    if job.answers is not None:
+        answers = np.resize(job.answers, len(logits))  # repeats them, as the inputs repeat
+        wrong = np.flatnonzero(logits.argmax(axis=1) != answers)
+        result["answers_agree"] = len(logits) - len(wrong)
+        if len(wrong):
+            result["first_disagreement"] = int(wrong[0])
+            result["passed"] = False
+    return result
+
+
+def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
+    """The closing report."""
+    config, seconds, check = job.params.config, report["seconds"], report["validation"]
+    size = next((name for name, value in CONFIGS.items() if value == config), "of the model file")
+    where = f"{report['ranks']} rank{'s' * (report['ranks'] > 1)}"
+    if report["gpus"]:
+        where += f", {report['gpus']} GPU{'s' * (report['gpus'] > 1)}{' a rank' * (report['ranks'] > 1)}"
+        where += ", simulated" * report["simulated"]
+    how = f"config {size}, batch {report['batch']}, {report['precision']}"
+    rows = [
+        ("inputs", f"{report['inputs']} from {report['source']}, {how}, on {where}"),
+        ("elapsed", f"{statistics.median(seconds):.3f} s" + f", median of {len(seconds)} runs" * (len(seconds) > 1)),
+        ("inputs/s", f"{report['inputs_per_second']:,.2f}"),
+    ]
+    spent = sum(report["stages"].values())
+    stages = [f"{stage} {value:.3f} s ({value / spent:.0%})" for stage, value in report["stages"].items()]
+    rows += [("stages" if i == 0 else "", line) for i, line in enumerate(stages)]
+    if report["ranks"] > 1:
+        rows.append(("", "(stages of rank 0)"))
+    if "gpu_memory_bytes" in report:
+        rows.append(("memory", f"{report['gpu_memory_bytes']:,} bytes a GPU, for parameters and features"))
+    for where in dict.fromkeys(report.get("messages_land", {}).values()):
+        rows.append(("messages", f"land in {where}"))
+    settled = [f"rank {rank} uses {cores}" for rank, cores in report.get("cores", {}).items()]
+    rows += [("cores" if i == 0 else "", line) for i, line in enumerate(settled)]
+    rows += [("advice" if i == 0 else "", line) for i, line in enumerate(report.get("advice", []))]
+    if "farm" in report:
+        rows += _farm_rows(report["farm"])
+    if "timeline" in report:
+        found = report["timeline"]
+        busy = ", ".join(f"{what} {at['share']:.0%} (rank {at['rank']})" for what, at in found["busy"].items())
+        rows.append(("bound by", f"{found['bound']} ({found['resource']}); busy: {busy}"))
+        rows.append(("", f"the timeline is in {found['file']}: open it in ui.perfetto.dev or chrome://tracing"))
+    rows += [("validated" if i == 0 else "", line) for i, line in enumerate(_verdict(check))]
+    if job.answers is not None:
+        line = f"{check['answers_agree']} of {len(logits)} labels as in the answers"
+        first = check.get("first_disagreement")
+        rows.append(("", line if first is None else f"{line}; the first other one at input {first}"))
+    labels = logits.argmax(axis=1)
+    counts = np.bincount(labels, minlength=config.classes)
+    rows.append(("result", ", ".join(f"{job.class_name(i)} {n}" for i, n in enumerate(counts))))
+    if job.labels is not None:
+        accuracy = np.mean(labels == np.resize(job.labels, len(labels)))
+        rows.append(("", f"accuracy {accuracy:.2%} against the file's own labels"))
+    if job.random:
+        rows.append(("", f"(weights are random, seed {report['seed']}, so labels mean nothing: --params FILE)"))
+    for i in range(min(3, len(job.texts), len(logits))):
+        words = job.texts[i] if isinstance(job.texts[i], str) else job.texts[i].decode("utf-8", "replace")
+        rows.append(("", f"{job.class_name(labels[i])}: {' '.join(words.split())[:80]}"))
+    print(f"{report['level']}: {report['title']}")
+    for key, value in rows:
+        print(f"  {key:<10}{printable(value)}")
+
+
+def _verdict(check: dict[str, Any]) -> list[str]:
+    found = "not finite" if check["sigmas"] is None else f"{check['sigmas']:.2g} sigma"
+    lines = [
+        f"{'passed' if check['passed'] else 'FAILED'}: {check['checked']:,} of {check['inputs']:,} inputs checked "
+        f"against the {check['against']}, drawn with seed {check['seed']}",
+        f"largest error {found} of rounding, at input {check['worst_input']}; {check['bound']:g} allowed",
+    ]
+    if check["not_finite"]:
+        count, at = check["not_finite"], check["first_not_finite"]
+        lines.append(f"logits of {count:,} inputs are not finite, the first at input {at}")
+    return lines
+
+
+def _farm_rows(farm: dict[str, Any]) -> list[tuple[str, str]]:
+    each = [
+        f"rank {rank['rank']} on {rank['host']}: {rank['inputs']} inputs, {rank['inputs_per_second']:,.2f}/s"
+        for rank in farm["ranks"]
+    ]
+    rows = [("farm" if i == 0 else "", line) for i, line in enumerate(each)]
+    rows += [("", f"lost rank {lost['rank']}, {lost['how']}: {lost['why']}") for lost in farm["lost"]]
+    rows.append(("", f"{len(farm['lost'])} ranks lost, {farm['retries']} chunks computed again, no input lost"))
+    if farm["from_checkpoint"]:
+        rows.append(("", f"{farm['from_checkpoint']} inputs' results were in the checkpoint"))
+    return rows

@@ -1,0 +1,1 @@
+"""Networks as data, and what follows from them."""

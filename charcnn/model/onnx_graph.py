@@ -1,0 +1,100 @@
+"""The network as an ONNX graph, for ONNX Runtime, OpenVINO and whatever else reads one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from charcnn.config import Config
+from charcnn.model.layers import Conv1d, Flatten, LayerNorm, Linear, MaxPool1d, Node, OneHot, Relu
+
+OPSET = 17
+"""The first with LayerNormalization."""
+
+
+class _Graph:
+    """Nodes one after the other, each with one output."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def constant(self, name: str, value: np.ndarray) -> str:
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
+
+    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        name = f"{operator.lower()}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
+        return name
+
+
+def graph(
+    params: Mapping[str, np.ndarray],
+    config: Config,
+    batch: int | None,
+    conv1: str = "dense",
+    metadata: Mapping[str, str] | None = None,
+) -> bytes:
+    """The graph as an ONNX file: `ids` (batch, L) uint8 -> `logits` (batch, classes) float32.
+
+    Args:
+        params: name -> float32 array.
+        config: the sizes.
+        batch: N; any where None.
+        conv1: "dense" on one-hot columns, or "gather": a sum of rows of a table of (tap, id).
+        metadata: what else the file says.
+    """
+    g = _Graph()
+    p = {name: g.constant(name, value) for name, value in params.items() if conv1 == "dense" or name[:5] != "conv1"}
+    x, nodes = g.add("Cast", "ids", to=TensorProto.INT32), config.nodes
+    if conv1 == "gather":
+        x, nodes = _gathered(g, x, params, nodes[1]), nodes[2:]
+    for node in nodes:
+        weights = [p[name] for name in node.parameters]
+        match node.layer:
+            case OneHot(depth):
+                rows = g.constant("one_hot", np.eye(depth + 1, depth, dtype=np.float32))
+                x = g.add("Transpose", g.add("Gather", rows, x), perm=[0, 2, 1])
+            case Conv1d(_, size):
+                x = g.add("Conv", x, *weights, kernel_shape=[size])
+            case LayerNorm(eps):
+                x = g.add("LayerNormalization", x, *weights, axis=1, epsilon=eps)
+            case Relu():
+                x = g.add("Relu", x)
+            case MaxPool1d(size):
+                x = g.add("MaxPool", x, kernel_shape=[size], strides=[size])
+            case Flatten():
+                x = g.add("Flatten", x)
+            case Linear():
+                x = g.add("Gemm", x, *weights, transB=1)
+            case other:
+                raise TypeError(f"{other!r} has no ONNX operator here")
+    g.nodes[-1].output[0] = "logits"
+    n = "N" if batch is None else batch
+    ends = (
+        [helper.make_tensor_value_info("ids", TensorProto.UINT8, [n, config.length])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [n, config.classes])],
+    )
+    made = helper.make_graph(g.nodes, "charcnn", *ends, initializer=g.constants)
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    helper.set_model_props(model, dict(metadata or {}))
+    onnx.checker.check_model(model)
+    return model.SerializeToString()
+
+
+def _gathered(g: _Graph, ids: str, params: Mapping[str, np.ndarray], node: Node) -> str:
+    """The first convolution's node on one-hot columns as a sum of rows of a table: ids (N, L) -> (N, C, L - K + 1)."""
+    weight, bias = (params[name] for name in node.parameters)
+    table = np.pad(weight.transpose(2, 1, 0), ((0, 0), (0, 1), (0, 0)))  # (K, depth + 1, C)
+    table[0] += bias
+    length, axis, total = node.out_shape[1], g.constant("axis", np.array([1])), ""
+    for tap, rows in enumerate(table):
+        window = g.constant(f"start{tap}", np.array([tap])), g.constant(f"end{tap}", np.array([tap + length]))
+        y = g.add("Gather", g.constant(f"table{tap}", rows), g.add("Slice", ids, *window, axis))
+        total = g.add("Add", total, y) if total else y
+    return g.add("Transpose", total, perm=[0, 2, 1])

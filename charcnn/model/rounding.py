@@ -1,0 +1,140 @@
+"""What a precision rounds, and where: how far a level's logits may be from the float64 reference's.
+
+Each step of a level rounds. A rounding of x to numbers with half a unit in the last place of u |x| is an error spread
+evenly over +-u |x|, whose variance is u^2/3 x^2. The errors of an input's logits follow from its own features:
+`network.forward_with_sigma` computes them in float64, takes the gradient of each logit back through the network, and
+adds up the variances of all errors where they arise, each times the square of the gradient there. The root is the
+logit's sigma. It knows an input's size at every layer, so that no sum that cancels makes an error look large, or
+small; and by the gradient, what trained weights do to errors, which they add up or cancel as they do with features.
+
+Errors arise, with u of float32 but where other numbers are named (`Rounding`):
+- in a convolution or linear layer, y = W x + b of K terms: u^2/3 (K/2 (W^2 x^2 + b^2) + y^2), the squares taken of
+  each entry. Partial sums of K terms grow as a random walk does, to W^2 x^2 + b^2 at the end, to half of it in the
+  mean; each of K is rounded, and y once more. One-hot features add K taps of weights alone;
+- where tensor cores multiply: u_op^2/3 x^2 in each feature, and u_op^2/3 W^2 x^2 in each sum for its weights. Of
+  fp16x3 u_op is what two halves leave, and the product of two low halves, u^4/9 of fp16, is left out;
+- in LayerNorm, y = z gamma + beta with z = (x - mean) / s: u^2/3 (4 (z gamma)^2 + y^2 + gamma^2 mean^2/s^2), for the
+  subtraction, 1/s, two products, the last sum, and the mean as it is held; and in gamma and beta where they are fp16.
+  What x brings, and what it does to mean and s, is in the gradient;
+- where LayerNorm reads features that were stored in fewer bits: u^2/3 x^2.
+Below a format's normal numbers a rounding is absolute (`Grid.tiny`); what e4m3 cuts off above 448 counts as an error.
+
+Winograd's filtering multiplies G w and B x, and sums by A: with independent w and x the sum over K terms is one over
+the products at each point, which are larger. `filtered_sums` has the factor that follows from the three matrices.
+
+Errors of one channel are alike at all positions where its windows are, as in a blank text's end, and for the rounding
+of its weights; else they are independent. Of both sums, of variances and of amplitudes over the positions, the larger
+one is taken, for each place; for random weights they are about the same.
+
+An input's error is the root of the mean square of its logits' errors in their sigmas. Were all as modelled, that is
+about 1, or less, as u |x| is the most that a rounding errs: 0.6 is usual. `Rounding.bound` lies between the largest
+error of right inputs and the least that mistakes make, as docs/validation.md has them: two to three times the first
+in float32 and fp16x3, whose mistakes are thousands; of fewer bits nearer, as the tail of what is right is that of a
+normal error. In e4m3 a tap that is shifted or a bias that is dropped in one layer is no more than its rounding, and
+cannot show.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from charcnn.ops.common.formats import LARGEST_E4M3
+from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Numbers that values are rounded to."""
+
+    unit: float
+    """Half a unit in the last place of 1: the largest relative error of a normal number."""
+    tiny: float = 0.0
+    """Half the distance between the least numbers: the largest absolute error of one that is no normal number."""
+    largest: float = math.inf
+    """What greater ones become."""
+    peak: float | None = None
+    """What the greatest weight of a layer is scaled to; None: weights are not scaled."""
+
+    def variance(self, x: Any, xp: Any) -> Any:
+        """Of the error of rounding each x, nothing where x is 0; xp is numpy or torch."""
+        found = (self.unit**2 / 3) * x * x
+        if self.tiny:
+            found = found + (self.tiny**2 / 3) * (x != 0)
+        if self.largest < math.inf:
+            found = found + xp.clip(abs(x) - self.largest, 0, None) ** 2
+        return found
+
+    def least(self, weight: np.ndarray) -> float:
+        """`tiny` of a layer's weights, as they are scaled, where that counts beside their other roundings; else 0."""
+        greatest = float(abs(weight).max(initial=0))
+        if greatest == 0 or not math.isfinite(greatest):
+            return 0.0
+        unit = 1.0 if self.peak is None else 2.0 ** math.ceil(math.log2(greatest / self.peak))
+        return unit * self.tiny if unit * self.tiny > 1e-3 * self.unit * greatest else 0.0
+
+
+FP32 = Grid(2.0**-24, 2.0**-150)
+FP16 = Grid(2.0**-11, 2.0**-25)
+BF16 = Grid(2.0**-8, 2.0**-134)
+TF32 = Grid(2.0**-11, 2.0**-137)
+TWO_FP16 = Grid(2.0**-23, 2.0**-25, peak=8192.0)
+E4M3 = Grid(2.0**-4, 2.0**-10, largest=LARGEST_E4M3, peak=LARGEST_E4M3)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Where a precision rounds to what; all sums are float32 but block 1's."""
+
+    bound: float
+    """The largest error of an input that is rounding, in sigmas."""
+    operands: Grid | None = None
+    """What features and weights are rounded to before they are multiplied; None: they stay float32."""
+    first: Grid = FP32
+    """What block 1's weights, sums and LayerNorm are in."""
+    stored: tuple[Grid | None, Grid | None] = (None, None)
+    """What block 1's and block 6's LayerNorms read; None: float32."""
+    affine: tuple[float, float] = (0.0, 0.0)
+    """`Grid.unit` of these LayerNorms' gamma and beta; 0: they stay float32."""
+    left_out: float = 0.0
+    """Of each product, the relative variance of what is not computed."""
+    scaled: bool = False
+    """Whether features are scaled to the range of `operands`, as `charcnn.model.calibrate` does."""
+    filtered: bool = False
+    """Whether blocks 2 to 6 are computed by Winograd's filtering."""
+
+    def roundings(self, c_in: int, kernel_size: int) -> float:
+        """How often a sum of C_in K products, of the mean size of its partial sums, is rounded."""
+        return filtered_sums(c_in, kernel_size) if self.filtered else c_in * kernel_size / 2
+
+
+@cache
+def filtered_sums(c_in: int, kernel_size: int) -> float:
+    """`Rounding.roundings` by Winograd's filtering: of C_in times ceil(K / SPAN) products at each point.
+
+    The product at point p has the size |G_p| |B_p| where w and x have size 1, and output q takes A_qp of it. Over the
+    direct sum's K products of size 1 that makes sum_p A_qp^2 |G_p|^2 |B_p|^2 groups / K, in the mean over q. Rounded
+    are the partial sums, as often as half the products; and about once a point what the transforms sum up.
+    """
+    taps, groups = min(kernel_size, SPAN), -(-kernel_size // SPAN)
+    a, g, b = matrices(taps)
+    sizes = np.square(g).sum(axis=1) * np.square(b).sum(axis=1)
+    growth = float((np.square(a) @ sizes).mean()) * groups / kernel_size
+    return growth * (c_in * groups / 2 + len(g))
+
+
+_HALF = Rounding(0.0, first=FP16, affine=(FP16.unit, FP16.unit))
+
+ROUNDINGS = {
+    "fp32": Rounding(12.0),
+    "tf32": Rounding(3.0, TF32),
+    "fp16x3": Rounding(6.0, TWO_FP16, left_out=FP16.unit**4 / 9),
+    "fp16": replace(_HALF, bound=3.0, operands=FP16, stored=(FP16, FP16)),
+    "bf16": replace(_HALF, bound=2.25, operands=BF16, stored=(BF16, BF16)),
+    "fp8": replace(_HALF, bound=2.5, operands=E4M3, stored=(None, E4M3), affine=(FP16.unit, 0.0), scaled=True),
+}
+"""By the names that --precision takes."""

@@ -1,0 +1,95 @@
+"""What `charcnn.ops` offers: a name loads, with its own module alone, when it is first used."""
+
+from . import chain as chain
+from . import reference as reference
+from .argmax import argmax_loops as argmax_loops
+from .argmax import argmax_naive as argmax_naive
+from .chain import (
+    conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs as conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs,
+)
+from .chain import (
+    conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole as conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole,
+)
+from .collapse import collapse_loops as collapse_loops
+from .collapse import collapse_naive as collapse_naive
+from .conv1d.coalesced import conv1d_nlc_coalesced as conv1d_nlc_coalesced
+from .conv1d.cpu_gemm import conv1d_lowered as conv1d_lowered
+from .conv1d.cpu_gemm import conv1d_relu_lowered as conv1d_relu_lowered
+from .conv1d.double_buffered import conv1d_nlc_double_buffered as conv1d_nlc_double_buffered
+from .conv1d.double_buffered import (
+    conv1d_relu_maxpool1d_nlc_double_buffered as conv1d_relu_maxpool1d_nlc_double_buffered,
+)
+from .conv1d.double_buffered import conv1d_relu_nlc_double_buffered as conv1d_relu_nlc_double_buffered
+from .conv1d.double_buffered import conv1d_stat_nlc_double_buffered as conv1d_stat_nlc_double_buffered
+from .conv1d.loops import conv1d_loops as conv1d_loops
+from .conv1d.mma.variants import conv1d_nlc_mma as conv1d_nlc_mma
+from .conv1d.mma.variants import conv1d_relu_maxpool1d_nlc_mma as conv1d_relu_maxpool1d_nlc_mma
+from .conv1d.mma.variants import conv1d_relu_nlc_mma as conv1d_relu_nlc_mma
+from .conv1d.mma.variants import conv1d_stat_nlc_mma as conv1d_stat_nlc_mma
+from .conv1d.mma.variants import linear_nlc_mma as linear_nlc_mma
+from .conv1d.mma.variants import linear_relu_nlc_mma as linear_relu_nlc_mma
+from .conv1d.naive import conv1d_naive as conv1d_naive
+from .conv1d.naive import conv1d_relu_maxpool1d_naive as conv1d_relu_maxpool1d_naive
+from .conv1d.naive import conv1d_relu_naive as conv1d_relu_naive
+from .conv1d.naive import conv1d_stat_naive as conv1d_stat_naive
+from .conv1d.register_tiled import conv1d_nlc_register_tiled as conv1d_nlc_register_tiled
+from .conv1d.small_batch import conv1d_nlc_small_batch as conv1d_nlc_small_batch
+from .conv1d.small_batch import conv1d_relu_maxpool1d_nlc_small_batch as conv1d_relu_maxpool1d_nlc_small_batch
+from .conv1d.small_batch import conv1d_relu_nlc_small_batch as conv1d_relu_nlc_small_batch
+from .conv1d.tiled import conv1d_nlc_tiled as conv1d_nlc_tiled
+from .conv1d.vectorized import conv1d_nlc_vectorized as conv1d_nlc_vectorized
+from .conv1d.wgmma.variants import conv1d_nlc_wgmma as conv1d_nlc_wgmma
+from .conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma as conv1d_relu_maxpool1d_nlc_wgmma
+from .conv1d.wgmma.variants import conv1d_relu_nlc_wgmma as conv1d_relu_nlc_wgmma
+from .conv1d.wgmma.variants import conv1d_stat_nlc_wgmma as conv1d_stat_nlc_wgmma
+from .conv1d.wgmma.variants import linear_nlc_wgmma as linear_nlc_wgmma
+from .conv1d.wgmma.variants import linear_relu_nlc_wgmma as linear_relu_nlc_wgmma
+from .conv1d.winograd import conv1d_nlc_winograd as conv1d_nlc_winograd
+from .conv1d.winograd import conv1d_relu_maxpool1d_nlc_winograd as conv1d_relu_maxpool1d_nlc_winograd
+from .conv1d.winograd import conv1d_relu_nlc_winograd as conv1d_relu_nlc_winograd
+from .conv1d.winograd import conv1d_stat_nlc_winograd as conv1d_stat_nlc_winograd
+from .conv1d.winograd_cpu import conv1d_nlc_winograd_lowered as conv1d_nlc_winograd_lowered
+from .conv1d.winograd_cpu import (
+    conv1d_relu_maxpool1d_nlc_winograd_lowered as conv1d_relu_maxpool1d_nlc_winograd_lowered,
+)
+from .conv1d.winograd_cpu import conv1d_relu_nlc_winograd_lowered as conv1d_relu_nlc_winograd_lowered
+from .layernorm.layernorm import layernorm_loops as layernorm_loops
+from .layernorm.layernorm import layernorm_naive as layernorm_naive
+from .layernorm.layernorm import layernorm_relu_naive as layernorm_relu_naive
+from .layernorm.relu_maxpool1d import layernorm_relu_maxpool1d_naive as layernorm_relu_maxpool1d_naive
+from .layernorm.relu_maxpool1d_nlc import (
+    layernorm_relu_maxpool1d_nlc_coalesced as layernorm_relu_maxpool1d_nlc_coalesced,
+)
+from .layernorm.relu_maxpool1d_nlc_formats import layernorm_relu_maxpool1d_nlc_half as layernorm_relu_maxpool1d_nlc_half
+from .linear.linear import linear_loops as linear_loops
+from .linear.linear import linear_lowered as linear_lowered
+from .linear.linear import linear_naive as linear_naive
+from .linear.linear import linear_relu_lowered as linear_relu_lowered
+from .linear.linear import linear_relu_naive as linear_relu_naive
+from .linear.linear_kn import linear_nlc_double_buffered as linear_nlc_double_buffered
+from .linear.linear_kn import linear_relu_nlc_double_buffered as linear_relu_nlc_double_buffered
+from .linear.linear_relu_linear import linear_relu_linear_naive as linear_relu_linear_naive
+from .maxpool1d import maxpool1d_loops as maxpool1d_loops
+from .maxpool1d import maxpool1d_naive as maxpool1d_naive
+from .maxpool1d import relu_maxpool1d_naive as relu_maxpool1d_naive
+from .one_hot import one_hot_loops as one_hot_loops
+from .one_hot import one_hot_naive as one_hot_naive
+from .one_hot_nlc import one_hot_nlc_coalesced as one_hot_nlc_coalesced
+from .relu import relu_loops as relu_loops
+from .relu import relu_naive as relu_naive
+from .softmax.loops import softmax_loops as softmax_loops
+from .softmax.naive import softmax_naive as softmax_naive
+from .token_conv1d.cpu import one_hot_conv1d_lowered as one_hot_conv1d_lowered
+from .token_conv1d.gather import (
+    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather as one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
+)
+from .token_conv1d.gather import one_hot_conv1d_nlc_gather as one_hot_conv1d_nlc_gather
+from .token_conv1d.gather import one_hot_conv1d_relu_maxpool1d_nlc_gather as one_hot_conv1d_relu_maxpool1d_nlc_gather
+from .token_conv1d.gather_half import (
+    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_half as one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_half,
+)
+from .token_conv1d.gather_half import (
+    one_hot_conv1d_relu_maxpool1d_nlc_gather_half as one_hot_conv1d_relu_maxpool1d_nlc_gather_half,
+)
+from .token_conv1d.lag_sums import one_hot_conv1d_stat_nlc_lag_sums as one_hot_conv1d_stat_nlc_lag_sums
+from .token_conv1d.lags import one_hot_conv1d_stat_nlc_lags as one_hot_conv1d_stat_nlc_lags

@@ -1,0 +1,1 @@
+"""What operators share: shapes, launchers' arrays, number formats, casts, moments, threads."""

@@ -1,0 +1,60 @@
+"""Dtype and layout of the arrays that a launcher is given, checked at its boundary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from charcnn.ops.common.shapes import Shape, expect
+
+_CHANNELS = 16
+"""Output channels that `pack` turns at a time: what it writes of a row is a cache line, and of large weights it takes
+half the time."""
+
+
+def check(name: str, array: Any, dtype: Any = np.float32) -> None:
+    """Raise ValueError unless the array (host or device) has this dtype and is C-contiguous."""
+    if np.dtype(array.dtype) != np.dtype(dtype):
+        raise ValueError(f"{name} has dtype {array.dtype}: need {np.dtype(dtype)}")
+    contiguous = array.flags["C_CONTIGUOUS"] if hasattr(array, "flags") else array.is_c_contiguous()
+    if not contiguous:
+        raise ValueError(f"{name} is not C-contiguous (shape {tuple(array.shape)}): need a row-major copy of it")
+
+
+def host(out: np.ndarray | None, shape: Shape, dtype: Any = np.float32, **inputs: Any) -> np.ndarray:
+    """Check a CPU launcher's inputs (`ids` uint8, all else float32) and its `out`, which is made where None."""
+    for name, array in inputs.items():
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"{name} is a {type(array).__name__}: a CPU variant needs a NumPy array")
+        check(name, array, np.uint8 if name == "ids" else np.float32)
+    if out is None:
+        return np.empty(shape, dtype)
+    if not isinstance(out, np.ndarray):
+        raise ValueError(f"out is a {type(out).__name__}: a CPU variant needs a NumPy array")
+    check("out", out, dtype)
+    expect("out", out, shape)
+    return out
+
+
+def pack(weight: np.ndarray) -> np.ndarray:
+    """PyTorch's weights for the channels-last operators, once before they are used: the axes turned round.
+
+    Args:
+        weight: (C_out, C_in, K) of a convolution, or (C_out, C_in) of a linear layer; NumPy. For a linear layer whose
+            inputs are collapsed features, pack(weight.reshape(C_out, C, L)).reshape(L * C, C_out) takes them as
+            they lie channels-last.
+
+    Returns:
+        (K, C_in, C_out), or (C_in, C_out), C-contiguous: neighbouring threads read neighbouring output channels.
+
+    Raises:
+        ValueError: neither two nor three axes.
+    """
+    if np.ndim(weight) not in (2, 3):
+        raise ValueError(f"weight has shape {np.shape(weight)}: need (C_out, C_in, K) or (C_out, C_in)")
+    turned = np.transpose(weight)
+    packed = np.empty(turned.shape, turned.dtype)
+    for start in range(0, turned.shape[-1], _CHANNELS):
+        packed[..., start : start + _CHANNELS] = turned[..., start : start + _CHANNELS]
+    return packed

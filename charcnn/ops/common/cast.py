@@ -1,0 +1,145 @@
+"""Features from float32 to the formats of tensor cores, and back."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32
+from charcnn.ops.common import formats
+from charcnn.ops.common.formats import Format
+
+THREADS = device.block_size(256)
+
+WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+"""A number's bits, by its size in bytes."""
+
+
+@cache
+def _narrow_kernel(kind, parts):
+    pack, pack_parts = ptx.pack_halves("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
+    eighth, tf32, split = kind == "e4m3", kind == "tf32", parts == 2
+
+    @device.jit()
+    def kernel(x, y, channels, factor):
+        i = cuda.grid(1)  # one thread a value; zeros where x has none
+        if i < y.shape[0] * y.shape[1] * channels:
+            c = uint32(i % channels)
+            t = uint32(i // channels % y.shape[1])
+            n = uint32(i // (channels * y.shape[1]))
+            value = float32(0)
+            if t < uint32(x.shape[1]) and c < uint32(x.shape[2]):
+                value = x[n, t, c] * factor
+            if tf32:
+                y[n, t, c] = ptx.round_tf32(value)
+            elif eighth:
+                y[n, t, c] = ptx.pack_eighths(value, float32(0), float32(0), float32(0))
+            elif split:
+                y[n, t, c], y[n, t, uint32(channels + c)] = pack_parts(value, float32(0))
+            else:
+                y[n, t, c] = pack(value, float32(0))
+
+    return kernel
+
+
+@cache
+def _widen_kernel(kind, parts):
+    pair = "bf16" if kind == "bf16" else "f16"
+    unpack = ptx.unpack_halves(pair)
+    eighth, split = kind == "e4m3", parts == 2
+
+    @device.jit()
+    def kernel(x, y, channels, factor):
+        i = cuda.grid(1)
+        if i < y.size:
+            if eighth:
+                y[i] = ptx.unpack_eighth(uint32(x[i])) * factor
+            elif split:
+                at = i + i // channels * channels
+                high, _ = unpack(uint32(x[at]))
+                low, _ = unpack(uint32(x[at + channels]))
+                y[i] = high + low
+            else:
+                value, _ = unpack(uint32(x[i]))
+                y[i] = value
+
+    return kernel
+
+
+@device.jit()
+def _peak_kernel(x, peak):
+    i = cuda.grid(1)
+    best, apart = float32(0), cuda.gridsize(1)
+    while i < x.size:
+        value = abs(x[i])
+        if value < float32(math.inf):  # NaN is not, either
+            best = max(best, value)
+        i += apart
+    cuda.atomic.max(peak, uint32(0), best)
+
+
+def largest(call: device.Call, x: Any) -> float:
+    """The greatest absolute value of a device array that is finite, or 0; waits for the GPU."""
+    peak = device.to_device(np.zeros(1, np.float32), call.stream)
+    call.launch(_peak_kernel, min(1024, -(-x.size // THREADS)), THREADS, x.reshape((x.size,)), peak)
+    return float(device.to_host(peak, call.stream)[0])
+
+
+def narrow(call: device.Call, x: Any, length: int, channels: int, to: Format, factor: float = 1.0) -> Any:
+    """float32 (N, L, C), times a factor, in a format, with zeros up to (N, length, channels); a new device array.
+
+    With two parts it is (N, length, 2 * channels). What is not finite stays so, but in e4m3 only NaN does.
+    """
+    y = call.scratch((x.shape[0], length, to.parts * channels), to.dtype)
+    _narrow(call, x, y, to, factor)
+    return y
+
+
+def _narrow(call, x, y, to, factor):
+    values, channels = y.size // to.parts, y.shape[2] // to.parts
+    bits = y.view(WORDS[to.itemsize])
+    kernel = _narrow_kernel(to.kind, to.parts)
+    call.launch(kernel, -(-values // THREADS), THREADS, x, bits, channels, np.float32(factor))
+
+
+def widen(call: device.Call, x: Any, y: Any, source: Format, factor: float = 1.0) -> None:
+    """As float32, times a factor, into an array of the same shape, or with two parts, of half as many channels."""
+    *_, channels = y.shape
+    bits = x.view(WORDS[source.itemsize]).reshape((x.size,))
+    if source.kind == "tf32":
+        raise ValueError("tf32 is float32 already")
+    kernel = _widen_kernel(source.kind, source.parts)
+    call.launch(kernel, -(-y.size // THREADS), THREADS, bits, y.reshape((y.size,)), channels, np.float32(factor))
+
+
+def as_float(x: Any, precision: str, *, out: Any = None, stream: Any = None) -> Any:
+    """Features in a format, on the GPU, as float32 there: an array of the same values, not waited for.
+
+    Raises:
+        ValueError: an argument's dtype, shape or side does not fit.
+    """
+    of = formats.choose(precision)
+    *others, channels = x.shape
+    call = device.Call(out, stream, (*others, channels // of.parts), dtypes={"x": of.dtype}, x=x)
+    widen(call, call.inputs[0], call.out, of)
+    return call.result()
+
+
+def as_format(x: Any, precision: str, *, out: Any = None, stream: Any = None) -> Any:
+    """float32 features (N, L, C), on the GPU, in a format, there; with two parts (N, L, 2 C). Not waited for.
+
+    What is beyond a format's range becomes infinite, or in e4m3, which has no infinity, its greatest value.
+
+    Raises:
+        ValueError: an argument's dtype, shape or side does not fit.
+    """
+    to = formats.choose(precision)
+    n, length, channels = x.shape
+    call = device.Call(out, stream, (n, length, to.parts * channels), to.dtype, x=x)
+    _narrow(call, call.inputs[0], call.out, to, 1.0)
+    return call.result()

@@ -1,0 +1,77 @@
+"""Features as `Mma` takes them, and the way there from float32.
+
+They lie as `formats` has them, but for fp16x3: a value is high + low / 2048 (`ptx.pack_floats`), which keeps digits
+below what a half holds, and in the place of each eight channels come first their high halves, then their low ones: 16
+bytes each, as much as one copy takes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32
+from charcnn.ops.common.formats import FORMATS, Format
+
+THREADS = device.block_size(256)
+
+OCTET = 8
+"""Channels that are stored together; all arrays have a multiple of it."""
+
+TAKEN = {name: form for name, form in FORMATS.items() if form.kind != "e4m3"}
+"""What `Mma` takes."""
+
+WIDE = {name: form for name, form in TAKEN.items() if form.size == 4}
+"""Those of 32 bits a value."""
+
+
+def words_of(to: Format) -> Any:
+    """`ptx.pack_floats` for one of WIDE."""
+    return ptx.pack_floats("split" if to.parts == 2 else "tf32")
+
+
+@cache
+def _encode_kernel(of):
+    size, octet, two = of.size, uint32(OCTET), uint32(2)
+    pairs, split = OCTET // 2, of.parts == 2
+    words, pack = words_of(of), None if size == 4 else ptx.pack_halves(of.kind)
+
+    @device.jit()
+    def kernel(x, y):
+        i = cuda.grid(1)  # one thread an octet of y, whose rows are of words; zeros where x has none
+        across = y.shape[2] * 4 // (OCTET * size)
+        if i < y.shape[0] * y.shape[1] * across:
+            c = uint32(i % across * octet)
+            t = uint32(i // across % y.shape[1])
+            n = uint32(i // (across * y.shape[1]))
+            at = i * (OCTET * size // 4)
+            for p in range(pairs):
+                a, b = float32(0), float32(0)
+                if t < uint32(x.shape[1]):
+                    if uint32(c + two * p) < uint32(x.shape[2]):
+                        a = x[n, t, uint32(c + two * p)]
+                    if uint32(c + two * p + 1) < uint32(x.shape[2]):
+                        b = x[n, t, uint32(c + two * p + 1)]
+                if size == 2:
+                    y.flat[at + p] = pack(a, b)
+                else:
+                    first, second = words(a, b)
+                    y.flat[at + (p if split else 2 * p)] = first
+                    y.flat[at + (p + pairs if split else 2 * p + 1)] = second
+
+    return kernel
+
+
+def encode(call: device.Call, x: Any, length: int, channels: int, to: Format) -> Any:
+    """float32 (N, L, C) in this format, with zeros up to (N, length, channels); a new device array.
+
+    With two parts it is (N, length, 2 * channels).
+    """
+    y = call.scratch((x.shape[0], length, to.parts * channels), to.dtype)
+    kernel = _encode_kernel(to)
+    call.launch(kernel, -(-y.size // (to.parts * OCTET * THREADS)), THREADS, x, y.view(np.uint32))
+    return y

@@ -1,0 +1,136 @@
+"""Mean and variance of each input, taken by the kernel that writes the values, for a LayerNorm that follows.
+
+A sum of squares loses everything once the mean is large beside the deviation: at 10^4 deviations, float32's 24 bits
+are spent on the mean's square. So each block takes its first value from all of its part, which is exact for values
+that are close, then the mean of what is left, and sums squared deviations from that, all in float32 over a few hundred
+values. The parts (first value, mean less it, M2) are merged in float64 by the formula of Chan, Golub and LeVeque
+(1979): M2 = sum M2_i + sum n_i (mean_i - mean)^2, where the second sum is sum n_i d_i^2 - (sum n_i d_i)^2 / n with d_i,
+the part's mean less that of the first part: one pass, and the difference loses no more digits than n / n_1 has. The
+order is fixed, so a result is the same bits every time. The mean stays in float64 up to the subtraction: rounded to
+float32, it alone would be off by 6e-4 deviations.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numba import cuda, float32, float64
+
+from charcnn.gpu import device
+from charcnn.gpu.device import SIMULATED, uint32
+
+PART = device.block_size(256)
+"""Values a part holds, and threads of a block that writes one."""
+
+PART_VALUES = 3
+"""What is kept of a part: its first value, its mean less that, and M2."""
+
+LANES = 32
+"""Of a warp, which merges the parts of an input."""
+
+MERGE_THREADS = device.block_size(4 * LANES)
+
+MERGE_BLOCKS = 8
+"""Of a multiprocessor: with more of them, a thread would have registers for one part at a time."""
+
+AT_ONCE = 4
+"""Parts that a thread has asked for before it needs the first."""
+
+
+def part_count(size: int) -> int:
+    """Parts of an input of `size` values; the last may be shorter."""
+    return -(-size // PART)
+
+
+@device.jit(device=True)
+def block_sum(value, sums):
+    """The sum of the value of each of the block's threads (a power of two), the same in all; by a tree in `sums`."""
+    thread = cuda.threadIdx.x
+    cuda.syncthreads()  # sums may still be read from the call before
+    sums[thread] = value
+    cuda.syncthreads()
+    half = cuda.blockDim.x // 2
+    while half > 0:
+        if thread < half:
+            sums[thread] += sums[thread + half]
+        cuda.syncthreads()
+        half //= 2
+    return sums[0]
+
+
+@device.jit(device=True)
+def write_part(value, n, part, size, parts):
+    """From each thread of a block its value (of PART threads): parts[n, part] = (shift, mean, M2)."""
+    sums = cuda.shared.array(PART, float32)
+    shift = cuda.shared.array(1, float32)
+    held = min(PART, size - part * PART)
+    if cuda.threadIdx.x == 0:
+        shift[0] = value
+    cuda.syncthreads()
+    shifted = value - shift[0] if cuda.threadIdx.x < held else float32(0)
+    mean = block_sum(shifted, sums) / float32(held)
+    deviation = shifted - mean if cuda.threadIdx.x < held else float32(0)
+    squares = block_sum(deviation * deviation, sums)
+    if cuda.threadIdx.x == 0:
+        parts[n, part, 0] = shift[0]
+        parts[n, part, 1] = mean
+        parts[n, part, 2] = squares
+
+
+@device.jit(device=True)
+def normalised(value, mean, variance, eps):
+    """(value - mean) / sqrt(variance + eps) in float32, from statistics in float64."""
+    high = float32(mean)
+    low = float32(mean - float64(high))  # what float32 cannot hold of the mean
+    return ((value - high) - low) / math.sqrt(float32(variance) + eps)
+
+
+@device.jit(device=True)
+def warp_sum(value):
+    """The sum of the value of each of the warp's lanes, the same in all; by a tree. In the simulator, too."""
+    if SIMULATED:  # the simulator knows no warps: there a block is one
+        return block_sum(value, cuda.shared.array(LANES, float64))
+    apart = LANES // 2
+    while apart > 0:
+        value += cuda.shfl_xor_sync(0xFFFFFFFF, value, apart)
+        apart //= 2
+    return value
+
+
+@device.jit(launch_bounds=(MERGE_THREADS, MERGE_BLOCKS))
+def _merge_kernel(parts, size, stat, part_size, row, row_parts):
+    thread, lanes, one = uint32(cuda.threadIdx.x), uint32(LANES), uint32(1)
+    n = uint32(uint32(cuda.blockIdx.x) * uint32(MERGE_THREADS // LANES) + thread // lanes)
+    if n >= parts.shape[0]:
+        return
+    part, count = uint32(thread % lanes), uint32(parts.shape[1])
+    part_size, row, row_parts = uint32(part_size), uint32(row), uint32(row_parts)
+    first = float64(0)
+    if count > 0:
+        first = float64(parts[n, 0, 0]) + float64(parts[n, 0, 1])
+    total, squares = float64(0), float64(0)
+    while part < count:
+        for _ in range(AT_ONCE):
+            at = min(part, uint32(count - one))  # read in any case: a branch would have the next loads wait
+            held = float64(min(part_size, uint32(row - uint32(at % row_parts * part_size))))
+            apart = float64(parts[n, at, 0]) + float64(parts[n, at, 1]) - first
+            more = float64(parts[n, at, 2]) + held * apart * apart
+            if part < count:
+                total += held * apart
+                squares += more
+            part = uint32(part + lanes)
+    total, squares = warp_sum(total) / size, warp_sum(squares) / size
+    if thread % lanes == 0:
+        stat[n, 0] = first + total
+        stat[n, 1] = squares - total * total
+
+
+def launch_merge(call: device.Call, parts: Any, size: int, stat: Any, part: int = PART, row: int | None = None) -> None:
+    """Merge parts (N, parts an input, PART_VALUES) into stat (N, 2): mean and biased variance.
+
+    An input's `size` values are rows of `row` (one where None), each in parts of `part`, of which the last may be
+    shorter.
+    """
+    blocks, row = -(-parts.shape[0] // (MERGE_THREADS // LANES)), row or size
+    call.launch(_merge_kernel, blocks, MERGE_THREADS, parts, size, stat, part, row, -(-row // max(1, part)))

@@ -1,0 +1,76 @@
+"""conv1d on all CPU cores, lowered to a GEMM over overlapping rows of channels-last features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from charcnn.ops.common import arrays, shapes
+from charcnn.ops.common.cpu_gemm import Packed, Tile
+
+
+class PackedConv1d:
+    """A convolution over channels-last features, its weights packed once.
+
+    Args:
+        weight: float32 (C_out, C_in, K); bias (C_out,).
+        tile: the micro-kernel's, from `microkernel.choose_tile`; the best for this processor where None.
+    """
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None) -> None:
+        self._packed = Packed(weight.transpose(0, 2, 1), bias, tile)
+
+    def __call__(
+        self,
+        x: np.ndarray,
+        out: np.ndarray,
+        *,
+        stride: int = 1,
+        dilation: int = 1,
+        pool_size: int = 1,
+        relu: bool = False,
+    ) -> np.ndarray:
+        """x float32 (N, L, C_in), C-contiguous -> out (N, L_out, C_out), any strides; pooled and ReLU'd where asked."""
+        c_in = x.shape[2]
+        self._packed.multiply(
+            x, out, row_stride=stride * c_in, tap_stride=dilation * c_in, pool_size=pool_size, relu=relu
+        )
+        return out
+
+
+def conv1d_lowered(
+    x: Any, weight: Any, bias: Any, *, stride: int = 1, padding: int = 0, dilation: int = 1, out: Any = None
+) -> Any:
+    """`reference.conv1d` on all CPU cores, by the micro-kernel over overlapping rows.
+
+    Transposes x and packs the weights at each call; `PackedConv1d` keeps both as the micro-kernel wants them.
+
+    Args:
+        x: float32 (N, C_in, L), C-contiguous, NumPy; weight (C_out, C_in, K) and bias (C_out,) likewise.
+        out: where to write, (N, C_out, L_out); made where None.
+
+    Returns:
+        float32 (N, C_out, L_out); the same bits for any number of threads.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit, or the environment's CHARCNN_CPU_TILE.
+    """
+    return _launch(x, weight, bias, stride, padding, dilation, out, relu=False)
+
+
+def conv1d_relu_lowered(
+    x: Any, weight: Any, bias: Any, *, stride: int = 1, padding: int = 0, dilation: int = 1, out: Any = None
+) -> Any:
+    """`conv1d_lowered` with ReLU in its last pass, over sums in cache. Arguments as there."""
+    return _launch(x, weight, bias, stride, padding, dilation, out, relu=True)
+
+
+def _launch(x, weight, bias, stride, padding, dilation, out, *, relu):
+    shape = shapes.conv1d(x, weight, bias, stride, padding, dilation)
+    out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
+    n, c_in, length = x.shape
+    features = np.zeros((n, length + 2 * padding, c_in), np.float32)
+    features[:, padding : padding + length] = x.transpose(0, 2, 1)
+    PackedConv1d(weight, bias)(features, out.transpose(0, 2, 1), stride=stride, dilation=dilation, relu=relu)
+    return out

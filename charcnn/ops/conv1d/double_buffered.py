@@ -1,0 +1,390 @@
+"""conv1d_nlc whose next stage is on its way to shared memory while one is multiplied, and what follows it, fused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32
+
+from charcnn import tuning
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.common import shapes
+from charcnn.ops.common.moments import PART_VALUES, launch_merge
+from charcnn.ops.conv1d.tile import Tile, candidates, fitting, vector_width
+
+EPILOGUES = ("part", "several", "store", "relu", "pool", "stat")
+"""What a block does with its sums.
+
+part: store them, of a part of the depth. several: store them, of one of several products. store: add the bias first.
+relu: then ReLU too. pool: then the maxima. stat: as store, and statistics of each row.
+"""
+
+
+def shared_bytes(tile: Tile, epilogue: str) -> int:
+    """Shared memory of a block: its stages, whose place the epilogue's values take."""
+    floats = {"pool": tile.rows * (tile.across + 1) * ptx.VECTOR, "stat": tile.rows * (tile.across + 3)}
+    return 4 * max(tile.stages * tile.stage_size, floats.get(epilogue, 0))
+
+
+@cache
+def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
+    """The kernel (x, weight, bias, y, parts, split), launched with a block for each tile and part of the depth.
+
+    Args:
+        tile: what a block computes.
+        width: floats that a copy from global memory takes, 4 or 1. The features' and weights' rows begin at multiples
+            of it.
+        epilogue: one of EPILOGUES.
+        pool_size: positions of a window, for "pool".
+
+    Of the kernel's arguments, parts holds for "stat" a row's (shift, mean, M2) for each tile across. For "part", split
+    is the depth that a block sums, and y has a (N, L_out, C_out) for each part of the depth. For "several" it is how
+    many products there are, whose x, weight and y lie one after another along the first axis.
+    """
+    # As `vectorized`, but a thread asks for its part of a later stage before it multiplies this one. cp.async needs no
+    # registers for what is on its way, so there may be several stages. Rows of y are those of the product, except
+    # that pooling leaves out of a tile the rows of a window that is not whole in it, and of an input those of none.
+    threads, accumulators = tile.threads, tile.thread_rows * tile.thread_columns
+    a_size, b_size = tile.thread_rows * ptx.VECTOR, tile.thread_columns
+    tm, tn, quads = uint32(tile.thread_rows), uint32(tile.thread_columns), uint32(tile.thread_columns // ptx.VECTOR)
+    rows_tile, columns_tile, step = uint32(tile.rows), uint32(tile.columns), uint32(tile.depth)
+    down, half_down, quads_apart = uint32(tile.down), uint32(tile.down // 2), uint32(tile.across * ptx.VECTOR)
+    pitch, stage_size, features_size = uint32(tile.pitch), uint32(tile.stage_size), uint32(tile.rows * tile.pitch)
+    last_stage = uint32((tile.stages - 1) * tile.stage_size)
+    x_across, w_across = uint32(tile.depth // width), uint32(tile.columns // width)
+    x_copies, x_rows = tile.rows * tile.depth // width // threads, uint32(threads * width // tile.depth)
+    w_copies, w_rows = tile.depth * tile.columns // width // threads, uint32(threads * width // tile.columns)
+    copy, wait, drain = ptx.copy_async(width), ptx.wait(tile.stages - 2), ptx.wait(0)
+    ahead, copy_bytes, block_threads = uint32(tile.stages - 1), uint32(4 * width), uint32(threads)
+    across, staged_pitch = uint32(tile.across), uint32((tile.across + 1) * ptx.VECTOR)
+    means_at, sums_at, sums_pitch = uint32(tile.rows), uint32(2 * tile.rows), uint32(tile.across + 1)
+    zero, one, two, three, four, vector = (uint32(value) for value in (0, 1, 2, 3, ptx.VECTOR, width))
+    part_values, unrolled = uint64(PART_VALUES), uint32(4 * ptx.VECTOR)  # terms of a stage
+    shifted, rectified = epilogue not in ("part", "several"), epilogue in ("relu", "pool")
+    several = epilogue == "several"
+    pooled, measured = epilogue == "pool", epilogue == "stat"
+    window, tile_rows = uint32(pool_size), uint32(tile.rows // pool_size * pool_size)
+    pooled_tile = uint32(tile.rows // pool_size * tile.across * ptx.VECTOR)
+
+    alignment = ptx.ALIGNMENT
+    resident = tile.resident if width == ptx.VECTOR else 1  # so many places to copy from want more registers
+
+    @device.jit(launch_bounds=(tile.threads, resident))
+    def kernel(x, weight, bias, y, parts, split):
+        shared = cuda.shared.array(
+            0, float32, alignment=alignment
+        )  # stages of features and weights; at the end, the epilogue's
+        sums = cuda.local.array(accumulators, float32)
+        a = cuda.local.array(a_size, float32)
+        b = cuda.local.array(b_size, float32)
+        x_at = cuda.local.array(x_copies, uint64)
+        length, c_in, length_out, c_out = (
+            uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[y.ndim - 2]), uint32(weight.shape[2]),
+        )  # fmt: skip
+        if pooled:
+            length_out = uint32(length_out * window)
+        inputs, taps = uint32(x.shape[0]), uint32(weight.shape[0])
+        if several:
+            inputs, taps = uint32(inputs // uint32(split)), uint32(taps // uint32(split))
+        rows, depth = uint32(inputs * length_out), uint32(taps * c_in)
+        tiles_across = uint32((c_out + columns_tile - one) // columns_tile)
+        tiles_down = uint32((rows + tile_rows - one) // tile_rows)
+        thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        tile_across = uint32(block % tiles_across)
+        first_row = uint32(block // tiles_across % tiles_down * tile_rows)
+        first_column = uint32(tile_across * columns_tile)
+        ty = uint32(thread // four % half_down * two + thread // two % two)
+        tx = uint32(thread // four // half_down * two + thread % two)
+
+        # Of each matrix a thread copies one column, every x_rows-th or w_rows-th row.
+        k0, end, part, x_first, w_first = zero, depth, zero, zero, zero
+        if not shifted:
+            part = uint32(block // tiles_across // tiles_down)
+            if several:
+                x_first, w_first = uint32(part * inputs * length), uint32(part * depth)
+            else:
+                k0 = uint32(part * uint32(split))
+                end = min(uint32(k0 + uint32(split)), depth)
+        x_row, x_column = uint32(thread // x_across), uint32(thread % x_across * vector)
+        w_row, w_column = uint32(thread // w_across), uint32(thread % w_across * vector)
+        x_place, w_place = uint32(x_row * pitch + x_column), uint32(features_size + w_row * columns_tile + w_column)
+        for i in range(x_copies):
+            row = min(uint32(first_row + x_row + uint32(i) * x_rows), uint32(rows - one))  # none past the end is stored
+            n = uint32(row // length_out)
+            x_at[i] = uint64(uint32(x_first + n * length + row - n * length_out)) * uint64(c_in) + uint64(k0 + x_column)
+        w_inside = first_column + w_column < c_out
+        w_at = uint64(uint32(w_first + k0 + w_row)) * uint64(c_out) + uint64(first_column + w_column)
+        w_apart, next_w = uint64(w_rows) * uint64(c_out), uint64(step) * uint64(c_out)
+        for i in range(accumulators):
+            sums[i] = float32(0)
+
+        def fetch(slot, at, w_from):
+            """Start to copy this thread's part of the stage at depth `at`; past the end, zeros."""
+            wanted = copy_bytes if uint32(at + x_column) < end else zero
+            for i in range(x_copies):
+                copy(shared, uint32(slot + x_place), uint32(i) * x_rows * pitch, x, x_at[i], wanted)
+                x_at[i] += uint64(step)
+            for i in range(w_copies):
+                wanted = copy_bytes if w_inside and uint32(at + w_row + uint32(i) * w_rows) < end else zero
+                copy(
+                    shared,
+                    uint32(slot + w_place),
+                    uint32(i) * w_rows * columns_tile,
+                    weight,
+                    w_from + uint64(i) * w_apart,
+                    wanted,
+                )
+            ptx.commit()
+
+        def multiply_term(b_from, k, term):
+            """The products of one term, k + term, the term-th of the 4 in `a`."""
+            for j in range(quads):
+                e, f, g, h = ptx.load4_shared(shared, b_from, (k + term) * columns_tile + j * quads_apart)
+                b[j * four], b[j * four + 1], b[j * four + 2], b[j * four + 3] = e, f, g, h
+            for i in range(tm):
+                for j in range(tn):
+                    sums[i * tn + j] += a[i * four + term] * b[j]
+
+        def multiply(a_from, b_from, k):
+            """The products of 4 terms from the stage's k-th on."""
+            for i in range(tm):
+                e, f, g, h = ptx.load4_shared(shared, a_from, i * down * pitch + k)
+                a[i * four], a[i * four + 1], a[i * four + 2], a[i * four + 3] = e, f, g, h
+            multiply_term(b_from, k, zero)
+            multiply_term(b_from, k, one)
+            multiply_term(b_from, k, two)
+            multiply_term(b_from, k, three)
+
+        slot, following = zero, k0
+        for _ in range(ahead):
+            fetch(slot, following, w_at)
+            slot, following, w_at = uint32(slot + stage_size), uint32(following + step), w_at + next_w
+        a_at, b_at = uint32(ty * pitch), uint32(features_size + tx * four)
+        while k0 < end:
+            wait()
+            cuda.syncthreads()  # the stage is there for all, and nobody still reads the one that is filled next
+            fetch(slot, following, w_at)
+            w_at += next_w
+            for k in range(zero, step, unrolled):
+                a_from, b_from = uint32(a_at + k), uint32(b_at + k * columns_tile)
+                multiply(a_from, b_from, zero)
+                if step > four:
+                    multiply(a_from, b_from, four)
+                if step > 2 * four:
+                    multiply(a_from, b_from, uint32(2 * four))
+                if step > 3 * four:
+                    multiply(a_from, b_from, uint32(3 * four))
+            slot = zero if slot == last_stage else uint32(slot + stage_size)
+            following, k0 = uint32(following + step), uint32(k0 + step)
+            if a_at < last_stage:
+                a_at, b_at = uint32(a_at + stage_size), uint32(b_at + stage_size)
+            else:
+                a_at, b_at = uint32(a_at - last_stage), uint32(b_at - last_stage)
+        drain()  # of zeros past the end: they must not land on the epilogue's values
+
+        for j in range(quads):
+            for c in range(four):
+                column = uint32(first_column + tx * four + j * quads_apart + c)
+                offset = bias[column] if shifted and column < c_out else float32(0)
+                for i in range(tm):
+                    value = sums[i * tn + j * four + c] + offset
+                    if rectified and value < float32(0):
+                        value = float32(0)
+                    sums[i * tn + j * four + c] = value
+
+        if pooled:
+            for j in range(quads):  # through shared memory, as many columns at a time as the block has threads across
+                cuda.syncthreads()
+                for i in range(tm):
+                    q, at = i * tn + j * four, uint32(ty * staged_pitch + tx * four)
+                    ptx.store4_shared(
+                        shared, at, i * down * staged_pitch, sums[q], sums[q + 1], sums[q + 2], sums[q + 3]
+                    )
+                cuda.syncthreads()
+                at = thread
+                while at < pooled_tile:
+                    column = uint32(first_column + j * quads_apart + at % quads_apart)
+                    first = uint32(at // quads_apart * window)
+                    if column < c_out and first_row + first < rows:
+                        best = float32(0)  # ReLU: no maximum is less
+                        for r in range(first, first + window):
+                            value = shared[uint32(r * staged_pitch + at % quads_apart)]
+                            if value > best or value != value:  # NaN wins, and nothing is greater
+                                best = value
+                        y.flat[uint64((first_row + first) // window) * uint64(c_out) + column] = best
+                    at = uint32(at + block_threads)
+        else:
+            for i in range(tm):
+                row = uint32(first_row + ty + i * down)
+                if row < rows:
+                    start = (uint64(part) * uint64(rows) + uint64(row)) * uint64(c_out)
+                    for j in range(quads):
+                        column, q = uint32(first_column + tx * four + j * quads_apart), i * tn + j * four
+                        if width == 1:
+                            for c in range(four):
+                                if column + c < c_out:
+                                    y.flat[start + column + c] = sums[q + c]
+                        elif column < c_out:
+                            ptx.store4(y, start + column, sums[q], sums[q + 1], sums[q + 2], sums[q + 3])
+
+        if (
+            measured
+        ):  # a row of the tile is a part, as charcnn.ops.common.moments has them: its shift is its first value
+            held = float32(min(columns_tile, uint32(c_out - first_column)))
+            cuda.syncthreads()
+            if tx == zero:
+                for i in range(tm):
+                    shared[uint32(ty + i * down)] = sums[i * tn]
+            cuda.syncthreads()
+            for i in range(tm):
+                shift, total = shared[uint32(ty + i * down)], float32(0)
+                for j in range(quads):
+                    for c in range(four):
+                        sums[i * tn + j * four + c] -= shift
+                        if first_column + tx * four + j * quads_apart + c // vector * vector < c_out:
+                            total += sums[i * tn + j * four + c]
+                shared[uint32(sums_at + (ty + i * down) * sums_pitch + tx)] = total
+            cuda.syncthreads()
+            for r in range(thread, rows_tile, block_threads):
+                total = float32(0)
+                for q in range(across):
+                    total += shared[uint32(sums_at + r * sums_pitch + q)]
+                shared[uint32(means_at + r)] = total / held
+            cuda.syncthreads()
+            for i in range(tm):
+                mean, total = shared[uint32(means_at + ty + i * down)], float32(0)
+                for j in range(quads):
+                    for c in range(four):
+                        deviation = sums[i * tn + j * four + c] - mean
+                        if first_column + tx * four + j * quads_apart + c // vector * vector < c_out:
+                            total += deviation * deviation
+                shared[uint32(sums_at + (ty + i * down) * sums_pitch + tx)] = total
+            cuda.syncthreads()
+            for r in range(thread, min(rows_tile, uint32(rows - first_row)), block_threads):
+                total = float32(0)
+                for q in range(across):
+                    total += shared[uint32(sums_at + r * sums_pitch + q)]
+                at = (uint64(first_row + r) * uint64(tiles_across) + uint64(tile_across)) * part_values
+                parts.flat[at] = shared[uint32(r)]
+                parts.flat[at + one] = shared[uint32(means_at + r)]
+                parts.flat[at + two] = total
+
+    return kernel
+
+
+def chosen(epilogue: str, weight: shapes.Shape, rows: int, pool_size: int = 1) -> Tile:
+    """The tile for weights (K, C_in, C_out), of all products where there are several, and for so many rows of one."""
+    taps, c_in, c_out = weight
+    return tuning.choose(f"double_buffered {epilogue}", "fp32", (taps, c_in, c_out), rows, candidates(c_out, pool_size))
+
+
+def launch(
+    call: device.Call, inputs: Sequence[Any], y: Any, epilogue: str, *,
+    parts: Any = None, depth_part: int | None = None, products: int = 1, pool_size: int = 1, tile: Tile | None = None,
+) -> None:  # fmt: skip
+    """Start the kernel on the call's stream, for arrays on the device.
+
+    Args:
+        inputs: x (N, L, C_in), weight (K, C_in, C_out) and bias.
+        y: (N, L_out, C_out); for "pool" (N, L_out // pool_size, C_out); for "part" with one more axis in front, a part
+            of the depth each.
+        parts: for "stat", (N, L_out * tiles across, PART_VALUES).
+        depth_part: for "part", how much of the depth K * C_in each takes, a multiple of the tile's.
+        products: for "several", how many; the first axes of x, weight and y hold those of each one after another.
+        tile: the `chosen` one where None.
+
+    Raises:
+        DeviceError: the GPU's compute capability is below 8.0.
+    """
+    device.require_capability((8, 0), "cp.async", "use the technique vectorized")
+    x, weight, bias = inputs
+    (taps, c_in, c_out), (n, length, _) = weight.shape, x.shape
+    kernel_size, n = taps // products, n // products
+    depth = kernel_size * c_in
+    depth_part = depth_part or depth
+    rows = n * (y.shape[1] * pool_size if epilogue == "pool" else length - kernel_size + 1)
+    tile = tile or chosen(epilogue, weight.shape, rows, pool_size)
+    tile_rows = tile.rows // pool_size * pool_size
+    blocks = products * -(-depth // depth_part) * -(-rows // tile_rows) * -(-c_out // tile.columns)
+    kernel = build(tile, vector_width(x, weight, bias, y), epilogue, pool_size)
+    split = products if epilogue == "several" else depth_part
+    arguments = x, weight, bias, y, y if parts is None else parts, split
+    call.launch(kernel, blocks, tile.threads, *arguments, shared=shared_bytes(tile, epilogue))
+
+
+def conv1d_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`reference.conv1d_nlc` on a GPU as a matrix product in register tiles, the next stage's copies under way.
+
+    Needs compute capability 8.0. The copies are of 32 bits where C_in or C_out is no multiple of 4, or an array starts
+    at no multiple of 16 bytes. Arguments, result and errors as for `conv1d_nlc_coalesced`.
+    """
+    call = device.Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
+    launch(call, call.inputs, call.out, "store")
+    return call.result()
+
+
+def conv1d_relu_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`conv1d_nlc_double_buffered` with ReLU in the same kernel. Arguments, result and errors as there."""
+    call = device.Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
+    launch(call, call.inputs, call.out, "relu")
+    return call.result()
+
+
+def conv1d_relu_maxpool1d_nlc_double_buffered(
+    x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
+) -> Any:
+    """`conv1d_nlc_double_buffered` with ReLU and pooling in the same kernel: a pool_size-th is stored.
+
+    Args:
+        x, weight, bias, stream: as there.
+        pool_size: positions a window, and from one window to the next.
+        out: where to write, (N, (L - K + 1) // pool_size, C_out), on the same side; made where None.
+
+    Returns:
+        float32 (N, (L - K + 1) // pool_size, C_out) where the inputs lie; device results are not waited for.
+
+    Raises:
+        ValueError, DeviceError: as there; ValueError also for a window longer than a tile of positions.
+    """
+    shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
+    most = fitting(shape[2]).rows
+    if pool_size > most:
+        raise ValueError(f"{pool_size=}: need at most {most}, the positions of a tile")
+    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    launch(call, call.inputs, call.out, "pool", pool_size=pool_size)
+    return call.result()
+
+
+def conv1d_stat_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`conv1d_nlc_double_buffered`, and the mean and variance of each input's output, for a LayerNorm that follows.
+
+    `charcnn.ops.common.moments` says how they stay accurate.
+
+    Args:
+        x, weight, bias, stream: as there.
+        out: where to write, a pair (y, stat) on the same side; made where None.
+
+    Returns:
+        (y, stat): float32 (N, L - K + 1, C_out), and float64 (N, 2), the mean and the biased variance of each y[n].
+
+    Raises:
+        ValueError, DeviceError: as there.
+    """
+    n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
+    y, given = device.pair(out)
+    inputs = {"x": x, "weight": weight, "bias": bias}
+    if given is not None:
+        shapes.expect("stat", given, (n, 2))
+        inputs["stat"] = given
+    call = device.Call(y, stream, shape, **inputs)
+    tile = chosen("stat", call.inputs[1].shape, n * length)
+    parts = call.scratch((n, length * -(-c_out // tile.columns), PART_VALUES), np.float32)
+    launch(call, call.inputs[:3], call.out, "stat", parts=parts, tile=tile)
+    statistics = call.scratch((n, 2), np.float64) if given is None else call.inputs[3]
+    launch_merge(call, parts, length * c_out, statistics, part=tile.columns, row=c_out)
+    statistics = call.second(statistics, given)
+    return call.result(), statistics

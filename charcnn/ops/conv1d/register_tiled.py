@@ -1,0 +1,107 @@
+"""conv1d_nlc with a tile of sums in each thread's registers: what is read from shared memory serves several sums."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numba import cuda, float32
+
+from charcnn.gpu import device
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.common import shapes
+from charcnn.ops.conv1d.tile import REGISTERS, Tile
+
+
+@cache
+def build(tile: Tile) -> Any:
+    """The kernel (x, weight, bias, y), launched with a block a tile."""
+    # As `tiled`, but a thread takes thread_rows x thread_columns sums: of 8 + 8 values read from shared memory come 64
+    # products, not 1 of 2. Indices and constants are uint32: an index made of signed ones would cost Numba's handling
+    # of negative indices. Loops over register tiles have constant ranges, so that they unroll and the local arrays
+    # become registers.
+    threads, accumulators = tile.threads, tile.thread_rows * tile.thread_columns
+    a_size, b_size = tile.thread_rows, tile.thread_columns
+    tm, tn = uint32(tile.thread_rows), uint32(tile.thread_columns)
+    rows_tile, columns_tile, step = uint32(tile.rows), uint32(tile.columns), uint32(tile.depth)
+    down, across = uint32(tile.down), uint32(tile.across)
+    pitch = uint32(tile.depth + 1)  # odd: a column of features lies in as many banks as it has rows
+    feature_count, weight_count = tile.rows * (tile.depth + 1), tile.depth * tile.columns
+    x_loads, x_rows = tile.rows * tile.depth // threads, uint32(threads // tile.depth)
+    w_loads, w_rows = weight_count // threads, uint32(threads // tile.columns)
+    one = uint32(1)
+
+    @device.jit(launch_bounds=(tile.threads, tile.resident))
+    def kernel(x, weight, bias, y):
+        features = cuda.shared.array(feature_count, float32)
+        weights = cuda.shared.array(weight_count, float32)
+        sums = cuda.local.array(accumulators, float32)
+        a = cuda.local.array(a_size, float32)
+        b = cuda.local.array(b_size, float32)
+        x_start = cuda.local.array(x_loads, uint64)
+        length, c_in, length_out, c_out = (
+            uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[1]), uint32(y.shape[2]),
+        )  # fmt: skip
+        rows, depth = uint32(y.shape[0] * length_out), uint32(weight.shape[0] * c_in)
+        tiles_across = (c_out + columns_tile - one) // columns_tile
+        thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        first_row = uint32(block // tiles_across * rows_tile)
+        first_column = uint32(block % tiles_across * columns_tile)
+        ty, tx = thread // across, thread % across
+
+        # Of each matrix a thread loads one column, every x_rows-th or w_rows-th row.
+        x_row, x_column = thread // step, thread % step
+        w_row, w_column = thread // columns_tile, thread % columns_tile
+        for i in range(x_loads):
+            row = min(uint32(first_row + x_row + uint32(i) * x_rows), rows - one)
+            n = row // length_out
+            x_start[i] = uint64(n * length + row - n * length_out) * uint64(c_in) + x_column
+        w_start = uint64(w_row) * uint64(c_out) + first_column + w_column
+        w_inside = first_column + w_column < c_out
+        for i in range(accumulators):
+            sums[i] = float32(0)
+
+        k0 = uint32(0)
+        while k0 < depth:
+            for i in range(x_loads):
+                feature = float32(0)
+                if k0 + x_column < depth:
+                    feature = x.flat[x_start[i] + k0]
+                features[uint32((x_row + uint32(i) * x_rows) * pitch + x_column)] = feature
+            for i in range(w_loads):
+                value = float32(0)
+                if w_inside and uint32(k0 + w_row + uint32(i) * w_rows) < depth:
+                    value = weight.flat[w_start + uint64(k0 + uint32(i) * w_rows) * uint64(c_out)]
+                weights[uint32((w_row + uint32(i) * w_rows) * columns_tile + w_column)] = value
+            cuda.syncthreads()
+            for k in range(step):
+                for i in range(tm):
+                    a[i] = features[uint32((ty + i * down) * pitch + k)]
+                for j in range(tn):
+                    b[j] = weights[uint32(k * columns_tile + tx + j * across)]
+                for i in range(tm):
+                    for j in range(tn):
+                        sums[i * tn + j] += a[i] * b[j]
+            cuda.syncthreads()
+            k0 += step
+
+        for i in range(tm):
+            row = uint32(first_row + ty + i * down)
+            if row < rows:
+                for j in range(tn):
+                    column = uint32(first_column + tx + j * across)
+                    if column < c_out:
+                        y.flat[uint64(row) * uint64(c_out) + column] = sums[i * tn + j] + bias[column]
+
+    return kernel
+
+
+def conv1d_nlc_register_tiled(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`reference.conv1d_nlc` on a GPU as a matrix product, tiles in shared memory and in registers.
+
+    Arguments, result and errors as for `conv1d_nlc_coalesced`.
+    """
+    n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
+    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    call.launch(build(REGISTERS), REGISTERS.blocks(n * length, c_out), REGISTERS.threads, *call.inputs, call.out)
+    return call.result()

@@ -1,0 +1,159 @@
+"""conv1d_nlc with 128-bit loads and stores: a quarter of the instructions that move data."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numba import cuda, float32
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.common import shapes
+from charcnn.ops.conv1d.tile import REGISTERS, Tile, vector_width
+
+
+@cache
+def build(tile: Tile, width: int) -> Any:
+    """The kernel (x, weight, bias, y), launched with a block a tile.
+
+    width: floats that a load from global memory takes, 4 or 1. Rows of features and weights begin at multiples of it.
+    """
+    # As `register_tiled`, but a thread reads 4 terms of a row of features at once, then 4 columns of weights for each:
+    # 16 loads for 256 products, not 64. Lanes are laid out two by two, so that of neighbouring lanes, and of those 2
+    # apart, one matrix's address is the same: then a half-warp's 128-bit loads are one transaction.
+    threads, accumulators = tile.threads, tile.thread_rows * tile.thread_columns
+    a_size, b_size = tile.thread_rows * ptx.VECTOR, tile.thread_columns
+    tm, tn, quads = uint32(tile.thread_rows), uint32(tile.thread_columns), uint32(tile.thread_columns // ptx.VECTOR)
+    rows_tile, columns_tile, step = uint32(tile.rows), uint32(tile.columns), uint32(tile.depth)
+    down, half_down, quads_apart = uint32(tile.down), uint32(tile.down // 2), uint32(tile.across * ptx.VECTOR)
+    pitch = uint32(tile.pitch)
+    stage_size, features_size = tile.stage_size, uint32(tile.rows * tile.pitch)
+    x_across, w_across = uint32(tile.depth // width), uint32(tile.columns // width)
+    x_loads, x_rows = tile.rows * tile.depth // width // threads, uint32(threads * width // tile.depth)
+    w_loads, w_rows = tile.depth * tile.columns // width // threads, uint32(threads * width // tile.columns)
+    zero, one, two, three, four, vector = (uint32(value) for value in (0, 1, 2, 3, ptx.VECTOR, width))
+
+    alignment = ptx.ALIGNMENT
+    resident = tile.resident if width == ptx.VECTOR else 1  # so many places to load from want more registers
+
+    @device.jit(launch_bounds=(tile.threads, resident))
+    def kernel(x, weight, bias, y):
+        shared = cuda.shared.array(stage_size, float32, alignment=alignment)  # features, then weights
+        sums = cuda.local.array(accumulators, float32)
+        a = cuda.local.array(a_size, float32)
+        b = cuda.local.array(b_size, float32)
+        x_at = cuda.local.array(x_loads, uint64)
+        length, c_in, length_out, c_out = (
+            uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[1]), uint32(y.shape[2]),
+        )  # fmt: skip
+        rows, depth = uint32(y.shape[0] * length_out), uint32(weight.shape[0] * c_in)
+        tiles_across = uint32((c_out + columns_tile - one) // columns_tile)
+        thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        first_row = uint32(block // tiles_across * rows_tile)
+        first_column = uint32(block % tiles_across * columns_tile)
+        ty = uint32(thread // four % half_down * two + thread // two % two)
+        tx = uint32(thread // four // half_down * two + thread % two)
+
+        def multiply_term(b_at, k, term):
+            """The products of one term, k + term, the term-th of the 4 in `a`."""
+            for j in range(quads):
+                e, f, g, h = ptx.load4_shared(shared, b_at, (k + term) * columns_tile + j * quads_apart)
+                b[j * four], b[j * four + 1], b[j * four + 2], b[j * four + 3] = e, f, g, h
+            for i in range(tm):
+                for j in range(tn):
+                    sums[i * tn + j] += a[i * four + term] * b[j]
+
+        def multiply(a_at, b_at, k):
+            """The products of 4 terms from the stage's k-th on."""
+            for i in range(tm):
+                e, f, g, h = ptx.load4_shared(shared, a_at, i * down * pitch + k)
+                a[i * four], a[i * four + 1], a[i * four + 2], a[i * four + 3] = e, f, g, h
+            multiply_term(b_at, k, zero)
+            multiply_term(b_at, k, one)
+            multiply_term(b_at, k, two)
+            multiply_term(b_at, k, three)
+
+        # Of each matrix a thread loads one column, every x_rows-th or w_rows-th row.
+        x_row, x_column = uint32(thread // x_across), uint32(thread % x_across * vector)
+        w_row, w_column = uint32(thread // w_across), uint32(thread % w_across * vector)
+        x_place, w_place = uint32(x_row * pitch + x_column), uint32(features_size + w_row * columns_tile + w_column)
+        for i in range(x_loads):
+            row = min(uint32(first_row + x_row + uint32(i) * x_rows), uint32(rows - one))
+            n = uint32(row // length_out)
+            x_at[i] = uint64(uint32(n * length + row - n * length_out)) * uint64(c_in) + uint64(x_column)
+        w_inside = first_column + w_column < c_out
+        w_at = uint64(w_row) * uint64(c_out) + uint64(first_column + w_column)
+        w_apart, next_w = uint64(w_rows) * uint64(c_out), uint64(step) * uint64(c_out)
+        a_at, b_at = uint32(ty * pitch), uint32(features_size + tx * four)
+        for i in range(accumulators):
+            sums[i] = float32(0)
+
+        k0 = zero
+        while k0 < depth:
+            for i in range(x_loads):
+                e = f = g = h = float32(0)
+                if uint32(k0 + x_column) < depth:
+                    if width == 1:
+                        e = x.flat[x_at[i]]
+                    else:
+                        e, f, g, h = ptx.load4(x, x_at[i])
+                x_at[i] += uint64(step)
+                if width == 1:
+                    shared[uint32(x_place + uint32(i) * x_rows * pitch)] = e
+                else:
+                    ptx.store4_shared(shared, x_place, uint32(i) * x_rows * pitch, e, f, g, h)
+            for i in range(w_loads):
+                row = uint32(k0 + w_row + uint32(i) * w_rows)
+                at = w_at + uint64(i) * w_apart
+                e = f = g = h = float32(0)
+                if w_inside and row < depth:
+                    if width == 1:
+                        e = weight.flat[at]
+                    else:
+                        e, f, g, h = ptx.load4(weight, at)
+                if width == 1:
+                    shared[uint32(w_place + uint32(i) * w_rows * columns_tile)] = e
+                else:
+                    ptx.store4_shared(shared, w_place, uint32(i) * w_rows * columns_tile, e, f, g, h)
+            w_at += next_w
+            cuda.syncthreads()
+            multiply(a_at, b_at, zero)
+            if step > four:
+                multiply(a_at, b_at, four)
+            cuda.syncthreads()
+            k0 = uint32(k0 + step)
+
+        for j in range(quads):
+            for c in range(four):
+                column = uint32(first_column + tx * four + j * quads_apart + c)
+                offset = bias[column] if column < c_out else float32(0)
+                for i in range(tm):
+                    sums[i * tn + j * four + c] += offset
+        for i in range(tm):
+            row = uint32(first_row + ty + i * down)
+            if row < rows:
+                start = uint64(row) * uint64(c_out)
+                for j in range(quads):
+                    column, q = uint32(first_column + tx * four + j * quads_apart), i * tn + j * four
+                    if width == 1:
+                        for c in range(four):
+                            if column + c < c_out:
+                                y.flat[start + column + c] = sums[q + c]
+                    elif column < c_out:
+                        ptx.store4(y, start + column, sums[q], sums[q + 1], sums[q + 2], sums[q + 3])
+
+    return kernel
+
+
+def conv1d_nlc_vectorized(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`reference.conv1d_nlc` on a GPU as a matrix product in register tiles, with loads and stores of 128 bits.
+
+    The loads are of 32 bits where C_in or C_out is no multiple of 4, or an array starts at no multiple of 16 bytes.
+    Arguments, result and errors as for `conv1d_nlc_coalesced`.
+    """
+    n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
+    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    kernel = build(REGISTERS, vector_width(*call.inputs, call.out))
+    call.launch(kernel, REGISTERS.blocks(n * length, c_out), REGISTERS.threads, *call.inputs, call.out)
+    return call.result()

@@ -1,0 +1,292 @@
+"""The operators of `wgmma_kernel` for given weights: laid out once, and applied to features in a format."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32
+
+from charcnn import tuning
+from charcnn.gpu import device, ptx, tensor_map
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.common import formats, shapes
+from charcnn.ops.common.cast import largest
+from charcnn.ops.common.moments import PART_VALUES, launch_merge
+from charcnn.ops.conv1d.wgmma.kernel import CHUNK, COLUMNS, GROUPS, ROW_BYTES, Stages, build
+
+THREADS_OF_PACKING = device.block_size(256)
+
+LARGEST = {"f16": 8192.0, "e4m3": formats.LARGEST_E4M3}
+"""What the greatest finite weight becomes, or half that, where weights are scaled: f16 keeps room for sums, and one
+that is 2^-38 of the greatest is 0."""
+
+
+@device.jit()
+def _pad_kernel(bias, factor, to):
+    i = cuda.grid(1)
+    if i < to.size:
+        to[i] = bias[i] * factor if i < bias.size else float32(0)
+
+
+@cache
+def _pack_kernel(kind, split, tile_columns):
+    pack, pack_parts = ptx.pack_halves("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
+    tf32, eighth = kind == "tf32", kind == "e4m3"
+    together = 1 if tf32 else 4 if eighth else 2  # in a word
+    one, two, four, eight, seven, three = (uint32(i) for i in (1, 2, 4, 8, 7, 3))
+    parts = uint32(2 if split else 1)
+    columns, inputs, chunk = uint32(tile_columns), uint32(together), uint32(ROW_BYTES // 4 * together)
+
+    @cuda.jit(device=True, forceinline=True)
+    def value(weight, factor, tap, c_in, channel):
+        if channel < uint32(weight.shape[2]) and c_in < uint32(weight.shape[1]):
+            return weight[tap, c_in, channel] * factor
+        return float32(0)
+
+    @device.jit()
+    def kernel(weight, factor, to, taps, chunks, size):
+        # A thread writes words: neighbouring input channels of one column. What lies there, of (tile, chunk, tap,
+        # column, 32 words), is the word of a row whose 16-byte pieces are swizzled, as the copy engine would have laid
+        # it. Of two parts, the high one of a chunk and tap comes before the low one.
+        i, apart = uint32(cuda.grid(1)), uint32(cuda.gridsize(1))
+        while i < uint32(size):
+            place = uint32(i % uint32(32))
+            column = uint32(i // uint32(32) % columns)
+            step = uint32(i // uint32(32) // columns)
+            low, step = uint32(step % parts), uint32(step // parts)
+            tap = uint32(step % uint32(taps))
+            part = uint32(step // uint32(taps) % uint32(chunks))
+            across = uint32(step // uint32(taps) // uint32(chunks))
+            piece = uint32(uint32(place // four) ^ uint32(column & seven))
+            c_in = uint32(part * chunk + uint32(piece * four + uint32(place % four)) * inputs)
+            channel = uint32(column // uint32(32) * uint32(32) + uint32(uint32(column & seven) // two) * eight)
+            channel = uint32(channel + uint32(uint32(column // eight) & three) * two + uint32(column & one))
+            channel = uint32(channel + across * columns)
+
+            a = value(weight, factor, tap, c_in, channel)
+            b = value(weight, factor, tap, uint32(c_in + one), channel)
+            if tf32:
+                word = ptx.round_tf32(a)
+            elif eighth:
+                c = value(weight, factor, tap, uint32(c_in + two), channel)
+                d = value(weight, factor, tap, uint32(c_in + three), channel)
+                word = ptx.pack_eighths(a, b, c, d)
+            elif split:
+                upper, rest = pack_parts(a, b)
+                word = rest if low == one else upper
+            else:
+                word = pack(a, b)
+            ptx.store_word(to + uint64(i) * uint64(4), word)
+            i = uint32(i + apart)
+
+    return kernel
+
+
+def _unit(call, weight, of):
+    """What the weights are divided by: a power of two, so that the division rounds nothing."""
+    unit = largest(call, weight) / LARGEST[of.kind]
+    return 2.0 ** math.ceil(math.log2(unit)) if 0 < unit < math.inf else 1.0
+
+
+class Wgmma:
+    """The weights of one convolution for Hopper's tensor cores, on the current GPU: the operators, less `weight, bias`.
+
+    In 16 bits they take 2 K C_in C_out bytes, C_in in whole 64s and C_out in whole 256s; of fp16x3, twice as much. A
+    linear layer is a convolution of one position: weight (1, C_in, C_out), x (N, 1, C_in).
+
+    Args:
+        weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; both NumPy
+            arrays, or both device arrays.
+        precision: of weights and features, one of `formats.FORMATS`; sums are float32.
+        results: of what is given, one of them or "float32"; `precision` where None.
+        x_unit, y_unit: what 1 stands for in x and in results, for fp8, whose range is short.
+        promoted: whether products of 128 bytes of depth are added up in float32 outside of tensor cores, where the
+            precision does not ask for that anyway: of fp8, tensor cores keep some 14 bits of a sum.
+        stream: a CUDA stream; the default stream where None.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold what so many
+            taps read.
+        DeviceError: no usable GPU, or none with these tensor cores (compute capability 9.0).
+
+    The methods take x (N, L, C_in) in the precision's dtype, on the GPU, with rows of a multiple of 16 bytes, and give
+    such; with two parts, (N, L, 2 C_in). `out` is where to write, made where None. Of fp8, C_out is a multiple of 8.
+    """
+
+    def __init__(
+        self,
+        weight: Any,
+        bias: Any,
+        *,
+        precision: str = "fp16",
+        results: str | None = None,
+        x_unit: float = 1.0,
+        y_unit: float = 1.0,
+        promoted: bool = False,
+        stream: Any = None,
+    ) -> None:
+        device.require_hopper("wgmma")
+        of = formats.choose(precision)
+        self.precision = of = replace(of, totals=of.totals or promoted)
+        self.results = formats.PLAIN if results == formats.PLAIN.name else formats.choose(results or precision)
+        kernel_size, c_in, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
+        shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
+        if self.results.kind == "e4m3" and c_out % 8:
+            raise ValueError(f"weight has C_out={c_out}: need a multiple of 8 for results in {self.results.name}")
+        self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
+        together = 16 // of.itemsize
+        self.width = -(-c_in // together) * together  # of a row of features, or of each of its parts
+        self._columns = COLUMNS[of.totals]
+        columns = -(-c_out // self._columns)
+        self._chunks = -(-c_in * of.itemsize // ROW_BYTES)
+        if Stages.of(kernel_size, False, of).bytes > device.shared_limit():
+            raise ValueError(f"weight has {kernel_size} taps: shared memory does not hold what so many read of a tile")
+        words = of.parts * columns * self._chunks * kernel_size * self._columns * ROW_BYTES // 4
+        call = device.Call(None, stream, (columns * self._columns,), weight=weight, bias=bias)
+        weight, bias = call.inputs
+        self._weight, self._bias = call.scratch((words,), np.uint32), call.out
+        self.nbytes: int = self._weight.nbytes + self._bias.nbytes
+        unit = _unit(call, weight, of) if of.scaled else 1.0
+        self._scale = np.float32(unit * x_unit / y_unit)
+        arguments = np.uint64(device.address(self._weight)), kernel_size, self._chunks, words
+        pack = _pack_kernel(of.kind, of.parts == 2, self._columns)
+        blocks = min(-(-words // THREADS_OF_PACKING), 8 * device.multiprocessors())
+        call.launch(pack, blocks, THREADS_OF_PACKING, weight, np.float32(1 / unit), *arguments)
+        call.launch_each(_pad_kernel, bias, np.float32(1 / (unit * x_unit)), self._bias)
+        self._maps: dict[tuple[Any, ...], Any] = {}
+        self._ways: dict[str, tuple[Stages, ...]] = {}
+
+    def conv1d(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
+        """conv1d_nlc: (N, L - K + 1, C_out)."""
+        return self._apply("store", x, self._shape(x), out, stream)
+
+    def conv1d_relu(self, x: Any, *, length: int | None = None, out: Any = None, stream: Any = None) -> Any:
+        """conv1d_relu_nlc: (N, L - K + 1, C_out).
+
+        Args:
+            length: positions of the result, up to L, where more are wanted; those beyond L - K + 1 mean nothing.
+        """
+        n, valid, channels = self._shape(x)
+        length = valid if length is None else length
+        if not valid <= length <= x.shape[1]:
+            raise ValueError(f"{length=}: need {valid} to {x.shape[1]}, the positions of x")
+        return self._apply("relu", x, (n, length, channels), out, stream)
+
+    def conv1d_relu_maxpool1d(
+        self, x: Any, pool_size: int = GROUPS, *, length: int | None = None, out: Any = None, stream: Any = None
+    ) -> Any:
+        """conv1d_relu_maxpool1d_nlc: (N, (L - K + 1) // 3, C_out).
+
+        Args:
+            pool_size: 3.
+            length: positions of x that count, where there are more, so that all are a multiple of 3.
+        """
+        n, whole, channels = self._shape(x)
+        if pool_size != GROUPS:
+            raise ValueError(f"{pool_size=}: need {GROUPS}, the warpgroups that share a window")
+        if Stages.of(self.kernel_size, True, self.precision).bytes > device.shared_limit():
+            raise ValueError(f"weight has {self.kernel_size} taps: shared memory does not hold a tile of every third")
+        if x.shape[1] % GROUPS:
+            raise ValueError(f"x has {x.shape[1]} positions: need a multiple of {GROUPS}, of which `length` count")
+        kept = whole if length is None else length - self.kernel_size + 1
+        if not GROUPS <= kept <= whole:
+            raise ValueError(f"{length=}: need {GROUPS + self.kernel_size - 1} to {x.shape[1]}, the positions of x")
+        return self._apply("pool", x, (n, kept // GROUPS, channels), out, stream)
+
+    def conv1d_stat(self, x: Any, *, out: Any = None, stream: Any = None, parts: Any = None) -> Any:
+        """conv1d_stat_nlc: y (N, L - K + 1, C_out), and stat float64 (N, 2) of y before it was rounded.
+
+        Args:
+            parts: scratch, float32 of `parts_shape(N, L)` on the GPU; made where None, which waits for the GPU.
+        """
+        n, length, _ = shape = self._shape(x)
+        y, stat = device.pair(out)
+        call = self._call(x, shape, y, stream, {} if stat is None else {"stat": stat})
+        if stat is not None:
+            shapes.expect("stat", stat, (n, 2))
+        statistics = call.scratch((n, 2), np.float64) if stat is None else call.inputs[1]
+        if parts is None:
+            parts = call.scratch(self.parts_shape(*x.shape[:2]), np.float32)
+        self._launch("stat", call, parts)
+        launch_merge(call, parts, length * self.c_out, statistics, part=self._columns, row=self.c_out)
+        return call.result(), call.second(statistics, stat)
+
+    def parts_shape(self, n: int, length: int) -> shapes.Shape:
+        """Of `conv1d_stat`'s scratch for x (n, length, C_in)."""
+        return n, (length - self.kernel_size + 1) * -(-self.c_out // self._columns), PART_VALUES
+
+    def _shape(self, x):
+        n, length, channels = shapes.ranked("x", x, "N, L, C_in")
+        if channels != self.precision.parts * self.width:
+            parts = " and as many for low parts" if self.precision.parts == 2 else ""
+            raise ValueError(f"x has shape {tuple(x.shape)}: need C_in={self.width}, whole pieces of 16 bytes{parts}")
+        if length < self.kernel_size:
+            raise ValueError(f"x has {length} positions: need at least {self.kernel_size} for K={self.kernel_size}")
+        return n, length - self.kernel_size + 1, self.results.parts * self.c_out
+
+    def _call(self, x, shape, out, stream, more):
+        if not device.on_device(x):
+            raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
+        return device.Call(out, stream, shape, self.results.dtype, dtypes={"x": self.precision.dtype}, x=x, **more)
+
+    def _apply(self, epilogue, x, shape, out, stream):
+        call = self._call(x, shape, out, stream, {})
+        self._launch(epilogue, call)
+        return call.result()
+
+    def _launch(self, epilogue, call, parts=None):
+        x, y = call.inputs[0], call.out
+        n, length, channels = x.shape
+        apart = GROUPS if epilogue == "pool" else 1
+        length //= apart
+        rows = n * length
+        if n == 0 or y.shape[1] == 0:
+            return
+        if self.results.kind == "e4m3" and (beyond := device.address(y) % 8):
+            raise ValueError(f"out begins {beyond} bytes behind a multiple of 8: need one, as threads store 8 at once")
+        magic = -(-(1 << 32) // length) % (1 << 32)  # row * magic >> 32 is row // length
+        if rows * (length - 1) >= 1 << 32 or rows * channels >= 1 << 40:
+            raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
+        stages = self._stages(epilogue, rows * apart)
+        cluster = stages.cluster
+        tiles = -(-rows // (stages.tile_rows * cluster)) * -(-self.c_out // self._columns)
+        together = 16 if self.results.kind == "e4m3" else 8
+        vector = self.c_out % together == 0 and device.address(y) % 16 == 0
+        near = stages.bytes + self._bias.nbytes <= device.shared_limit() and not self.precision.totals
+        whole = self.c_out % self._columns == 0
+        kernel = build(self.precision, self.results, stages, epilogue, vector, whole, near)
+        maps = len(self._maps)
+        addresses = (self._map(x, stages), self._weight, self._bias, y, y if parts is None else parts)
+        numbers = self.kernel_size, self._chunks, self.c_out, tiles, length, y.shape[1], rows, magic
+        arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *map(np.uint32, numbers)
+        clusters = min(tiles, device.multiprocessors() // cluster)
+        shared = stages.bytes + (self._bias.nbytes if near else 0)
+        # Weights and map are read while the kernel before may still run: a launch that is the first to read them waits.
+        call.launch(
+            kernel, clusters, stages.threads, *arguments, shared=shared, cluster=cluster, early=maps == len(self._maps)
+        )
+
+    def _stages(self, epilogue, rows):
+        """The chosen ones for so many rows of the product."""
+        of, taps = self.precision, self.kernel_size
+        if epilogue not in self._ways:
+            self._ways[epilogue] = Stages.candidates(taps, epilogue == "pool", of, measured=epilogue == "stat")
+        return tuning.choose(f"wgmma {epilogue}", of.name, (taps, self.c_in, self.c_out), rows, self._ways[epilogue])
+
+    def _map(self, x, stages):
+        """The tensor map of x, kept: a level's arrays lie where they lay before."""
+        key = device.address(x), tuple(x.shape), stages
+        if key not in self._maps:
+            n, length, channels = x.shape
+            parts, apart = self.precision.parts, GROUPS if stages.pooled else 1
+            row = self.precision.itemsize * channels // parts  # of a part
+            shape = row // 2, parts * apart, n * length // apart  # as the map counts channels: in 16 bits
+            strides, box = (row, parts * apart * row), (CHUNK, 1, stages.rows // apart)
+            if shape[1] == 1:
+                shape, strides, box = shape[::2], strides[1:], box[::2]
+            self._maps[key] = tensor_map.encode(x, shape, strides, box)
+        return self._maps[key]

@@ -1,0 +1,87 @@
+"""Step 1: one warpgroup multiplies what its own threads copied. Since level 14: wgmma in place of mma.sync.
+
+A block has 64 rows and 256 columns of the product. For each 64 input channels and each tap, its threads copy 64 rows of
+A and 256 rows of B to shared memory, 16 bytes at a time (cp.async), wait, and multiply; nothing else happens meanwhile
+in the block, only in others that share its multiprocessor.
+
+The copies swizzle A: the 16-byte piece p of row r lies at piece p ^ (r % 8) of its row, so that wgmma reads the same
+piece of 8 rows from all banks. B was laid out so once, with the weights.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numba import cuda, float32, types
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.conv1d.wgmma.steps import common
+
+BLOCKS = 3
+"""Of a multiprocessor, whose registers each block has a part of."""
+
+
+def config(taps: int, block_n: int) -> common.TileConfig:
+    """A stage of each."""
+    return common.TileConfig(
+        block_m=common.WGMMA_M, a_rows=common.WGMMA_M, a_stages=1, b_stages=1, block_n=block_n, tma=False
+    )
+
+
+@cache
+def make_kernel(tile: common.TileConfig) -> Any:
+    """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): four addresses, then sizes."""
+    start, _, store = common.make_accumulators(tile.block_n)
+    descriptor = common.make_descriptor()
+    multiply, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait(0)
+    copies_done = ptx.wait(0)
+    threads, acc_size = tile.threads, tile.block_n // 2
+    a_copies, b_copies = tile.a_bytes // 16 // threads, tile.b_bytes // 16 // threads
+    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
+    b_at, b_bytes, row_bytes = uint32(tile.b_at), uint32(tile.b_bytes), uint32(common.ROW_BYTES)
+    zero, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 2, 3, 5, 7, 8, 16))
+
+    @device.jit(launch_bounds=(threads, BLOCKS))
+    def kernel(x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out):
+        # Prologue.
+        smem = cuda.shared.array(0, types.uint16, alignment=1024)
+        acc = cuda.local.array(acc_size, float32)
+        base, thread = ptx.shared_address(smem), uint32(cuda.threadIdx.x)
+        warp, lane = uint32(thread >> five), uint32(thread & uint32(31))
+        n_tiles = uint32(c_out // block_n)
+        n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
+        column = uint32(n_tile * block_n + uint32(lane & three) * eight)
+        source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
+        start(acc, bias, column)
+
+        # Main loop.
+        for k_block in range(k_blocks):
+            for tap in range(taps):
+                for i in range(a_copies):
+                    place = uint32(thread + uint32(i * threads))
+                    row, piece = uint32(place >> three), uint32(place & seven)
+                    to = uint32(base + row * row_bytes + uint32(piece ^ uint32(row & seven)) * sixteen)
+                    row = uint32(first_row + row + tap)
+                    channel = uint64(row) * uint64(k_blocks * k_block_size) + uint64(k_block * k_block_size)
+                    wanted = sixteen if row < rows else zero  # the rest of 16 bytes becomes zeros
+                    ptx.copy_16(to, x + (channel + uint64(piece * eight)) * uint64(2), wanted)
+                for i in range(b_copies):
+                    place = uint32(uint32(thread + uint32(i * threads)) * sixteen)
+                    ptx.copy_16(uint32(base + b_at + place), source + uint64(place), sixteen)
+                source += uint64(b_bytes)
+                ptx.commit()
+                copies_done()
+                ptx.proxy_fence()  # wgmma reads shared memory by another way than threads write it
+                cuda.syncthreads()
+                ptx.wgmma_fence()
+                multiply(acc, descriptor(base), descriptor(uint32(base + b_at)))
+                wait_all()
+                cuda.syncthreads()
+
+        # Epilogue.
+        row = uint32(first_row + warp * sixteen + uint32(lane >> two))
+        store(acc, y, c_out, column, row, rows, length, length_out)
+
+    return kernel

@@ -1,0 +1,172 @@
+"""Step 9: max-pool in the epilogue, windows of three positions. Since step 8: what a tile's sums become.
+
+Of the 128 rows that the math warpgroups have, 126 count: 42 whole windows, as an input has a multiple of three
+positions. The warpgroups lay their outputs out in shared memory. Rows are 64 bytes further apart there than they are
+long, so that eight threads write to all banks at once. Then each thread takes eight channels of a window's three rows,
+and stores their maxima. A third of the outputs is written, and no other kernel reads them again to pool.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numba import cuda, float32, types
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.conv1d.wgmma.steps import common
+
+MATH_WARPGROUPS = 2
+
+CLUSTER_M = 2
+
+A_STAGES, B_STAGES = 2, 3
+
+PRODUCER_REGISTERS, MATH_REGISTERS = 56, 224
+
+
+def config(taps: int, block_n: int) -> common.TileConfig:
+    """Two stages of A, and as many of B as shared memory holds beside the outputs."""
+    rows = MATH_WARPGROUPS * common.WGMMA_M
+    a_rows = common.whole_groups(rows + taps - 1)
+    return common.TileConfig(
+        rows // common.POOL * common.POOL, a_rows, A_STAGES, B_STAGES, block_n, math_warpgroups=MATH_WARPGROUPS,
+        producer=True, shared_taps=True, persistent=True, cluster_m=CLUSTER_M, pool=common.POOL,
+    )  # fmt: skip
+
+
+@cache
+def make_kernel(tile: common.TileConfig) -> Any:
+    """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
+    start, words, _ = common.make_accumulators(tile.block_n)
+    output_row, peak = common.make_output_row(), ptx.max_halves("f16")
+    math_sync = ptx.group_sync(1, 128 * tile.math_warpgroups)
+    runs, pieces = tile.block_n // 32, uint32(tile.block_n // 8)
+    row_apart, exchange_at = uint32(tile.exchange_row), uint32(tile.exchange_at)
+    all_pieces = uint32(tile.block_m // common.POOL * tile.block_n // 8)
+    math_threads, pool, no_row = (uint32(i) for i in (128 * tile.math_warpgroups, common.POOL, common.NO_ROW))
+    descriptor, (init_a, advance_a) = common.make_descriptor(), common.make_ring(tile.a_stages, tile.math_warpgroups)
+    init_b, advance_b = common.make_ring(tile.b_stages, tile.math_warpgroups * tile.cluster_m)
+    multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait(1), ptx.wgmma_wait(0)
+    fewer, more = ptx.registers(PRODUCER_REGISTERS, False), ptx.registers(MATH_REGISTERS, True)
+    load_to_all, cluster_m = ptx.copy_bulk_to_all(tile.cluster_m), uint32(tile.cluster_m)
+    part_bytes = uint32(tile.b_bytes // tile.cluster_m)
+    threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, uint32(tile.math_warpgroups)
+    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
+    a_bytes, b_at, b_bytes = uint32(tile.a_bytes), uint32(tile.b_at), uint32(tile.b_bytes)
+    group_bytes, row_bytes = uint32(common.WGMMA_M * common.ROW_BYTES), uint32(common.ROW_BYTES)
+    b_full_at, b_empty_at, a_full_at, a_empty_at = (uint32(tile.barriers_at + kind) for kind in common.Barriers)
+    zero, one, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 7, 8, 16))
+
+    @device.jit(launch_bounds=(threads, 1))
+    def kernel(x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out):
+        # Prologue.
+        smem = cuda.shared.array(0, types.uint16, alignment=1024)
+        acc = cuda.local.array(acc_size, float32)
+        base, thread = ptx.shared_address(smem), uint32(cuda.threadIdx.x)
+        warpgroup, warp, lane = uint32(thread >> seven), uint32(thread >> five), uint32(thread & uint32(31))
+        leads = uint32(thread & uint32(127)) == zero  # of a warpgroup
+        tells = uint32(thread & uint32(127)) < cluster_m  # a block that a stage of B was read: of its number
+        n_tiles, steps = uint32(c_out // block_n), uint32(k_blocks * taps)
+        cluster_rows, cta_rank = uint32(block_m * cluster_m), uint32(cuda.blockIdx.x % cluster_m)
+        tiles = uint32(uint32(uint32(rows + cluster_rows - one) // cluster_rows) * n_tiles)  # of the cluster
+        first_tile, tile_stride = uint32(cuda.blockIdx.x // cluster_m), uint32(cuda.gridDim.x // cluster_m)
+        b_full, b_empty = uint32(base + b_full_at), uint32(base + b_empty_at)
+        a_full, a_empty = uint32(base + a_full_at), uint32(base + a_empty_at)
+        if thread == zero:
+            init_a(a_full, a_empty)
+            init_b(b_full, b_empty)
+            ptx.barrier_fence()
+        cuda.syncwarp()
+        ptx.cluster_sync()
+
+        # Producer.
+        if warpgroup == math_warpgroups:
+            fewer()
+            if leads:
+                ptx.map_acquire(x)
+                a_slot, a_phase, b_slot, b_phase = zero, one, zero, one  # the phase before a first one has ended
+                for t in range(first_tile, tiles, tile_stride):
+                    n_tile, first_row = uint32(t % n_tiles), uint32(t // n_tiles * cluster_rows + cta_rank * block_m)
+                    source = weight + uint64(n_tile * steps) * uint64(b_bytes) + uint64(cta_rank * part_bytes)
+                    for k_block in range(k_blocks):
+                        barrier = uint32(a_full + a_slot * eight)
+                        ptx.barrier_wait(uint32(a_empty + a_slot * eight), a_phase)
+                        ptx.barrier_expect(barrier, a_bytes)
+                        channel = uint32(k_block * k_block_size)
+                        ptx.copy_box_2d(uint32(base + a_slot * a_bytes), x, barrier, channel, first_row)
+                        a_slot, a_phase = advance_a(a_slot, a_phase)
+                        for _ in range(taps):
+                            barrier = uint32(b_full + b_slot * eight)
+                            ptx.barrier_wait(uint32(b_empty + b_slot * eight), b_phase)
+                            ptx.barrier_expect(barrier, b_bytes)
+                            to = uint32(base + b_at + b_slot * b_bytes + cta_rank * part_bytes)
+                            load_to_all(to, source, part_bytes, barrier)
+                            source += uint64(b_bytes)
+                            b_slot, b_phase = advance_b(b_slot, b_phase)
+            cuda.syncwarp()
+            ptx.cluster_sync()
+            return
+        more()
+
+        # Main loop.
+        a_slot, a_phase, a_before = zero, zero, zero
+        b_slot, b_phase, b_before = zero, zero, zero
+        for t in range(first_tile, tiles, tile_stride):
+            n_tile, first_row = uint32(t % n_tiles), uint32(t // n_tiles * cluster_rows + cta_rank * block_m)
+            column = uint32(n_tile * block_n + uint32(lane & three) * eight)
+            start(acc, bias, column)
+            for k_block in range(k_blocks):
+                ptx.barrier_wait(uint32(a_full + a_slot * eight), a_phase)
+                a = uint32(base + a_slot * a_bytes + warpgroup * group_bytes)
+                for tap in range(taps):
+                    ptx.barrier_wait(uint32(b_full + b_slot * eight), b_phase)
+                    ptx.wgmma_fence()
+                    b = uint32(base + b_at + b_slot * b_bytes)
+                    multiply(acc, descriptor(uint32(a + tap * row_bytes)), descriptor(b))
+                    wait_one()
+                    if tells and k_block + tap > zero:  # the step before was read, and with a last tap its A
+                        ptx.barrier_arrive_at(ptx.address_in_block(uint32(b_empty + b_before * eight), lane))
+                        if leads and tap == zero:
+                            ptx.barrier_arrive(uint32(a_empty + a_before * eight))
+                    cuda.syncwarp()
+                    b_before = b_slot
+                    b_slot, b_phase = advance_b(b_slot, b_phase)
+                a_before = a_slot
+                a_slot, a_phase = advance_a(a_slot, a_phase)
+            wait_all()
+            if tells:
+                ptx.barrier_arrive_at(ptx.address_in_block(uint32(b_empty + b_before * eight), lane))
+            if leads:
+                ptx.barrier_arrive(uint32(a_empty + a_before * eight))
+            cuda.syncwarp()
+
+            # Epilogue.
+            exchange = uint32(base + exchange_at)
+            to = uint32(exchange + uint32(warp * sixteen + uint32(lane >> two)) * row_apart)
+            to = uint32(to + uint32(lane & three) * sixteen)
+            math_sync()  # the outputs of the tile before were read
+            for k in range(runs):
+                i, j, m, n = words(acc, 16 * k)
+                ptx.store_words_shared(uint32(to + uint32(64 * k)), i, j, m, n)
+                i, j, m, n = words(acc, 16 * k + 2)
+                ptx.store_words_shared(uint32(to + row_apart * eight + uint32(64 * k)), i, j, m, n)
+            math_sync()
+            for place in range(thread, all_pieces, math_threads):
+                window, piece = uint32(place // pieces), uint32(place % pieces)
+                source = uint32(exchange + window * pool * row_apart + piece * sixteen)
+                i, j, m, n = ptx.load_words_shared(source)
+                for _ in range(common.POOL - 1):
+                    source = uint32(source + row_apart)
+                    p, q, r, s = ptx.load_words_shared(source)
+                    i, j, m, n = peak(i, p), peak(j, q), peak(m, r), peak(n, s)
+                window = uint32(window + first_row // pool)
+                row = output_row(window, uint32(rows // pool), uint32(length // pool), length_out)
+                if row != no_row:
+                    channel = uint64(row) * uint64(c_out) + uint64(uint32(n_tile * block_n + piece * eight))
+                    ptx.store_words(y + channel * uint64(2), i, j, m, n)
+        cuda.syncwarp()
+        ptx.cluster_sync()
+
+    return kernel

@@ -1,0 +1,79 @@
+"""Step 2: one thread asks TMA for a stage, and an mbarrier says when it is there. Since step 1: who copies.
+
+A tensor map says how A lies in global memory. One instruction copies a box of it, 64 rows of 64 channels: swizzled, and
+with zeros beyond the last row. B, laid out ahead as shared memory holds it, is one bulk copy. The mbarrier's phase ends
+when the thread has arrived and all bytes that it expects have come; its parity tells one phase from the next.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numba import cuda, float32, types
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.conv1d.wgmma.steps import common
+
+BLOCKS = 3
+"""Of a multiprocessor, whose registers each block has a part of."""
+
+
+def config(taps: int, block_n: int) -> common.TileConfig:
+    """A stage of each."""
+    return common.TileConfig(block_m=common.WGMMA_M, a_rows=common.WGMMA_M, a_stages=1, b_stages=1, block_n=block_n)
+
+
+@cache
+def make_kernel(tile: common.TileConfig) -> Any:
+    """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
+    start, _, store = common.make_accumulators(tile.block_n)
+    descriptor = common.make_descriptor()
+    multiply, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait(0)
+    threads, acc_size = tile.threads, tile.block_n // 2
+    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
+    b_at, b_bytes, stage_bytes = uint32(tile.b_at), uint32(tile.b_bytes), uint32(tile.a_bytes + tile.b_bytes)
+    full_at = uint32(tile.barriers_at + common.Barriers.FULL)
+    zero, one, two, three, five, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 8, 16))
+
+    @device.jit(launch_bounds=(threads, BLOCKS))
+    def kernel(x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out):
+        # Prologue.
+        smem = cuda.shared.array(0, types.uint16, alignment=1024)
+        acc = cuda.local.array(acc_size, float32)
+        base, thread = ptx.shared_address(smem), uint32(cuda.threadIdx.x)
+        warp, lane = uint32(thread >> five), uint32(thread & uint32(31))
+        n_tiles = uint32(c_out // block_n)
+        n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
+        column = uint32(n_tile * block_n + uint32(lane & three) * eight)
+        source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
+        full, phase = uint32(base + full_at), zero
+        if thread == zero:
+            ptx.barrier_init(full, one)
+            ptx.barrier_fence()
+            ptx.map_acquire(x)
+        cuda.syncthreads()
+        start(acc, bias, column)
+
+        # Main loop.
+        for k_block in range(k_blocks):
+            for tap in range(taps):
+                if thread == zero:
+                    ptx.barrier_expect(full, stage_bytes)
+                    ptx.copy_box_2d(base, x, full, uint32(k_block * k_block_size), uint32(first_row + tap))
+                    ptx.copy_bulk(uint32(base + b_at), source, b_bytes, full)
+                cuda.syncwarp()
+                source += uint64(b_bytes)
+                ptx.barrier_wait(full, phase)
+                phase = uint32(phase ^ one)
+                ptx.wgmma_fence()
+                multiply(acc, descriptor(base), descriptor(uint32(base + b_at)))
+                wait_all()
+                cuda.syncthreads()
+
+        # Epilogue.
+        row = uint32(first_row + warp * sixteen + uint32(lane >> two))
+        store(acc, y, c_out, column, row, rows, length, length_out)
+
+    return kernel

@@ -1,0 +1,80 @@
+"""Step 3: two warpgroups multiply 64 rows each by the same B. Since step 2: a tile of 128 rows.
+
+A stage of 16 KB of A and 32 KB of B serves twice the products of one of 8 KB and 32 KB: a product takes fewer bytes
+from L2. But the acc of 256 threads take half of a multiprocessor's registers. With what else they need there is no room
+for a second block, and nothing is multiplied while a stage is on its way.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numba import cuda, float32, types
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.conv1d.wgmma.steps import common
+
+MATH_WARPGROUPS = 2
+
+
+def config(taps: int, block_n: int) -> common.TileConfig:
+    """A stage of each."""
+    rows = MATH_WARPGROUPS * common.WGMMA_M
+    return common.TileConfig(rows, rows, 1, 1, block_n, math_warpgroups=MATH_WARPGROUPS)
+
+
+@cache
+def make_kernel(tile: common.TileConfig) -> Any:
+    """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
+    start, _, store = common.make_accumulators(tile.block_n)
+    descriptor = common.make_descriptor()
+    multiply, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait(0)
+    threads, acc_size = tile.threads, tile.block_n // 2
+    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
+    b_at, b_bytes, stage_bytes = uint32(tile.b_at), uint32(tile.b_bytes), uint32(tile.a_bytes + tile.b_bytes)
+    group_bytes = uint32(tile.a_bytes // tile.math_warpgroups)
+    full_at = uint32(tile.barriers_at + common.Barriers.FULL)
+    zero, one, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 7, 8, 16))
+
+    @device.jit(launch_bounds=(threads, 1))
+    def kernel(x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out):
+        # Prologue.
+        smem = cuda.shared.array(0, types.uint16, alignment=1024)
+        acc = cuda.local.array(acc_size, float32)
+        base, thread = ptx.shared_address(smem), uint32(cuda.threadIdx.x)
+        warpgroup, warp, lane = uint32(thread >> seven), uint32(thread >> five), uint32(thread & uint32(31))
+        n_tiles = uint32(c_out // block_n)
+        n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
+        column = uint32(n_tile * block_n + uint32(lane & three) * eight)
+        source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
+        full, phase = uint32(base + full_at), zero
+        if thread == zero:
+            ptx.barrier_init(full, one)
+            ptx.barrier_fence()
+            ptx.map_acquire(x)
+        cuda.syncthreads()
+        start(acc, bias, column)
+
+        # Main loop.
+        for k_block in range(k_blocks):
+            for tap in range(taps):
+                if thread == zero:
+                    ptx.barrier_expect(full, stage_bytes)
+                    ptx.copy_box_2d(base, x, full, uint32(k_block * k_block_size), uint32(first_row + tap))
+                    ptx.copy_bulk(uint32(base + b_at), source, b_bytes, full)
+                cuda.syncwarp()
+                source += uint64(b_bytes)
+                ptx.barrier_wait(full, phase)
+                phase = uint32(phase ^ one)
+                ptx.wgmma_fence()
+                multiply(acc, descriptor(uint32(base + warpgroup * group_bytes)), descriptor(uint32(base + b_at)))
+                wait_all()
+                cuda.syncthreads()
+
+        # Epilogue.
+        row = uint32(first_row + warp * sixteen + uint32(lane >> two))
+        store(acc, y, c_out, column, row, rows, length, length_out)
+
+    return kernel

@@ -1,0 +1,103 @@
+"""Step 5: a producer warpgroup asks for the copies, the others multiply. Since step 4: who waits for whom.
+
+The producer waits until a stage is empty, which each math warpgroup says at an mbarrier, and asks for what is next. A
+math warpgroup waits for full stages only, and no longer for the other one. The producer needs few registers, and gives
+the rest of its own to those that multiply (setmaxnreg).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numba import cuda, float32, types
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.conv1d.wgmma.steps import common
+
+MATH_WARPGROUPS = 2
+
+STAGES = 4
+
+PRODUCER_REGISTERS, MATH_REGISTERS = 56, 224
+
+
+def config(taps: int, block_n: int) -> common.TileConfig:
+    """As many stages as shared memory holds."""
+    rows = MATH_WARPGROUPS * common.WGMMA_M
+    return common.TileConfig(rows, rows, STAGES, STAGES, block_n, math_warpgroups=MATH_WARPGROUPS, producer=True)
+
+
+@cache
+def make_kernel(tile: common.TileConfig) -> Any:
+    """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
+    start, _, store = common.make_accumulators(tile.block_n)
+    descriptor, (init, advance) = common.make_descriptor(), common.make_ring(tile.b_stages, tile.math_warpgroups)
+    multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait(1), ptx.wgmma_wait(0)
+    fewer, more = ptx.registers(PRODUCER_REGISTERS, False), ptx.registers(MATH_REGISTERS, True)
+    threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, uint32(tile.math_warpgroups)
+    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
+    a_bytes, b_at, b_bytes = uint32(tile.a_bytes), uint32(tile.b_at), uint32(tile.b_bytes)
+    stage_bytes, group_bytes = uint32(tile.a_bytes + tile.b_bytes), uint32(tile.a_bytes // tile.math_warpgroups)
+    full_at, empty_at, *_ = (uint32(tile.barriers_at + kind) for kind in common.Barriers)
+    zero, one, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 7, 8, 16))
+
+    @device.jit(launch_bounds=(threads, 1))
+    def kernel(x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out):
+        # Prologue.
+        smem = cuda.shared.array(0, types.uint16, alignment=1024)
+        acc = cuda.local.array(acc_size, float32)
+        base, thread = ptx.shared_address(smem), uint32(cuda.threadIdx.x)
+        warpgroup, warp, lane = uint32(thread >> seven), uint32(thread >> five), uint32(thread & uint32(31))
+        leads = uint32(thread & uint32(127)) == zero  # of a warpgroup
+        n_tiles = uint32(c_out // block_n)
+        n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
+        column, steps = uint32(n_tile * block_n + uint32(lane & three) * eight), uint32(k_blocks * taps)
+        full, empty = uint32(base + full_at), uint32(base + empty_at)
+        if thread == zero:
+            init(full, empty)
+            ptx.barrier_fence()
+        cuda.syncthreads()
+
+        # Producer.
+        if warpgroup == math_warpgroups:
+            fewer()
+            if leads:
+                ptx.map_acquire(x)
+                source = weight + uint64(n_tile * steps) * uint64(b_bytes)
+                slot, phase = zero, one  # of a new mbarrier, the phase before the first has ended
+                for k_block in range(k_blocks):
+                    for tap in range(taps):
+                        barrier = uint32(full + slot * eight)
+                        ptx.barrier_wait(uint32(empty + slot * eight), phase)
+                        ptx.barrier_expect(barrier, stage_bytes)
+                        channel, row = uint32(k_block * k_block_size), uint32(first_row + tap)
+                        ptx.copy_box_2d(uint32(base + slot * a_bytes), x, barrier, channel, row)
+                        ptx.copy_bulk(uint32(base + b_at + slot * b_bytes), source, b_bytes, barrier)
+                        source += uint64(b_bytes)
+                        slot, phase = advance(slot, phase)
+            return
+        more()
+
+        # Main loop.
+        start(acc, bias, column)
+        slot, phase, before = zero, zero, zero
+        for step in range(steps):
+            ptx.barrier_wait(uint32(full + slot * eight), phase)
+            ptx.wgmma_fence()
+            a = descriptor(uint32(base + slot * a_bytes + warpgroup * group_bytes))
+            multiply(acc, a, descriptor(uint32(base + b_at + slot * b_bytes)))
+            wait_one()
+            if leads and step > zero:
+                ptx.barrier_arrive(uint32(empty + before * eight))  # the step before was read
+            cuda.syncwarp()
+            before = slot
+            slot, phase = advance(slot, phase)
+        wait_all()
+
+        # Epilogue.
+        row = uint32(first_row + warp * sixteen + uint32(lane >> two))
+        store(acc, y, c_out, column, row, rows, length, length_out)
+
+    return kernel

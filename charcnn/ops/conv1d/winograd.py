@@ -1,0 +1,323 @@
+"""conv1d_nlc with about half the multiplications, by Winograd's minimal filtering (`winograd_transforms`).
+
+Between the transforms, each point is a convolution again, of tiles, with K / 4 taps. The kernel of `double_buffered`
+computes it; what is left are passes over memory before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from math import lcm
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, float64
+
+from charcnn.gpu import device
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.common import shapes
+from charcnn.ops.common.moments import PART_VALUES, block_sum, launch_merge
+from charcnn.ops.common.shapes import Shape
+from charcnn.ops.conv1d.double_buffered import launch
+from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
+
+THREADS = device.block_size(256)
+
+RUN = 4
+"""Tiles that a thread transforms, one after another."""
+
+
+@cache
+def _weights_kernel(taps):
+    g = matrices(taps)[1]
+    points = uint32(len(g))
+
+    @device.jit()
+    def kernel(weight, transformed):
+        # One thread a group, input and output channel. In float64: it is done once.
+        matrix = cuda.const.array_like(g)
+        groups = uint32(transformed.shape[0] // points)
+        values = uint32(weight.shape[1] * weight.shape[2])
+        i = uint32(cuda.grid(1))
+        if i < groups * values:
+            group, at = uint32(i // values), uint64(i % values)
+            for p in range(points):
+                total = float64(0)
+                for k in range(taps):
+                    tap = uint32(group * uint32(SPAN) + uint32(k))
+                    if tap < weight.shape[0]:
+                        total += matrix[p, k] * float64(weight.flat[uint64(tap) * uint64(values) + at])
+                transformed.flat[(uint64(p) * uint64(groups) + uint64(group)) * uint64(values) + at] = total
+
+    return kernel
+
+
+@cache
+def _features_kernel(taps):
+    b = matrices(taps)[2].astype(np.float32)
+    points, span, run, threads = len(b), uint32(SPAN), uint32(RUN), uint32(THREADS)
+
+    @device.jit()
+    def kernel(x, transformed):
+        # A block for RUN tiles of an input, neighbouring threads on neighbouring channels.
+        matrix = cuda.const.array_like(b)
+        values = cuda.local.array(points, float32)
+        length, channels, tiles = uint32(x.shape[1]), uint32(x.shape[2]), uint32(transformed.shape[1])
+        runs = uint32((tiles + run - uint32(1)) // run)
+        n, first = uint32(uint32(cuda.blockIdx.x) // runs), uint32(uint32(cuda.blockIdx.x) % runs * run)
+        plane = uint64(x.shape[0]) * uint64(tiles) * uint64(channels)
+        for c in range(uint32(cuda.threadIdx.x), channels, threads):
+            for tile in range(first, min(uint32(first + run), tiles)):
+                start = uint32(uint32(tile) * span)
+                at = (uint64(n) * uint64(length) + uint64(start)) * uint64(channels) + uint64(c)
+                for j in range(points):
+                    values[j] = float32(0)
+                    if uint32(start + uint32(j)) < length:
+                        values[j] = x.flat[at + uint64(j) * uint64(channels)]
+                at = (uint64(n) * uint64(tiles) + uint64(tile)) * uint64(channels) + uint64(c)
+                for p in range(points):
+                    total = float32(0)
+                    for j in range(points):
+                        total += matrix[p, j] * values[j]
+                    transformed.flat[uint64(p) * plane + at] = total
+
+    return kernel
+
+
+@cache
+def _outputs_kernel(taps, epilogue, pool_size=1):
+    a = matrices(taps)[0].astype(np.float32)
+    points, span, threads = a.shape[1], uint32(SPAN), uint32(THREADS)
+    rectified, pooled, measured = epilogue in ("relu", "pool"), epilogue == "pool", epilogue == "stat"
+    window, run, zero, one = uint32(pool_size), uint32(lcm(pool_size, SPAN) // SPAN), uint32(0), uint32(1)
+
+    @device.jit()
+    def kernel(products, bias, y, parts):
+        # A block for as many tiles of an input as make whole windows (without pooling one), neighbouring threads on
+        # neighbouring channels.
+        matrix = cuda.const.array_like(a)
+        values = cuda.local.array(points, float32)
+        length_out, channels, tiles = uint32(y.shape[1]), uint32(y.shape[2]), uint32(products.shape[1])
+        runs = uint32((tiles + run - one) // run)
+        n, first = uint32(uint32(cuda.blockIdx.x) // runs), uint32(uint32(cuda.blockIdx.x) % runs * run)
+        plane = uint64(y.shape[0]) * uint64(tiles) * uint64(channels)
+        for c in range(uint32(cuda.threadIdx.x), channels, threads):
+            offset, best, held, t = bias[c], float32(0), zero, uint32(first * span // window)
+            for tile in range(first, min(uint32(first + run), tiles)):
+                at = (uint64(n) * uint64(tiles) + uint64(tile)) * uint64(channels) + uint64(c)
+                for p in range(points):
+                    values[p] = products.flat[uint64(p) * plane + at]
+                for q in range(SPAN):
+                    value = offset
+                    for p in range(points):
+                        value += matrix[q, p] * values[p]
+                    if rectified and value < float32(0):
+                        value = float32(0)
+                    if value > best or value != value or not pooled:  # NaN wins, and nothing is greater
+                        best = value
+                    held = uint32(held + one)
+                    if held == window:
+                        if t < length_out:
+                            y.flat[(uint64(n) * uint64(length_out) + uint64(t)) * uint64(channels) + uint64(c)] = best
+                        best, held, t = float32(0), zero, uint32(t + one)  # ReLU: no maximum is less
+
+        if measured:  # a tile is a part, as charcnn.ops.common.moments has them
+            sums = cuda.shared.array(THREADS, float32)
+            start = uint32(first * span)
+            positions = min(span, uint32(length_out - start))
+            held = float32(positions * channels)
+            cuda.syncthreads()
+            shift, total = y[n, start, zero], float32(0)
+            for c in range(uint32(cuda.threadIdx.x), channels, threads):
+                for q in range(zero, positions):
+                    total += y[n, uint32(start + q), uint32(c)] - shift
+            mean, total = block_sum(total, sums) / held, float32(0)
+            for c in range(uint32(cuda.threadIdx.x), channels, threads):
+                for q in range(zero, positions):
+                    deviation = (y[n, uint32(start + q), uint32(c)] - shift) - mean
+                    total += deviation * deviation
+            squares = block_sum(total, sums)
+            if cuda.threadIdx.x == 0:
+                parts[n, first, zero] = shift
+                parts[n, first, one] = mean
+                parts[n, first, uint32(2)] = squares
+
+    return kernel
+
+
+def between(x: Shape, weight: Shape) -> tuple[Shape, Shape]:
+    """The shapes of the transformed features and of their products, for x (N, L, C_in) and weight (K, C_in, C_out)."""
+    (n, length, _), (kernel_size, c_in, c_out) = x, weight
+    points, groups = SPAN + min(kernel_size, SPAN) - 1, -(-kernel_size // SPAN)
+    tiles = -(-(length - kernel_size + 1) // SPAN)
+    return (points * n, tiles + groups - 1, c_in), (points * n, tiles, c_out)
+
+
+class Winograd:
+    """One convolution's weights on the current GPU, transformed once: the operators of `conv1d_nlc` as methods.
+
+    The transformed weights take 28 ceil(K / 4) C_in C_out bytes for K > 3, 3.7 MB for 256 channels and K = 7.
+
+    Args:
+        weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; both NumPy
+            arrays, or both device arrays.
+        stream: a CUDA stream; the default stream where None.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU; by the methods, one of compute capability below 8.0.
+
+    The methods take, beside what their operators do:
+        space: a function that gives a float32 device array of a shape, called for the transformed features, for their
+            products, and, where `out` is None, for the result: each is read when the next is written, so two buffers by
+            turns will do. Where None, new arrays.
+    """
+
+    def __init__(self, weight: Any, bias: Any, *, stream: Any = None) -> None:
+        kernel_size, c_in, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
+        shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
+        self.taps, self.groups = min(kernel_size, SPAN), -(-kernel_size // SPAN)
+        self.points = SPAN + self.taps - 1
+        call = device.Call(None, stream, (self.points * self.groups, c_in, c_out), weight=weight, bias=bias)
+        self._weight, self._bias = call.inputs
+        self._transformed = call.out
+        threads = self.groups * c_in * c_out
+        self.nbytes: int = self._transformed.nbytes
+        call.launch(_weights_kernel(self.taps), -(-threads // THREADS), THREADS, self._weight, self._transformed)
+
+    def conv1d(
+        self, x: Any, *, out: Any = None, stream: Any = None, space: Callable[[Shape], Any] | None = None
+    ) -> Any:
+        """As `conv1d_nlc_winograd`."""
+        return self._apply(x, self._shape(x), "store", out, stream, space)
+
+    def conv1d_relu(
+        self, x: Any, *, out: Any = None, stream: Any = None, space: Callable[[Shape], Any] | None = None
+    ) -> Any:
+        """As `conv1d_relu_nlc_winograd`."""
+        return self._apply(x, self._shape(x), "relu", out, stream, space)
+
+    def conv1d_relu_maxpool1d(
+        self,
+        x: Any,
+        pool_size: int,
+        *,
+        out: Any = None,
+        stream: Any = None,
+        space: Callable[[Shape], Any] | None = None,
+    ) -> Any:
+        """As `conv1d_relu_maxpool1d_nlc_winograd`."""
+        shape = shapes.conv1d_relu_maxpool1d_nlc(x, self._weight, self._bias, pool_size)
+        return self._apply(x, shape, "pool", out, stream, space, pool_size)
+
+    def conv1d_stat(
+        self, x: Any, *, out: Any = None, stream: Any = None, space: Callable[[Shape], Any] | None = None
+    ) -> Any:
+        """As `conv1d_stat_nlc_winograd`."""
+        shape = self._shape(x)
+        y, given = device.pair(out)
+        inputs = {} if given is None else {"stat": given}
+        if given is not None:
+            shapes.expect("stat", given, (shape[0], 2))
+        spaces, y = self._space(x, shape, y, stream, space)
+        call = device.Call(y, stream, shape, x=x, **inputs)
+        statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[1]
+        self._stat(call, call.inputs[0], spaces, statistics)
+        statistics = call.second(statistics, given)
+        return call.result(), statistics
+
+    def _shape(self, x):
+        return shapes.conv1d_nlc(x, self._weight, self._bias)
+
+    def _apply(self, x, shape, epilogue, out, stream, space, pool_size=1):
+        spaces, out = self._space(x, shape, out, stream, space)
+        call = device.Call(out, stream, shape, x=x)
+        self._launch(call, call.inputs[0], spaces, epilogue, pool_size=pool_size)
+        return call.result()
+
+    def _space(self, x, shape, out, stream, space):
+        """Arrays for the transformed features and their products, and with them `out`."""
+        sizes = between(tuple(x.shape), self._weight.shape)
+        if space is None:
+            return [device.empty(size, np.float32, device.as_stream(stream)) for size in sizes], out
+        return [space(size) for size in sizes], space(shape) if out is None else out
+
+    def _launch(self, call, x, spaces, epilogue, *, parts=None, pool_size=1):
+        features, products = spaces
+        blocks = x.shape[0] * -(-features.shape[1] // RUN)
+        call.launch(_features_kernel(self.taps), blocks, THREADS, x, features)
+        launch(call, (features, self._transformed, self._bias), products, "several", products=self.points)
+        blocks = x.shape[0] * -(-products.shape[1] // (lcm(pool_size, SPAN) // SPAN))
+        kernel = _outputs_kernel(self.taps, epilogue, pool_size)
+        call.launch(kernel, blocks, THREADS, products, self._bias, call.out, products if parts is None else parts)
+
+    def _stat(self, call, x, spaces, statistics):
+        n, length, c_out = call.out.shape
+        parts = call.scratch((n, spaces[1].shape[1], PART_VALUES), np.float32)
+        self._launch(call, x, spaces, "stat", parts=parts)
+        launch_merge(call, parts, length * c_out, statistics, part=SPAN * c_out)
+
+
+def conv1d_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`reference.conv1d_nlc` on a GPU with about half the multiplications.
+
+    It transforms the weights first; `Winograd` keeps them. Needs compute capability 8.0. A feature that is not finite
+    may make NaN of all positions that share a tile with one that reads it. Arguments, result and errors as for
+    `conv1d_nlc_coalesced`.
+    """
+    return _once(x, weight, bias, shapes.conv1d_nlc(x, weight, bias), "store", out, stream)
+
+
+def conv1d_relu_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`conv1d_nlc_winograd` with ReLU in the last of its kernels. Arguments, result and errors as there."""
+    return _once(x, weight, bias, shapes.conv1d_nlc(x, weight, bias), "relu", out, stream)
+
+
+def conv1d_relu_maxpool1d_nlc_winograd(
+    x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
+) -> Any:
+    """`conv1d_nlc_winograd` with ReLU and pooling in the last of its kernels: a pool_size-th is stored.
+
+    Args:
+        x, weight, bias, stream: as there.
+        pool_size: positions a window, and from one window to the next.
+        out: where to write, (N, (L - K + 1) // pool_size, C_out), on the same side; made where None.
+
+    Returns:
+        float32 (N, (L - K + 1) // pool_size, C_out) where the inputs lie; device results are not waited for.
+
+    Raises:
+        ValueError, DeviceError: as there.
+    """
+    shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
+    return _once(x, weight, bias, shape, "pool", out, stream, pool_size)
+
+
+def conv1d_stat_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`conv1d_nlc_winograd`, and the mean and variance of each input's output, for a LayerNorm that follows.
+
+    Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`.
+    """
+    shape = shapes.conv1d_nlc(x, weight, bias)
+    y, given = device.pair(out)
+    inputs = {"x": x, "weight": weight, "bias": bias}
+    if given is not None:
+        shapes.expect("stat", given, (shape[0], 2))
+        inputs["stat"] = given
+    call = device.Call(y, stream, shape, **inputs)
+    conv = Winograd(*call.inputs[1:3], stream=call.stream)
+    statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
+    spaces, _ = conv._space(call.inputs[0], shape, call.out, call.stream, None)
+    conv._stat(call, call.inputs[0], spaces, statistics)
+    statistics = call.second(statistics, given)
+    return call.result(), statistics
+
+
+def _once(x, weight, bias, shape, epilogue, out, stream, pool_size=1):
+    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    x, weight, bias = call.inputs
+    conv = Winograd(weight, bias, stream=call.stream)
+    spaces, _ = conv._space(x, shape, call.out, call.stream, None)
+    conv._launch(call, x, spaces, epilogue, pool_size=pool_size)
+    return call.result()

@@ -1,0 +1,1 @@
+"""LayerNorm over a whole map, alone and fused with ReLU and max-pooling."""

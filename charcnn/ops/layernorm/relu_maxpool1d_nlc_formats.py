@@ -1,0 +1,350 @@
+"""layernorm_relu_maxpool1d, channels last, from and to what tensor cores take: normalised and compared in float32.
+
+From features of 16 or 8 bits to such, and from float32 to formats of 32 bits a value.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, float64, types
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.common import shapes
+from charcnn.ops.common.cast import WORDS, narrow, widen
+from charcnn.ops.common.formats import FORMATS, HALVES, PLAIN, Format, choose
+from charcnn.ops.common.mma_layout import OCTET, WIDE, words_of
+
+INPUTS = 128
+"""Most inputs of a block: gamma and beta are larger than the features of one, and are read once for all."""
+
+THREADS = device.block_size(64)
+"""Few, as windows seldom fill the last block."""
+
+EIGHTHS = {"fp8": FORMATS["fp8"]}
+
+FLOATS = {PLAIN.name: PLAIN}
+
+
+def _ahead(kernel_size: int, words: int) -> int:
+    """Inputs whose features a thread has registers for: it asks for them so long before it needs them."""
+    return 2 if kernel_size <= 3 and words <= 4 else 1
+
+
+def _resident(kernel_size: int) -> int:
+    """Blocks that a multiprocessor has registers for."""
+    return 8 if kernel_size <= 3 else 4
+
+
+@cache
+def _build(kind, results, octets, kernel_size, width):
+    # A thread has `width` channels of one window, 8 or 1, of some inputs; gamma and beta stay in registers. Once a
+    # position's features are used, those of a later input are asked for: some are on their way at any time.
+    # Results of 32 bits a value are written as 16 bytes twice: four channels and four more; high parts and low ones,
+    # these behind all high ones of the input, or in octets behind those of the same eight channels (`features`).
+    zero, one, two, four, octet = uint32(0), uint32(1), uint32(2), uint32(ptx.VECTOR), uint32(width)
+    threads, alignment = uint32(THREADS), ptx.ALIGNMENT
+    eighths, from_eighths, from_floats = results.kind == "e4m3", kind == "e4m3", kind == "f32"
+    rounded, wide = results.kind == "tf32", results.size == 4
+    pack = ptx.pack_halves(results.kind if results.kind == "bf16" else "f16")
+    pack_wide = words_of(results) if rounded or octets else ptx.pack_floats("halves")
+    unpack = ptx.unpack_halves(kind if kind == "bf16" else "f16")
+    words = 1 if width == 1 else {"e4m3": 2, "f32": 8}.get(kind, 4)  # of a position
+    pairs, word = (width + 1) // 2, float32 if from_floats else types.uint32
+    ahead, values, moments_size = _ahead(kernel_size, words), kernel_size * width, INPUTS * ptx.VECTOR
+    held = ahead * kernel_size * words
+    doubled = rounded or octets  # places of 16 bits between a value and the next
+    half, in_octet, sixteen, octet_values = uint32(0xFFFF), uint64(OCTET - 1), uint32(16), OCTET
+
+    @cuda.jit(device=True, inline="always")
+    def load_floats(array, at, values, to):
+        """A position's gamma or beta, or features."""
+        if width == 1:
+            values[to] = array.flat[at]
+        else:
+            values[to], values[to + 1], values[to + 2], values[to + 3] = ptx.load4(array, at)
+            values[to + 4], values[to + 5], values[to + 6], values[to + 7] = ptx.load4(array, at + uint64(four))
+
+    @cuda.jit(device=True, inline="always")
+    def load(x, at, read, to):
+        """A position's features, in words as they lie in memory."""
+        if width == 1:
+            read[to] = x.flat[at] if from_floats else uint32(x.flat[at])
+        elif from_floats:
+            load_floats(x, at, read, to)
+        elif from_eighths:
+            read[to], read[to + 1] = ptx.load_octet(x, at)
+        else:
+            read[to], read[to + 1], read[to + 2], read[to + 3] = ptx.load8(x, at)
+
+    @cuda.jit(device=True, inline="always")
+    def pair(read, to, j):
+        """Two of a position's features."""
+        if from_floats:
+            return read[to + 2 * j], read[to + (2 * j + 1 if width > 1 else 0)]
+        if not from_eighths:
+            return unpack(read[to + j])
+        low, high = ptx.unpack_eighths(read[to + j // 2])
+        return unpack(high if j % 2 else low)
+
+    @cuda.jit(device=True, inline="always")
+    def write_wide(y, to, apart, best):
+        """Results of 32 bits a value."""
+        if width == 1:
+            first, second = pack_wide(best[0], float32(0))
+            if rounded:
+                y.flat[to], y.flat[to + uint64(one)] = first & half, uint32(first >> sixteen)
+            else:
+                y.flat[to], y.flat[to + apart] = first & half, second & half
+            return
+        a, b = pack_wide(best[0], best[1])
+        c, d = pack_wide(best[2], best[3])
+        e, f = pack_wide(best[4], best[5])
+        g, h = pack_wide(best[6], best[7])
+        if rounded:
+            ptx.store8(y, to, a, b, c, d)
+            ptx.store8(y, to + apart, e, f, g, h)
+        else:
+            ptx.store8(y, to, a, c, e, g)
+            ptx.store8(y, to + apart, b, d, f, h)
+
+    @device.jit(launch_bounds=(THREADS, _resident(kernel_size)))
+    def kernel(x, stat, gamma, beta, y, stride, eps):
+        moments = cuda.shared.array(moments_size, float32, alignment)  # an input's mean, in two, and 1 / deviation
+        scale = cuda.local.array(values, float32)
+        offset = cuda.local.array(values, float32)
+        read = cuda.local.array(held, word)
+        best = cuda.local.array(width, float32)
+        channels, length, length_out = uint32(x.shape[2]), uint32(x.shape[1]), uint32(y.shape[1])
+        across, thread = uint32(channels // octet), uint32(cuda.threadIdx.x)
+        # Inputs apart from each other, the last first: what was written last may still be in the L2 cache.
+        apart, last = uint32(cuda.gridDim.y), uint32(uint32(x.shape[0]) - one - uint32(cuda.blockIdx.y))
+        count = uint32(last // apart + one)
+        i = uint32(uint32(cuda.blockIdx.x) * threads + thread)
+        t, channel, row = uint32(i // across), uint32(i % across * octet), uint64(channels)
+        at, to = uint64(uint32(t * uint32(stride))) * row + uint64(channel), uint64(t) * row + uint64(channel)
+        step, step_out, second = uint64(length) * row, uint64(length_out) * uint64(y.shape[2]), uint64(octet_values)
+        if wide and not doubled:
+            second = uint64(length_out) * row
+        if doubled:
+            to = uint64(two) * to - (to & in_octet if octets else uint64(zero))
+        if t < length_out:
+            for p in range(kernel_size):
+                load_floats(gamma, at + uint64(p) * row, scale, p * width)
+                load_floats(beta, at + uint64(p) * row, offset, p * width)
+            at, to = at + uint64(last) * step, to + uint64(last) * step_out
+            step, step_out = uint64(apart) * step, uint64(apart) * step_out
+            for s in range(ahead):
+                if uint32(s) < count:
+                    for p in range(kernel_size):
+                        load(x, at + uint64(p) * row, read, (s * kernel_size + p) * words)
+                at -= step
+        k = thread
+        while k < count:  # a division an input, not one a thread
+            n, place = uint32(last - uint32(k * apart)), uint32(k * four)
+            mean = stat[n, 0]
+            high = float32(mean)
+            moments[place] = high
+            moments[uint32(place + one)] = float32(mean - float64(high))  # what float32 cannot hold of the mean
+            moments[uint32(place + two)] = float32(1) / math.sqrt(float32(stat[n, 1]) + eps)
+            k = uint32(k + threads)
+        cuda.syncthreads()
+        if t >= length_out:
+            return
+        k = zero
+        while k < count:
+            for s in range(ahead):
+                if k < count:
+                    high, low_part, rate, _ = ptx.load4_shared(moments, uint32(k * four), zero)
+                    more = uint32(k + uint32(ahead)) < count
+                    for c in range(width):
+                        best[c] = float32(0)  # ReLU: no maximum is less
+                    # All of a window are normalised, then compared: a negative gamma turns the order round.
+                    for p in range(kernel_size):
+                        place = (s * kernel_size + p) * words
+                        for j in range(pairs):
+                            c, v = 2 * j, p * width + 2 * j
+                            low, upper = pair(read, place, j)
+                            low = ((low - high) - low_part) * rate
+                            best[c] = ptx.max_floats(best[c], low * scale[v] + offset[v])
+                            if width > 1:
+                                upper = ((upper - high) - low_part) * rate
+                                best[c + 1] = ptx.max_floats(best[c + 1], upper * scale[v + 1] + offset[v + 1])
+                        if more:
+                            load(x, at + uint64(p) * row, read, place)
+                    if wide:
+                        write_wide(y, to, second, best)
+                    elif width == 1:
+                        if eighths:
+                            y.flat[to] = ptx.pack_eighths(best[0], float32(0), float32(0), float32(0))
+                        else:
+                            y.flat[to] = pack(best[0], float32(0))
+                    elif eighths:
+                        ptx.store_octet(
+                            y,
+                            to,
+                            ptx.pack_eighths(best[0], best[1], best[2], best[3]),
+                            ptx.pack_eighths(best[4], best[5], best[6], best[7]),
+                        )
+                    else:
+                        ptx.store8(
+                            y,
+                            to,
+                            pack(best[0], best[1]),
+                            pack(best[2], best[3]),
+                            pack(best[4], best[5]),
+                            pack(best[6], best[7]),
+                        )
+                    at, to = at - step, to - step_out
+                    k = uint32(k + one)
+
+    return kernel
+
+
+def _launch(
+    call: device.Call,
+    x: Any,
+    normalisation: tuple[Any, Any, Any],
+    y: Any,
+    eps: float,
+    kernel_size: int,
+    stride: int | None,
+    of: Format,
+    results: Format,
+    octets: bool = False,
+) -> None:
+    n, length = y.shape[0], (x.shape[1] - kernel_size) // (stride or kernel_size) + 1
+    channels = x.shape[2]
+    _, gamma, beta = normalisation
+    aligned = all(device.address(array) % 16 == 0 for array in (x, gamma, beta, y))
+    width = OCTET if channels % OCTET == 0 and aligned else 1
+    blocks = -(-length * (channels // width) // THREADS)
+    # Groups of inputs: as many as the GPU has room for, or a multiple, so that all blocks end at about the same time.
+    room = max(1, _resident(kernel_size) * device.multiprocessors() // max(1, blocks))
+    groups = min(n, -(-n // (room * INPUTS)) * room)
+    kernel = _build(of.kind, results, octets, kernel_size, width)
+    words = WORDS[min(2, results.itemsize)]
+    arguments = (
+        x if of is PLAIN else x.view(WORDS[of.itemsize]),
+        *normalisation,
+        y.view(words).reshape((n, length, channels * results.size // np.dtype(words).itemsize)),
+        stride or kernel_size,
+        np.float32(eps),
+    )
+    call.launch(kernel, (blocks, groups), THREADS, *arguments)
+
+
+def normalised_maxima(
+    x: Any,
+    stat: Any,
+    gamma: Any,
+    beta: Any,
+    kernel_size: int,
+    *,
+    precision: str = "fp16",
+    results: str | None = None,
+    eps: float = 1e-5,
+    stride: int | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """`reference.layernorm_relu_maxpool1d_nlc` from features of 16 bits to such, from or to fp8, or from float32.
+
+    Args:
+        x: (N, L, C) in the precision's dtype, on the GPU; stat float64 (N, 2), gamma and beta
+            float32 (L, C) likewise.
+        kernel_size, stride: of the pooling; stride is kernel_size where None.
+        precision: "fp16", "bf16", "fp8" or "float32".
+        results: of what is given, `precision` or "fp8"; `precision` where None. From float32, "tf32" or "fp16x3".
+        eps: added to the variance.
+        out: where to write; made where None.
+        stream: a CUDA stream; the default stream where None.
+
+    Returns:
+        (N, L_out, C) in the dtype of `results`, on the GPU; not waited for. From float32, what a linear layer takes:
+        (N, 1, L_out C), in fp16x3 (N, 1, 2 L_out C).
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+    of = choose(precision, HALVES | EIGHTHS | FLOATS)
+    to = choose(results or precision, WIDE if of is PLAIN else {precision: of} | EIGHTHS)
+    shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
+    if of is PLAIN:
+        n, length, channels = shape
+        shape = n, 1, to.parts * length * channels
+    call = device.Call(out, stream, shape, to.dtype, dtypes={"x": of.dtype}, x=x, stat=stat, gamma=gamma, beta=beta)
+    x, *normalisation = call.inputs
+    _launch(call, x, tuple(normalisation), call.out, eps, kernel_size, stride, of, to)
+    return call.result()
+
+
+def encoded_maxima(
+    x: Any,
+    stat: Any,
+    gamma: Any,
+    beta: Any,
+    kernel_size: int,
+    *,
+    precision: str,
+    eps: float = 1e-5,
+    stride: int | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """`layernorm_relu_maxpool1d_nlc_coalesced` to features of 32 bits a value as `Mma` takes them (`features`).
+
+    Arguments and errors as there, and precision: "tf32" or "fp16x3". C must be a multiple of 8.
+    """
+    of = choose(precision, WIDE)
+    shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
+    if shape[2] % OCTET:
+        raise ValueError(f"x has shape {tuple(x.shape)}: need a multiple of {OCTET} channels")
+    n, length, channels = shape
+    call = device.Call(
+        out, stream, (n, length, of.parts * channels), of.dtype, x=x, stat=stat, gamma=gamma, beta=beta
+    )  # fmt: skip
+    x, *normalisation = call.inputs
+    octets = of.parts == 2
+    _launch(call, x, tuple(normalisation), call.out, eps, kernel_size, stride, PLAIN, of, octets)
+    return call.result()
+
+
+def layernorm_relu_maxpool1d_nlc_half(
+    x: Any,
+    stat: Any,
+    gamma: Any,
+    beta: Any,
+    kernel_size: int,
+    *,
+    eps: float = 1e-5,
+    stride: int | None = None,
+    precision: str = "fp16",
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """`normalised_maxima` from float32 to float32, rounded to the precision, "fp16" or "bf16", on the way in and out.
+
+    Arguments, result and errors as for `layernorm_relu_maxpool1d_nlc_coalesced`, and DeviceError where the GPU has
+    compute capability below 8.0.
+    """
+    return _once(x, stat, gamma, beta, kernel_size, eps, stride, precision, out, stream)
+
+
+def _once(x, stat, gamma, beta, kernel_size, eps, stride, precision, out, stream):
+    shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
+    call = device.Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
+    device.require_capability((8, 0), "half precision", "use the technique coalesced")
+    x, *normalisation = call.inputs
+    of = choose(precision, HALVES)
+    y = call.scratch(shape, of.dtype)
+    _launch(
+        call, narrow(call, x, x.shape[1], x.shape[2], of), tuple(normalisation), y, eps, kernel_size, stride, of, of
+    )
+    widen(call, y, call.out, of)
+    return call.result()

@@ -1,0 +1,1 @@
+"""Linear layers: a file a technique."""

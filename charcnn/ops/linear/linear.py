@@ -1,0 +1,134 @@
+"""linear: x @ weight.T + bias, in the order in which the history improved it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32, njit
+
+from charcnn.gpu import device
+from charcnn.gpu.device import uint32
+from charcnn.ops.common import arrays, shapes
+from charcnn.ops.linear.packed import PackedLinear
+
+PART = 64
+"""Terms summed apart: the rounding error grows with C_in / PART + PART, not with C_in."""
+
+
+@njit(cache=True, nogil=True)
+def _linear_loops_kernel(x, weight, bias, y):
+    for n in range(y.shape[0]):
+        for c_out in range(y.shape[1]):
+            total = bias[c_out]
+            for start in range(0, x.shape[1], PART):
+                part = float32(0)
+                for c_in in range(start, min(start + PART, x.shape[1])):
+                    part += x[n, c_in] * weight[c_out, c_in]
+                total += part
+            y[n, c_out] = total
+
+
+def linear_loops(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
+    """`reference.linear` as compiled plain loops on one CPU core.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous, NumPy; weight (C_out, C_in) and bias (C_out,) likewise.
+        out: where to write, (N, C_out); made where None.
+
+    Returns:
+        float32 (N, C_out).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+    shape = shapes.linear(x, weight, bias)
+    out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
+    _linear_loops_kernel(x, weight, bias, out)
+    return out
+
+
+def _linear_naive_kernel(relu):
+    @device.jit()
+    def kernel(x, weight, bias, y):
+        i = cuda.grid(1)
+        if i < y.size:
+            c_out = i % y.shape[1]
+            n = i // y.shape[1]
+            row, row_weights = x[n], weight[c_out]
+            total = bias[c_out]
+            c_in, end = uint32(0), uint32(x.shape[1])  # unsigned, as in conv1d_naive
+            while c_in < end:
+                part = float32(0)
+                stop = min(c_in + uint32(PART), end)
+                while c_in < stop:
+                    part += row[c_in] * row_weights[c_in]
+                    c_in += uint32(1)
+                total += part
+            if relu and total < float32(0):
+                total = float32(0)
+            y[n, c_out] = total
+
+    return kernel
+
+
+_linear_naive = _linear_naive_kernel(relu=False)
+_linear_relu_naive = _linear_naive_kernel(relu=True)
+
+
+def linear_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`reference.linear` on a GPU, one thread an output.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous; weight (C_out, C_in) and bias (C_out,) likewise. All NumPy arrays, or all
+            device arrays (Numba's, or any with __cuda_array_interface__).
+        out: where to write, (N, C_out), on the same side; made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out) where the inputs lie; device results are not waited for.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+    return _launch_naive(_linear_naive, x, weight, bias, out, stream)
+
+
+def linear_relu_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`linear_naive` with ReLU in the same kernel. Arguments as there."""
+    return _launch_naive(_linear_relu_naive, x, weight, bias, out, stream)
+
+
+def _launch_naive(kernel, x, weight, bias, out, stream):
+    call = device.Call(out, stream, shapes.linear(x, weight, bias), x=x, weight=weight, bias=bias)
+    call.launch_each(kernel, *call.inputs, call.out)
+    return call.result()
+
+
+def linear_lowered(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
+    """`reference.linear` on all CPU cores, by the micro-kernel.
+
+    Packs the weights at each call, which takes longer than to multiply a few inputs; `PackedLinear` keeps them packed.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous, NumPy; weight (C_out, C_in) and bias (C_out,) likewise.
+        out: where to write, (N, C_out); made where None.
+
+    Returns:
+        float32 (N, C_out); the same bits for any number of threads.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit, or the environment's CHARCNN_CPU_TILE.
+    """
+    return _launch_lowered(x, weight, bias, out, relu=False)
+
+
+def linear_relu_lowered(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
+    """`linear_lowered` with ReLU in its last pass, over sums in cache; packs at each call, too. Arguments as there."""
+    return _launch_lowered(x, weight, bias, out, relu=True)
+
+
+def _launch_lowered(x, weight, bias, out, *, relu):
+    shape = shapes.linear(x, weight, bias)
+    out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
+    return PackedLinear(weight, bias)(x, out, relu=relu)

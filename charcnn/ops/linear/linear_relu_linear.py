@@ -1,0 +1,91 @@
+"""linear_relu_linear: the strong fusion that ends the network; what lies between the two never leaves the chip."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numba import cuda, float32
+
+from charcnn.gpu import device
+from charcnn.gpu.device import uint32
+from charcnn.ops.common import shapes
+from charcnn.ops.common.moments import block_sum
+from charcnn.ops.linear.linear import PART
+
+THREADS = device.block_size(256)
+SHARED_FLOATS = 47 * 1024 // 4
+"""What a block may share with no special leave is 48 KB; 1 KB is for the sums."""
+MOST_ROWS = 8
+
+
+@cache
+def _kernel(rows):
+    # A block takes `rows` inputs, so that each weight that it reads serves as many.
+    step = uint32(THREADS)
+
+    @device.jit()
+    def kernel(x, weight1, bias1, weight2, bias2, y):
+        hidden = cuda.shared.array(0, float32)  # (rows, C_mid)
+        sums = cuda.shared.array(THREADS, float32)
+        totals = cuda.local.array(rows, float32)
+        parts = cuda.local.array(rows, float32)
+        first, middle = cuda.blockIdx.x * rows, uint32(weight1.shape[0])
+        for c in range(uint32(cuda.threadIdx.x), middle, step):
+            row_weights = weight1[c]
+            for r in range(rows):
+                totals[r] = bias1[c]
+            c_in, end = uint32(0), uint32(x.shape[1])
+            while c_in < end:
+                for r in range(rows):
+                    parts[r] = float32(0)
+                stop = min(c_in + uint32(PART), end)
+                while c_in < stop:
+                    value = row_weights[c_in]
+                    for r in range(rows):
+                        parts[r] += x[min(first + r, x.shape[0] - 1), c_in] * value
+                    c_in += uint32(1)
+                for r in range(rows):
+                    totals[r] += parts[r]
+            for r in range(rows):
+                hidden[uint32(uint32(r) * middle + c)] = float32(0) if totals[r] < float32(0) else totals[r]
+        cuda.syncthreads()
+        for r in range(min(rows, y.shape[0] - first)):
+            for c_out in range(y.shape[1]):
+                part = float32(0)
+                for c in range(uint32(cuda.threadIdx.x), middle, step):
+                    part += hidden[uint32(uint32(r) * middle + c)] * weight2[c_out, c]
+                total = block_sum(part, sums)
+                if cuda.threadIdx.x == 0:
+                    y[first + r, c_out] = total + bias2[c_out]
+
+    return kernel
+
+
+def linear_relu_linear_naive(
+    x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any, *, out: Any = None, stream: Any = None
+) -> Any:
+    """`reference.linear_relu_linear` on a GPU, one block for up to 8 inputs, their middle layer in shared memory.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous; weight1 (C_mid, C_in), bias1 (C_mid,), weight2 (C_out, C_mid) and
+            bias2 (C_out,) likewise; all on one side. C_mid is at most 12032, which shared memory holds.
+        out: where to write, (N, C_out), on the same side; made where None.
+        stream: a CUDA stream; the default stream where None.
+
+    Returns:
+        float32 (N, C_out) where the inputs lie; device results are not waited for.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+    shape = shapes.linear_relu_linear(x, weight1, bias1, weight2, bias2)
+    middle = int(weight1.shape[0])
+    rows = min(MOST_ROWS, SHARED_FLOATS // max(1, middle))
+    if rows < 1:
+        raise ValueError(f"weight1 has C_mid={middle}: need at most {SHARED_FLOATS}, which shared memory holds")
+    call = device.Call(out, stream, shape, x=x, weight1=weight1, bias1=bias1, weight2=weight2, bias2=bias2)
+    shared = 4 * rows * middle
+    call.launch(_kernel(rows), -(-shape[0] // rows), THREADS, *call.inputs, call.out, shared=shared)
+    return call.result()

@@ -1,0 +1,25 @@
+"""A linear layer on all CPU cores, by the micro-kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from charcnn.ops.common.cpu_gemm import Packed, Tile
+
+
+class PackedLinear:
+    """A linear layer on all CPU cores, its weights packed once for the micro-kernel.
+
+    Args:
+        weight: float32 (C_out, C_in), any strides; bias (C_out,).
+        tile: the micro-kernel's, from `microkernel.choose_tile`; the best for this processor where None.
+    """
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None) -> None:
+        self._packed = Packed(weight[:, None], bias, tile)
+
+    def __call__(self, x: np.ndarray, out: np.ndarray, *, relu: bool = False) -> np.ndarray:
+        """x float32 (N, C_in), C-contiguous -> out (N, C_out)."""
+        c_in = x.shape[1]
+        self._packed.multiply(x[None], out[None], row_stride=c_in, tap_stride=c_in, relu=relu)
+        return out

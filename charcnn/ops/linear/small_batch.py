@@ -1,0 +1,311 @@
+"""Linear layers for up to 64 inputs: all multiprocessors read the weights, once.
+
+As many bytes as a layer has weights, more than everything else together, have to come from the second-level cache or
+from memory. The weights are the product's rows here and the inputs its columns, eight at least. A block has 16 output
+units and a part of the depth, its eight warps share that out, and a thread asks for all its weights at once, before
+the kernel before has ended. What the parts of the depth give is added up by the kernel that reads it, together with
+bias and ReLU: blocks need not wait for each other.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, types
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.common import shapes
+from charcnn.ops.common.formats import HALVES, choose
+
+WARPS = 8
+
+THREADS = 32 * WARPS
+
+CHUNK = 32
+"""Inputs' features that a warp takes at once: a lane has eight, for two products."""
+
+UNITS = 16
+"""Output units of a block."""
+
+MOST = 64
+"""Inputs."""
+
+GROUP = 32
+"""Inputs of a block at most: eights of columns that a warp holds the sums of."""
+
+FINAL_THREADS = 256
+"""Of a block of the last layer, which has one for each of its outputs."""
+
+
+@cache
+def build(kind: str, columns: int, rounds: int, parts: int) -> Any:
+    """The kernel (x, bias, weight, y, n, c_in, units, chunks, chunks_of_part).
+
+    Its arguments: addresses of x; of the bias of x, where x comes in parts; of the packed weights; of y, float32
+    (parts, n, units); inputs; features; units; chunks of features in all, and of a part. Grid:
+    units, parts of y, and groups of inputs.
+
+    Args:
+        kind: of the 16-bit numbers, as PTX calls it.
+        columns: eights of inputs.
+        rounds: chunks of a warp.
+        parts: that x, float32 (parts, n, c_in), comes in, without its bias and ReLU; 0 where it is (n, c_in) of `kind`.
+    """
+    multiply, pack = ptx.multiply_matrix(kind), ptx.pack_halves(kind)
+    a_size, sums_of_lane = 8 * rounds, 4 * columns
+    outputs, exchanged = -(-sums_of_lane // WARPS), WARPS * sums_of_lane * 32
+    one, two, three, five, eight = (uint32(i) for i in (1, 2, 3, 5, 8))
+    lanes, warps, chunk_features, unit_tile = uint32(31), uint32(WARPS), uint32(CHUNK), uint32(UNITS)
+    all_sums, warp_count, pairs, group_rows = uint32(sums_of_lane), WARPS, 4, uint32(8 * columns)
+
+    @device.jit(launch_bounds=(THREADS, 2))
+    def kernel(x, bias, weight, y, n, c_in, units, chunks, chunks_of_part):
+        shared = cuda.shared.array(exchanged, float32)
+        sums = cuda.local.array(sums_of_lane, float32)
+        a = cuda.local.array(a_size, types.uint32)
+        b = cuda.local.array(4, types.uint32)
+        values = cuda.local.array(8, float32)
+        thread = uint32(cuda.threadIdx.x)
+        warp, lane = uint32(thread >> five), uint32(thread & lanes)
+        g, t = uint32(lane >> two), uint32(lane & three)
+        tile, part = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y)
+        first_row = uint32(uint32(cuda.blockIdx.z) * group_rows)
+        first = uint32(uint32(part * chunks_of_part) + warp)
+        end = min(chunks, uint32(uint32(part + one) * chunks_of_part))
+        for i in range(rounds):
+            chunk = uint32(first + uint32(i) * warps)
+            at = (
+                weight
+                + uint64(uint32(uint32(tile * chunks) + chunk)) * uint64(1024)
+                + uint64(uint32(lane * uint32(16)))
+            )
+            here = uint32(chunk < end)
+            j = 8 * i
+            a[j], a[j + 1], a[j + 2], a[j + 3] = ptx.load_once(at, here)
+            a[j + 4], a[j + 5], a[j + 6], a[j + 7] = ptx.load_once(at + uint64(512), here)
+        for i in range(sums_of_lane):
+            sums[i] = float32(0)
+        ptx.grid_release()
+        ptx.grid_wait()
+        for i in range(rounds):
+            chunk = uint32(first + uint32(i) * warps)
+            feature = uint32(uint32(chunk * chunk_features) + uint32(t * eight))
+            for c in range(columns):
+                row = uint32(uint32(first_row + g) + uint32(8 * c))
+                inside = uint32(row < n and feature < c_in and chunk < end)
+                if parts:
+                    for e in range(8):
+                        values[e] = float32(0)
+                    if inside:
+                        for p in range(parts):
+                            at = x + (
+                                uint64(uint32(uint32(uint32(p) * n) + row)) * uint64(c_in) + uint64(feature)
+                            ) * uint64(4)
+                            for h in range(2):
+                                d0, d1, d2, d3 = ptx.load_fresh_floats(at + uint64(16 * h))
+                                values[4 * h] += d0
+                                values[4 * h + 1] += d1
+                                values[4 * h + 2] += d2
+                                values[4 * h + 3] += d3
+                        for h in range(2):
+                            d0, d1, d2, d3 = ptx.load_floats(bias + uint64(feature) * uint64(4) + uint64(16 * h))
+                            values[4 * h] += d0
+                            values[4 * h + 1] += d1
+                            values[4 * h + 2] += d2
+                            values[4 * h + 3] += d3
+                        for e in range(8):
+                            if values[e] < float32(0):
+                                values[e] = float32(0)
+                    for e in range(pairs):
+                        b[e] = pack(values[2 * e], values[2 * e + 1])
+                else:
+                    at = x + (uint64(row) * uint64(c_in) + uint64(feature)) * uint64(2)
+                    b[0], b[1], b[2], b[3] = ptx.load_fresh(at, inside)
+                for s in range(2):
+                    j, k = 8 * i + 4 * s, 4 * c
+                    sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = multiply(
+                        a[j], a[j + 1], a[j + 2], a[j + 3], b[2 * s], b[2 * s + 1],
+                        sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
+                    )  # fmt: skip
+        for i in range(sums_of_lane):
+            shared[uint32(uint32(uint32(warp * all_sums) + uint32(i)) * uint32(32) + lane)] = sums[i]
+        cuda.syncthreads()
+        for o in range(outputs):
+            i = uint32(warp + uint32(o * warp_count))
+            if i < all_sums:
+                total = float32(0)
+                for w in range(warp_count):
+                    total += shared[uint32(uint32(uint32(w * sums_of_lane) + i) * uint32(32) + lane)]
+                unit = uint32(uint32(tile * unit_tile) + uint32(g + uint32(uint32(i >> one) & one) * eight))
+                row = uint32(uint32(uint32(i >> two) * eight) + uint32(uint32(t * two) + uint32(i & one)))
+                row = uint32(row + first_row)
+                if row < n and unit < units:
+                    place = uint64(uint32(uint32(part * n) + row)) * uint64(units) + uint64(unit)
+                    ptx.store_float(y + place * uint64(4), total)
+
+    return kernel
+
+
+@cache
+def _final_kernel(parts, classes):
+    threads, zero, lanes, five = uint32(FINAL_THREADS), uint32(0), uint32(31), uint32(5)
+    warps, four, exchanged = FINAL_THREADS // 32, uint32(4), FINAL_THREADS // 32 * classes
+
+    @device.jit(launch_bounds=(FINAL_THREADS, 1))
+    def kernel(x, bias, weight, bias_out, y, n, c_in):
+        # A block an input: a thread has four neighbouring features at a time, of all classes.
+        shared = cuda.shared.array(exchanged, float32)
+        sums = cuda.local.array(classes, float32)
+        values = cuda.local.array(4, float32)
+        thread, row = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        for c in range(classes):
+            sums[c] = float32(0)
+        ptx.grid_release()
+        ptx.grid_wait()
+        feature = uint32(thread * four)
+        while feature < c_in:
+            at = uint64(feature) * uint64(4)
+            values[0], values[1], values[2], values[3] = ptx.load_floats(bias + at)
+            for p in range(parts):
+                place = uint64(uint32(uint32(uint32(p) * n) + row)) * uint64(c_in) * uint64(4)
+                d0, d1, d2, d3 = ptx.load_fresh_floats(x + place + at)
+                values[0] += d0
+                values[1] += d1
+                values[2] += d2
+                values[3] += d3
+            for e in range(4):
+                if values[e] < float32(0):
+                    values[e] = float32(0)
+            for c in range(classes):
+                d0, d1, d2, d3 = ptx.load_floats(weight + uint64(c) * uint64(c_in) * uint64(4) + at)
+                sums[c] += (values[0] * d0 + values[1] * d1) + (values[2] * d2 + values[3] * d3)
+            feature = uint32(feature + uint32(threads * four))
+        warp = uint32(thread >> five)
+        for c in range(classes):
+            total = ptx.warp_sum(sums[c])
+            if uint32(thread & lanes) == zero:
+                shared[uint32(uint32(warp * uint32(classes)) + uint32(c))] = total
+        cuda.syncthreads()
+        if thread < uint32(classes):
+            total = bias_out[thread]
+            for w in range(warps):
+                total += shared[uint32(uint32(w * classes) + thread)]
+            y[row, thread] = total
+
+    return kernel
+
+
+@cache
+def _pack_kernel(kind):
+    pack = ptx.pack_halves(kind)
+    one, two, three, four, eight = (uint32(i) for i in (1, 2, 3, 4, 8))
+    units, chunk = uint32(UNITS), uint32(CHUNK)
+
+    @device.jit()
+    def kernel(weight, to, chunks, words):
+        # A thread writes two neighbouring features' weights of one unit: a word of (tile, chunk, step, lane, 4).
+        i = uint32(cuda.grid(1))
+        if i < uint32(words):
+            part, lane = uint32(i & three), uint32(uint32(i // four) & uint32(31))
+            rest = uint32(i // uint32(128))
+            step, rest = uint32(rest & one), uint32(rest // two)
+            c_in = uint32(uint32(rest % uint32(chunks)) * chunk + uint32(lane & three) * eight)
+            c_in = uint32(c_in + uint32(uint32(step * four) + uint32(part // two) * two))
+            unit = uint32(uint32(rest // uint32(chunks)) * units + uint32(lane // four))
+            unit = uint32(unit + uint32(part & one) * eight)
+            low, high = float32(0), float32(0)
+            if unit < uint32(weight.shape[1]):
+                if c_in < uint32(weight.shape[0]):
+                    low = weight[c_in, unit]
+                if uint32(c_in + one) < uint32(weight.shape[0]):
+                    high = weight[uint32(c_in + one), unit]
+            ptx.store_word(to + uint64(i) * uint64(4), pack(low, high))
+
+    return kernel
+
+
+class SpreadLinear:
+    """Three linear layers with ReLU between them, for up to 64 inputs, on the current GPU.
+
+    Args:
+        weights, biases: of the three: float32 (C_in, C_out), as `arrays.pack` gives it, and (C_out,), NumPy arrays;
+            all C_in multiples of 8, the last C_out at most 256.
+        precision: "fp16" or "bf16", of features and of the first two layers' weights; sums and the third are float32.
+        stream: a CUDA stream; the default stream where None.
+
+    Raises:
+        ValueError: an argument's shape does not fit.
+        DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
+    """
+
+    most = MOST
+
+    def __init__(self, weights: Any, biases: Any, *, precision: str = "fp16", stream: Any = None) -> None:
+        device.require_hopper("spread")
+        self.precision = choose(precision, HALVES)
+        sizes = [weights[0].shape[0], *(weight.shape[1] for weight in weights)]
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            shapes.linear_nlc(np.empty((0, sizes[i])), weight, bias)
+            if sizes[i] % 8:
+                raise ValueError(f"weights[{i}] has shape {weight.shape}: need a multiple of 8 inputs")
+        if sizes[3] > FINAL_THREADS:
+            raise ValueError(f"weights[2] has shape {weights[2].shape}: need at most {FINAL_THREADS} outputs")
+        self.sizes = tuple(sizes)
+        self.packed, self.plans = [], []
+        for i, weight in enumerate(weights[:2]):
+            tiles, chunks = -(-sizes[i + 1] // UNITS), -(-sizes[i] // CHUNK)
+            # Two blocks a multiprocessor, where a warp has a chunk or more.
+            parts = max(1, min(2 * device.multiprocessors() // tiles, chunks // WARPS))
+            of_part = -(-chunks // parts)
+            self.plans.append((tiles, -(-chunks // of_part), chunks, of_part))
+            call = device.Call(None, stream, (tiles * chunks * 256,), np.uint32, weight=weight)
+            arguments = np.uint64(device.address(call.out)), chunks, call.out.size
+            kernel = _pack_kernel(self.precision.kind)
+            call.launch(kernel, -(-call.out.size // THREADS), THREADS, call.inputs[0], *arguments)
+            self.packed.append(call.out)
+        self.biases = [device.to_device(np.ascontiguousarray(bias)) for bias in biases]
+        self.last = device.to_device(np.ascontiguousarray(weights[2].T))
+        self.nbytes = sum(array.nbytes for array in (*self.packed, *self.biases, self.last))
+
+    def parts_shape(self, n: int) -> shapes.Shape:
+        """Of the scratch that a call needs: float32."""
+        return (n * sum(parts * size for (_, parts, *_), size in zip(self.plans, self.sizes[1:3], strict=True)),)
+
+    def __call__(self, x: Any, scratch: Any, *, out: Any = None, stream: Any = None) -> Any:
+        """x (N, C_in) in the precision's dtype, on the GPU, N at most 64; float32 (N, C_out) there.
+
+        Args:
+            scratch: float32 of `parts_shape(N)` or more, one axis.
+            out: where to write; made where None.
+            stream: a CUDA stream; the default stream where None.
+
+        Raises:
+            ValueError: an argument's shape, dtype, layout or side does not fit.
+        """
+        n, c_in = shapes.ranked("x", x, "N, C_in")
+        if n > MOST or c_in != self.sizes[0]:
+            raise ValueError(f"x has shape {tuple(x.shape)}: need at most {MOST} rows of {self.sizes[0]}")
+        if not device.on_device(x):
+            raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
+        dtype, (space,) = self.precision.dtype, self.parts_shape(n)
+        if scratch.ndim != 1 or scratch.size < space:
+            raise ValueError(f"scratch has shape {tuple(scratch.shape)}: need {space} elements of one axis")
+        call = device.Call(out, stream, (n, self.sizes[3]), dtypes={"x": dtype}, x=x, scratch=scratch)
+        columns = 1 << max(0, -(-min(n, GROUP) // 8) - 1).bit_length()
+        source, came = device.address(call.inputs[0]), 0
+        to = device.address(call.inputs[1])
+        for (tiles, parts, chunks, of_part), size, units, bias, weight in zip(
+            self.plans, self.sizes, self.sizes[1:], (self.biases[0], self.biases[0]), self.packed, strict=False
+        ):
+            addresses = source, device.address(bias), device.address(weight), to
+            arguments = *map(np.uint64, addresses), *map(np.uint32, (n, size, units, chunks, of_part))
+            kernel = build(self.precision.kind, columns, -(-of_part // WARPS), came)
+            call.launch(kernel, (tiles, parts, -(-n // (8 * columns))), THREADS, *arguments, early=True)
+            source, to, came = to, to + 4 * parts * n * units, parts
+        last = map(np.uint64, (source, device.address(self.biases[1]), device.address(self.last)))
+        final = *last, self.biases[2], call.out, np.uint32(n), np.uint32(self.sizes[2])
+        call.launch(_final_kernel(came, self.sizes[3]), n, FINAL_THREADS, *final, early=True)
+        return call.result()

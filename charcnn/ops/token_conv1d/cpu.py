@@ -1,0 +1,151 @@
+"""conv1d of one-hot input, which is a gather: a column that holds one 1 picks a row of weights for each tap.
+
+y[t] = bias + the sum over k of table[k, ids[t + k]]: K rows are added, and nothing is multiplied. It is another
+algorithm than the dense product, for the same result: K additions an output where that takes K * C_in multiply-adds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba import njit, prange
+
+from charcnn.ops.common import arrays, shapes, threads
+from charcnn.ops.layernorm.norm_relu_pool import MOMENTS, NormReluPool, norm_relu_pool, standardising, take_moments
+
+CHUNK = 48
+"""Positions a task takes; a multiple of 16 and of most pooling windows."""
+
+
+def _table(weight, bias):
+    """(C_out, depth, K), (C_out,) -> (K to a multiple of 4, depth + 1, C_out): what tap k adds for an id.
+
+    Blanks add zeros, and so do taps that fill up the last four; the bias is added once, with tap 0.
+    """
+    c_out, depth, taps = weight.shape
+    table = np.zeros((-(-taps // 4) * 4, depth + 1, c_out), np.float32)
+    table[:taps, :depth] = weight.transpose(2, 1, 0)
+    table[0] += bias
+    return table
+
+
+@njit(cache=True, nogil=True)
+def _gather(ids, table, taps, first, y):
+    """Positions first and on of one input, as many as y (rows, C_out) has rows."""
+    blank = table.shape[1] - 1
+    rows = np.full(table.shape[0], blank, np.int64)
+    for t in range(y.shape[0]):
+        for k in range(taps):
+            rows[k] = min(np.int64(ids[first + t + k]), blank)
+        row = y[t]
+        for k in range(0, rows.size, 4):  # four taps at once: y is read and written a quarter as often
+            a, b, c, d = (
+                table[k, rows[k]],
+                table[k + 1, rows[k + 1]],
+                table[k + 2, rows[k + 2]],
+                table[k + 3, rows[k + 3]],
+            )
+            if k == 0:
+                for i in range(row.size):
+                    row[i] = (a[i] + b[i]) + (c[i] + d[i])
+            else:
+                for i in range(row.size):
+                    row[i] += (a[i] + b[i]) + (c[i] + d[i])
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _gather_all(ids, table, taps, y):
+    parts = -(-y.shape[1] // CHUNK)
+    for task in prange(y.shape[0] * parts):
+        n, first = task // parts, task % parts * CHUNK
+        rows = np.empty((min(CHUNK, y.shape[1] - first), y.shape[2]), np.float32)
+        _gather(ids[n], table, taps, first, rows)
+        for t in range(rows.shape[0]):
+            for c in range(rows.shape[1]):
+                y[n, first + t, c] = rows[t, c]
+
+
+def one_hot_conv1d_lowered(ids: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
+    """`reference.one_hot_conv1d` on all CPU cores, as a gather of rows of weights.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous, NumPy; an id >= depth is blank.
+        weight: float32 (C_out, depth, K), and bias (C_out,), likewise.
+        out: where to write, (N, C_out, L_out); made where None.
+
+    Returns:
+        float32 (N, C_out, L_out); the same bits for any number of threads.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+    shape = shapes.one_hot_conv1d(ids, weight, bias)
+    out = arrays.host(out, shape, ids=ids, weight=weight, bias=bias)
+    threads.launch(_gather_all, ids, _table(weight, bias), weight.shape[2], out.transpose(0, 2, 1))
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _gather_part(ids, table, taps, part, y, moments):
+    """One chunk of positions of y (L, C_out), and its moments, where y is normalised later."""
+    first = part * CHUNK
+    rows = y[first : min(first + CHUNK, y.shape[0])]
+    _gather(ids, table, taps, first, rows)
+    if moments.size > 0:
+        take_moments(rows, moments[part])
+
+
+@njit(cache=True, nogil=True)
+def _pool_part(y, moments, gamma, beta, eps, pool, part, out):
+    """As many pooled positions as a chunk holds windows."""
+    each = max(1, CHUNK // pool)
+    first, stop = part * each, min((part + 1) * each, out.shape[0])
+    norm_relu_pool(y, standardising(moments, y.size, eps), gamma, beta, pool, first, out[first:stop])
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _blocks(ids, table, taps, gamma, beta, eps, pool, y, moments, out):
+    """y (threads, L, C_out) holds one input a thread: it need not leave the thread's cache before it is pooled."""
+    inputs, slots, length = ids.shape[0], y.shape[0], y.shape[1]
+    parts, pooled_parts = -(-length // CHUNK), -(-out.shape[1] // max(1, CHUNK // pool))
+    if inputs >= slots:
+        for slot in prange(slots):
+            for n in range(slot * inputs // slots, (slot + 1) * inputs // slots):
+                for part in range(parts):
+                    _gather_part(ids[n], table, taps, part, y[slot], moments[slot])
+                for part in range(pooled_parts):
+                    _pool_part(y[slot], moments[slot], gamma, beta, eps, pool, part, out[n])
+    else:  # too few inputs for all threads: they share the positions of each
+        for n in range(inputs):
+            for part in prange(parts):
+                _gather_part(ids[n], table, taps, part, y[0], moments[0])
+            for part in prange(pooled_parts):
+                _pool_part(y[0], moments[0], gamma, beta, eps, pool, part, out[n])
+
+
+class OneHotConv1dBlock:
+    """Token ids to pooled channels-last features: a gather, then LayerNorm, ReLU and max-pool while in cache.
+
+    Args:
+        weight: float32 (C_out, depth, K); bias (C_out,).
+        norm: what follows.
+        length: positions of an input.
+    """
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, norm: NormReluPool, length: int) -> None:
+        self._table, self._taps, self._norm = _table(weight, bias), weight.shape[2], norm
+        positions = length - weight.shape[2] + 1
+        slots = numba.get_num_threads()
+        self._y = np.empty((slots, positions, len(bias)), np.float32)
+        self._moments = np.empty((slots, -(-positions // CHUNK) if norm.normalises else 0, MOMENTS))
+
+    def __call__(self, ids: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """ids uint8 (N, length) -> out float32 (N, pooled positions, C_out), C-contiguous."""
+        norm = self._norm
+        threads.launch(
+            _blocks, ids, self._table, self._taps, norm.gamma, norm.beta, norm.eps, norm.pool_size,
+            self._y, self._moments, out,
+        )  # fmt: skip
+        return out

@@ -1,0 +1,311 @@
+"""A convolution of token ids without their one-hot columns: of each window, a sum of K rows of the weights.
+
+Each column holds one 1, or nothing, so that all products but one a tap are by zero. It is another algorithm than the
+dense product, with depth times fewer operations, and its results differ in the order of sums only; but a weight that is
+not finite shows where it is picked, and not as NaN, its product by zero, wherever it is not.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, float64, types
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.common import shapes
+from charcnn.ops.conv1d.tile import vector_width
+
+
+@device.jit()
+def _gather_kernel(ids, weight, bias, y):
+    i = cuda.grid(1)  # one thread an output; neighbours take neighbouring channels: a row is read coalesced
+    if i < y.size:
+        c = uint32(i % y.shape[2])
+        t = i // y.shape[2] % y.shape[1]
+        n = uint32(i // (y.shape[2] * y.shape[1]))
+        total = bias[c]
+        depth = uint32(weight.shape[1])
+        for k in range(uint32(0), uint32(weight.shape[0])):
+            a = uint32(ids[n, uint32(t) + k])
+            if a < depth:
+                total += weight[k, a, c]
+        y[n, uint32(t), c] = total
+
+
+def one_hot_conv1d_nlc_gather(ids: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`reference.one_hot_conv1d_nlc` on a GPU, one thread an output, which adds up K weights.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous; an id >= depth is blank.
+        weight: float32 (K, depth, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one
+            side.
+        out: where to write, (N, L_out, C_out), on the same side; made where None.
+        stream: a CUDA stream; the default stream where None.
+
+    Returns:
+        float32 (N, L_out, C_out) where the inputs lie; device results are not waited for.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+    call = device.Call(out, stream, shapes.one_hot_conv1d_nlc(ids, weight, bias), ids=ids, weight=weight, bias=bias)
+    call.launch_each(_gather_kernel, *call.inputs, call.out)
+    return call.result()
+
+
+QUAD = ptx.VECTOR
+"""Channels of a thread: 16 bytes, the most that it loads or stores at once."""
+
+ALIGNED = None if device.SIMULATED else 16
+"""Where dynamic shared memory starts, in bytes; the simulator knows no alignment."""
+
+THREADS = device.block_size(256)
+"""Of a block: its pooled positions times its channels by four."""
+
+STAGED = 16 * 1024
+"""Bytes of shared memory for staged ids and moments, beside the table."""
+
+RESERVED = 1024
+"""Bytes of shared memory that a GPU keeps of each block."""
+
+
+@cache
+def _pooled_kernel(kernel_size, alphabet, pool_size, channel_tile, window_tile, stage, resident, layernorm, width):
+    # A block has `channel_tile` channels of the whole table in shared memory, with a row of zeros for the blank, and
+    # takes `window_tile` pooled positions of many inputs. A thread has four channels of one pooled position: its gamma
+    # and beta stay in registers for all inputs. Ids are staged, `stage` inputs at a time, as the rows' places.
+    quads = channel_tile // QUAD
+    threads = quads * window_tile
+    span = window_tile * pool_size + kernel_size - 1
+    staged_rows, affine = stage * span, pool_size * QUAD
+    taps, pool, tile, lanes = uint32(kernel_size), uint32(pool_size), uint32(channel_tile), uint32(quads)
+    windows, step, held_most, reach = uint32(window_tile), uint32(threads), uint32(stage), uint32(span)
+    depth, pitch = uint32(alphabet), uint32((alphabet + 1) * channel_tile)  # pitch: from tap to tap
+    zero, one, two, quad = uint32(0), uint32(1), uint32(2), uint32(QUAD)
+
+    @device.jit(launch_bounds=(threads, resident))
+    def kernel(ids, weight, bias, stat, gamma, beta, y, inputs, eps):
+        table = cuda.shared.array(0, float32, ALIGNED)  # (K, depth + 1, channel_tile)
+        rows = cuda.shared.array(staged_rows, types.uint32)
+        moments = cuda.shared.array((stage, QUAD), float32)
+        gammas = cuda.local.array(affine, float32)
+        betas = cuda.local.array(affine, float32)
+        offsets = cuda.local.array(QUAD, float32)
+        sums = cuda.local.array(QUAD, float32)
+        best = cuda.local.array(QUAD, float32)
+        thread = uint32(cuda.threadIdx.x)
+        lane, local = uint32(thread % lanes * quad), uint32(thread // lanes)
+        first_channel = uint32(uint32(cuda.blockIdx.y) * tile)
+        first_window = uint32(uint32(cuda.blockIdx.x) * windows)
+        channel, window = uint32(first_channel + lane), uint32(first_window + local)
+        length, channels = uint32(ids.shape[1]), uint32(y.shape[2])
+        n = uint32(uint32(cuda.blockIdx.z) * uint32(inputs))
+        end = min(uint32(n + uint32(inputs)), uint32(ids.shape[0]))
+        active = window < uint32(y.shape[1])
+
+        i = thread
+        while i < taps * pitch:
+            c = uint32(first_channel + i % tile)
+            a = uint32(i // tile % (depth + one))
+            value = float32(0)
+            if a < depth and c < channels:
+                value = weight[i // pitch, a, c]
+            table[i] = value
+            i = uint32(i + step)
+
+        for c in range(quad):
+            offsets[c] = float32(0)
+            if channel + c < channels:
+                offsets[c] = bias[channel + c]
+            for j in range(pool):
+                gammas[j * quad + c] = float32(0)
+                betas[j * quad + c] = float32(0)
+                if layernorm and active and channel + c < channels:
+                    gammas[j * quad + c] = gamma[window * pool + j, channel + c]
+                    betas[j * quad + c] = beta[window * pool + j, channel + c]
+
+        while n < end:
+            held = min(held_most, uint32(end - n))
+            cuda.syncthreads()  # the stage before this one may still be read
+            i = thread
+            while i < held * reach:
+                position = uint32(first_window * pool + i % reach)
+                a = depth
+                if position < length:
+                    a = min(uint32(ids[n + i // reach, position]), depth)
+                rows[i] = uint32(a * lanes)
+                i = uint32(i + step)
+            i = thread
+            while layernorm and i < held:
+                mean = stat[n + i, zero]
+                high = float32(mean)
+                moments[i, zero] = high
+                moments[i, one] = float32(mean - float64(high))  # what float32 cannot hold of the mean
+                moments[i, two] = float32(1) / math.sqrt(float32(stat[n + i, one]) + eps)
+                i = uint32(i + step)
+            cuda.syncthreads()
+            m = zero
+            while active and m < held:
+                first = uint32(m * reach + local * pool)
+                for c in range(quad):
+                    best[c] = float32(0)  # ReLU: no maximum is less
+                # All of the window are normalised before the maximum is taken: gamma may be negative.
+                for j in range(pool):
+                    for c in range(quad):
+                        sums[c] = offsets[c]
+                        if layernorm:
+                            sums[c] = (offsets[c] - moments[m, zero]) - moments[m, one]
+                    for k in range(taps):
+                        row = uint32(uint32(rows[first + j + k] + thread % lanes) * quad + k * pitch)
+                        for c in range(quad):
+                            sums[c] += table[row + c]
+                    for c in range(quad):
+                        value = sums[c]
+                        if layernorm:
+                            value = value * moments[m, two] * gammas[j * quad + c] + betas[j * quad + c]
+                        if value > best[c] or value != value:  # NaN wins, and nothing is greater
+                            best[c] = value
+                if width == QUAD:
+                    if channel < channels:
+                        at = (uint64(n + m) * uint64(y.shape[1]) + window) * channels + channel
+                        ptx.store4(y, at, best[0], best[1], best[2], best[3])
+                else:
+                    for c in range(quad):
+                        if channel + c < channels:
+                            y[n + m, window, channel + c] = best[c]
+                m = uint32(m + one)
+            n = uint32(n + held)
+
+    return kernel
+
+
+def _launch_pooled(
+    call: device.Call,
+    ids: Any,
+    weight: Any,
+    bias: Any,
+    normalisation: tuple[Any, Any, Any] | None,
+    pool_size: int,
+    eps: float = 1e-5,
+    *,
+    channel_tile: int = 32,
+    threads: int = THREADS,
+    staged: int = STAGED,
+    resident: int = 2,
+) -> None:
+    """Start the kernel, with (stat, gamma, beta) or None.
+
+    The grid has as many blocks as the GPU holds at once, `resident` a multiprocessor where their tables fit, if N is
+    great enough: each brings its part of the table to shared memory once. The defaults are the fastest of those tried
+    at the network's block 1 on an H200. A tile is as long for few windows, and has a power of two of channels where
+    there are few, so that many sizes share a kernel.
+    """
+    if call.out.size == 0:
+        return
+    n, pooled, channels = call.out.shape
+    kernel_size, depth, _ = weight.shape
+    rows, channel_tile = kernel_size * (depth + 1), min(channel_tile, QUAD * shapes.power_of_two(-(-channels // QUAD)))
+    resident = max(1, min(resident, device.shared_limit() // (4 * rows * channel_tile + staged + RESERVED)))
+    free = device.shared_limit() // resident - staged
+    channel_tile = min(channel_tile, free // (4 * rows) // QUAD * QUAD)
+    if channel_tile == 0:
+        raise ValueError(
+            f"weight has shape {tuple(weight.shape)}: its {rows} rows, with the blank's, need {16 * rows} bytes of "
+            f"shared memory for {QUAD} channels, and {free} are free"
+        )
+    # Of an input, an id takes 4 bytes and its moments take 16.
+    most = staged // 4 - 4
+    if pool_size + kernel_size - 1 > most:
+        raise ValueError(f"{pool_size=}: need at most {most - kernel_size + 1} for K={kernel_size}")
+    window_tile = max(1, min(threads // (channel_tile // QUAD), (most - kernel_size + 1) // pool_size))
+    stage = staged // (4 * (window_tile * pool_size + kernel_size - 1) + 16)
+    tiles, groups = -(-pooled // window_tile), -(-channels // channel_tile)
+    inputs = max(1, -(-n // max(1, resident * device.multiprocessors() // (tiles * groups))))
+    kernel = _pooled_kernel(
+        kernel_size, depth, pool_size, channel_tile, window_tile, stage, resident,
+        normalisation is not None, vector_width(call.out),
+    )  # fmt: skip
+    call.launch(
+        kernel,
+        (tiles, groups, -(-n // inputs)),
+        channel_tile // QUAD * window_tile,
+        ids, weight, bias, *(normalisation or (bias, bias, bias)), call.out, inputs, np.float32(eps),
+        shared=4 * rows * channel_tile,
+    )  # fmt: skip
+
+
+def one_hot_conv1d_relu_maxpool1d_nlc_gather(
+    ids: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
+) -> Any:
+    """`reference.one_hot_conv1d_relu_maxpool1d_nlc` on a GPU, from a table in shared memory: only results are written.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous; an id >= depth is blank.
+        weight: float32 (K, depth, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one
+            side.
+        pool_size: positions that a maximum is taken of.
+        out: where to write, (N, L_out // pool_size, C_out), on the same side; made where None.
+        stream: a CUDA stream; the default stream where None.
+
+    Returns:
+        float32 (N, L_out // pool_size, C_out) where the inputs lie; device results are not waited for.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold the table of
+            four channels, or a window's ids.
+        DeviceError: no usable GPU.
+    """
+    shape = shapes.one_hot_conv1d_relu_maxpool1d_nlc(ids, weight, bias, pool_size)
+    call = device.Call(out, stream, shape, ids=ids, weight=weight, bias=bias)
+    ids, weight, bias = call.inputs
+    _launch_pooled(call, ids, weight, bias, None, pool_size)
+    return call.result()
+
+
+def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather(
+    ids: Any,
+    stat: Any,
+    weight: Any,
+    bias: Any,
+    gamma: Any,
+    beta: Any,
+    pool_size: int,
+    *,
+    eps: float = 1e-5,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """`reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc` on a GPU, from a table in shared memory.
+
+    The whole of block 1 in one pass: ids are read, and pooled features written. gamma and beta are read once for many
+    inputs.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous; an id >= depth is blank.
+        stat: float64 (N, 2): each input's mean and biased variance, as `one_hot_conv1d_stat_nlc_lags` gives them.
+        weight: float32 (K, depth, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one
+            side.
+        gamma, beta: float32 (L_out, C_out), C-contiguous.
+        pool_size: positions that a maximum is taken of.
+        eps: added to the variance.
+        out: where to write, (N, L_out // pool_size, C_out), on the same side; made where None.
+        stream: a CUDA stream; the default stream where None.
+
+    Returns:
+        float32 (N, L_out // pool_size, C_out) where the inputs lie; device results are not waited for.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold the table of
+            four channels, or a window's ids.
+        DeviceError: no usable GPU.
+    """
+    shape = shapes.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, stat, weight, bias, gamma, beta, pool_size, eps)
+    call = device.Call(out, stream, shape, ids=ids, stat=stat, weight=weight, bias=bias, gamma=gamma, beta=beta)
+    ids, stat, weight, bias, gamma, beta = call.inputs
+    _launch_pooled(call, ids, weight, bias, (stat, gamma, beta), pool_size, eps)
+    return call.result()

@@ -1,0 +1,465 @@
+"""Block 1 from token ids, each warp by itself: the kernel of `HalfBlock` and `GatherBlock`.
+
+What limits the gather is the bandwidth of shared memory: K rows an output position. All else should cost nothing beside
+it. So a block is as large as a multiprocessor takes, with one table for all its warps, and after that no warp waits for
+another: it stages what it needs, for 32 inputs at a time, as records: of each input and window the characters and the
+moments, most of it in one load of 16 bytes. A row of the table has 256 bytes, so that a character is one byte of its
+row's address, and one instruction puts it there. Windows of blanks alone, most of a short text, pick rows of zeros
+only: they skip them, and share one sum for all their positions.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, float64, types
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.common import shapes
+from charcnn.ops.common.mma_layout import OCTET
+
+VECTOR_BYTES = 16
+"""Of a thread's channels in a row of the table: the most that it loads at once."""
+
+WORDS = 4
+"""Words that hold them, and characters that one word holds."""
+
+THREADS = device.block_size(512)
+"""Of a block."""
+
+WARP = 32
+
+MOST_WINDOWS = 4
+"""Of a warp: whose characters a thread holds in registers while it stages them."""
+
+PITCH = 256
+"""Bytes of a row of the table where a character is a byte of its row's address."""
+
+BELOW = 64
+"""Where the table begins at most, in such rows."""
+
+ALIGNED = None if device.SIMULATED else PITCH
+"""Where dynamic shared memory starts, in bytes; the simulator knows no alignment."""
+
+RUN = 64
+"""Inputs that gamma and beta of a window stay in registers for: two stages."""
+
+
+def record_words(kernel_size: int, pool_size: int, layernorm: bool, wide: bool) -> int:
+    """Words of a record, in whole vectors: a window's characters, and an input's moments.
+
+    Those are the mean in float32 and, behind the characters, the scale in fp16; `wide` the mean in two numbers and the
+    scale, all float32.
+    """
+    span = pool_size + kernel_size - 1
+    words = -(-span // WORDS)
+    if layernorm:
+        words = words + 3 if wide else scale_byte(span) // WORDS + 2
+    return -(-words // WORDS) * WORDS
+
+
+def scale_byte(span: int) -> int:
+    """Where a record of so many characters holds the scale in fp16."""
+    return span + span % 2
+
+
+@cache
+def _pooled_kernel(
+    kernel_size: int,
+    alphabet: int,
+    pool_size: int,
+    channel_tile: int,
+    threads: int,
+    layernorm: bool,
+    kind: str,
+    vectors: bool,
+    wide: bool,
+) -> Any:
+    """The kernel for blocks of so many threads, which keep `channel_tile` channels of the table.
+
+    With `wide`, table, sums and LayerNorm are float32, and `kind` is what is written: tf32; halves, two float16 a
+    number, as `formats` has them; or octets, two in the order of `features`. Otherwise they are fp16, and `kind` is
+    f16, bf16 or e4m3. With `vectors`, y takes whole vectors.
+    """
+    held, itemsize = (4, 4) if wide else (8, 2)
+    lanes, row, span = channel_tile // held, channel_tile * itemsize, pool_size + kernel_size - 1
+    window_tile = min(WARP // lanes, MOST_WINDOWS)
+    reach = window_tile * pool_size + kernel_size - 1  # positions that a warp's windows read
+    word_count, staged_count = -(-span // WORDS), -(-reach // WORDS)
+    affine, raw_count = pool_size * WORDS, -(-(reach + WORDS - 1) // WORDS) + 1
+    record = record_words(kernel_size, pool_size, layernorm, wide)
+    direct, skips, great = row == PITCH and alphabet + BELOW < 256, alphabet < 256, alphabet > 127
+    numbers = types.float32 if wide else types.uint32
+    octets, split = kind == "octets", kind in ("octets", "halves")
+    rounded, eighths, simulated = kind == "bf16", kind == "e4m3", device.SIMULATED
+    zero, one, two, three, four, seven, byte_bits, byte, sixteen = (
+        uint32(value) for value in (0, 1, 2, 3, 4, 7, 8, 255, 16)
+    )
+    taps, pool, tile, channels_held, first_tap = (
+        uint32(value) for value in (kernel_size, pool_size, channel_tile, held, kernel_size % 2)
+    )
+    depth, rows, row_lanes, row_bytes, slab_bytes = (
+        uint32(value) for value in (alphabet, alphabet + 1, lanes, row, (alphabet + 1) * row)
+    )
+    positions, windows, most, step, warps = (
+        uint32(value) for value in (span, window_tile, WARP, threads, threads // WARP)
+    )
+    words, staged_words, raw_words = uint32(word_count), uint32(staged_count), uint32(raw_count - 1)
+    table_bytes, record_bytes, vector_count = uint32(kernel_size * (alphabet + 1) * row), *map(
+        uint32, (4 * record, record // WORDS)
+    )  # fmt: skip
+    scale_word, mean_word = (
+        uint32(scale_byte(span) // WORDS),
+        uint32(word_count if wide else scale_byte(span) // WORDS + 1),
+    )
+    scale_behind = scale_byte(span) // WORDS == word_count  # in a word of its own, not in that of the last characters
+    scale_places = uint32(0x3232 if scale_byte(span) % WORDS else 0x1010)
+    end_mask = uint32((1 << 8 * (span % WORDS)) - 1 if span % WORDS else 0xFFFFFFFF)
+    ones, sevens, eights = uint32(0x01010101), uint32(0x7F7F7F7F), uint32(0x80808080)
+    to_eights, depths = uint32((128 - alphabet % 128) * 0x01010101), uint32(alphabet % 256 * 0x01010101)
+    in_order, from_byte, of_byte, of_row = uint32(0x3210), uint32(0x1111), uint32(0x4440), uint32(0x7604)
+    digits, mask, in_word = (uint32(value) for value in ((8, 255, 4) if eighths else (16, 65535, 2)))
+    octet, octet_mask = uint32(OCTET), uint32(OCTET - 1)
+    pack, peak = ptx.pack_halves("f16"), ptx.max_halves("f16")
+    pack_parts = ptx.pack_floats("split" if octets else "halves")
+    add, multiply, multiply_add = ptx.add_halves, ptx.multiply_halves, ptx.multiply_add_halves
+    copy, drain = ptx.copy_async(WORDS), ptx.wait(0)
+
+    @device.jit(launch_bounds=(threads, 1))
+    def kernel(ids, skew, table, bias, stat, gamma, beta, y, per, eps):
+        kept = cuda.shared.array(0, types.uint32, ALIGNED)  # (K, depth + 1, channel_tile), with blanks; then records
+        gammas = cuda.local.array(affine, numbers)
+        betas = cuda.local.array(affine, numbers)
+        offsets = cuda.local.array(held, float32)
+        start = cuda.local.array(WORDS, numbers)
+        sums = cuda.local.array(WORDS, numbers)
+        best = cuda.local.array(WORDS, numbers)
+        read = cuda.local.array(record, types.uint32)
+        raw = cuda.local.array(raw_count, types.uint32)
+        places = cuda.local.array(span, types.uint32)
+        thread = uint32(cuda.threadIdx.x)
+        number, warp = uint32(thread % most), uint32(thread // most)
+        lane, local = uint32(number % row_lanes), uint32(number // row_lanes)
+        first_channel = uint32(uint32(cuda.blockIdx.y) * tile)
+        channel = uint32(first_channel + uint32(lane * channels_held))
+        inputs, length = uint32(ids.shape[0]), uint32(ids.shape[1])
+        pooled, channels, pitch = uint32(y.shape[1]), uint32(bias.shape[0]), uint32(table.shape[2])
+        base = uint32(ptx.shared_address(kept))
+        records = uint32(uint32(base + table_bytes) + uint32(uint32(warp * uint32(most * windows)) * record_bytes))
+        origin = uint32(base + uint32(lane * sixteen))
+        # Where a character is a byte of an address, it counts rows from address 0, not from the table's start.
+        before = uint32(uint32(base >> byte_bits) & byte) if direct else zero
+        shifts, skew = uint32(before * ones), uint64(skew)
+        blanks, size = uint32(depths + shifts), uint64(ids.size) + skew
+
+        i = thread
+        while wide and i < uint32(uint32(taps * rows) * tile):
+            c, at_row = uint32(first_channel + uint32(i % tile)), uint32(i // tile)
+            value = float32(0)
+            if uint32(at_row % rows) < depth and c < channels:
+                value = table[uint32(at_row // rows), uint32(at_row % rows), c]
+            kept[i] = ptx.float_bits(value)
+            i = uint32(i + step)
+        while not wide and i < uint32(uint32(taps * rows) * row_lanes):
+            c, at_row = uint32(uint32(i % row_lanes) * four), uint32(i // row_lanes)
+            from_word = uint32(uint32(first_channel // two) + c)
+            inside = from_word < pitch
+            at = uint64(at_row) * uint64(pitch) + uint64(from_word)
+            to_word = uint32(at_row * uint32(row_bytes // four))
+            copy(kept, to_word, c, table, at if inside else uint64(0), sixteen if inside else zero)
+            i = uint32(i + step)
+        ptx.commit()
+        for c in range(channels_held):
+            offsets[c] = float32(0)
+            if uint32(channel + c) < channels:
+                offsets[c] = bias[uint32(channel + c)]
+        for c in range(four):
+            start[c] = offsets[c] if wide else pack(offsets[uint32(two * c)], offsets[uint32(two * c + one)])
+        drain()
+        cuda.syncthreads()  # from here on warps are alone
+
+        # Work: runs of `per` inputs at `windows` windows of one after the other. Those of a multiprocessor's warps lie
+        # far apart, so that all have their share of a text's blank end.
+        tiles = uint32(uint32(pooled + uint32(windows - one)) // windows)
+        runs = uint32(uint32(inputs + uint32(uint32(per) - one)) // uint32(per))
+        total, blocks = uint32(tiles * runs), uint32(cuda.gridDim.x)
+        run, row_out = uint32(uint32(warp * blocks) + uint32(cuda.blockIdx.x)), uint64(y.shape[2])
+        while run < total:
+            first_window, n = uint32(uint32(run % tiles) * windows), uint32(uint32(run // tiles) * uint32(per))
+            last = min(inputs, uint32(n + uint32(per)))
+            run = uint32(run + uint32(warps * blocks))
+            window = uint32(first_window + local)
+            active = local < windows and window < pooled and channel < channels
+            to = (uint64(n) * uint64(pooled) + uint64(window)) * row_out + uint64(channel)
+            if octets:
+                to = to + uint64(uint32(channel - uint32(channel & octet_mask)))
+            for j in range(pool):
+                s, at_row = uint32(j * four), uint32(uint32(window * pool) + j)
+                if wide:
+                    for c in range(four):
+                        if layernorm and active and uint32(channel + c) < channels:
+                            gammas[uint32(s + c)] = gamma[at_row, uint32(channel + c)]
+                            betas[uint32(s + c)] = beta[at_row, uint32(channel + c)]
+                elif layernorm and active:
+                    at = uint64(at_row) * uint64(uint32(pitch * two)) + uint64(channel)
+                    a0, a1, a2, a3 = ptx.load8(gamma, at)
+                    b0, b1, b2, b3 = ptx.load8(beta, at)
+                    gammas[s], gammas[uint32(s + one)] = a0, a1
+                    gammas[uint32(s + two)], gammas[uint32(s + three)] = a2, a3
+                    betas[s], betas[uint32(s + one)] = b0, b1
+                    betas[uint32(s + two)], betas[uint32(s + three)] = b2, b3
+            while n < last:
+                count = min(most, uint32(last - n))
+                if simulated:
+                    cuda.syncthreads()  # a block is a warp
+                else:
+                    cuda.syncwarp()  # the records before these may still be read
+                if number < count:  # this thread's input
+                    if layernorm:
+                        mean, variance = stat[uint32(n + number), zero], stat[uint32(n + number), one]
+                    # Characters in words as they lie in memory; those that are not the array's alone byte by byte.
+                    at = uint64(uint32(n + number)) * uint64(length) + uint64(uint32(first_window * pool)) + skew
+                    beyond = uint32(uint32(at) & three)
+                    at = at - uint64(beyond)
+                    for q in range(raw_words):
+                        raw[q] = zero
+                        if at >= skew and at + uint64(four) <= size:
+                            raw[q] = ptx.load_four_bytes(ids, at - skew)
+                        else:
+                            for p in range(four):
+                                if at + uint64(p) >= skew and at + uint64(p) < size:
+                                    a = uint32(ids.flat[at + uint64(p) - skew])
+                                    raw[q] = uint32(raw[q] | uint32(a << uint32(byte_bits * p)))
+                        at = at + uint64(four)
+                    for q in range(staged_words):
+                        bytes_from = uint32(in_order + uint32(from_byte * beyond))
+                        word = ptx.permute(raw[q], raw[uint32(q + one)], bytes_from)
+                        if skips:  # of each byte and depth, the blank, the lesser one
+                            more = uint32(uint32(word & sevens) + to_eights)
+                            more = uint32(more & word) if great else uint32(more | word)
+                            more = uint32(uint32(uint32(more & eights) >> seven) * byte)
+                            word = uint32(uint32(word & uint32(~more)) | uint32(depths & more))
+                        raw[q] = uint32(word + shifts)
+                    if layernorm:
+                        high, scale = float32(mean), float32(1) / math.sqrt(float32(variance) + eps)
+                    to_record = uint32(records + uint32(number * record_bytes))
+                    for w in range(windows):
+                        for q in range(words):
+                            p = uint32(uint32(w * pool) + uint32(four * q))
+                            behind = min(uint32(uint32(p // four) + one), staged_words)
+                            bytes_from = uint32(in_order + uint32(from_byte * uint32(p % four)))
+                            read[q] = ptx.permute(raw[uint32(p // four)], raw[behind], bytes_from)
+                        if layernorm and wide:
+                            low = float32(mean - float64(high))  # what float32 cannot hold of the mean
+                            read[mean_word], read[uint32(mean_word + one)] = ptx.float_bits(high), ptx.float_bits(low)
+                            read[uint32(mean_word + two)] = ptx.float_bits(scale)
+                        elif layernorm:
+                            first = zero if scale_behind else read[scale_word]
+                            places_of = uint32(0x5454) if scale_behind else uint32(0x5410)
+                            read[scale_word] = ptx.permute(first, pack(scale, scale), places_of)
+                            read[mean_word] = ptx.float_bits(high)
+                        for q in range(vector_count):
+                            s = uint32(q * four)
+                            ptx.store8_at(
+                                kept, uint32(to_record + uint32(sixteen * q)),
+                                read[s], read[uint32(s + one)], read[uint32(s + two)], read[uint32(s + three)],
+                            )  # fmt: skip
+                        to_record = uint32(to_record + uint32(most * record_bytes))
+                if simulated:
+                    cuda.syncthreads()
+                else:
+                    cuda.syncwarp()
+                n = uint32(n + count)
+                at_record = uint32(records + uint32(uint32(local * most) * record_bytes))
+                while active and count > zero:
+                    count = uint32(count - one)
+                    for q in range(vector_count):
+                        s = uint32(q * four)
+                        a0, a1, a2, a3 = ptx.load8_at(kept, at_record, uint32(sixteen * q))
+                        read[s], read[uint32(s + one)] = a0, a1
+                        read[uint32(s + two)], read[uint32(s + three)] = a2, a3
+                    at_record = uint32(at_record + record_bytes)
+                    other = uint32(uint32(read[uint32(words - one)] ^ blanks) & end_mask)
+                    for q in range(uint32(words - one)):
+                        other = uint32(other | uint32(read[q] ^ blanks))
+                    scales, rate = zero, float32(1)
+                    if layernorm and wide:
+                        rate = ptx.float_of(read[uint32(mean_word + two)])
+                        high, low = ptx.float_of(read[mean_word]), ptx.float_of(read[uint32(mean_word + one)])
+                        for c in range(four):
+                            start[c] = (offsets[c] - high) - low
+                    elif layernorm:
+                        scales = ptx.permute(read[scale_word], zero, scale_places)
+                        high = ptx.float_of(read[mean_word])
+                        for c in range(four):
+                            start[c] = pack(offsets[uint32(two * c)] - high, offsets[uint32(two * c + one)] - high)
+                    for c in range(four):
+                        best[c] = numbers(0)  # ReLU: no maximum is less
+                    # All positions are normalised before the maximum is taken: gamma may be negative.
+                    if skips and other == zero:  # rows of zeros
+                        for c in range(four):
+                            sums[c] = start[c] * rate if wide else multiply(start[c], scales) if layernorm else start[c]
+                        for j in range(pool):
+                            for c in range(four):
+                                value, s = sums[c], uint32(j * four + c)
+                                if wide:
+                                    if layernorm:
+                                        value = value * gammas[s] + betas[s]
+                                    best[c] = ptx.max_floats(best[c], value)
+                                else:
+                                    if layernorm:
+                                        value = multiply_add(value, gammas[s], betas[s])
+                                    best[c] = peak(best[c], value)
+                    else:
+                        for p in range(positions):
+                            word, inner = read[uint32(p // four)], uint32(p % four)
+                            if direct:
+                                places[p] = ptx.permute(word, origin, uint32(of_row + uint32(inner << four)))
+                            else:
+                                a = ptx.permute(word, zero, uint32(of_byte + inner))
+                                places[p] = uint32(uint32(a * row_bytes) + origin)
+                        for j in range(pool):
+                            for c in range(four):
+                                sums[c] = start[c]
+                            if wide:
+                                for k in range(taps):
+                                    f0, f1, f2, f3 = ptx.load4_at(kept, places[uint32(j + k)], uint32(k * slab_bytes))
+                                    sums[0], sums[1] = sums[0] + f0, sums[1] + f1
+                                    sums[2], sums[3] = sums[2] + f2, sums[3] + f3
+                            else:
+                                if first_tap == one:
+                                    a0, a1, a2, a3 = ptx.load8_at(kept, places[j], zero)
+                                    sums[0], sums[1] = add(sums[0], a0), add(sums[1], a1)
+                                    sums[2], sums[3] = add(sums[2], a2), add(sums[3], a3)
+                                for k in range(first_tap, taps, two):
+                                    p, at_tap = uint32(j + k), uint32(k * slab_bytes)
+                                    a0, a1, a2, a3 = ptx.load8_at(kept, places[p], at_tap)
+                                    b0, b1, b2, b3 = ptx.load8_at(
+                                        kept, places[uint32(p + one)], uint32(at_tap + slab_bytes)
+                                    )
+                                    sums[0], sums[1] = add(sums[0], add(a0, b0)), add(sums[1], add(a1, b1))
+                                    sums[2], sums[3] = add(sums[2], add(a2, b2)), add(sums[3], add(a3, b3))
+                            for c in range(four):
+                                value, s = sums[c], uint32(j * four + c)
+                                if wide:
+                                    if layernorm:
+                                        value = value * rate * gammas[s] + betas[s]
+                                    best[c] = ptx.max_floats(best[c], value)
+                                else:
+                                    if layernorm:
+                                        value = multiply_add(multiply(value, scales), gammas[s], betas[s])
+                                    best[c] = peak(best[c], value)
+                    if split:  # a number as two halves
+                        # The low ones stand behind the high ones, of eight channels or of all.
+                        behind = to + uint64(octet if octets else channels)
+                        a0, b0 = pack_parts(best[0], best[1])
+                        a1, b1 = pack_parts(best[2], best[3])
+                        if vectors:
+                            ptx.store4_halves(y, to, a0, a1)
+                            ptx.store4_halves(y, behind, b0, b1)
+                        else:
+                            for c in range(four):
+                                if uint32(channel + c) < channels:
+                                    by = uint32(sixteen * uint32(c % two))
+                                    y.flat[to + uint64(c)] = uint32(uint32((a0 if c < two else a1) >> by) & mask)
+                                    y.flat[behind + uint64(c)] = uint32(uint32((b0 if c < two else b1) >> by) & mask)
+                    elif wide:
+                        for c in range(four):
+                            best[c] = ptx.float_of(ptx.round_tf32(best[c]))
+                        if vectors:
+                            ptx.store4(y, to, best[0], best[1], best[2], best[3])
+                        else:
+                            for c in range(four):
+                                if uint32(channel + c) < channels:
+                                    y.flat[to + uint64(c)] = best[c]
+                    else:
+                        if rounded:
+                            for c in range(four):
+                                best[c] = ptx.bf16_of_halves(best[c])
+                        if eighths:
+                            best[0] = ptx.narrow_halves(best[0], best[1])
+                            best[1] = ptx.narrow_halves(best[2], best[3])
+                        if not vectors:
+                            for c in range(channels_held):
+                                if uint32(channel + c) < channels:
+                                    by = uint32(digits * uint32(c % in_word))
+                                    y.flat[to + uint64(c)] = uint32(uint32(best[uint32(c // in_word)] >> by) & mask)
+                        elif eighths:
+                            ptx.store_octet(y, to, best[0], best[1])
+                        else:
+                            ptx.store8(y, to, best[0], best[1], best[2], best[3])
+                    to = to + uint64(pooled) * row_out
+
+    return kernel
+
+
+def launch(
+    call: device.Call,
+    ids: Any,
+    table: Any,
+    bias: Any,
+    normalisation: tuple[Any, Any, Any] | None,
+    y: Any,
+    pool_size: int,
+    eps: float,
+    shape: tuple[int, int, int],
+    kind: str,
+    wide: bool,
+    *,
+    channel_tile: int = PITCH,
+    threads: int = THREADS,
+    per: int = RUN,
+) -> None:
+    """Start the kernel, with (stat, gamma, beta) or None, to write y, (N, L_out // pool_size, C_out or 2 C_out).
+
+    Args:
+        call: which launches.
+        ids: uint8 (N, L).
+        table: the weights, of this (K, depth, C_out) `shape`: with `wide` as they are, otherwise in fp16, two in a
+            word, with a row of zeros more, and channels in whole vectors.
+        bias, normalisation: float32 and for stat float64; without `wide` gamma and beta in fp16 with such channels.
+        kind: see `_pooled_kernel`.
+        channel_tile: of the table's channels, the most bytes that a block keeps of a row; fewer where shared memory
+            does not hold them.
+        per: inputs that a warp takes at a time, fewer where these would not keep all busy.
+    """
+    if y.size == 0:
+        return
+    n, pooled, _ = y.shape
+    kernel_size, depth, channels = shape
+    held = 4 if wide else 8
+    rows, limit = kernel_size * (depth + 1), device.shared_limit()
+    record = 4 * record_words(kernel_size, pool_size, normalisation is not None, wide)
+    lanes = min(channel_tile // VECTOR_BYTES, shapes.power_of_two(-(-channels // held)))  # so that sizes share kernels
+
+    def shared() -> int:
+        return rows * lanes * VECTOR_BYTES + threads * windows() * record
+
+    def windows() -> int:  # of a warp
+        return min(WARP // lanes, MOST_WINDOWS)
+
+    while lanes > 1 and shared() > limit:
+        lanes -= 1
+    while threads > WARP and shared() > limit:
+        threads -= WARP
+    if shared() > limit:
+        raise ValueError(
+            f"weight has shape {shape}, {pool_size=}: {rows} rows of {held} channels, with the blank's, and the "
+            f"characters of {WARP} inputs need {shared()} bytes of shared memory, and {limit} are free"
+        )
+    groups, tiles = -(-channels // (lanes * held)), -(-pooled // windows())
+    blocks = min(tiles * n, max(1, device.multiprocessors() // groups))
+    per = max(1, min(per, n * tiles * WARP // (blocks * threads)))
+    vectors = channels % held == 0 and device.address(y) % VECTOR_BYTES == 0
+    kernel = _pooled_kernel(
+        kernel_size, depth, pool_size, lanes * held, threads, normalisation is not None, kind, vectors, wide
+    )
+    call.launch(
+        kernel, (blocks, groups), threads,
+        ids, device.address(ids) % WORDS, table, bias, *(normalisation or (ids, y, y)), y, per, np.float32(eps),
+        shared=shared(),
+    )  # fmt: skip

@@ -1,0 +1,192 @@
+"""The statistics of `lags`, in float32 from shared memory: a warp or more an input, many inputs a block.
+
+In the middle of an input all taps meet a position, so that of each lag's running sums only the last counts. One table
+of (depth + 1)^2 numbers a lag, the blank with them, fits shared memory in float32, where a look-up costs a bank's cycle
+and no way to the second-level cache; the blank's zeros stand in it, so nothing branches. The K - 1 first and last
+positions take the exact tables. A thread's sum of at most some thirty positions is float32; threads are added in
+float64.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, float64
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.common import shapes
+from charcnn.ops.token_conv1d.gather import ALIGNED, RESERVED
+from charcnn.ops.token_conv1d.lags import LagTables, position
+
+WARP = device.block_size(32)
+"""Threads of a warp, the fewest that take an input."""
+
+THREADS = device.block_size(1024)
+
+SUMS = 2 * THREADS * 8
+"""Bytes of shared memory for the threads' sums, beside the tables."""
+
+
+def _floats(lags: int, depth: int) -> int:
+    """Numbers of the tables: sums and squares of a character, and so many lags; whole vectors."""
+    rows = depth + 1
+    return -(-(2 * rows + lags * rows * rows) // ptx.VECTOR) * ptx.VECTOR
+
+
+@cache
+def _tables_kernel(kernel_size):
+    size, zero, one, two = uint32(kernel_size), uint32(0), uint32(1), uint32(2)
+
+    @device.jit()
+    def kernel(singles, pairs, sums):
+        # One thread a number: all taps' of a running sum; zeros for pairs with the blank.
+        depth = uint32(pairs.shape[1])
+        rows = uint32(depth + one)
+        i = uint32(cuda.grid(1))
+        if i < uint32(sums.size):
+            value = float64(0)
+            if i < uint32(two * rows):
+                value = singles[uint32(i // rows), uint32(size - one), uint32(i % rows)]
+            else:
+                at = uint32(i - uint32(two * rows))
+                lag = uint32(uint32(at // uint32(rows * rows)) + one)
+                a, b = uint32(at // rows % rows), uint32(at % rows)
+                if lag < size and a < depth and b < depth:
+                    last = zero  # of this lag's rows (d, j), the last one
+                    for d in range(one, uint32(lag + one)):
+                        last = uint32(last + uint32(size - uint32(d)))
+                    value = pairs[uint32(last - one), a, b]
+            sums[i] = value
+
+    return kernel
+
+
+@cache
+def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads):
+    # A block takes as many inputs at once as it has groups of `lanes` threads. The work at an input's ends is split by
+    # lags too, as it waits for memory most.
+    rows, floats = alphabet + 1, _floats(kept_lags, alphabet)
+    size, depth, nearest = uint32(kernel_size), uint32(alphabet), uint32(kept_lags)
+    pitch, table, singles_at, pairs_at = uint32(rows), uint32(rows * rows), uint32(rows), uint32(2 * rows)
+    zero, one, two, vector, full = uint32(0), uint32(1), uint32(2), uint32(ptx.VECTOR), uint32(4 * ptx.VECTOR)
+    threads, kept_floats = uint32(block_threads), uint32(floats)
+    copy, drain = ptx.copy_async(ptx.VECTOR), ptx.wait(0)
+
+    @device.jit(launch_bounds=block_threads)
+    def kernel(ids, sums, singles, pairs, stat, channels, lanes):
+        kept = cuda.shared.array(0, float32, ALIGNED)
+        totals = cuda.shared.array(block_threads, float64)
+        squares = cuda.shared.array(block_threads, float64)
+        thread = uint32(cuda.threadIdx.x)
+        group_lanes = uint32(lanes)
+        at_once = uint32(threads // group_lanes)
+        group, lane = uint32(thread // group_lanes), uint32(thread % group_lanes)
+        blocks, inputs, length = uint32(cuda.gridDim.x), uint32(ids.shape[0]), uint32(ids.shape[1])
+        windows = uint32(uint32(length - size) + one)
+        values = float64(windows) * float64(channels)
+        middle = uint32(size - one)  # the first position that all taps meet
+        behind = max(windows, middle)  # the first after them
+        ends = uint32(middle + uint32(length - behind))
+
+        i = uint32(thread * vector)
+        while i < kept_floats:
+            copy(kept, i, zero, sums, uint64(i), full)
+            i = uint32(i + uint32(threads * vector))
+        ptx.commit()
+        drain()
+        cuda.syncthreads()
+
+        first = uint32(cuda.blockIdx.x)
+        while first < inputs:
+            n = uint32(first + uint32(group * blocks))
+            end_total, end_squares = float64(0), float64(0)
+            total, square = float32(0), float32(0)
+            if n < inputs:
+                e = lane
+                while e < uint32(ends * size):
+                    i, lag = uint32(e // size), uint32(e % size)
+                    if i >= middle:
+                        i = uint32(behind + uint32(i - middle))
+                    more, more_squares = position(ids, n, i, lag, uint32(lag + one), singles, pairs, size, windows)
+                    end_total += more
+                    end_squares += more_squares
+                    e = uint32(e + group_lanes)
+                i = uint32(middle + lane)
+                while i < windows:
+                    a = min(uint32(ids[n, i]), depth)
+                    total += kept[a]
+                    square += kept[uint32(singles_at + a)]
+                    row = uint32(pairs_at + uint32(a * pitch))
+                    for d in range(one, size):
+                        b = min(uint32(ids[n, uint32(i + d)]), depth)
+                        at = uint32(uint32(row + b) + uint32(uint32(d - one) * table))
+                        square += kept[at] if d <= nearest else sums[at]
+                    i = uint32(i + group_lanes)
+            totals[thread] = end_total + float64(total)
+            squares[thread] = end_squares + float64(square)
+            cuda.syncthreads()
+            half = uint32(group_lanes // two)
+            while half > zero:
+                if lane < half:
+                    totals[thread] += totals[uint32(thread + half)]
+                    squares[thread] += squares[uint32(thread + half)]
+                cuda.syncthreads()
+                half = uint32(half // two)
+            if lane == zero and n < inputs:
+                mean = totals[thread] / values
+                stat[n, zero] = mean
+                stat[n, one] = max(squares[thread] / values - mean * mean, float64(0))
+            cuda.syncthreads()
+            first = uint32(first + uint32(at_once * blocks))
+
+    return kernel
+
+
+class LagSums(LagTables):
+    """`LagTables` with tables for shared memory too: for many inputs faster, and as accurate as float32.
+
+    An error of about 1e-7 of (mean^2 + variance) is left in the variance, and its bits depend on how many inputs come
+    together: the fewer they are, the more threads share one. Lags whose tables shared memory does not hold
+    are read from global memory. Arguments, result and errors as there; and:
+
+    Raises:
+        DeviceError: a GPU of compute capability below 8.0.
+    """
+
+    def _make(self, call: device.Call, weight: Any, bias: Any) -> None:
+        device.require_capability((8, 0), "lag_sums", "use lags")
+        super()._make(call, weight, bias)
+        self.sums = call.scratch((_floats(self.kernel_size - 1, self.depth),), np.float32)
+        blocks = -(-self.sums.size // WARP)
+        call.launch(_tables_kernel(self.kernel_size), blocks, WARP, self.singles, self.pairs, self.sums)
+
+    def _launch(self, call: device.Call, ids: Any) -> None:
+        n, multiprocessors = ids.shape[0], device.multiprocessors()
+        free = device.shared_limit() - SUMS - RESERVED - 4 * _floats(0, self.depth)
+        kept_lags, lanes = min(self.kernel_size - 1, free // (4 * (self.depth + 1) ** 2)), THREADS
+        while lanes > WARP and n * lanes > multiprocessors * THREADS:
+            lanes //= 2
+        blocks = min(-(-n * lanes // THREADS), multiprocessors)
+        if n <= multiprocessors:  # one input a block: copying the tables would take longer
+            kept_lags = 0
+        kernel = _stat_kernel(self.kernel_size, self.depth, kept_lags, THREADS)
+        call.launch(
+            kernel, blocks, THREADS, ids, self.sums, self.singles, self.pairs, call.out, self.channels, lanes,
+            shared=4 * _floats(kept_lags, self.depth),
+        )  # fmt: skip
+
+
+def one_hot_conv1d_stat_nlc_lag_sums(ids: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`reference.one_hot_conv1d_stat_nlc` on a GPU, a warp or more an input, from tables of float32 in shared memory.
+
+    It makes the tables first; `LagSums` keeps them. Arguments, result and errors as for
+    `one_hot_conv1d_stat_nlc_lags` and `LagSums`.
+    """
+    shape = shapes.one_hot_conv1d_stat_nlc(ids, weight, bias)
+    call = device.Call(out, stream, shape, np.float64, ids=ids, weight=weight, bias=bias)
+    ids, weight, bias = call.inputs
+    LagSums(weight, bias, stream=call.stream)._launch(call, ids)
+    return call.result()

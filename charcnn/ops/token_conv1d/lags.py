@@ -1,0 +1,229 @@
+"""Mean and variance of a convolution of token ids, from the ids alone: no convolution is computed.
+
+With T[k] the row of weights that tap k adds for a character, y[t] = bias + sum_k T[k, id[t + k]]. So the sum of y over
+channels is a sum of numbers that depend on one character each, and the sum of squares is one of products of two rows,
+G[k, a, k', b] = sum_c T[k, a, c] T[k', b, c], which depend on two characters and their distance d = k' - k. What the
+pair at positions i and i + d adds, over all windows that hold both, is again one number: the sum of G[k, a, k + d, b]
+over the taps k that meet position i. In the middle of an input those are all K - d; at its ends some, from the first
+or to the last. Tables of running sums over k give either by at most two look-ups:
+
+    pairs[d, j, a, b] = 2 sum of G[k, a, k + d, b] over k <= j        d from 1 to K - 1, j from 0 to K - 1 - d
+    singles[0, j, a] = sum over k <= j, c, of T[k, a, c]              the bias counts as tap 0's, once a window
+    singles[1, j, a] = sum over k <= j, c, of T[k, a, c]^2 + 2 bias[c] T[k, a, c]
+
+A blank's rows are zero: it is in no pair, and its singles hold the bias alone. Everything is float64, so that a mean
+10^4 deviations from zero still leaves 7 digits of the variance.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float64
+
+from charcnn.gpu import device
+from charcnn.gpu.device import uint32
+from charcnn.ops.common import shapes
+from charcnn.ops.common.moments import block_sum
+
+THREADS = device.block_size(128)
+
+RUN = 8
+"""Characters b whose products with one character a a thread sums."""
+
+
+def _rows(kernel_size: int) -> int:
+    """Rows (d, j) of the table of pairs: K - d for each lag d."""
+    return kernel_size * (kernel_size - 1) // 2
+
+
+@device.jit()
+def _singles_kernel(weight, bias, singles):
+    i = cuda.grid(1)  # one thread a tap and character, blank included
+    depth, last = uint32(weight.shape[1]), uint32(cuda.grid(1)) // uint32(weight.shape[1] + 1)
+    if i < singles.shape[1] * singles.shape[2]:
+        a = uint32(i) % (depth + uint32(1))
+        total, squares = float64(0), float64(0)
+        for c in range(uint32(0), uint32(bias.size)):
+            offset = float64(bias[c])
+            total += offset
+            squares += offset * offset
+            if a < depth:
+                for k in range(uint32(0), last + uint32(1)):
+                    value = float64(weight[k, a, c])
+                    total += value
+                    squares += value * (value + offset + offset)
+        singles[uint32(0), last, a] = total
+        singles[uint32(1), last, a] = squares
+
+
+@device.jit()
+def _pairs_kernel(weight, pairs):
+    sums = cuda.local.array(RUN, float64)
+    kernel_size, depth, channels = uint32(weight.shape[0]), uint32(weight.shape[1]), uint32(weight.shape[2])
+    one, run = uint32(1), uint32(RUN)
+    runs = (depth + run - one) // run
+    i = uint32(cuda.grid(1))  # one thread a lag, a run of characters b, and a character a
+    if i < (kernel_size - one) * runs * depth:
+        a = i % depth
+        first = i // depth % runs * run
+        lag = i // depth // runs + one
+        row = uint32(0)
+        for d in range(one, lag):
+            row += kernel_size - d
+        for j in range(RUN):
+            sums[j] = float64(0)
+        for k in range(uint32(0), kernel_size - lag):
+            for c in range(uint32(0), channels):
+                value = float64(2) * float64(weight[k, a, c])
+                for j in range(RUN):
+                    b = min(first + uint32(j), depth - one)  # past the last: computed, not stored
+                    sums[j] += value * float64(weight[k + lag, b, c])
+            for j in range(RUN):
+                if first + uint32(j) < depth:
+                    pairs[row + k, a, first + uint32(j)] = sums[j]
+
+
+@device.jit(device=True)
+def position(ids, n, i, first, end, singles, pairs, size, windows):
+    """What position i of input n adds to the sum and to the sum of squares, at lags from `first` until before `end`.
+
+    Lag 0 are its singles. All numbers are uint32; `size` is K.
+    """
+    zero, one, depth = uint32(0), uint32(1), uint32(pairs.shape[1])
+    # Taps that meet position i: all, or from `low` or to `high` at the ends.
+    high = min(i, size - one)
+    low = i - windows + one if i >= windows else zero
+    a = min(uint32(ids[n, i]), depth)
+    total, squares = float64(0), float64(0)
+    if first == zero:
+        total, squares = singles[zero, high, a], singles[one, high, a]
+        if low > zero:
+            total -= singles[zero, low - one, a]
+            squares -= singles[one, low - one, a]
+        first = one
+    if a < depth:
+        row = (first - one) * size - first * (first - one) // uint32(2)
+        for d in range(first, end):
+            lag = uint32(d)
+            last = min(high, size - one - lag)
+            if low <= last:  # so position i + lag is in the input
+                b = uint32(ids[n, i + lag])
+                if b < depth:
+                    squares += pairs[row + last, a, b]
+                    if low > zero:
+                        squares -= pairs[row + low - one, a, b]
+            row += size - lag
+    return total, squares
+
+
+@cache
+def _stat_kernel(kernel_size):
+    # One block an input. Of each position, a thread reads its own singles and, for each lag, one pair.
+    zero, one, size, threads = uint32(0), uint32(1), uint32(kernel_size), uint32(THREADS)
+
+    @device.jit(launch_bounds=THREADS)
+    def kernel(ids, singles, pairs, stat, channels):
+        sums = cuda.shared.array(THREADS, float64)
+        n = uint32(cuda.blockIdx.x)
+        length = uint32(ids.shape[1])
+        windows = uint32(length - size + one)
+        total, squares = float64(0), float64(0)
+        i = uint32(cuda.threadIdx.x)
+        while i < length:
+            more, more_squares = position(ids, n, i, zero, size, singles, pairs, size, windows)
+            total += more
+            squares += more_squares
+            i += threads
+        values = float64(windows) * float64(channels)
+        mean = block_sum(total, sums) / values
+        variance = block_sum(squares, sums) / values - mean * mean
+        if cuda.threadIdx.x == 0:
+            stat[n, 0] = mean
+            stat[n, 1] = max(variance, float64(0))  # of all equal values: rounding alone, of either sign
+
+    return kernel
+
+
+class LagTables:
+    """The tables of one convolution on the current GPU, made once: `reference.one_hot_conv1d_stat_nlc` as tables(ids).
+
+    They take 4 K (K - 1) depth^2 + 16 K (depth + 1) bytes: 831 KB for K = 7 and 70 characters.
+
+    Args:
+        weight: float32 (K, depth, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; both NumPy
+            arrays, or both device arrays.
+        stream: a CUDA stream; the default stream where None.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+
+    def __init__(self, weight: Any, bias: Any, *, stream: Any = None) -> None:
+        kernel_size, depth, self.channels = shapes.ranked("weight", weight, "K, depth, C_out")
+        # An input of the least length stands for all: it checks what can be checked of weight and bias.
+        shapes.one_hot_conv1d_stat_nlc(np.empty((0, max(1, kernel_size))), weight, bias)
+        call = device.Call(None, stream, (2, kernel_size, depth + 1), np.float64, weight=weight, bias=bias)
+        self.kernel_size, self.depth = kernel_size, depth
+        self._make(call, *call.inputs)
+
+    def _make(self, call: device.Call, weight: Any, bias: Any) -> None:
+        kernel_size, depth = self.kernel_size, self.depth
+        self.singles, self.pairs = call.out, call.scratch((_rows(kernel_size), depth, depth), np.float64)
+        call.launch(_singles_kernel, -(-self.singles.size // 2 // THREADS), THREADS, weight, bias, self.singles)
+        threads = (kernel_size - 1) * -(-depth // RUN) * depth
+        call.launch(_pairs_kernel, -(-threads // THREADS), THREADS, weight, self.pairs)
+
+    def __call__(self, ids: Any, *, out: Any = None, stream: Any = None) -> Any:
+        """Each input's mean and biased variance.
+
+        Args:
+            ids: uint8 (N, L), C-contiguous: a NumPy array, or a device array; an id >= depth is blank.
+            out: where to write, float64 (N, 2), on the same side; made where None.
+            stream: a CUDA stream; the default stream where None.
+
+        Returns:
+            float64 (N, 2) where ids lies; device results are not waited for.
+
+        Raises:
+            ValueError: an argument's shape, dtype, layout or side does not fit.
+        """
+        n, length = shapes.ranked("ids", ids, "N, L")
+        if length < self.kernel_size:
+            raise ValueError(f"ids has {length} positions: need at least {self.kernel_size} for K={self.kernel_size}")
+        call = device.Call(out, stream, (n, 2), np.float64, ids=ids)
+        self._launch(call, *call.inputs)
+        return call.result()
+
+    def _launch(self, call: device.Call, ids: Any) -> None:
+        kernel = _stat_kernel(self.kernel_size)
+        call.launch(kernel, ids.shape[0], THREADS, ids, self.singles, self.pairs, call.out, self.channels)
+
+
+def one_hot_conv1d_stat_nlc_lags(ids: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`reference.one_hot_conv1d_stat_nlc` on a GPU, one block an input, from tables of the weights' products.
+
+    It makes the tables first; `LagTables` keeps them.
+
+    Args:
+        ids: uint8 (N, L), C-contiguous; an id >= depth is blank.
+        weight: float32 (K, depth, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one
+            side.
+        out: where to write, float64 (N, 2), on the same side; made where None.
+        stream: a CUDA stream; the default stream where None.
+
+    Returns:
+        float64 (N, 2), each input's mean and biased variance, where the inputs lie; device results are not waited for.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+    shape = shapes.one_hot_conv1d_stat_nlc(ids, weight, bias)
+    call = device.Call(out, stream, shape, np.float64, ids=ids, weight=weight, bias=bias)
+    ids, weight, bias = call.inputs
+    LagTables(weight, bias, stream=call.stream)._launch(call, ids)
+    return call.result()

@@ -1,0 +1,319 @@
+"""A worker's own way to a GPU: a stream and its buffers, so that several workers can use the GPU at once.
+
+What is the same in all levels that compute a whole batch on the GPU stands here, too: its copies up and down, and the
+run that begins and ends on the GPU.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from charcnn.gpu import device
+from charcnn.ops.common.shapes import Shape
+from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.pipeline import Pipeline
+from charcnn.text.encodings import Encoding
+from charcnn.text.raw import Encoder, Raw
+
+_STEP = 1 << 16
+
+_VIEWS = 256
+"""Views of its buffers that a lane keeps: texts that come through a pipe make batches of any length."""
+
+
+class Lane:
+    """A stream of the current GPU, two pinned buffers on the host and two on the GPU, all made once.
+
+    Pinned memory is what lets a copy run while the host goes on. Buffers serve by turns: what a turn gave stays valid
+    through the next one, which is what an operator needs that reads one and writes the other.
+
+    Args:
+        gpu: the current GPU's index.
+        number: tells a GPU's lanes apart.
+        monitor: told the memory taken and, on the GPU's own clock, the time of stages; its timeline keeps all spans.
+        pinned: bytes of each buffer on the host.
+        features: bytes of each buffer on the GPU.
+
+    Raises:
+        DeviceError: the GPU has less memory free than the buffers need.
+    """
+
+    def __init__(self, gpu: int, number: int, monitor: Monitor, *, pinned: int, features: int) -> None:
+        device.require_memory(2 * features, f"the features of one batch, twice, on stream {number} of GPU {gpu}")
+        monitor.hold(gpu, 2 * features)
+        self.gpu, self.stream = gpu, cuda.stream()
+        self._buffers = {"host": [cuda.pinned_array(pinned, np.uint8) for _ in range(2)]}
+        self._buffers["device"] = [device.empty((features,), np.uint8) for _ in range(2)]
+        self._views: dict[tuple[Any, ...], Any] = {}
+        self._next = {"host": 0, "device": 0}
+        self._unit, self._row = f"GPU {gpu}", f"GPU {gpu}, stream {number}"
+        self._monitor, self._timeline = monitor, monitor.timeline
+        self._marks: list[tuple[str, str, Any, Any]] = []
+        self._timed = True
+
+    def host(self, shape: Shape, dtype: Any = np.float32) -> np.ndarray:
+        """Pinned memory, the two buffers by turns."""
+        array: np.ndarray = self._turn("host", shape, dtype)
+        return array
+
+    def device(self, shape: Shape, dtype: Any = np.float32) -> Any:
+        """GPU memory, the two buffers by turns."""
+        return self._turn("device", shape, dtype)
+
+    def rewind(self) -> None:
+        """Let the turns on the GPU begin anew, so that the same work gets the same buffers."""
+        self._next["device"] = 0
+
+    @contextmanager
+    def copying(self, way: str) -> Iterator[None]:
+        """The block starts a copy on the stream, "up" or "down"."""
+        with self._marked("copy", f"copy {way}", timed=self._timeline.on):
+            yield
+
+    @contextmanager
+    def computing(self, name: str) -> Iterator[None]:
+        """The block starts kernels on the stream."""
+        with self._marked("kernel", name, timed=self._timeline.on):
+            yield
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """`computing`, and the time counts as this stage's; the times of several streams add up."""
+        with self._marked("stage", name, timed=True):
+            yield
+
+    def wait(self) -> None:
+        """Wait until all that was started is done."""
+        waited = time.perf_counter()
+        self.stream.synchronize()
+        marks, self._marks = self._marks, []
+        if not marks:
+            return
+        now = time.perf_counter()
+        last = marks[-1][-1]
+        for kind, name, start, stop in marks:
+            if not device.SIMULATED:  # the last event was just now; elapsed_time is in milliseconds
+                start, stop = (now - mark.elapsed_time(last) / 1000 for mark in (start, stop))
+            if kind == "stage":
+                self._monitor.spend(name, stop - start)
+                kind = "kernel"
+            unit = f"{self._unit} {name}" if kind == "copy" else self._unit  # a GPU copies both ways at once
+            self._timeline.add(kind, name, self._row, start, stop, unit)
+        if device.SIMULATED:
+            waited = marks[0][2]  # the host itself did the GPU's work
+        self._timeline.add("wait", "wait for the GPU", threading.current_thread().name, waited, now)
+
+    @contextmanager
+    def untimed(self) -> Iterator[None]:
+        """What the block starts is not timed, as nothing waits for it."""
+        self._timed = False
+        try:
+            yield
+        finally:
+            self._timed = True
+
+    @contextmanager
+    def _marked(self, kind: str, name: str, *, timed: bool) -> Iterator[None]:
+        timed = timed and self._timed
+        start = self._mark() if timed else None
+        yield
+        if timed:
+            self._marks.append((kind, name, start, self._mark()))
+
+    def _mark(self) -> Any:
+        """A time on the stream. The simulator's events keep none, but there the host does all work in turn."""
+        if device.SIMULATED:
+            return time.perf_counter()
+        event = cuda.event()
+        event.record(self.stream)
+        return event
+
+    def _turn(self, side: str, shape: Shape, dtype: Any) -> Any:
+        which = self._next[side] = 1 - self._next[side]
+        key = (side, which, tuple(shape), dtype)
+        if key not in self._views:  # Numba takes about as long over a slice of a device array as over a launch
+            if len(self._views) == _VIEWS:
+                self._views.clear()
+            size = math.prod(shape) * np.dtype(dtype).itemsize
+            self._views[key] = self._buffers[side][which][:size].view(dtype).reshape(shape)
+        return self._views[key]
+
+
+class LaneWorker:
+    """A `Pipeline`'s worker: token ids up to the GPU, their logits computed there, and down.
+
+    Args:
+        lane: its own. Its pinned buffers hold a batch's ids, and its logits.
+        forward: called with token ids (n, L) uint8 on the GPU, gives logits (n, classes) float32 there: all work that
+            it starts is on the lane's stream, and none is waited for.
+    """
+
+    def __init__(self, lane: Lane, forward: Callable[[Any], Any]) -> None:
+        self.lane, self._forward = lane, forward
+        self._one_batch = threading.Lock()
+        self._encoders: dict[Encoding, Encoder] = {}
+
+    def __call__(self, ids: Any, logits: Any) -> None:
+        """Token ids (n, L) uint8 -> logits (n, classes) float32: both on the host, or both on the GPU.
+
+        On the host, texts that are not encoded (`Raw`) may stand for the ids.
+        """
+        lane = self.lane
+        with self._one_batch, cuda.gpus[lane.gpu]:
+            if device.on_device(ids):
+                logits.copy_to_device(self._forward(ids), stream=lane.stream)
+                lane.wait()
+                return
+            ids_gpu = self._encoded(ids) if isinstance(ids, Raw) else self._copied(ids)
+            logits_gpu, landed = self._forward(ids_gpu), lane.host(logits.shape)
+            with lane.copying("down"):
+                logits_gpu.copy_to_host(landed, stream=lane.stream)
+            lane.wait()
+            np.copyto(logits, landed)
+
+    def _copied(self, ids: np.ndarray) -> Any:
+        lane = self.lane
+        staged, ids_gpu = lane.host(ids.shape, np.uint8), lane.device(ids.shape, np.uint8)
+        np.copyto(staged, ids)
+        with lane.copying("up"):
+            ids_gpu.copy_to_device(staged, stream=lane.stream)
+        return ids_gpu
+
+    def _encoded(self, texts: Raw) -> Any:
+        lane, shape = self.lane, (len(texts), texts.length)
+        largest, needed = math.prod(shape), texts.packed_size
+        if needed > largest:  # all texts are long: ids are fewer bytes, and so much room there is
+            return self._copied(texts.ids())
+        size = min(-(-needed // _STEP) * _STEP, largest)  # of few sizes, as the lane keeps a view of each
+        staged, packed = lane.host((size,), np.uint8), lane.device((size,), np.uint8)
+        texts.pack(staged)
+        with lane.copying("up"):
+            packed.copy_to_device(staged, stream=lane.stream)
+        if texts.encoding not in self._encoders:
+            self._encoders[texts.encoding] = Encoder(texts.encoding)
+        with lane.stage("encode"):
+            return self._encoders[texts.encoding](packed, lane.device(shape, np.uint8), lane.stream)
+
+    def on_device(self, ids: Any) -> Any:
+        """Start on token ids that lie on the GPU, which is current; their logits, there."""
+        with self._one_batch, self.lane.untimed():
+            return self._forward(ids)
+
+
+class GraphWorker(LaneWorker):
+    """A `LaneWorker` that starts all work on a batch at once: a CUDA graph for each number of inputs, made when needed.
+
+    The copies are not in it, so that those of one lane go on while another one computes. A batch is computed with some
+    inputs more than came where that keeps the graphs few (`graph_size`): each takes memory, and milliseconds to make.
+
+    Args:
+        lane, forward: as of `LaneWorker`; `forward` starts the same work each time, and allocates nothing from its
+            second time on.
+        batch, length: the most token ids that come, (batch, length).
+    """
+
+    def __init__(self, lane: Lane, forward: Callable[[Any], Any], batch: int, length: int) -> None:
+        super().__init__(lane, self._replay)
+        self._recorded, self._batch = forward, batch
+        self._ids = device.to_device(np.zeros((batch, length), np.uint8))  # where graphs read them
+        self._graphs: dict[int, device.Graph] = {}
+
+    def _replay(self, ids: Any) -> Any:
+        lane, n = self.lane, len(ids)
+        device.copy(self._ids, ids, lane.stream)
+        size = graph_size(n, self._batch)
+        if size not in self._graphs:
+            place = self._ids[:size]
+
+            def start(stream: Any) -> Any:
+                lane.rewind()
+                usual, lane.stream = lane.stream, stream
+                try:
+                    return self._recorded(place)
+                finally:
+                    lane.stream = usual
+
+            self._graphs[size] = device.Graph(start, lane.stream)
+        graph = self._graphs[size]
+        with lane.stage("network"):
+            graph.launch()
+        return graph.result if size == n else graph.result[:n]
+
+
+def graph_size(n: int, batch: int) -> int:
+    """How many inputs to compute for n: n up to 64, and up to 3 % more above, at most the batch."""
+    step = max(1, 1 << n.bit_length() >> 6)
+    return min(-(-n // step) * step, batch)
+
+
+class DevicePipeline(Pipeline):
+    """A `Pipeline` from host to host that also runs `on_device`, where ids lie on the GPU and logits stay there.
+
+    `submit` takes texts that are not encoded, too (`charcnn.text.raw.Raw`), and the GPU encodes them.
+
+    Args:
+        workers: as many on each GPU as it is to have batches under way.
+        batch, classes, progress: as of `Pipeline`.
+    """
+
+    encodes = True
+
+    def __init__(
+        self, workers: Sequence[LaneWorker], batch: int, classes: int, progress: Callable[[int], object] | None = None
+    ) -> None:
+        super().__init__(workers, batch, classes, progress)
+        self.direct = False
+        """Whether messages land in GPU memory."""
+        self._on_gpu: dict[int, LaneWorker] = {}
+        for worker in workers:
+            self._on_gpu.setdefault(worker.lane.gpu, worker)
+
+    def direct_obstacle(self) -> str | None:
+        """Why messages cannot land in GPU memory; None where they can."""
+        return None if len(self._on_gpu) == 1 else f"a rank drives {len(self._on_gpu)} GPUs"
+
+    def landing(self, size: int, length: int) -> tuple[Any, Any]:
+        """On the GPU where `direct`, which MPI must know of; else on the host."""
+        if not self.direct:
+            return super().landing(size, length)
+        (gpu,) = self._on_gpu
+        cuda.current_context(gpu)  # stays this thread's, in which MPI copies
+        ids, logits = device.empty((size, length), np.uint8), device.empty((size, self._classes), np.float32)
+        cuda.synchronize()
+        return ids, logits
+
+    def on_device(self, ids: Any) -> Any:
+        """Start on one batch that lies on the current GPU: no copies, and nothing is waited for.
+
+        Work is queued on one stream, the same for all calls on this GPU. It waits for what the default stream was given
+        before, and what the default stream is given later waits for it; other streams do not.
+
+        Args:
+            ids: uint8 (n, L) on the current GPU, n at most `batch`: a Numba device array, or anything with
+                `__cuda_array_interface__`. Must not change until the work is done.
+
+        Returns:
+            float32 (n, classes), a Numba device array on that GPU; the next batch on this GPU writes over it.
+
+        Raises:
+            ValueError: `ids` is no device array, or its shape or dtype does not fit, or this run has no stream on the
+                current GPU.
+        """
+        gpu = device.current()
+        if gpu not in self._on_gpu:
+            raise ValueError(f"GPU {gpu} is current: this run is on {sorted(self._on_gpu)}")
+        worker = self._on_gpu[gpu]
+        if not device.on_device(ids):
+            raise ValueError(f"ids is of {type(ids).__name__}: need an array on the GPU")
+        ids = device.as_device_array(ids, worker.lane.stream)
+        if ids.ndim != 2 or ids.dtype != np.uint8 or len(ids) > self.batch:
+            raise ValueError(f"ids is {ids.dtype} {ids.shape}: need uint8 (n, L), n at most {self.batch}")
+        return worker.on_device(ids)

@@ -1,0 +1,75 @@
+"""What a running level tells its runner: seconds a stage, and how far it is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from charcnn.runtime.timeline import OFF, Timeline
+
+
+class Monitor:
+    """Collects the time of a level's stages and hands out its batches. Safe to share between threads.
+
+    Args:
+        progress: called with the number of inputs each time a batch is handed out.
+        timeline: keeps each stage's span.
+    """
+
+    def __init__(self, progress: Callable[[int], object] | None = None, timeline: Timeline = OFF) -> None:
+        self.seconds: dict[str, float] = {}
+        self.memory: dict[int, int] = {}
+        """Bytes that the level holds on each GPU for its parameters and features."""
+        self.timeline = timeline
+        self._progress = progress
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time of the block to the stage; threads that run at once add up."""
+        start = time.perf_counter()
+        yield
+        elapsed = time.perf_counter() - start
+        self.spend(name, elapsed)
+        self.timeline.add("stage", name, threading.current_thread().name, start, start + elapsed)
+
+    def spend(self, name: str, seconds: float) -> None:
+        """Add to the stage's time."""
+        with self._lock:
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def hold(self, gpu: int, size: int) -> None:
+        """Add to the memory that the level holds on the GPU."""
+        with self._lock:
+            self.memory[gpu] = self.memory.get(gpu, 0) + size
+
+    def advance(self, inputs: int) -> None:
+        """Tell the progress of so many inputs."""
+        if self._progress is not None:
+            with self._lock:
+                self._progress(inputs)
+
+    def batches(self, total: int, size: int) -> Iterator[slice]:
+        """The slices that cut `total` inputs into batches of `size`; several threads may draw from one iterator."""
+        return _Batches(total, size, self._progress, self._lock)
+
+
+class _Batches:
+    """A generator cannot be drawn from by two threads at once; this can."""
+
+    def __init__(self, total: int, size: int, progress: Callable[[int], object] | None, lock: threading.Lock) -> None:
+        self._starts = iter(range(0, total, size))
+        self._total, self._size, self._progress, self._lock = total, size, progress, lock
+
+    def __iter__(self) -> _Batches:
+        return self
+
+    def __next__(self) -> slice:
+        with self._lock:
+            start = next(self._starts)
+            stop = min(start + self._size, self._total)
+            if self._progress is not None:
+                self._progress(stop - start)
+            return slice(start, stop)

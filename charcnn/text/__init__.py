@@ -1,0 +1,1 @@
+"""Texts: their encoding, texts in memory and in files, and where labels go."""

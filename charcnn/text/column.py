@@ -1,0 +1,131 @@
+"""Texts in memory, of any kind that Python users have, as buffers of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from charcnn.text import encodings
+from charcnn.text.readers import scan
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """N texts, one after the other.
+
+    Args:
+        buffer: uint8 (B,), C-contiguous.
+        offsets: int64 or int32 (N + 1,): text n is buffer[offsets[n]:offsets[n + 1]].
+    """
+
+    buffer: np.ndarray
+    offsets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def joined(self, other: Column) -> Column:
+        """Each text, a space, and the other column's text of the same row."""
+        size = sum(int(column.offsets[-1] - column.offsets[0]) for column in (self, other)) + len(self)
+        texts, offsets = np.empty(size, np.uint8), np.empty(len(self) + 1, np.int64)
+        scan.join_columns(self.buffer, self.offsets, other.buffer, other.offsets, texts, offsets)
+        return Column(texts, offsets)
+
+
+def columns(texts: Any, rows: int) -> Iterator[Column]:
+    """Texts in columns of at most so many rows, made one at a time, so that memory does not grow with their number.
+
+    Args:
+        texts: str or bytes in a list, tuple, NumPy array (of objects, str, bytes or StringDType), pandas or polars
+            column, or any iterable; or an Arrow array of strings, whose buffers are taken as they are.
+        rows: the most of a column.
+
+    Raises:
+        ValueError: texts is one text, has two dimensions, or holds a missing value or something else than texts.
+    """
+    if isinstance(texts, (str, bytes)):
+        raise ValueError(f"texts is a {type(texts).__name__}: need a list of texts; for one text pass [text]")
+    if getattr(texts, "ndim", 1) != 1:
+        raise ValueError(f"texts has {texts.ndim} dimensions: need one column")
+    if hasattr(texts, "__arrow_c_stream__") or hasattr(texts, "__arrow_c_array__"):
+        yield from _arrow_columns(texts, rows)
+        return
+    if hasattr(texts, "to_numpy"):  # pandas
+        texts = texts.to_numpy()
+    if isinstance(texts, np.ndarray) and texts.dtype.kind not in "OUST":
+        raise ValueError(f"texts is an array of {texts.dtype}: need str or bytes")
+    first = 0
+    for part in _parts(texts, rows):
+        yield Column(*encodings.pack(part, first))
+        first += len(part)
+
+
+def _parts(texts: Any, rows: int) -> Iterator[Sequence[Any]]:
+    if isinstance(texts, (Sequence, np.ndarray)):
+        for start in range(0, len(texts), rows):
+            part = texts[start : start + rows]
+            yield part.tolist() if isinstance(part, np.ndarray) else part
+    elif isinstance(texts, Iterable):
+        rest = iter(texts)
+        while part := list(islice(rest, rows)):
+            yield part
+    else:
+        raise ValueError(f"texts is a {type(texts).__name__}: need a list of texts")
+
+
+def _arrow_columns(texts: Any, rows: int) -> Iterator[Column]:
+    pyarrow = require_arrow("texts in an Arrow or data-frame column")
+    if not isinstance(texts, (pyarrow.Array, pyarrow.ChunkedArray)):
+        texts = pyarrow.chunked_array(texts) if hasattr(texts, "__arrow_c_stream__") else pyarrow.array(texts)
+    first = 0
+    for chunk in getattr(texts, "chunks", [texts]):
+        for start in range(0, len(chunk), rows):
+            part = decoded(chunk.slice(start, rows))
+            if part.null_count:
+                index = first + start + part.is_null().index(True).as_py()
+                raise ValueError(f"texts[{index}] is missing: need str or bytes")
+            yield from_arrow(part)
+        first += len(chunk)
+
+
+def require_arrow(purpose: str) -> Any:
+    """The module pyarrow; ValueError where it is not installed."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ValueError(f"{purpose}: needs pyarrow: pip install 'charcnn[arrow]'") from error
+    return pyarrow
+
+
+def decoded(array: Any) -> Any:
+    """An Arrow array with its values in place of numbers of a dictionary, where a value that is null shows as one."""
+    import pyarrow.types as kind
+
+    return array.dictionary_decode() if kind.is_dictionary(array.type) else array
+
+
+def from_arrow(array: Any) -> Column:
+    """An Arrow array of strings or bytes; its own buffers where their layout is offsets and bytes. A null is empty.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    import pyarrow
+    import pyarrow.types as kind
+
+    array = decoded(array)
+    wide = kind.is_large_string(array.type) or kind.is_large_binary(array.type)
+    if not wide and not kind.is_string(array.type) and not kind.is_binary(array.type):
+        if not (kind.is_string_view(array.type) or kind.is_binary_view(array.type)):
+            raise ValueError(f"texts is an Arrow array of {array.type}: need strings")
+        array, wide = array.cast(pyarrow.large_binary()), True
+    _, offsets, data = array.buffers()
+    buffer = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    if offsets is None or len(array) == 0:
+        return Column(buffer, np.zeros(1, np.int64))
+    values = np.frombuffer(offsets, np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
+    return Column(buffer, values)

@@ -1,0 +1,363 @@
+"""Characters to token ids, and the files that texts come from."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from charcnn.files import Path
+from charcnn.text import names
+from charcnn.text.layout import LABEL_COLUMNS, TEXT_COLUMNS, WHOLE, Layout
+from charcnn.text.readers.source import refuse_formats
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789-,;.!?:'\"/\\|_@#$%^&*~`+-=<>()[]{}\n"
+"""The paper's 70 characters; '-' stands twice, at 36 and at 59."""
+
+CLASSES = ("World", "Sports", "Business", "Sci/Tech")
+"""The four classes of AG News, and of the sample."""
+
+_LONGEST_FIELD = 2**31 - 1  # the most that csv takes on every platform
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a text becomes token ids. A model is good only for the encoding that it was trained with.
+
+    Args:
+        name: for people; the other fields say all.
+        alphabet: 1 to 255 ASCII characters; a byte's id is its character's index here, all other bytes are unknown.
+        dash: "first" or "last": the index that a character takes which stands in the alphabet twice, as '-' does.
+        reverse: whether a text's last byte comes first.
+        keep: "head" or "tail": the side that stays of a text that is too long.
+        reverse_fields: whether a row's fields are joined from the last to the first (description, title).
+        lowercase: whether A to Z count as a to z.
+
+    Raises:
+        ValueError: a field is not of these; names it.
+    """
+
+    name: str
+    alphabet: str = ALPHABET
+    dash: str = "first"
+    reverse: bool = False
+    keep: str = "head"
+    reverse_fields: bool = False
+    lowercase: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ValueError(f"name={self.name!r}: need a str")
+        wrong = names.problem(self.name)
+        if wrong is not None:
+            raise ValueError(f"name={self.name[:100]!r} {wrong}")
+        if not isinstance(self.alphabet, str) or not self.alphabet.isascii() or not 1 <= len(self.alphabet) <= 255:
+            raise ValueError(f"alphabet={self.alphabet!r}: need a str of 1 to 255 ASCII characters")
+        if self.lowercase is True and any("A" <= character <= "Z" for character in self.alphabet):
+            raise ValueError(f"alphabet={self.alphabet!r} holds capitals: with lowercase=True no text reaches them")
+        for field, choices in (("dash", ("first", "last")), ("keep", ("head", "tail"))):
+            if getattr(self, field) not in choices:
+                raise ValueError(f"{field}={getattr(self, field)!r}: need {choices[0]!r} or {choices[1]!r}")
+        for field in ("reverse", "reverse_fields", "lowercase"):
+            if not isinstance(getattr(self, field), bool):
+                raise ValueError(f"{field}={getattr(self, field)!r}: need True or False")
+
+    @property
+    def blank(self) -> int:
+        """The id of no character and of an unknown one: 70."""
+        return len(self.alphabet)
+
+    def join(self, fields: Sequence[str]) -> str:
+        """One text from a row's fields, with a space between them."""
+        return " ".join(reversed(fields) if self.reverse_fields else fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON values; `Encoding(**value)` reads them back."""
+        return asdict(self)
+
+
+ENCODINGS = {
+    encoding.name: encoding
+    for encoding in (
+        # As in the authors' own program, Crepe.
+        Encoding("crepe", dash="last", reverse=True, keep="tail", reverse_fields=True),
+        Encoding("forward"),
+    )
+}
+
+
+def find_encoding(encoding: str | Encoding) -> Encoding:
+    """The encoding of this name; an Encoding is given back as it is.
+
+    Raises:
+        ValueError: no encoding has this name.
+    """
+    if isinstance(encoding, Encoding):
+        return encoding
+    if not isinstance(encoding, str) or encoding not in ENCODINGS:
+        raise ValueError(f"encoding={encoding!r}: need an Encoding or one of {', '.join(ENCODINGS)}")
+    return ENCODINGS[encoding]
+
+
+@cache
+def byte_table(encoding: Encoding) -> np.ndarray:
+    """The id of each of the 256 bytes."""
+    table = np.full(256, encoding.blank, np.uint8)
+    for index, character in enumerate(encoding.alphabet):
+        if encoding.dash == "last" or table[ord(character)] == encoding.blank:
+            table[ord(character)] = index
+    if encoding.lowercase:
+        table[ord("A") : ord("Z") + 1] = table[ord("a") : ord("z") + 1]
+    table.setflags(write=False)  # every caller shares it
+    return table
+
+
+@njit(cache=True, nogil=True)
+def _encode_kernel(buffer, offsets, table, blank, tail, reverse, ids):
+    length = ids.shape[1]
+    for n in range(ids.shape[0]):
+        start, end = offsets[n], offsets[n + 1]
+        kept = min(end - start, length)
+        if tail:
+            start = end - kept
+        if reverse:
+            for t in range(kept):
+                ids[n, t] = table[buffer[start + kept - 1 - t]]
+        else:
+            for t in range(kept):
+                ids[n, t] = table[buffer[start + t]]
+        ids[n, kept:] = blank
+
+
+def encode_buffer(
+    buffer: np.ndarray, offsets: np.ndarray, encoding: str | Encoding = "crepe", length: int = 1014
+) -> np.ndarray:
+    """Token ids of texts that lie one after the other, as in an Arrow array of strings. Releases the GIL.
+
+    Args:
+        buffer: uint8 (B,), C-contiguous: the texts' bytes.
+        offsets: int64 or int32 (N + 1,): text n is buffer[offsets[n]:offsets[n + 1]].
+        encoding: an Encoding, or the name of one of ENCODINGS.
+        length: columns of the result.
+
+    Returns:
+        uint8 (N, length): the index in the alphabet; encoding.blank for an unknown byte and behind a text's end.
+
+    Raises:
+        ValueError: an argument's dtype or shape does not fit, or offsets fall or leave the buffer.
+    """
+    encoding = find_encoding(encoding)
+    if isinstance(length, bool) or not hasattr(length, "__index__") or length < 1:
+        raise ValueError(f"length={length!r}: need a positive int")
+    check_buffer(buffer, offsets)
+    offsets = np.ascontiguousarray(offsets, np.int64)
+    ids = np.empty((offsets.size - 1, length), np.uint8)
+    table, tail = byte_table(encoding), encoding.keep == "tail"
+    _encode_kernel(buffer, offsets, table, encoding.blank, tail, encoding.reverse, ids)
+    return ids
+
+
+def check_buffer(buffer: np.ndarray, offsets: np.ndarray) -> None:
+    """Raise ValueError unless these are texts one after the other, as `encode_buffer` takes them."""
+    if buffer.dtype != np.uint8 or buffer.ndim != 1 or not buffer.flags.c_contiguous:
+        raise ValueError(f"buffer is {buffer.dtype} of shape {buffer.shape}: need contiguous uint8 (B,)")
+    if offsets.dtype not in (np.int64, np.int32) or offsets.ndim != 1 or not offsets.size:
+        raise ValueError(f"offsets is {offsets.dtype} of shape {offsets.shape}: need int64 or int32 (N + 1,)")
+    if offsets[0] < 0 or offsets[-1] > buffer.size or np.any(offsets[1:] < offsets[:-1]):
+        raise ValueError(f"offsets leave the buffer or fall: need 0 <= rising values <= {buffer.size}")
+
+
+_SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+
+
+def _utf8(text: str) -> bytes:
+    """The text's bytes. A surrogate that stands for a byte that was not UTF-8 is that byte; any other is unknown."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text).encode("utf-8", "surrogateescape")
+
+
+def encode(texts: Iterable[str | bytes], encoding: str | Encoding = "crepe", length: int = 1014) -> np.ndarray:
+    """Token ids of texts.
+
+    A str counts as its UTF-8 bytes, so a character that is not ASCII is two to four unknown ones. Longer texts are
+    truncated, an empty one is all blank.
+
+    Args:
+        texts: str or bytes, also mixed: a list, a tuple, a NumPy array, or any other iterable.
+        encoding: an Encoding, or the name of one of ENCODINGS.
+        length: columns of the result.
+
+    Returns:
+        uint8 (N, length): the index in the encoding's alphabet; its `blank` (70) for an unknown byte and for none.
+
+    Raises:
+        ValueError: texts is one text, or holds something else than texts; no encoding has this name.
+    """
+    if isinstance(texts, (str, bytes)):
+        raise ValueError(f"texts is a {type(texts).__name__}: need a list of texts; for one text pass [text]")
+    if isinstance(texts, np.ndarray):
+        if texts.ndim != 1:
+            raise ValueError(f"texts has shape {texts.shape}: need (N,)")
+        texts = texts.tolist()
+    if not isinstance(texts, Iterable):
+        raise ValueError(f"texts is a {type(texts).__name__}: need a list of texts")
+    return encode_buffer(*pack(texts), encoding, length)
+
+
+def pack(texts: Iterable[str | bytes], first: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Texts one after the other, as `encode_buffer` takes them: the bytes, uint8 (B,), and offsets, int64 (N + 1,).
+
+    Args:
+        texts: str, which count as their UTF-8 bytes, or bytes.
+        first: what errors call the first one's index.
+
+    Raises:
+        ValueError: one is neither; names its index.
+    """
+    parts = []
+    for index, text in enumerate(texts, first):
+        if isinstance(text, str):
+            text = _utf8(text)
+        elif not isinstance(text, bytes):
+            raise ValueError(f"texts[{index}] is a {type(text).__name__}: need str or bytes")
+        parts.append(text)
+    offsets = np.zeros(len(parts) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
+    return np.frombuffer(b"".join(parts), np.uint8), offsets
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Texts and, where they are known, their classes."""
+
+    texts: list[bytes] | list[str]
+    labels: np.ndarray | None
+    """int64 (N,): the index of each text's class, counted from 0, or None."""
+
+
+def read_texts(path: Path, encoding: str | Encoding = "crepe") -> Texts:
+    r"""The texts of a file: CSV where its name ends in .csv, else each line is a text, also an empty one.
+
+    A line ends in \n, \r\n or \r. Bytes that are not UTF-8 are kept as they are.
+
+    A CSV row is one text: its fields joined as the encoding says, less the label. Fields may be quoted, and a quoted
+    one holds commas, line ends and doubled quotes; rows need not be equally long; empty lines are skipped. The first
+    row says whether it is a header, and which column is the label, a whole number from 1 to the number of classes:
+    see `layout.Layout`.
+
+    Args:
+        path: the file.
+        encoding: which joins the fields of a CSV row; an Encoding, or the name of one of ENCODINGS.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is empty, holds a NUL (as UTF-16 does), or is broken CSV; a label is missing or not a positive
+            whole number; a row has no text. Names the file and the line.
+    """
+    encoding = find_encoding(encoding)
+    texts = _read_csv(path, encoding) if os.fspath(path).lower().endswith(".csv") else _read_lines(path)
+    if not texts.texts:
+        raise ValueError(f"{path} holds no texts")
+    return texts
+
+
+def sample(encoding: str | Encoding = "crepe") -> Texts:
+    """The sample that ships: 40 short news-like texts, ten of each of CLASSES, written for this project."""
+    with resources.as_file(resources.files("charcnn.text") / "sample.csv") as path:
+        return read_texts(path, encoding)
+
+
+def _read_lines(path: Path) -> Texts:
+    with open(path, "rb") as file:
+        check_format(path, file)
+        lines = file.read().removeprefix(b"\xef\xbb\xbf").splitlines()  # less the byte order mark
+    for number, line in enumerate(lines, 1):
+        if b"\0" in line:
+            raise _nul(path, number)
+    return Texts(lines, None)
+
+
+def _read_csv(path: Path, encoding: Encoding) -> Texts:
+    rows = csv_rows(path)
+    label_column = None
+    if rows:
+        label_column = Layout().label_column(rows[0][1])
+        whole = [WHOLE.fullmatch(row[0].strip()) is not None for _, row in rows]
+        if Layout().has_header(rows[0][1]):
+            rows = rows[1:]
+        elif not whole[0] and len(rows) > 1 and all(whole[1:]):
+            raise ValueError(
+                f"{path}, line {rows[0][0]}: all rows but this one start with a number; where this is a header, "
+                f"call the label's column {LABEL_COLUMNS[0]!r} or a text's {TEXT_COLUMNS[0]!r}"
+            )
+    texts, labels = [], []
+    for line, row in rows:
+        where = f"{path}, line {line}"
+        if label_column is not None:
+            label = row.pop(label_column).strip() if label_column < len(row) else ""
+            if not WHOLE.fullmatch(label) or int(label) < 1:
+                raise ValueError(
+                    f"{where}: label {label!r} in column {label_column + 1}: need a whole number from 1; where this "
+                    f"column is text, begin with a header row that calls it {TEXT_COLUMNS[0]!r}"
+                )
+            labels.append(int(label) - 1)
+        if not row:
+            raise ValueError(f"{where}: a label and no text")
+        texts.append(encoding.join(row))
+    return Texts(texts, None if label_column is None else np.array(labels, np.int64))
+
+
+def csv_rows(path: Path, delimiter: str = ",") -> list[tuple[int, list[str]]]:
+    """Each row of a CSV file that is not empty, and the line that it starts at. Bytes that are not UTF-8 stay.
+
+    Raises:
+        ValueError: the file is broken CSV, or holds a NUL; names the file and the line.
+    """
+    rows = []
+    limit = csv.field_size_limit(_LONGEST_FIELD)
+    try:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            check_format(path, file.buffer)
+            reader = csv.reader(
+                _no_nul(path, file), delimiter=delimiter, strict=True
+            )  # else an open quote swallows the rest in silence
+            line = 1
+            try:
+                for row in reader:
+                    if row:
+                        rows.append((line, row))
+                    line = reader.line_num + 1
+            except csv.Error as error:
+                raise ValueError(f"{path}, line {line}: not CSV ({error})") from error
+    finally:
+        csv.field_size_limit(limit)
+    return rows
+
+
+def check_format(path: Path, file: Any) -> None:
+    """Raise ValueError, naming the file, where it is no text: compressed, a workbook, or UTF-16; `file` is buffered."""
+    try:
+        refuse_formats(file.peek(16))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _no_nul(path: Path, lines: Iterable[str]) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        if "\0" in line:  # Python 3.10's csv refuses it too, later ones do not
+            raise _nul(path, number)
+        yield line
+
+
+def _nul(path: Path, line: int) -> ValueError:
+    return ValueError(f"{path}, line {line}: holds a NUL byte; need text in UTF-8 (is it UTF-16, or no text?)")

@@ -1,0 +1,110 @@
+"""Which columns of a file are text, and which is the label: one rule for all that read CSV."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from charcnn.host.terminal import listed
+
+LABEL_COLUMNS = ("label", "class", "category", "class index")
+"""What a header may call the column of labels, in any case."""
+
+TEXT_COLUMNS = ("text", "title", "description")
+"""What it may call the columns of text, in any case."""
+
+WHOLE = re.compile("[-+]?[0-9]{1,18}")
+"""A whole number, as a label or a count is written."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns matter.
+
+    Args:
+        texts: names of the columns of text, or their numbers from 1; none for the columns that the file's own names
+            or the kind show.
+        label: name or number of the column of labels; None likewise.
+        header: whether a CSV file's first row names its columns; None for what the row itself shows.
+        delimiter: between the fields of CSV: one ASCII character; None for the kind's.
+    """
+
+    texts: tuple[str, ...] = ()
+    label: str | None = None
+    header: bool | None = None
+    delimiter: str | None = None
+
+    def __post_init__(self) -> None:
+        given = self.delimiter
+        if given is not None and (len(given) != 1 or not given.isascii() or given in '"\r\n'):
+            raise ValueError(f"delimiter={given!r}: need one ASCII character, no quote and no line end")
+
+    def has_header(self, first: Sequence[str]) -> bool:
+        """Whether a CSV file's first row, of these fields, names its columns.
+
+        Where `header` does not say: it does if a column is asked for by its name; not if its first field is a whole
+        number, as in AG News; and else if one of its fields is one of LABEL_COLUMNS or TEXT_COLUMNS.
+        """
+        if self.header is not None:
+            return self.header
+        if any(not name.isdecimal() for name in (*self.texts, self.label or "1")):
+            return True
+        whole = bool(first) and WHOLE.fullmatch(first[0].strip())
+        return not whole and any(name.strip().lower() in (*LABEL_COLUMNS, *TEXT_COLUMNS) for name in first)
+
+    def label_column(self, first: Sequence[str]) -> int | None:
+        """The index of the column of labels of a CSV file whose first row has these fields; None where there is none.
+
+        Where none is asked for, it is the first column that the header calls as in LABEL_COLUMNS, less those that are
+        asked for as texts; where there is no header, the first of several columns if it begins with a whole number.
+
+        Raises:
+            ValueError: there is no such column.
+        """
+        header, names = self.has_header(first), [name.strip() for name in first]
+        if self.label is not None:
+            return find_column(self.label, names, header)
+        label = called(names, LABEL_COLUMNS) if header else None
+        if not header and len(names) > 1 and WHOLE.fullmatch(names[0]):
+            label = 0
+        return None if label in [find_column(name, names, header) for name in self.texts] else label
+
+    def text_columns(self, first: Sequence[str]) -> list[int]:
+        """The indices of the columns of text, likewise.
+
+        Where none are asked for, they are those that the header calls as in TEXT_COLUMNS; where it calls none so, or
+        there is no header, all but the label's.
+
+        Raises:
+            ValueError: there is no such column, or none but the label's, or one is asked for as both.
+        """
+        header, names, label = self.has_header(first), [name.strip() for name in first], self.label_column(first)
+        if self.texts:
+            texts = [find_column(name, names, header) for name in self.texts]
+            if label in texts:
+                raise ValueError(f"column {self.label!r} is both the label and a text")
+            return texts
+        rest = [index for index in range(len(names)) if index != label]
+        if names and not rest:
+            raise ValueError("its only column is the label: need a column of text")
+        return [index for index in rest if header and names[index].lower() in TEXT_COLUMNS] or rest
+
+
+def called(names: Sequence[str], known: Sequence[str]) -> int | None:
+    """The first of these columns that has one of the known names, in any case; None where none has."""
+    return next((index for index, name in enumerate(names) if name.strip().lower() in known), None)
+
+
+def find_column(name: str, names: Sequence[str], header: bool) -> int:
+    """A column's index, from its name, or its number from 1.
+
+    Raises:
+        ValueError: there is none; says which there are.
+    """
+    if header and name in names:
+        return names.index(name)
+    if name.isdecimal() and 1 <= int(name) <= len(names):
+        return int(name) - 1
+    have = listed(names) if header else f"columns 1 to {len(names)} and no names"
+    raise ValueError(f"has no column {name!r}: it has {have}")

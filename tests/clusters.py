@@ -1,0 +1,111 @@
+"""Clusters of blocks for kernels of `wgmma` in Numba's simulator, beside what `emulation` has.
+
+The simulator runs one block after another, all with the same shared memory. Here the blocks of a cluster run at once,
+each with its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+from emulation import BASE, Barrier, Hopper, block, emulate_hopper
+
+from charcnn.gpu import device, ptx
+
+RANK = 1 << 24
+"""What an address of the shared window is raised by for each block of the cluster before the one that it is in."""
+
+
+class PerBlock(dict):
+    """A dict in which each block has keys of its own."""
+
+    def __getitem__(self, key):
+        return super().__getitem__((block(), key))
+
+    def __setitem__(self, key, value):
+        super().__setitem__((block(), key), value)
+
+    def of(self, number, key):
+        """The value that block `number` has."""
+        return super().__getitem__((number, key))
+
+    def setdefault(self, key, value):
+        return super().setdefault((block(), key), value)
+
+
+class Cluster(Hopper):
+    """Blocks that reach each other's shared memory."""
+
+    size = 1
+    """Blocks of a cluster; a launch says how many, and how many threads each has."""
+    together_now = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.barriers, self.named, self.memories = PerBlock(), PerBlock(), PerBlock()
+
+    @property
+    def memory(self):
+        return self.memories["shared"]
+
+    @memory.setter
+    def memory(self, array):
+        with self.lock:  # the simulator's own array is one for all blocks
+            self.memories.setdefault("shared", np.full_like(array, 0xFF))
+
+    def _others(self):
+        first = block() // self.size * self.size
+        return range(first, first + self.size)
+
+    def copy_bulk_to_all(self, blocks):
+        def copy(to, source, size, barrier):
+            assert blocks == self.size
+            data = np.frombuffer(ctypes.string_at(source, size), np.uint8)
+            for other in self._others():
+                self.memories.of(other, "shared")[to - BASE : to - BASE + size] = data
+                self.barriers.of(other, barrier).count(0, -size)
+
+        return copy
+
+    def address_in_block(self, address, rank):
+        return address + RANK * rank
+
+    def barrier_arrive_at(self, address):
+        rank, barrier = divmod(address, RANK)
+        self.barriers.of(self._others()[rank], barrier).count(1)
+
+    def cluster_sync(self):
+        before = self.together_now.count(1)
+        self.together_now.wait(lambda phases: phases > before)
+
+
+def emulate_clusters(monkeypatch):
+    """Let kernels of `wgmma` run in the simulator, a cluster at a time."""
+    from numba.cuda.simulator import kernel as simulator
+
+    machine, blocks_now, launch = Cluster(), [], device.Call.launch
+    emulate_hopper(monkeypatch, machine)
+
+    class Manager(simulator.BlockManager):
+        """Runs a block beside the others of its cluster; the last one of them waits for all."""
+
+        def run(self, grid_point, *args):
+            blocks_now.append(pool.submit(super().run, grid_point, *args))
+            if len(blocks_now) == machine.size:
+                done: list[Future[None]] = [blocks_now.pop(0) for _ in range(machine.size)]
+                for one in done:
+                    one.result()
+
+    def launch_ints(call, kernel, blocks, threads, *args, shared=0, cluster=1, early=False):
+        machine.__init__()
+        machine.size, machine.together_now = cluster, Barrier(cluster * threads)
+        args = [int(arg) if isinstance(arg, np.integer) else arg for arg in args]
+        launch(call, kernel, blocks * cluster, threads, *args, shared=shared)
+
+    pool = ThreadPoolExecutor(4)
+    monkeypatch.setattr(simulator, "BlockManager", Manager)
+    monkeypatch.setattr(device.Call, "launch", launch_ints)
+    for name in ("copy_bulk_to_all", "address_in_block", "barrier_arrive_at", "cluster_sync"):
+        monkeypatch.setattr(ptx, name, getattr(machine, name))
