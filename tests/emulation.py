@@ -15,6 +15,7 @@ import numpy as np
 from numba import cuda
 
 from charcnn.gpu import device, ptx, tensor_map
+from charcnn.gpu.launch import Call
 
 BASE = 4096
 """Where dynamic shared memory begins in the shared window."""
@@ -316,7 +317,7 @@ def _load(count):
 def emulate(monkeypatch, machine=None):
     """Let kernels of `mma` run in the simulator."""
     machine = machine or Machine()
-    launch = device.Call.launch
+    launch = Call.launch
 
     def launch_ints(call, kernel, blocks, threads, *args, shared=0, cluster=1, early=False):
         assert cluster == 1
@@ -324,7 +325,7 @@ def emulate(monkeypatch, machine=None):
         args = [int(arg) if isinstance(arg, np.integer) else arg for arg in args]
         launch(call, kernel, blocks, threads, *args, shared=shared)
 
-    monkeypatch.setattr(device.Call, "launch", launch_ints)
+    monkeypatch.setattr(Call, "launch", launch_ints)
     monkeypatch.setattr(device, "require_tensor_cores", lambda what, hopper=False: None)
     monkeypatch.setattr(device, "address", lambda array: array._ary.ctypes.data)
     for name in ("shared_address", "copy_16", "commit", "wait", "multiply_matrices", "quad_sum"):
