@@ -18,8 +18,8 @@ import numpy as np
 from numba import cuda
 
 from charcnn.gpu import device
-from charcnn.ops.common.layer import Array, Layer
 from charcnn.gpu import graph as cuda_graph
+from charcnn.ops.common.layer import Array, Layer
 from charcnn.ops.common.shapes import Shape
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline

@@ -68,9 +68,9 @@ def _scale_kernel(split):
                 most[thread] = max(most[thread], most[uint32(thread + half)])
             cuda.syncthreads()
             half = uint32(half // two)
-        exponent = uint32(ptx.float_bits(most[0]) >> uint32(23))  # with a bias of 127
+        exponent = uint32(ptx.bitcast_b32(most[0]) >> uint32(23))  # with a bias of 127
         if least < exponent < uint32(255):
-            scale = ptx.float_of(uint32(uint32(most_exponent - exponent) << uint32(23)))
+            scale = ptx.bitcast_f32(uint32(uint32(most_exponent - exponent) << uint32(23)))
         if thread == zero:
             factor[0] = float32(1) / scale
         for c in range(thread, to.size, threads):
@@ -81,7 +81,7 @@ def _scale_kernel(split):
 
 @cache
 def _pack_kernel(of):
-    pack = None if of.size == 4 else ptx.pack_halves(of.kind)
+    pack = None if of.size == 4 else ptx.cvt_f16x2(of.kind)
     words, split = words_of(of), of.parts == 2
     one, two, three, four, seven, eight = (uint32(i) for i in (1, 2, 3, 4, 7, 8))
     columns, chunk, row_words = uint32(COLUMNS), uint32(ROW_BYTES // of.size), uint32(WORDS)
@@ -122,12 +122,12 @@ def _pack_kernel(of):
             if split:
                 scale = float32(1) / factor[0]
                 upper, rest = words(low * scale, high * scale)
-                word = ptx.multiply_halves(rest, tiny) if uint32(piece & one) == one else upper
+                word = ptx.mul_f16x2(rest, tiny) if uint32(piece & one) == one else upper
             elif pair_size == 2:
                 word = pack(low, high)
             else:
                 word, _ = words(low, low)
-            ptx.store_word(to + uint64(i) * uint64(4), word)
+            ptx.st_global_b32(to + uint64(i) * uint64(4), word)
             i = uint32(i + apart)
 
     return kernel
