@@ -60,7 +60,7 @@ class Cluster(Hopper):
         first = block() // self.size * self.size
         return range(first, first + self.size)
 
-    def copy_bulk_to_all(self, blocks):
+    def bulk_load_multicast(self, blocks):
         def copy(to, source, size, barrier):
             assert blocks == self.size
             data = np.frombuffer(ctypes.string_at(source, size), np.uint8)
@@ -70,10 +70,10 @@ class Cluster(Hopper):
 
         return copy
 
-    def address_in_block(self, address, rank):
+    def mapa(self, address, rank):
         return address + RANK * rank
 
-    def barrier_arrive_at(self, address):
+    def mbarrier_arrive_cluster(self, address):
         rank, barrier = divmod(address, RANK)
         self.barriers.of(self._others()[rank], barrier).count(1)
 
@@ -108,5 +108,5 @@ def emulate_clusters(monkeypatch):
     pool = ThreadPoolExecutor(4)
     monkeypatch.setattr(simulator, "BlockManager", Manager)
     monkeypatch.setattr(Call, "launch", launch_ints)
-    for name in ("copy_bulk_to_all", "address_in_block", "barrier_arrive_at", "cluster_sync"):
+    for name in ("bulk_load_multicast", "mapa", "mbarrier_arrive_cluster", "cluster_sync"):
         monkeypatch.setattr(ptx, name, getattr(machine, name))

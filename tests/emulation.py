@@ -16,6 +16,7 @@ from numba import cuda
 
 from charcnn.gpu import device, ptx, tensor_map
 from charcnn.gpu.launch import Call
+from charcnn.gpu.ptx.simulated import float_of_e4m3
 
 BASE = 4096
 """Where dynamic shared memory begins in the shared window."""
@@ -24,7 +25,7 @@ LANES = 32
 
 WARPGROUP = 128
 
-EIGHTHS = np.array([ptx._of_eighth(bits) for bits in range(256)], np.float64)
+EIGHTHS = np.array([float_of_e4m3(bits) for bits in range(256)], np.float64)
 
 
 def block():
@@ -54,7 +55,7 @@ class Machine:
         meeting.wait()
         return self.taken[group][place]
 
-    def shared_address(self, array):
+    def cvta_to_shared(self, array):
         self.memory = array.view(np.uint8).reshape(-1)
         return BASE
 
@@ -72,14 +73,14 @@ class Machine:
             self.copies.groups = [[]]
         return self.copies.groups
 
-    def copy_16(self, to, source, wanted):
+    def cp_async_16(self, to, source, wanted):
         assert wanted in (0, 16)
         self._groups()[-1].append((int(to), int(source), int(wanted)))
 
-    def commit(self):
+    def cp_async_commit_group(self):
         self._groups().append([])
 
-    def wait(self, most):
+    def cp_async_wait_group(self, most):
         def waiting():
             groups = self._groups()
             while len(groups) - 1 > most:
@@ -119,7 +120,7 @@ class Machine:
             sums = (left @ right.T).reshape(2, 8, 4, 2).transpose(1, 2, 0, 3).reshape(LANES, 4)
         return (sums + c).astype(np.float32)
 
-    def multiply_matrices(self, kind, down, across, phases=1, split=False):
+    def mma_tile(self, kind, down, across, phases=1, split=False):
         def work(given):
             sums = np.stack([one[0] for one in given])
             first = np.array([[int(address) for address in one[1]] for one in given])
@@ -191,26 +192,26 @@ class Hopper(Machine):
         self.barriers: dict[int, Barrier] = {}
         self.named: dict[int, Barrier] = {}
 
-    def barrier_init(self, barrier, count):
+    def mbarrier_init(self, barrier, count):
         self.barriers[barrier] = Barrier(count)
 
-    def barrier_expect(self, barrier, size):
+    def mbarrier_arrive_expect_tx(self, barrier, size):
         self.barriers[barrier].count(1, size)
 
-    def barrier_arrive(self, barrier):
+    def mbarrier_arrive(self, barrier):
         self.barriers[barrier].count(1)
 
-    def barrier_wait(self, barrier, parity):
+    def mbarrier_wait(self, barrier, parity):
         self.barriers[barrier].wait(lambda phases: phases % 2 != parity)
 
     def _named(self, number, threads):
         with self.lock:
             return self.named.setdefault(number, Barrier(threads))
 
-    def group_arrive(self, number, threads):
+    def named_barrier_arrive(self, number, threads):
         return lambda: self._named(number, threads).count(1)
 
-    def group_sync(self, number, threads):
+    def named_barrier_sync(self, number, threads):
         def sync():
             before = self._named(number, threads).count(1)
             self._named(number, threads).wait(lambda phases: phases > before)
@@ -242,23 +243,23 @@ class Hopper(Machine):
             self.memory[self._swizzled(to + i * 128 + np.arange(128))] = row.view(np.uint8)
         self.barriers[barrier].count(0, -2 * int(np.prod(box)))
 
-    def copy_bulk(self, to, source, size, barrier):
+    def bulk_load(self, to, source, size, barrier):
         self.memory[to - BASE : to - BASE + size] = np.frombuffer(ctypes.string_at(source, size), np.uint8)
         self.barriers[barrier].count(0, -size)
 
-    def load_words_shared(self, address):
+    def ld_shared_v4_b32(self, address):
         return tuple(int(word) for word in self.row(address).view(np.uint32))
 
-    def load_floats_shared(self, address):
+    def ld_shared_v4_f32(self, address):
         return tuple(self.row(address).view(np.float32))
 
-    def store_words_shared(self, address, *words):
+    def st_shared_v4_b32(self, address, *words):
         self.row(address).view(np.uint32)[:] = words
 
-    def store_floats_shared(self, address, *values):
+    def st_shared_v4_f32(self, address, *values):
         self.row(address).view(np.float32)[:] = values
 
-    def trade(self, words, apart):
+    def shfl_exchange(self, words, apart):
         def work(given):
             made = []
             for lane, (first, second, odd) in enumerate(given):
@@ -290,12 +291,14 @@ class Hopper(Machine):
         return lambda sums, a, b: self.together((sums, a, b), work, WARPGROUP)
 
 
-def _store(kind, count):
+def _store(kind, count, to_array=None):
     def store(address, *values):
+        if len(values) > count:  # after the index of an array
+            return to_array(address, *values)
         assert len(values) == count
         data = np.array([kind(value) for value in values], kind).tobytes()
         assert int(address) % len(data) == 0
-        ctypes.memmove(int(address), data, len(data))
+        return ctypes.memmove(int(address), data, len(data))
 
     return store
 
@@ -305,8 +308,10 @@ def _from_base(instruction):
     return lambda array, address, *more: instruction(array, address - BASE, *more)
 
 
-def _load(count):
-    def load(address):
+def _load(count, from_array):
+    def load(address, *index):
+        if index:
+            return from_array(address, *index)
         assert int(address) % (4 * count) == 0
         values = np.frombuffer(ctypes.string_at(int(address), 4 * count), np.float32)
         return values[0] if count == 1 else tuple(values)
@@ -328,18 +333,25 @@ def emulate(monkeypatch, machine=None):
     monkeypatch.setattr(Call, "launch", launch_ints)
     monkeypatch.setattr(device, "require_tensor_cores", lambda what, hopper=False: None)
     monkeypatch.setattr(device, "address", lambda array: array._ary.ctypes.data)
-    for name in ("shared_address", "copy_16", "commit", "wait", "multiply_matrices", "quad_sum"):
+    for name in (
+        "cvta_to_shared",
+        "cp_async_16",
+        "cp_async_commit_group",
+        "cp_async_wait_group",
+        "mma_tile",
+        "quad_sum",
+    ):
         monkeypatch.setattr(ptx, name, getattr(machine, name))
-    for name in ("load8_at", "load4_at", "store8_at"):
+    for name in ("ld_shared_v4_b32_at", "ld_shared_v4_f32_at", "st_shared_v4_b32_at"):
         monkeypatch.setattr(ptx, name, _from_base(getattr(ptx, name)))
-    monkeypatch.setattr(ptx, "thread_again", lambda: threading.current_thread().threadIdx.x)
-    monkeypatch.setattr(ptx, "multiply_high", lambda a, b: int(a) * int(b) >> 32)
-    monkeypatch.setattr(ptx, "max_floats", lambda a, b: np.float32(np.maximum(a, b)))
-    monkeypatch.setattr(ptx, "load_float", _load(1))
-    monkeypatch.setattr(ptx, "load_floats", _load(4))
-    monkeypatch.setattr(ptx, "store_float", _store(np.float32, 1))
-    monkeypatch.setattr(ptx, "store_word", _store(np.uint32, 1))
-    monkeypatch.setattr(ptx, "store_words", _store(np.uint32, 4))
+    monkeypatch.setattr(ptx, "tid_x", lambda: threading.current_thread().threadIdx.x)
+    monkeypatch.setattr(ptx, "mul_hi_u32", lambda a, b: int(a) * int(b) >> 32)
+    monkeypatch.setattr(ptx, "max_nan_f32", lambda a, b: np.float32(np.maximum(a, b)))
+    monkeypatch.setattr(ptx, "ld_global_f32", _load(1, ptx.ld_global_f32))
+    monkeypatch.setattr(ptx, "ld_global_v4_f32", _load(4, ptx.ld_global_v4_f32))
+    monkeypatch.setattr(ptx, "st_global_f32", _store(np.float32, 1))
+    monkeypatch.setattr(ptx, "st_global_b32", _store(np.uint32, 1))
+    monkeypatch.setattr(ptx, "st_global_v4_b32", _store(np.uint32, 4, ptx.st_global_v4_b32))
 
 
 def emulate_hopper(monkeypatch, machine=None):
@@ -356,17 +368,31 @@ def emulate_hopper(monkeypatch, machine=None):
     monkeypatch.setattr(tensor_map, "encode", machine.encode)
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
     monkeypatch.setattr(FakeCUDAModule, "syncwarp", lambda self: None, raising=False)
-    for name in ("barrier_init", "barrier_expect", "barrier_arrive", "barrier_wait", "group_arrive", "group_sync"):
+    for name in (
+        "mbarrier_init",
+        "mbarrier_arrive_expect_tx",
+        "mbarrier_arrive",
+        "mbarrier_wait",
+        "named_barrier_arrive",
+        "named_barrier_sync",
+    ):
         monkeypatch.setattr(ptx, name, getattr(machine, name))
-    for name in ("load_words", "load_floats", "store_words", "store_floats"):
-        monkeypatch.setattr(ptx, f"{name}_shared", getattr(machine, f"{name}_shared"))
-    for name in ("copy_bulk", "trade", "wgmma"):
+    for name in ("ld_shared_v4_b32", "ld_shared_v4_f32", "st_shared_v4_b32", "st_shared_v4_f32"):
         monkeypatch.setattr(ptx, name, getattr(machine, name))
-    for name in ("copy_box_2d", "copy_box_3d"):
+    for name in ("bulk_load", "shfl_exchange", "wgmma"):
+        monkeypatch.setattr(ptx, name, getattr(machine, name))
+    for name in ("tma_load_2d", "tma_load_3d"):
         monkeypatch.setattr(ptx, name, machine.copy_box)
-    for name in ("barrier_fence", "map_acquire", "proxy_fence", "wgmma_fence", "grid_release", "grid_wait"):
+    for name in (
+        "fence_mbarrier_init",
+        "fence_proxy_tensormap",
+        "fence_proxy_async",
+        "wgmma_fence",
+        "griddepcontrol_launch",
+        "griddepcontrol_wait",
+    ):
         monkeypatch.setattr(ptx, name, lambda *_: None)
-    monkeypatch.setattr(ptx, "wgmma_wait", lambda groups: lambda: None)
-    monkeypatch.setattr(ptx, "registers", lambda count, more: lambda: None)
+    monkeypatch.setattr(ptx, "wgmma_wait_group", lambda groups: lambda: None)
+    monkeypatch.setattr(ptx, "setmaxnreg", lambda count, more: lambda: None)
     half = _store(np.uint16, 1)
-    monkeypatch.setattr(ptx, "store_half", lambda address, word: half(address, word & 0xFFFF))
+    monkeypatch.setattr(ptx, "st_global_b16", lambda address, word: half(address, word & 0xFFFF))

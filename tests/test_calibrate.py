@@ -26,7 +26,7 @@ WIDE = replace(TINY, channels=16, units=32)
 
 PLAIN = replace(WIDE, length=130, layernorm=False)
 
-EVERY = np.array([ptx._of_eighth(bits) for bits in range(256)], np.float32)
+EVERY = np.array([ptx.simulated.float_of_e4m3(bits) for bits in range(256)], np.float32)
 """Each e4m3."""
 
 hopper = pytest.mark.skipif(not runs_here(catalog.level("l17")), reason="needs Hopper's tensor cores")
@@ -68,7 +68,9 @@ def same(name, x):
 def test_eighths_are_those_of_the_instructions():
     x = np.concatenate([sweep(2.0**-12, 500), np.array([0, 2**-10, 3 * 2**-10, 17, 18, 19, 20, 448, 463, 470, 1e9])])
     x = x.astype(np.float32)
-    np.testing.assert_array_equal(eighths(x), [ptx._of_eighth(ptx._eighth(value)) for value in x])
+    np.testing.assert_array_equal(
+        eighths(x), [ptx.simulated.float_of_e4m3(ptx.simulated.e4m3_of(value)) for value in x]
+    )
     assert np.isnan(eighths(np.float32(np.nan)))
 
 

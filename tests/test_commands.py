@@ -1056,6 +1056,16 @@ def test_info(charcnn, weights):
     assert status == DONE
 
 
+def test_what_a_level_changed(charcnn):
+    status, out, _ = charcnn("levels", "--diff", "l15", model=None)
+    assert status == DONE
+    assert out.startswith("--- l14.py\n+++ l15.py\n")
+    assert charcnn("levels", "--diff", "l0", model=None)[1] == "l0 is the first level\n"
+    status, _, err = charcnn("levels", "--diff", "l99", model=None)
+    assert status == UNUSABLE
+    assert "--diff l99: need one of l0, l1" in err
+
+
 def test_levels(charcnn):
     status, out, _ = charcnn("levels", "--json", model=None)
     assert status == DONE

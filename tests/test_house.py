@@ -114,12 +114,12 @@ def places_of_names() -> dict[str, int]:
 
 
 def wrong_words() -> dict[str, int]:
-    """ "copy engine" for TMA: CUDA calls the DMA unit of cudaMemcpy so."""
+    """CUDA's name of the unit that copies between host and GPU, for TMA, which it is not."""
     words = "copy " + "engine"
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     found = {}
     for file in listed:
-        if file.endswith((".py", ".md", ".pyi", ".toml")):
+        if file.endswith((".py", ".md", ".pyi", ".toml")) and file != "CONTRIBUTING.md":  # whose glossary says so
             found[file] = len(re.findall(rf"{words}s?\b", " ".join((ROOT / file).read_text().split()), re.I))
     return found
 

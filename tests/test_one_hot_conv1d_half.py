@@ -21,7 +21,7 @@ from charcnn.ops.token_conv1d.lags import LagTables
 
 FEW = device.SIMULATED
 
-EIGHTHS = np.array([ptx._of_eighth(bits) for bits in range(256)], np.float32)
+EIGHTHS = np.array([ptx.simulated.float_of_e4m3(bits) for bits in range(256)], np.float32)
 """Every e4m3."""
 
 

@@ -145,8 +145,8 @@ def test_what_does_not_fit():
 @cuda.jit
 def _early_kernel(x, y):
     i = cuda.grid(1)
-    ptx.grid_release()
-    ptx.grid_wait()
+    ptx.griddepcontrol_launch()
+    ptx.griddepcontrol_wait()
     y[i] = x[(i * 7 + 1) % x.size] + np.float32(1)
 
 

@@ -81,8 +81,9 @@ def ship(tmp_path, monkeypatch, size):
     folder.mkdir(parents=True)
     for names in tile_choice.SOURCES.values():
         for name in names:
-            (tmp_path / "package" / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / "package" / name).write_text("kernel")
+            file = tmp_path / "package" / (name if name.endswith(".py") else f"{name}/chapter.py")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("kernel")
     entries = {str(KEY): {"tile": {"size": size}}}
     (folder / "some-gpu-80gb-pcie.json").write_text(json.dumps({"gpu": GPU, "tiles": entries}))
     monkeypatch.setattr(tile_choice, "PACKAGE", tmp_path / "package")
@@ -120,9 +121,14 @@ def test_a_choice_of_another_kernel_or_compiler_counts_no_more(gpu, tmp_path, mo
     ship(tmp_path, monkeypatch, 2)
     kept(3)
     assert taken() == Side(3)
-    (tmp_path / "package" / "gpu" / "ptx.py").write_text("another kernel")
+    (tmp_path / "package" / "gpu" / "ptx" / "chapter.py").write_text("another kernel")
     tile_choice.forget()
     assert taken() == Side(2)
+
+
+def test_what_kernels_are_made_of_is_there():
+    paths = [tile_choice.PACKAGE / name for names in tile_choice.SOURCES.values() for name in names]
+    assert all(path.is_file() or list(path.glob("*.py")) for path in paths)
 
 
 def test_what_is_no_candidate_is_not_taken(gpu):

@@ -105,7 +105,7 @@ def test_an_odd_number_of_tiles(name, kind, blocks, monkeypatch):
         assert np.linalg.norm(got.copy_to_host() - want) <= of.tolerance * np.linalg.norm(want)
 
 
-# The kernel's source, with the copy engine and tensor cores in plain Python.
+# The kernel's source, with TMA and tensor cores in plain Python.
 
 simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the same by test_ops")
 

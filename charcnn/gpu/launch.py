@@ -189,8 +189,8 @@ class Call:
 
         An empty grid starts nothing. With a `cluster` of several blocks, `blocks` counts clusters. With `early`, the
         kernel may begin before the one before it on the stream has ended, once all blocks of that one have called
-        `ptx.grid_release`; it calls `ptx.grid_wait` before it touches what those that may still run read or write.
-        Both need compute capability 9.0 or later.
+        `ptx.griddepcontrol_launch`; it calls `ptx.griddepcontrol_wait` before it touches what those that may still run
+        read or write. Both need compute capability 9.0 or later.
         """
         if np.prod(blocks) > 0:
             with _launching:

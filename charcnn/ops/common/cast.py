@@ -23,7 +23,7 @@ WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 @cache
 def _narrow_kernel(kind, parts):
-    pack, pack_parts = ptx.pack_halves("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
+    pack, pack_parts = ptx.cvt_f16x2("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
     eighth, tf32, split = kind == "e4m3", kind == "tf32", parts == 2
 
     @jit()
@@ -37,9 +37,9 @@ def _narrow_kernel(kind, parts):
             if t < uint32(x.shape[1]) and c < uint32(x.shape[2]):
                 value = x[n, t, c] * factor
             if tf32:
-                y[n, t, c] = ptx.round_tf32(value)
+                y[n, t, c] = ptx.cvt_tf32(value)
             elif eighth:
-                y[n, t, c] = ptx.pack_eighths(value, float32(0), float32(0), float32(0))
+                y[n, t, c] = ptx.cvt_e4m3x4(value, float32(0), float32(0), float32(0))
             elif split:
                 y[n, t, c], y[n, t, uint32(channels + c)] = pack_parts(value, float32(0))
             else:
@@ -51,7 +51,7 @@ def _narrow_kernel(kind, parts):
 @cache
 def _widen_kernel(kind, parts):
     pair = "bf16" if kind == "bf16" else "f16"
-    unpack = ptx.unpack_halves(pair)
+    unpack = ptx.cvt_f32x2(pair)
     eighth, split = kind == "e4m3", parts == 2
 
     @jit()
@@ -59,7 +59,7 @@ def _widen_kernel(kind, parts):
         i = cuda.grid(1)
         if i < y.size:
             if eighth:
-                y[i] = ptx.unpack_eighth(uint32(x[i])) * factor
+                y[i] = ptx.cvt_f32_e4m3(uint32(x[i])) * factor
             elif split:
                 at = i + i // channels * channels
                 high, _ = unpack(uint32(x[at]))

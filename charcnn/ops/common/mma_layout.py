@@ -39,7 +39,7 @@ def words_of(to: Format) -> Any:
 def _encode_kernel(of):
     size, octet, two = of.size, uint32(OCTET), uint32(2)
     pairs, split = OCTET // 2, of.parts == 2
-    words, pack = words_of(of), None if size == 4 else ptx.pack_halves(of.kind)
+    words, pack = words_of(of), None if size == 4 else ptx.cvt_f16x2(of.kind)
 
     @jit()
     def kernel(x, y):

@@ -58,7 +58,7 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
     x_across, w_across = uint32(tile.depth // width), uint32(tile.columns // width)
     x_copies, x_rows = tile.rows * tile.depth // width // threads, uint32(threads * width // tile.depth)
     w_copies, w_rows = tile.depth * tile.columns // width // threads, uint32(threads * width // tile.columns)
-    copy, wait, drain = ptx.copy_async(width), ptx.wait(tile.stages - 2), ptx.wait(0)
+    copy, wait, drain = ptx.cp_async(width), ptx.cp_async_wait_group(tile.stages - 2), ptx.cp_async_wait_group(0)
     ahead, copy_bytes, block_threads = uint32(tile.stages - 1), uint32(4 * width), uint32(threads)
     across, staged_pitch = uint32(tile.across), uint32((tile.across + 1) * ptx.VECTOR)
     means_at, sums_at, sums_pitch = uint32(tile.rows), uint32(2 * tile.rows), uint32(tile.across + 1)
@@ -138,12 +138,12 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
                     w_from + uint64(i) * w_apart,
                     wanted,
                 )
-            ptx.commit()
+            ptx.cp_async_commit_group()
 
         def multiply_term(b_from, k, term):
             """The products of one term, k + term, the term-th of the 4 in `a`."""
             for j in range(quads):
-                e, f, g, h = ptx.load4_shared(shared, b_from, (k + term) * columns_tile + j * quads_apart)
+                e, f, g, h = ptx.ld_shared_v4_f32(shared, b_from, (k + term) * columns_tile + j * quads_apart)
                 b[j * four], b[j * four + 1], b[j * four + 2], b[j * four + 3] = e, f, g, h
             for i in range(tm):
                 for j in range(tn):
@@ -152,7 +152,7 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
         def multiply(a_from, b_from, k):
             """The products of 4 terms from the stage's k-th on."""
             for i in range(tm):
-                e, f, g, h = ptx.load4_shared(shared, a_from, i * down * pitch + k)
+                e, f, g, h = ptx.ld_shared_v4_f32(shared, a_from, i * down * pitch + k)
                 a[i * four], a[i * four + 1], a[i * four + 2], a[i * four + 3] = e, f, g, h
             multiply_term(b_from, k, zero)
             multiply_term(b_from, k, one)
@@ -201,7 +201,7 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
                 cuda.syncthreads()
                 for i in range(tm):
                     q, at = i * tn + j * four, uint32(ty * staged_pitch + tx * four)
-                    ptx.store4_shared(
+                    ptx.st_shared_v4_f32(
                         shared, at, i * down * staged_pitch, sums[q], sums[q + 1], sums[q + 2], sums[q + 3]
                     )
                 cuda.syncthreads()
@@ -229,7 +229,7 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
                                 if column + c < c_out:
                                     y.flat[start + column + c] = sums[q + c]
                         elif column < c_out:
-                            ptx.store4(y, start + column, sums[q], sums[q + 1], sums[q + 2], sums[q + 3])
+                            ptx.st_global_v4_f32(y, start + column, sums[q], sums[q + 1], sums[q + 2], sums[q + 3])
 
         if (
             measured

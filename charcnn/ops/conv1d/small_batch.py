@@ -27,7 +27,7 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import narrow, widen
-from charcnn.ops.common.formats import HALVES, choose
+from charcnn.ops.common.formats import HALVES, Format, choose
 
 WARPS = 8
 
@@ -66,7 +66,7 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
     pooled, measured, rectified = epilogue == "pool", epilogue == "stat", epilogue in ("relu", "pool")
     reach, down, sums_of_lane = share + taps - 1, share // 2, 4 * share
     a_size, b_size, steps = 4 * reach, 8 * taps, 2 * taps
-    multiply, pack = ptx.multiply_matrix(kind), ptx.pack_halves(kind)
+    multiply, pack = ptx.mma_sync(kind), ptx.cvt_f16x2(kind)
     warps, group_columns, chunk_channels = uint32(WARPS), uint32(COLUMNS), uint32(CHUNK)
     step_bytes, chunk_bytes = uint64(512), uint64(512 * 2 * taps)
     lane_positions, tile_positions = uint32(share), uint32(8 * share)
@@ -91,18 +91,20 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
         at = weight + uint64(uint32(across * chunks + chunk)) * chunk_bytes + uint64(uint32(lane * uint32(16)))
         here = uint32(chunk < chunks)
         for i in range(steps):
-            b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = ptx.load_once(at + uint64(i) * step_bytes, here)
+            b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = ptx.ld_nc_no_allocate(
+                at + uint64(i) * step_bytes, here
+            )
         for i in range(sums_of_lane):
             sums[i] = float32(0)
         first = uint32(uint32(tile * tile_positions) + uint32(g * lane_positions))
-        ptx.grid_release()
-        ptx.grid_wait()
+        ptx.griddepcontrol_launch()
+        ptx.griddepcontrol_wait()
         while chunk < chunks:
             channel = uint32(uint32(chunk * chunk_channels) + uint32(t * eight))
             at_x = x + (uint64(uint32(uint32(n * length) + first)) * uint64(c_in) + uint64(channel)) * half_bytes
             for q in range(reach):
                 inside = uint32(uint32(first + uint32(q)) < length and channel < c_in)
-                a[4 * q], a[4 * q + 1], a[4 * q + 2], a[4 * q + 3] = ptx.load_fresh(
+                a[4 * q], a[4 * q + 1], a[4 * q + 2], a[4 * q + 3] = ptx.ld_cg(
                     at_x + uint64(q) * uint64(c_in) * half_bytes, inside
                 )
             for tap in range(taps):
@@ -118,7 +120,9 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
             if chunk < chunks:
                 at = at + chunk_bytes * uint64(warps)
                 for i in range(steps):
-                    b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = ptx.load_once(at + uint64(i) * step_bytes, one)
+                    b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = ptx.ld_nc_no_allocate(
+                        at + uint64(i) * step_bytes, one
+                    )
         for i in range(sums_of_lane):
             shared[uint32(uint32(uint32(warp * all_sums) + uint32(i)) * uint32(32) + lane)] = sums[i]
         cuda.syncthreads()
@@ -128,7 +132,7 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
         column = uint32(uint32(across * group_columns) + uint32(uint32(uint32(warp >> one) & one) * eight))
         column = uint32(column + uint32(uint32(t * two) + second))
         j = uint32(warp >> two)
-        offset = ptx.load_float(bias + uint64(column) * uint64(4))
+        offset = ptx.ld_global_f32(bias + uint64(column) * uint64(4))
         value = float32(0)
         if pooled:
             for p in range(POOL):
@@ -139,7 +143,7 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
                 total = float32(0)
                 for w in range(warp_count):
                     total += shared[uint32(uint32(uint32(w * sums_of_lane) + i) * uint32(32) + lane)]
-                value = total if p == 0 else ptx.max_floats(value, total)
+                value = total if p == 0 else ptx.max_nan_f32(value, total)
             row = uint32(uint32(uint32(tile * uint32(16)) + uint32(g * two)) + j)
         else:
             i = uint32(uint32(uint32(uint32(warp >> one) & one) * uint32(4)) + uint32(uint32(j * two) + second))
@@ -152,7 +156,7 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
             value = float32(0)
         if inside:
             to = y + (uint64(uint32(uint32(n * length_out) + row)) * uint64(c_out) + uint64(column)) * half_bytes
-            ptx.store_half(to, pack(value, float32(0)))
+            ptx.st_global_b16(to, pack(value, float32(0)))
         if measured:
             held = float32(min(tile_positions, uint32(length_out - uint32(tile * tile_positions))))
             held *= float32(min(group_columns, uint32(c_out - uint32(across * group_columns))))
@@ -175,14 +179,14 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
                 for w in range(warp_count):
                     total += totals[w]
                 place = uint64(uint32(uint32(block * uint32(cuda.gridDim.y)) + across))
-                ptx.store_floats(parts + place * uint64(PART_BYTES), mean, total, held, float32(0))
+                ptx.st_global_v4_f32(parts + place * uint64(PART_BYTES), mean, total, held, float32(0))
 
     return kernel
 
 
 @cache
 def _pack_kernel(kind):
-    pack = ptx.pack_halves(kind)
+    pack = ptx.cvt_f16x2(kind)
     one, two, three, four, eight = (uint32(i) for i in (1, 2, 3, 4, 8))
     columns, chunk = uint32(COLUMNS), uint32(CHUNK)
 
@@ -205,7 +209,7 @@ def _pack_kernel(kind):
                     low = weight[tap, c_in, column]
                 if uint32(c_in + one) < uint32(weight.shape[1]):
                     high = weight[tap, uint32(c_in + one), column]
-            ptx.store_word(to + uint64(i) * uint64(4), pack(low, high))
+            ptx.st_global_b32(to + uint64(i) * uint64(4), pack(low, high))
 
     return kernel
 
@@ -274,6 +278,10 @@ class SpreadConv:
     def conv1d_parts(self, x: Any, parts: Any, *, out: Any = None, stream: Any = None) -> Any:
         """conv1d_nlc, and parts of each input's statistics, for `norm.normalised`: float32 of `parts_shape(N, L)`."""
         return self._apply("stat", x, out, stream, parts)
+
+    def results_of(self, **_: Any) -> Format:
+        """What the methods give."""
+        return self.precision
 
     def parts_shape(self, n: int, length: int) -> shapes.Shape:
         """Of `conv1d_parts`'s statistics for x (n, length, C_in)."""

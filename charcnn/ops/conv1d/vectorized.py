@@ -59,7 +59,7 @@ def build(tile: Tile, width: int) -> Any:
         def multiply_term(b_at, k, term):
             """The products of one term, k + term, the term-th of the 4 in `a`."""
             for j in range(quads):
-                e, f, g, h = ptx.load4_shared(shared, b_at, (k + term) * columns_tile + j * quads_apart)
+                e, f, g, h = ptx.ld_shared_v4_f32(shared, b_at, (k + term) * columns_tile + j * quads_apart)
                 b[j * four], b[j * four + 1], b[j * four + 2], b[j * four + 3] = e, f, g, h
             for i in range(tm):
                 for j in range(tn):
@@ -68,7 +68,7 @@ def build(tile: Tile, width: int) -> Any:
         def multiply(a_at, b_at, k):
             """The products of 4 terms from the stage's k-th on."""
             for i in range(tm):
-                e, f, g, h = ptx.load4_shared(shared, a_at, i * down * pitch + k)
+                e, f, g, h = ptx.ld_shared_v4_f32(shared, a_at, i * down * pitch + k)
                 a[i * four], a[i * four + 1], a[i * four + 2], a[i * four + 3] = e, f, g, h
             multiply_term(b_at, k, zero)
             multiply_term(b_at, k, one)
@@ -98,12 +98,12 @@ def build(tile: Tile, width: int) -> Any:
                     if width == 1:
                         e = x.flat[x_at[i]]
                     else:
-                        e, f, g, h = ptx.load4(x, x_at[i])
+                        e, f, g, h = ptx.ld_global_v4_f32(x, x_at[i])
                 x_at[i] += uint64(step)
                 if width == 1:
                     shared[uint32(x_place + uint32(i) * x_rows * pitch)] = e
                 else:
-                    ptx.store4_shared(shared, x_place, uint32(i) * x_rows * pitch, e, f, g, h)
+                    ptx.st_shared_v4_f32(shared, x_place, uint32(i) * x_rows * pitch, e, f, g, h)
             for i in range(w_loads):
                 row = uint32(k0 + w_row + uint32(i) * w_rows)
                 at = w_at + uint64(i) * w_apart
@@ -112,11 +112,11 @@ def build(tile: Tile, width: int) -> Any:
                     if width == 1:
                         e = weight.flat[at]
                     else:
-                        e, f, g, h = ptx.load4(weight, at)
+                        e, f, g, h = ptx.ld_global_v4_f32(weight, at)
                 if width == 1:
                     shared[uint32(w_place + uint32(i) * w_rows * columns_tile)] = e
                 else:
-                    ptx.store4_shared(shared, w_place, uint32(i) * w_rows * columns_tile, e, f, g, h)
+                    ptx.st_shared_v4_f32(shared, w_place, uint32(i) * w_rows * columns_tile, e, f, g, h)
             w_at += next_w
             cuda.syncthreads()
             multiply(a_at, b_at, zero)
@@ -142,7 +142,7 @@ def build(tile: Tile, width: int) -> Any:
                             if column + c < c_out:
                                 y.flat[start + column + c] = sums[q + c]
                     elif column < c_out:
-                        ptx.store4(y, start + column, sums[q], sums[q + 1], sums[q + 2], sums[q + 3])
+                        ptx.st_global_v4_f32(y, start + column, sums[q], sums[q + 1], sums[q + 2], sums[q + 3])
 
     return kernel
 

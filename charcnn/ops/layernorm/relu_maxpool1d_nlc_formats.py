@@ -51,9 +51,9 @@ def _build(kind, results, octets, kernel_size, width):
     threads, alignment = uint32(THREADS), ptx.ALIGNMENT
     eighths, from_eighths, from_floats = results.kind == "e4m3", kind == "e4m3", kind == "f32"
     rounded, wide = results.kind == "tf32", results.size == 4
-    pack = ptx.pack_halves(results.kind if results.kind == "bf16" else "f16")
+    pack = ptx.cvt_f16x2(results.kind if results.kind == "bf16" else "f16")
     pack_wide = words_of(results) if rounded or octets else ptx.pack_floats("halves")
-    unpack = ptx.unpack_halves(kind if kind == "bf16" else "f16")
+    unpack = ptx.cvt_f32x2(kind if kind == "bf16" else "f16")
     words = 1 if width == 1 else {"e4m3": 2, "f32": 8}.get(kind, 4)  # of a position
     pairs, word = (width + 1) // 2, float32 if from_floats else types.uint32
     ahead, values, moments_size = _ahead(kernel_size, words), kernel_size * width, INPUTS * ptx.VECTOR
@@ -67,8 +67,10 @@ def _build(kind, results, octets, kernel_size, width):
         if width == 1:
             values[to] = array.flat[at]
         else:
-            values[to], values[to + 1], values[to + 2], values[to + 3] = ptx.load4(array, at)
-            values[to + 4], values[to + 5], values[to + 6], values[to + 7] = ptx.load4(array, at + uint64(four))
+            values[to], values[to + 1], values[to + 2], values[to + 3] = ptx.ld_global_v4_f32(array, at)
+            values[to + 4], values[to + 5], values[to + 6], values[to + 7] = ptx.ld_global_v4_f32(
+                array, at + uint64(four)
+            )
 
     @cuda.jit(device=True, inline="always")
     def load(x, at, read, to):
@@ -78,9 +80,9 @@ def _build(kind, results, octets, kernel_size, width):
         elif from_floats:
             load_floats(x, at, read, to)
         elif from_eighths:
-            read[to], read[to + 1] = ptx.load_octet(x, at)
+            read[to], read[to + 1] = ptx.ld_global_v2_b32(x, at)
         else:
-            read[to], read[to + 1], read[to + 2], read[to + 3] = ptx.load8(x, at)
+            read[to], read[to + 1], read[to + 2], read[to + 3] = ptx.ld_global_v4_b32(x, at)
 
     @cuda.jit(device=True, inline="always")
     def pair(read, to, j):
@@ -89,7 +91,7 @@ def _build(kind, results, octets, kernel_size, width):
             return read[to + 2 * j], read[to + (2 * j + 1 if width > 1 else 0)]
         if not from_eighths:
             return unpack(read[to + j])
-        low, high = ptx.unpack_eighths(read[to + j // 2])
+        low, high = ptx.cvt_f16x2_e4m3x4(read[to + j // 2])
         return unpack(high if j % 2 else low)
 
     @cuda.jit(device=True, inline="always")
@@ -107,11 +109,11 @@ def _build(kind, results, octets, kernel_size, width):
         e, f = pack_wide(best[4], best[5])
         g, h = pack_wide(best[6], best[7])
         if rounded:
-            ptx.store8(y, to, a, b, c, d)
-            ptx.store8(y, to + apart, e, f, g, h)
+            ptx.st_global_v4_b32(y, to, a, b, c, d)
+            ptx.st_global_v4_b32(y, to + apart, e, f, g, h)
         else:
-            ptx.store8(y, to, a, c, e, g)
-            ptx.store8(y, to + apart, b, d, f, h)
+            ptx.st_global_v4_b32(y, to, a, c, e, g)
+            ptx.st_global_v4_b32(y, to + apart, b, d, f, h)
 
     @jit(launch_bounds=(THREADS, _resident(kernel_size)))
     def kernel(x, stat, gamma, beta, y, stride, eps):
@@ -160,7 +162,7 @@ def _build(kind, results, octets, kernel_size, width):
         while k < count:
             for s in range(ahead):
                 if k < count:
-                    high, low_part, rate, _ = ptx.load4_shared(moments, uint32(k * four), zero)
+                    high, low_part, rate, _ = ptx.ld_shared_v4_f32(moments, uint32(k * four), zero)
                     more = uint32(k + uint32(ahead)) < count
                     for c in range(width):
                         best[c] = float32(0)  # ReLU: no maximum is less
@@ -171,28 +173,28 @@ def _build(kind, results, octets, kernel_size, width):
                             c, v = 2 * j, p * width + 2 * j
                             low, upper = pair(read, place, j)
                             low = ((low - high) - low_part) * rate
-                            best[c] = ptx.max_floats(best[c], low * scale[v] + offset[v])
+                            best[c] = ptx.max_nan_f32(best[c], low * scale[v] + offset[v])
                             if width > 1:
                                 upper = ((upper - high) - low_part) * rate
-                                best[c + 1] = ptx.max_floats(best[c + 1], upper * scale[v + 1] + offset[v + 1])
+                                best[c + 1] = ptx.max_nan_f32(best[c + 1], upper * scale[v + 1] + offset[v + 1])
                         if more:
                             load(x, at + uint64(p) * row, read, place)
                     if wide:
                         write_wide(y, to, second, best)
                     elif width == 1:
                         if eighths:
-                            y.flat[to] = ptx.pack_eighths(best[0], float32(0), float32(0), float32(0))
+                            y.flat[to] = ptx.cvt_e4m3x4(best[0], float32(0), float32(0), float32(0))
                         else:
                             y.flat[to] = pack(best[0], float32(0))
                     elif eighths:
-                        ptx.store_octet(
+                        ptx.st_global_v2_b32(
                             y,
                             to,
-                            ptx.pack_eighths(best[0], best[1], best[2], best[3]),
-                            ptx.pack_eighths(best[4], best[5], best[6], best[7]),
+                            ptx.cvt_e4m3x4(best[0], best[1], best[2], best[3]),
+                            ptx.cvt_e4m3x4(best[4], best[5], best[6], best[7]),
                         )
                     else:
-                        ptx.store8(
+                        ptx.st_global_v4_b32(
                             y,
                             to,
                             pack(best[0], best[1]),

@@ -35,8 +35,8 @@ NORM_THREADS = 64
 
 @cache
 def _first_kernel(kind, taps):
-    pack = ptx.pack_halves(kind)
-    unpack = ptx.unpack_halves("f16")
+    pack = ptx.cvt_f16x2(kind)
+    unpack = ptx.cvt_f32x2("f16")
     one, five, lanes, zero = uint32(1), uint32(5), uint32(31), uint32(0)
     octet, warps, at_once = uint32(OCTET), uint32(POSITIONS), uint32(32 * OCTET)
     warp_count = POSITIONS
@@ -52,14 +52,14 @@ def _first_kernel(kind, taps):
         n, tile = uint32(cuda.blockIdx.y), uint32(cuda.blockIdx.x)
         position = uint32(uint32(tile * warps) + warp)
         inside = position < positions
-        ptx.grid_release()
+        ptx.griddepcontrol_launch()
         for k in range(taps):
             a = depth
             if inside:
                 a = min(uint32(ids[n, uint32(position + uint32(k))]), depth)
             row = uint32(uint32(uint32(k) * uint32(depth + one)) + a)
             at[k] = table + uint64(row) * uint64(row_bytes)
-        ptx.grid_wait()  # what this kernel writes, the one before may read
+        ptx.griddepcontrol_wait()  # what this kernel writes, the one before may read
         mean, square, held = float32(0), float32(0), float32(0)
         channel = uint32(lane * octet)
         while inside and uint32(channel - uint32(lane * octet)) < channels:
@@ -69,7 +69,7 @@ def _first_kernel(kind, taps):
                 if uint32(channel + uint32(c)) < channels:
                     sums[c] = bias[uint32(channel + uint32(c))]
             for k in range(taps):
-                words = ptx.load_once(at[k] + uint64(channel) * uint64(2), wanted)
+                words = ptx.ld_nc_no_allocate(at[k] + uint64(channel) * uint64(2), wanted)
                 for j in range(4):
                     low, high = unpack(words[j])
                     sums[2 * j] += low
@@ -78,7 +78,7 @@ def _first_kernel(kind, taps):
                 to = y + (
                     uint64(uint32(uint32(n * positions) + position)) * uint64(channels) + uint64(channel)
                 ) * uint64(2)
-                ptx.store_words(
+                ptx.st_global_v4_b32(
                     to, pack(sums[0], sums[1]), pack(sums[2], sums[3]), pack(sums[4], sums[5]), pack(sums[6], sums[7])
                 )
             # This run of channels, merged with those before it.
@@ -112,14 +112,14 @@ def _first_kernel(kind, taps):
                     apart = means[w] - mean
                     total += squares[w] + held * apart * apart
             place = uint64(uint32(uint32(n * uint32(cuda.gridDim.x)) + tile))
-            ptx.store_floats(parts + place * uint64(PART_BYTES), mean, total, held * float32(rows), float32(0))
+            ptx.st_global_v4_f32(parts + place * uint64(PART_BYTES), mean, total, held * float32(rows), float32(0))
 
     return kernel
 
 
 @cache
 def _norm_kernel(kind, pool):
-    unpack, pack, affine = ptx.unpack_halves(kind), ptx.pack_halves(kind), ptx.unpack_halves("f16")
+    unpack, pack, affine = ptx.cvt_f32x2(kind), ptx.cvt_f16x2(kind), ptx.cvt_f32x2("f16")
     words, octet, lanes = 4 * pool, uint32(OCTET), uint32(31)
     positions, warp = uint32(pool), uint32(32)
 
@@ -138,20 +138,24 @@ def _norm_kernel(kind, pool):
         step = uint64(channels) * uint64(2)
         for p in range(pool):
             j = 4 * p
-            scale[j], scale[j + 1], scale[j + 2], scale[j + 3] = ptx.load_once(gamma + at + uint64(p) * step, inside)
-            offset[j], offset[j + 1], offset[j + 2], offset[j + 3] = ptx.load_once(beta + at + uint64(p) * step, inside)
-        ptx.grid_release()
-        ptx.grid_wait()
+            scale[j], scale[j + 1], scale[j + 2], scale[j + 3] = ptx.ld_nc_no_allocate(
+                gamma + at + uint64(p) * step, inside
+            )
+            offset[j], offset[j + 1], offset[j + 2], offset[j + 3] = ptx.ld_nc_no_allocate(
+                beta + at + uint64(p) * step, inside
+            )
+        ptx.griddepcontrol_launch()
+        ptx.griddepcontrol_wait()
         at = x + uint64(n) * uint64(length) * step + at
         for p in range(pool):
             j = 4 * p
-            read[j], read[j + 1], read[j + 2], read[j + 3] = ptx.load_fresh(at + uint64(p) * step, inside)
+            read[j], read[j + 1], read[j + 2], read[j + 3] = ptx.ld_cg(at + uint64(p) * step, inside)
         first = parts + uint64(uint32(n * count)) * uint64(PART_BYTES)
-        shift, _, _, _ = ptx.load_fresh_floats(first)  # near the mean: differences from it lose nothing
+        shift, _, _, _ = ptx.ld_cg_v4_f32(first)  # near the mean: differences from it lose nothing
         total, squares = float32(0), float32(0)
         part = uint32(uint32(cuda.threadIdx.x) & lanes)
         while part < count:
-            mean, square, held, _ = ptx.load_fresh_floats(first + uint64(part) * uint64(PART_BYTES))
+            mean, square, held, _ = ptx.ld_cg_v4_f32(first + uint64(part) * uint64(PART_BYTES))
             apart = mean - shift
             total += held * apart
             squares += square + held * apart * apart
@@ -169,11 +173,11 @@ def _norm_kernel(kind, pool):
                 low_offset, high_offset = affine(offset[4 * p + j])
                 low = (low - mean) * rate * low_scale + low_offset
                 high = (high - mean) * rate * high_scale + high_offset
-                best[2 * j] = ptx.max_floats(best[2 * j], low)
-                best[2 * j + 1] = ptx.max_floats(best[2 * j + 1], high)
+                best[2 * j] = ptx.max_nan_f32(best[2 * j], low)
+                best[2 * j + 1] = ptx.max_nan_f32(best[2 * j + 1], high)
         if inside:
             to = y + (uint64(uint32(uint32(n * length_out) + t)) * uint64(channels) + uint64(channel)) * uint64(2)
-            ptx.store_words(
+            ptx.st_global_v4_b32(
                 to, pack(best[0], best[1]), pack(best[2], best[3]), pack(best[4], best[5]), pack(best[6], best[7])
             )
 

@@ -44,7 +44,7 @@ def takes(precision: str, outputs: int) -> bool:
 def _skinny_kernel(kind: str, outputs: int) -> Any:
     """The kernel (x, weight, bias, y) for so many outputs; x are the numbers' bits."""
     eighths = kind == "e4m3"
-    unpack, words = ptx.unpack_halves("f16" if eighths else kind), 2 if eighths else 4
+    unpack, words = ptx.cvt_f32x2("f16" if eighths else kind), 2 if eighths else 4
     held, warps = AT_ONCE * words, uint32(THREADS // LANES)
     octet, lanes, stretch, four = uint32(OCTET), uint32(LANES), uint32(OCTET * LANES), uint64(ptx.VECTOR)
 
@@ -67,24 +67,24 @@ def _skinny_kernel(kind: str, outputs: int) -> Any:
                 if at < features:
                     place = uint64(row) * uint64(features) + uint64(at)
                     if eighths:
-                        read[to], read[to + 1] = ptx.load_octet(x, place)
+                        read[to], read[to + 1] = ptx.ld_global_v2_b32(x, place)
                     else:
-                        read[to], read[to + 1], read[to + 2], read[to + 3] = ptx.load8(x, place)
+                        read[to], read[to + 1], read[to + 2], read[to + 3] = ptx.ld_global_v4_b32(x, place)
             for s in range(AT_ONCE):
                 at, to = uint32(begin + uint32(s) * stretch), s * words
                 if at < features:
                     for w in range(words):
                         if eighths:
-                            low, high = ptx.unpack_eighths(read[to + w])
+                            low, high = ptx.cvt_f16x2_e4m3x4(read[to + w])
                             values[4 * w], values[4 * w + 1] = unpack(low)
                             values[4 * w + 2], values[4 * w + 3] = unpack(high)
                         else:
                             values[2 * w], values[2 * w + 1] = unpack(read[to + w])
                     for c in range(outputs):
                         place = uint64(c) * uint64(features) + uint64(at)
-                        e, f, g, h = ptx.load4(weight, place)
+                        e, f, g, h = ptx.ld_global_v4_f32(weight, place)
                         total = (values[0] * e + values[1] * f) + (values[2] * g + values[3] * h)
-                        e, f, g, h = ptx.load4(weight, place + four)
+                        e, f, g, h = ptx.ld_global_v4_f32(weight, place + four)
                         sums[c] += total + ((values[4] * e + values[5] * f) + (values[6] * g + values[7] * h))
             begin = uint32(begin + uint32(AT_ONCE) * stretch)
         for c in range(outputs):

@@ -55,7 +55,7 @@ def build(kind: str, columns: int, rounds: int, parts: int) -> Any:
         rounds: chunks of a warp.
         parts: that x, float32 (parts, n, c_in), comes in, without its bias and ReLU; 0 where it is (n, c_in) of `kind`.
     """
-    multiply, pack = ptx.multiply_matrix(kind), ptx.pack_halves(kind)
+    multiply, pack = ptx.mma_sync(kind), ptx.cvt_f16x2(kind)
     a_size, sums_of_lane = 8 * rounds, 4 * columns
     outputs, exchanged = -(-sums_of_lane // WARPS), WARPS * sums_of_lane * 32
     one, two, three, five, eight = (uint32(i) for i in (1, 2, 3, 5, 8))
@@ -85,12 +85,12 @@ def build(kind: str, columns: int, rounds: int, parts: int) -> Any:
             )
             here = uint32(chunk < end)
             j = 8 * i
-            a[j], a[j + 1], a[j + 2], a[j + 3] = ptx.load_once(at, here)
-            a[j + 4], a[j + 5], a[j + 6], a[j + 7] = ptx.load_once(at + uint64(512), here)
+            a[j], a[j + 1], a[j + 2], a[j + 3] = ptx.ld_nc_no_allocate(at, here)
+            a[j + 4], a[j + 5], a[j + 6], a[j + 7] = ptx.ld_nc_no_allocate(at + uint64(512), here)
         for i in range(sums_of_lane):
             sums[i] = float32(0)
-        ptx.grid_release()
-        ptx.grid_wait()
+        ptx.griddepcontrol_launch()
+        ptx.griddepcontrol_wait()
         for i in range(rounds):
             chunk = uint32(first + uint32(i) * warps)
             feature = uint32(uint32(chunk * chunk_features) + uint32(t * eight))
@@ -106,13 +106,13 @@ def build(kind: str, columns: int, rounds: int, parts: int) -> Any:
                                 uint64(uint32(uint32(uint32(p) * n) + row)) * uint64(c_in) + uint64(feature)
                             ) * uint64(4)
                             for h in range(2):
-                                d0, d1, d2, d3 = ptx.load_fresh_floats(at + uint64(16 * h))
+                                d0, d1, d2, d3 = ptx.ld_cg_v4_f32(at + uint64(16 * h))
                                 values[4 * h] += d0
                                 values[4 * h + 1] += d1
                                 values[4 * h + 2] += d2
                                 values[4 * h + 3] += d3
                         for h in range(2):
-                            d0, d1, d2, d3 = ptx.load_floats(bias + uint64(feature) * uint64(4) + uint64(16 * h))
+                            d0, d1, d2, d3 = ptx.ld_global_v4_f32(bias + uint64(feature) * uint64(4) + uint64(16 * h))
                             values[4 * h] += d0
                             values[4 * h + 1] += d1
                             values[4 * h + 2] += d2
@@ -124,7 +124,7 @@ def build(kind: str, columns: int, rounds: int, parts: int) -> Any:
                         b[e] = pack(values[2 * e], values[2 * e + 1])
                 else:
                     at = x + (uint64(row) * uint64(c_in) + uint64(feature)) * uint64(2)
-                    b[0], b[1], b[2], b[3] = ptx.load_fresh(at, inside)
+                    b[0], b[1], b[2], b[3] = ptx.ld_cg(at, inside)
                 for s in range(2):
                     j, k = 8 * i + 4 * s, 4 * c
                     sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = multiply(
@@ -145,7 +145,7 @@ def build(kind: str, columns: int, rounds: int, parts: int) -> Any:
                 row = uint32(row + first_row)
                 if row < n and unit < units:
                     place = uint64(uint32(uint32(part * n) + row)) * uint64(units) + uint64(unit)
-                    ptx.store_float(y + place * uint64(4), total)
+                    ptx.st_global_f32(y + place * uint64(4), total)
 
     return kernel
 
@@ -164,15 +164,15 @@ def _final_kernel(parts, classes):
         thread, row = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
         for c in range(classes):
             sums[c] = float32(0)
-        ptx.grid_release()
-        ptx.grid_wait()
+        ptx.griddepcontrol_launch()
+        ptx.griddepcontrol_wait()
         feature = uint32(thread * four)
         while feature < c_in:
             at = uint64(feature) * uint64(4)
-            values[0], values[1], values[2], values[3] = ptx.load_floats(bias + at)
+            values[0], values[1], values[2], values[3] = ptx.ld_global_v4_f32(bias + at)
             for p in range(parts):
                 place = uint64(uint32(uint32(uint32(p) * n) + row)) * uint64(c_in) * uint64(4)
-                d0, d1, d2, d3 = ptx.load_fresh_floats(x + place + at)
+                d0, d1, d2, d3 = ptx.ld_cg_v4_f32(x + place + at)
                 values[0] += d0
                 values[1] += d1
                 values[2] += d2
@@ -181,7 +181,7 @@ def _final_kernel(parts, classes):
                 if values[e] < float32(0):
                     values[e] = float32(0)
             for c in range(classes):
-                d0, d1, d2, d3 = ptx.load_floats(weight + uint64(c) * uint64(c_in) * uint64(4) + at)
+                d0, d1, d2, d3 = ptx.ld_global_v4_f32(weight + uint64(c) * uint64(c_in) * uint64(4) + at)
                 sums[c] += (values[0] * d0 + values[1] * d1) + (values[2] * d2 + values[3] * d3)
             feature = uint32(feature + uint32(threads * four))
         warp = uint32(thread >> five)
@@ -201,7 +201,7 @@ def _final_kernel(parts, classes):
 
 @cache
 def _pack_kernel(kind):
-    pack = ptx.pack_halves(kind)
+    pack = ptx.cvt_f16x2(kind)
     one, two, three, four, eight = (uint32(i) for i in (1, 2, 3, 4, 8))
     units, chunk = uint32(UNITS), uint32(CHUNK)
 
@@ -223,7 +223,7 @@ def _pack_kernel(kind):
                     low = weight[c_in, unit]
                 if uint32(c_in + one) < uint32(weight.shape[0]):
                     high = weight[uint32(c_in + one), unit]
-            ptx.store_word(to + uint64(i) * uint64(4), pack(low, high))
+            ptx.st_global_b32(to + uint64(i) * uint64(4), pack(low, high))
 
     return kernel
 

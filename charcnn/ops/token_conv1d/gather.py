@@ -174,7 +174,7 @@ def _pooled_kernel(kernel_size, alphabet, pool_size, channel_tile, window_tile, 
                 if width == QUAD:
                     if channel < channels:
                         at = (uint64(n + m) * uint64(y.shape[1]) + window) * channels + channel
-                        ptx.store4(y, at, best[0], best[1], best[2], best[3])
+                        ptx.st_global_v4_f32(y, at, best[0], best[1], best[2], best[3])
                 else:
                     for c in range(quad):
                         if channel + c < channels:

@@ -125,10 +125,10 @@ def _pooled_kernel(
     in_order, from_byte, of_byte, of_row = uint32(0x3210), uint32(0x1111), uint32(0x4440), uint32(0x7604)
     digits, mask, in_word = (uint32(value) for value in ((8, 255, 4) if eighths else (16, 65535, 2)))
     octet, octet_mask = uint32(OCTET), uint32(OCTET - 1)
-    pack, peak = ptx.pack_halves("f16"), ptx.max_halves("f16")
+    pack, peak = ptx.cvt_f16x2("f16"), ptx.max_nan_f16x2("f16")
     pack_parts = ptx.pack_floats("split" if octets else "halves")
-    add, multiply, multiply_add = ptx.add_halves, ptx.multiply_halves, ptx.multiply_add_halves
-    copy, drain = ptx.copy_async(WORDS), ptx.wait(0)
+    add, multiply, multiply_add = ptx.add_f16x2, ptx.mul_f16x2, ptx.fma_f16x2
+    copy, drain = ptx.cp_async(WORDS), ptx.cp_async_wait_group(0)
 
     @jit(launch_bounds=(threads, 1))
     def kernel(ids, skew, table, bias, stat, gamma, beta, y, per, eps):
@@ -149,7 +149,7 @@ def _pooled_kernel(
         channel = uint32(first_channel + uint32(lane * channels_held))
         inputs, length = uint32(ids.shape[0]), uint32(ids.shape[1])
         pooled, channels, pitch = uint32(y.shape[1]), uint32(bias.shape[0]), uint32(table.shape[2])
-        base = uint32(ptx.shared_address(kept))
+        base = uint32(ptx.cvta_to_shared(kept))
         records = uint32(uint32(base + table_bytes) + uint32(uint32(warp * uint32(most * windows)) * record_bytes))
         origin = uint32(base + uint32(lane * sixteen))
         # Where a character is a byte of an address, it counts rows from address 0, not from the table's start.
@@ -163,7 +163,7 @@ def _pooled_kernel(
             value = float32(0)
             if uint32(at_row % rows) < depth and c < channels:
                 value = table[uint32(at_row // rows), uint32(at_row % rows), c]
-            kept[i] = ptx.float_bits(value)
+            kept[i] = ptx.bitcast_b32(value)
             i = uint32(i + step)
         while not wide and i < uint32(uint32(taps * rows) * row_lanes):
             c, at_row = uint32(uint32(i % row_lanes) * four), uint32(i // row_lanes)
@@ -173,7 +173,7 @@ def _pooled_kernel(
             to_word = uint32(at_row * uint32(row_bytes // four))
             copy(kept, to_word, c, table, at if inside else uint64(0), sixteen if inside else zero)
             i = uint32(i + step)
-        ptx.commit()
+        ptx.cp_async_commit_group()
         for c in range(channels_held):
             offsets[c] = float32(0)
             if uint32(channel + c) < channels:
@@ -207,8 +207,8 @@ def _pooled_kernel(
                             betas[uint32(s + c)] = beta[at_row, uint32(channel + c)]
                 elif layernorm and active:
                     at = uint64(at_row) * uint64(uint32(pitch * two)) + uint64(channel)
-                    a0, a1, a2, a3 = ptx.load8(gamma, at)
-                    b0, b1, b2, b3 = ptx.load8(beta, at)
+                    a0, a1, a2, a3 = ptx.ld_global_v4_b32(gamma, at)
+                    b0, b1, b2, b3 = ptx.ld_global_v4_b32(beta, at)
                     gammas[s], gammas[uint32(s + one)] = a0, a1
                     gammas[uint32(s + two)], gammas[uint32(s + three)] = a2, a3
                     betas[s], betas[uint32(s + one)] = b0, b1
@@ -229,7 +229,7 @@ def _pooled_kernel(
                     for q in range(raw_words):
                         raw[q] = zero
                         if at >= skew and at + uint64(four) <= size:
-                            raw[q] = ptx.load_four_bytes(ids, at - skew)
+                            raw[q] = ptx.ld_global_b32(ids, at - skew)
                         else:
                             for p in range(four):
                                 if at + uint64(p) >= skew and at + uint64(p) < size:
@@ -238,7 +238,7 @@ def _pooled_kernel(
                         at = at + uint64(four)
                     for q in range(staged_words):
                         bytes_from = uint32(in_order + uint32(from_byte * beyond))
-                        word = ptx.permute(raw[q], raw[uint32(q + one)], bytes_from)
+                        word = ptx.prmt(raw[q], raw[uint32(q + one)], bytes_from)
                         if skips:  # of each byte and depth, the blank, the lesser one
                             more = uint32(uint32(word & sevens) + to_eights)
                             more = uint32(more & word) if great else uint32(more | word)
@@ -253,19 +253,19 @@ def _pooled_kernel(
                             p = uint32(uint32(w * pool) + uint32(four * q))
                             behind = min(uint32(uint32(p // four) + one), staged_words)
                             bytes_from = uint32(in_order + uint32(from_byte * uint32(p % four)))
-                            read[q] = ptx.permute(raw[uint32(p // four)], raw[behind], bytes_from)
+                            read[q] = ptx.prmt(raw[uint32(p // four)], raw[behind], bytes_from)
                         if layernorm and wide:
                             low = float32(mean - float64(high))  # what float32 cannot hold of the mean
-                            read[mean_word], read[uint32(mean_word + one)] = ptx.float_bits(high), ptx.float_bits(low)
-                            read[uint32(mean_word + two)] = ptx.float_bits(scale)
+                            read[mean_word], read[uint32(mean_word + one)] = ptx.bitcast_b32(high), ptx.bitcast_b32(low)
+                            read[uint32(mean_word + two)] = ptx.bitcast_b32(scale)
                         elif layernorm:
                             first = zero if scale_behind else read[scale_word]
                             places_of = uint32(0x5454) if scale_behind else uint32(0x5410)
-                            read[scale_word] = ptx.permute(first, pack(scale, scale), places_of)
-                            read[mean_word] = ptx.float_bits(high)
+                            read[scale_word] = ptx.prmt(first, pack(scale, scale), places_of)
+                            read[mean_word] = ptx.bitcast_b32(high)
                         for q in range(vector_count):
                             s = uint32(q * four)
-                            ptx.store8_at(
+                            ptx.st_shared_v4_b32_at(
                                 kept, uint32(to_record + uint32(sixteen * q)),
                                 read[s], read[uint32(s + one)], read[uint32(s + two)], read[uint32(s + three)],
                             )  # fmt: skip
@@ -280,7 +280,7 @@ def _pooled_kernel(
                     count = uint32(count - one)
                     for q in range(vector_count):
                         s = uint32(q * four)
-                        a0, a1, a2, a3 = ptx.load8_at(kept, at_record, uint32(sixteen * q))
+                        a0, a1, a2, a3 = ptx.ld_shared_v4_b32_at(kept, at_record, uint32(sixteen * q))
                         read[s], read[uint32(s + one)] = a0, a1
                         read[uint32(s + two)], read[uint32(s + three)] = a2, a3
                     at_record = uint32(at_record + record_bytes)
@@ -289,13 +289,13 @@ def _pooled_kernel(
                         other = uint32(other | uint32(read[q] ^ blanks))
                     scales, rate = zero, float32(1)
                     if layernorm and wide:
-                        rate = ptx.float_of(read[uint32(mean_word + two)])
-                        high, low = ptx.float_of(read[mean_word]), ptx.float_of(read[uint32(mean_word + one)])
+                        rate = ptx.bitcast_f32(read[uint32(mean_word + two)])
+                        high, low = ptx.bitcast_f32(read[mean_word]), ptx.bitcast_f32(read[uint32(mean_word + one)])
                         for c in range(four):
                             start[c] = (offsets[c] - high) - low
                     elif layernorm:
-                        scales = ptx.permute(read[scale_word], zero, scale_places)
-                        high = ptx.float_of(read[mean_word])
+                        scales = ptx.prmt(read[scale_word], zero, scale_places)
+                        high = ptx.bitcast_f32(read[mean_word])
                         for c in range(four):
                             start[c] = pack(offsets[uint32(two * c)] - high, offsets[uint32(two * c + one)] - high)
                     for c in range(four):
@@ -310,7 +310,7 @@ def _pooled_kernel(
                                 if wide:
                                     if layernorm:
                                         value = value * gammas[s] + betas[s]
-                                    best[c] = ptx.max_floats(best[c], value)
+                                    best[c] = ptx.max_nan_f32(best[c], value)
                                 else:
                                     if layernorm:
                                         value = multiply_add(value, gammas[s], betas[s])
@@ -319,27 +319,29 @@ def _pooled_kernel(
                         for p in range(positions):
                             word, inner = read[uint32(p // four)], uint32(p % four)
                             if direct:
-                                places[p] = ptx.permute(word, origin, uint32(of_row + uint32(inner << four)))
+                                places[p] = ptx.prmt(word, origin, uint32(of_row + uint32(inner << four)))
                             else:
-                                a = ptx.permute(word, zero, uint32(of_byte + inner))
+                                a = ptx.prmt(word, zero, uint32(of_byte + inner))
                                 places[p] = uint32(uint32(a * row_bytes) + origin)
                         for j in range(pool):
                             for c in range(four):
                                 sums[c] = start[c]
                             if wide:
                                 for k in range(taps):
-                                    f0, f1, f2, f3 = ptx.load4_at(kept, places[uint32(j + k)], uint32(k * slab_bytes))
+                                    f0, f1, f2, f3 = ptx.ld_shared_v4_f32_at(
+                                        kept, places[uint32(j + k)], uint32(k * slab_bytes)
+                                    )
                                     sums[0], sums[1] = sums[0] + f0, sums[1] + f1
                                     sums[2], sums[3] = sums[2] + f2, sums[3] + f3
                             else:
                                 if first_tap == one:
-                                    a0, a1, a2, a3 = ptx.load8_at(kept, places[j], zero)
+                                    a0, a1, a2, a3 = ptx.ld_shared_v4_b32_at(kept, places[j], zero)
                                     sums[0], sums[1] = add(sums[0], a0), add(sums[1], a1)
                                     sums[2], sums[3] = add(sums[2], a2), add(sums[3], a3)
                                 for k in range(first_tap, taps, two):
                                     p, at_tap = uint32(j + k), uint32(k * slab_bytes)
-                                    a0, a1, a2, a3 = ptx.load8_at(kept, places[p], at_tap)
-                                    b0, b1, b2, b3 = ptx.load8_at(
+                                    a0, a1, a2, a3 = ptx.ld_shared_v4_b32_at(kept, places[p], at_tap)
+                                    b0, b1, b2, b3 = ptx.ld_shared_v4_b32_at(
                                         kept, places[uint32(p + one)], uint32(at_tap + slab_bytes)
                                     )
                                     sums[0], sums[1] = add(sums[0], add(a0, b0)), add(sums[1], add(a1, b1))
@@ -349,7 +351,7 @@ def _pooled_kernel(
                                 if wide:
                                     if layernorm:
                                         value = value * rate * gammas[s] + betas[s]
-                                    best[c] = ptx.max_floats(best[c], value)
+                                    best[c] = ptx.max_nan_f32(best[c], value)
                                 else:
                                     if layernorm:
                                         value = multiply_add(multiply(value, scales), gammas[s], betas[s])
@@ -360,8 +362,8 @@ def _pooled_kernel(
                         a0, b0 = pack_parts(best[0], best[1])
                         a1, b1 = pack_parts(best[2], best[3])
                         if vectors:
-                            ptx.store4_halves(y, to, a0, a1)
-                            ptx.store4_halves(y, behind, b0, b1)
+                            ptx.st_global_v2_b32(y, to, a0, a1)
+                            ptx.st_global_v2_b32(y, behind, b0, b1)
                         else:
                             for c in range(four):
                                 if uint32(channel + c) < channels:
@@ -370,9 +372,9 @@ def _pooled_kernel(
                                     y.flat[behind + uint64(c)] = uint32(uint32((b0 if c < two else b1) >> by) & mask)
                     elif wide:
                         for c in range(four):
-                            best[c] = ptx.float_of(ptx.round_tf32(best[c]))
+                            best[c] = ptx.bitcast_f32(ptx.cvt_tf32(best[c]))
                         if vectors:
-                            ptx.store4(y, to, best[0], best[1], best[2], best[3])
+                            ptx.st_global_v4_f32(y, to, best[0], best[1], best[2], best[3])
                         else:
                             for c in range(four):
                                 if uint32(channel + c) < channels:
@@ -380,19 +382,19 @@ def _pooled_kernel(
                     else:
                         if rounded:
                             for c in range(four):
-                                best[c] = ptx.bf16_of_halves(best[c])
+                                best[c] = ptx.cvt_bf16x2_f16x2(best[c])
                         if eighths:
-                            best[0] = ptx.narrow_halves(best[0], best[1])
-                            best[1] = ptx.narrow_halves(best[2], best[3])
+                            best[0] = ptx.cvt_e4m3x4_f16x2(best[0], best[1])
+                            best[1] = ptx.cvt_e4m3x4_f16x2(best[2], best[3])
                         if not vectors:
                             for c in range(channels_held):
                                 if uint32(channel + c) < channels:
                                     by = uint32(digits * uint32(c % in_word))
                                     y.flat[to + uint64(c)] = uint32(uint32(best[uint32(c // in_word)] >> by) & mask)
                         elif eighths:
-                            ptx.store_octet(y, to, best[0], best[1])
+                            ptx.st_global_v2_b32(y, to, best[0], best[1])
                         else:
-                            ptx.store8(y, to, best[0], best[1], best[2], best[3])
+                            ptx.st_global_v4_b32(y, to, best[0], best[1], best[2], best[3])
                     to = to + uint64(pooled) * row_out
 
     return kernel

@@ -74,7 +74,7 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads):
     pitch, table, singles_at, pairs_at = uint32(rows), uint32(rows * rows), uint32(rows), uint32(2 * rows)
     zero, one, two, vector, full = uint32(0), uint32(1), uint32(2), uint32(ptx.VECTOR), uint32(4 * ptx.VECTOR)
     threads, kept_floats = uint32(block_threads), uint32(floats)
-    copy, drain = ptx.copy_async(ptx.VECTOR), ptx.wait(0)
+    copy, drain = ptx.cp_async(ptx.VECTOR), ptx.cp_async_wait_group(0)
 
     @jit(launch_bounds=block_threads)
     def kernel(ids, sums, singles, pairs, stat, channels, lanes):
@@ -96,7 +96,7 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads):
         while i < kept_floats:
             copy(kept, i, zero, sums, uint64(i), full)
             i = uint32(i + uint32(threads * vector))
-        ptx.commit()
+        ptx.cp_async_commit_group()
         drain()
         cuda.syncthreads()
 

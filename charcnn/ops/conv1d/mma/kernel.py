@@ -117,11 +117,11 @@ def build(of: Format, stages: Stages, epilogue: str, wide: bool, vector: bool, w
         raise ValueError(f"{tile}: with pooling, need warps of {16 * POOL} rows: 16 windows")
     groups = down // phases  # of 16 rows or windows
     stored, phase_sums = 2 * groups, across * 4
-    multiply, peak = ptx.multiply_matrices(of.kind, down, across, phases, split), ptx.max_floats
-    pack = ptx.pack_halves(of.kind) if of.size == 2 and not wide else None
+    multiply, peak = ptx.mma_tile(of.kind, down, across, phases, split), ptx.max_nan_f32
+    pack = ptx.cvt_f16x2(of.kind) if of.size == 2 and not wide else None
     halved = split and not wide
     words = ptx.pack_floats("float") if wide else words_of(of)
-    wait, drain = ptx.wait(tile.stages - 2), ptx.wait(0)
+    wait, drain = ptx.cp_async_wait_group(tile.stages - 2), ptx.cp_async_wait_group(0)
     tile_bytes, stage_bytes = uint32(stages.tile_bytes), uint32(tile.stage_bytes)
     weights_at, all_stages = uint32(stages.tiles * stages.tile_bytes), uint32(tile.stages * tile.stage_bytes)
     all_tiles = uint32(stages.tiles * stages.tile_bytes)
@@ -151,7 +151,7 @@ def build(of: Format, stages: Stages, epilogue: str, wide: bool, vector: bool, w
         means = cuda.local.array(stored, float32)
         squares = cuda.local.array(stored, float32)
         a_at = cuda.local.array(phases, types.uint32)
-        base = ptx.shared_address(shared)
+        base = ptx.cvta_to_shared(shared)
         thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
         lane, warp = uint32(thread & lanes), uint32(thread >> five)
         tiles_across = uint32(uint32(c_out + uint32(columns_tile - one)) // columns_tile)
@@ -162,7 +162,7 @@ def build(of: Format, stages: Stages, epilogue: str, wide: bool, vector: bool, w
 
         def input_of(row):
             """Whose row of the product this is."""
-            return ptx.multiply_high(row, magic) if length > one else row
+            return ptx.mul_hi_u32(row, magic) if length > one else row
 
         first_input = input_of(first_row)
         first_position = uint32(uint32(first_row * window) - uint32(first_input * shift))
@@ -172,7 +172,7 @@ def build(of: Format, stages: Stages, epilogue: str, wide: bool, vector: bool, w
             """Start to copy a step's weights, and with a chunk's first tap its features; what comes next."""
             if chunk < chunks:
                 # Places are computed from the thread's number each time: registers are scarce.
-                again = ptx.thread_again()
+                again = ptx.tid_x()
                 if tap == zero:  # pieces of 16 bytes, of one column of them
                     row, piece = uint32(again >> three), uint32(again & seven)
                     to = uint32(uint32(piece ^ uint32(row & seven)) << four)
@@ -181,7 +181,7 @@ def build(of: Format, stages: Stages, epilogue: str, wide: bool, vector: bool, w
                     source, end = x + uint64(row) * uint64(row_bytes) + uint64(piece), uint32(base + tile_slot)
                     end = uint32(end + tile_bytes)
                     while to < end:
-                        ptx.copy_16(to, source, copied if piece < row_bytes and row < positions else zero)
+                        ptx.cp_async_16(to, source, copied if piece < row_bytes and row < positions else zero)
                         source += uint64(uint32(row_bytes * rows_at_once))
                         to, row = uint32(to + copies_bytes), uint32(row + rows_at_once)
                     tile_slot = uint32(tile_slot + tile_bytes)
@@ -193,8 +193,8 @@ def build(of: Format, stages: Stages, epilogue: str, wide: bool, vector: bool, w
                     at = source + uint64(i % w_copies_of_block * threads * 16)
                     if i >= w_copies_of_block:
                         at += uint64(i // w_copies_of_block) * uint64(steps) * block_step
-                    ptx.copy_16(uint32(to + uint32(i * threads * 16)), at, copied)
-            ptx.commit()
+                    ptx.cp_async_16(uint32(to + uint32(i * threads * 16)), at, copied)
+            ptx.cp_async_commit_group()
             step, tap, slot = uint32(step + one), uint32(tap + one), uint32(slot + stage_bytes)
             if tap == taps:
                 tap, chunk = zero, uint32(chunk + one)
@@ -221,7 +221,7 @@ def build(of: Format, stages: Stages, epilogue: str, wide: bool, vector: bool, w
         for q in range(octets):
             for v in range(2):
                 at = bias + uint64(uint32(column + uint32(q * 32 + v * 4))) * float_size
-                e, f, g, h = ptx.load_floats(at)
+                e, f, g, h = ptx.ld_global_v4_f32(at)
                 for i in range(down):
                     k = (i * across + q * 4 + v * 2) * 4
                     sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = e, f, e, f
@@ -231,7 +231,7 @@ def build(of: Format, stages: Stages, epilogue: str, wide: bool, vector: bool, w
             wait()
             cuda.syncthreads()  # the step is there for all, and nobody still reads what is filled next
             to_load = fetch(to_load[0], to_load[1], to_load[2], to_load[3], to_load[4])
-            piece = uint32(uint32(uint32(ptx.thread_again() >> four) & one) << piece_shift)
+            piece = uint32(uint32(uint32(ptx.tid_x() >> four) & one) << piece_shift)
             for p in range(phases):
                 at = uint32(uint32(row + tap) + uint32(p))
                 swizzled = uint32(uint32(piece ^ uint32(at & seven)) << four)
@@ -246,13 +246,13 @@ def build(of: Format, stages: Stages, epilogue: str, wide: bool, vector: bool, w
                     tile_slot = zero
         drain()
 
-        again = ptx.thread_again()
+        again = ptx.tid_x()
         lane, warp = uint32(again & lanes), uint32(again >> five)
         warp_down, warp_across = uint32(warp % warps_down), uint32(warp // warps_down)
         column = uint32(uint32(warp_across * warp_columns) + uint32(uint32(lane & three) * eight))
         column = uint32(column + first_column)
         if split:  # weights and bias were scaled
-            unscaled = ptx.load_float(scale)
+            unscaled = ptx.ld_global_f32(scale)
             for i in range(down):
                 for j in range(across):
                     for e in range(4):
@@ -288,17 +288,17 @@ def build(of: Format, stages: Stages, epilogue: str, wide: bool, vector: bool, w
                     if wide and not vector:
                         for e in range(8):
                             if uint32(c + uint32(e)) < c_out:
-                                ptx.store_float(to + uint64(4 * e), sums[k + e // 2 * 4 + e % 2])
+                                ptx.st_global_f32(to + uint64(4 * e), sums[k + e // 2 * 4 + e % 2])
                     elif pack is not None:
-                        ptx.store_words(to, pack(v0, v1), pack(v2, v3), pack(v4, v5), pack(v6, v7))
+                        ptx.st_global_v4_b32(to, pack(v0, v1), pack(v2, v3), pack(v4, v5), pack(v6, v7))
                     else:
                         p0, p1, p2, p3 = words(v0, v1), words(v2, v3), words(v4, v5), words(v6, v7)
                         if halved:
-                            ptx.store_words(to, p0[0], p1[0], p2[0], p3[0])
-                            ptx.store_words(to + uint64(16), p0[1], p1[1], p2[1], p3[1])
+                            ptx.st_global_v4_b32(to, p0[0], p1[0], p2[0], p3[0])
+                            ptx.st_global_v4_b32(to + uint64(16), p0[1], p1[1], p2[1], p3[1])
                         else:
-                            ptx.store_words(to, p0[0], p0[1], p1[0], p1[1])
-                            ptx.store_words(to + uint64(16), p2[0], p2[1], p3[0], p3[1])
+                            ptx.st_global_v4_b32(to, p0[0], p0[1], p1[0], p1[1])
+                            ptx.st_global_v4_b32(to + uint64(16), p2[0], p2[1], p3[0], p3[1])
 
         if measured:  # a warp's columns of a row are a part: their mean, and squared deviations from that
             part = uint32(column // warp_columns)
@@ -324,8 +324,8 @@ def build(of: Format, stages: Stages, epilogue: str, wide: bool, vector: bool, w
                 total = ptx.quad_sum(squares[r])
                 if lands[r] != nowhere and start < c_out and uint32(lane & three) == zero:
                     at = parts + (uint64(lands[r]) * uint64(parts_of_row) + uint64(part)) * part_bytes
-                    ptx.store_float(at, means[r])
-                    ptx.store_float(at + float_size, float32(0))
-                    ptx.store_float(at + uint64(8), total)
+                    ptx.st_global_f32(at, means[r])
+                    ptx.st_global_f32(at + float_size, float32(0))
+                    ptx.st_global_f32(at + uint64(8), total)
 
     return kernel

@@ -12,7 +12,8 @@ from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit, pair
 from charcnn.ops.common import shapes, tile_choice
-from charcnn.ops.common.formats import choose
+from charcnn.ops.common.formats import PLAIN as FLOAT32
+from charcnn.ops.common.formats import Format, choose
 from charcnn.ops.common.mma_layout import OCTET, TAKEN, words_of
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
 from charcnn.ops.conv1d.mma.kernel import COLUMNS, POOL, ROW_BYTES, Stages, Tile, build
@@ -66,9 +67,9 @@ def _scale_kernel(split):
                 most[thread] = max(most[thread], most[uint32(thread + half)])
             cuda.syncthreads()
             half = uint32(half // two)
-        exponent = uint32(ptx.float_bits(most[0]) >> uint32(23))  # with a bias of 127
+        exponent = uint32(ptx.bitcast_b32(most[0]) >> uint32(23))  # with a bias of 127
         if least < exponent < uint32(255):
-            scale = ptx.float_of(uint32(uint32(most_exponent - exponent) << uint32(23)))
+            scale = ptx.bitcast_f32(uint32(uint32(most_exponent - exponent) << uint32(23)))
         if thread == zero:
             factor[0] = float32(1) / scale
         for c in range(thread, to.size, threads):
@@ -79,7 +80,7 @@ def _scale_kernel(split):
 
 @cache
 def _pack_kernel(of):
-    pack = None if of.size == 4 else ptx.pack_halves(of.kind)
+    pack = None if of.size == 4 else ptx.cvt_f16x2(of.kind)
     words, split = words_of(of), of.parts == 2
     one, two, three, four, seven, eight = (uint32(i) for i in (1, 2, 3, 4, 7, 8))
     columns, chunk, row_words = uint32(COLUMNS), uint32(ROW_BYTES // of.size), uint32(WORDS)
@@ -120,12 +121,12 @@ def _pack_kernel(of):
             if split:
                 scale = float32(1) / factor[0]
                 upper, rest = words(low * scale, high * scale)
-                word = ptx.multiply_halves(rest, tiny) if uint32(piece & one) == one else upper
+                word = ptx.mul_f16x2(rest, tiny) if uint32(piece & one) == one else upper
             elif pair_size == 2:
                 word = pack(low, high)
             else:
                 word, _ = words(low, low)
-            ptx.store_word(to + uint64(i) * uint64(4), word)
+            ptx.st_global_b32(to + uint64(i) * uint64(4), word)
             i = uint32(i + apart)
 
     return kernel
@@ -223,6 +224,10 @@ class Mma:
         part = self._warp_columns
         launch_merge(call, parts, length * self.c_out, statistics, part=part, row=self.c_out)
         return call.result(), call.second(statistics, stat)
+
+    def results_of(self, *, wide: bool = False, **_: Any) -> Format:
+        """What the methods give."""
+        return FLOAT32 if wide else self.format
 
     def parts_shape(self, n: int, length: int) -> shapes.Shape:
         """Of `conv1d_stat`'s scratch for x (n, length, C_in)."""

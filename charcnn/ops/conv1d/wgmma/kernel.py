@@ -216,7 +216,7 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
     wide = floats or halved  # warpgroups that share a window exchange float32
     pair_kind = "f16" if eighths or floats else results.kind
     at_once = rectified and not (pooled or wide or eighths)  # ReLU and rounding are one instruction
-    pack, peak = ptx.pack_halves(pair_kind, at_once), ptx.max_halves(pair_kind)
+    pack, peak = ptx.cvt_f16x2(pair_kind, at_once), ptx.max_nan_f16x2(pair_kind)
     pack_parts = ptx.pack_floats("halves")
     size = 1 if eighths else 4 if wide else 2  # bytes of a number that is exchanged
     passes = max(1, GROUP * stages.columns * size // stages.given) if pooled else 1  # there may be room for more
@@ -230,8 +230,8 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
     in_group, nowhere, column_tile = uint32(127), uint32(NOWHERE), uint32(stages.columns)
     per_thread = stages.columns // 32
     paired = vector and not (pooled or wide) and octets % 2 == 0
-    trade_rows, trade_octets, trade_lanes = ptx.trade(1, 4), ptx.trade(4, 4), ptx.trade(2, 1)
-    narrowed = ptx.pack_positive_eighths if rectified else ptx.pack_eighths
+    trade_rows, trade_octets, trade_lanes = ptx.shfl_exchange(1, 4), ptx.shfl_exchange(4, 4), ptx.shfl_exchange(2, 1)
+    narrowed = ptx.cvt_relu_e4m3x4 if rectified else ptx.cvt_e4m3x4
 
     inline = cuda.jit(device=True, forceinline=True)
 
@@ -261,12 +261,12 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
     def give_octet(sums, i, at, scale):
         if wide:
             a, b, c, d = four_of(sums, i, scale)
-            ptx.store_floats_shared(at, a, b, c, d)
+            ptx.st_shared_v4_f32(at, a, b, c, d)
             a, b, c, d = four_of(sums, i + 8, scale)
-            ptx.store_floats_shared(uint32(at + place), a, b, c, d)
+            ptx.st_shared_v4_f32(uint32(at + place), a, b, c, d)
         else:
             j, k, m, n = words_of(sums, i, scale)
-            ptx.store_words_shared(at, j, k, m, n)
+            ptx.st_shared_v4_b32(at, j, k, m, n)
 
     @inline
     def give(sums, part, base, thread, group, scale):
@@ -277,7 +277,7 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
                 at = uint32(at + uint32(thread & in_group) * uint32(16))
                 a, b = eighths_of(sums, i, scale)
                 c, d = eighths_of(sums, i + 16, scale)
-                ptx.store_words_shared(at, a, b, c, d)
+                ptx.st_shared_v4_b32(at, a, b, c, d)
             return
         for k in range(octets):
             i = (part * octets + k) * 16
@@ -289,9 +289,9 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
     @inline
     def store_pair(to, column, both, c_out):
         if column < c_out:
-            ptx.store_half(to, both)
+            ptx.st_global_b16(to, both)
         if uint32(column + one) < c_out:
-            ptx.store_half(to + uint64(2), uint32(both >> uint32(16)))
+            ptx.st_global_b16(to + uint64(2), uint32(both >> uint32(16)))
 
     @inline
     def store_parts(to, apart, column, a, b, c_out):
@@ -304,7 +304,7 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
         """Eight channels of 16 bits."""
         if vector:
             if column < c_out:
-                ptx.store_words(to, a, b, c, d)
+                ptx.st_global_v4_b32(to, a, b, c, d)
         else:
             store_pair(to, column, a, c_out)
             store_pair(to + uint64(4), uint32(column + two), b, c_out)
@@ -313,47 +313,47 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
 
     @inline
     def bits(value):
-        return ptx.round_tf32(value) if rounded else ptx.float_bits(value)
+        return ptx.cvt_tf32(value) if rounded else ptx.bitcast_b32(value)
 
     @inline
     def store_floats(to, column, a, b, c, d, c_out):
         """Four channels of 32 bits."""
         if vector:
             if column < c_out:
-                ptx.store_words(to, bits(a), bits(b), bits(c), bits(d))
+                ptx.st_global_v4_b32(to, bits(a), bits(b), bits(c), bits(d))
         else:
             if column < c_out:
-                ptx.store_word(to, bits(a))
+                ptx.st_global_b32(to, bits(a))
             if uint32(column + one) < c_out:
-                ptx.store_word(to + uint64(4), bits(b))
+                ptx.st_global_b32(to + uint64(4), bits(b))
             if uint32(column + two) < c_out:
-                ptx.store_word(to + uint64(8), bits(c))
+                ptx.st_global_b32(to + uint64(8), bits(c))
             if uint32(column + three) < c_out:
-                ptx.store_word(to + uint64(12), bits(d))
+                ptx.st_global_b32(to + uint64(12), bits(d))
 
     @inline
     def best(at, a, b, c, d):
         """Of four channels' results, the greater of them and of what the others gave; ReLU of that."""
         if pooled:
-            e, f, g, h = ptx.load_floats_shared(at)
-            a, b, c, d = ptx.max_floats(a, e), ptx.max_floats(b, f), ptx.max_floats(c, g), ptx.max_floats(d, h)
+            e, f, g, h = ptx.ld_shared_v4_f32(at)
+            a, b, c, d = ptx.max_nan_f32(a, e), ptx.max_nan_f32(b, f), ptx.max_nan_f32(c, g), ptx.max_nan_f32(d, h)
             if vector:
                 cuda.syncwarp()  # keeps the compiler from loading more at once than there are registers for
-            e, f, g, h = ptx.load_floats_shared(uint32(at + share))
-            a, b, c, d = ptx.max_floats(a, e), ptx.max_floats(b, f), ptx.max_floats(c, g), ptx.max_floats(d, h)
+            e, f, g, h = ptx.ld_shared_v4_f32(uint32(at + share))
+            a, b, c, d = ptx.max_nan_f32(a, e), ptx.max_nan_f32(b, f), ptx.max_nan_f32(c, g), ptx.max_nan_f32(d, h)
             if vector:
                 cuda.syncwarp()
         if rectified:
             nothing = float32(0)
-            a, b = ptx.max_floats(a, nothing), ptx.max_floats(b, nothing)
-            c, d = ptx.max_floats(c, nothing), ptx.max_floats(d, nothing)
+            a, b = ptx.max_nan_f32(a, nothing), ptx.max_nan_f32(b, nothing)
+            c, d = ptx.max_nan_f32(c, nothing), ptx.max_nan_f32(d, nothing)
         return a, b, c, d
 
     @inline
     def best_words(at, a, b, c, d):
         """The same of eight channels in four words, where warpgroups pool."""
         for giver in range(2):
-            e, f, g, h = ptx.load_words_shared(uint32(at + uint32(giver) * share))
+            e, f, g, h = ptx.ld_shared_v4_b32(uint32(at + uint32(giver) * share))
             a, b, c, d = peak(a, e), peak(b, f), peak(c, g), peak(d, h)
         return peak(a, zero), peak(b, zero), peak(c, zero), peak(d, zero)
 
@@ -389,7 +389,7 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
         elif eighths:
             low, high = eighths_of(sums, i, scale)
             if row != nowhere and column < c_out:
-                ptx.store_two_words(y + (uint64(row) * uint64(c_out) + uint64(column)), low, high)
+                ptx.st_global_v2_b32(y + (uint64(row) * uint64(c_out) + uint64(column)), low, high)
         else:
             j, k, m, n = words_of(sums, i, scale)
             if pooled:
@@ -401,7 +401,7 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
     @inline
     def better(word, a, b):
         """Of four e4m3 and of four halves, the greater ones, as halves."""
-        c, d = ptx.unpack_eighths(word)
+        c, d = ptx.cvt_f16x2_e4m3x4(word)
         return peak(a, c), peak(b, d)
 
     @inline
@@ -411,12 +411,15 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
         for half in range(2):
             a, b, c, d = words_of(sums, i + 16 * half, scale)
             for giver in range(2):
-                e, f = ptx.load_two_words_shared(uint32(at + uint32(giver) * share + uint32(8 * half)))
+                e, f = ptx.ld_shared_v2_b32(uint32(at + uint32(giver) * share + uint32(8 * half)))
                 a, b = better(e, a, b)
                 c, d = better(f, c, d)
-            low, high = ptx.narrow_halves(a, b), ptx.narrow_halves(c, d)  # in the branch they would cost registers
+            low, high = (
+                ptx.cvt_e4m3x4_f16x2(a, b),
+                ptx.cvt_e4m3x4_f16x2(c, d),
+            )  # in the branch they would cost registers
             if row != nowhere and column < c_out:
-                ptx.store_two_words(to, low, high)
+                ptx.st_global_v2_b32(to, low, high)
             to, column = to + uint64(32), uint32(column + uint32(32))
 
     @inline
@@ -431,9 +434,9 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
             a, b, c, d, e, f, g, h = trade_octets(words_of(sums, i, scale), words_of(sums, i + 16, scale), odd)
             inside = whole or uint32(at + uint32(64 * k)) < c_out
             if even_row != nowhere and inside:
-                ptx.store_words(to_even + uint64(128 * k), a, b, c, d)
+                ptx.st_global_v4_b32(to_even + uint64(128 * k), a, b, c, d)
             if odd_row != nowhere and inside:
-                ptx.store_words(to_odd + uint64(128 * k), e, f, g, h)
+                ptx.st_global_v4_b32(to_odd + uint64(128 * k), e, f, g, h)
 
     @inline
     def store_pairs(sums, first, odd, column, row, scale, y, c_out):
@@ -444,7 +447,7 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
             i = 32 * k + first
             a, b, c, d = trade_lanes(eighths_of(sums, i, scale), eighths_of(sums, i + 16, scale), odd)
             if row != nowhere and (whole or uint32(at + uint32(64 * k)) < c_out):
-                ptx.store_words(to + uint64(64 * k), a, b, c, d)
+                ptx.st_global_v4_b32(to + uint64(64 * k), a, b, c, d)
 
     store_row, apart = (store_pairs, one) if eighths else (store_lines, four)
 
@@ -496,9 +499,9 @@ def _epilogue(operands: Format, results: Format, stages: Stages, epilogue: str, 
             mean, total = mean * scale, total * scale * scale
         if row != nowhere and uint32(lane & three) == zero:
             at_part = parts + (uint64(row) * uint64(columns) + uint64(across)) * uint64(4 * PART_VALUES)
-            ptx.store_float(at_part, mean)
-            ptx.store_float(at_part + uint64(4), float32(0))
-            ptx.store_float(at_part + uint64(8), total)
+            ptx.st_global_f32(at_part, mean)
+            ptx.st_global_f32(at_part + uint64(4), float32(0))
+            ptx.st_global_f32(at_part + uint64(8), total)
 
     return _Epilogue(give, store, measure, octets, passes)
 
@@ -513,7 +516,7 @@ def _copies(stages: Stages) -> tuple[Any, Any]:
     boxes = parts * phases
     box_bytes, channels = uint32(stages.tile_bytes // boxes), uint32(CHUNK)
     tile_rows, cluster, shared = uint32(stages.tile_rows), uint32(stages.cluster), stages.cluster > 1
-    part_bytes, copy_to_all = uint32(stages.weight_bytes // stages.cluster), ptx.copy_bulk_to_all(stages.cluster)
+    part_bytes, copy_to_all = uint32(stages.weight_bytes // stages.cluster), ptx.bulk_load_multicast(stages.cluster)
     zero, one, slot_bytes = uint32(0), uint32(1), uint32(8)
     inline = cuda.jit(device=True, forceinline=True)
 
@@ -524,15 +527,15 @@ def _copies(stages: Stages) -> tuple[Any, Any]:
             barrier, to = uint32(full + slot * slot_bytes), uint32(base + slot * tile_bytes)
             row = uint32(uint32(uint32(tile // columns) * cluster + nth) * tile_rows)
             channel = uint32(chunk * channels)
-            ptx.barrier_wait(uint32(empty + slot * slot_bytes), parity)
-            ptx.barrier_expect(barrier, tile_bytes)
+            ptx.mbarrier_wait(uint32(empty + slot * slot_bytes), parity)
+            ptx.mbarrier_arrive_expect_tx(barrier, tile_bytes)
             if boxes == 1:
-                ptx.copy_box_2d(to, map_x, barrier, channel, row)
+                ptx.tma_load_2d(to, map_x, barrier, channel, row)
             else:
                 for part in range(parts):
                     for phase in range(phases):
                         at = uint32(to + uint32(part * phases + phase) * box_bytes)
-                        ptx.copy_box_3d(at, map_x, barrier, channel, uint32(phase * parts + part), row)
+                        ptx.tma_load_3d(at, map_x, barrier, channel, uint32(phase * parts + part), row)
         chunk, slot = uint32(chunk + one), uint32(slot + one)
         if chunk == chunks:
             chunk, tile = zero, uint32(tile + apart)
@@ -549,15 +552,15 @@ def _copies(stages: Stages) -> tuple[Any, Any]:
         if tile < tiles:
             barrier = uint32(full + slot * slot_bytes)
             at = uint32(uint32(tile % columns) * steps + step)
-            ptx.barrier_wait(uint32(empty + slot * slot_bytes), parity)
-            ptx.barrier_expect(barrier, weight_bytes)
+            ptx.mbarrier_wait(uint32(empty + slot * slot_bytes), parity)
+            ptx.mbarrier_arrive_expect_tx(barrier, weight_bytes)
             to = uint32(base + uint32(weights_at + slot * weight_bytes))
             source = weight + uint64(at) * uint64(weight_bytes)
             if shared:
                 part = uint32(nth * part_bytes)
                 copy_to_all(uint32(to + part), source + uint64(part), part_bytes, barrier)
             else:
-                ptx.copy_bulk(to, source, weight_bytes, barrier)
+                ptx.bulk_load(to, source, weight_bytes, barrier)
         step, slot = uint32(step + one), uint32(slot + one)
         if step == steps:
             step, tile = zero, uint32(tile + apart)
@@ -595,12 +598,12 @@ def build(
     split = stages.parts == 2
     fetch_tile, fetch_weights = _copies(stages)
     moved, (copying, multiplying) = stages.registers is not None, stages.registers or (0, 0)
-    fewer, more = ptx.registers(copying, False), ptx.registers(multiplying, True)
+    fewer, more = ptx.setmaxnreg(copying, False), ptx.setmaxnreg(multiplying, True)
     multiply = ptx.wgmma(operands.kind, stages.columns, not totals)
     multiply_more = ptx.wgmma(operands.kind, stages.columns)
-    wait_one, wait_all = ptx.wgmma_wait(1), ptx.wgmma_wait(0)
+    wait_one, wait_all = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     all_multiply, threads = 128 * stages.groups, stages.threads
-    given, given_sync = ptx.group_arrive(1, all_multiply), ptx.group_sync(1, all_multiply)
+    given, given_sync = ptx.named_barrier_arrive(1, all_multiply), ptx.named_barrier_sync(1, all_multiply)
     lone = passes == 1
     sums_of_thread, kept = stages.columns // 2, stages.columns // 2 if totals else 1
     per_thread, tile_columns = stages.columns // 32, stages.columns
@@ -624,7 +627,7 @@ def build(
     @inline
     def landing(row, length, length_out, rows, magic):
         """Which of y's rows a row of the product is, or none."""
-        n = ptx.multiply_high(row, magic) if length > one else row
+        n = ptx.mul_hi_u32(row, magic) if length > one else row
         t = uint32(row - uint32(n * length))
         return uint32(n * length_out + t) if row < rows and t < length_out else nowhere
 
@@ -635,9 +638,9 @@ def build(
             for e in range(2):
                 i, at = k * 16 + e * 8, uint32(column + uint32(k * 32 + e * 4))
                 if near:
-                    a, b, c, d = ptx.load_floats_shared(uint32(base + uint32(bias_at + at * word)))
+                    a, b, c, d = ptx.ld_shared_v4_f32(uint32(base + uint32(bias_at + at * word)))
                 else:
-                    a, b, c, d = ptx.load_floats(bias + uint64(at) * uint64(4))
+                    a, b, c, d = ptx.ld_global_v4_f32(bias + uint64(at) * uint64(4))
                 sums[i], sums[i + 1], sums[i + 4], sums[i + 5] = a, b, c, d
                 sums[i + 2], sums[i + 3], sums[i + 6], sums[i + 7] = a, b, c, d
 
@@ -646,14 +649,14 @@ def build(
         """The weights of a slot were read: said by a leader to each block of the cluster."""
         barrier = uint32(empty + slot * slot_bytes)
         if wide:
-            ptx.barrier_arrive_at(ptx.address_in_block(barrier, lane))
+            ptx.mbarrier_arrive_cluster(ptx.mapa(barrier, lane))
         else:
-            ptx.barrier_arrive(barrier)
+            ptx.mbarrier_arrive(barrier)
 
     @inline
     def release_tile(empty, slot):
         """The same of features, which are the block's own."""
-        ptx.barrier_arrive(uint32(empty + slot * slot_bytes))
+        ptx.mbarrier_arrive(uint32(empty + slot * slot_bytes))
 
     @inline
     def before(slot, slots):
@@ -669,7 +672,7 @@ def build(
         group, lane = uint32(thread >> seven), uint32(thread & lanes)
         loads = thread == uint32(groups * uint32(128)) if producer else thread == zero
         leads, first_lane = uint32(thread & uint32(127)) < cluster, lane == zero
-        base = ptx.shared_address(shared)
+        base = ptx.cvta_to_shared(shared)
         full, empty = uint32(base + barriers_at), uint32(base + uint32(barriers_at + uint32(128)))
         tile_full, tile_empty = uint32(full + uint32(256)), uint32(full + uint32(320))
         part_read = uint32(full + uint32(384))  # a phase ends when all threads that pool have read a part
@@ -677,22 +680,22 @@ def build(
         first, apart = uint32(uint32(cuda.blockIdx.x) // cluster), uint32(uint32(cuda.gridDim.x) // cluster)
         if loads:
             for i in range(weight_stages):
-                ptx.barrier_init(uint32(full + uint32(i) * slot_bytes), one)
-                ptx.barrier_init(uint32(empty + uint32(i) * slot_bytes), uint32(groups * cluster))
+                ptx.mbarrier_init(uint32(full + uint32(i) * slot_bytes), one)
+                ptx.mbarrier_init(uint32(empty + uint32(i) * slot_bytes), uint32(groups * cluster))
             for i in range(tile_stages):
-                ptx.barrier_init(uint32(tile_full + uint32(i) * slot_bytes), one)
-                ptx.barrier_init(uint32(tile_empty + uint32(i) * slot_bytes), groups)
+                ptx.mbarrier_init(uint32(tile_full + uint32(i) * slot_bytes), one)
+                ptx.mbarrier_init(uint32(tile_empty + uint32(i) * slot_bytes), groups)
             if pooled:
-                ptx.barrier_init(part_read, of_group)
-            ptx.barrier_fence()
-            ptx.map_acquire(map_x)
+                ptx.mbarrier_init(part_read, of_group)
+            ptx.fence_mbarrier_init()
+            ptx.fence_proxy_tensormap(map_x)
         if near:
             at = uint32(thread * word)
             while at < uint32(columns * column_tile):
-                a, b, c, d = ptx.load_floats(bias + uint64(at) * uint64(4))
-                ptx.store_floats_shared(uint32(base + uint32(bias_at + at * word)), a, b, c, d)
+                a, b, c, d = ptx.ld_global_v4_f32(bias + uint64(at) * uint64(4))
+                ptx.st_shared_v4_f32(uint32(base + uint32(bias_at + at * word)), a, b, c, d)
                 at = uint32(at + uint32(all_threads * word))
-        ptx.grid_release()
+        ptx.griddepcontrol_launch()
         if wide:
             ptx.cluster_sync()
         else:
@@ -718,7 +721,7 @@ def build(
             if moved:
                 fewer()
             if loads:
-                ptx.grid_wait()
+                ptx.griddepcontrol_wait()
                 while t_tile < tiles:
                     t_tile, t_chunk, t_slot, t_parity = next_tile()
                     tap = zero
@@ -734,7 +737,7 @@ def build(
         if not producer and loads:
             for _ in range(ahead):
                 w_tile, w_step, w_slot, w_parity = next_weights()
-            ptx.grid_wait()  # the others touch only what comes of features, which are asked for from here on
+            ptx.griddepcontrol_wait()  # the others touch only what comes of features, which are asked for from here on
             for _ in range(tile_stages):
                 t_tile, t_chunk, t_slot, t_parity = next_tile()
         cuda.syncwarp()
@@ -749,12 +752,12 @@ def build(
                 start(sums, bias, base, column)
             chunk = zero
             while chunk < chunks:
-                ptx.barrier_wait(uint32(tile_full + tile_slot * slot_bytes), tile_parity)
+                ptx.mbarrier_wait(uint32(tile_full + tile_slot * slot_bytes), tile_parity)
                 matrix = uint32(uint32(uint32(base + tile_slot * tile_bytes) >> word) | low_word)
                 matrix = uint32(matrix + group * first_row)
                 phase, tap = group, zero
                 while tap < taps:
-                    ptx.barrier_wait(uint32(full + slot * slot_bytes), parity)
+                    ptx.mbarrier_wait(uint32(full + slot * slot_bytes), parity)
                     stage = uint32(base + uint32(weights_at + slot * weight_bytes))
                     ptx.wgmma_fence()
                     column_rows = uint32(uint32(stage >> word) | low_word)
@@ -812,7 +815,9 @@ def build(
             if pooled and group < last_group:
                 for part in range(passes):
                     # Was the part before read? Of an even number, each tile begins with the same parity.
-                    ptx.barrier_wait(part_read, uint32(uint32(tile // apart) & one) if lone else uint32((part + 1) % 2))
+                    ptx.mbarrier_wait(
+                        part_read, uint32(uint32(tile // apart) & one) if lone else uint32((part + 1) % 2)
+                    )
                     give(held, part, base, thread, group, scale)
                     given()
             else:
@@ -827,7 +832,7 @@ def build(
                         given_sync()
                     store(held, part, base, thread, column, to, to_8, scale, y, c_out)
                     if pooled:
-                        ptx.barrier_arrive(part_read)  # each thread for what it read
+                        ptx.mbarrier_arrive(part_read)  # each thread for what it read
                 if measured:
                     measure(held, 0, column, to, across, lane, scale, parts, columns, c_out)
                     measure(held, 2, column, to_8, across, lane, scale, parts, columns, c_out)

@@ -34,7 +34,7 @@ def _pad_kernel(bias, factor, to):
 
 @cache
 def _pack_kernel(kind, split, tile_columns):
-    pack, pack_parts = ptx.pack_halves("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
+    pack, pack_parts = ptx.cvt_f16x2("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
     tf32, eighth = kind == "tf32", kind == "e4m3"
     together = 1 if tf32 else 4 if eighth else 2  # in a word
     one, two, four, eight, seven, three = (uint32(i) for i in (1, 2, 4, 8, 7, 3))
@@ -70,17 +70,17 @@ def _pack_kernel(kind, split, tile_columns):
             a = value(weight, factor, tap, c_in, channel)
             b = value(weight, factor, tap, uint32(c_in + one), channel)
             if tf32:
-                word = ptx.round_tf32(a)
+                word = ptx.cvt_tf32(a)
             elif eighth:
                 c = value(weight, factor, tap, uint32(c_in + two), channel)
                 d = value(weight, factor, tap, uint32(c_in + three), channel)
-                word = ptx.pack_eighths(a, b, c, d)
+                word = ptx.cvt_e4m3x4(a, b, c, d)
             elif split:
                 upper, rest = pack_parts(a, b)
                 word = rest if low == one else upper
             else:
                 word = pack(a, b)
-            ptx.store_word(to + uint64(i) * uint64(4), word)
+            ptx.st_global_b32(to + uint64(i) * uint64(4), word)
             i = uint32(i + apart)
 
     return kernel
@@ -214,6 +214,10 @@ class Wgmma:
         self._launch("stat", call, parts)
         launch_merge(call, parts, length * self.c_out, statistics, part=self._columns, row=self.c_out)
         return call.result(), call.second(statistics, stat)
+
+    def results_of(self, **_: Any) -> formats.Format:
+        """What the methods give."""
+        return self.results
 
     def parts_shape(self, n: int, length: int) -> shapes.Shape:
         """Of `conv1d_stat`'s scratch for x (n, length, C_in)."""

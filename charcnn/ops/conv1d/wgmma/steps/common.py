@@ -177,8 +177,8 @@ def make_ring(stages: int, readers: int) -> tuple[Any, Any]:
     @inline
     def init(full, empty):
         for i in range(stages):
-            ptx.barrier_init(uint32(full + uint32(i) * eight), one)
-            ptx.barrier_init(uint32(empty + uint32(i) * eight), all_readers)
+            ptx.mbarrier_init(uint32(full + uint32(i) * eight), one)
+            ptx.mbarrier_init(uint32(empty + uint32(i) * eight), all_readers)
 
     return init, make_advance(stages)
 
@@ -192,7 +192,7 @@ def make_accumulators(block_n: int) -> tuple[Any, Any, Any]:
     """
     runs = block_n // 32  # of eight channels, of each row
     no_row, eight = uint32(NO_ROW), uint32(8)
-    pack = ptx.pack_halves("f16", True)  # with ReLU
+    pack = ptx.cvt_f16x2("f16", True)  # with ReLU
     output_row = make_output_row()
 
     @inline
@@ -202,7 +202,7 @@ def make_accumulators(block_n: int) -> tuple[Any, Any, Any]:
         for k in range(runs):
             for half in range(2):
                 i = 16 * k + 8 * half
-                a, b, c, d = ptx.load_floats(source + uint64(128 * k + 16 * half))
+                a, b, c, d = ptx.ld_global_v4_f32(source + uint64(128 * k + 16 * half))
                 acc[i], acc[i + 1], acc[i + 4], acc[i + 5] = a, b, c, d
                 acc[i + 2], acc[i + 3], acc[i + 6], acc[i + 7] = a, b, c, d
 
@@ -218,7 +218,7 @@ def make_accumulators(block_n: int) -> tuple[Any, Any, Any]:
             to = y + (uint64(row) * uint64(c_out) + uint64(column)) * uint64(2)
             for k in range(runs):
                 a, b, c, d = words(acc, 16 * k + first)
-                ptx.store_words(to + uint64(64 * k), a, b, c, d)
+                ptx.st_global_v4_b32(to + uint64(64 * k), a, b, c, d)
 
     @inline
     def store(acc, y, c_out, column, row, rows, length, length_out):

@@ -36,8 +36,8 @@ def make_kernel(tile: common.TileConfig) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): four addresses, then sizes."""
     start, _, store = common.make_accumulators(tile.block_n)
     descriptor = common.make_descriptor()
-    multiply, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait(0)
-    copies_done = ptx.wait(0)
+    multiply, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(0)
+    copies_done = ptx.cp_async_wait_group(0)
     threads, acc_size = tile.threads, tile.block_n // 2
     a_copies, b_copies = tile.a_bytes // 16 // threads, tile.b_bytes // 16 // threads
     block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
@@ -49,7 +49,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
-        base, thread = ptx.shared_address(smem), uint32(cuda.threadIdx.x)
+        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
         warp, lane = uint32(thread >> five), uint32(thread & uint32(31))
         n_tiles = uint32(c_out // block_n)
         n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
@@ -67,14 +67,14 @@ def make_kernel(tile: common.TileConfig) -> Any:
                     row = uint32(first_row + row + tap)
                     channel = uint64(row) * uint64(k_blocks * k_block_size) + uint64(k_block * k_block_size)
                     wanted = sixteen if row < rows else zero  # the rest of 16 bytes becomes zeros
-                    ptx.copy_16(to, x + (channel + uint64(piece * eight)) * uint64(2), wanted)
+                    ptx.cp_async_16(to, x + (channel + uint64(piece * eight)) * uint64(2), wanted)
                 for i in range(b_copies):
                     place = uint32(uint32(thread + uint32(i * threads)) * sixteen)
-                    ptx.copy_16(uint32(base + b_at + place), source + uint64(place), sixteen)
+                    ptx.cp_async_16(uint32(base + b_at + place), source + uint64(place), sixteen)
                 source += uint64(b_bytes)
-                ptx.commit()
+                ptx.cp_async_commit_group()
                 copies_done()
-                ptx.proxy_fence()  # wgmma reads shared memory by another way than threads write it
+                ptx.fence_proxy_async()  # wgmma reads shared memory by another way than threads write it
                 cuda.syncthreads()
                 ptx.wgmma_fence()
                 multiply(acc, descriptor(base), descriptor(uint32(base + b_at)))

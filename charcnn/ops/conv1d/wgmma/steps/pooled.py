@@ -41,17 +41,17 @@ def config(taps: int, block_n: int) -> common.TileConfig:
 def make_kernel(tile: common.TileConfig) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, words, _ = common.make_accumulators(tile.block_n)
-    output_row, peak = common.make_output_row(), ptx.max_halves("f16")
-    math_sync = ptx.group_sync(1, 128 * tile.math_warpgroups)
+    output_row, peak = common.make_output_row(), ptx.max_nan_f16x2("f16")
+    math_sync = ptx.named_barrier_sync(1, 128 * tile.math_warpgroups)
     runs, pieces = tile.block_n // 32, uint32(tile.block_n // 8)
     row_apart, exchange_at = uint32(tile.exchange_row), uint32(tile.exchange_at)
     all_pieces = uint32(tile.block_m // common.POOL * tile.block_n // 8)
     math_threads, pool, no_row = (uint32(i) for i in (128 * tile.math_warpgroups, common.POOL, common.NO_ROW))
     descriptor, (init_a, advance_a) = common.make_descriptor(), common.make_ring(tile.a_stages, tile.math_warpgroups)
     init_b, advance_b = common.make_ring(tile.b_stages, tile.math_warpgroups * tile.cluster_m)
-    multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait(1), ptx.wgmma_wait(0)
-    fewer, more = ptx.registers(PRODUCER_REGISTERS, False), ptx.registers(MATH_REGISTERS, True)
-    load_to_all, cluster_m = ptx.copy_bulk_to_all(tile.cluster_m), uint32(tile.cluster_m)
+    multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
+    fewer, more = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
+    load_to_all, cluster_m = ptx.bulk_load_multicast(tile.cluster_m), uint32(tile.cluster_m)
     part_bytes = uint32(tile.b_bytes // tile.cluster_m)
     threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, uint32(tile.math_warpgroups)
     block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
@@ -65,7 +65,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
-        base, thread = ptx.shared_address(smem), uint32(cuda.threadIdx.x)
+        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
         warpgroup, warp, lane = uint32(thread >> seven), uint32(thread >> five), uint32(thread & uint32(31))
         leads = uint32(thread & uint32(127)) == zero  # of a warpgroup
         tells = uint32(thread & uint32(127)) < cluster_m  # a block that a stage of B was read: of its number
@@ -78,7 +78,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         if thread == zero:
             init_a(a_full, a_empty)
             init_b(b_full, b_empty)
-            ptx.barrier_fence()
+            ptx.fence_mbarrier_init()
         cuda.syncwarp()
         ptx.cluster_sync()
 
@@ -86,22 +86,22 @@ def make_kernel(tile: common.TileConfig) -> Any:
         if warpgroup == math_warpgroups:
             fewer()
             if leads:
-                ptx.map_acquire(x)
+                ptx.fence_proxy_tensormap(x)
                 a_slot, a_phase, b_slot, b_phase = zero, one, zero, one  # the phase before a first one has ended
                 for t in range(first_tile, tiles, tile_stride):
                     n_tile, first_row = uint32(t % n_tiles), uint32(t // n_tiles * cluster_rows + cta_rank * block_m)
                     source = weight + uint64(n_tile * steps) * uint64(b_bytes) + uint64(cta_rank * part_bytes)
                     for k_block in range(k_blocks):
                         barrier = uint32(a_full + a_slot * eight)
-                        ptx.barrier_wait(uint32(a_empty + a_slot * eight), a_phase)
-                        ptx.barrier_expect(barrier, a_bytes)
+                        ptx.mbarrier_wait(uint32(a_empty + a_slot * eight), a_phase)
+                        ptx.mbarrier_arrive_expect_tx(barrier, a_bytes)
                         channel = uint32(k_block * k_block_size)
-                        ptx.copy_box_2d(uint32(base + a_slot * a_bytes), x, barrier, channel, first_row)
+                        ptx.tma_load_2d(uint32(base + a_slot * a_bytes), x, barrier, channel, first_row)
                         a_slot, a_phase = advance_a(a_slot, a_phase)
                         for _ in range(taps):
                             barrier = uint32(b_full + b_slot * eight)
-                            ptx.barrier_wait(uint32(b_empty + b_slot * eight), b_phase)
-                            ptx.barrier_expect(barrier, b_bytes)
+                            ptx.mbarrier_wait(uint32(b_empty + b_slot * eight), b_phase)
+                            ptx.mbarrier_arrive_expect_tx(barrier, b_bytes)
                             to = uint32(base + b_at + b_slot * b_bytes + cta_rank * part_bytes)
                             load_to_all(to, source, part_bytes, barrier)
                             source += uint64(b_bytes)
@@ -119,18 +119,18 @@ def make_kernel(tile: common.TileConfig) -> Any:
             column = uint32(n_tile * block_n + uint32(lane & three) * eight)
             start(acc, bias, column)
             for k_block in range(k_blocks):
-                ptx.barrier_wait(uint32(a_full + a_slot * eight), a_phase)
+                ptx.mbarrier_wait(uint32(a_full + a_slot * eight), a_phase)
                 a = uint32(base + a_slot * a_bytes + warpgroup * group_bytes)
                 for tap in range(taps):
-                    ptx.barrier_wait(uint32(b_full + b_slot * eight), b_phase)
+                    ptx.mbarrier_wait(uint32(b_full + b_slot * eight), b_phase)
                     ptx.wgmma_fence()
                     b = uint32(base + b_at + b_slot * b_bytes)
                     multiply(acc, descriptor(uint32(a + tap * row_bytes)), descriptor(b))
                     wait_one()
                     if tells and k_block + tap > zero:  # the step before was read, and with a last tap its A
-                        ptx.barrier_arrive_at(ptx.address_in_block(uint32(b_empty + b_before * eight), lane))
+                        ptx.mbarrier_arrive_cluster(ptx.mapa(uint32(b_empty + b_before * eight), lane))
                         if leads and tap == zero:
-                            ptx.barrier_arrive(uint32(a_empty + a_before * eight))
+                            ptx.mbarrier_arrive(uint32(a_empty + a_before * eight))
                     cuda.syncwarp()
                     b_before = b_slot
                     b_slot, b_phase = advance_b(b_slot, b_phase)
@@ -138,9 +138,9 @@ def make_kernel(tile: common.TileConfig) -> Any:
                 a_slot, a_phase = advance_a(a_slot, a_phase)
             wait_all()
             if tells:
-                ptx.barrier_arrive_at(ptx.address_in_block(uint32(b_empty + b_before * eight), lane))
+                ptx.mbarrier_arrive_cluster(ptx.mapa(uint32(b_empty + b_before * eight), lane))
             if leads:
-                ptx.barrier_arrive(uint32(a_empty + a_before * eight))
+                ptx.mbarrier_arrive(uint32(a_empty + a_before * eight))
             cuda.syncwarp()
 
             # Epilogue.
@@ -150,23 +150,23 @@ def make_kernel(tile: common.TileConfig) -> Any:
             math_sync()  # the outputs of the tile before were read
             for k in range(runs):
                 i, j, m, n = words(acc, 16 * k)
-                ptx.store_words_shared(uint32(to + uint32(64 * k)), i, j, m, n)
+                ptx.st_shared_v4_b32(uint32(to + uint32(64 * k)), i, j, m, n)
                 i, j, m, n = words(acc, 16 * k + 2)
-                ptx.store_words_shared(uint32(to + row_apart * eight + uint32(64 * k)), i, j, m, n)
+                ptx.st_shared_v4_b32(uint32(to + row_apart * eight + uint32(64 * k)), i, j, m, n)
             math_sync()
             for place in range(thread, all_pieces, math_threads):
                 window, piece = uint32(place // pieces), uint32(place % pieces)
                 source = uint32(exchange + window * pool * row_apart + piece * sixteen)
-                i, j, m, n = ptx.load_words_shared(source)
+                i, j, m, n = ptx.ld_shared_v4_b32(source)
                 for _ in range(common.POOL - 1):
                     source = uint32(source + row_apart)
-                    p, q, r, s = ptx.load_words_shared(source)
+                    p, q, r, s = ptx.ld_shared_v4_b32(source)
                     i, j, m, n = peak(i, p), peak(j, q), peak(m, r), peak(n, s)
                 window = uint32(window + first_row // pool)
                 row = output_row(window, uint32(rows // pool), uint32(length // pool), length_out)
                 if row != no_row:
                     channel = uint64(row) * uint64(c_out) + uint64(uint32(n_tile * block_n + piece * eight))
-                    ptx.store_words(y + channel * uint64(2), i, j, m, n)
+                    ptx.st_global_v4_b32(y + channel * uint64(2), i, j, m, n)
         cuda.syncwarp()
         ptx.cluster_sync()
 

@@ -33,7 +33,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, _, store = common.make_accumulators(tile.block_n)
     descriptor, advance, stages = common.make_descriptor(), common.make_advance(tile.b_stages), tile.b_stages
-    multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait(1), ptx.wgmma_wait(0)
+    multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     threads, acc_size = tile.threads, tile.block_n // 2
     block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
     a_bytes, b_at, b_bytes = uint32(tile.a_bytes), uint32(tile.b_at), uint32(tile.b_bytes)
@@ -46,7 +46,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
-        base, thread = ptx.shared_address(smem), uint32(cuda.threadIdx.x)
+        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
         warpgroup, warp, lane = uint32(thread >> seven), uint32(thread >> five), uint32(thread & uint32(31))
         n_tiles = uint32(c_out // block_n)
         n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
@@ -57,17 +57,17 @@ def make_kernel(tile: common.TileConfig) -> Any:
         def load(step, slot):
             """Ask for a step's A and B."""
             barrier = uint32(full + slot * eight)
-            ptx.barrier_expect(barrier, stage_bytes)
+            ptx.mbarrier_arrive_expect_tx(barrier, stage_bytes)
             channel, row = uint32(step // taps * k_block_size), uint32(first_row + step % taps)
-            ptx.copy_box_2d(uint32(base + slot * a_bytes), x, barrier, channel, row)
+            ptx.tma_load_2d(uint32(base + slot * a_bytes), x, barrier, channel, row)
             to = uint32(base + b_at + slot * b_bytes)
-            ptx.copy_bulk(to, source + uint64(step) * uint64(b_bytes), b_bytes, barrier)
+            ptx.bulk_load(to, source + uint64(step) * uint64(b_bytes), b_bytes, barrier)
 
         if thread == zero:
             for i in range(stages):
-                ptx.barrier_init(uint32(full + uint32(i) * eight), one)
-            ptx.barrier_fence()
-            ptx.map_acquire(x)
+                ptx.mbarrier_init(uint32(full + uint32(i) * eight), one)
+            ptx.fence_mbarrier_init()
+            ptx.fence_proxy_tensormap(x)
             for i in range(min(uint32(stages), steps)):
                 load(uint32(i), uint32(i))
         cuda.syncthreads()
@@ -76,7 +76,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         # Main loop.
         slot, phase, free = zero, zero, zero
         for step in range(steps):
-            ptx.barrier_wait(uint32(full + slot * eight), phase)
+            ptx.mbarrier_wait(uint32(full + slot * eight), phase)
             ptx.wgmma_fence()
             a = descriptor(uint32(base + slot * a_bytes + warpgroup * group_bytes))
             multiply(acc, a, descriptor(uint32(base + b_at + slot * b_bytes)))

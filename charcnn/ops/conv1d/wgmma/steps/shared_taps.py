@@ -39,8 +39,8 @@ def make_kernel(tile: common.TileConfig) -> Any:
     start, _, store = common.make_accumulators(tile.block_n)
     descriptor, (init_a, advance_a) = common.make_descriptor(), common.make_ring(tile.a_stages, tile.math_warpgroups)
     init_b, advance_b = common.make_ring(tile.b_stages, tile.math_warpgroups)
-    multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait(1), ptx.wgmma_wait(0)
-    fewer, more = ptx.registers(PRODUCER_REGISTERS, False), ptx.registers(MATH_REGISTERS, True)
+    multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
+    fewer, more = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
     threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, uint32(tile.math_warpgroups)
     block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
     a_bytes, b_at, b_bytes = uint32(tile.a_bytes), uint32(tile.b_at), uint32(tile.b_bytes)
@@ -53,7 +53,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
-        base, thread = ptx.shared_address(smem), uint32(cuda.threadIdx.x)
+        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
         warpgroup, warp, lane = uint32(thread >> seven), uint32(thread >> five), uint32(thread & uint32(31))
         leads = uint32(thread & uint32(127)) == zero  # of a warpgroup
         n_tiles = uint32(c_out // block_n)
@@ -64,28 +64,28 @@ def make_kernel(tile: common.TileConfig) -> Any:
         if thread == zero:
             init_a(a_full, a_empty)
             init_b(b_full, b_empty)
-            ptx.barrier_fence()
+            ptx.fence_mbarrier_init()
         cuda.syncthreads()
 
         # Producer.
         if warpgroup == math_warpgroups:
             fewer()
             if leads:
-                ptx.map_acquire(x)
+                ptx.fence_proxy_tensormap(x)
                 source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
                 a_slot, a_phase, b_slot, b_phase = zero, one, zero, one  # the phase before a first one has ended
                 for k_block in range(k_blocks):
                     barrier = uint32(a_full + a_slot * eight)
-                    ptx.barrier_wait(uint32(a_empty + a_slot * eight), a_phase)
-                    ptx.barrier_expect(barrier, a_bytes)
+                    ptx.mbarrier_wait(uint32(a_empty + a_slot * eight), a_phase)
+                    ptx.mbarrier_arrive_expect_tx(barrier, a_bytes)
                     channel = uint32(k_block * k_block_size)
-                    ptx.copy_box_2d(uint32(base + a_slot * a_bytes), x, barrier, channel, first_row)
+                    ptx.tma_load_2d(uint32(base + a_slot * a_bytes), x, barrier, channel, first_row)
                     a_slot, a_phase = advance_a(a_slot, a_phase)
                     for _ in range(taps):
                         barrier = uint32(b_full + b_slot * eight)
-                        ptx.barrier_wait(uint32(b_empty + b_slot * eight), b_phase)
-                        ptx.barrier_expect(barrier, b_bytes)
-                        ptx.copy_bulk(uint32(base + b_at + b_slot * b_bytes), source, b_bytes, barrier)
+                        ptx.mbarrier_wait(uint32(b_empty + b_slot * eight), b_phase)
+                        ptx.mbarrier_arrive_expect_tx(barrier, b_bytes)
+                        ptx.bulk_load(uint32(base + b_at + b_slot * b_bytes), source, b_bytes, barrier)
                         source += uint64(b_bytes)
                         b_slot, b_phase = advance_b(b_slot, b_phase)
             return
@@ -96,18 +96,18 @@ def make_kernel(tile: common.TileConfig) -> Any:
         a_slot, a_phase, a_before = zero, zero, zero
         b_slot, b_phase, b_before = zero, zero, zero
         for k_block in range(k_blocks):
-            ptx.barrier_wait(uint32(a_full + a_slot * eight), a_phase)
+            ptx.mbarrier_wait(uint32(a_full + a_slot * eight), a_phase)
             a = uint32(base + a_slot * a_bytes + warpgroup * group_bytes)
             for tap in range(taps):
-                ptx.barrier_wait(uint32(b_full + b_slot * eight), b_phase)
+                ptx.mbarrier_wait(uint32(b_full + b_slot * eight), b_phase)
                 ptx.wgmma_fence()
                 b = uint32(base + b_at + b_slot * b_bytes)
                 multiply(acc, descriptor(uint32(a + tap * row_bytes)), descriptor(b))
                 wait_one()
                 if leads and k_block + tap > zero:  # the step before was read, and with a last tap its A
-                    ptx.barrier_arrive(uint32(b_empty + b_before * eight))
+                    ptx.mbarrier_arrive(uint32(b_empty + b_before * eight))
                     if tap == zero:
-                        ptx.barrier_arrive(uint32(a_empty + a_before * eight))
+                        ptx.mbarrier_arrive(uint32(a_empty + a_before * eight))
                 cuda.syncwarp()
                 b_before = b_slot
                 b_slot, b_phase = advance_b(b_slot, b_phase)

@@ -31,7 +31,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, _, store = common.make_accumulators(tile.block_n)
     descriptor = common.make_descriptor()
-    multiply, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait(0)
+    multiply, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(0)
     threads, acc_size = tile.threads, tile.block_n // 2
     block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
     b_at, b_bytes, stage_bytes = uint32(tile.b_at), uint32(tile.b_bytes), uint32(tile.a_bytes + tile.b_bytes)
@@ -43,7 +43,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
-        base, thread = ptx.shared_address(smem), uint32(cuda.threadIdx.x)
+        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
         warp, lane = uint32(thread >> five), uint32(thread & uint32(31))
         n_tiles = uint32(c_out // block_n)
         n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
@@ -51,9 +51,9 @@ def make_kernel(tile: common.TileConfig) -> Any:
         source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
         full, phase = uint32(base + full_at), zero
         if thread == zero:
-            ptx.barrier_init(full, one)
-            ptx.barrier_fence()
-            ptx.map_acquire(x)
+            ptx.mbarrier_init(full, one)
+            ptx.fence_mbarrier_init()
+            ptx.fence_proxy_tensormap(x)
         cuda.syncthreads()
         start(acc, bias, column)
 
@@ -61,12 +61,12 @@ def make_kernel(tile: common.TileConfig) -> Any:
         for k_block in range(k_blocks):
             for tap in range(taps):
                 if thread == zero:
-                    ptx.barrier_expect(full, stage_bytes)
-                    ptx.copy_box_2d(base, x, full, uint32(k_block * k_block_size), uint32(first_row + tap))
-                    ptx.copy_bulk(uint32(base + b_at), source, b_bytes, full)
+                    ptx.mbarrier_arrive_expect_tx(full, stage_bytes)
+                    ptx.tma_load_2d(base, x, full, uint32(k_block * k_block_size), uint32(first_row + tap))
+                    ptx.bulk_load(uint32(base + b_at), source, b_bytes, full)
                 cuda.syncwarp()
                 source += uint64(b_bytes)
-                ptx.barrier_wait(full, phase)
+                ptx.mbarrier_wait(full, phase)
                 phase = uint32(phase ^ one)
                 ptx.wgmma_fence()
                 multiply(acc, descriptor(base), descriptor(uint32(base + b_at)))

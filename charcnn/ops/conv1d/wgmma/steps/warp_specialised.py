@@ -35,8 +35,8 @@ def make_kernel(tile: common.TileConfig) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
     start, _, store = common.make_accumulators(tile.block_n)
     descriptor, (init, advance) = common.make_descriptor(), common.make_ring(tile.b_stages, tile.math_warpgroups)
-    multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait(1), ptx.wgmma_wait(0)
-    fewer, more = ptx.registers(PRODUCER_REGISTERS, False), ptx.registers(MATH_REGISTERS, True)
+    multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
+    fewer, more = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
     threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, uint32(tile.math_warpgroups)
     block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
     a_bytes, b_at, b_bytes = uint32(tile.a_bytes), uint32(tile.b_at), uint32(tile.b_bytes)
@@ -49,7 +49,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
-        base, thread = ptx.shared_address(smem), uint32(cuda.threadIdx.x)
+        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
         warpgroup, warp, lane = uint32(thread >> seven), uint32(thread >> five), uint32(thread & uint32(31))
         leads = uint32(thread & uint32(127)) == zero  # of a warpgroup
         n_tiles = uint32(c_out // block_n)
@@ -58,24 +58,24 @@ def make_kernel(tile: common.TileConfig) -> Any:
         full, empty = uint32(base + full_at), uint32(base + empty_at)
         if thread == zero:
             init(full, empty)
-            ptx.barrier_fence()
+            ptx.fence_mbarrier_init()
         cuda.syncthreads()
 
         # Producer.
         if warpgroup == math_warpgroups:
             fewer()
             if leads:
-                ptx.map_acquire(x)
+                ptx.fence_proxy_tensormap(x)
                 source = weight + uint64(n_tile * steps) * uint64(b_bytes)
                 slot, phase = zero, one  # of a new mbarrier, the phase before the first has ended
                 for k_block in range(k_blocks):
                     for tap in range(taps):
                         barrier = uint32(full + slot * eight)
-                        ptx.barrier_wait(uint32(empty + slot * eight), phase)
-                        ptx.barrier_expect(barrier, stage_bytes)
+                        ptx.mbarrier_wait(uint32(empty + slot * eight), phase)
+                        ptx.mbarrier_arrive_expect_tx(barrier, stage_bytes)
                         channel, row = uint32(k_block * k_block_size), uint32(first_row + tap)
-                        ptx.copy_box_2d(uint32(base + slot * a_bytes), x, barrier, channel, row)
-                        ptx.copy_bulk(uint32(base + b_at + slot * b_bytes), source, b_bytes, barrier)
+                        ptx.tma_load_2d(uint32(base + slot * a_bytes), x, barrier, channel, row)
+                        ptx.bulk_load(uint32(base + b_at + slot * b_bytes), source, b_bytes, barrier)
                         source += uint64(b_bytes)
                         slot, phase = advance(slot, phase)
             return
@@ -85,13 +85,13 @@ def make_kernel(tile: common.TileConfig) -> Any:
         start(acc, bias, column)
         slot, phase, before = zero, zero, zero
         for step in range(steps):
-            ptx.barrier_wait(uint32(full + slot * eight), phase)
+            ptx.mbarrier_wait(uint32(full + slot * eight), phase)
             ptx.wgmma_fence()
             a = descriptor(uint32(base + slot * a_bytes + warpgroup * group_bytes))
             multiply(acc, a, descriptor(uint32(base + b_at + slot * b_bytes)))
             wait_one()
             if leads and step > zero:
-                ptx.barrier_arrive(uint32(empty + before * eight))  # the step before was read
+                ptx.mbarrier_arrive(uint32(empty + before * eight))  # the step before was read
             cuda.syncwarp()
             before = slot
             slot, phase = advance(slot, phase)

@@ -1,0 +1,89 @@
+"""Arithmetic that Numba has no name for: pairs of 16-bit numbers in a word, NaN-keeping maxima, bytes of words."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from charcnn.gpu.ptx.intrinsics import instruction
+from charcnn.gpu.ptx.simulated import bits, bytes_of, float_of, maximum, on_pairs
+
+
+@instruction("mov.b32 $0, $1;", "r", "f", pure=True, simulated=bits)
+def bitcast_b32(value):
+    """The bits, uint32, of a float32.
+
+    PTX: mov.b32; section "mov". Any compute capability.
+    """
+
+
+@instruction("mov.b32 $0, $1;", "f", "r", pure=True, simulated=float_of)
+def bitcast_f32(word):
+    """The float32 that has these 32 bits.
+
+    PTX: mov.b32; section "mov". Any compute capability.
+    """
+
+
+@instruction("prmt.b32 $0, $1, $2, $3;", "r", "rrr", pure=True, simulated=bytes_of)
+def prmt(a, b, selectors):
+    """A word of four bytes out of a (bytes 0 to 3) and b (4 to 7), each given by four bits of `selectors`.
+
+    PTX: prmt.b32; section "prmt". Since compute capability 2.0.
+    """
+
+
+@instruction("mul.hi.u32 $0, $1, $2;", "r", "rr", pure=True)
+def mul_hi_u32(a, b):
+    """The upper 32 bits of a product of two uint32.
+
+    PTX: mul.hi.u32; section "Integer Arithmetic Instructions: mul". Any compute capability.
+    """
+
+
+@instruction("max.NaN.f32 $0, $1, $2;", "f", "ff", pure=True, simulated=maximum)
+def max_nan_f32(a, b):
+    """The greater of two float32; NaN where either is NaN.
+
+    PTX: max.NaN.f32; section "Floating Point Instructions: max". Since compute capability 8.0.
+    """
+
+
+@cache
+def max_nan_f16x2(kind: str) -> Any:
+    """peak(a, b): the greater of each of two f16 or, by `kind`, bf16; NaN where either is NaN.
+
+    PTX: max.NaN.kindx2; section "Half Precision Floating Point Instructions: max". Since compute capability 8.0.
+    """
+
+    @instruction(f"max.NaN.{kind}x2 $0, $1, $2;", "r", "rr", pure=True, simulated=on_pairs(np.maximum, kind))
+    def peak(a, b):
+        """As `max_nan_f16x2`."""
+
+    return peak
+
+
+@instruction("add.rn.f16x2 $0, $1, $2;", "r", "rr", pure=True, simulated=on_pairs(np.add))
+def add_f16x2(a, b):
+    """a + b of each of two f16.
+
+    PTX: add.rn.f16x2; section "Half Precision Floating Point Instructions: add". Since compute capability 5.3.
+    """
+
+
+@instruction("mul.rn.f16x2 $0, $1, $2;", "r", "rr", pure=True, simulated=on_pairs(np.multiply))
+def mul_f16x2(a, b):
+    """a * b of each of two f16.
+
+    PTX: mul.rn.f16x2; section "Half Precision Floating Point Instructions: mul". Since compute capability 5.3.
+    """
+
+
+@instruction("fma.rn.f16x2 $0, $1, $2, $3;", "r", "rrr", pure=True, simulated=on_pairs(lambda a, b, c: a * b + c))
+def fma_f16x2(a, b, c):
+    """a * b + c of each of two f16, rounded once.
+
+    PTX: fma.rn.f16x2; section "Half Precision Floating Point Instructions: fma". Since compute capability 5.3.
+    """

@@ -1,0 +1,64 @@
+"""Copies from global to shared memory past the registers. PTX ISA: "Asynchronous copy", cp.async."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from charcnn.gpu.ptx.intrinsics import instruction
+from charcnn.gpu.ptx.ld_st import VECTOR
+from charcnn.gpu.ptx.simulated import nothing
+
+
+@cache
+def cp_async(width: int) -> Any:
+    """copy(shared, to, offset, array, at, wanted): start to copy `width` float32, 1, 2 or 4, from global to shared.
+
+    Only `wanted` bytes are read, and zeros written for the rest: with 0, the source may lie outside. No register holds
+    what is on its way. `cp_async_commit_group` closes a group of copies, `cp_async_wait_group` waits for groups.
+
+    PTX: cp.async.ca.shared.global [to], [from], 4 * width, wanted; (cp.async.cg, past the first-level cache, for
+    16 bytes); section "cp.async". Since compute capability 8.0.
+    """
+
+    def simulated(shared: Any, to: int, offset: int, array: Any, at: int, wanted: int) -> None:
+        for i in range(width):
+            shared[to + offset + i] = array.flat[at + i] if 4 * i < wanted else 0
+
+    text = f"cp.async.{'cg' if width == VECTOR else 'ca'}.shared.global [$0], [$1], {4 * width}, $2;"
+
+    @instruction(text, "", "sgr", simulated=simulated)
+    def copy(to, source, wanted):
+        """As `cp_async`."""
+
+    return copy
+
+
+@instruction("cp.async.cg.shared.global [$0], [$1], 16, $2;", "", "rlr")
+def cp_async_16(to, source, wanted):
+    """As `cp_async`, of 16 bytes, by addresses: only `wanted` of them are read, and zeros written for the rest.
+
+    PTX: cp.async.cg.shared.global [to], [source], 16, wanted; section "cp.async". Since compute capability 8.0.
+    """
+
+
+@instruction("cp.async.commit_group;", simulated=nothing)
+def cp_async_commit_group():
+    """Close a group: all of this thread's copies since the last one.
+
+    PTX: cp.async.commit_group; section "cp.async.commit_group". Since compute capability 8.0.
+    """
+
+
+@cache
+def cp_async_wait_group(groups: int) -> Any:
+    """wait(): until at most so many of this thread's latest groups of copies are still on their way.
+
+    PTX: cp.async.wait_group groups; section "cp.async.wait_group". Since compute capability 8.0.
+    """
+
+    @instruction(f"cp.async.wait_group {groups};", simulated=nothing)
+    def wait():
+        """As `cp_async_wait_group`."""
+
+    return wait

@@ -1,0 +1,46 @@
+"""A thread's place, clusters of blocks, and kernels that overlap. PTX ISA: "Special Registers", "griddepcontrol"."""
+
+from __future__ import annotations
+
+from charcnn.gpu.ptx.intrinsics import instruction
+
+
+@instruction("mov.u32 $0, %tid.x;", "r")
+def tid_x():
+    """As `cuda.threadIdx.x`, but read anew: what is computed from it is not kept in registers from earlier on.
+
+    PTX: mov.u32 from %tid.x; section "Special Registers: %tid". Any compute capability.
+    """
+
+
+@instruction("mapa.shared::cluster.u32 $0, $1, $2;", "r", "rr")
+def mapa(address, rank):
+    """Where an address of shared memory lies in the cluster's block `rank`, for what reaches the whole cluster; uint32.
+
+    PTX: mapa.shared::cluster.u32; section "mapa". Since compute capability 9.0.
+    """
+
+
+@instruction("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;")
+def cluster_sync():
+    """Until all threads of all of the cluster's blocks are here, less those that have ended.
+
+    PTX: barrier.cluster.arrive.release and barrier.cluster.wait.acquire; section "barrier.cluster". Since compute
+    capability 9.0.
+    """
+
+
+@instruction("griddepcontrol.wait;")
+def griddepcontrol_wait():
+    """Until the kernel before this one on the stream has ended, and what it wrote can be read.
+
+    PTX: griddepcontrol.wait; section "griddepcontrol". Since compute capability 9.0.
+    """
+
+
+@instruction("griddepcontrol.launch_dependents;")
+def griddepcontrol_launch():
+    """Let the kernel after this one begin, as far as this block goes.
+
+    PTX: griddepcontrol.launch_dependents; section "griddepcontrol". Since compute capability 9.0.
+    """

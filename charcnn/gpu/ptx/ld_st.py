@@ -1,0 +1,223 @@
+"""Loads and stores of 32 to 128 bits at once. PTX ISA: "Data Movement and Conversion Instructions", ld and st."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from charcnn.gpu.device import SIMULATED
+from charcnn.gpu.ptx.intrinsics import instruction, shared_pointer, typed
+from charcnn.gpu.ptx.simulated import load, load_at, store, store_at
+
+if not SIMULATED:
+    from numba.cuda import types
+
+VECTOR = 4
+"""Floats that one 128-bit load, store or copy moves; arrays start at, and indices are, multiples of it."""
+
+ALIGNMENT = None if SIMULATED else 4 * VECTOR
+"""What `cuda.shared.array` takes as `alignment` for an array that such loads read; the simulator aligns none."""
+
+TO_FOUR = "{$0, $1, $2, $3}, [$4];"
+FROM_FOUR = "[$0], {$1, $2, $3, $4};"
+
+
+@typed(simulated=lambda array: 0)
+def cvta_to_shared(typingctx, array):
+    """The address of a shared array's first element, uint32, in the shared window; in the simulator 0.
+
+    PTX: cvta.to.shared; section "cvta". Any compute capability.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        return shared_pointer(context, builder, signature.args[0], arguments[0])
+
+    return types.uint32(array), codegen
+
+
+# Global memory: a place is an address, or an array and an index.
+
+
+@instruction("ld.global.nc.f32 $0, [$1];", "f", "g", simulated=load(np.float32, 1))
+def ld_global_f32(place):
+    """A float32 of global memory, which no thread writes while the kernel runs.
+
+    PTX: ld.global.nc.f32; section "ld.global.nc". Since compute capability 3.2.
+    """
+
+
+@instruction("ld.global.nc.b32 $0, [$1];", "r", "g", simulated=load(np.uint32, 1))
+def ld_global_b32(place):
+    """A word, uint32, of global memory, which no thread writes while the kernel runs; at a multiple of 4 bytes.
+
+    PTX: ld.global.nc.b32; section "ld.global.nc". Since compute capability 3.2.
+    """
+
+
+@instruction("ld.global.nc.v2.b32 {$0, $1}, [$2];", "rr", "g", simulated=load(np.uint32, 2))
+def ld_global_v2_b32(place):
+    """(a, b), two words, uint32, of global memory, which no thread writes; at a multiple of 8 bytes.
+
+    PTX: ld.global.nc.v2.b32; section "ld.global.nc". Since compute capability 3.2.
+    """
+
+
+@instruction(f"ld.global.nc.v4.f32 {TO_FOUR}", "ffff", "g", simulated=load(np.float32, 4))
+def ld_global_v4_f32(place):
+    """(a, b, c, d), four float32 of global memory, which no thread writes; at a multiple of 16 bytes.
+
+    PTX: ld.global.nc.v4.f32; section "ld.global.nc". Since compute capability 3.2.
+    """
+
+
+@instruction(f"ld.global.nc.v4.b32 {TO_FOUR}", "rrrr", "g", simulated=load(np.uint32, 4))
+def ld_global_v4_b32(place):
+    """(a, b, c, d), four words, uint32, of global memory, which no thread writes; at a multiple of 16 bytes.
+
+    PTX: ld.global.nc.v4.b32; section "ld.global.nc". Since compute capability 3.2.
+    """
+
+
+def _guarded(load: str) -> str:
+    zeros = "".join(f"mov.b32 ${i}, 0;\n" for i in range(4))
+    return f"{{.reg .pred p;\nsetp.ne.u32 p, $5, 0;\n{zeros}@p {load} {{$0, $1, $2, $3}}, [$4];}}"
+
+
+@instruction(_guarded("ld.global.nc.L1::no_allocate.v4.b32"), "rrrr", "lr", early=True)
+def ld_nc_no_allocate(address, wanted):
+    """(a, b, c, d), four words of global memory, which no thread writes, or zeros; not kept in the first cache.
+
+    PTX: ld.global.nc.L1::no_allocate.v4.b32, if `wanted` is not 0; section "ld.global.nc". Since compute capability
+    7.0.
+    """
+
+
+@instruction(_guarded("ld.global.cg.v4.b32"), "rrrr", "lr", early=True)
+def ld_cg(address, wanted):
+    """(a, b, c, d), four words of global memory that the kernel before this one may still have written, or zeros.
+
+    PTX: ld.global.cg.v4.b32, past the first cache, if `wanted` is not 0; sections "ld" and "Cache Operators". Since
+    compute capability 2.0.
+    """
+
+
+@instruction(f"ld.global.cg.v4.f32 {TO_FOUR}", "ffff", "l")
+def ld_cg_v4_f32(address):
+    """(a, b, c, d), four float32, as `ld_cg`, always.
+
+    PTX: ld.global.cg.v4.f32; sections "ld" and "Cache Operators". Since compute capability 2.0.
+    """
+
+
+@instruction("{.reg .b16 x, y;\nmov.b32 {x, y}, $1;\nst.global.b16 [$0], x;}", "", "lr")
+def st_global_b16(address, word):
+    """A word's lower 16 bits to global memory.
+
+    PTX: st.global.b16; section "st". Any compute capability.
+    """
+
+
+@instruction("st.global.f32 [$0], $1;", "", "lf")
+def st_global_f32(address, value):
+    """A float32 to global memory.
+
+    PTX: st.global.f32; section "st". Any compute capability.
+    """
+
+
+@instruction("st.global.b32 [$0], $1;", "", "lr")
+def st_global_b32(address, word):
+    """A word, uint32, to global memory.
+
+    PTX: st.global.b32; section "st". Any compute capability.
+    """
+
+
+@instruction("st.global.v2.b32 [$0], {$1, $2};", "", "grr", simulated=store(np.uint32, 2))
+def st_global_v2_b32(place, a, b):
+    """Two words, uint32, to global memory, at a multiple of 8 bytes.
+
+    PTX: st.global.v2.b32; section "st". Any compute capability.
+    """
+
+
+@instruction(f"st.global.v4.f32 {FROM_FOUR}", "", "gffff", simulated=store(np.float32, 4))
+def st_global_v4_f32(place, a, b, c, d):
+    """Four float32 to global memory, at a multiple of 16 bytes.
+
+    PTX: st.global.v4.f32; section "st". Any compute capability.
+    """
+
+
+@instruction(f"st.global.v4.b32 {FROM_FOUR}", "", "grrrr", simulated=store(np.uint32, 4))
+def st_global_v4_b32(place, a, b, c, d):
+    """Four words, uint32, to global memory, at a multiple of 16 bytes.
+
+    PTX: st.global.v4.b32; section "st". Any compute capability.
+    """
+
+
+# Shared memory: a place is an address, or an array, an index and an offset to it.
+
+
+@instruction("ld.shared.v2.b32 {$0, $1}, [$2];", "rr", "r")
+def ld_shared_v2_b32(address):
+    """(a, b), two words, uint32, of shared memory, at a multiple of 8 bytes.
+
+    PTX: ld.shared.v2.b32; section "ld". Any compute capability.
+    """
+
+
+@instruction(f"ld.shared.v4.b32 {TO_FOUR}", "rrrr", "r")
+def ld_shared_v4_b32(address):
+    """(a, b, c, d), four words, uint32, of shared memory, at a multiple of 16 bytes.
+
+    PTX: ld.shared.v4.b32; section "ld". Any compute capability.
+    """
+
+
+@instruction(f"ld.shared.v4.f32 {TO_FOUR}", "ffff", "s", simulated=load(np.float32, 4))
+def ld_shared_v4_f32(place):
+    """(a, b, c, d), four float32 of shared memory, at a multiple of 16 bytes.
+
+    PTX: ld.shared.v4.f32; section "ld". Any compute capability.
+    """
+
+
+@instruction(f"ld.shared.v4.b32 {TO_FOUR}", "rrrr", "a", simulated=load_at(np.uint32))
+def ld_shared_v4_b32_at(place):
+    """(a, b, c, d), four words, uint32, of a shared array, by an address in it and an offset in bytes.
+
+    PTX: ld.shared.v4.b32; section "ld". Any compute capability.
+    """
+
+
+@instruction(f"ld.shared.v4.f32 {TO_FOUR}", "ffff", "a", simulated=load_at(np.float32))
+def ld_shared_v4_f32_at(place):
+    """(a, b, c, d), four float32 of a shared array, by an address in it and an offset in bytes.
+
+    PTX: ld.shared.v4.f32; section "ld". Any compute capability.
+    """
+
+
+@instruction(f"st.shared.v4.b32 {FROM_FOUR}", "", "rrrrr")
+def st_shared_v4_b32(address, a, b, c, d):
+    """Four words, uint32, to shared memory, at a multiple of 16 bytes.
+
+    PTX: st.shared.v4.b32; section "st". Any compute capability.
+    """
+
+
+@instruction(f"st.shared.v4.f32 {FROM_FOUR}", "", "sffff", simulated=store(np.float32, 4))
+def st_shared_v4_f32(place, a, b, c, d):
+    """Four float32 to shared memory, at a multiple of 16 bytes.
+
+    PTX: st.shared.v4.f32; section "st". Any compute capability.
+    """
+
+
+@instruction(f"st.shared.v4.b32 {FROM_FOUR}", "", "arrrr", simulated=store_at)
+def st_shared_v4_b32_at(place, a, b, c, d):
+    """Four words, uint32, to a shared array, by an address in it.
+
+    PTX: st.shared.v4.b32; section "st". Any compute capability.
+    """

@@ -1,0 +1,113 @@
+"""Products by warps on tensor cores, since compute capability 8.0. PTX ISA: "Warp Level Matrix Instructions"."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from charcnn.gpu.device import SIMULATED
+from charcnn.gpu.ptx.intrinsics import asm, elements, instruction, typed
+
+if not SIMULATED:
+    from llvmlite import ir
+    from numba.cuda import types
+
+LDMATRIX = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];"
+TIMES_2_11 = "{.reg .b32 s;\nmov.b32 s, 0x10001000;\nmul.rn.f16x2 $0, $1, s;}"  # to the power of -11, two f16
+
+
+def _mma(kind: str) -> str:
+    depth = {"f16": 16, "bf16": 16, "tf32": 8}[kind]
+    return (
+        f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{kind}.{kind}.f32 "
+        "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
+    )
+
+
+@cache
+def mma_sync(kind: str) -> Any:
+    """multiply(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3): c + a b as four float32, a lane's part of a 16 x 8 matrix.
+
+    Args of `multiply`: a, of lane l the words l % 4 of rows l // 4 and l // 4 + 8, then those four words further; b, of
+    column l // 4 likewise; c and the result, two neighbours in row l // 4, and two in row l // 4 + 8, in columns
+    2 (l % 4) and the next. Depth: the 32 bytes of a row.
+
+    PTX: mma.sync.aligned.m16n8k16.row.col.f32.kind.kind.f32, for tf32 m16n8k8; section "mma". Since compute capability
+    8.0.
+    """
+
+    @instruction(_mma(kind), "ffff", "rrrrrrffff")
+    def multiply(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
+        """As `mma_sync`."""
+
+    return multiply
+
+
+@cache
+def mma_tile(kind: str, down: int, across: int, phases: int = 1, split: bool = False) -> Any:
+    """multiply(acc, a, b): add a warp's product of 128 bytes of depth to 16 `down` x 8 `across` sums.
+
+    Args of `multiply`: acc, a lane's float32 `cuda.local.array` of 4 x down x across: of each 16 x 8 matrix two
+    neighbours in row l // 4 of lane l, and two in row l // 4 + 8, in columns 2 (l % 4) and the next; a, a uint32
+    `cuda.local.array` of `phases` addresses in shared memory: of the row l % 16 of the first matrices, of 16 rows each,
+    and of it the piece of 16 bytes l // 16; b, the address of the column 8 (l // 16) + l % 8 and of it the piece
+    l // 8 % 2. Rows and columns take 128 bytes and are swizzled: piece p of row r lies where p xor r % 8 would. Further
+    matrices lie 16 `phases` rows, or 16 columns, behind.
+
+    With `split`, numbers are two halves each, as `pack_floats` makes them, and a piece of eight high halves stands
+    before that of their low ones: the pieces of lane l are twice those above. Low halves of `b` are not multiplied by
+    LOW_SCALE. Of each 16 numbers the products low by high, high by low and high by high are summed apart and then
+    added to the sums: tensor cores round sums towards zero.
+
+    PTX: ldmatrix.sync.aligned.m8n8.x4.shared.b16 and mma.sync.aligned.m16n8k16.row.col.f32.kind.kind.f32, for tf32
+    m16n8k8; with `split` also mul.rn.f16x2; sections "ldmatrix" and "mma". Since compute capability 8.0.
+    """
+    text = _mma(kind)
+
+    @typed(text, down, across, phases, split)
+    def multiply(typingctx, acc, a, b):
+        """As `mma_tile`."""
+
+        def codegen(context, builder, signature, arguments):
+            zero = ir.Constant(ir.FloatType(), 0.0)
+
+            def load(address, turned, further):
+                address = builder.xor(address, ir.Constant(ir.IntType(32), turned))
+                address = builder.add(address, ir.Constant(ir.IntType(32), further))
+                return asm(builder, LDMATRIX, "rrrr", "r", [address])
+
+            def product(x, y, onto):
+                return asm(builder, text, "ffff", "rrrrrrffff", [*x, *y, *onto], memory=False)
+
+            def scaled(value):
+                return asm(builder, TIMES_2_11, "r", "r", [value], memory=False)[0]
+
+            first = [builder.load(at) for at in elements(context, builder, signature.args[1], arguments[1], phases)]
+            held = elements(context, builder, signature.args[0], arguments[0], 4 * down * across)
+            values = [builder.load(place) for place in held]
+
+            def rows(turned):
+                return [load(first[i % phases], turned, i // phases * phases * 16 * 128) for i in range(down)]
+
+            for turned in range(0, 128, 64 if split else 32):
+                high, low = rows(turned), rows(turned + 16) if split else []
+                for j in range(0, across, 2):
+                    pair = load(arguments[2], turned, j * 8 * 128)
+                    pair_low = load(arguments[2], turned + 16, j * 8 * 128) if split else []
+                    small = [scaled(value) for value in pair] if split else []
+                    for i, e in ((i, e) for e in range(2) for i in range(down)):
+                        at, k = slice(2 * e, 2 * e + 2), (i * across + j + e) * 4
+                        if split:
+                            term = product(low[i], small[at], [zero] * 4)
+                            term = product(high[i], pair_low[at], term)
+                            term = product(high[i], pair[at], term)
+                            values[k : k + 4] = [builder.fadd(values[k + c], term[c]) for c in range(4)]
+                        else:
+                            values[k : k + 4] = product(high[i], pair[at], values[k : k + 4])
+            for value, place in zip(values, held, strict=True):
+                builder.store(value, place)
+            return context.get_dummy_value()
+
+        return types.void(acc, a, types.uint32), codegen
+
+    return multiply

@@ -1,0 +1,164 @@
+"""What stands in for instructions in the simulator: loads, stores, and numbers of 16 and 8 bits, in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+E4M3_MAX = 448.0
+"""The greatest number of e4m3, which has no infinity."""
+
+LOW_SCALE = 2.0**11
+"""What the low half of a split number is multiplied by, so that it is no smaller a number than the high one."""
+
+
+def not_simulated(*arguments: Any) -> Any:
+    """Of instructions that only hardware has.
+
+    Raises:
+        NotImplementedError: always.
+    """
+    raise NotImplementedError("the simulator has no tensor cores, no warps, and no copies that the hardware addresses")
+
+
+def nothing(*arguments: Any) -> None:
+    """Of instructions that wait for what the simulator does at once."""
+
+
+def load(kind: Any, count: int) -> Callable[..., Any]:
+    """load(array, index, offset): so many numbers of a kind, as bytes of the array's elements have them."""
+
+    def body(*place: Any) -> Any:
+        if len(place) == 1:
+            not_simulated()
+        array, index = place[0], sum(place[1:])
+        elements = [array.flat[index + i] for i in range(4 * count // array.dtype.itemsize)]
+        values = tuple(np.array(elements, array.dtype).view(kind))
+        return values if count > 1 else values[0]
+
+    return body
+
+
+def store(kind: Any, count: int) -> Callable[..., None]:
+    """store(array, index, offset, numbers): so many numbers of a kind to the array's elements."""
+
+    def body(*operands: Any) -> None:
+        array, *indices = operands[:-count]
+        if not indices:
+            not_simulated()
+        for i, element in enumerate(np.array(operands[-count:], kind).view(array.dtype)):
+            array.flat[sum(indices) + i] = element
+
+    return body
+
+
+def load_at(kind: Any) -> Callable[..., Any]:
+    """load(array, address, offset): 16 bytes of an array whose address is 0."""
+    return lambda array, address, offset: tuple(array.view(np.uint8)[address + offset :][:16].view(kind))
+
+
+def store_at(array: Any, address: int, *words: int) -> None:
+    """16 bytes to an array whose address is 0."""
+    array.view(np.uint8)[address:][:16].view(np.uint32)[:] = words
+
+
+def bits(value: Any) -> int:
+    """Of a float."""
+    return int(np.float32(value).view(np.uint32))
+
+
+def float_of(word: Any) -> Any:
+    """The float that has these bits."""
+    return np.array([int(word)], np.uint32).view(np.float32)[0]
+
+
+def tf32_of(value: Any) -> int:
+    """The bits of a float rounded to TF32."""
+    whole = bits(value)
+    return whole & 0xFFFFE000 if np.isnan(np.float32(value)) else min(whole + 0x1000, 0xFFFFFFFF) & 0xFFFFE000
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """The greater of two floats; NaN where either is, and of zeros the positive one."""
+    a, b = np.float32(a), np.float32(b)
+    return np.maximum(a, b) if a != b else b if np.signbit(a) else a
+
+
+def floats_of(kind: str, word: Any) -> Any:
+    """Two float32 from a word of two f16 or bf16."""
+    words = np.array([int(word)], np.uint32)
+    if kind == "f16":
+        return words.view(np.float16).astype(np.float32)
+    return np.array([words[0] << 16, words[0] & 0xFFFF0000], np.uint32).view(np.float32)
+
+
+def word_of(kind: str, low: Any, high: Any) -> int:
+    """A word of two f16 or bf16, rounded to nearest, from two float32."""
+    values = np.array([low, high], np.float32)
+    with np.errstate(over="ignore"):
+        if kind == "f16":
+            return int(values.astype(np.float16).view(np.uint32)[0])
+    wide: np.ndarray = values.view(np.uint32).astype(np.uint64)
+    wide = (wide + 0x7FFF + (wide >> 16 & 1)) >> 16
+    wide[np.isnan(values)] = 0x7FFF
+    return int(wide[0] | wide[1] << 16)
+
+
+def on_pairs(operation: Callable[..., Any], kind: str = "f16") -> Callable[..., int]:
+    """An instruction on words of two f16 or bf16: computed wider, then rounded."""
+
+    def body(*words: Any) -> int:
+        with np.errstate(all="ignore"):
+            return word_of(kind, *operation(*(floats_of(kind, word).astype(np.float64) for word in words)))
+
+    return body
+
+
+def e4m3_of(value: Any) -> int:
+    """A float as e4m3's 8 bits, to nearest even, no more than E4M3_MAX of either sign."""
+    value = float(value)
+    if np.isnan(value):
+        return 0x7F
+    sign, size = (0x80 if np.signbit(value) else 0), min(abs(value), E4M3_MAX)
+    exponent = max(int(np.floor(np.log2(size))) if size else -6, -6)
+    steps = int(np.round(size / 2.0 ** (exponent - 3)))  # NumPy rounds to even
+    return sign | ((exponent + 6) * 8 + steps if size else 0)
+
+
+def e4m3x4_of(*values: Any) -> int:
+    """Four floats as a word of four e4m3."""
+    return sum(e4m3_of(value) << 8 * i for i, value in enumerate(values))
+
+
+def float_of_e4m3(word: Any) -> Any:
+    """The float32 of a word's lowest e4m3."""
+    held = int(word) & 0xFF
+    exponent, steps, sign = held >> 3 & 15, held & 7, -1.0 if held & 0x80 else 1.0
+    if held & 0x7F == 0x7F:
+        return np.float32(np.nan)
+    return np.float32(sign * (steps + (8 if exponent else 0)) * 2.0 ** (max(exponent, 1) - 10))
+
+
+def words_by_form(form: str, low: Any, high: Any) -> tuple[int, int]:
+    """`ptx.pack_floats`."""
+    values = np.array([low, high], np.float32)
+    with np.errstate(all="ignore"):
+        if form == "split":
+            most = np.float32(65504)
+            upper = np.fmax(np.fmin(values.astype(np.float16).astype(np.float32), most), -most)
+            return word_of("f16", *upper), word_of("f16", *((values - upper) * np.float32(LOW_SCALE)))
+        if form == "halves":
+            upper = values.astype(np.float16).clip(-65504, 65504)
+            lower = (values - upper.astype(np.float32)).astype(np.float16) * np.float16(LOW_SCALE)
+            return word_of("f16", *upper), word_of("f16", *(lower / np.float16(LOW_SCALE)))
+    if form == "tf32":
+        return tf32_of(low), tf32_of(high)
+    return bits(low), bits(high)
+
+
+def bytes_of(a: Any, b: Any, selectors: Any) -> int:
+    """`ptx.prmt`."""
+    held = int(a) | int(b) << 32
+    return sum((held >> 8 * (int(selectors) >> 4 * i & 7) & 0xFF) << 8 * i for i in range(4))

@@ -1,0 +1,81 @@
+"""TMA: copies by a tensor map, and bulk copies, which complete on an mbarrier. PTX ISA: "cp.async.bulk".
+
+`tensor_map.encode` makes a map. Addresses are uint32 in shared memory, `to` and `mbarrier`, and uint64 in global
+memory.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from charcnn.gpu.ptx.intrinsics import instruction
+
+COMPLETES = "mbarrier::complete_tx::bytes"
+
+
+@instruction("fence.proxy.tensormap::generic.acquire.gpu [$0], 128;", "", "l")
+def fence_proxy_tensormap(tensor_map):
+    """Let TMA see a tensor map that was written to global memory before the kernel began.
+
+    PTX: fence.proxy.tensormap::generic.acquire.gpu [tensor_map], 128; section "membar, fence". Since compute
+    capability 9.0.
+    """
+
+
+@instruction("fence.proxy.async.shared::cta;")
+def fence_proxy_async():
+    """Let wgmma and TMA see what this thread wrote to shared memory by plain stores or cp.async.
+
+    PTX: fence.proxy.async.shared::cta; section "membar, fence". Since compute capability 9.0.
+    """
+
+
+@instruction(f"cp.async.bulk.tensor.2d.shared::cluster.global.{COMPLETES} [$0], [$1, {{$3, $4}}], [$2];", "", "rlrrr")
+def tma_load_2d(to, tensor_map, mbarrier, column, row):
+    """Start to copy a tensor map's box to shared memory, its first element at (row, column); zeros where there is none.
+
+    PTX: cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [to], [map, {column, row}],
+    [mbarrier]; section "cp.async.bulk.tensor". Since compute capability 9.0.
+    """
+
+
+@instruction(
+    f"cp.async.bulk.tensor.3d.shared::cluster.global.{COMPLETES} [$0], [$1, {{$3, $4, $5}}], [$2];", "", "rlrrrr"
+)
+def tma_load_3d(to, tensor_map, mbarrier, column, phase, row):
+    """As `tma_load_2d`, of a map with three dimensions, the innermost first.
+
+    PTX: cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes; section "cp.async.bulk.tensor".
+    Since compute capability 9.0.
+    """
+
+
+@instruction(f"cp.async.bulk.shared::cluster.global.{COMPLETES} [$0], [$1], $2, [$3];", "", "rlrr")
+def bulk_load(to, source, size, mbarrier):
+    """Start to copy `size` bytes from global to shared memory; all three are multiples of 16.
+
+    PTX: cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [to], [source], size, [mbarrier]; section
+    "cp.async.bulk". Since compute capability 9.0.
+    """
+
+
+@cache
+def bulk_load_multicast(blocks: int) -> Any:
+    """copy(to, source, size, mbarrier): as `bulk_load`, to all of the cluster's `blocks` (at most 16).
+
+    In each of them the bytes come to the same place as in the block that asks, and count at its mbarrier there.
+
+    PTX: cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [to], [source], size,
+    [mbarrier], blocks; section "cp.async.bulk". Since compute capability 9.0.
+    """
+    text = (
+        f"{{.reg .b16 which;\nmov.b16 which, {(1 << blocks) - 1};\n"
+        f"cp.async.bulk.shared::cluster.global.{COMPLETES}.multicast::cluster [$0], [$1], $2, [$3], which;}}"
+    )
+
+    @instruction(text, "", "rlrr")
+    def copy(to, source, size, mbarrier):
+        """As `bulk_load_multicast`."""
+
+    return copy

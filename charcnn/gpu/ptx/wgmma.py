@@ -1,0 +1,101 @@
+"""Products by warpgroups on Hopper's tensor cores. PTX ISA: "Asynchronous Warpgroup Level Matrix Instructions"."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from charcnn.gpu.device import SIMULATED
+from charcnn.gpu.ptx.intrinsics import asm, elements, instruction, typed
+
+if not SIMULATED:
+    from numba.cuda import types
+
+DESCRIPTOR_HIGH = 1 << 30 | 1024 >> 4
+"""A matrix descriptor's upper word: 128-byte swizzle; 1,024 bytes from 8 rows to the next 8."""
+
+DESCRIPTOR_LOW = 1 << 16
+"""Of a matrix descriptor's lower word, what is no address: the leading dimension, which swizzled rows don't use."""
+
+
+def descriptor(address: int) -> int:
+    """A matrix descriptor's lower word: rows of 128 bytes from a shared address on, any multiple of 128.
+
+    The swizzle goes by the address itself, so a matrix may begin at any row of a tile that begins at a multiple of
+    1,024. Call it `uint32(address >> 4 | DESCRIPTOR_LOW)` in a kernel. Section "Matrix Descriptor Format".
+
+    Raises:
+        ValueError: the address is no multiple of 128 below 2^18.
+    """
+    if address % 128 or not 0 <= address < 1 << 18:
+        raise ValueError(f"{address=}: need a multiple of 128 below {1 << 18}")
+    return address >> 4 | DESCRIPTOR_LOW
+
+
+@instruction("wgmma.fence.sync.aligned;")
+def wgmma_fence():
+    """Order this warp's register accesses before the wgmma that follow.
+
+    PTX: wgmma.fence.sync.aligned; section "wgmma.fence". Since compute capability 9.0 (sm_90a).
+    """
+
+
+@cache
+def wgmma_wait_group(groups: int) -> Any:
+    """wait(): until at most so many of this warpgroup's latest groups of wgmma are under way.
+
+    PTX: wgmma.wait_group.sync.aligned groups; section "wgmma.wait_group". Since compute capability 9.0 (sm_90a).
+    """
+
+    @instruction(f"wgmma.wait_group.sync.aligned {groups};")
+    def wait():
+        """As `wgmma_wait_group`."""
+
+    return wait
+
+
+@cache
+def wgmma(kind: str, columns: int, more: bool = True) -> Any:
+    """multiply(acc, a, b): start a group that adds the product of 128 bytes of depth to 64 x `columns` sums.
+
+    Unless there are `more` to add to, sums are only written.
+
+    Args of `multiply`: acc, a thread's float32 `cuda.local.array` of columns / 2, as the PTX section's figure of
+    matrix D numbers them, not to be touched before the group was waited for; a and b, `descriptor` of 64 and of
+    `columns` rows, 128 bytes each, in shared memory with 128-byte swizzle.
+
+    PTX: four wgmma.mma_async.sync.aligned.m64nNkK.f32.kind.kind, both operands K-major in shared memory, and
+    wgmma.commit_group; sections "wgmma.mma_async" and "Matrix Descriptor Format". Since compute capability 9.0
+    (sm_90a).
+    """
+    depth = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32}[kind]
+    transposed = ", 0, 0" if depth == 16 else ""  # neither is; other kinds cannot be
+    half = columns // 2
+    registers = ",".join(f"${i}" for i in range(half))
+    lines = ["{", ".reg .b64 a, b;", ".reg .b32 x, y;"]
+    for part in range(4):  # of 32 bytes: 2 in a descriptor's units
+        lines += [
+            f"add.u32 x, ${2 * half}, {2 * part};",
+            f"add.u32 y, ${2 * half + 1}, {2 * part};",
+            f"mov.b64 a, {{x, {DESCRIPTOR_HIGH}}};",
+            f"mov.b64 b, {{y, {DESCRIPTOR_HIGH}}};",
+            f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{kind}.{kind} "
+            f"{{{registers}}}, a, b, {int(more or part > 0)}, 1, 1{transposed};",
+        ]
+    text = "\n".join([*lines, "wgmma.commit_group.sync.aligned;", "}"])
+
+    @typed(text)
+    def multiply(typingctx, acc, a, b):
+        """As `wgmma`."""
+
+        def codegen(context, builder, signature, arguments):
+            places = elements(context, builder, signature.args[0], arguments[0], half)
+            operands = [*(builder.load(place) for place in places), *arguments[1:]]
+            ins = [*map(str, range(half)), "r", "r"]  # results are in the registers of what they add to
+            for value, place in zip(asm(builder, text, "f" * half, ins, operands, memory=False), places, strict=True):
+                builder.store(value, place)
+            return context.get_dummy_value()
+
+        return types.void(acc, types.uint32, types.uint32), codegen
+
+    return multiply

@@ -1,0 +1,140 @@
+"""Convolutions and linear layers as levels list them: weights packed once, one epilogue each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from charcnn.ops.common import shapes
+from charcnn.ops.common.cast import as_format
+from charcnn.ops.common.formats import PLAIN, Format, choose
+from charcnn.ops.common.layer import Array, Conv1dLayer, Launched, NoScratch, Space
+from charcnn.ops.common.shapes import Shape
+from charcnn.ops.conv1d.double_buffered import conv1d_stat_nlc_double_buffered
+from charcnn.ops.conv1d.mma.layer import Mma
+from charcnn.ops.conv1d.small_batch import SpreadConv
+from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.conv1d.winograd import Winograd, between
+
+
+class WgmmaConv1d(Conv1dLayer):
+    """conv1d_nlc on Hopper's tensor cores, with ReLU, and max-pooling of 3.
+
+    Args:
+        weight, bias: as of `Wgmma`.
+        relu, pool, length: as of `Conv1dLayer`.
+        float32: whether the result is float32, and not of the precision.
+        precision, promoted: as of `Wgmma`.
+    """
+
+    def __init__(
+        self, weight: np.ndarray, bias: np.ndarray, *, relu: bool = True, pool: bool = False,
+        length: int | None = None, rows: bool = False, float32: bool = False, precision: str = "fp16",
+        promoted: bool = False,
+    ) -> None:  # fmt: skip
+        results = PLAIN.name if float32 else None
+        conv = Wgmma(weight, bias, precision=precision, results=results, promoted=promoted)
+        super().__init__(conv, relu=relu, pool=pool, length=length, rows=rows)
+
+
+class WgmmaLinear(WgmmaConv1d):
+    """linear_nlc on Hopper's tensor cores: a convolution of one position. Weight (C_in, C_out); the rest as there."""
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, **options: Any) -> None:
+        super().__init__(weight.reshape(1, *weight.shape), bias, rows=True, **options)
+
+
+class MmaConv1d(Conv1dLayer):
+    """conv1d_nlc on tensor cores by mma.sync, with ReLU, and max-pooling of 3.
+
+    Args:
+        weight, bias: as of `Mma`.
+        relu, pool: as of `Conv1dLayer`.
+        float32: whether the result is float32, and not of the precision.
+        precision: as of `Mma`.
+    """
+
+    def __init__(
+        self, weight: np.ndarray, bias: np.ndarray, *, relu: bool = True, pool: bool = False, rows: bool = False,
+        float32: bool = False, precision: str = "fp16",
+    ) -> None:  # fmt: skip
+        super().__init__(Mma(weight, bias, precision=precision), relu=relu, pool=pool, rows=rows, wide=float32)
+
+
+class MmaLinear(MmaConv1d):
+    """linear_nlc on tensor cores by mma.sync: a convolution of one position. Weight (C_in, C_out)."""
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, **options: Any) -> None:
+        super().__init__(weight.reshape(1, *weight.shape), bias, rows=True, **options)
+
+
+class SmallBatchConv1d(Conv1dLayer):
+    """conv1d_relu_nlc for a few inputs, spread over the whole GPU; arguments as of `SpreadConv`, and pool."""
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, *, pool: bool = False, precision: str = "fp16") -> None:
+        super().__init__(SpreadConv(weight, bias, precision=precision), pool=pool)
+
+
+class WinogradConv1d(NoScratch):
+    """conv1d_relu_nlc in float32 by Winograd's filtering, with max-pooling. Arguments as of `Winograd`.
+
+    Args:
+        pool_size: positions that a maximum is taken of; None for none.
+    """
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, pool_size: int | None = None) -> None:
+        self.conv, self._weight, self._pool_size = Winograd(weight, bias), weight.shape, pool_size
+        self.nbytes = self.conv.nbytes
+
+    def writes(self, x: Shape) -> list[Array]:
+        """Transformed features, their products, and the result."""
+        taps, _, c_out = self._weight
+        kept = (x[1] - taps + 1) // (self._pool_size or 1)
+        return [*map(Array, between(x, self._weight)), Array((x[0], kept, c_out))]
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on features (N, L, C_in)."""
+        given = {"stream": space.stream, "space": space.device}
+        if self._pool_size is None:
+            return self.conv.conv1d_relu(x, **given)
+        return self.conv.conv1d_relu_maxpool1d(x, self._pool_size, **given)
+
+    def stat(self, x: Any, moments: Any, space: Space) -> tuple[Any, Any]:
+        """Start on features without ReLU; the result, and its moments."""
+        pair: tuple[Any, Any] = self.conv.conv1d_stat(x, out=(None, moments), stream=space.stream, space=space.device)
+        return pair
+
+
+class DoubleBufferedConv1d(Launched):
+    """conv1d_nlc in float32 by `double_buffered`, which gives the moments of its result, too: weight and bias."""
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray) -> None:
+        super().__init__(conv1d_stat_nlc_double_buffered, shapes.conv1d_nlc, weight, bias)
+
+    def stat(self, x: Any, moments: Any, space: Space) -> tuple[Any, Any]:
+        """Start on features; the result, and its moments."""
+        (y,) = self.writes(x.shape)
+        pair: tuple[Any, Any] = conv1d_stat_nlc_double_buffered(
+            x, *self.arguments, out=(space.device(*y), moments), stream=space.stream
+        )
+        return pair
+
+
+class Cast(NoScratch):
+    """float32 features (N, L, C), as a linear layer takes them: (N, 1, L C) of a precision, of fp16x3 (N, 1, 2 L C)."""
+
+    nbytes = 0
+
+    def __init__(self, precision: str) -> None:
+        self._of: Format = choose(precision)
+
+    def writes(self, x: Shape) -> list[Array]:
+        """The result."""
+        return [Array((x[0], 1, self._of.parts * x[1] * x[2]), self._of.dtype)]
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on features."""
+        (y,) = self.writes(x.shape)
+        x = x.reshape((x.shape[0], 1, x.shape[1] * x.shape[2]))
+        return as_format(x, self._of.name, out=space.device(*y), stream=space.stream)
