@@ -41,7 +41,7 @@ def standard_input() -> bytes:
     Raises:
         ValueError: it is no text in UTF-8.
     """
-    from charcnn.text.readers.source import refuse_foreign
+    from charcnn.text.foreign import refuse_foreign
 
     given = sys.stdin.buffer.read()
     try:

@@ -53,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     files = parser.add_argument_group("files")
     add = files.add_argument
-    add("--data", required=True, metavar="FILE", help="rows to learn from: .csv, .tsv, .jsonl, .ndjson, .parquet or .pq")
+    add(
+        "--data", required=True, metavar="FILE", help="rows to learn from: .csv, .tsv, .jsonl, .ndjson, .parquet or .pq"
+    )
     part = files.add_mutually_exclusive_group()
     part.add_argument(
         "--valid", metavar="FILE", help="rows that decide which epoch is kept (default: a part of --data)"

@@ -16,8 +16,8 @@ from numba import njit
 
 from charcnn.files import Path
 from charcnn.text import names
+from charcnn.text.foreign import refuse_formats
 from charcnn.text.layout import LABEL_COLUMNS, TEXT_COLUMNS, WHOLE, Layout
-from charcnn.text.readers.source import refuse_formats
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789-,;.!?:'\"/\\|_@#$%^&*~`+-=<>()[]{}\n"
 """The paper's 70 characters; '-' stands twice, at 36 and at 59."""

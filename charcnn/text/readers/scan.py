@@ -215,23 +215,6 @@ def gather_lines(buffer, rows, texts, offsets):
 
 
 @njit(cache=True, nogil=True)
-def join_columns(first, first_offsets, second, second_offsets, texts, offsets):
-    """Two columns of texts into one, with a space between each two."""
-    at = 0
-    for n in range(offsets.size - 1):
-        offsets[n] = at
-        for i in range(first_offsets[n], first_offsets[n + 1]):
-            texts[at] = first[i]
-            at += 1
-        texts[at] = _SPACE
-        at += 1
-        for i in range(second_offsets[n], second_offsets[n + 1]):
-            texts[at] = second[i]
-            at += 1
-    offsets[offsets.size - 1] = at
-
-
-@njit(cache=True, nogil=True)
 def _put(out, at, values, first, last):
     for i in range(first, last):
         out[at] = values[i]
