@@ -80,8 +80,9 @@ def ship(tmp_path, monkeypatch, size):
     folder.mkdir(parents=True)
     for names in tuning.SOURCES.values():
         for name in names:
-            (tmp_path / "package" / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / "package" / name).write_text("kernel")
+            file = tmp_path / "package" / name.replace("*", "mma")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("kernel")
     entries = {str(KEY): {"tile": {"size": size}}}
     (folder / "some-gpu-80gb-pcie.json").write_text(json.dumps({"gpu": GPU, "tiles": entries}))
     monkeypatch.setattr(tuning, "PACKAGE", tmp_path / "package")
@@ -115,11 +116,17 @@ def test_only_the_same_layer_precision_kernel_and_gpu(gpu, monkeypatch):
     assert taken() == Side(1)
 
 
-def test_a_choice_of_another_kernel_or_compiler_counts_no_more(gpu, tmp_path, monkeypatch):
+def test_every_pattern_of_sources_finds_files():
+    for patterns in tuning.SOURCES.values():
+        assert all(list(tuning.PACKAGE.glob(pattern)) for pattern in patterns)
+
+
+@pytest.mark.parametrize("changed", ["mma.py", "new.py"])
+def test_a_choice_of_another_kernel_or_compiler_counts_no_more(gpu, tmp_path, monkeypatch, changed):
     ship(tmp_path, monkeypatch, 2)
     kept(3)
     assert taken() == Side(3)
-    (tmp_path / "package" / "gpu" / "ptx.py").write_text("another kernel")
+    (tmp_path / "package" / "gpu" / "ptx" / changed).write_text("another kernel")
     tuning.forget()
     assert taken() == Side(2)
 

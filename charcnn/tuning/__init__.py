@@ -25,11 +25,12 @@ Candidate = TypeVar("Candidate")
 PACKAGE = Path(__file__).parent.parent
 
 SOURCES = {
-    "double_buffered": ("ops/conv1d/double_buffered.py", "gpu/ptx.py"),
-    "mma": ("ops/conv1d/mma/kernel.py", "gpu/ptx.py"),
-    "wgmma": ("ops/conv1d/wgmma/kernel.py", "gpu/ptx.py"),
+    "double_buffered": ("ops/conv1d/double_buffered.py", "gpu/ptx/*.py"),
+    "mma": ("ops/conv1d/mma/kernel.py", "gpu/ptx/*.py"),
+    "wgmma": ("ops/conv1d/wgmma/kernel.py", "gpu/ptx/*.py"),
 }
-"""By the first word of a kernel's name, the files that make it: where they change, what was measured counts no more."""
+"""By the first word of a kernel's name, patterns of the files that make it: where one changes, what was measured counts
+no more."""
 
 
 class Key(NamedTuple):
@@ -164,5 +165,6 @@ def versions(kernel: str) -> str:
     import hashlib
     from importlib import metadata
 
-    source = b"".join((PACKAGE / name).read_bytes() for name in SOURCES[kernel.split()[0]])
+    files = [file for pattern in SOURCES[kernel.split()[0]] for file in sorted(PACKAGE.glob(pattern))]
+    source = b"".join(file.read_bytes() for file in files)
     return f"{hashlib.sha256(source).hexdigest()[:12]}, numba-cuda {metadata.version('numba-cuda')}"
