@@ -68,6 +68,11 @@ def test_every_intrinsic_is_a_function_of_its_chapter_called_once():
     assert sorted(made) == names()
 
 
+def test_the_page_names_every_intrinsic():
+    page = (ROOT / "docs" / "ptx.md").read_text()
+    assert [name for name in names() if f"`{name}`" not in page] == []
+
+
 @compiler
 def test_every_intrinsic_compiles_to_its_instruction():
     text = re.sub(r"\s+", " ", compiled()["calls"]["ptx"])
