@@ -97,7 +97,7 @@ def path(options: argparse.Namespace) -> None:
 
 def slowed(options: argparse.Namespace, rest: list[str]) -> None:
     """Run a level whose last rank computes no faster than `--rate` inputs a second."""
-    from charcnn.levels.runner.command import command
+    from charcnn.levels.runner import command
 
     module = import_module(f"charcnn.levels.{options.level}")
     comm = offload.world()

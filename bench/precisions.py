@@ -28,7 +28,7 @@ from charcnn.model import params, validation
 from charcnn.text import encodings
 
 RESULTS = Path(__file__).resolve().parent / "results"
-WEIGHTS = RESULTS.parents[1] / "charcnn" / "weights"
+WEIGHTS = RESULTS.parents[1] / "charcnn" / "model" / "weights"
 
 CHECKED = 32
 """Rows whose logits are held against the float64 reference."""

@@ -37,7 +37,7 @@ from charcnn.model.rounding import Rounding
 from charcnn.text import encodings
 
 RESULTS = Path(__file__).resolve().parent / "results"
-WEIGHTS = RESULTS.parents[1] / "charcnn" / "weights"
+WEIGHTS = RESULTS.parents[1] / "charcnn" / "model" / "weights"
 
 LEVELS = ("l12", "l13", "l14", "l15", "l16", "l17")
 """Which are run where none is named."""

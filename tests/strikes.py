@@ -68,7 +68,7 @@ def struck(fate: dict[str, Any], arguments: list[str]) -> None:
     from charcnn import offload
     from charcnn.__main__ import main
     from charcnn.levels import l18
-    from charcnn.levels.runner.command import command
+    from charcnn.levels.runner import command
     from charcnn.offload import watch
 
     within, leave = watch.within, os._exit

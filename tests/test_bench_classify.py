@@ -5,7 +5,8 @@ import json
 
 import classify
 import pytest
-import report
+from report import classify as blocks
+from report import schema
 
 from charcnn.config import TINY
 from charcnn.host import machine
@@ -42,12 +43,12 @@ def test_its_result_becomes_a_row(tmp_path, monkeypatch):
         "machine": {**machine.describe(), "gpus": [], "cores": 2},
     }
     (tmp_path / "cpu-2-cores-classify-float32.json").write_text(json.dumps(raw))
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
-    report.results.cache_clear()
+    monkeypatch.setattr(schema, "RESULTS", tmp_path)
+    schema.results.cache_clear()
     try:
-        row = report.classify(report.ROOT / "docs" / "classify.md").splitlines()[-1]
+        row = blocks.classify(schema.ROOT / "docs" / "classify.md").splitlines()[-1]
     finally:
-        report.results.cache_clear()
+        schema.results.cache_clear()
     assert (
         "| l11 | float32 | the CPU | 5,000 | 950.0 | 1,000 (95%) | compute, 97% of the time | 350 MB | 1.2 s |" in row
     )
@@ -68,13 +69,13 @@ def test_the_card_of_a_model(monkeypatch):
     model = params.init(TINY)
     model.classes = ("World", "Sports", "Business", "Sci/Tech")
     model.metadata = {"training": said, "test": {"confusion": confusion}}
-    monkeypatch.setattr(report, "_shipped", lambda: model)
-    document = report.WEIGHTS / "README.md"
-    lines = report.training(document).splitlines()
+    monkeypatch.setattr(blocks, "_shipped", lambda: model)
+    document = schema.WEIGHTS / "README.md"
+    lines = blocks.training(document).splitlines()
     assert lines[1] == "charcnn train --data a.csv --classes World,Sci/Tech --decay 0.1 --out ag_news.safetensors"
     assert "Seed 3; 28,079 rows to learn from; bf16 on one NVIDIA H200 with PyTorch 2.11." in lines
-    found = report.accuracy(document, "test")
+    found = blocks.accuracy(document, "test")
     assert "Right for 358 of 400 test rows, **89.50%**, 95 % interval 86.11% to 92.14% (Wilson)." in found
     assert "| Business | 100 | 80.0% | 86.0% | Sci/Tech (16) |" in found
-    with pytest.raises(report.ReportError, match="says nothing of its validation rows"):
-        report.accuracy(document, "validation")
+    with pytest.raises(schema.ReportError, match="says nothing of its validation rows"):
+        blocks.accuracy(document, "validation")

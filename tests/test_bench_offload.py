@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-import report
+from report import documents, schema
 from test_mpi import ROOT, mpiexec, needs_mpi
 
 from charcnn.config import SMALL
@@ -60,17 +60,17 @@ def level_report(rate, *, ranks=1, mode="async", mpi=True, **more):
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
     """The blocks of a page whose raw results these are."""
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
-    report.offloads.cache_clear()
+    monkeypatch.setattr(schema, "RESULTS", tmp_path)
+    schema.offloads.cache_clear()
 
     def made(kind, **results):
         (tmp_path / "offload").mkdir()
         for name, raw in results.items():
             (tmp_path / "offload" / f"{name}.json").write_text(json.dumps(raw))
-        return report.KINDS[kind](tmp_path / "page.md")
+        return documents.KINDS[kind](tmp_path / "page.md")
 
     yield made
-    report.offloads.cache_clear()
+    schema.offloads.cache_clear()
 
 
 def test_scaling_is_told_beside_one_gpu(tables):
@@ -101,5 +101,5 @@ def test_forecasts_are_told_beside_measured_runs(tables):
 
 
 def test_a_wrong_run_is_no_result(tables):
-    with pytest.raises(report.ReportError, match=r"wrong\.json: its validation failed"):
+    with pytest.raises(schema.ReportError, match=r"wrong\.json: its validation failed"):
         tables("scaling", wrong=level_report(1.0) | {"validation": {"passed": False}})

@@ -1096,7 +1096,7 @@ def test_help_is_quick():
 
 
 def test_a_first_label_on_the_cpu_waits_for_nothing_that_it_does_not_need(weights):
-    unneeded = ["numba.cuda", "charcnn.gpu.device", "charcnn.catalog", "pyarrow", "mpi4py", "torch"]
+    unneeded = ["numba.cuda", "charcnn.gpu.device", "pyarrow", "mpi4py", "torch"]
     code = f"import atexit; atexit.register(lambda: print(sorted(sys.modules.keys() & {set(unneeded)})))"
     for level in ("l18", "l11"):
         process = command(
@@ -1131,7 +1131,7 @@ def test_choices_of_options_are_those_of_the_package():
 
 
 def test_commands_are_the_modules_on_disk():
-    on_disk = {path.stem for path in (ROOT / "charcnn" / "commands").glob("*.py")} - {"__init__", "model", "ranks"}
+    on_disk = {path.stem for path in (ROOT / "charcnn" / "cli").glob("*.py")} - {"__init__", "model", "ranks"}
     assert on_disk == set(COMMANDS)
 
 

@@ -1,27 +1,40 @@
-"""README.md and docs/: generated parts up to date, links that resolve, examples that run."""
+"""README.md, CONTRIBUTING.md and docs/: generated parts up to date, links that resolve, examples that run."""
 
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import cases
 import pytest
-import report
+from report import documents, limits, plot
+from report.markdown import anchor, headings
+from report.schema import ReportError
 
 from charcnn import catalog
 from charcnn.gpu import device
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [*report.documents(), ROOT / "bench" / "README.md", ROOT / "CHANGELOG.md"]
+DOCUMENTS = [*documents.documents(), ROOT / "bench" / "README.md", ROOT / "CHANGELOG.md"]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PYTHON = re.compile(r"^```python\n(?!# charcnn/)(.*?)^```", re.DOTALL | re.MULTILINE)
+EXAMPLES = [
+    (name, number)
+    for name in ("README.md", "docs/operators.md")
+    for number in range(len(PYTHON.findall((ROOT / name).read_text())))
+]
+NAMES = [level.name for level in catalog.LEVELS]
 
 
 def run_report(root, *arguments):
     script = root / "bench" / "report.py"
     return subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, cwd=root, check=False)
+
+
+def page(name):
+    return (ROOT / "docs" / "levels" / f"{name}.md").read_text()
 
 
 def test_generated_blocks_are_up_to_date():
@@ -33,14 +46,18 @@ def test_a_stale_block_is_told_and_mended(tmp_path):
     shutil.copytree(ROOT / "charcnn", tmp_path / "charcnn", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "bench", tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    readme = tmp_path / "README.md"
-    original = (ROOT / "README.md").read_text()
-    readme.write_text(original.replace("727.20", "900.00"))
+    shutil.copy(ROOT / "CONTRIBUTING.md", tmp_path)
+    readme, drawing = tmp_path / "README.md", tmp_path / plot.PLOT.relative_to(ROOT)
+    original, drawn = (ROOT / "README.md").read_text(), drawing.read_text()
+    stale = original.replace("| [l6](docs/levels/l6.md) |", "| l6 |")
+    assert stale != original
+    readme.write_text(stale)
+    drawing.write_text(drawn.replace("<circle", "<ellipse"))
     done = run_report(tmp_path, "--check")
     assert done.returncode == 1
-    assert done.stderr == "out of date: README.md; run python bench/report.py\n"
+    assert done.stderr == "out of date: README.md, docs/levels/levels.svg; run python bench/report.py\n"
     assert run_report(tmp_path).returncode == 0
-    assert readme.read_text() == original
+    assert (readme.read_text(), drawing.read_text()) == (original, drawn)
 
 
 @pytest.mark.parametrize(
@@ -49,23 +66,51 @@ def test_a_stale_block_is_told_and_mended(tmp_path):
         ("<!-- speed:begin -->\n<!-- speed:end -->", "no block is called speed"),
         ("<!-- levels:begin -->\n", "1 blocks begin, and 0 of them end"),
         ("<!-- code:begin charcnn/config.py Nothing -->\n<!-- code:end -->", "charcnn/config.py has no Nothing"),
+        (
+            "<!-- code:begin charcnn/config.py Config n -->\n<!-- code:end -->",
+            "charcnn/config.py has no loop on n",
+        ),
+        ("<!-- steps:begin relu relu1 fast -->\n<!-- steps:end -->", "relu has no fast"),
     ],
 )
 def test_a_wrong_block_is_an_error(tmp_path, text, message):
     document = tmp_path / "page.md"
     document.write_text(text)
-    with pytest.raises(report.ReportError, match=re.escape(message)):
-        report.filled(document)
+    with pytest.raises(ReportError, match=re.escape(message)):
+        documents.filled(document)
 
 
-def test_every_level_has_its_section_in_order():
-    names = [heading.split(":")[0] for heading in report.headings((ROOT / "docs" / "history.md").read_text())]
-    assert [name for name in names if re.fullmatch(r"l\d+", name)] == [level.name for level in catalog.LEVELS]
+def test_a_loop_is_shown_alone(tmp_path):
+    document = tmp_path / "page.md"
+    document.write_text("<!-- code:begin charcnn/ops/conv1d/loops.py _conv1d_loops_kernel t -->\n<!-- code:end -->")
+    shown = documents.filled(document).splitlines()
+    assert shown[3].startswith("for t in range(")  # less the marker, the fence and the file's name
 
 
-def test_every_level_shows_its_cost():
-    blocks = [arguments for _, kind, arguments, _ in report.BLOCK.findall((ROOT / "docs/history.md").read_text())]
-    assert {level.name for level in catalog.LEVELS} <= set(blocks)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_level_has_its_page(name):
+    assert next(headings(page(name))).startswith(f"{name}: ")
+    blocks = {(kind, arguments) for _, kind, arguments, _ in documents.BLOCK.findall(page(name))}
+    assert {("step", name), ("cost", name)} <= blocks
+
+
+def test_every_level_but_the_first_has_one_before_it():
+    assert [name for name in NAMES if limits.predecessor(name) is None] == ["l0"]
+    assert {name: limits.predecessor(name).name for name in ("l11", "l12", "l13", "l18")} == {
+        "l11": "l2", "l12": "l10", "l13": "l12", "l18": "l11",
+    }  # fmt: skip
+
+
+def test_the_plot_has_every_measured_level():
+    drawing = ElementTree.fromstring(plot.PLOT.read_text())
+    found = [node.text for node in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert set(NAMES) <= set(found)
+    marks = [node for node in drawing.iter("{http://www.w3.org/2000/svg}circle") if node.get("r")]
+    assert len(marks) == len(NAMES) + 2  # and the legend's
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 110
 
 
 def test_every_operator_is_benchmarked():
@@ -82,14 +127,14 @@ def test_links_resolve(document):
         assert file.is_relative_to(ROOT), target
         assert file.exists(), target
         if fragment:
-            assert fragment in [report.anchor(heading) for heading in report.headings(file.read_text())], target
+            assert fragment in [anchor(heading) for heading in headings(file.read_text())], target
 
 
-@pytest.mark.parametrize("number", range(len(PYTHON.findall((ROOT / "README.md").read_text()))))
-def test_readme_example_runs(number):
-    example = PYTHON.findall((ROOT / "README.md").read_text())[number]
+@pytest.mark.parametrize(("name", "number"), EXAMPLES)
+def test_example_runs(name, number):
+    example = PYTHON.findall((ROOT / name).read_text())[number]
     if "torch" in example:
         torch = pytest.importorskip("torch", reason="the example needs PyTorch")
         if device.SIMULATED or not torch.cuda.is_available():
             pytest.skip("the example needs a GPU")
-    exec(compile(example, f"README.md, example {number + 1}", "exec"), {})
+    exec(compile(example, f"{name}, example {number + 1}", "exec"), {})

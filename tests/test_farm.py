@@ -308,7 +308,7 @@ def test_a_rank_that_fails_leaves_on_any_mpi():
 def test_options_of_the_farm_need_it(option):
     from charcnn import catalog
     from charcnn.levels import l2
-    from charcnn.levels.runner.command import job
+    from charcnn.levels.runner import job
 
     options = job.parser("l2", l2, l2.build, quiet=False).parse_args(option)
     with pytest.raises(ValueError, match=f"{option[0]}: needs --offload farm"):

@@ -349,7 +349,7 @@ def test_many_inputs_are_never_all_made(monkeypatch):
     """The job of two million inputs holds the rows that there are."""
     from charcnn import catalog
     from charcnn.levels import l2
-    from charcnn.levels.runner.command import job
+    from charcnn.levels.runner import job
 
     options = job.parser("l2", l2, l2.build, quiet=False).parse_args(["--inputs", "2000000", "--config", "tiny"])
     many = job.prepare(catalog.level("l2"), options)
@@ -501,7 +501,7 @@ def test_messages_land_on_the_host_where_they_must(monkeypatch):
 def test_direct_messages_need_gpus_and_chunks():
     from charcnn import catalog
     from charcnn.levels import l2, l12
-    from charcnn.levels.runner.command import job
+    from charcnn.levels.runner import job
 
     for module, options in ((l2, []), (l12, ["--offload", "static"])):
         name = module.__name__.rpartition(".")[2]

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from charcnn import ops
 from charcnn.gpu import device
-from charcnn.ops import reference, token_conv1d
+from charcnn.ops import reference
 from charcnn.ops.common.formats import FORMATS
 from charcnn.ops.token_conv1d import gather
+from charcnn.ops.token_conv1d.gather_block import GatherBlock
 from charcnn.ops.token_conv1d.lags import LagTables
 
 TOLERANCE = 2e-6
@@ -244,7 +246,7 @@ def test_drawn_sizes(n, more, constants, layernorm, seed):
     length = kernel_size + pool_size - 1 + more
     ids = np.random.default_rng(seed).integers(0, depth + 2, (n, length), np.uint8)
     block(ids, weight, bias, pool_size, seed, layernorm)
-    y = token_conv1d.one_hot_conv1d_nlc_gather(ids, weight, bias)
+    y = ops.one_hot_conv1d_nlc_gather(ids, weight, bias)
     dense = reference.conv1d_nlc(reference.one_hot_nlc(ids, depth, dtype=np.float64), *exact(weight, bias))
     assert np.linalg.norm(y - dense) <= TOLERANCE * np.linalg.norm(dense)
 
@@ -267,9 +269,9 @@ def test_every_id_above_the_alphabet_is_blank():
     stat = LagTables(weight, bias)(blank)
     np.testing.assert_array_equal(LagTables(weight, bias)(above), stat)
     for launcher, before, after in (
-        (token_conv1d.one_hot_conv1d_nlc_gather, (), ()),
-        (token_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather, (), (3,)),
-        (token_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather, (stat,), (gamma, beta, 3)),
+        (ops.one_hot_conv1d_nlc_gather, (), ()),
+        (ops.one_hot_conv1d_relu_maxpool1d_nlc_gather, (), (3,)),
+        (ops.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather, (stat,), (gamma, beta, 3)),
     ):
         expected = launcher(blank, *before, weight, bias, *after)
         np.testing.assert_array_equal(launcher(above, *before, weight, bias, *after), expected)
@@ -279,7 +281,7 @@ def test_the_window_is_normalised_before_its_maximum():
     weight, bias = draw(1, 3, 4)
     ids = np.array([[0, 1, 2]], np.uint8)
     stat, beta = np.array([[0.0, 1.0]]), np.full((3, 4), 9, np.float32)
-    out = token_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather(
+    out = ops.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather(
         ids, stat, weight, bias, np.full((3, 4), -1, np.float32), beta, 3, eps=1e-12
     )
     np.testing.assert_allclose(out[0, 0], 9 - (weight[0] + bias).min(axis=0), rtol=1e-6)
@@ -292,7 +294,7 @@ def test_block_with_a_mean_far_from_zero():
     stat = reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias))
     gamma, beta = affine(18, 6)
     arrays = stat, weight, bias, gamma, beta
-    out = token_conv1d.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather(ids, *arrays, 3)
+    out = ops.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather(ids, *arrays, 3)
     expected = reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, *exact(*arrays), 3)
     assert np.linalg.norm(out - expected) <= TOLERANCE * np.linalg.norm(expected)  # bias - mean is exact
 
@@ -302,7 +304,7 @@ def test_nan_wins_where_it_is_picked():
     weight, bias = draw(3, 2, 5)
     weight[1, 0, 2] = np.nan
     ids = np.array([[0, 1, 1, 1, 1, 0, 1, 1]], np.uint8)  # tap 1 meets a 0 at window 4
-    out = token_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather(ids, weight, bias, 3)
+    out = ops.one_hot_conv1d_relu_maxpool1d_nlc_gather(ids, weight, bias, 3)
     np.testing.assert_array_equal(np.argwhere(~np.isfinite(out)), [[0, 1, 2]])
     assert np.isnan(out[0, 1, 2])
 
@@ -322,7 +324,7 @@ def test_blocks_of_a_multiprocessor_share_its_memory(free, resident, channel_til
 def test_block_for_tf32(channels, layernorm):
     ids, (weight, bias) = kinds(11, 5), draw(3, 5, channels)
     gamma, beta = affine(9, channels)
-    given = token_conv1d.GatherBlock(weight, bias, *((gamma, beta) if layernorm else ()), precision="tf32")
+    given = GatherBlock(weight, bias, *((gamma, beta) if layernorm else ()), precision="tf32")
     on_gpu = device.to_device(ids)
     if layernorm:
         stat = reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias))
@@ -343,7 +345,7 @@ def test_block_in_two_halves_a_number(channels, layernorm):
     gamma, beta = affine(7, channels)
     stat = reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias))
     stat[:, 1] += 0.1
-    given = token_conv1d.GatherBlock(weight, bias, *((gamma, beta) if layernorm else ()), precision="fp16x3")
+    given = GatherBlock(weight, bias, *((gamma, beta) if layernorm else ()), precision="fp16x3")
     on_gpu = device.to_device(ids)
     if layernorm:
         expected = reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(
@@ -359,21 +361,21 @@ def test_block_in_two_halves_a_number(channels, layernorm):
     assert np.linalg.norm(high + low - expected) <= TOLERANCE * np.linalg.norm(expected)
     assert np.linalg.norm(high - expected) > 10 * TOLERANCE * np.linalg.norm(expected)
     with pytest.raises(ValueError, match=r"^precision='fp16': need one of tf32, fp16x3$"):
-        token_conv1d.GatherBlock(weight, bias, precision="fp16")
+        GatherBlock(weight, bias, precision="fp16")
 
 
 def test_a_table_that_shared_memory_does_not_hold():
     weight, bias = draw(60, 255, 4)
     ids = np.zeros((1, 70), np.uint8)
     with pytest.raises(ValueError, match=r"^weight has shape \(60, 255, 4\): its 15360 rows.* need 245760 bytes"):
-        token_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather(ids, weight, bias, 3)
+        ops.one_hot_conv1d_relu_maxpool1d_nlc_gather(ids, weight, bias, 3)
     weight, bias = draw(2, 1, 4)
     with pytest.raises(ValueError, match=r"^pool_size=5000: need at most 4091 for K=2$"):
-        token_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather(np.zeros((1, 5001), np.uint8), weight, bias, 5000)
+        ops.one_hot_conv1d_relu_maxpool1d_nlc_gather(np.zeros((1, 5001), np.uint8), weight, bias, 5000)
 
 
 def test_no_output_channels():
     weight, bias = draw(2, 3, 0)
     ids = kinds(9, 3)
-    assert token_conv1d.one_hot_conv1d_nlc_gather(ids, weight, bias).shape == (6, 8, 0)
-    assert token_conv1d.one_hot_conv1d_relu_maxpool1d_nlc_gather(ids, weight, bias, 3).shape == (6, 2, 0)
+    assert ops.one_hot_conv1d_nlc_gather(ids, weight, bias).shape == (6, 8, 0)
+    assert ops.one_hot_conv1d_relu_maxpool1d_nlc_gather(ids, weight, bias, 3).shape == (6, 2, 0)

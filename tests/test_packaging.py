@@ -61,7 +61,7 @@ def test_extra_all_holds_every_other_one():
 
 
 def test_the_readme_has_the_two_commands():
-    assert [command.split("/")[-1] for command in COMMANDS] == ["python -m charcnn.levels.l5", "pytest -n auto"]
+    assert [command.split("/")[-1] for command in COMMANDS] == ["charcnn classify -", "pytest -n auto"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

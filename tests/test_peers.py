@@ -14,8 +14,8 @@ import cases
 import numpy as np
 import peers
 import pytest
-import report
 from libraries import own
+from report.peers import machine_table
 
 from charcnn import catalog
 from charcnn.config import SMALL, TINY
@@ -215,7 +215,7 @@ def test_the_report_shows_the_result():
         "versions": {"torch": "3"},
         "machine": {"gpus": ["GPU"], "cores": 2},
     }
-    assert report._peers("x.json", raw).splitlines() == [
+    assert machine_table("x.json", raw).splitlines() == [
         "| GPU: inputs/s | arithmetic | timed | N=1 | N=32 |",
         "| --- | --- | --- | ---: | ---: |",
         "| T (`t`) | bf16 | device to device | 12.30 | 4,568 \\* |",
@@ -259,7 +259,7 @@ def test_the_report_puts_runs_beside_each_other():
         }
         for batches, threads in (([1024], 16), ([1], 14), ([32, 8], 16))
     )  # fmt: skip
-    assert report._peers("x.json", first | {"earlier": [second, third]}).splitlines() == [
+    assert machine_table("x.json", first | {"earlier": [second, third]}).splitlines() == [
         "| GPU: inputs/s | arithmetic | timed | N=1 | N=8 | N=32 | N=1024 |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: |",
         "| T (`t`) | bf16 | device to device | 10.00 | 80.00 | 320.0 | 10,240 |",

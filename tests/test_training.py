@@ -559,7 +559,7 @@ def test_the_options_need_no_torch():
 
 
 def test_the_model_that_ships_is_whole_and_says_what_it_is():
-    path = Path(__file__).parent.parent / "charcnn" / "weights" / "ag_news.safetensors"
+    path = Path(__file__).parent.parent / "charcnn" / "model" / "weights" / "ag_news.safetensors"
     model = params.load(path)
     assert model.config == Config()
     assert model.encoding == FORWARD

@@ -1,4 +1,4 @@
-"""The optimisation history: `python -m charcnn.levels.lK` runs step K. See docs/history.md.
+"""The optimisation history: `python -m charcnn.levels.lK` runs step K. See docs/levels/README.md.
 
 Numba's simulator is a mode of the whole process, and a rank's cores are counted when Numba is imported: both are
 settled before. `python -m charcnn.levels.lK` imports this package first, and there it settles them. Any other program

@@ -11,22 +11,17 @@ and the bytes. The logits are FP8's: of trained weights emulated on the CPU, 99 
 gives them.
 """
 
-import numpy as np
-from numba import cuda
+from functools import partial
 
 from charcnn.config import POOL_SIZE
-from charcnn.gpu import device
 from charcnn.model import calibrate
 from charcnn.offload import asynchronous
-from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.formats import FORMATS
-from charcnn.ops.conv1d.wgmma.layer import Wgmma
-from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import normalised_maxima
-from charcnn.ops.linear.few_outputs import SkinnyLinear, takes
-from charcnn.ops.token_conv1d.gather_half import HalfBlock
-from charcnn.ops.token_conv1d.lag_sums import LagSums
-from charcnn.runtime.lane import DevicePipeline, GraphWorker, Lane
-from charcnn.runtime.monitor import Monitor
+from charcnn.ops.conv1d.layers import WgmmaConv1d, WgmmaLinear
+from charcnn.ops.layernorm.layers import wgmma_block
+from charcnn.ops.linear.few_outputs import takes
+from charcnn.ops.linear.layers import FewOutputsLinear
+from charcnn.ops.token_conv1d.layers import TokenConvNormReluPool
+from charcnn.runtime.sequence import gpu_pipeline, whole_windows
 
 TITLE = "FP8: features and weights of 8 bits, scaled by texts"
 
@@ -38,81 +33,20 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, tex
 
     texts: a file of texts to calibrate with (`text.read_texts`); where None, the sample that ships.
     """
-    monitor, form = monitor or Monitor(), FORMATS["fp8"]
-    channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
-    windows = -(-lengths[4] // POOL_SIZE) * POOL_SIZE  # what conv6 reads, in whole windows, where it pools itself
-    if channels % 16 or config.units % 16 or pooled[0] % POOL_SIZE or not (config.layernorm or windows <= lengths[3]):
-        raise ValueError(
-            f"channels={channels}, units={config.units}, {pooled[0]} positions after block 1, {lengths[3:5]} after "
-            f"conv4 and 5: need multiples of 16, 16 and {POOL_SIZE} for FP8, and without LayerNorm room for whole "
-            "windows; l13 needs none of that"
-        )
-    largest = batch * max(channels * pooled[0], config.units, 4 * config.classes)
-
+    length_5, length, fp8 = whole_windows(config, 16), config.conv_lengths[4], {"precision": "fp8"}
     p, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
-    packed = {name: value if value.ndim == 1 else pack(value) for name, value in p.items()}
-    fc1 = p["fc1.weight"].reshape(config.units, channels, pooled[5])  # its inputs come channels-last
-    packed["fc1.weight"] = pack(fc1).reshape(config.features, config.units)
+    conv, linear = partial(WgmmaConv1d, promoted=promoted, **fp8), partial(WgmmaLinear, promoted=promoted, **fp8)
 
-    def worker(gpu, number, block_1, tables, layers, norm_6):
-        lane = Lane(gpu, number, monitor, pinned=batch * max(config.length, 4 * config.classes), features=largest)
-        statistics = device.empty((batch, 2), np.float64)
-        parts = device.empty(layers["conv6"].parts_shape(batch, lengths[4]), np.float32)
+    def network(w):  # once a GPU: weights are packed here
+        fc3 = partial(linear, relu=False, float32=True)
+        if takes("fp8", config.classes):
+            fc3 = partial(FewOutputsLinear, **fp8)
+        block_1 = TokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE, **fp8)
+        block_6 = wgmma_block(*w.conv6, w.norm6, POOL_SIZE, length=length, eps=eps, promoted=promoted, **fp8)
+        convs = [conv(*w.conv2, pool=True), conv(*w.conv3), conv(*w.conv4), conv(*w.conv5, length=length_5)]
+        yield "network", [block_1, *convs, *block_6, linear(*w.fc1), linear(*w.fc2), fc3(*w.fc3)]
 
-        def apply(operator, x, shape, *arguments, dtype=form.dtype, **options):  # from one buffer into the other
-            out = lane.device((len(x), *shape), dtype)
-            return operator(x, *arguments, **options, out=out, stream=lane.stream)
-
-        def forward(ids):
-            stat, shape = statistics[: len(ids)], (pooled[0], channels)
-            if config.layernorm:
-                tables(ids, out=stat, stream=lane.stream)
-                x = apply(block_1.layernorm_relu_maxpool1d, ids, shape, stat, POOL_SIZE)
-            else:
-                x = apply(block_1.relu_maxpool1d, ids, shape, POOL_SIZE)
-            x = apply(layers["conv2"].conv1d_relu_maxpool1d, x, (pooled[1], channels), POOL_SIZE)
-            for i in (3, 4, 5):
-                length = lengths[i - 1] if i < 5 or config.layernorm else windows
-                x = apply(layers[f"conv{i}"].conv1d_relu, x, (length, channels), length=length)
-            shape = (pooled[5], channels)
-            if config.layernorm:
-                space = (lane.device((len(ids), lengths[5], channels), form.dtype), stat)
-                x, stat = layers["conv6"].conv1d_stat(x, out=space, parts=parts[: len(ids)], stream=lane.stream)
-                x = apply(normalised_maxima, x, shape, stat, *norm_6, POOL_SIZE, precision=form.name, eps=eps)
-            else:
-                x = apply(layers["conv6"].conv1d_relu_maxpool1d, x, shape, POOL_SIZE, length=lengths[4])
-            x = x.reshape((len(ids), 1, config.features))
-            x = apply(layers["fc1"].conv1d_relu, x, (1, config.units))
-            x = apply(layers["fc2"].conv1d_relu, x, (1, config.units))
-            logits = apply(layers["fc3"].conv1d, x, (1, config.classes), dtype=np.float32)
-            return logits.reshape((len(ids), config.classes))
-
-        return GraphWorker(lane, forward, batch, config.length)
-
-    workers = []
-    for gpu in device.choose(gpus):
-        with cuda.gpus[gpu]:
-            named = {name: (packed[f"{name}.weight"], packed[f"{name}.bias"]) for name in calibrate.LAYERS}
-            results = {"fc3": "float32"}
-            layers = {  # a linear layer is a convolution of one position
-                name: Wgmma(
-                    w.reshape(-1, *w.shape[-2:]), b,
-                    precision=form.name, results=results.get(name), promoted=promoted,
-                )
-                for name, (w, b) in named.items()
-            }  # fmt: skip
-            if takes(form.name, config.classes):
-                layers["fc3"] = SkinnyLinear(*named["fc3"], precision=form.name)
-            first = packed["conv1.weight"], packed["conv1.bias"]
-            norm_1, norm_6 = (
-                [packed[f"norm{i}.{part}"] for part in ("weight", "bias")] if config.layernorm else [] for i in (1, 6)
-            )
-            block_1 = HalfBlock(*first, *norm_1, precision=form.name)
-            tables = LagSums(*first) if config.layernorm else None
-            norm_6 = [device.to_device(array) for array in norm_6]
-            monitor.hold(gpu, sum(layer.nbytes for layer in layers.values()) + block_1.nbytes)
-            workers += [worker(gpu, number, block_1, tables, layers, norm_6) for number in range(streams)]
-    return DevicePipeline(workers, batch, config.classes, monitor.advance)
+    return gpu_pipeline(network, p, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=True)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
 from charcnn.gpu import device
+from charcnn.ops.common.layer import Array, Layer
 from charcnn.ops.common.shapes import Shape
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline
@@ -41,17 +43,24 @@ class Lane:
         monitor: told the memory taken and, on the GPU's own clock, the time of stages; its timeline keeps all spans.
         pinned: bytes of each buffer on the host.
         features: bytes of each buffer on the GPU.
+        scratch: what layers write besides, by layer and name.
 
     Raises:
         DeviceError: the GPU has less memory free than the buffers need.
     """
 
-    def __init__(self, gpu: int, number: int, monitor: Monitor, *, pinned: int, features: int) -> None:
+    def __init__(
+        self, gpu: int, number: int, monitor: Monitor, *, pinned: int, features: int,
+        scratch: Mapping[Layer, Mapping[str, Array]] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         device.require_memory(2 * features, f"the features of one batch, twice, on stream {number} of GPU {gpu}")
         monitor.hold(gpu, 2 * features)
         self.gpu, self.stream = gpu, cuda.stream()
         self._buffers = {"host": [cuda.pinned_array(pinned, np.uint8) for _ in range(2)]}
         self._buffers["device"] = [device.empty((features,), np.uint8) for _ in range(2)]
+        self._scratch = {
+            layer: {name: device.empty(*array) for name, array in named.items()} for layer, named in scratch.items()
+        }
         self._views: dict[tuple[Any, ...], Any] = {}
         self._next = {"host": 0, "device": 0}
         self._unit, self._row = f"GPU {gpu}", f"GPU {gpu}, stream {number}"
@@ -67,6 +76,10 @@ class Lane:
     def device(self, shape: Shape, dtype: Any = np.float32) -> Any:
         """GPU memory, the two buffers by turns."""
         return self._turn("device", shape, dtype)
+
+    def scratch(self, layer: Layer) -> dict[str, Any]:
+        """The arrays on the GPU that this layer writes besides features."""
+        return self._scratch[layer]
 
     def rewind(self) -> None:
         """Let the turns on the GPU begin anew, so that the same work gets the same buffers."""

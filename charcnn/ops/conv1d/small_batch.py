@@ -26,7 +26,7 @@ from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import narrow, widen
-from charcnn.ops.common.formats import HALVES, choose
+from charcnn.ops.common.formats import HALVES, Format, choose
 
 WARPS = 8
 
@@ -277,6 +277,10 @@ class SpreadConv:
     def conv1d_parts(self, x: Any, parts: Any, *, out: Any = None, stream: Any = None) -> Any:
         """conv1d_nlc, and parts of each input's statistics, for `norm.normalised`: float32 of `parts_shape(N, L)`."""
         return self._apply("stat", x, out, stream, parts)
+
+    def results_of(self, **_: Any) -> Format:
+        """What the methods give."""
+        return self.precision
 
     def parts_shape(self, n: int, length: int) -> shapes.Shape:
         """Of `conv1d_parts`'s statistics for x (n, length, C_in)."""

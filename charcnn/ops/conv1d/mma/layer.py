@@ -12,7 +12,8 @@ from charcnn import tuning
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.common import shapes
-from charcnn.ops.common.formats import choose
+from charcnn.ops.common.formats import PLAIN as FLOAT32
+from charcnn.ops.common.formats import Format, choose
 from charcnn.ops.common.mma_layout import OCTET, TAKEN, words_of
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
 from charcnn.ops.conv1d.mma.kernel import COLUMNS, POOL, ROW_BYTES, Stages, Tile, build
@@ -223,6 +224,10 @@ class Mma:
         part = self._warp_columns
         launch_merge(call, parts, length * self.c_out, statistics, part=part, row=self.c_out)
         return call.result(), call.second(statistics, stat)
+
+    def results_of(self, *, wide: bool = False, **_: Any) -> Format:
+        """What the methods give."""
+        return FLOAT32 if wide else self.format
 
     def parts_shape(self, n: int, length: int) -> shapes.Shape:
         """Of `conv1d_stat`'s scratch for x (n, length, C_in)."""

@@ -215,6 +215,10 @@ class Wgmma:
         launch_merge(call, parts, length * self.c_out, statistics, part=self._columns, row=self.c_out)
         return call.result(), call.second(statistics, stat)
 
+    def results_of(self, **_: Any) -> formats.Format:
+        """What the methods give."""
+        return self.results
+
     def parts_shape(self, n: int, length: int) -> shapes.Shape:
         """Of `conv1d_stat`'s scratch for x (n, length, C_in)."""
         return n, (length - self.kernel_size + 1) * -(-self.c_out // self._columns), PART_VALUES

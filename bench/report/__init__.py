@@ -1,0 +1,29 @@
+"""What is generated in README.md, docs and the model's card: tables and numbers from raw results, code, the plot.
+
+`python bench/report.py` fills the blocks `<!-- KIND:begin ARGUMENTS --> ... <!-- KIND:end -->`:
+
+- headline: the fastest level beside the fastest other library;
+- levels: all levels, each beside the one that it builds on and beside the fastest other library;
+- measured: all levels on all machines;
+- step lK: what level K won, with batch sizes and the share of the hardware's limit;
+- cost lK: what level K costs, and the level before it, stage by stage;
+- change lJ lK: what differs between two levels' `build`;
+- code FILE NAME [VARIABLE]: a function or class, as it stands in the file, or its first loop on that variable;
+- precisions: which levels compute in what;
+- operators: the table of operators and techniques;
+- steps OPERATOR LAYER [TECHNIQUE ...]: one operator's techniques at one layer;
+- beside: levels on a GPU as so many times the fastest other library;
+- peers: other libraries beside the levels, a table for each machine;
+- chain METHOD: the plan of blocks 3 to 6, fused by this method, on an H200;
+- scaling, mixed, path, strikes, overhead, forecasts: the offload, from bench/results/offload;
+- classify: `charcnn classify` from file to file, beside the level's own rate;
+- sanitizer: what compute-sanitizer found;
+- tensor_cores: the network's products beside cuBLAS's, in each precision;
+- wgmma_steps: the ladder of wgmma kernels: what each step can reach, and what it reached beside cuBLAS;
+- agreement: what each precision does to a trained network's labels, from bench/precisions.py;
+- accuracy PART: what the model that ships reached on its "validation" or "test" rows;
+- training: the command that trained it, and what it ran on.
+
+`python bench/report.py --check` changes nothing, and exits with status 1 if a block or the plot is out of date.
+`schema` reads the raw results, `limits` has what levels are held against; the others are called after their blocks.
+"""

@@ -1,0 +1,101 @@
+"""Blocks of docs/classify.md and of the model's card: from file to file, and what the model that ships reached."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from charcnn.classify.classifier import SHIPPED
+from charcnn.model import params
+from charcnn.training.measure import Measured
+from report.markdown import UNMEASURED, number, table
+from report.schema import WEIGHTS, ReportError, machine_called, results
+
+
+def classify(document: Path) -> str:
+    """File to labelled file: what ran, how fast, what bounded it."""
+    if not results().classified:
+        return UNMEASURED + "\n"
+    head = [
+        "machine",
+        "level",
+        "precision",
+        "encoded by",
+        "rows",
+        "rows/s",
+        "the level alone",
+        "fullest stage",
+        "memory",
+        "first label",
+    ]
+    rows = []
+    for file, raw in results().classified.items():
+        said, level, first = raw["command"], raw["level_rows_per_second"], raw["first_label_seconds"]
+        link = os.path.relpath(file, document.parent)
+        where = machine_called(raw["machine"])
+        alone = "–" if level is None else f"{number(level)} ({said['rows_per_second'] / level:.0%})"
+        rows.append(
+            [
+                f"[{where}]({link})",
+                "none: logits are zeros" if raw["files_alone"] else said["level"],
+                "–" if raw["files_alone"] else said["precision"],
+                {"cpu": "the CPU", "gpu": "the GPU"}[said["encode_on"]],
+                f"{said['rows']:,}",
+                number(said["rows_per_second"]),
+                alone,
+                f"{said['bound']}, {said['busy'][said['bound']]:.0%} of the time",
+                f"{said['peak_resident_bytes'] / 1e6:,.0f} MB" if said["peak_resident_bytes"] else "–",
+                "–" if first is None else f"{min(first['later']):.1f} s",
+            ]
+        )
+    return table(head, rows, right=4)
+
+
+def accuracy(document: Path, part: str) -> str:
+    """What the model that ships reached on a part of the rows, "validation" or "test", and its classes."""
+    model = _shipped()
+    if part not in model.metadata:
+        raise ReportError(f"{document.name}: the model says nothing of its {part} rows")
+    assert model.classes is not None
+    measured = Measured(np.array(model.metadata[part]["confusion"]), 0.0)
+    low, high = measured.interval
+    rows = []
+    for index, (name, counts) in enumerate(zip(model.classes, measured.confusion, strict=True)):
+        wrong = counts.copy()
+        wrong[index] = 0
+        recall, precision = measured.recalls[index], measured.precisions[index]
+        mistaken = f"{model.classes[int(wrong.argmax())]} ({wrong.max()})"
+        rows.append([name, f"{counts.sum():,}", f"{recall:.1%}", f"{precision:.1%}", mistaken])
+    return (
+        f"Right for {np.trace(measured.confusion):,} of {measured.confusion.sum():,} {part} rows, "
+        f"**{measured.accuracy:.2%}**, 95 % interval {low:.2%} to {high:.2%} (Wilson).\n\n"
+        + table(["class", "rows", "recall", "precision", "most often taken for"], rows, right=1)
+    )
+
+
+def training(document: Path) -> str:
+    """How the model that ships was trained."""
+    said = _shipped().metadata["training"]
+    words = [*shlex.split(said["command"]), "--out", SHIPPED]
+    lines = [""]
+    for word in words:  # an option and its value share a line
+        if len(lines[-1]) + len(word) > 90 and word.startswith("--"):
+            lines.append(" ")
+        lines[-1] += f" {shlex.quote(word)}" if lines[-1] else word
+    spelled = " \\\n".join(lines)
+    return (
+        f"```sh\n{spelled}\n```\n\n"
+        f"Seed {said['recipe']['seed']}; {said['rows']:,} rows to learn from; {said['precision']} on one "
+        f"{said['device']} with PyTorch {said['torch']}.\n"
+        f"The weights are those of epoch {said['epoch']} of {said['recipe']['epochs']}, a moving average. All that the "
+        "command does not say is its default.\n"
+    )
+
+
+@cache
+def _shipped() -> params.Params:
+    return params.load(WEIGHTS / SHIPPED)

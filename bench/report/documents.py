@@ -1,0 +1,80 @@
+"""Which files hold blocks, which function fills which block, and the command."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from charcnn.files import replacing
+from report.checks import agreement, dram, precisions, sanitizer, validation
+from report.classify import accuracy, classify, training
+from report.code import change, code
+from report.ladder import README as LADDER
+from report.ladder import wgmma_steps
+from report.levels import cost, headline, levels, measured, step
+from report.offload import forecasts, mixed, overhead, path, scaling, strikes
+from report.operators import chain, operators, steps, trade
+from report.peers import beside, peers, tensor_cores
+from report.plot import PLOT, drawn
+from report.schema import ROOT, WEIGHTS, ReportError
+
+BLOCK = re.compile(r"(<!-- (\w+):begin ?([^\n]*?) ?-->\n).*?(<!-- \2:end -->)", re.DOTALL)
+
+_BLOCKS = (
+    headline, levels, measured, step, cost, change, code, precisions, validation, operators, steps, chain, trade, dram,
+    beside, peers, tensor_cores, wgmma_steps, sanitizer, scaling, mixed, path, strikes, overhead, forecasts, classify,
+    agreement, accuracy, training,
+)  # fmt: skip
+KINDS = {kind.__name__: kind for kind in _BLOCKS}
+
+
+def documents() -> list[Path]:
+    """The files that may hold blocks."""
+    pages = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "levels").glob("*.md"))]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages, WEIGHTS / "README.md", LADDER]
+
+
+def filled(document: Path) -> str:
+    """The document's text with every block written anew.
+
+    Raises:
+        ReportError: a block's kind, arguments or end are wrong.
+    """
+
+    def fill(match: re.Match[str]) -> str:
+        begin, kind, arguments, end = match.groups()
+        if kind not in KINDS:
+            raise ReportError(f"{document.name}: no block is called {kind}: need one of {', '.join(KINDS)}")
+        return begin + KINDS[kind](document, *arguments.split()) + end
+
+    text = document.read_text(encoding="utf-8")
+    result = BLOCK.sub(fill, text)
+    if (begun := text.count(":begin")) != (whole := len(BLOCK.findall(text))):
+        raise ReportError(f"{document.name}: {begun} blocks begin, and {whole} of them end")
+    return result
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        description="Fill the generated blocks of README.md, docs and the model's card, and draw the plot."
+    )
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something is out of date")
+    check = parser.parse_args().check
+    try:
+        made = {document: filled(document) for document in documents()} | {PLOT: drawn()}
+    except ReportError as error:
+        print(error, file=sys.stderr)
+        return 1
+    stale = [file for file, text in made.items() if not file.exists() or file.read_text(encoding="utf-8") != text]
+    names = ", ".join(str(file.relative_to(ROOT)) for file in stale)
+    if check and stale:
+        print(f"out of date: {names}; run python bench/report.py", file=sys.stderr)
+        return 1
+    for file in stale:
+        with replacing(file, "w") as out:
+            out.write(made[file])
+    print(f"written: {names}" if stale else "up to date")
+    return 0

@@ -1,0 +1,199 @@
+"""The raw results of bench/results, read and checked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from charcnn.config import SMALL
+from charcnn.host import machine
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "bench" / "results"
+RENAMED = {
+    f"{was}{precision}": f"{now}_{precision}"
+    for was, now in (("gather_", "gather_half"), ("", "half"), ("spread_", "small_batch"))
+    for precision in ("fp16", "bf16")
+}
+"""Techniques as the catalogue labels them today, by what they are called in older results."""
+WEIGHTS = ROOT / "charcnn" / "model" / "weights"
+
+
+class ReportError(ValueError):
+    """A document or a raw result does not fit: a message of one line."""
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """What a level ran on."""
+
+    host: str
+    """As `machine.name` calls it with one GPU; hosts with no GPU sort first."""
+    gpus: int
+    """GPUs used; 1 for a CPU level on a host with GPUs, so that it stands in their column."""
+    ranks: int
+
+
+@dataclass(frozen=True)
+class LevelResult:
+    """One measured level."""
+
+    inputs_per_second: float
+    stages: dict[str, float]
+    """Milliseconds an input of the whole run: what the threads of several GPUs spent at once is divided by them."""
+    batch: int
+    file: Path
+    """The raw result that has it."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """All raw results."""
+
+    files: tuple[Path, ...]
+    hosts: dict[Place, str] = field(default_factory=dict)
+    """How people call the place."""
+    levels: dict[tuple[str, Place], LevelResult] = field(default_factory=dict)
+    operators: dict[tuple[str, str, str, str], dict[str, Any]] = field(default_factory=dict)
+    """extra_info by operator, layer, technique and host."""
+    operator_files: set[Path] = field(default_factory=set)
+    """The raw results that have operators."""
+    sanitized: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What bench/sanitize.py wrote, by host."""
+    dram: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What bench/dram.py wrote, by host."""
+    peers: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/peers.py wrote, by file."""
+    products: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What bench/tensor_cores.py wrote, by host."""
+    ladder: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/wgmma_steps.py wrote, by file."""
+    classified: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/classify.py wrote, by file."""
+    agreed: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/precisions.py wrote, by file."""
+    validated: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/validation.py wrote, by file."""
+
+
+@cache
+def results() -> Results:
+    """Read bench/results.
+
+    Raises:
+        ReportError: a file is no result, or not one to publish: a failed check, another config, a second of its kind.
+    """
+    found = Results(tuple(sorted(RESULTS.glob("*.json"))))
+    for file in found.files:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+        if "benchmarks" in raw:
+            rows, host = [row["extra_info"] for row in raw["benchmarks"]], raw["machine_info"]
+        elif "level" in raw:
+            if not raw["validation"]["passed"]:
+                raise ReportError(f"{file.name}: its validation failed")
+            rows, host = [raw], raw["machine"]
+        elif "tools" in raw:
+            found.sanitized[machine.name(raw["machine"])] = raw
+            continue
+        elif "tensor_cores" in raw:
+            found.products[machine.name(raw["machine"])] = raw
+            continue
+        elif "wgmma_steps" in raw:
+            found.ladder[file] = raw
+            continue
+        elif "dram" in raw:
+            found.dram[machine.name(raw["machine"])] = raw
+            continue
+        elif "precisions" in raw:
+            found.agreed[file] = raw
+            continue
+        elif "validation" in raw:
+            found.validated[file] = raw
+            continue
+        elif "minutes" in raw or "program" in raw:  # of bench/soak.py, of docs/upstream: no table shows them
+            continue
+        elif "peers" in raw:
+            check_config(file, raw, "it")
+            found.peers[file] = raw
+            continue
+        elif "command" in raw:
+            found.classified[file] = raw
+            continue
+        else:
+            raise ReportError(
+                f"{file.name}: need what pytest bench/, sanitize.py, dram.py, wgmma_steps.py, peers.py, classify.py or "
+                "a level's --json writes"
+            )
+        for row in rows:
+            if "level" in row:
+                _add_level(found, file, row, host)
+            else:
+                technique = RENAMED.get(row["technique"], row["technique"])
+                found.operators[row["operator"], row["layer"], technique, machine.name(host)] = row
+                found.operator_files.add(file)
+    for file, row in offloads():  # of a level that was measured there alone, its own way to offload
+        if "validation" in row and "slowed_to" not in row and row["offload"] == "async":
+            place = _place(row, row["machine"])
+            if place in found.hosts and (row["level"], place) not in found.levels:
+                _add_level(found, file, row, row["machine"])
+    return found
+
+
+def check_config(file: Path, raw: dict[str, Any], what: str) -> None:
+    """A ReportError where a result is of another network than SMALL."""
+    if {**raw["config"], "kernel_sizes": tuple(raw["config"]["kernel_sizes"])} != SMALL.to_dict():
+        raise ReportError(f"{file.name}: {what} was measured at another config than SMALL")
+
+
+def _place(row: dict[str, Any], host: dict[str, Any]) -> Place:
+    gpus = max(1, len(host["gpus"]) if row["ranks"] > 1 else row["gpus"])  # the row's are those of a rank
+    return Place(machine.name(host), gpus, row["ranks"])
+
+
+def _add_level(found: Results, file: Path, row: dict[str, Any], host: dict[str, Any]) -> None:
+    check_config(file, row, row["level"])
+    place, gpus = _place(row, host), max(1, row["gpus"])
+    if (row["level"], place) in found.levels:
+        raise ReportError(f"{file.name}: a second result for {row['level']} on {found.hosts[place]}")
+    found.hosts[place] = _called(host, place)
+    stages = {stage: 1e3 * seconds / row["inputs"] / gpus for stage, seconds in row["stages"].items()}
+    found.levels[row["level"], place] = LevelResult(row["inputs_per_second"], stages, row["batch"], file)
+
+
+def _called(host: dict[str, Any], place: Place) -> str:
+    hardware = f"{host['cores']} CPU cores"
+    if host["gpus"]:
+        hardware = f"{place.gpus} × {host['gpus'][0]}" if place.gpus > 1 else host["gpus"][0]
+    return hardware + (f", {place.ranks} ranks" if place.ranks > 1 else "")
+
+
+def machine_called(host: dict[str, Any]) -> str:
+    """One machine without others, a processor by its name."""
+    called = _called(host, Place(machine.name(host), 1, 1))
+    return called if host["gpus"] else f"{called}, {host['cpu']}"
+
+
+def places() -> list[Place]:
+    """Places that levels were measured at, hosts with no GPU first."""
+    return sorted(results().hosts, key=lambda place: (not place.host.startswith("cpu-"), place))
+
+
+@cache
+def offloads() -> tuple[tuple[Path, dict[str, Any]], ...]:
+    """The raw results of bench/results/offload: levels' reports on ranks, and what bench/offload.py wrote.
+
+    Raises:
+        ReportError: a run whose logits were wrong, or at another config.
+    """
+    found = []
+    for file in sorted((RESULTS / "offload").glob("*.json")):
+        raw = json.loads(file.read_text(encoding="utf-8"))
+        if "validation" in raw:
+            check_config(file, raw, raw["level"])
+            if not raw["validation"]["passed"]:
+                raise ReportError(f"{file.name}: its validation failed")
+        found.append((file, raw))
+    return tuple(found)

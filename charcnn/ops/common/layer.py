@@ -1,0 +1,128 @@
+"""Layers: weights prepared once on the current GPU, then applied to features on a stream. Levels from l14 on list them.
+
+A layer says what it writes before it runs, so that whoever runs it (`charcnn.runtime.sequence`) has the room. It
+allocates nothing when it is applied, which a CUDA graph needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from charcnn.ops.common.shapes import Shape
+
+
+class Array(NamedTuple):
+    """An array on the GPU that there will be."""
+
+    shape: Shape
+    dtype: Any = np.float32
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return prod(self.shape) * int(np.dtype(self.dtype).itemsize)
+
+
+class Space(Protocol):
+    """Where layers write: of one worker, on its stream."""
+
+    stream: Any
+
+    def device(self, shape: Shape, dtype: Any = ...) -> Any:
+        """Room for features, in two buffers by turns: what is read stays while the next is written."""
+
+    def scratch(self, layer: Layer) -> dict[str, Any]:
+        """The arrays that `layer.scratch` asked for, at the most inputs that come."""
+
+
+class Layer(Protocol):
+    """A prepared layer."""
+
+    nbytes: int
+    """Of its weights on the GPU."""
+
+    def writes(self, x: Shape) -> list[Array]:
+        """What it takes of `Space.device` for x of this shape, in order; the result last."""
+
+    def scratch(self, x: Shape) -> Mapping[str, Array]:
+        """What else it writes for x of this shape, by name."""
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on x, which lies on the GPU; the result, there."""
+
+
+class NoScratch:
+    """For layers that write only features."""
+
+    def scratch(self, x: Shape) -> Mapping[str, Array]:
+        """Nothing."""
+        return {}
+
+
+class Conv1dLayer(NoScratch):
+    """One method of a prepared convolution: bias, and ReLU, and max-pooling of 3 where they are asked for.
+
+    Args:
+        conv: a `Wgmma`, an `Mma` or a `SpreadConv`.
+        relu: whether ReLU follows.
+        pool: whether max-pooling of 3 follows it.
+        length: with pooling, how many positions of x count; else how many are written. None: all, and all valid ones.
+        rows: whether x and the result are of one position: a linear layer.
+        options: what else the method takes.
+    """
+
+    def __init__(
+        self, conv: Any, *, relu: bool = True, pool: bool = False, length: int | None = None, rows: bool = False,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        self.conv, self.nbytes, self._length, self._rows, self._pool = conv, conv.nbytes, length, rows, pool
+        name = "conv1d_relu_maxpool1d" if pool else "conv1d_relu" if relu else "conv1d"
+        self._apply, self._options = getattr(conv, name), options
+        if length is not None:
+            self._options = {**options, "length": length}
+
+    def writes(self, x: Shape) -> list[Array]:
+        """The result."""
+        n, length, of = x[0], 1 if self._rows else x[1], self.conv.results_of(**self._options)
+        valid = length - self.conv.kernel_size + 1
+        if self._pool:
+            valid = (valid if self._length is None else self._length - self.conv.kernel_size + 1) // 3
+        elif self._length is not None:
+            valid = self._length
+        return [Array((n, valid, of.parts * self.conv.c_out), of.dtype)]
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on features (N, L, C_in)."""
+        (y,) = self.writes(x.shape)
+        if self._rows and x.shape[1] != 1:
+            x = x.reshape((x.shape[0], 1, prod(x.shape[1:])))
+        return self._apply(x, **self._options, out=space.device(*y), stream=space.stream)
+
+
+class ByBatch:
+    """Some layers for up to so many inputs, and others for more.
+
+    Args:
+        most: the most inputs of the first ones.
+        few, many: layers.
+    """
+
+    def __init__(self, most: int, few: Sequence[Layer], many: Sequence[Layer]) -> None:
+        self.most, self._few, self._many = most, few, many
+        self.nbytes = sum(layer.nbytes for layer in (*few, *many))
+
+    def of(self, n: int) -> Sequence[Layer]:
+        """The layers for n inputs."""
+        return self._few if n <= self.most else self._many
+
+
+def flat(layers: Sequence[Layer | ByBatch], n: int) -> list[Layer]:
+    """The layers that n inputs go through."""
+    found: list[Layer] = []
+    for layer in layers:
+        found += flat(layer.of(n), n) if isinstance(layer, ByBatch) else [layer]
+    return found

@@ -1,0 +1,136 @@
+"""LayerNorm, ReLU and max-pooling behind a convolution on tensor cores, as levels list them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from charcnn.gpu import device
+from charcnn.ops.common.formats import HALVES, PLAIN, choose
+from charcnn.ops.common.layer import Array, Conv1dLayer, Layer, Space
+from charcnn.ops.common.mma_layout import WIDE
+from charcnn.ops.common.shapes import Shape
+from charcnn.ops.conv1d.layers import Cast, MmaConv1d, SmallBatchConv1d, WgmmaConv1d
+from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
+from charcnn.ops.layernorm.small_batch import affine, normalised
+
+Affine = tuple[np.ndarray, np.ndarray]
+"""gamma and beta, float32 (L, C)."""
+
+
+class ConvNormReluPool:
+    """A convolution that gives the moments of its result, too, and one pass of LayerNorm, ReLU and max-pooling.
+
+    Args:
+        conv: the convolution.
+        norm: gamma and beta.
+        pool_size: positions that a maximum is taken of.
+        precision: of the features that are given.
+        eps: added to the variance.
+    """
+
+    def __init__(self, conv: Conv1dLayer, norm: Affine, pool_size: int, precision: str, eps: float = 1e-5) -> None:
+        self._conv, self._pool_size, self._eps = conv, pool_size, eps
+        self._norm = [device.to_device(array) for array in norm]
+        self._of = choose(precision)
+        self._wide = precision in WIDE
+        self._rows = self._wide and isinstance(conv, WgmmaConv1d)  # what a linear layer takes
+        self.nbytes = conv.nbytes
+
+    def writes(self, x: Shape) -> list[Array]:
+        """The convolution's result, and that of pooling."""
+        y = self._conv.writes(x)[-1]
+        n, length, channels = y.shape
+        pooled, numbers = length // self._pool_size, self._of.parts if self._wide else 1
+        shape = (n, 1, numbers * pooled * channels) if self._rows else (n, pooled, numbers * channels)
+        return [y, Array(shape, self._of.dtype)]
+
+    def scratch(self, x: Shape) -> Mapping[str, Array]:
+        """Moments, and those of parts of the result."""
+        partial = self._conv.conv.parts_shape(x[0], x[1])
+        return {"moments": Array((x[0], 2), np.float64), "partial_moments": Array(partial)}
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on features (N, L, C_in)."""
+        n, scratch, (between, result) = len(x), space.scratch(self), self.writes(x.shape)
+        out = space.device(*between), scratch["moments"][:n]
+        more = {"wide": True} if self._wide and not self._rows else {}
+        parts = scratch["partial_moments"][:n]
+        y, stat = self._conv.conv.conv1d_stat(x, out=out, parts=parts, stream=space.stream, **more)
+        precision: dict[str, Any] = {"precision": self._of.name}
+        if self._rows:
+            precision = {"precision": PLAIN.name, "results": self._of.name}
+        maxima: Any = encoded_maxima if more else normalised_maxima
+        given = {"eps": self._eps, "out": space.device(*result), "stream": space.stream}
+        return maxima(y, stat, *self._norm, self._pool_size, **precision, **given)
+
+
+class SmallBatchConvNormReluPool:
+    """`ConvNormReluPool` for a few inputs, spread over the whole GPU, in half precision."""
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, norm: Affine, pool_size: int, precision: str) -> None:
+        self._layer = SmallBatchConv1d(weight, bias, precision=precision)
+        self._norm, self._pool_size, self._of = affine(*norm), pool_size, choose(precision, HALVES)
+        self.nbytes = self._layer.nbytes
+
+    def writes(self, x: Shape) -> list[Array]:
+        """The convolution's result, and that of pooling."""
+        y = self._layer.writes(x)[-1]
+        n, length, channels = y.shape
+        return [y, Array((n, length // self._pool_size, channels), y.dtype)]
+
+    def scratch(self, x: Shape) -> Mapping[str, Array]:
+        """Moments of parts of the result."""
+        return {"partial_moments": Array(self._layer.conv.parts_shape(x[0], x[1]))}
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on features (N, L, C_in)."""
+        parts, (between, result) = space.scratch(self)["partial_moments"][: len(x)], self.writes(x.shape)
+        y = self._layer.conv.conv1d_parts(x, parts, out=space.device(*between), stream=space.stream)
+        gamma, beta = self._norm
+        return normalised(
+            y, parts, gamma, beta, self._pool_size, precision=self._of.name, out=space.device(*result),
+            stream=space.stream,
+        )  # fmt: skip
+
+
+def wgmma_block(
+    weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, length: int, precision: str,
+    eps: float = 1e-5, promoted: bool = False,
+) -> list[Layer]:  # fmt: skip
+    """Convolution, LayerNorm where there is one, ReLU and max-pooling on Hopper's tensor cores; for a linear layer.
+
+    Args:
+        weight, bias, precision, promoted: as of `Wgmma`.
+        norm: gamma and beta; None for a network without.
+        pool_size: 3.
+        length: positions of x that count, where there are more.
+        eps: added to the variance.
+    """
+    wide = precision in WIDE
+    given: dict[str, Any] = {"float32": wide, "precision": precision, "promoted": promoted}
+    if norm is not None:
+        conv = WgmmaConv1d(weight, bias, relu=False, **given)
+        return [ConvNormReluPool(conv, norm, pool_size, precision, eps)]
+    return [WgmmaConv1d(weight, bias, pool=True, length=length, **given), *([Cast(precision)] if wide else [])]
+
+
+def mma_block(
+    weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str
+) -> list[Layer]:
+    """The same by mma.sync."""
+    if norm is None:
+        return [MmaConv1d(weight, bias, pool=True, precision=precision)]
+    conv = MmaConv1d(weight, bias, relu=False, float32=precision in WIDE, precision=precision)
+    return [ConvNormReluPool(conv, norm, pool_size, precision)]
+
+
+def small_batch_block(
+    weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str
+) -> Sequence[Layer]:
+    """The same for a few inputs."""
+    if norm is None:
+        return [SmallBatchConv1d(weight, bias, pool=True, precision=precision)]
+    return [SmallBatchConvNormReluPool(weight, bias, norm, pool_size, precision)]

@@ -1,0 +1,58 @@
+"""Linear layers that are no convolution of one position, as levels list them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from charcnn.ops.common.layer import Array, NoScratch, Space
+from charcnn.ops.common.shapes import Shape
+from charcnn.ops.linear.few_outputs import SkinnyLinear
+from charcnn.ops.linear.small_batch import SpreadLinear
+
+
+class FewOutputsLinear(NoScratch):
+    """linear_nlc for products with few columns, to float32. Arguments as of `SkinnyLinear`."""
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, *, precision: str) -> None:
+        self._linear = SkinnyLinear(weight, bias, precision=precision)
+        self.nbytes = self._linear.nbytes
+
+    def writes(self, x: Shape) -> list[Array]:
+        """The result."""
+        return [Array((x[0], 1, self._linear.c_out))]
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on features (N, 1, C_in)."""
+        (y,) = self.writes(x.shape)
+        return self._linear.conv1d(x, out=space.device(*y), stream=space.stream)
+
+
+class SmallBatchLinear:
+    """Three linear layers with ReLU between them, for up to `MOST` inputs, spread over the whole GPU, to float32.
+
+    Args:
+        layers: weight and bias of each, as of `SpreadLinear`.
+        precision: fp16 or bf16.
+    """
+
+    def __init__(self, layers: Sequence[tuple[np.ndarray, np.ndarray]], *, precision: str) -> None:
+        self._linear = SpreadLinear(*zip(*layers, strict=True), precision=precision)
+        self.nbytes = self._linear.nbytes
+
+    def writes(self, x: Shape) -> list[Array]:
+        """The result."""
+        return [Array((x[0], self._linear.sizes[-1]))]
+
+    def scratch(self, x: Shape) -> Mapping[str, Array]:
+        """Sums of parts of the products."""
+        return {"k_splits": Array(self._linear.parts_shape(x[0]))}
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on features, all of an input in a row."""
+        (y,) = self.writes(x.shape)
+        x = x.reshape((x.shape[0], prod(x.shape[1:])))
+        return self._linear(x, space.scratch(self)["k_splits"], out=space.device(*y), stream=space.stream)

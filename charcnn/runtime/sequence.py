@@ -1,0 +1,137 @@
+"""A network as a list of prepared layers, run on streams of GPUs. It knows no operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from charcnn.config import POOL_SIZE, Config
+from charcnn.gpu import device
+from charcnn.model.params import Params
+from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.layer import Array, ByBatch, Layer, flat
+from charcnn.ops.common.shapes import Shape
+from charcnn.runtime.lane import DevicePipeline, GraphWorker, Lane, LaneWorker
+from charcnn.runtime.monitor import Monitor
+
+Stage = tuple[str, Sequence[Layer | ByBatch]]
+"""What its time is counted as, and its layers."""
+
+
+class Weights:
+    """A network's parameters for channels-last features: `w.conv2` is (weight, bias), `w.norm1` (gamma, beta).
+
+    Weights are packed, as `arrays.pack` gives them; fc1's rows are in the features' order. `w.norm1` is None of a
+    network without LayerNorm.
+    """
+
+    def __init__(self, params: Params, config: Config) -> None:
+        self._packed = {name: value if value.ndim == 1 else pack(value) for name, value in params.items()}
+        fc1 = params["fc1.weight"].reshape(config.units, config.channels, config.block_lengths[-1])
+        self._packed["fc1.weight"] = pack(fc1).reshape(config.features, config.units)
+
+    def __getattr__(self, layer: str) -> tuple[np.ndarray, np.ndarray] | None:
+        if f"{layer}.weight" not in self._packed:
+            if layer.startswith("norm"):
+                return None
+            raise AttributeError(layer)
+        return self._packed[f"{layer}.weight"], self._packed[f"{layer}.bias"]
+
+
+class LayerSequence:
+    """Layers one after the other, on one GPU."""
+
+    def __init__(self, stages: Iterable[Stage]) -> None:
+        self.stages = list(stages)
+        self.layers = [layer for _, layers in self.stages for layer in layers]
+        self.nbytes = sum(layer.nbytes for layer in self.layers)
+
+    def room(self, batch: int, length: int) -> tuple[int, dict[Layer, dict[str, Array]]]:
+        """Bytes of the largest features of up to so many inputs, and what layers write besides."""
+        largest, scratch = batch * length, dict[Layer, dict[str, Array]]()
+        for n in {batch, *(min(batch, layer.most) for layer in self.layers if isinstance(layer, ByBatch))}:
+            x: Shape = (n, length)
+            for layer in flat(self.layers, n):
+                given = scratch.setdefault(layer, {})
+                for name, array in layer.scratch(x).items():
+                    given[name] = max(array, given.get(name, array), key=lambda one: one.nbytes)
+                written = layer.writes(x)
+                largest = max(largest, *(array.nbytes for array in written))
+                x = written[-1].shape
+        return largest, scratch
+
+    def forward(self, lane: Lane, *, timed: bool) -> Callable[[Any], Any]:
+        """Token ids (n, L) uint8 on the GPU -> logits (n, classes) float32 there, started on the lane's stream."""
+
+        def run(layers: Sequence[Layer | ByBatch], x: Any, n: int) -> Any:
+            for layer in flat(layers, n):
+                x = layer(x, lane)
+            return x
+
+        def forward(ids: Any) -> Any:
+            x, n = ids, len(ids)
+            if not timed:
+                x = run(self.layers, x, n)
+            else:
+                for name, layers in self.stages:
+                    with lane.stage(name):
+                        x = run(layers, x, n)
+            return x if x.ndim == 2 else x.reshape((n, x.shape[2]))
+
+        return forward
+
+
+def gpu_pipeline(
+    network: Callable[[Weights], Iterable[Stage]], params: Params, config: Config, *, batch: int, streams: int,
+    gpus: int | Sequence[int] | None, monitor: Monitor | None, graph: bool = False,
+) -> DevicePipeline:  # fmt: skip
+    """The run of a level: its network's layers on each GPU, and so many streams there that take batches by turns.
+
+    Args:
+        network: gives stages of layers, called once a GPU, which is current.
+        params, config, batch, streams, gpus, monitor: as of a level's `build`.
+        graph: whether a batch's kernels are recorded, and started as one CUDA graph.
+
+    Raises:
+        DeviceError: a GPU has less memory free than weights and features need.
+    """
+    monitor, weights, workers = monitor or Monitor(), Weights(params, config), []
+    for gpu in device.choose(gpus):
+        with cuda.gpus[gpu]:
+            sequence = LayerSequence(network(weights))
+            monitor.hold(gpu, sequence.nbytes)
+            largest, scratch = sequence.room(batch, config.length)
+            for number in range(streams):
+                pinned = batch * max(config.length, 4 * config.classes)
+                lane = Lane(gpu, number, monitor, pinned=pinned, features=largest, scratch=scratch)
+                forward = sequence.forward(lane, timed=not graph)
+                made = GraphWorker(lane, forward, batch, config.length) if graph else LaneWorker(lane, forward)
+                workers.append(made)
+    return DevicePipeline(workers, batch, config.classes, monitor.advance)
+
+
+def whole_windows(config: Config, multiple: int) -> int | None:
+    """How many positions conv5 writes on Hopper's tensor cores; None for those that there are.
+
+    Where conv6 pools itself, it reads whole windows: conv5 writes some positions more, which mean nothing.
+
+    Args:
+        config: the network's sizes.
+        multiple: of channels and units, what tensor cores take.
+
+    Raises:
+        ValueError: they are no multiples, or there is no room for whole windows.
+    """
+    channels, pooled, lengths = config.channels, config.block_lengths[0], config.conv_lengths[3:5]
+    windows = -(-lengths[1] // POOL_SIZE) * POOL_SIZE
+    room = config.layernorm or windows <= lengths[0]
+    if channels % multiple or config.units % multiple or pooled % POOL_SIZE or not room:
+        raise ValueError(
+            f"channels={channels}, units={config.units}, {pooled} positions after block 1, {lengths} after "
+            f"conv4 and 5: need multiples of {multiple}, {multiple} and {POOL_SIZE} for Hopper's tensor cores, and "
+            "without LayerNorm room for whole windows; l13 needs none of that"
+        )
+    return None if config.layernorm else windows

@@ -1,0 +1,81 @@
+"""What bench/report says of levels beside other libraries and the hardware's limit, on results made up here."""
+
+import pytest
+from report import levels, limits, schema
+from report.schema import LevelResult, Place, Results
+
+from charcnn import catalog
+from charcnn.config import SMALL
+
+GPU = Place("nvidia-h200", 1, 1)
+
+
+def peer(name, precision, rate, *, batch=4096, level=False):
+    return {"name": name, "title": name, "precision": precision, "inputs_per_second": rate, "batch": batch} | (
+        {"level": True} if level else {}
+    )
+
+
+@pytest.fixture
+def made(monkeypatch, tmp_path):
+    """Results of l12 and l13 on a GPU, of three libraries, and of cuBLAS."""
+    file = tmp_path / "nvidia-h200.json"
+    raw = {
+        "device": "cuda",
+        "machine": {"gpus": ["NVIDIA H200"], "cores": 16},
+        "batches": [4096],
+        "peers": [
+            peer("plain", "float32", 40.0),
+            peer("half", "fp16", 400.0),
+            peer("coarse", "bf16", 500.0),
+            peer("l16", "fp16", 900.0, level=True),
+        ],
+        "earlier": [{"batches": [1], "peers": [peer("plain", "float32", 7.0, batch=1)]}],
+    }
+    products = {"tensor_cores": [{"layer": "cuBLAS", "precision": "fp16", "tflop_per_second": 600.0}]}
+    found = Results((file,), {GPU: "NVIDIA H200"}, peers={file: raw})
+    found.products["nvidia-h200"] = products
+    found.levels["l12", GPU] = LevelResult(100.0, {"conv": 8.0, "fc": 2.0}, 256, file)
+    found.levels["l13", GPU] = LevelResult(400.0, {"conv": 2.0, "fc": 1.0}, 1024, file)
+    for module in (levels, limits, schema):
+        monkeypatch.setattr(module, "results", lambda: found)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("precision", "name"), [("fp32", "plain"), ("fp16x3", "plain"), ("fp16", "half"), ("fp8", "coarse")]
+)
+def test_the_best_library_is_no_coarser(made, precision, name):
+    assert limits.best_peer(made, precision).title == name
+
+
+def test_the_best_library_of_another_batch(made):
+    assert limits.best_peer(made, "fp16", 1).inputs_per_second == 7.0
+
+
+def test_a_level_beside_the_best_library(made):
+    rate, best = limits.beside_peers(catalog.LEVELS[13])
+    assert (rate, best.title) == (400.0, "plain")
+
+
+def test_products_with_zeros_count_where_a_level_takes_them():
+    first = 2 * 256 * 1008 * 70 * 7
+    assert limits.flops("l12") == SMALL.flops
+    assert limits.flops("l13") == SMALL.flops - first
+
+
+def test_a_limit_is_of_the_unit_that_multiplies(made):
+    by_name = {level.name: level for level in catalog.LEVELS}
+    assert limits.limit(by_name["l14"], GPU) == pytest.approx(600e12 / limits.flops("l14"))
+    assert limits.limit(by_name["l12"], GPU) == pytest.approx(132 * 128 * 2 * 1.98e9 / SMALL.flops)
+    assert limits.limit(by_name["l11"], GPU) is None
+
+
+def test_stages_are_told_by_their_share_of_what_was_saved(made):
+    told = levels.cost(made, "l13")
+    assert "| conv | 8.00 | 2.00 | 86 % |" in told
+    assert "| fc | 2.00 | 1.00 | 14 % |" in told
+
+
+def test_both_batch_sizes_are_told(made):
+    assert "| 100.0 (N=256) | 400.0 (N=1,024) | 4.00 |" in levels.step(made, "l13")
