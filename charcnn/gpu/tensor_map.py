@@ -1,4 +1,4 @@
-"""Tensor maps: how the copy engine of a Hopper GPU finds a box of an array, and where it lays it.
+"""Tensor maps: how TMA, Hopper's copies by hardware, finds a box of an array, and where it lays it.
 
 The driver makes them; a kernel gets the address of one in global memory. Source: CUDA Driver API, "Tensor Map Object
 Management".
