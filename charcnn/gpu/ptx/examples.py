@@ -130,8 +130,8 @@ def encode(x: Any) -> Any:
 def run_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """a b^T on the GPU: float16 (64, 64), float32 (64, 64). The maps hold addresses: the arrays must outlive them."""
     arrays = device.to_device(a), device.to_device(b)
-    maps = [encode(array) for array in arrays]
-    d = device.empty((ROWS, COLUMNS), np.float32)
-    make_product()[1, 128](*(device.address(made) for made in maps), d)
+    a_map, b_map = map(encode, arrays)
+    d, launch = device.empty((ROWS, COLUMNS), np.float32), make_product()[1, 128]
+    launch(device.address(a_map), device.address(b_map), d)
     result: np.ndarray = d.copy_to_host()
     return result
