@@ -22,7 +22,7 @@ import numpy as np
 
 from charcnn import catalog, files
 from charcnn.config import SMALL
-from charcnn.gpu import device
+from charcnn.gpu.launch import Call
 from charcnn.host import machine
 from charcnn.model import params, validation
 
@@ -37,9 +37,9 @@ def profiled(level: str, inputs: int) -> None:
     from numba import cuda
 
     predicted = 0
-    made = device.Call.__init__
+    made = Call.__init__
 
-    def counting(call: device.Call, out: Any, stream: Any, shape: Any, dtype: Any = np.float32, **inputs: Any) -> None:
+    def counting(call: Call, out: Any, stream: Any, shape: Any, dtype: Any = np.float32, **inputs: Any) -> None:
         nonlocal predicted
         made(call, out, stream, shape, dtype, **inputs)
         predicted += sum(array.nbytes for array in call.inputs) + call.out.nbytes
@@ -52,7 +52,7 @@ def profiled(level: str, inputs: int) -> None:
     error = validation.in_sigmas(logits[:2], *validation.expected(ids[:2], weights, SMALL, rounding)).max()
     if not error <= rounding.bound:
         raise SystemExit(f"{level} is wrong: an error of {error:.2g} sigma of rounding, {rounding.bound:g} allowed")
-    device.Call.__init__ = counting  # type: ignore[method-assign]
+    Call.__init__ = counting  # type: ignore[method-assign]
     with cuda.profiling():
         run(ids)
     print(json.dumps({"predicted": predicted / inputs}))

@@ -26,7 +26,8 @@ from numba import cuda
 
 from charcnn import files
 from charcnn.config import POOL_SIZE, SMALL
-from charcnn.gpu import device
+from charcnn.gpu import device, graph
+from charcnn.gpu.launch import Call
 from charcnn.host import machine
 from charcnn.ops import reference
 from charcnn.ops.common import cast
@@ -122,7 +123,7 @@ def ready(layer: Layer, name: str, batch: int) -> Ready:
     units = {"x_unit": x_unit, "y_unit": y_unit}
     conv = Wgmma(weight, bias, precision=of.name, results=results, promoted=name.endswith(PROMOTED), **units)
 
-    call = device.Call(None, None, x.shape, x=x)
+    call = Call(None, None, x.shape, x=x)
     drawn = cast.narrow(call, call.inputs[0], length, conv.width, of, 1 / x_unit).copy_to_host()
     features = device.to_device(drawn[np.arange(batch) % DRAWN])
     pooled = (POOL_SIZE,) if layer.method == "conv1d_relu_maxpool1d" else ()
@@ -136,7 +137,7 @@ def ready(layer: Layer, name: str, batch: int) -> Ready:
     got = device.to_device(y.copy_to_host()[checked])
     if conv.results.kind not in ("tf32", "f32"):
         shape = (len(checked), got.shape[1], c_out)
-        call = device.Call(None, None, shape, dtypes={"x": conv.results.dtype}, x=got)
+        call = Call(None, None, shape, dtypes={"x": conv.results.dtype}, x=got)
         cast.widen(call, got, call.out, conv.results, y_unit)
         got = call.out
     error = cases.error(got.copy_to_host(), expected(layer, x[np.array(checked) % DRAWN], weight, bias))
@@ -151,8 +152,8 @@ def ready(layer: Layer, name: str, batch: int) -> Ready:
         method(features, *pooled, **options, stream=stream)
 
     stream = cuda.stream()
-    graph = device.Graph(start, stream)  # a launch from Python takes longer than the shortest of them
-    return Ready(f"{layer.name} {name}", graph.launch, flop, row, stream)
+    recorded = graph.Graph(start, stream)  # a launch from Python takes longer than the shortest of them
+    return Ready(f"{layer.name} {name}", recorded.launch, flop, row, stream)
 
 
 def chosen(name: str) -> Format:

@@ -24,7 +24,7 @@ from tensor_cores import DRAWN, LAYERS, RESULTS, Layer, Ready, by_turns, expecte
 
 from charcnn import files
 from charcnn.config import POOL_SIZE
-from charcnn.gpu import device
+from charcnn.gpu import device, graph
 from charcnn.host import machine
 from charcnn.ops import reference
 from charcnn.ops.common.formats import FORMATS
@@ -74,8 +74,8 @@ class Product:
         start(self.x, out=y)
         row = self.check(name, method, lambda i: y[i].copy_to_host().astype(np.float64))
         stream = cuda.stream()
-        graph = device.Graph(lambda on: start(self.x, out=y, stream=on), stream)
-        return Ready(f"{self.layer.name} {name}", graph.launch, self.flop, row, stream)
+        recorded = graph.Graph(lambda on: start(self.x, out=y, stream=on), stream)
+        return Ready(f"{self.layer.name} {name}", recorded.launch, self.flop, row, stream)
 
     def cublas(self) -> Ready:
         """The same product by PyTorch."""

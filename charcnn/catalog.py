@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import unified_diff
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -246,6 +248,56 @@ PRECISIONS: dict[str, Format] = {name: FORMATS.get(name, PLAIN) for name in ROUN
 
 
 @dataclass(frozen=True)
+class Layer:
+    """A layer as levels list it: weights prepared once, then applied on a stream (`charcnn.ops.common.layer`)."""
+
+    name: str
+    home: str
+    """Its module under charcnn.ops."""
+    precisions: tuple[str, ...]
+    """Of PRECISIONS those that it takes, or fp32 alone."""
+    hopper: bool = False
+    """Needs Hopper's tensor cores."""
+    ampere: bool = False
+    """Needs tensor cores of compute capability 8.0 or later."""
+
+    @property
+    def made(self) -> Callable[..., Any]:
+        """The class; its module is imported here."""
+        made: Callable[..., Any] = getattr(import_module(f"charcnn.ops.{self.home}"), self.name)
+        return made
+
+
+FLOAT, HALF, ALL = ("fp32",), tuple(HALVES), tuple(FORMATS)
+
+LAYERS = (
+    Layer("Launched", "common.layer", FLOAT),
+    Layer("DoubleBufferedConv1d", "conv1d.layers", FLOAT),
+    Layer("WinogradConv1d", "conv1d.layers", FLOAT),
+    Layer("MmaConv1d", "conv1d.layers", MMA, ampere=True),
+    Layer("MmaLinear", "conv1d.layers", MMA, ampere=True),
+    Layer("WgmmaConv1d", "conv1d.layers", ALL, hopper=True),
+    Layer("WgmmaLinear", "conv1d.layers", ALL, hopper=True),
+    Layer("SmallBatchConv1d", "conv1d.layers", HALF, hopper=True),
+    Layer("Cast", "conv1d.layers", ("tf32", "fp16x3")),
+    Layer("Float32TokenConvNormReluPool", "token_conv1d.layers", FLOAT),
+    Layer("TokenConvNormReluPool", "token_conv1d.layers", ALL),
+    Layer("SmallBatchTokenConvNormReluPool", "token_conv1d.layers", HALF),
+    Layer("Float32ConvNormReluPool", "layernorm.layers", FLOAT),
+    Layer("ConvNormReluPool", "layernorm.layers", ALL, ampere=True),
+    Layer("SmallBatchConvNormReluPool", "layernorm.layers", HALF, hopper=True),
+    Layer("FewOutputsLinear", "linear.layers", ("fp16", "bf16", "fp8"), ampere=True),
+    Layer("SmallBatchLinear", "linear.layers", HALF, hopper=True),
+    Layer("StepConv1d", "conv1d.wgmma.steps.layer", ("fp16",), hopper=True),
+)
+"""What levels from l12 on consist of, and the ladder of steps inside l15."""
+
+
+DIFFERENCE = 60
+"""Lines that a step takes away or adds, at most, that a reader follows at a glance."""
+
+
+@dataclass(frozen=True)
 class Level:
     """One step of the history: `python -m charcnn.levels.NAME`."""
 
@@ -264,6 +316,10 @@ class Level:
     """Needs tensor cores of compute capability 8.0 or later: the simulator will not do."""
     filtered: bool = False
     """Whether it computes convolutions by Winograd's filtering, which rounds more."""
+    after: str | None = None
+    """The level that it builds on; None: that of the row before."""
+    differs: str | None = None
+    """Why its file differs from that level's by more than DIFFERENCE lines."""
 
     @property
     def tensor_cores(self) -> bool:
@@ -298,6 +354,22 @@ class Level:
         return {"precision": precision} if len(self.precisions) > 1 else {}
 
     @property
+    def predecessor(self) -> Level | None:
+        """The level that it builds on; None of the first."""
+        if self.after is not None:
+            return level(self.after)
+        place = LEVELS.index(self)
+        return LEVELS[place - 1] if place else None
+
+    def difference(self) -> list[str]:
+        """Its file beside its predecessor's, as a unified diff, without line ends; nothing of the first."""
+        if self.predecessor is None:
+            return []
+        files = [Path(__file__).parent / "levels" / f"{name}.py" for name in (self.predecessor.name, self.name)]
+        old, new = (file.read_text(encoding="utf-8").splitlines() for file in files)
+        return list(unified_diff(old, new, files[0].name, files[1].name, lineterm=""))
+
+    @property
     def module(self) -> ModuleType:
         """The level's module, imported."""
         return import_module(f"charcnn.levels.{self.name}")
@@ -314,20 +386,26 @@ LEVELS = (
     Level("l2", "cpu", 7.86),
     Level("l3", "cuda", 12.76, gpus=1),
     Level("l4", "cuda", 165.00, gpus=1),
-    Level("l5", "cuda", 555.00),
+    Level("l5", "cuda", 555.00, differs="a class for what each GPU holds, where one GPU needed none"),
     Level("l6", "cuda", 727.20),
-    Level("l7", "cuda"),
-    Level("l8", "cuda"),
+    Level("l7", "cuda", differs="streams, pinned buffers and threads come at once: each alone overlaps nothing"),
+    Level("l8", "cuda", differs="all that ran on the CPU goes to the GPU, and with it the CPU's stages"),
     Level("l9", "cuda"),
-    Level("l10", "cuda"),
-    Level("l11", "cpu"),
-    Level("l12", "cuda"),
+    Level("l10", "cuda", differs="blocks 3 to 6 become one planned kernel, and the plan its own code"),
+    Level("l11", "cpu", after="l2", differs="every operator is another one"),
+    Level("l12", "cuda", after="l10", differs="from here on a level lists layers, and no longer spells each call"),
     Level("l13", "cuda", filtered=True),
     Level("l14", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), ampere=True),
     Level("l15", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), hopper=True),
     Level("l16", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), hopper=True),
-    Level("l17", "cuda", precisions=("fp8",), hopper=True),
-    Level("l18", "cpu", filtered=True),
+    Level(
+        "l17",
+        "cuda",
+        precisions=("fp8",),
+        hopper=True,
+        differs="the small batches of level 16 go, as they have no FP8",
+    ),
+    Level("l18", "cpu", filtered=True, after="l11"),
 )
 
 

@@ -12,7 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from emulation import BASE, Barrier, Hopper, block, emulate_hopper
 
-from charcnn.gpu import device, ptx
+from charcnn.gpu import ptx
+from charcnn.gpu.launch import Call
 
 RANK = 1 << 24
 """What an address of the shared window is raised by for each block of the cluster before the one that it is in."""
@@ -85,7 +86,7 @@ def emulate_clusters(monkeypatch):
     """Let kernels of `wgmma` run in the simulator, a cluster at a time."""
     from numba.cuda.simulator import kernel as simulator
 
-    machine, blocks_now, launch = Cluster(), [], device.Call.launch
+    machine, blocks_now, launch = Cluster(), [], Call.launch
     emulate_hopper(monkeypatch, machine)
 
     class Manager(simulator.BlockManager):
@@ -106,6 +107,6 @@ def emulate_clusters(monkeypatch):
 
     pool = ThreadPoolExecutor(4)
     monkeypatch.setattr(simulator, "BlockManager", Manager)
-    monkeypatch.setattr(device.Call, "launch", launch_ints)
+    monkeypatch.setattr(Call, "launch", launch_ints)
     for name in ("bulk_load_multicast", "mapa", "mbarrier_arrive_cluster", "cluster_sync"):
         monkeypatch.setattr(ptx, name, getattr(machine, name))

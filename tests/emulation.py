@@ -15,6 +15,7 @@ import numpy as np
 from numba import cuda
 
 from charcnn.gpu import device, ptx, tensor_map
+from charcnn.gpu.launch import Call
 from charcnn.gpu.ptx.simulated import float_of_e4m3
 
 BASE = 4096
@@ -321,7 +322,7 @@ def _load(count, from_array):
 def emulate(monkeypatch, machine=None):
     """Let kernels of `mma` run in the simulator."""
     machine = machine or Machine()
-    launch = device.Call.launch
+    launch = Call.launch
 
     def launch_ints(call, kernel, blocks, threads, *args, shared=0, cluster=1, early=False):
         assert cluster == 1
@@ -329,7 +330,7 @@ def emulate(monkeypatch, machine=None):
         args = [int(arg) if isinstance(arg, np.integer) else arg for arg in args]
         launch(call, kernel, blocks, threads, *args, shared=shared)
 
-    monkeypatch.setattr(device.Call, "launch", launch_ints)
+    monkeypatch.setattr(Call, "launch", launch_ints)
     monkeypatch.setattr(device, "require_tensor_cores", lambda what, hopper=False: None)
     monkeypatch.setattr(device, "address", lambda array: array._ary.ctypes.data)
     for name in (

@@ -32,8 +32,9 @@ import numpy as np
 
 from charcnn.text import encodings
 from charcnn.text.layout import Layout
-from charcnn.text.readers import kinds, scan
+from charcnn.text.readers import base, scan
 from charcnn.text.readers.json_scan import DEEPEST
+from charcnn.text.readers.open import open_reader
 
 ENCODINGS = [encodings.ENCODINGS["forward"], encodings.ENCODINGS["crepe"]]
 CLASSES = ["World", 'a "b", c']
@@ -403,7 +404,7 @@ class Reader:
         os.close(self._fd)
 
     def opened(self, file, rows, capacity):
-        return kinds.open_kind(self.kind, "input", file, self.layout, self.encoding, rows=rows, capacity=capacity)
+        return open_reader(self.kind, "input", file, self.layout, self.encoding, rows=rows, capacity=capacity)
 
     def read(self, rows, capacity, most=1 << 20):
         """In one go: what `_take` makes of it."""
@@ -496,7 +497,7 @@ NUL = "refused, and holds a NUL"
 
 def check(kind, data, layout, encoding, longest, rng):
     """Read one file in all ways; how many they were, or AssertionError."""
-    kinds.LONGEST_ROW = longest
+    base.LONGEST_ROW = longest
     reader = Reader(kind, data, Layout(**layout), encoding, longest)
     try:
         whole = outcome(reader.read, 1000, 1 << 16)
@@ -565,7 +566,7 @@ def run(seed, files=None, seconds=None):
     Raises:
         AssertionError: a reading differs; says which, and the file.
     """
-    limit, longest_row = sys.getrecursionlimit(), kinds.LONGEST_ROW
+    limit, longest_row = sys.getrecursionlimit(), base.LONGEST_ROW
     sys.setrecursionlimit(max(limit, 10_000))  # for the reference, on what is nested deep
     count = opened = 0
     begun = time.monotonic()
@@ -583,7 +584,7 @@ def run(seed, files=None, seconds=None):
                 raise AssertionError(f"{words}\n{data!r}") from error
             count += 1
     finally:
-        kinds.LONGEST_ROW = longest_row
+        base.LONGEST_ROW = longest_row
         sys.setrecursionlimit(limit)
     return count, opened
 

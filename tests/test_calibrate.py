@@ -12,6 +12,7 @@ from test_formats import sweep
 from charcnn import catalog
 from charcnn.config import SMALL, TINY
 from charcnn.gpu import device, ptx
+from charcnn.gpu.launch import Call
 from charcnn.model import calibrate, network, params
 from charcnn.ops import reference
 from charcnn.ops.common.cast import narrow
@@ -192,7 +193,7 @@ def test_products_of_eighths(method, promoted):
     weight[0, 0, 0] = 448  # so that the weights' unit is 1
     bias = rng.integers(-200, 200, 264).astype(np.float32)
     x[1, 6, 5] = np.nan
-    call = device.Call(None, None, x.shape, x=x)
+    call = Call(None, None, x.shape, x=x)
     narrowed = narrow(call, call.inputs[0], 21, 48, FORMATS["fp8"])
     y = getattr(Wgmma(weight, bias, precision="fp8", promoted=promoted), method)(narrowed)
     plain = [reference.conv1d_nlc(x.astype(np.float64), weight.astype(np.float64), bias.astype(np.float64))]

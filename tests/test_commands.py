@@ -19,12 +19,13 @@ import pytest
 from charcnn import catalog
 from charcnn.__main__ import main
 from charcnn.classify.classifier import ROWS, Classifier
-from charcnn.cli import COMMANDS, DONE, FAILED, UNREADABLE, UNUSABLE, classify, model
+from charcnn.cli import COMMANDS, DONE, FAILED, UNREADABLE, UNUSABLE, classify, model, sinks
 from charcnn.config import TINY
 from charcnn.gpu import device, simulator
 from charcnn.model import params
 from charcnn.text import encodings, layout, output
-from charcnn.text.readers import kinds
+from charcnn.text.readers import parquet as parquet_reader
+from charcnn.text.readers.base import Block
 
 ROOT = Path(__file__).parent.parent
 TEXTS = [f"{word} number {n}" for n in range(40) for word in ("stocks", "match", "talks", "chips")]
@@ -242,7 +243,7 @@ def test_parquet(charcnn, classifier, tmp_path, monkeypatch):
     )
     parquet.write_table(table, tmp_path / "in.parquet")
     monkeypatch.setitem(ROWS, "cpu", 50)
-    monkeypatch.setattr(kinds, "GROUP_ROWS", 100)
+    monkeypatch.setattr(parquet_reader, "GROUP_ROWS", 100)
     status, _, err = charcnn("classify", tmp_path / "in.parquet", "--probabilities")
     assert status == UNREADABLE
     assert "row 8: 'description' and 'title' are missing" in err
@@ -303,10 +304,10 @@ def test_parquet_that_is_damaged_is_one_line(charcnn, tmp_path):
 def test_a_null_of_an_arrow_dictionary_is_no_text(tmp_path):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pyarrow.table({"text": ["a"]}), tmp_path / "in.parquet")
-    kind = kinds.Parquet(str(tmp_path / "in.parquet"), layout.Layout(), 10, encodings.ENCODINGS["crepe"])
+    kind = parquet_reader.ParquetReader(str(tmp_path / "in.parquet"), layout.Layout(), 10, encodings.ENCODINGS["crepe"])
     array = pyarrow.DictionaryArray.from_arrays([0, 1, None], ["a", None])
     batch = pyarrow.RecordBatch.from_arrays([array], names=["text"])
-    block = kinds.Block(0, 0, 3, 3, kinds=np.zeros(3, np.uint8), batch=batch)
+    block = Block(0, 0, 3, 3, kinds=np.zeros(3, np.uint8), batch=batch)
     kind.texts(block)
     assert block.unreadable() == [(2, None, "'text' is missing"), (3, None, "'text' is missing")]
 
@@ -657,13 +658,13 @@ def test_an_input_that_is_cut_short_meanwhile_gets_no_output(charcnn, monkeypatc
     line = {"in.csv": "text\n", "in.txt": "text\n", "in.jsonl": '{"text": "a"}\n'}[name]
     source.write_text(line * 2000)
     monkeypatch.setitem(model.BUFFER, "cpu", 1000)
-    take = classify._Sink.take
+    take = sinks.Sink.take
 
     def cut(self, *values):
         os.truncate(source, len(line) * 700)
         take(self, *values)
 
-    monkeypatch.setattr(classify._Sink, "take", cut)
+    monkeypatch.setattr(sinks.Sink, "take", cut)
     monkeypatch.setitem(ROWS, "cpu", 20)
     status, _, err = charcnn("classify", source, "-o", out, "--format", {"t": "lines"}.get(name[-1], name[3:]))
     assert status == FAILED
@@ -801,7 +802,7 @@ def test_a_full_disk_of_the_parquet_writer(charcnn, tmp_path, monkeypatch):
     def full(self, rendered):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kinds._ParquetWriter, "write", full)
+    monkeypatch.setattr(parquet_reader._ParquetWriter, "write", full)
     status, _, err = charcnn("classify", tmp_path / "in.parquet")
     assert status == FAILED
     assert err.endswith("No space left on device\n")
@@ -1055,6 +1056,16 @@ def test_info(charcnn, weights):
     assert status == DONE
 
 
+def test_what_a_level_changed(charcnn):
+    status, out, _ = charcnn("levels", "--diff", "l15", model=None)
+    assert status == DONE
+    assert out.startswith("--- l14.py\n+++ l15.py\n")
+    assert charcnn("levels", "--diff", "l0", model=None)[1] == "l0 is the first level\n"
+    status, _, err = charcnn("levels", "--diff", "l99", model=None)
+    assert status == UNUSABLE
+    assert "--diff l99: need one of l0, l1" in err
+
+
 def test_levels(charcnn):
     status, out, _ = charcnn("levels", "--json", model=None)
     assert status == DONE
@@ -1125,13 +1136,11 @@ def test_version(capsys):
 
 
 def test_choices_of_options_are_those_of_the_package():
-    assert tuple(sorted(model.KINDS, key=kinds.KINDS.index)) == kinds.KINDS
-    assert set(kinds.KINDS) == set(model.KINDS)
     assert tuple(catalog.PRECISIONS) == model.PRECISIONS
 
 
 def test_commands_are_the_modules_on_disk():
-    on_disk = {path.stem for path in (ROOT / "charcnn" / "cli").glob("*.py")} - {"__init__", "model", "ranks"}
+    on_disk = {path.stem for path in (ROOT / "charcnn" / "cli").glob("*.py")} - {"__init__", "model", "ranks", "sinks"}
     assert on_disk == set(COMMANDS)
 
 

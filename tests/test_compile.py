@@ -212,6 +212,38 @@ def test_a_first_start_compiles_nothing_itself(tmp_path):
     assert python("-c", script, "l6", "fp32", cache=tmp_path).stdout == "6 0\n"
 
 
+LAYERS = """
+from dataclasses import replace
+from charcnn.catalog import LAYERS, level
+from charcnn.compiling import stand_in
+from charcnn.compiling.networks import Network, record
+from charcnn.config import SMALL
+from charcnn.runtime import sequence
+used = {}
+begin = sequence.LayerSequence.__init__
+def noting(self, stages):
+    begin(self, stages)
+    for n in (1, 13, 65):
+        for layer in sequence.flat(self.layers, n):
+            for one in (layer, getattr(layer, "_conv", layer), getattr(layer, "_layer", layer)):
+                used.setdefault(type(one).__name__, set()).add(network.precision)
+sequence.LayerSequence.__init__ = noting
+target = stand_in.Target.named("sm_90a")
+for name in ("l12", "l13", "l14", "l15", "l16", "l17"):
+    for precision in level(name).precisions:
+        for config in (SMALL, replace(SMALL, layernorm=False)):
+            network = Network(name, precision, config, 80)
+            record(network, target, lambda *_: None, [1])
+rows = {row.name: set(row.precisions) for row in LAYERS if row.name != "StepConv1d"}
+print(used == rows, sorted(set(used) ^ set(rows)), [name for name in used if used[name] != rows.get(name)])
+assert all(row.made for row in LAYERS)
+"""
+
+
+def test_layers_of_levels_are_the_catalogues(tmp_path):
+    assert python("-c", LAYERS, cache=tmp_path).stdout == "True [] []\n"
+
+
 GRAPHS = """
 from charcnn.runtime import lane
 from charcnn.compiling import stand_in

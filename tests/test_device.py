@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from charcnn.gpu import device
+from charcnn.gpu import device, launch
 
 
 def test_explain():
@@ -121,7 +121,7 @@ def test_more_shared_memory_than_there_is_is_told(monkeypatch):
     monkeypatch.setattr(device, "shared_limit", lambda: 101_376)
     message = "a block needs 166,912 bytes of shared memory: this GPU has 101,376"
     with pytest.raises(device.DeviceError, match=message):
-        device._allow_shared(kernel, 166_912, ())
+        launch._allow_shared(kernel, 166_912, ())
 
 
 def test_kernels_are_looked_up_once_for_scalars_of_a_type(monkeypatch):
@@ -136,14 +136,14 @@ def test_kernels_are_looked_up_once_for_scalars_of_a_type(monkeypatch):
 
     kernel, other = Kernel(), Kernel()
     monkeypatch.setattr(device, "current", lambda: 0)
-    assert device._compile(kernel, (np.uint32(1), np.float32(2)))[1] == 1
-    assert device._compile(kernel, (np.uint32(3), np.float32(4)))[1] == 1
-    assert device._compile(kernel, (np.uint64(1), np.float32(2)))[1] == 2  # another type
-    assert device._compile(other, (np.uint32(1), np.float32(2)))[1] == 3
+    assert launch._compile(kernel, (np.uint32(1), np.float32(2)))[1] == 1
+    assert launch._compile(kernel, (np.uint32(3), np.float32(4)))[1] == 1
+    assert launch._compile(kernel, (np.uint64(1), np.float32(2)))[1] == 2  # another type
+    assert launch._compile(other, (np.uint32(1), np.float32(2)))[1] == 3
     monkeypatch.setattr(device, "current", lambda: 1)
-    assert device._compile(kernel, (np.uint32(1), np.float32(2)))[1] == 4  # another GPU
+    assert launch._compile(kernel, (np.uint32(1), np.float32(2)))[1] == 4  # another GPU
     for count in (5, 6):  # an array's type is not its Python type: Numba is asked each time
-        assert device._compile(kernel, (np.empty(3), np.uint32(1)))[1] == count
+        assert launch._compile(kernel, (np.empty(3), np.uint32(1)))[1] == count
 
 
 def test_name_of_the_gpu(monkeypatch):

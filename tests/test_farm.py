@@ -10,7 +10,9 @@ from test_mpi import KEEP_LOGITS, mpiexec, needs_mpi, survives_deaths
 from charcnn import offload
 from charcnn.config import TINY
 from charcnn.model import params
-from charcnn.offload.farm import Farm, Member, _Run
+from charcnn.offload.farm.member import Member
+from charcnn.offload.farm.root import Farm
+from charcnn.offload.farm.run import Run
 from charcnn.runtime.pipeline import Pipeline
 
 ULFM = ("--with-ft", "ulfm")
@@ -325,7 +327,7 @@ def test_slow_ranks_leave_the_last_chunks_to_fast_ones():
     """Of three ranks one is 10 times as slow: it takes none of the last two chunks; the others never wait."""
     farm = Farm(None, 9, 3, size=10)
     farm.workers = [Member(rank, state="ready") for rank in (1, 2)]
-    run = _Run(farm, Pipeline([lambda ids, logits: None], 10, 3), random_ids(40), None, None)
+    run = Run(farm, Pipeline([lambda ids, logits: None], 10, 3), random_ids(40), None, None)
     run._left = 20
     for member, rate in zip((farm.root, *farm.workers), (100, 100, 10), strict=True):
         member.count(rate, first=0.0, now=1.0)

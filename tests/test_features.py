@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from charcnn.gpu import device, ptx
+from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.formats import FORMATS, HALVES
 from charcnn.ops.common.mma_layout import OCTET, TAKEN, WIDE, encode
@@ -24,7 +25,7 @@ def decoded(array, precision):
 
 
 def encoded(x, length, channels, precision):
-    call = device.Call(None, None, (0,), x=x)
+    call = Call(None, None, (0,), x=x)
     y = encode(call, call.inputs[0], length, channels, FORMATS[precision])
     return y.copy_to_host()
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from charcnn.gpu import device, ptx
+from charcnn.gpu.launch import Call
 from charcnn.ops.common import formats
 from charcnn.ops.common.cast import as_float, as_format, largest, narrow, widen
 from charcnn.ops.common.formats import FORMATS
@@ -27,7 +28,7 @@ def sweep(least, most, n=120):
 
 def there_and_back(x, name, factor=1.0):
     x = x.reshape((1, 1, x.size))
-    call = device.Call(None, None, x.shape, x=x)
+    call = Call(None, None, x.shape, x=x)
     y = narrow(call, call.inputs[0], 1, x.size, FORMATS[name], factor)
     if name == "tf32":
         return y.copy_to_host().ravel()
@@ -107,7 +108,7 @@ def test_a_factor_uses_the_range():
 
 def test_the_greatest_finite_value():
     x = np.array([[1, -7, 3, np.inf, -np.inf, np.nan]], np.float32)
-    call = device.Call(None, None, x.shape, x=x)
+    call = Call(None, None, x.shape, x=x)
     assert largest(call, call.inputs[0]) == 7
 
 

@@ -12,8 +12,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 import fuzz_lines
 
+from charcnn.text import encodings
 from charcnn.text.column import Column
-from charcnn.text.readers import json_scan, kinds, scan
+from charcnn.text.readers import json_scan, scan
+from charcnn.text.readers.csv import _gathered
+from charcnn.text.readers.jsonl import JsonlReader
+from charcnn.text.readers.lines import LinesReader
 
 IN_CI = os.environ.get("CI", "").lower() in ("true", "1")
 SECONDS = float(os.environ.get("CHARCNN_FUZZ_SECONDS") or (60 if IN_CI else 5))
@@ -30,32 +34,32 @@ def test_the_command_gone_on_with_at_any_block(tmp_path):
 
 
 def lines_as_csv(self, block):
-    return kinds._gathered(block, block.places[:, None, :2], np.zeros(1, np.int64))
+    return _gathered(block, block.places[:, None, :2], np.zeros(1, np.int64))
 
 
-def texts_of_neighbours(self, block, texts=kinds.Jsonl.texts):
+def texts_of_neighbours(self, block, texts=JsonlReader.texts):
     """The text of the row before where a row has none."""
     column = texts(self, block)
     parts = [bytes(column.buffer[a:b]) for a, b in zip(column.offsets, column.offsets[1:], strict=False)]
     for n in np.flatnonzero(block.kinds == scan.TORN):
         if n and block.kinds[n - 1] == scan.READABLE:
             parts[n], block.kinds[n] = parts[n - 1], scan.READABLE
-    return Column(*kinds.text.pack(parts))
+    return Column(*encodings.pack(parts))
 
 
 def reason_as_it_came(self, types, fault, place, value):
     return "\x1b[31m" if fault == json_scan.WHOLE else Jsonl_reason(self, types, fault, place, value)
 
 
-Jsonl_reason = kinds.Jsonl._reason
+Jsonl_reason = JsonlReader._reason
 
 
 @pytest.mark.parametrize(
     ("of", "name", "wrong"),
     [
-        (kinds.Lines, "texts", lines_as_csv),
-        (kinds.Jsonl, "texts", texts_of_neighbours),
-        (kinds.Jsonl, "_reason", reason_as_it_came),
+        (LinesReader, "texts", lines_as_csv),
+        (JsonlReader, "texts", texts_of_neighbours),
+        (JsonlReader, "_reason", reason_as_it_came),
     ],
 )
 def test_what_is_wrong_is_found(monkeypatch, of, name, wrong):

@@ -20,7 +20,8 @@ from charcnn.runtime import ordered
 from charcnn.text import encodings
 from charcnn.text.column import columns
 from charcnn.text.layout import Layout
-from charcnn.text.readers import json_scan, kinds, scan
+from charcnn.text.readers import base, json_scan, jsonl, scan
+from charcnn.text.readers.open import open_reader
 from charcnn.text.readers.source import Source
 
 FORWARD = encodings.ENCODINGS["forward"]
@@ -31,7 +32,7 @@ def opened(tmp_path, data, kind="csv", rows=1000, capacity=1 << 16, encoding=FOR
     path = tmp_path / "input"
     path.write_bytes(data)
     file = open(path, "rb", buffering=0)  # noqa: SIM115 - for the test's length
-    return kinds.open_kind(kind, str(path), file, Layout(**layout), encoding, rows=rows, capacity=capacity)
+    return open_reader(kind, str(path), file, Layout(**layout), encoding, rows=rows, capacity=capacity)
 
 
 def read(kind):
@@ -122,7 +123,7 @@ def test_a_torn_row_costs_its_first_line_alone(tmp_path):
 
 
 def test_a_quote_that_is_never_closed_ends_after_the_longest_row(tmp_path, monkeypatch):
-    monkeypatch.setattr(kinds, "LONGEST_ROW", 100)
+    monkeypatch.setattr(base, "LONGEST_ROW", 100)
     data = b'1,a\n2,"open\n' + b"3,b\n" * 200
     texts, unreadable, whole = read(opened(tmp_path, data, capacity=64))
     assert texts == [b"a", None] + [b"b"] * 200
@@ -201,7 +202,7 @@ def test_a_torn_quote_is_scanned_once_and_not_once_a_line():
 def test_the_longest_row_does_not_depend_on_the_buffer(tmp_path_factory, parts, longest, capacity, rows):
     folder, data = tmp_path_factory.mktemp("csv"), b"1,a\n" + b"".join(parts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kinds, "LONGEST_ROW", longest)
+        patch.setattr(base, "LONGEST_ROW", longest)
         expected = read(opened(folder, data, header=False))
         assert read(opened(folder, data, rows=rows, capacity=capacity, header=False)) == expected
     assert expected[2] == data
@@ -304,7 +305,7 @@ def test_lines_of_unreadable_rows_are_counted_once(tmp_path):
     kind.texts(block)
     counted, count = [], scan.count_lines
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kinds.scan, "count_lines", lambda part: counted.append(part.size) or count(part))
+        patch.setattr(base.scan, "count_lines", lambda part: counted.append(part.size) or count(part))
         found = block.unreadable()
     assert [row[:2] for row in found] == [(n + 2, 2 * n + 2) for n in range(900)]
     assert sum(counted) <= block.buffer.size
@@ -400,7 +401,7 @@ def test_keys_are_those_of_pythons_json(objects, ascii_only, colon):
     rows, names = np.empty((len(lines), 3), np.int64), ["label", "é", ""]
     scan.scan_lines(data, 0, data.size, True, rows)
     kinds_of_rows = np.zeros(len(lines), np.uint8)
-    _, types, _ = kinds._scanned(data, rows, kinds_of_rows, kinds.NO_NAMES[0], *encodings.pack(names))
+    _, types, _ = jsonl._scanned(data, rows, kinds_of_rows, jsonl.NO_NAMES[0], *encodings.pack(names))
     for value, found in zip(objects, types, strict=True):
         assert [kind != json_scan.MISSING for kind in found] == [name in value for name in names]
 
@@ -501,7 +502,7 @@ def test_the_first_object_with_keys_shows_which_are_texts(tmp_path, data, texts)
 
 def test_a_first_object_that_is_too_long(tmp_path, monkeypatch):
     """It shows no keys, whatever the buffer; rows of any length can be read."""
-    monkeypatch.setattr(kinds, "LONGEST_ROW", 1 << 20)
+    monkeypatch.setattr(base, "LONGEST_ROW", 1 << 20)
     long = b"x" * (1 << 20)
     for capacity in (100, 1 << 22):
         for data in (b'{"text": "' + long + b'"}\n', b"[1]\n" * (1 << 18) + b'{"text": "a"}\n'):

@@ -161,11 +161,18 @@ def test_small_against_pytorch(name):
 def test_a_level_is_a_photograph():
     for row in catalog.LEVELS:
         source = inspect.getsource(row.module)
-        assert len(source.splitlines()) <= 160, f"{row.name} no longer reads on about a page"
+        assert len(source.splitlines()) <= 125, f"{row.name} no longer reads on about a page"
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.ImportFrom):
                 assert node.module not in {f"charcnn.levels.{other}" for other in LEVELS}, f"{row.name} imports a level"
         assert (row.module.__doc__ or "").startswith(f"Level {row.name[1:]}:")
+
+
+@pytest.mark.parametrize("row", catalog.LEVELS, ids=lambda row: row.name)
+def test_a_level_changes_little_of_the_one_that_it_builds_on(row):
+    changed = [line for line in row.difference() if line[0] in "+-" and line[:3] not in ("+++", "---")]
+    assert bool(changed) == (row.predecessor is not None)
+    assert (len(changed) > catalog.DIFFERENCE) == (row.differs is not None), f"{row.name}: {len(changed)} lines"
 
 
 def test_batches_cover_all_inputs_once():

@@ -12,6 +12,7 @@ from test_ops import check
 from charcnn import catalog
 from charcnn.config import Config
 from charcnn.gpu import device
+from charcnn.gpu.launch import Call
 from charcnn.levels import l14
 from charcnn.model import network, params
 from charcnn.ops import reference
@@ -83,7 +84,7 @@ def test_every_variant_asks_for_its_method_and_precision(row, monkeypatch):
 
 def run(method, x, weight, bias, precision, **options):
     """A method of `Mma` on float32 features; what it gives, in float64, and its dtype."""
-    call = device.Call(None, None, (0,), x=x)
+    call = Call(None, None, (0,), x=x)
     of, channels = FORMATS[precision], -(-x.shape[2] // OCTET) * OCTET
     encoded = encode(call, call.inputs[0], x.shape[1], channels, of)
     made = layer.Mma(weight, bias, precision=precision)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from charcnn import ops
 from charcnn.gpu import device
+from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.formats import FORMATS
 from charcnn.ops.token_conv1d import gather
@@ -204,7 +205,7 @@ def block(ids, weight, bias, pool_size, seed=0, layernorm=True, **tiles):
         given = None
         expected = reference.one_hot_conv1d_relu_maxpool1d_nlc(ids, *exact(weight, bias), pool_size)
     out = np.full(expected.shape, np.nan, np.float32)
-    call = device.Call(None, None, out.shape, ids=ids, weight=weight, bias=bias)
+    call = Call(None, None, out.shape, ids=ids, weight=weight, bias=bias)
     call.out.copy_to_device(out)
     arrays = None if given is None else tuple(map(device.to_device, given))
     gather._launch_pooled(call, *call.inputs, arrays, pool_size, **tiles)

@@ -10,6 +10,7 @@ from numba import cuda
 from test_one_hot_conv1d import affine, draw, exact, kinds
 
 from charcnn.gpu import device, ptx
+from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.formats import FORMATS, HALVES, choose
@@ -48,12 +49,12 @@ def block(ids, weight, bias, pool_size, precision="fp16", seed=0, layernorm=True
         stat[:, 1] += 1  # of one value: not nothing
         arrays = exact(stat, weight, bias, gamma, beta)
         expected = reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, *arrays, pool_size)
-        call = device.Call(None, None, expected.shape, kept.format.dtype, ids=ids, stat=stat)
+        call = Call(None, None, expected.shape, kept.format.dtype, ids=ids, stat=stat)
         ids, stat = call.inputs
         normalisation = (stat, *kept.affine)
     else:
         expected = reference.one_hot_conv1d_relu_maxpool1d_nlc(ids, *exact(weight, bias), pool_size)
-        call = device.Call(None, None, expected.shape, kept.format.dtype, ids=ids)
+        call = Call(None, None, expected.shape, kept.format.dtype, ids=ids)
         (ids,), normalisation = call.inputs, None
     y = gather_half._bits(call.out)
     y.copy_to_device(np.full(expected.shape, 0x7FFF, np.uint16).astype(y.dtype))  # NaN in all formats: 0xFF in fp8
@@ -256,7 +257,7 @@ def test_narrow_and_widen(precision):
     x = (rng.standard_normal((2, 3, 5)) * 10.0 ** rng.integers(-9, 9, (2, 3, 5))).astype(np.float32)
     x[0, 0] = [0, -0.0, np.inf, -np.inf, np.nan]
     x[0, 1] = [1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-8, 1 + 3 * 2**-8, 65520]  # ties to even; past fp16's greatest
-    call = device.Call(None, None, x.shape, x=x)
+    call = Call(None, None, x.shape, x=x)
     y = narrow(call, *call.inputs, 4, 6, choose(precision))
     got = numbers(y.copy_to_host(), precision)
     with np.errstate(over="ignore"):

@@ -16,6 +16,7 @@ from charcnn.catalog import VARIANTS as EVERY
 from charcnn.catalog import operator
 from charcnn.catalog import tolerance as tolerance_of
 from charcnn.gpu import device
+from charcnn.gpu.launch import DTYPES, Call
 from charcnn.ops import reference
 
 VARIANTS = [row for row in EVERY if runs_here(row)]
@@ -373,13 +374,13 @@ def test_numpy_on_a_stream(variant, stream, monkeypatch):
 def launched_on(monkeypatch):
     """A set that each launch adds its stream to."""
     streams = set()
-    launch = device.Call.launch
+    launch = Call.launch
 
     def spy(call, *args, **kwargs):
         streams.add(numbered(call.stream))
         launch(call, *args, **kwargs)
 
-    monkeypatch.setattr(device.Call, "launch", spy)
+    monkeypatch.setattr(Call, "launch", spy)
     return streams
 
 
@@ -433,7 +434,7 @@ def with_argument(rows):
 @pytest.mark.parametrize(("variant", "name"), with_argument(VARIANTS))
 def test_wrong_dtype(variant, name):
     case = example(variant)
-    need = np.dtype(device.DTYPES.get(name, np.float32))
+    need = np.dtype(DTYPES.get(name, np.float32))
     for dtype in {np.float64, np.float32, np.int32, np.float16} - {need.type}:
         inputs = {**case.inputs, name: case.inputs[name].astype(dtype)}
         with pytest.raises(ValueError, match=rf"^{name} has dtype {np.dtype(dtype)}: need {need}"):

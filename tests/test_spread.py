@@ -14,7 +14,8 @@ from numba import cuda
 
 from charcnn import catalog
 from charcnn.config import SMALL, TINY
-from charcnn.gpu import device, ptx
+from charcnn.gpu import device, graph, ptx
+from charcnn.gpu.launch import Call
 from charcnn.levels import l16
 from charcnn.model import network, params
 from charcnn.ops import reference
@@ -153,23 +154,23 @@ def test_a_graph_of_kernels_that_begin_early(stream):
     x, y = (device.to_device(np.zeros(132 * 256, np.float32)) for _ in range(2))
 
     def start(stream):
-        call = device.Call(y, stream, y.shape, x=x)
+        call = Call(y, stream, y.shape, x=x)
         for a, b in [(x, y), (y, x)] * 20:
             call.launch(_early_kernel, 132, 256, a, b, early=True)
         return x
 
-    graph = device.Graph(start, stream)  # runs it once
-    assert graph.result is x
+    recorded = graph.Graph(start, stream)  # runs it once
+    assert recorded.result is x
     for _ in range(10):
-        graph.launch()
+        recorded.launch()
     stream.synchronize()
     assert np.all(x.copy_to_host() == 11 * 40)
 
 
 def test_a_graph_that_cannot_be_recorded_is_an_error(stream):
     with pytest.raises(Exception, match="CAPTURE"):
-        device.Graph(lambda stream: stream.synchronize(), stream)
-    assert device.Graph(lambda stream: 3, stream).result == 3  # and the stream is usable again
+        graph.Graph(lambda stream: stream.synchronize(), stream)
+    assert graph.Graph(lambda stream: 3, stream).result == 3  # and the stream is usable again
 
 
 def test_a_graph_is_recorded_while_others_use_the_default_stream(stream):
@@ -182,14 +183,14 @@ def test_a_graph_is_recorded_while_others_use_the_default_stream(stream):
 
     def start(stream):
         for _ in range(50):
-            call = device.Call(x, stream, x.shape, x=x)
+            call = Call(x, stream, x.shape, x=x)
             call.launch(_early_kernel, 1, 64, x, x)
 
     with ThreadPoolExecutor(1) as pool:
         copying = pool.submit(copies)
         try:
             for _ in range(20):
-                device.Graph(start, stream).launch()
+                graph.Graph(start, stream).launch()
         finally:
             over.set()
         copying.result()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from charcnn.gpu import device
+from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
 
@@ -26,7 +26,7 @@ def parts_of(x, row, part):
 def merged(x, row, part):
     parts = parts_of(x, row, part)
     assert parts.shape[2] == PART_VALUES
-    call = device.Call(None, None, (len(x), 2), np.float64, x=parts)
+    call = Call(None, None, (len(x), 2), np.float64, x=parts)
     launch_merge(call, call.inputs[0], x.shape[1], call.out, part, row)
     return call.result()
 

@@ -6,6 +6,7 @@ import pytest
 from charcnn.catalog import FLOAT32
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import DeviceError
+from charcnn.gpu.launch import Call
 from charcnn.ops import (
     conv1d_relu_maxpool1d_nlc_double_buffered,
     conv1d_stat_nlc_double_buffered,
@@ -62,7 +63,7 @@ def prepared(arrays, shape):
     """A call with a poisoned output of the shape."""
     out = device.to_device(np.full(shape, np.nan, np.float32))
     x, weight, bias = (device.to_device(array) for array in arrays)
-    return device.Call(out, None, shape, x=x, weight=weight, bias=bias)
+    return Call(out, None, shape, x=x, weight=weight, bias=bias)
 
 
 def multiply(arrays, tile, shape, epilogue, **options):

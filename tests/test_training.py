@@ -17,7 +17,7 @@ from charcnn.config import TINY, Config
 from charcnn.model import network, params
 from charcnn.text.encodings import ENCODINGS
 from charcnn.text.layout import Layout
-from charcnn.text.readers import kinds
+from charcnn.text.readers.open import open_reader
 from charcnn.training import data
 from charcnn.training.measure import Measured
 from charcnn.training.recipe import Recipe
@@ -154,7 +154,7 @@ def test_rows_of_every_kind_are_read_alike(tmp_path):
     parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "a.parquet")
     for kind in ("csv", "jsonl", "parquet"):
         read = data.read_rows(tmp_path / f"a.{kind}", FORWARD)
-        assert read.texts == ['A title with "quotes", and\na line', " b"], kind
+        assert read.texts == [b'A title with "quotes", and\na line', b" b"], kind
         assert read.labels == ["Sports", "World"], kind
         assert read.bad == [], kind
         other = data.read_rows(tmp_path / f"a.{kind}", FORWARD, Layout(("description",), "title"))
@@ -166,10 +166,10 @@ def test_rows_of_every_kind_are_read_alike(tmp_path):
 def test_csv_with_no_header_takes_numbers(tmp_path):
     (tmp_path / "a.csv").write_text("text,x,sports\nmore,y,world\n")
     read = data.read_rows(tmp_path / "a.csv", FORWARD, Layout(("1",), "3", header=False))
-    assert (read.labels, read.texts, read.lines) == (["sports", "world"], ["text", "more"], [1, 2])
+    assert (read.labels, read.texts, read.lines) == (["sports", "world"], [b"text", b"more"], [1, 2])
     (tmp_path / "b.csv").write_text("2,a,b\n1,c,d\n")
     read = data.read_rows(tmp_path / "b.csv", FORWARD)
-    assert (read.labels, read.texts) == (["2", "1"], ["a b", "c d"])
+    assert (read.labels, read.texts) == (["2", "1"], [b"a b", b"c d"])
     with pytest.raises(ValueError, match=r"a\.csv: no column is called label or class"):
         data.read_rows(tmp_path / "a.csv", FORWARD)
     with pytest.raises(ValueError, match=r"a\.txt: need a name that ends in \.csv"):
@@ -199,12 +199,10 @@ def test_columns_are_those_that_evaluate_and_classify_read(tmp_path, content, la
     path.write_text(content)
     read = data.read_rows(path, FORWARD, layout)
     with open(path, "rb", buffering=0) as file:
-        kind = kinds.open_kind("csv", "a.csv", file, layout, FORWARD, rows=9, capacity=1 << 12)
+        kind = open_reader("csv", "a.csv", file, layout, FORWARD, rows=9, capacity=1 << 12)
         (block,) = kind.blocks()
         column = kind.texts(block)
-        whole = column.buffer.tobytes().decode()
-        texts = [whole[start:end] for start, end in zip(column.offsets[:-1], column.offsets[1:], strict=True)]
-        assert (read.labels, read.texts) == (kind.labels(block), texts)
+        assert (read.labels, read.texts) == (kind.labels(block), column.tolist())
 
 
 @pytest.mark.parametrize(
@@ -233,7 +231,7 @@ def test_bad_rows_are_named_by_line(tmp_path, capsys):
     assert "a.csv has 4 bad rows:" in error
     for line in (
         "3: no label",
-        "4: 2 fields, the first row has 3",
+        "4: 2 fields: need 3",
         "5: no text",
         "6: label '9' is none of the classes",
     ):
@@ -245,6 +243,10 @@ def test_bad_rows_are_named_by_line(tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text('{"label": 1, "text": "a"}\n{"label"\n[1]\n{"label": 1.5, "text": "b"}\n\n')
     bad = data.read_rows(tmp_path / "a.jsonl", FORWARD).bad
     assert [row.line for row in bad] == [2, 3, 4]
+    assert [row.reason for row in bad[1:]] == [
+        "an array: need a JSON object",
+        "label 1.5: need a text or a whole number",
+    ]
     with pytest.raises(ValueError, match=r"has 20 bad rows:\n(.*\n){10}  and 10 more"):
         data.refuse("x", [data.Bad(line, "no label") for line in range(20)])
 

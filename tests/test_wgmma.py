@@ -10,6 +10,7 @@ from numba import cuda
 
 from charcnn import catalog, tuning
 from charcnn.gpu import device
+from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.formats import FORMATS
@@ -73,7 +74,7 @@ def test_an_odd_number_of_tiles(name, kind, blocks, monkeypatch):
         weight = draw.standard_normal((taps, c_in, c_out), np.float32) / np.float32(np.sqrt(taps * c_in))
         bias = draw.standard_normal(c_out, np.float32)
         conv = Wgmma(weight, bias, precision=name, x_unit=unit, y_unit=unit, promoted=promoted)
-        call = device.Call(None, None, x.shape, x=x)
+        call = Call(None, None, x.shape, x=x)
         features = narrow(call, call.inputs[0], length, conv.width, of, 1 / unit)
         exact = (array.astype(np.float64) for array in (x, weight, bias))
         if pooled:
@@ -97,7 +98,7 @@ def test_an_odd_number_of_tiles(name, kind, blocks, monkeypatch):
         np.testing.assert_array_equal(*(y.copy_to_host().view(np.uint8) for y in made))
         got = made[0]
         if name != "tf32":
-            call = device.Call(None, None, want.shape, dtypes={"x": of.dtype}, x=made[0])
+            call = Call(None, None, want.shape, dtypes={"x": of.dtype}, x=made[0])
             widen(call, made[0], call.out, of, unit)
             got = call.out
         assert np.linalg.norm(got.copy_to_host() - want) <= of.tolerance * np.linalg.norm(want)
@@ -130,13 +131,13 @@ def machine(monkeypatch):
 
 @simulated
 def test_what_reads_weights_or_a_map_first_does_not_begin_early(machine, monkeypatch):
-    early, launch = [], device.Call.launch
+    early, launch = [], Call.launch
 
     def noted(call, kernel, *args, **options):
         early.append(options.get("early", False))
         launch(call, kernel, *args, **options)
 
-    monkeypatch.setattr(device.Call, "launch", noted)
+    monkeypatch.setattr(Call, "launch", noted)
     draw = np.random.default_rng(0)
     weight, bias = draw.standard_normal((1, 8, 8), np.float32), np.zeros(8, np.float32)
     conv = Wgmma(weight, bias, precision="fp16")

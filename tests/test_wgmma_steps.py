@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import report
 from clusters import emulate_clusters
 from numba import cuda
+from report import ladder, schema
 
 from charcnn.config import POOL_SIZE, SMALL
 from charcnn.gpu import device
@@ -216,12 +216,12 @@ def test_the_table_of_raw_results(monkeypatch, tmp_path):
     ]
     raw = {"wgmma_steps": rows, "machine": {"gpus": ["GPU of the test"]}}
     (tmp_path / "gpu-of-the-test-wgmma-steps.json").write_text(json.dumps(raw))
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
-    report.results.cache_clear()
+    monkeypatch.setattr(schema, "RESULTS", tmp_path)
+    schema.results.cache_clear()
     try:
-        head, _, *lines = report.wgmma_steps(report.ROOT / "README.md").splitlines()
+        head, _, *lines = ladder.wgmma_steps(schema.ROOT / "README.md").splitlines()
     finally:
-        report.results.cache_clear()
+        schema.results.cache_clear()
     assert "GPU of the test" in head
     assert "N = 2: conv3" in head
     assert len(lines) == len(rates)

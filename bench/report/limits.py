@@ -12,8 +12,6 @@ from charcnn.config import SMALL
 from charcnn.host import machine
 from report.schema import RESULTS, Place, results
 
-AFTER = {"l11": "l2", "l12": "l10", "l17": "l16", "l18": "l11"}
-"""The level that one builds on, where it is not the one before it in the list."""
 GATHERED = ("l11", "l13", "l14", "l15", "l16", "l17", "l18")
 """Levels whose first convolution adds up rows of its weights: its products are no work of theirs."""
 FINEST_FIRST = ("fp32", "fp16x3", "tf32", "fp16", "bf16", "fp8")
@@ -36,11 +34,7 @@ class Peer:
 
 def predecessor(name: str) -> catalog.Level | None:
     """The level that this one builds on; None for the first."""
-    names = [level.name for level in catalog.LEVELS]
-    number = names.index(AFTER.get(name, name))
-    if name in AFTER:
-        return catalog.LEVELS[number]
-    return catalog.LEVELS[number - 1] if number else None
+    return catalog.level(name).predecessor
 
 
 def peer_rows(raw: dict[str, Any], batch: int) -> list[dict[str, Any]]:

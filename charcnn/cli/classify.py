@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from charcnn.cli import DONE, UNREADABLE, ranks
 from charcnn.cli.model import (
@@ -33,14 +33,16 @@ from charcnn.cli.model import (
     told,
     uncollected,
 )
+from charcnn.cli.sinks import FileSink, Sink, StreamSink
 from charcnn.files import naming
 from charcnn.host.terminal import standard_output, tell
+from charcnn.text.readers.formats import SUFFIXES
 
 if TYPE_CHECKING:
     import numpy as np
 
     from charcnn.classify.classifier import Classifier
-    from charcnn.text.readers.kinds import Block, Kind, Writer
+    from charcnn.text.readers.base import Block, Reader
 
 SLOW = 4.0
 """Seconds after which a start is slow."""
@@ -107,17 +109,17 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
         with _said_where_slow(options):
             classifier = load(options)
         team.join(classifier)
-        kind = open_input(options, classifier, file)
-        names, added = classifier.classes_.tolist(), _added(kind, classifier, options.probabilities)
-        job = _Job(options, classifier, kind)
+        reader = open_input(options, classifier, file)
+        names, added = classifier.classes_.tolist(), _added(reader, classifier, options.probabilities)
+        job = _Job(options, classifier, reader)
         if output == "-" or (os.path.exists(output) and not os.path.isfile(output)):
             name = "standard output" if output == "-" else output
             stack.enter_context(naming(name))  # also what closing a full device says
             device = standard_output() if output == "-" else stack.enter_context(open(output, "wb"))
-            sink: _Sink = _Stream(stack, device, name, options.report)
+            sink: Sink = StreamSink(stack, device, name, options.report)
         else:
-            sink = _File(stack, output, options, classifier, kind)
-        sink.open(kind, names, added)
+            sink = FileSink(stack, output, options, classifier, reader)
+        sink.open(reader, names, added)
         stack.callback(sink.writer.abandon)
         if team.comm is None:  # else ranks compile at the same time, each when its first batch comes
             with _said_where_slow(options), uncollected():
@@ -158,139 +160,23 @@ def _default_output(path: str) -> str:
 
 
 def _fit(options: argparse.Namespace, output: str) -> None:
-    """Refuse a name that says another kind than the input is."""
-    from charcnn.text.readers import kinds
-
+    """Refuse a name that says another format than the input is."""
     written = format_of(options)
     if output == "-" and written == "parquet":
         raise ValueError("--output -: a Parquet file needs a name")
-    named = kinds.SUFFIXES.get(os.path.splitext(output)[1].lower(), written)
+    named = SUFFIXES.get(os.path.splitext(output)[1].lower(), written)
     if named != written and not {named, written} <= {"csv", "tsv", "lines"}:
         raise ValueError(f"--output {output}: what is written is {written}, as INPUT is")
 
 
-def _added(kind: Kind, classifier: Classifier, every: bool) -> list[str]:
+def _added(reader: Reader, classifier: Classifier, every: bool) -> list[str]:
     """Names of the columns to add, none of which the file has."""
-    from charcnn.text.readers.kinds import free_name
+    from charcnn.text.readers.base import free_name
 
     names = ["label", "probability"]
     if every:
         names[1:] = [f"probability of {name}" for name in classifier.classes_]
-    return [free_name(name, kind.taken) for name in names]
-
-
-class _Sink:
-    """Where rows go."""
-
-    rows = unreadable = 0
-    name: str | None = None
-
-    def __init__(self, file: IO[bytes], where: str) -> None:
-        self.file, self._where = file, where
-        self.report: str | None = None
-
-    def open(self, kind: Kind, names: list[str], added: list[str], *, resumed: bool = False) -> None:
-        with naming(self._where):
-            self.writer: Writer = kind.open(self.file, names, added, resumed=resumed)
-
-    def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
-        with naming(self._where):
-            self.writer.write(rendered)
-        self.rows += block.rows
-        self.unreadable += len(unreadable)
-
-    def finish(self) -> None:
-        with naming(self._where):
-            self.writer.close()
-
-
-class _Stream(_Sink):
-    """Standard output, a pipe or a device: rows go out at once."""
-
-    def __init__(self, stack: ExitStack, file: IO[bytes], where: str, report: str | None) -> None:
-        super().__init__(file, where)
-        self._stack, self.report = stack, report
-        self._notes: IO[str] | None = None
-
-    def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
-        super().take(block, rendered, unreadable)
-        with naming(self._where):
-            self.file.flush()
-        if self.report is not None and unreadable:
-            from charcnn.text import output
-
-            if self._notes is None:
-                self._notes = self._stack.enter_context(output.open_notes(self.report, 0))
-            output.write_notes(self._notes, unreadable)
-
-    def finish(self) -> None:
-        super().finish()
-        with naming(self._where):
-            self.file.flush()
-
-
-class _File(_Sink):
-    """A file that appears when it is whole."""
-
-    def __init__(
-        self, stack: ExitStack, path: str, options: argparse.Namespace, classifier: Classifier, kind: Kind
-    ) -> None:
-        from charcnn.text.output import Partial
-
-        report = options.report or f"{path}.unreadable.csv"
-        resumable = kind.resumable and options.input != "-"
-        self.partial = Partial(
-            path,
-            report,
-            _identity(options, classifier, kind),
-            size=kind.size,
-            resumable=resumable,
-            overwrite=options.force,
-        )
-        stack.callback(self.partial.close)
-        super().__init__(self.partial.file, self.partial.file.name)
-        self.name, self.report, self._kind, self._resumable = path, report, kind, resumable
-        state = self.partial.state
-        self.rows, self.unreadable = state["rows"], state["unreadable"]
-        if self.partial.resumed and not options.quiet:
-            tell(f"going on after row {self.rows:,} of a run that was cut off")
-
-    def open(self, kind: Kind, names: list[str], added: list[str], *, resumed: bool = False) -> None:
-        super().open(kind, names, added, resumed=self.partial.resumed)
-        if self.partial.resumed:
-            state = self.partial.state
-            kind.go_on(state["input"], state["rows"], state["lines"])
-
-    def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
-        super().take(block, rendered, unreadable)
-        self.partial.note(unreadable)
-        if self._resumable:
-            self.partial.advance(block.end, block.rows, block.lines)
-
-    def finish(self) -> None:
-        super().finish()
-        self.partial.finish()
-
-
-def _identity(options: argparse.Namespace, classifier: Classifier, kind: Kind) -> dict[str, Any]:
-    """All that the output depends on: not the options, but what they come to, as a default may be named or not."""
-    from charcnn.model.params import digest
-
-    source: list[Any] = [options.input]
-    if options.input != "-":
-        status = os.stat(options.input)
-        source = [os.path.abspath(options.input), status.st_size, status.st_mtime_ns]
-    return {
-        "input": source,
-        "format": format_of(options),
-        "reads": kind.reads,
-        "model": digest(classifier.params),
-        "config": classifier.config.to_dict(),
-        "encoding": classifier.encoding.to_dict(),
-        "classes": classifier.classes_.tolist(),
-        "precision": classifier.engine.choice.precision,
-        "probabilities": options.probabilities,
-    }
+    return [free_name(name, reader.taken) for name in names]
 
 
 def _peak_resident() -> int | None:
@@ -305,15 +191,15 @@ def _peak_resident() -> int | None:
 class _Job:
     """From blocks of rows to rendered ones."""
 
-    def __init__(self, options: argparse.Namespace, classifier: Classifier, kind: Kind) -> None:
+    def __init__(self, options: argparse.Namespace, classifier: Classifier, reader: Reader) -> None:
         from charcnn.runtime.monitor import Monitor
 
-        self._options, self._classifier, self._kind = options, classifier, kind
+        self._options, self._classifier, self._reader = options, classifier, reader
         self._monitor = Monitor()
         self.rows, self.seconds = 0, 0.0
 
     def _blocks(self) -> Iterator[Block]:
-        blocks = self._kind.blocks()
+        blocks = self._reader.blocks()
         while True:
             with self._monitor.stage("read and scan"):
                 block = next(blocks, None)
@@ -328,7 +214,7 @@ class _Job:
 
         stage = self._monitor.stage
         with stage("gather texts"):
-            column = self._kind.texts(block)
+            column = self._reader.texts(block)
         if self._classifier.encode_on == "gpu":
             given: Any = self._classifier.raw(column)
         else:
@@ -342,22 +228,22 @@ class _Job:
             labels = shares.argmax(axis=1)
             if not self._options.probabilities:
                 shares = np.take_along_axis(shares, labels[:, None], axis=1)
-            return block, self._kind.render(block, labels, shares), block.unreadable()
+            return block, self._reader.render(block, labels, shares), block.unreadable()
 
-    def label_all(self, sink: _Sink) -> None:
+    def label_all(self, sink: Sink) -> None:
         """Label all rows."""
         from tqdm import tqdm
 
         from charcnn.runtime import ordered
 
-        kind, quiet = self._kind, self._options.quiet
-        done, begun = kind.position, time.perf_counter()
+        reader, quiet = self._reader, self._options.quiet
+        done, begun = reader.position, time.perf_counter()
         on_terminal = sink.file.isatty()
         bar = tqdm(
-            total=kind.size,
+            total=reader.size,
             initial=done,
             desc="classify",
-            unit=kind.unit,
+            unit=reader.unit,
             unit_scale=True,
             disable=True if quiet or on_terminal else None,  # None: shown on a terminal only
             delay=0.5,
@@ -377,7 +263,7 @@ class _Job:
                 bar.update(block.end - done)
                 done = block.end
 
-    def report(self, sink: _Sink) -> dict[str, Any]:
+    def report(self, sink: Sink) -> dict[str, Any]:
         """What was done, and what bounded it, as JSON values.
 
         "busy" is each stage's share of the time that its threads had: one reads and scans, one writes, the others
@@ -405,7 +291,7 @@ class _Job:
             "peak_resident_bytes": _peak_resident(),
         }
 
-    def summarise(self, sink: _Sink) -> None:
+    def summarise(self, sink: Sink) -> None:
         """What was done, on standard error; of a stream only what is wrong with it, but on a terminal."""
         if sink.unreadable:
             more = "" if sink.report is None else f": see {sink.report}"

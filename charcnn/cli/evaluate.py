@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from charcnn.classify.classifier import Classifier
-    from charcnn.text.readers.kinds import Block, Kind
+    from charcnn.text.readers.base import Block, Reader
 
 EPILOG = """examples:
   charcnn evaluate test.csv
@@ -62,20 +62,20 @@ def run(options: argparse.Namespace) -> int:
         _pyplot()
     with open_bytes(options.input) as file:
         classifier = load(options)
-        kind = open_input(options, classifier, file)
+        reader = open_input(options, classifier, file)
         size = len(classifier.classes_)
         numbers = _numbers(classifier, options.first_label)
 
         def compare(block: Block) -> tuple[Block, np.ndarray, list[tuple[int, int | None, str]]]:
-            logits = classifier.logits(kind.texts(block))
+            logits = classifier.logits(reader.texts(block))
             leave_out_overflowed(block, logits, classifier.engine)
-            matrix = _confusion(kind, block, logits.argmax(axis=1), numbers, options.first_label)
+            matrix = _confusion(reader, block, logits.argmax(axis=1), numbers, options.first_label)
             return block, matrix, block.unreadable()
 
         matrix, left_out = np.zeros((size, size), np.int64), 0
         shown: list[str] = []
         with tqdm(desc="evaluate", unit="row", disable=None, delay=0.5, leave=False) as bar:
-            for block, part, missing in ordered.ordered(kind.blocks(), compare, classifier.engine.threads):
+            for block, part, missing in ordered.ordered(reader.blocks(), compare, classifier.engine.threads):
                 matrix += part
                 left_out += len(missing)
                 shown += [told(*row) for row in missing[: SHOWN - len(shown)]]
@@ -115,7 +115,7 @@ def _numbers(classifier: Classifier, first: int) -> dict[str, int]:
     return found | {name: index for index, name in enumerate(classifier.classes_.tolist())}
 
 
-def _confusion(kind: Kind, block: Block, predicted: np.ndarray, numbers: dict[str, int], first: int) -> np.ndarray:
+def _confusion(reader: Reader, block: Block, predicted: np.ndarray, numbers: dict[str, int], first: int) -> np.ndarray:
     """Counts of (label, prediction). A row whose label is no class becomes one that cannot be read.
 
     Raises:
@@ -128,7 +128,7 @@ def _confusion(kind: Kind, block: Block, predicted: np.ndarray, numbers: dict[st
 
     size = max(numbers.values()) + 1
     wanted, other = np.full(len(predicted), -1), "0" if first else str(size)
-    for n, label in enumerate(kind.labels(block)):
+    for n, label in enumerate(reader.labels(block)):
         if block.kinds[n] != scan.READABLE:
             continue
         wanted[n] = numbers.get(label or "", -1)

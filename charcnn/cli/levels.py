@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 
-from charcnn.cli import DONE
+from charcnn.cli import DONE, UNUSABLE
+from charcnn.host.terminal import tell
 
 EPILOG = """examples:
   charcnn levels
   charcnn levels --json
+  charcnn levels --diff l15
   python -m charcnn.levels.l5 --help       run one
 
 exit status: 0 done; 2 unusable options; 130 interrupted"""
@@ -18,12 +20,17 @@ exit status: 0 done; 2 unusable options; 130 interrupted"""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--json."""
     parser.epilog = EPILOG
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("--json", action="store_true", help="as JSON")
+    add("--diff", metavar="LEVEL", help="what this level changed of the one that it builds on, as a unified diff")
 
 
 def run(options: argparse.Namespace) -> int:
     """List; the exit status."""
     from charcnn import catalog
+
+    if options.diff is not None:
+        return _show_difference(options.diff)
     from charcnn.classify import engine
     from charcnn.gpu import simulator
 
@@ -53,4 +60,15 @@ def run(options: argparse.Namespace) -> int:
         print("\nno: it needs a GPU with tensor cores that this machine has not")
     if not gpu:
         print("\nsimulated: no NVIDIA GPU is seen, so that it runs in Numba's simulator, at a tiny size")
+    return DONE
+
+
+def _show_difference(name: str) -> int:
+    from charcnn import catalog
+
+    named = {level.name: level for level in catalog.LEVELS}
+    if name not in named:
+        tell(f"charcnn levels: --diff {name}: need one of {', '.join(named)}")
+        return UNUSABLE
+    print("\n".join(named[name].difference() or [f"{name} is the first level"]))
     return DONE

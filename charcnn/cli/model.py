@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from charcnn.host.terminal import printable
 from charcnn.text.layout import Layout
+from charcnn.text.readers.formats import FORMATS, format_by_name
 
 if TYPE_CHECKING:
     import numpy as np
 
     from charcnn.classify.classifier import Classifier
     from charcnn.classify.engine import Engine
-    from charcnn.text.readers.kinds import Block, Kind
+    from charcnn.text.readers.base import Block, Reader
 
-KINDS = ("csv", "tsv", "jsonl", "parquet", "lines")
 PRECISIONS = ("fp32", "tf32", "fp16x3", "fp16", "bf16", "fp8")
-"""As in charcnn.text.readers.kinds and charcnn.catalog, which import Numba; a test holds them equal."""
+"""As in charcnn.catalog, which imports Numba; a test holds them equal."""
 
 COLUMNS = """A CSV file has a header where a column is asked for by its name. Else a file whose first field is a whole
 number has none, and its first column is the label; one with a column called text, title, description, label, class or
@@ -60,7 +60,7 @@ def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "rows", f"{COLUMNS} Several columns of text are joined as the model's encoding says."
     )
-    group.add_argument("--format", choices=KINDS, help="default: as INPUT's name ends, else lines")
+    group.add_argument("--format", choices=FORMATS, help="default: as INPUT's name ends, else lines")
     add_column_arguments(group)
 
 
@@ -142,11 +142,11 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def open_input(options: argparse.Namespace, classifier: Classifier, file: Any) -> Kind:
+def open_input(options: argparse.Namespace, classifier: Classifier, file: Any) -> Reader:
     """The rows of the input that the options name."""
-    from charcnn.text.readers import kinds
+    from charcnn.text.readers.open import open_reader
 
-    return kinds.open_kind(
+    return open_reader(
         format_of(options),
         "standard input" if options.input == "-" else options.input,
         file,
@@ -158,13 +158,11 @@ def open_input(options: argparse.Namespace, classifier: Classifier, file: Any) -
 
 
 def format_of(options: argparse.Namespace) -> str:
-    """The kind of the input."""
-    from charcnn.text.readers import kinds
-
-    kind: str = options.format or kinds.kind_of(options.input)
-    if kind == "parquet" and options.input == "-":
+    """The format of the input."""
+    format: str = options.format or format_by_name(options.input)
+    if format == "parquet" and options.input == "-":
         raise ValueError("--format parquet: needs a file, as its end is read first")
-    return kind
+    return format
 
 
 def open_bytes(path: str) -> Any:

@@ -1,4 +1,4 @@
-"""Numba's functions for the CPU that stand between a file and its labels: compiled by labelling a row of each kind.
+"""Numba's functions for the CPU that stand between a file and its labels: compiled by labelling a row of each format.
 
 A level on a GPU is stood in for: its logits are zeros. All else is what `charcnn classify` and `Classifier` run, with
 texts that the CPU encodes and with texts that go to a GPU as they are.
@@ -21,7 +21,7 @@ import numpy as np
 from charcnn.config import TINY
 
 FILES = ("lines", "csv", "jsonl")
-"""Kinds of files whose rows such functions find; the one that takes the least comes first."""
+"""Formats of files whose rows such functions find; the one that takes the least comes first."""
 
 ROWS = {
     "lines": b"Stocks fell.\n",
@@ -56,7 +56,7 @@ def label(file: str) -> None:
     from charcnn.compiling.stand_in import replaced
     from charcnn.model.params import Params
     from charcnn.text.layout import Layout
-    from charcnn.text.readers import kinds
+    from charcnn.text.readers.open import open_reader
 
     params = Params({name: np.zeros(shape, np.float32) for name, shape in TINY.parameter_shapes.items()}, TINY)
     with ExitStack() as stack:
@@ -68,12 +68,12 @@ def label(file: str) -> None:
                 source.write(ROWS[file])
                 source.seek(0)
                 options = {"rows": classifier.rows, "capacity": 1 << 16}
-                kind = kinds.open_kind(file, "a row", source, Layout(), classifier.encoding, **options)
-                kind.open(io.BytesIO(), classifier.classes_.tolist(), ["label", "probability"], resumed=False)
-                for block in kind.blocks():
-                    shares = classifier.probabilities(kind.texts(block))
+                reader = open_reader(file, "a row", source, Layout(), classifier.encoding, **options)
+                reader.open(io.BytesIO(), classifier.classes_.tolist(), ["label", "probability"], resumed=False)
+                for block in reader.blocks():
+                    shares = classifier.probabilities(reader.texts(block))
                     labels = shares.argmax(axis=1)
-                    kind.render(block, labels, np.take_along_axis(shares, labels[:, None], axis=1))
+                    reader.render(block, labels, np.take_along_axis(shares, labels[:, None], axis=1))
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.gpu import device
+from charcnn.gpu import device, graph
+from charcnn.gpu import launch as launching
 
 Launched = Callable[[Any, tuple[Any, ...]], object]
 """Is handed a kernel and the Numba types of its arguments."""
@@ -116,7 +117,7 @@ class Stream:
 
 
 class Graph:
-    """Stands in for `device.Graph`: the work is started once."""
+    """Stands in for `graph.Graph`: the work is started once."""
 
     def __init__(self, start: Callable[[Any], Any], stream: Any) -> None:
         self.result = start(stream)
@@ -194,11 +195,10 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
             to_device=_memory,
             to_host=lambda array, stream=0: np.asarray(array),
             empty=lambda shape, dtype, stream=0: np.empty(shape, dtype).view(Memory),
-            copy=lambda to, source, stream: None,
-            Graph=Graph,
         )  # fmt: skip
+        replaced(stack, graph, copy=lambda to, source, stream: None, Graph=Graph)
         replaced(
-            stack, device.Call,
+            stack, launching.Call,
             launch=launch,
             result=lambda call: call.out,
             second=lambda call, array, given=None: array,

@@ -8,26 +8,17 @@ The other convolutions need about half their multiplications on transformed tile
 the operations themselves, two thirds of all, and the two passes over the largest features.
 """
 
-from math import prod
-
-import numpy as np
-from numba import cuda
+from functools import partial
 
 from charcnn.config import POOL_SIZE
-from charcnn.gpu import device
 from charcnn.offload import asynchronous
-from charcnn.ops import (
-    layernorm_relu_maxpool1d_nlc_coalesced,
-    linear_nlc_double_buffered,
-    linear_relu_nlc_double_buffered,
-    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
-    one_hot_conv1d_relu_maxpool1d_nlc_gather,
-)
-from charcnn.ops.common.arrays import pack
-from charcnn.ops.conv1d.winograd import Winograd, between
-from charcnn.ops.token_conv1d.lags import LagTables
-from charcnn.runtime.lane import DevicePipeline, Lane, LaneWorker
-from charcnn.runtime.monitor import Monitor
+from charcnn.ops import linear_nlc_double_buffered, linear_relu_nlc_double_buffered
+from charcnn.ops.common import shapes
+from charcnn.ops.common.layer import Launched
+from charcnn.ops.conv1d.layers import WinogradConv1d
+from charcnn.ops.layernorm.layers import Float32ConvNormReluPool
+from charcnn.ops.token_conv1d.layers import Float32TokenConvNormReluPool
+from charcnn.runtime.sequence import gpu_pipeline
 
 TITLE = "Token ids, not one-hot: conv_block_1 adds up rows of its weights; other convolutions by Winograd's filtering"
 
@@ -36,72 +27,24 @@ OFFLOAD = asynchronous
 
 def build(params, config, *, batch=1024, streams=2, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
-    monitor = monitor or Monitor()
-    channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
-    spaces = [(1, pooled[0], channels), (1, config.units), (1, config.classes)]
-    for length_out, kernel_size in zip(lengths[1:], config.kernel_sizes[1:], strict=True):
-        spaces += between((1, length_out + kernel_size - 1, channels), (kernel_size, channels, channels))
-    largest = batch * max(4 * max(map(prod, spaces)), config.length)
+    linear = partial(Launched, linear_relu_nlc_double_buffered, shapes.linear_nlc, rows=True)
 
-    p = {name: pack(value) if value.ndim > 1 else value for name, value in params.items()}
-    collapsed = params["fc1.weight"].reshape(config.units, channels, pooled[-1])
-    p["fc1.weight"] = pack(collapsed).reshape(config.features, config.units)
+    def block(weight, bias, norm):
+        if norm is None:
+            return WinogradConv1d(weight, bias, POOL_SIZE)
+        return Float32ConvNormReluPool(WinogradConv1d(weight, bias), norm, POOL_SIZE)
 
-    def worker(gpu, number, weights, tables, convs):
-        lane = Lane(gpu, number, monitor, pinned=batch * max(config.length, 4 * config.classes), features=largest)
-        statistics = device.empty((batch, 2), np.float64)
+    def network(w):  # once a GPU: weights are transformed there
+        yield "conv_block_1", [Float32TokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE)]
+        yield "conv_block_2", [WinogradConv1d(*w.conv2, POOL_SIZE)]
+        yield "conv_block_3", [WinogradConv1d(*w.conv3)]
+        yield "conv_block_4", [WinogradConv1d(*w.conv4)]
+        yield "conv_block_5", [WinogradConv1d(*w.conv5)]
+        yield "conv_block_6", [block(*w.conv6, w.norm6)]
+        last = Launched(linear_nlc_double_buffered, shapes.linear_nlc, *w.fc3)
+        yield "fc_blocks", [linear(*w.fc1), linear(*w.fc2), last]
 
-        def apply(operator, x, shape, *arguments):  # from one buffer into the other
-            return operator(x, *arguments, out=lane.device((len(x), *shape)), stream=lane.stream)
-
-        def parameters(layer):
-            return weights[f"{layer}.weight"], weights[f"{layer}.bias"]
-
-        def conv_block_1(ids):
-            shape, arrays = (pooled[0], channels), parameters("conv1")
-            if not config.layernorm:
-                return apply(one_hot_conv1d_relu_maxpool1d_nlc_gather, ids, shape, *arrays, POOL_SIZE)
-            stat = tables(ids, out=statistics[: len(ids)], stream=lane.stream)
-            arrays = stat, *arrays, *parameters("norm1")
-            return apply(one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather, ids, shape, *arrays, POOL_SIZE)
-
-        given = {"stream": lane.stream, "space": lane.device}
-
-        def conv_block_6(x):
-            if not config.layernorm:
-                return convs[6].conv1d_relu_maxpool1d(x, POOL_SIZE, **given)
-            y, stat = convs[6].conv1d_stat(x, out=(None, statistics[: len(x)]), **given)
-            return apply(
-                layernorm_relu_maxpool1d_nlc_coalesced, y, (pooled[5], channels), stat, *parameters("norm6"), POOL_SIZE
-            )
-
-        def forward(ids):
-            with lane.stage("conv_block_1"):
-                x = conv_block_1(ids)
-            with lane.stage("conv_block_2"):
-                x = convs[2].conv1d_relu_maxpool1d(x, POOL_SIZE, **given)
-            for block in (3, 4, 5):
-                with lane.stage(f"conv_block_{block}"):
-                    x = convs[block].conv1d_relu(x, **given)
-            with lane.stage("conv_block_6"):
-                x = conv_block_6(x)
-            with lane.stage("fc_blocks"):
-                x = x.reshape((len(ids), config.features))
-                x = apply(linear_relu_nlc_double_buffered, x, (config.units,), *parameters("fc1"))
-                x = apply(linear_relu_nlc_double_buffered, x, (config.units,), *parameters("fc2"))
-                return apply(linear_nlc_double_buffered, x, (config.classes,), *parameters("fc3"))
-
-        return LaneWorker(lane, forward)
-
-    workers = []
-    for gpu in device.choose(gpus):
-        with cuda.gpus[gpu]:
-            weights = {name: device.to_device(value) for name, value in p.items()}
-            convs = {i: Winograd(weights[f"conv{i}.weight"], weights[f"conv{i}.bias"]) for i in range(2, 7)}
-            monitor.hold(gpu, sum(value.nbytes for value in (*weights.values(), *convs.values())))
-            tables = LagTables(weights["conv1.weight"], weights["conv1.bias"]) if config.layernorm else None
-            workers += [worker(gpu, number, weights, tables, convs) for number in range(streams)]
-    return DevicePipeline(workers, batch, config.classes, monitor.advance)
+    return gpu_pipeline(network, params, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ one-hot form that the original program sent is 280 times larger. `static` scatte
 from charcnn.offload.aware import cuda_aware
 from charcnn.offload.checkpoint import Checkpoint, describe
 from charcnn.offload.farm import Farm, farm
+from charcnn.offload.farm.worker import RootLost, work
 from charcnn.offload.inputs import Encoded, Repeated
 from charcnn.offload.messages import survives_deaths
 from charcnn.offload.overlap import asynchronous
@@ -16,7 +17,6 @@ from charcnn.offload.scatter import static
 from charcnn.offload.service import Service
 from charcnn.offload.stream import Overlapped, Scattered
 from charcnn.offload.topology import Place, advice, place
-from charcnn.offload.worker import RootLost, work
 
 MODES = {"static": static, "async": asynchronous, "farm": farm}
 """The ways to offload, by the name that a command's option `--offload` gives them."""

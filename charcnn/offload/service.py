@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.offload.farm import Farm
+from charcnn.offload.farm.root import Farm
 from charcnn.offload.stream import Overlapped, Scattered
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, njit
 
-from charcnn.gpu import device
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import arrays, shapes
 
 
@@ -41,7 +41,7 @@ def argmax_loops(x: Any, *, out: Any = None) -> Any:
     return out
 
 
-@device.jit()
+@jit()
 def _argmax_naive_kernel(x, y):
     n = cuda.grid(1)
     if n < y.size:
@@ -70,6 +70,6 @@ def argmax_naive(x: Any, *, out: Any = None, stream: Any = None) -> Any:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    call = device.Call(out, stream, shapes.argmax(x), np.int64, x=x)
+    call = Call(out, stream, shapes.argmax(x), np.int64, x=x)
     call.launch_each(_argmax_naive_kernel, *call.inputs, call.out)
     return call.result()

@@ -6,7 +6,7 @@ from typing import Any
 
 from numba import cuda, njit
 
-from charcnn.gpu import device
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import arrays, shapes
 
 
@@ -37,7 +37,7 @@ def collapse_loops(x: Any, *, out: Any = None) -> Any:
     return out
 
 
-@device.jit()
+@jit()
 def _collapse_naive_kernel(x, y):
     i = cuda.grid(1)
     if i < y.size:
@@ -60,7 +60,7 @@ def collapse_naive(x: Any, *, out: Any = None, stream: Any = None) -> Any:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    call = device.Call(out, stream, shapes.collapse(x), x=x)
+    call = Call(out, stream, shapes.collapse(x), x=x)
     (x,) = call.inputs
     call.launch_each(_collapse_naive_kernel, x.reshape(-1), call.out.reshape(-1))
     return call.result()

@@ -7,7 +7,7 @@ from typing import Any
 
 from numba import cuda, float32, njit
 
-from charcnn.gpu import device
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import arrays, shapes
 
 
@@ -57,7 +57,7 @@ def maxpool1d_loops(x: Any, kernel_size: int, *, stride: int | None = None, padd
 
 
 def _maxpool1d_naive_kernel(least):
-    @device.jit()
+    @jit()
     def kernel(x, y, kernel_size, stride, padding):
         i = cuda.grid(1)
         if i < y.size:
@@ -112,6 +112,6 @@ def relu_maxpool1d_naive(
 
 
 def _launch_naive(kernel, x, kernel_size, stride, padding, out, stream):
-    call = device.Call(out, stream, shapes.maxpool1d(x, kernel_size, stride, padding), x=x)
+    call = Call(out, stream, shapes.maxpool1d(x, kernel_size, stride, padding), x=x)
     call.launch_each(kernel, *call.inputs, call.out, kernel_size, kernel_size if stride is None else stride, padding)
     return call.result()

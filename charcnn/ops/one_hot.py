@@ -6,7 +6,7 @@ from typing import Any
 
 from numba import cuda, float32, int64, njit
 
-from charcnn.gpu import device
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import arrays, shapes
 
 
@@ -38,7 +38,7 @@ def one_hot_loops(ids: Any, depth: int = 70, *, out: Any = None) -> Any:
     return out
 
 
-@device.jit()
+@jit()
 def _one_hot_naive_kernel(ids, y):
     i = cuda.grid(1)  # neighbours take neighbouring positions: y is written coalesced
     if i < y.size:
@@ -66,6 +66,6 @@ def one_hot_naive(ids: Any, depth: int = 70, *, out: Any = None, stream: Any = N
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    call = device.Call(out, stream, shapes.one_hot(ids, depth), ids=ids)
+    call = Call(out, stream, shapes.one_hot(ids, depth), ids=ids)
     call.launch_each(_one_hot_naive_kernel, *call.inputs, call.out)
     return call.result()

@@ -8,6 +8,7 @@ from numba import cuda, float32
 
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 
 ROWS = 64
@@ -18,7 +19,7 @@ THREADS = 32 if device.SIMULATED else 256
 _ROWS, _THREADS = uint32(ROWS), uint32(THREADS)
 
 
-@device.jit()
+@jit()
 def _kernel(ids, y):
     # A block writes a piece of y from one end to the other, coalesced; its place in the piece is 32 bits wide.
     depth, rows = uint32(y.shape[2]), uint32(ids.size)
@@ -47,6 +48,6 @@ def one_hot_nlc_coalesced(ids: Any, depth: int = 70, *, out: Any = None, stream:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    call = device.Call(out, stream, shapes.one_hot_nlc(ids, depth), ids=ids)
+    call = Call(out, stream, shapes.one_hot_nlc(ids, depth), ids=ids)
     call.launch(_kernel, (call.inputs[0].size + ROWS - 1) // ROWS, THREADS, *call.inputs, call.out)
     return call.result()

@@ -6,7 +6,7 @@ from typing import Any
 
 from numba import cuda, float32, njit
 
-from charcnn.gpu import device
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import arrays, shapes
 
 
@@ -35,7 +35,7 @@ def relu_loops(x: Any, *, out: Any = None) -> Any:
     return out
 
 
-@device.jit()
+@jit()
 def _relu_naive_kernel(x, y):
     i = cuda.grid(1)
     if i < y.size:
@@ -58,7 +58,7 @@ def relu_naive(x: Any, *, out: Any = None, stream: Any = None) -> Any:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    call = device.Call(out, stream, shapes.relu(x), x=x)
+    call = Call(out, stream, shapes.relu(x), x=x)
     (x,) = call.inputs
     call.launch_each(_relu_naive_kernel, x.reshape(-1), call.out.reshape(-1))
     return call.result()

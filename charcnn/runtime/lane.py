@@ -18,6 +18,7 @@ import numpy as np
 from numba import cuda
 
 from charcnn.gpu import device
+from charcnn.gpu import graph as cuda_graph
 from charcnn.ops.common.layer import Array, Layer
 from charcnn.ops.common.shapes import Shape
 from charcnn.runtime.monitor import Monitor
@@ -237,11 +238,11 @@ class GraphWorker(LaneWorker):
         super().__init__(lane, self._replay)
         self._recorded, self._batch = forward, batch
         self._ids = device.to_device(np.zeros((batch, length), np.uint8))  # where graphs read them
-        self._graphs: dict[int, device.Graph] = {}
+        self._graphs: dict[int, cuda_graph.Graph] = {}
 
     def _replay(self, ids: Any) -> Any:
         lane, n = self.lane, len(ids)
-        device.copy(self._ids, ids, lane.stream)
+        cuda_graph.copy(self._ids, ids, lane.stream)
         size = graph_size(n, self._batch)
         if size not in self._graphs:
             place = self._ids[:size]
@@ -254,7 +255,7 @@ class GraphWorker(LaneWorker):
                 finally:
                     lane.stream = usual
 
-            self._graphs[size] = device.Graph(start, lane.stream)
+            self._graphs[size] = cuda_graph.Graph(start, lane.stream)
         graph = self._graphs[size]
         with lane.stage("network"):
             graph.launch()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,11 @@ class Column:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    def tolist(self) -> list[bytes]:
+        """The texts."""
+        whole, ends = self.buffer.tobytes(), self.offsets.tolist()
+        return [whole[start:end] for start, end in pairwise(ends)]
 
     def joined(self, other: Column) -> Column:
         """Each text, a space, and the other column's text of the same row."""

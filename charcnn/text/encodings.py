@@ -279,7 +279,7 @@ def sample(encoding: str | Encoding = "crepe") -> Texts:
 
 def _read_lines(path: Path) -> Texts:
     with open(path, "rb") as file:
-        check_format(path, file)
+        _check_format(path, file)
         lines = file.read().removeprefix(b"\xef\xbb\xbf").splitlines()  # less the byte order mark
     for number, line in enumerate(lines, 1):
         if b"\0" in line:
@@ -288,7 +288,7 @@ def _read_lines(path: Path) -> Texts:
 
 
 def _read_csv(path: Path, encoding: Encoding) -> Texts:
-    rows = csv_rows(path)
+    rows = _csv_rows(path)
     label_column = None
     if rows:
         label_column = Layout().label_column(rows[0][1])
@@ -317,7 +317,7 @@ def _read_csv(path: Path, encoding: Encoding) -> Texts:
     return Texts(texts, None if label_column is None else np.array(labels, np.int64))
 
 
-def csv_rows(path: Path, delimiter: str = ",") -> list[tuple[int, list[str]]]:
+def _csv_rows(path: Path) -> list[tuple[int, list[str]]]:
     """Each row of a CSV file that is not empty, and the line that it starts at. Bytes that are not UTF-8 stay.
 
     Raises:
@@ -327,10 +327,8 @@ def csv_rows(path: Path, delimiter: str = ",") -> list[tuple[int, list[str]]]:
     limit = csv.field_size_limit(_LONGEST_FIELD)
     try:
         with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            check_format(path, file.buffer)
-            reader = csv.reader(
-                _no_nul(path, file), delimiter=delimiter, strict=True
-            )  # else an open quote swallows the rest in silence
+            _check_format(path, file.buffer)
+            reader = csv.reader(_no_nul(path, file), strict=True)  # else an open quote swallows the rest in silence
             line = 1
             try:
                 for row in reader:
@@ -344,7 +342,7 @@ def csv_rows(path: Path, delimiter: str = ",") -> list[tuple[int, list[str]]]:
     return rows
 
 
-def check_format(path: Path, file: Any) -> None:
+def _check_format(path: Path, file: Any) -> None:
     """Raise ValueError, naming the file, where it is no text: compressed, a workbook, or UTF-16; `file` is buffered."""
     try:
         refuse_formats(file.peek(16))

@@ -13,6 +13,7 @@ import numpy as np
 from numba import cuda, njit
 
 from charcnn.gpu import device
+from charcnn.gpu.launch import Call, jit
 from charcnn.text import encodings
 from charcnn.text.encodings import Encoding
 
@@ -78,7 +79,7 @@ def _pack_kernel(buffer, offsets, length, tail, starts, kept):
     starts[starts.size - 1] = at
 
 
-@device.jit()
+@jit()
 def _encode_kernel(starts, kept, table, blank, reverse, ids):
     n = cuda.blockIdx.x  # a block a text: neighbours write neighbouring positions
     start = starts[n]
@@ -105,7 +106,7 @@ class Encoder:
             out: uint8 (N, L) there.
             stream: to launch on.
         """
-        call = device.Call(out, stream, out.shape, np.uint8, {"packed": np.uint8}, packed=packed)
+        call = Call(out, stream, out.shape, np.uint8, {"packed": np.uint8}, packed=packed)
         behind = 4 * (len(out) + 1)
         starts, kept = call.inputs[0][:behind].view(np.int32), call.inputs[0][behind:]
         call.launch(_encode_kernel, len(out), _THREADS, starts, kept, self._table, self._blank, self._reverse, call.out)

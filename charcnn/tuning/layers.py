@@ -13,6 +13,7 @@ import numpy as np
 from charcnn import catalog, ops
 from charcnn.config import POOL_SIZE, POOLED_BLOCKS, Config
 from charcnn.gpu import device, ptx
+from charcnn.gpu.launch import Call
 from charcnn.ops.common import cast, mma_layout
 from charcnn.ops.common.formats import FORMATS, LARGEST_E4M3, PLAIN, Format
 from charcnn.ops.conv1d.mma.layer import Mma
@@ -164,7 +165,7 @@ def _floats(layer, x, weight, bias, pooled, expected, batch):
 
 def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
     of, unit = FORMATS[layer.precision], UNIT.get(layer.precision, 1.0)
-    call = device.Call(None, None, x.shape, x=x)
+    call = Call(None, None, x.shape, x=x)
     method = layer.operator.removesuffix("_nlc").replace("linear", "conv1d")
     last, measured = layer.name == "fc3", method == "conv1d_stat"
     given: dict[str, Any] = {}
@@ -195,7 +196,7 @@ def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
         if layer.technique == "mma" or results.kind in ("f32", "tf32"):
             return decoded(y.copy_to_host(), results)
         shape = (*y.shape[:-1], layer.c_out)
-        widened = device.Call(None, None, shape, dtypes={"x": results.dtype}, x=y)
+        widened = Call(None, None, shape, dtypes={"x": results.dtype}, x=y)
         cast.widen(widened, y, widened.out, results, y_unit)
         return widened.out.copy_to_host()
 

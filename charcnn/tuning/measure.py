@@ -14,7 +14,7 @@ from typing import Any
 from numba import cuda
 
 from charcnn import tuning
-from charcnn.gpu import device
+from charcnn.gpu import device, graph
 from charcnn.tuning.layers import Layer, Work, prepare
 
 ROUNDS = 9
@@ -134,7 +134,7 @@ def _timed(work: Work, tiles: list[Any]) -> list[float]:
             if device.SIMULATED or work.allocates:
                 starts.append(lambda: work.start(stream))
             else:  # a launch from Python takes longer than the shortest of them
-                starts.append(device.Graph(work.start, stream).launch)
+                starts.append(graph.Graph(work.start, stream).launch)
 
     def seconds(i: int, times: int) -> float:
         first, last = cuda.event(), cuda.event()

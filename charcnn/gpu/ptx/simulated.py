@@ -100,7 +100,7 @@ def word_of(kind: str, low: Any, high: Any) -> int:
     with np.errstate(over="ignore"):
         if kind == "f16":
             return int(values.astype(np.float16).view(np.uint32)[0])
-    wide: Any = values.view(np.uint32).astype(np.uint64)
+    wide: np.ndarray = values.view(np.uint32).astype(np.uint64)
     wide = (wide + 0x7FFF + (wide >> 16 & 1)) >> 16
     wide[np.isnan(values)] = 0x7FFF
     return int(wide[0] | wide[1] << 16)

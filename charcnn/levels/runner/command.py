@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import itertools
 import statistics
 import sys
 import time
@@ -20,7 +19,7 @@ from charcnn import catalog, files, offload
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.host.terminal import let_go_of, prepare_streams, tell
-from charcnn.levels.runner.farm import FarmRun, dismiss, work_for_farm
+from charcnn.levels.runner import modes
 from charcnn.levels.runner.job import UNUSABLE, parser, prepare
 from charcnn.levels.runner.rank import Run, Standing, built, choose_landing, standing, usable_gpus, warmed
 from charcnn.levels.runner.report import show, validate
@@ -74,16 +73,10 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     level = catalog.level(name)
     root = comm is None or comm.rank == 0
     options = parser(name, module, build, quiet=not root).parse_args(argv)
-    farming, every_rank = options.offload == "farm", comm
-    if farming:
-        if not root:
-            work_for_farm(level, build, comm, options)
-        comm = None  # below, what all ranks do together: those of a farm may die, so each talks to the root alone
-    share_out: Any = getattr(module, "OFFLOAD", offload.static)  # l0 names none; under mpiexec it does as l1
-    if options.offload is not None:
-        share_out = offload.MODES[options.offload]
-    mode = next(mode for mode, function in offload.MODES.items() if function is share_out)
-    watch.follow(comm, mode)
+    mode = modes.named(module, options)
+    way = modes.MODES[mode](comm, level, build, options)
+    way.serve()
+    watch.follow(way.comm, mode)
     job, problem = None, None
     if root:
         try:
@@ -95,68 +88,52 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
                     raise ValueError(f"{option} {file}: there is no folder {Path(file).parent}")
         except (ValueError, OSError, device.DeviceError) as error:
             problem = str(error)
-    problem = _broadcast(comm, problem)
+    problem = _broadcast(way.comm, problem)
     if problem is not None:
         if root:
             tell(f"{name}: {problem}")
-        return dismiss(every_rank, UNUSABLE) if farming else UNUSABLE
-    weights = _broadcast(comm, job.params if job else None)
+        return way.end(UNUSABLE)
+    weights = _broadcast(way.comm, job.params if job else None)
     assert weights is not None
-    gpus = usable_gpus(level, options.gpus, every_rank)
+    gpus = usable_gpus(level, options.gpus, comm)
     batch = options.batch or inspect.signature(build).parameters["batch"].default
-    total = _broadcast(comm, len(job.ids) if job else None)
+    total = _broadcast(way.comm, len(job.ids) if job else None)
 
-    shared = comm is not None and share_out is offload.static
-    monitor, bar = _monitored(name, root, offload.shares(total, comm.size)[0] if shared else total, options)
-    follow: dict[str, Any] = {"timeline": monitor.timeline}
-    if share_out is not offload.static:
-        follow["progress"] = bar.update  # the others' chunks, beside what the level itself tells of its own
-        follow["chunk"] = batch * max(1, len(gpus))
-    run, farm, problem, started = None, None, None, time.perf_counter()
+    monitor, bar = _monitored(name, root, way.share(total), options)
+    run, problem, started = None, None, time.perf_counter()
     try:
-        if farming:  # before the root builds, so that the workers build meanwhile
-            farm = FarmRun(every_rank, weights, total, batch, options, level, follow)
+        # Before the root builds, so that a farm's workers build meanwhile.
+        way.begin(weights, total, batch, batch * max(1, len(gpus)), monitor, bar.update)
         run = built(build, level, weights, batch, gpus, monitor, options.precision)
     except (ValueError, OSError, device.DeviceError) as error:  # not to be had: the kernels, buffers, or checkpoint
         problem = " ".join(str(error).split())
-    problems = {0: problem} if comm is None else dict(enumerate(comm.allgather(problem)))
-    for rank, problem in problems.items():
+    problems = [problem] if way.comm is None else way.comm.allgather(problem)
+    for rank, problem in enumerate(problems):
         if problem is not None:
             if root:
                 tell(f"{name}: {f'rank {rank}: ' * (len(problems) > 1)}{problem}")
-            return dismiss(every_rank, UNUSABLE, farm) if farming else UNUSABLE
+            return way.end(UNUSABLE)
     assert run is not None
     simulated = level.device == "cuda" and device.SIMULATED
-    landing = choose_landing(every_rank, level, run, options.gpu_direct)
+    landing = choose_landing(comm, level, run, options.gpu_direct)
     warm_up = warmed(run, level, weights.config, batch, gpus, total)
-    if farm is not None:
-        farm.wait(time.perf_counter() - started)
+    way.wait(time.perf_counter() - started)
     monitor.seconds.clear()
     bar.reset()
 
     seconds, logits = [], None
     for _ in range(options.repeat):
-        if comm is not None:
-            comm.Barrier()
+        way.line_up()
         monitor.timeline.spans.clear()
         started = time.perf_counter()
-        ids = job.ids if job else None
-        if farm is not None:
-            logits = farm.run(ids, run)
-        else:
-            logits = share_out(comm, ids, run, weights.config.length, weights.config.classes, **follow)
+        logits = way.run(job.ids if job else None, run)
         seconds.append(time.perf_counter() - started)
     bar.close()
-    own = standing(every_rank, level, run, gpus, monitor, landing)
-    if farm is not None:
-        ranks, every = farm.close(own)
-        spans = every if options.trace is not None else None
-    else:
-        ranks = [own] if comm is None else comm.gather(own) or []
-        spans = timeline.gather(comm, monitor.timeline) if options.trace is not None else None
+    own = standing(comm, level, run, gpus, monitor, landing)
+    ranks, spans = way.close(own, traced=options.trace is not None)
     memory = _gpu_memory(ranks)
     if job is None:
-        return int(_broadcast(comm, None))
+        return way.end(None)
     assert logits is not None
     report = {
         "level": name,
@@ -167,7 +144,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         "batch": batch,
         "precision": level.precision(options.precision),
         "seed": options.seed,
-        "ranks": 1 if every_rank is None else every_rank.size,
+        "ranks": 1 if comm is None else comm.size,
         "offload": mode,
         "gpus": len(gpus),
         "simulated": simulated,
@@ -175,17 +152,14 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         "seconds": seconds,
         "inputs_per_second": total / statistics.median(seconds),
         "stages": {stage: spent / options.repeat for stage, spent in monitor.seconds.items()},
-        "validation": validate(job, logits, level.rounding(options.precision), _borders(comm, total, batch, shared)),
+        "validation": validate(job, logits, level.rounding(options.precision), way.borders(total, batch)),
         "machine": machine.describe(),
         "commit": machine.commit(),
     }
-    if farm is not None:
-        report["farm"] = farm.report()
-    if every_rank is not None:
+    if comm is not None:
         report["cores"] = {rank.place.rank: rank.cores for rank in ranks if rank.cores is not None}
         report["advice"] = offload.advice([rank.place for rank in ranks])
-        if share_out is not offload.static:
-            report["messages_land"] = {rank.place.rank: rank.landing for rank in ranks if rank.landing is not None}
+    report |= way.report(ranks)
     if memory:
         report["gpu_memory_bytes"] = memory
     if spans is not None:
@@ -195,21 +169,11 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     if options.json is not None:
         with files.replacing(options.json, "w") as file:
             file.write(f"{files.as_json(report, indent=1)}\n")
-    status = PASSED if report["validation"]["passed"] else FAILED
-    return int(_broadcast(comm, status)) if farm is None else dismiss(every_rank, status, farm)
+    return way.end(PASSED if report["validation"]["passed"] else FAILED)
 
 
 def _broadcast(comm: Any, value: Any) -> Any:
     return value if comm is None else comm.bcast(value)
-
-
-def _borders(comm: Any, total: int, batch: int, shared: bool) -> list[range]:
-    """Where batches begin, and the inputs of other ranks; chunks begin with a batch."""
-    if not shared:
-        return [range(batch, total, batch)]
-    starts = [0, *itertools.accumulate(offload.shares(total, comm.size))]
-    each = [range(start, stop, batch) for start, stop in itertools.pairwise(starts)]
-    return [*each, *(range(start, start + 1) for start in starts[1:-1])]
 
 
 def _monitored(name: str, root: bool, inputs: int, options: argparse.Namespace) -> tuple[Monitor, tqdm]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from charcnn import catalog, offload
 from charcnn.host.terminal import tell
-from charcnn.levels.runner.rank import Run, Standing, built, choose_landing, standing, usable_gpus, warmed
+from charcnn.levels.runner.rank import Run, Standing, built, choose_landing, landings, standing, usable_gpus, warmed
 from charcnn.model import params
 from charcnn.runtime import timeline
 from charcnn.runtime.monitor import Monitor
@@ -21,39 +21,49 @@ PATIENCE = 3.0
 """Seconds that the root waits for the workers to be ready, at least; else twice as long as it took itself."""
 
 
-class FarmRun:
-    """The root's part.
+class FarmMode:
+    """A farm, as `charcnn.levels.runner.modes.Offload` says: its ranks may die, so each talks to the root alone."""
 
-    Raises:
-        ValueError, OSError: the checkpoint cannot be had.
-    """
+    comm = None
 
-    def __init__(
-        self,
-        comm: Any,
-        weights: params.Params,
-        total: int,
-        batch: int,
-        options: argparse.Namespace,
-        level: catalog.Level,
-        follow: dict[str, Any],
-    ) -> None:
-        config = weights.config
-        self._progress, self._timeline = follow["progress"], follow["timeline"]
-        self._checkpoint = None
+    def __init__(self, comm: Any, level: catalog.Level, build: Callable[..., Run], options: argparse.Namespace) -> None:
+        self._ranks, self._level, self._build, self._options = comm, level, build, options
+        self._farm: offload.Farm | None = None
+        self._checkpoint: offload.Checkpoint | None = None
+
+    def serve(self) -> None:
+        """A worker's part, to the end of the process."""
+        if self._ranks is not None and self._ranks.rank > 0:
+            _work(self._level, self._build, self._ranks, self._options)
+
+    def share(self, total: int) -> int:
+        """All of them."""
+        return total
+
+    def begin(
+        self, weights: params.Params, total: int, batch: int, chunk: int, monitor: Monitor,
+        progress: Callable[[int], object],
+    ) -> None:  # fmt: skip
+        """Tell the workers what to build, so that they do while the root builds.
+
+        Raises:
+            ValueError, OSError: the checkpoint cannot be had.
+        """
+        config, options, level = weights.config, self._options, self._level
+        self._progress, self._timeline = progress, monitor.timeline
         if options.checkpoint is not None:
             run = offload.describe(level.name, level.precision(options.precision), weights, total)
             self._checkpoint = offload.Checkpoint(options.checkpoint, run, config.classes)
-        self.farm = offload.Farm(
-            comm,
+        self._farm = offload.Farm(
+            self._ranks,
             config.length,
             config.classes,
-            size=follow["chunk"],
+            size=chunk,
             deadline=options.deadline,
             root_computes=not options.root_serves,
             timeline=self._timeline,
         )
-        if not self.farm.survives():
+        if not self._farm.survives():
             kept = "results so far are lost: see --checkpoint"
             if options.checkpoint is not None:
                 kept = f"results so far stay in {options.checkpoint}, and the same command continues"
@@ -61,44 +71,59 @@ class FarmRun:
                 f"{level.name}: a rank that dies ends this run, and {kept}. "
                 "Open MPI 5 goes on without it when started by mpiexec --with-ft ulfm"
             )
-        self.farm.brief((weights, batch, total))
+        self._farm.brief((weights, batch, total))
+
+    @property
+    def farm(self) -> offload.Farm:
+        """The root's side; of a run that never came about, one whose workers only wait to be let go."""
+        if self._farm is None:
+            self._farm = offload.Farm(self._ranks, 1, 1)
+        return self._farm
 
     def wait(self, taken: float) -> None:
         """Wait for the workers to be ready, as the root is after so many seconds; later ones join later."""
         self.farm.wait(max(PATIENCE, 2 * taken))
 
+    def line_up(self) -> None:
+        """Nothing: who is late computes less."""
+
     def run(self, ids: Any, run: Run) -> np.ndarray:
         """All logits."""
         return self.farm.run(ids, run, progress=self._progress, checkpoint=self._checkpoint)
 
-    def close(self, own: Standing) -> tuple[list[Standing], list[list[timeline.Span]]]:
+    def close(self, own: Standing, *, traced: bool) -> tuple[list[Standing], list[list[timeline.Span]] | None]:
         """Let the workers go. Each rank's standing, and its spans; of a lost one no standing, and no span."""
         if self._checkpoint is not None:
             self._checkpoint.close()
         self.farm.close()
         spans = [self._timeline.spans]
-        every = [own]
+        ranks = [own]
         for member in self.farm.workers:
             told, theirs = member.closing or (None, [])
             spans.append(timeline.shifted(theirs, member.lag))
             if told is not None:
-                every.append(told)
-        return every, spans
+                ranks.append(told)
+        return ranks, spans if traced else None
 
-    def report(self) -> dict[str, Any]:
+    def borders(self, total: int, batch: int) -> list[range]:
+        """Chunks begin with a batch."""
+        return [range(batch, total, batch)]
+
+    def report(self, ranks: list[Standing]) -> dict[str, Any]:
         """Who did what, who was lost, what was given out again, and what an earlier start had done."""
         known = 0 if self._checkpoint is None else self._checkpoint.inputs
-        return {**self.farm.report(), "from_checkpoint": known}
+        found: dict[str, Any] = {"farm": {**self.farm.report(), "from_checkpoint": known}}
+        return found if self._ranks is None else {**found, "messages_land": landings(ranks)}
+
+    def end(self, status: int | None) -> NoReturn:
+        """Let the workers go, who wait also where the run never came about, and end the root's process."""
+        assert status is not None
+        farm = self.farm
+        farm.close()
+        farm.leave(status)
 
 
-def dismiss(comm: Any, status: int, run: FarmRun | None = None) -> NoReturn:
-    """Let the workers go, who wait also where the run never came about, and end the root's process."""
-    farm = offload.Farm(comm, 1, 1) if run is None else run.farm
-    farm.close()
-    farm.leave(status)
-
-
-def work_for_farm(level: catalog.Level, build: Callable[..., Run], comm: Any, options: argparse.Namespace) -> NoReturn:
+def _work(level: catalog.Level, build: Callable[..., Run], comm: Any, options: argparse.Namespace) -> NoReturn:
     """A worker's part, to the end of the process."""
     monitor = Monitor(timeline=timeline.Timeline(on=options.trace is not None))
     own: Standing | None = None

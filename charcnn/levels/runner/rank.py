@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,3 +99,8 @@ def standing(
     addresses = [] if device.SIMULATED else [(gpu, device.pci_address(gpu)) for gpu in gpus]
     place = offload.place(0 if comm is None else comm.rank, threads, addresses, parallel=parallel)
     return Standing(monitor.memory, os.environ.get("CUDA_VISIBLE_DEVICES"), place, landing, cores.said())
+
+
+def landings(ranks: Iterable[Standing]) -> dict[int, str]:
+    """Where messages land, by rank; of ranks that compute on the CPU nothing."""
+    return {rank.place.rank: rank.landing for rank in ranks if rank.landing is not None}

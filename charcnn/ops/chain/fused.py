@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.gpu import device
+from charcnn.gpu.launch import Call, pair
 from charcnn.ops.chain import kernel
 from charcnn.ops.chain.plan import Plan
 from charcnn.ops.common.arrays import check
@@ -63,11 +63,11 @@ class Fused:
                 label, needed = (f"weight{i}", shape) if name == "weights" else (f"bias{i}", shape[:1])
                 expect(label, array, needed)
                 inputs[label] = array
-        y, stat = device.pair(out) if plan.stat else (out, None)
+        y, stat = pair(out) if plan.stat else (out, None)
         if stat is not None:
             expect("stat", stat, (n, 2))
             inputs["stat"] = stat
-        call = device.Call(y, stream, (n, *plan.out_shape), **inputs)
+        call = Call(y, stream, (n, *plan.out_shape), **inputs)
         moments = None
         if plan.stat:
             moments = call.inputs[-1] if stat is not None else call.scratch((n, 2), np.float64)

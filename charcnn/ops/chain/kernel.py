@@ -7,8 +7,8 @@ from typing import Any
 
 from numba import cuda, float32, float64
 
-from charcnn.gpu import device
 from charcnn.gpu.device import uint32
+from charcnn.gpu.launch import jit
 from charcnn.ops.chain.step import TAPS, Step
 
 # Constants of a kernel are uint32: an index made of signed ones would cost Numba's handling of negative indices,
@@ -43,7 +43,7 @@ def build(step: Step) -> Any:
     window_end = uint32(window_size)
     one, two, taps_a_time = uint32(1), uint32(2), uint32(TAPS)
 
-    @device.jit(launch_bounds=(step.threads, step.resident))
+    @jit(launch_bounds=(step.threads, step.resident))
     def kernel(x, weights, biases, y, moments):
         shared = cuda.shared.array(0, float32)  # two stages of weights, then the feature maps
         sums = cuda.local.array(accumulators, float32)
@@ -207,7 +207,7 @@ def build(step: Step) -> Any:
     return kernel
 
 
-@device.jit()
+@jit()
 def merge_kernel(parts, stat, tiles, tile, length, channels):
     """One thread an input joins its tiles' (mean, rest of the mean, sum of squared deviations) by Chan's formula.
 

@@ -6,20 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.ops.common.shapes import Shape, expect
+from charcnn.gpu.arrays import Shape, check, expect
 
 _CHANNELS = 16
 """Output channels that `pack` turns at a time: what it writes of a row is a cache line, and of large weights it takes
 half the time."""
-
-
-def check(name: str, array: Any, dtype: Any = np.float32) -> None:
-    """Raise ValueError unless the array (host or device) has this dtype and is C-contiguous."""
-    if np.dtype(array.dtype) != np.dtype(dtype):
-        raise ValueError(f"{name} has dtype {array.dtype}: need {np.dtype(dtype)}")
-    contiguous = array.flags["C_CONTIGUOUS"] if hasattr(array, "flags") else array.is_c_contiguous()
-    if not contiguous:
-        raise ValueError(f"{name} is not C-contiguous (shape {tuple(array.shape)}): need a row-major copy of it")
 
 
 def host(out: np.ndarray | None, shape: Shape, dtype: Any = np.float32, **inputs: Any) -> np.ndarray:

@@ -11,6 +11,7 @@ from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import formats
 from charcnn.ops.common.formats import Format
 
@@ -25,7 +26,7 @@ def _narrow_kernel(kind, parts):
     pack, pack_parts = ptx.cvt_f16x2("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
     eighth, tf32, split = kind == "e4m3", kind == "tf32", parts == 2
 
-    @device.jit()
+    @jit()
     def kernel(x, y, channels, factor):
         i = cuda.grid(1)  # one thread a value; zeros where x has none
         if i < y.shape[0] * y.shape[1] * channels:
@@ -53,7 +54,7 @@ def _widen_kernel(kind, parts):
     unpack = ptx.cvt_f32x2(pair)
     eighth, split = kind == "e4m3", parts == 2
 
-    @device.jit()
+    @jit()
     def kernel(x, y, channels, factor):
         i = cuda.grid(1)
         if i < y.size:
@@ -71,7 +72,7 @@ def _widen_kernel(kind, parts):
     return kernel
 
 
-@device.jit()
+@jit()
 def _peak_kernel(x, peak):
     i = cuda.grid(1)
     best, apart = float32(0), cuda.gridsize(1)
@@ -83,14 +84,14 @@ def _peak_kernel(x, peak):
     cuda.atomic.max(peak, uint32(0), best)
 
 
-def largest(call: device.Call, x: Any) -> float:
+def largest(call: Call, x: Any) -> float:
     """The greatest absolute value of a device array that is finite, or 0; waits for the GPU."""
     peak = device.to_device(np.zeros(1, np.float32), call.stream)
     call.launch(_peak_kernel, min(1024, -(-x.size // THREADS)), THREADS, x.reshape((x.size,)), peak)
     return float(device.to_host(peak, call.stream)[0])
 
 
-def narrow(call: device.Call, x: Any, length: int, channels: int, to: Format, factor: float = 1.0) -> Any:
+def narrow(call: Call, x: Any, length: int, channels: int, to: Format, factor: float = 1.0) -> Any:
     """float32 (N, L, C), times a factor, in a format, with zeros up to (N, length, channels); a new device array.
 
     With two parts it is (N, length, 2 * channels). What is not finite stays so, but in e4m3 only NaN does.
@@ -107,7 +108,7 @@ def _narrow(call, x, y, to, factor):
     call.launch(kernel, -(-values // THREADS), THREADS, x, bits, channels, np.float32(factor))
 
 
-def widen(call: device.Call, x: Any, y: Any, source: Format, factor: float = 1.0) -> None:
+def widen(call: Call, x: Any, y: Any, source: Format, factor: float = 1.0) -> None:
     """As float32, times a factor, into an array of the same shape, or with two parts, of half as many channels."""
     *_, channels = y.shape
     bits = x.view(WORDS[source.itemsize]).reshape((x.size,))
@@ -125,7 +126,7 @@ def as_float(x: Any, precision: str, *, out: Any = None, stream: Any = None) -> 
     """
     of = formats.choose(precision)
     *others, channels = x.shape
-    call = device.Call(out, stream, (*others, channels // of.parts), dtypes={"x": of.dtype}, x=x)
+    call = Call(out, stream, (*others, channels // of.parts), dtypes={"x": of.dtype}, x=x)
     widen(call, call.inputs[0], call.out, of)
     return call.result()
 
@@ -140,6 +141,6 @@ def as_format(x: Any, precision: str, *, out: Any = None, stream: Any = None) ->
     """
     to = formats.choose(precision)
     n, length, channels = x.shape
-    call = device.Call(out, stream, (n, length, to.parts * channels), to.dtype, x=x)
+    call = Call(out, stream, (n, length, to.parts * channels), to.dtype, x=x)
     _narrow(call, call.inputs[0], call.out, to, 1.0)
     return call.result()

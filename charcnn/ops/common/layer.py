@@ -1,4 +1,4 @@
-"""Layers: weights prepared once on the current GPU, then applied to features on a stream. Levels from l14 on list them.
+"""Layers: weights prepared once on the current GPU, then applied to features on a stream. Levels from l12 on list them.
 
 A layer says what it writes before it runs, so that whoever runs it (`charcnn.runtime.sequence`) has the room. It
 allocates nothing when it is applied, which a CUDA graph needs.
@@ -6,12 +6,13 @@ allocates nothing when it is applied, which a CUDA graph needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from charcnn.gpu import device
 from charcnn.ops.common.shapes import Shape
 
 
@@ -101,6 +102,37 @@ class Conv1dLayer(NoScratch):
         if self._rows and x.shape[1] != 1:
             x = x.reshape((x.shape[0], 1, prod(x.shape[1:])))
         return self._apply(x, **self._options, out=space.device(*y), stream=space.stream)
+
+
+class Launched(NoScratch):
+    """An operator in float32, with its parameters on the GPU.
+
+    Args:
+        launcher: of `charcnn.ops`.
+        shape: its result's, of `charcnn.ops.common.shapes`, from what the launcher takes.
+        arguments: what it takes beside x: NumPy arrays, which are copied to the GPU, and numbers.
+        rows: whether all features of an input are one row: a linear layer.
+    """
+
+    def __init__(
+        self, launcher: Callable[..., Any], shape: Callable[..., Shape], *arguments: Any, rows: bool = False
+    ) -> None:
+        self._launcher, self._shape, self._rows = launcher, shape, rows
+        self.arguments = [device.to_device(one) if isinstance(one, np.ndarray) else one for one in arguments]
+        self.nbytes = sum(getattr(one, "nbytes", 0) for one in self.arguments)
+
+    def writes(self, x: Shape) -> list[Array]:
+        """The result."""
+        if self._rows:
+            x = x[0], prod(x[1:])
+        return [Array(self._shape(np.broadcast_to(np.float32(0), x), *self.arguments))]
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on features, or token ids."""
+        (y,) = self.writes(x.shape)
+        if self._rows and x.ndim > 2:
+            x = x.reshape((x.shape[0], prod(x.shape[1:])))
+        return self._launcher(x, *self.arguments, out=space.device(*y), stream=space.stream)
 
 
 class ByBatch:

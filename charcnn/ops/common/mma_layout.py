@@ -15,6 +15,7 @@ from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.formats import FORMATS, Format
 
 THREADS = device.block_size(256)
@@ -40,7 +41,7 @@ def _encode_kernel(of):
     pairs, split = OCTET // 2, of.parts == 2
     words, pack = words_of(of), None if size == 4 else ptx.cvt_f16x2(of.kind)
 
-    @device.jit()
+    @jit()
     def kernel(x, y):
         i = cuda.grid(1)  # one thread an octet of y, whose rows are of words; zeros where x has none
         across = y.shape[2] * 4 // (OCTET * size)
@@ -66,7 +67,7 @@ def _encode_kernel(of):
     return kernel
 
 
-def encode(call: device.Call, x: Any, length: int, channels: int, to: Format) -> Any:
+def encode(call: Call, x: Any, length: int, channels: int, to: Format) -> Any:
     """float32 (N, L, C) in this format, with zeros up to (N, length, channels); a new device array.
 
     With two parts it is (N, length, 2 * channels).

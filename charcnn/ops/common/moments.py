@@ -19,6 +19,7 @@ from numba import cuda, float32, float64
 
 from charcnn.gpu import device
 from charcnn.gpu.device import SIMULATED, uint32
+from charcnn.gpu.launch import Call, jit
 
 PART = device.block_size(256)
 """Values a part holds, and threads of a block that writes one."""
@@ -43,7 +44,7 @@ def part_count(size: int) -> int:
     return -(-size // PART)
 
 
-@device.jit(device=True)
+@jit(device=True)
 def block_sum(value, sums):
     """The sum of the value of each of the block's threads (a power of two), the same in all; by a tree in `sums`."""
     thread = cuda.threadIdx.x
@@ -59,7 +60,7 @@ def block_sum(value, sums):
     return sums[0]
 
 
-@device.jit(device=True)
+@jit(device=True)
 def write_part(value, n, part, size, parts):
     """From each thread of a block its value (of PART threads): parts[n, part] = (shift, mean, M2)."""
     sums = cuda.shared.array(PART, float32)
@@ -78,7 +79,7 @@ def write_part(value, n, part, size, parts):
         parts[n, part, 2] = squares
 
 
-@device.jit(device=True)
+@jit(device=True)
 def normalised(value, mean, variance, eps):
     """(value - mean) / sqrt(variance + eps) in float32, from statistics in float64."""
     high = float32(mean)
@@ -86,7 +87,7 @@ def normalised(value, mean, variance, eps):
     return ((value - high) - low) / math.sqrt(float32(variance) + eps)
 
 
-@device.jit(device=True)
+@jit(device=True)
 def warp_sum(value):
     """The sum of the value of each of the warp's lanes, the same in all; by a tree. In the simulator, too."""
     if SIMULATED:  # the simulator knows no warps: there a block is one
@@ -98,7 +99,7 @@ def warp_sum(value):
     return value
 
 
-@device.jit(launch_bounds=(MERGE_THREADS, MERGE_BLOCKS))
+@jit(launch_bounds=(MERGE_THREADS, MERGE_BLOCKS))
 def _merge_kernel(parts, size, stat, part_size, row, row_parts):
     thread, lanes, one = uint32(cuda.threadIdx.x), uint32(LANES), uint32(1)
     n = uint32(uint32(cuda.blockIdx.x) * uint32(MERGE_THREADS // LANES) + thread // lanes)
@@ -126,7 +127,7 @@ def _merge_kernel(parts, size, stat, part_size, row, row_parts):
         stat[n, 1] = squares - total * total
 
 
-def launch_merge(call: device.Call, parts: Any, size: int, stat: Any, part: int = PART, row: int | None = None) -> None:
+def launch_merge(call: Call, parts: Any, size: int, stat: Any, part: int = PART, row: int | None = None) -> None:
     """Merge parts (N, parts an input, PART_VALUES) into stat (N, 2): mean and biased variance.
 
     An input's `size` values are rows of `row` (one where None), each in parts of `part`, of which the last may be

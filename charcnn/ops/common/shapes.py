@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-Shape = tuple[int, ...]
+from charcnn.gpu.arrays import Shape, expect, shape_of
 
 
 def conv1d(x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, dilation: int = 1) -> Shape:
@@ -32,7 +32,7 @@ def conv1d(x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, di
 
 def layernorm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Shape:
     """x (N, ...), gamma and beta (...) -> (N, ...): each input is normalised over all its other axes."""
-    shape = _shape("x", x)
+    shape = shape_of("x", x)
     if len(shape) < 2 or 0 in shape[1:]:
         raise ValueError(f"x has shape {shape}: need (N, ...) with at least one value an input")
     expect("gamma", gamma, shape[1:])
@@ -44,7 +44,7 @@ def layernorm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Shape:
 
 def relu(x: Any) -> Shape:
     """Any shape."""
-    return _shape("x", x)
+    return shape_of("x", x)
 
 
 def maxpool1d(x: Any, kernel_size: int, stride: int | None = None, padding: int = 0) -> Shape:
@@ -84,7 +84,7 @@ def conv1d_relu_maxpool1d(
 
 def stat(x: Any) -> Shape:
     """x (N, ...) -> (N, 2)."""
-    shape = _shape("x", x)
+    shape = shape_of("x", x)
     if len(shape) < 2 or 0 in shape[1:]:
         raise ValueError(f"x has shape {shape}: need (N, ...) with at least one value an input")
     return shape[0], 2
@@ -263,24 +263,12 @@ def _linear(x: Any, weight: Any, bias: Any, number: str = "") -> Shape:
     return n, c_out
 
 
-def _shape(name: str, array: Any) -> Shape:
-    if not hasattr(array, "shape"):
-        raise ValueError(f"{name} is a {type(array).__name__}: need an array")
-    return tuple(int(extent) for extent in array.shape)
-
-
 def ranked(name: str, array: Any, axes: str) -> Shape:
     """The shape of an array that must have as many axes as `axes` names."""
-    shape = _shape(name, array)
+    shape = shape_of(name, array)
     if len(shape) != axes.count(",") + 1:
         raise ValueError(f"{name} has shape {shape}: need ({axes})")
     return shape
-
-
-def expect(name: str, array: Any, shape: Shape) -> None:
-    """Raise unless the array has just this shape."""
-    if _shape(name, array) != tuple(shape):
-        raise ValueError(f"{name} has shape {tuple(array.shape)}: need {tuple(shape)}")
 
 
 def at_least(name: str, value: int, least: int) -> None:

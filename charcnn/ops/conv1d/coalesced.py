@@ -6,12 +6,12 @@ from typing import Any
 
 from numba import cuda, float32
 
-from charcnn.gpu import device
 from charcnn.gpu.device import uint32
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 
 
-@device.jit()
+@jit()
 def _kernel(x, weight, bias, y):
     # Neighbouring threads take neighbouring output channels: what they read of the weights, and write, lies side by
     # side, and all of a warp read the same feature.
@@ -47,6 +47,6 @@ def conv1d_nlc_coalesced(x: Any, weight: Any, bias: Any, *, out: Any = None, str
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    call = device.Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
     call.launch_each(_kernel, *call.inputs, call.out)
     return call.result()

@@ -12,6 +12,7 @@ from numba import cuda, float32
 from charcnn import tuning
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit, pair
 from charcnn.ops.common import shapes
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
 from charcnn.ops.conv1d.tile import Tile, candidates, fitting, vector_width
@@ -73,7 +74,7 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
     alignment = ptx.ALIGNMENT
     resident = tile.resident if width == ptx.VECTOR else 1  # so many places to copy from want more registers
 
-    @device.jit(launch_bounds=(tile.threads, resident))
+    @jit(launch_bounds=(tile.threads, resident))
     def kernel(x, weight, bias, y, parts, split):
         shared = cuda.shared.array(
             0, float32, alignment=alignment
@@ -283,7 +284,7 @@ def chosen(epilogue: str, weight: shapes.Shape, rows: int, pool_size: int = 1) -
 
 
 def launch(
-    call: device.Call, inputs: Sequence[Any], y: Any, epilogue: str, *,
+    call: Call, inputs: Sequence[Any], y: Any, epilogue: str, *,
     parts: Any = None, depth_part: int | None = None, products: int = 1, pool_size: int = 1, tile: Tile | None = None,
 ) -> None:  # fmt: skip
     """Start the kernel on the call's stream, for arrays on the device.
@@ -322,14 +323,14 @@ def conv1d_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any = Non
     Needs compute capability 8.0. The copies are of 32 bits where C_in or C_out is no multiple of 4, or an array starts
     at no multiple of 16 bytes. Arguments, result and errors as for `conv1d_nlc_coalesced`.
     """
-    call = device.Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
     launch(call, call.inputs, call.out, "store")
     return call.result()
 
 
 def conv1d_relu_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
     """`conv1d_nlc_double_buffered` with ReLU in the same kernel. Arguments, result and errors as there."""
-    call = device.Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
     launch(call, call.inputs, call.out, "relu")
     return call.result()
 
@@ -354,7 +355,7 @@ def conv1d_relu_maxpool1d_nlc_double_buffered(
     most = fitting(shape[2]).rows
     if pool_size > most:
         raise ValueError(f"{pool_size=}: need at most {most}, the positions of a tile")
-    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
     launch(call, call.inputs, call.out, "pool", pool_size=pool_size)
     return call.result()
 
@@ -375,12 +376,12 @@ def conv1d_stat_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any 
         ValueError, DeviceError: as there.
     """
     n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
-    y, given = device.pair(out)
+    y, given = pair(out)
     inputs = {"x": x, "weight": weight, "bias": bias}
     if given is not None:
         shapes.expect("stat", given, (n, 2))
         inputs["stat"] = given
-    call = device.Call(y, stream, shape, **inputs)
+    call = Call(y, stream, shape, **inputs)
     tile = chosen("stat", call.inputs[1].shape, n * length)
     parts = call.scratch((n, length * -(-c_out // tile.columns), PART_VALUES), np.float32)
     launch(call, call.inputs[:3], call.out, "stat", parts=parts, tile=tile)

@@ -1,4 +1,4 @@
-"""Convolutions and linear layers on tensor cores, as levels list them: weights packed once, one epilogue each."""
+"""Convolutions and linear layers as levels list them: weights packed once, one epilogue each."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import as_format
 from charcnn.ops.common.formats import PLAIN, Format, choose
-from charcnn.ops.common.layer import Array, Conv1dLayer, NoScratch, Space
+from charcnn.ops.common.layer import Array, Conv1dLayer, Launched, NoScratch, Space
 from charcnn.ops.common.shapes import Shape
+from charcnn.ops.conv1d.double_buffered import conv1d_stat_nlc_double_buffered
 from charcnn.ops.conv1d.mma.layer import Mma
 from charcnn.ops.conv1d.small_batch import SpreadConv
 from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.conv1d.winograd import Winograd, between
 
 
 class WgmmaConv1d(Conv1dLayer):
@@ -71,6 +74,51 @@ class SmallBatchConv1d(Conv1dLayer):
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, *, pool: bool = False, precision: str = "fp16") -> None:
         super().__init__(SpreadConv(weight, bias, precision=precision), pool=pool)
+
+
+class WinogradConv1d(NoScratch):
+    """conv1d_relu_nlc in float32 by Winograd's filtering, with max-pooling. Arguments as of `Winograd`.
+
+    Args:
+        pool_size: positions that a maximum is taken of; None for none.
+    """
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, pool_size: int | None = None) -> None:
+        self.conv, self._weight, self._pool_size = Winograd(weight, bias), weight.shape, pool_size
+        self.nbytes = self.conv.nbytes
+
+    def writes(self, x: Shape) -> list[Array]:
+        """Transformed features, their products, and the result."""
+        taps, _, c_out = self._weight
+        kept = (x[1] - taps + 1) // (self._pool_size or 1)
+        return [*map(Array, between(x, self._weight)), Array((x[0], kept, c_out))]
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on features (N, L, C_in)."""
+        given = {"stream": space.stream, "space": space.device}
+        if self._pool_size is None:
+            return self.conv.conv1d_relu(x, **given)
+        return self.conv.conv1d_relu_maxpool1d(x, self._pool_size, **given)
+
+    def stat(self, x: Any, moments: Any, space: Space) -> tuple[Any, Any]:
+        """Start on features without ReLU; the result, and its moments."""
+        pair: tuple[Any, Any] = self.conv.conv1d_stat(x, out=(None, moments), stream=space.stream, space=space.device)
+        return pair
+
+
+class DoubleBufferedConv1d(Launched):
+    """conv1d_nlc in float32 by `double_buffered`, which gives the moments of its result, too: weight and bias."""
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray) -> None:
+        super().__init__(conv1d_stat_nlc_double_buffered, shapes.conv1d_nlc, weight, bias)
+
+    def stat(self, x: Any, moments: Any, space: Space) -> tuple[Any, Any]:
+        """Start on features; the result, and its moments."""
+        (y,) = self.writes(x.shape)
+        pair: tuple[Any, Any] = conv1d_stat_nlc_double_buffered(
+            x, *self.arguments, out=(space.device(*y), moments), stream=space.stream
+        )
+        return pair
 
 
 class Cast(NoScratch):

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from charcnn.gpu import device
 from charcnn.gpu.device import int32, uint32
+from charcnn.gpu.launch import Call, jit, pair
 from charcnn.ops.common import moments, shapes
 
 
@@ -18,7 +18,7 @@ def _output_naive(kernel_size):
     # The kernel size is a constant of the compiled kernel, so that the loop over taps unrolls. Indices are 32 bits
     # wide, and unsigned where they index: Numba makes a signed one wrap round as Python's do, which doubles the
     # instructions.
-    @device.jit(device=True)
+    @jit(device=True)
     def output(features, weights, bias, first, step, length, inside):
         total = bias
         c_in, channels = uint32(0), uint32(features.shape[0])
@@ -40,7 +40,7 @@ def _output_naive(kernel_size):
 def _conv1d_naive_kernel(kernel_size, relu):
     output = _output_naive(kernel_size)
 
-    @device.jit()
+    @jit()
     def kernel(x, weight, bias, y, stride, padding, dilation):
         i = cuda.grid(1)  # one thread an output; neighbours take neighbouring positions, so x is read coalesced
         if i < y.size:
@@ -106,7 +106,7 @@ def conv1d_relu_naive(
 
 def _launch_naive(x, weight, bias, stride, padding, dilation, out, stream, *, relu):
     shape = shapes.conv1d(x, weight, bias, stride, padding, dilation)
-    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
     kernel = _conv1d_naive_kernel(int(weight.shape[2]), relu)
     call.launch_each(kernel, *call.inputs, call.out, stride, padding, dilation)
     return call.result()
@@ -119,7 +119,7 @@ def _conv1d_relu_maxpool1d_kernel(kernel_size, stride, padding, dilation, pool_s
     step = pool_stride * stride
     window = (pool_size - 1) * stride + (kernel_size - 1) * dilation + 1
 
-    @device.jit()
+    @jit()
     def kernel(x, weight, bias, y):
         i = cuda.grid(1)
         if i < y.size:
@@ -190,7 +190,7 @@ def conv1d_relu_maxpool1d_naive(
         DeviceError: no usable GPU.
     """
     shape = shapes.conv1d_relu_maxpool1d(x, weight, bias, pool_size, stride, padding, dilation, pool_stride)
-    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
     constants = (int(weight.shape[2]), stride, padding, dilation, pool_size, pool_stride or pool_size)
     call.launch_each(_conv1d_relu_maxpool1d_kernel(*constants), *call.inputs, call.out)
     return call.result()
@@ -200,7 +200,7 @@ def conv1d_relu_maxpool1d_naive(
 def _conv1d_stat_naive_kernel(kernel_size):
     output = _output_naive(kernel_size)
 
-    @device.jit()
+    @jit()
     def kernel(x, weight, bias, y, parts, stride, padding, dilation):
         # One block takes moments.PART outputs of one input, so that it can sum them up before they leave the chip.
         n = cuda.blockIdx.x // parts.shape[1]
@@ -247,12 +247,12 @@ def conv1d_stat_naive(
         ValueError, DeviceError: as `conv1d_naive`.
     """
     shape = shapes.conv1d(x, weight, bias, stride, padding, dilation)
-    y, given = device.pair(out)
+    y, given = pair(out)
     inputs = {"x": x, "weight": weight, "bias": bias}
     if given is not None:
         shapes.expect("stat", given, (shape[0], 2))
         inputs["stat"] = given
-    call = device.Call(y, stream, shape, **inputs)
+    call = Call(y, stream, shape, **inputs)
     size = shape[1] * shape[2]
     parts = call.scratch((shape[0], moments.part_count(size), moments.PART_VALUES), np.float32)
     kernel = _conv1d_stat_naive_kernel(int(weight.shape[2]))

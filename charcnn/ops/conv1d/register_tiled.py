@@ -7,8 +7,8 @@ from typing import Any
 
 from numba import cuda, float32
 
-from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.conv1d.tile import REGISTERS, Tile
 
@@ -31,7 +31,7 @@ def build(tile: Tile) -> Any:
     w_loads, w_rows = weight_count // threads, uint32(threads // tile.columns)
     one = uint32(1)
 
-    @device.jit(launch_bounds=(tile.threads, tile.resident))
+    @jit(launch_bounds=(tile.threads, tile.resident))
     def kernel(x, weight, bias, y):
         features = cuda.shared.array(feature_count, float32)
         weights = cuda.shared.array(weight_count, float32)
@@ -102,6 +102,6 @@ def conv1d_nlc_register_tiled(x: Any, weight: Any, bias: Any, *, out: Any = None
     Arguments, result and errors as for `conv1d_nlc_coalesced`.
     """
     n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
-    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
     call.launch(build(REGISTERS), REGISTERS.blocks(n * length, c_out), REGISTERS.threads, *call.inputs, call.out)
     return call.result()

@@ -24,6 +24,7 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.formats import HALVES, Format, choose
@@ -73,7 +74,7 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
     five, lanes, all_sums, half_bytes = uint32(5), uint32(31), uint32(sums_of_lane), uint64(2)
     warp_count, exchanged = WARPS, WARPS * sums_of_lane * 32
 
-    @device.jit(launch_bounds=(THREADS, 1))
+    @jit(launch_bounds=(THREADS, 1))
     def kernel(x, weight, bias, y, parts, chunks, c_in, c_out, length, length_out, tiles):
         shared = cuda.shared.array(exchanged, float32)
         totals = cuda.shared.array(WARPS, float32)
@@ -187,7 +188,7 @@ def _pack_kernel(kind):
     one, two, three, four, eight = (uint32(i) for i in (1, 2, 3, 4, 8))
     columns, chunk = uint32(COLUMNS), uint32(CHUNK)
 
-    @device.jit()
+    @jit()
     def kernel(weight, to, taps, chunks, words):
         # A thread writes two neighbouring input channels of one column: a word of (columns, chunk, tap, step, lane, 4).
         i = uint32(cuda.grid(1))
@@ -211,7 +212,7 @@ def _pack_kernel(kind):
     return kernel
 
 
-@device.jit()
+@jit()
 def _pad_kernel(bias, to):
     i = cuda.grid(1)
     if i < to.size:
@@ -250,7 +251,7 @@ class SpreadConv:
         self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
         self._chunks, self._columns = -(-c_in // CHUNK), -(-c_out // COLUMNS)
         words = self._columns * self._chunks * kernel_size * 256
-        call = device.Call(None, stream, (self._columns * COLUMNS,), weight=weight, bias=bias)
+        call = Call(None, stream, (self._columns * COLUMNS,), weight=weight, bias=bias)
         weight, bias = call.inputs
         self._weight, self._bias = call.scratch((words,), np.uint32), call.out
         self.nbytes: int = self._weight.nbytes + self._bias.nbytes
@@ -301,7 +302,7 @@ class SpreadConv:
             more["parts"] = parts
         tiles = -(-kept // (8 * shares(epilogue)))  # with pooling, the last positions fill no window
         kept = kept // POOL if epilogue == "pool" else kept
-        call = device.Call(out, stream, (n, kept, self.c_out), dtype, dtypes={"x": dtype}, x=x, **more)
+        call = Call(out, stream, (n, kept, self.c_out), dtype, dtypes={"x": dtype}, x=x, **more)
         addresses = (call.inputs[0], self._weight, self._bias, call.out, call.out if parts is None else call.inputs[1])
         numbers = self._chunks, channels, self.c_out, length, kept, tiles
         arguments = *(np.uint64(device.address(a)) for a in addresses), *map(np.uint32, numbers)
@@ -354,7 +355,7 @@ def conv1d_relu_maxpool1d_nlc_small_batch(
 
 def _once(method, x, weight, bias, pool, precision, out, stream):
     of = shapes.conv1d_relu_maxpool1d_nlc if pool else shapes.conv1d_nlc
-    call = device.Call(out, stream, of(x, weight, bias, *pool), x=x, weight=weight, bias=bias)
+    call = Call(out, stream, of(x, weight, bias, *pool), x=x, weight=weight, bias=bias)
     x, weight, bias = call.inputs
     conv = SpreadConv(weight, bias, precision=precision, stream=call.stream)
     narrowed = narrow(call, x, x.shape[1], -(-x.shape[2] // 8) * 8, conv.precision)

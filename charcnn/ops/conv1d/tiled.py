@@ -8,6 +8,7 @@ from numba import cuda, float32
 
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 
 SIDE = 4 if device.SIMULATED else 32
@@ -16,7 +17,7 @@ SIDE = 4 if device.SIMULATED else 32
 _THREADS, _SIDE = SIDE * SIDE, uint32(SIDE)
 
 
-@device.jit()
+@jit()
 def _kernel(x, weight, bias, y):
     # The product (N * L_out, K * C_in) x (K * C_in, C_out). A row of the first matrix is the run x[n, t : t + K], which
     # lies in one piece: rows overlap in memory, and none is ever copied out. A feature is read from global memory
@@ -59,7 +60,7 @@ def conv1d_nlc_tiled(x: Any, weight: Any, bias: Any, *, out: Any = None, stream:
     Arguments, result and errors as for `conv1d_nlc_coalesced`.
     """
     n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
-    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
     down, across = (n * length + SIDE - 1) // SIDE, (c_out + SIDE - 1) // SIDE
     call.launch(_kernel, down * across, _THREADS, *call.inputs, call.out)
     return call.result()

@@ -7,8 +7,9 @@ from typing import Any
 
 from numba import cuda, float32
 
-from charcnn.gpu import device, ptx
+from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.conv1d.tile import REGISTERS, Tile, vector_width
 
@@ -37,7 +38,7 @@ def build(tile: Tile, width: int) -> Any:
     alignment = ptx.ALIGNMENT
     resident = tile.resident if width == ptx.VECTOR else 1  # so many places to load from want more registers
 
-    @device.jit(launch_bounds=(tile.threads, resident))
+    @jit(launch_bounds=(tile.threads, resident))
     def kernel(x, weight, bias, y):
         shared = cuda.shared.array(stage_size, float32, alignment=alignment)  # features, then weights
         sums = cuda.local.array(accumulators, float32)
@@ -153,7 +154,7 @@ def conv1d_nlc_vectorized(x: Any, weight: Any, bias: Any, *, out: Any = None, st
     Arguments, result and errors as for `conv1d_nlc_coalesced`.
     """
     n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
-    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
     kernel = build(REGISTERS, vector_width(*call.inputs, call.out))
     call.launch(kernel, REGISTERS.blocks(n * length, c_out), REGISTERS.threads, *call.inputs, call.out)
     return call.result()

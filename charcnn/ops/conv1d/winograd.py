@@ -16,6 +16,7 @@ from numba import cuda, float32, float64
 
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit, pair
 from charcnn.ops.common import shapes
 from charcnn.ops.common.moments import PART_VALUES, block_sum, launch_merge
 from charcnn.ops.common.shapes import Shape
@@ -33,7 +34,7 @@ def _weights_kernel(taps):
     g = matrices(taps)[1]
     points = uint32(len(g))
 
-    @device.jit()
+    @jit()
     def kernel(weight, transformed):
         # One thread a group, input and output channel. In float64: it is done once.
         matrix = cuda.const.array_like(g)
@@ -58,7 +59,7 @@ def _features_kernel(taps):
     b = matrices(taps)[2].astype(np.float32)
     points, span, run, threads = len(b), uint32(SPAN), uint32(RUN), uint32(THREADS)
 
-    @device.jit()
+    @jit()
     def kernel(x, transformed):
         # A block for RUN tiles of an input, neighbouring threads on neighbouring channels.
         matrix = cuda.const.array_like(b)
@@ -92,7 +93,7 @@ def _outputs_kernel(taps, epilogue, pool_size=1):
     rectified, pooled, measured = epilogue in ("relu", "pool"), epilogue == "pool", epilogue == "stat"
     window, run, zero, one = uint32(pool_size), uint32(lcm(pool_size, SPAN) // SPAN), uint32(0), uint32(1)
 
-    @device.jit()
+    @jit()
     def kernel(products, bias, y, parts):
         # A block for as many tiles of an input as make whole windows (without pooling one), neighbouring threads on
         # neighbouring channels.
@@ -179,7 +180,7 @@ class Winograd:
         shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
         self.taps, self.groups = min(kernel_size, SPAN), -(-kernel_size // SPAN)
         self.points = SPAN + self.taps - 1
-        call = device.Call(None, stream, (self.points * self.groups, c_in, c_out), weight=weight, bias=bias)
+        call = Call(None, stream, (self.points * self.groups, c_in, c_out), weight=weight, bias=bias)
         self._weight, self._bias = call.inputs
         self._transformed = call.out
         threads = self.groups * c_in * c_out
@@ -216,12 +217,12 @@ class Winograd:
     ) -> Any:
         """As `conv1d_stat_nlc_winograd`."""
         shape = self._shape(x)
-        y, given = device.pair(out)
+        y, given = pair(out)
         inputs = {} if given is None else {"stat": given}
         if given is not None:
             shapes.expect("stat", given, (shape[0], 2))
         spaces, y = self._space(x, shape, y, stream, space)
-        call = device.Call(y, stream, shape, x=x, **inputs)
+        call = Call(y, stream, shape, x=x, **inputs)
         statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[1]
         self._stat(call, call.inputs[0], spaces, statistics)
         statistics = call.second(statistics, given)
@@ -232,7 +233,7 @@ class Winograd:
 
     def _apply(self, x, shape, epilogue, out, stream, space, pool_size=1):
         spaces, out = self._space(x, shape, out, stream, space)
-        call = device.Call(out, stream, shape, x=x)
+        call = Call(out, stream, shape, x=x)
         self._launch(call, call.inputs[0], spaces, epilogue, pool_size=pool_size)
         return call.result()
 
@@ -300,12 +301,12 @@ def conv1d_stat_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None,
     Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`.
     """
     shape = shapes.conv1d_nlc(x, weight, bias)
-    y, given = device.pair(out)
+    y, given = pair(out)
     inputs = {"x": x, "weight": weight, "bias": bias}
     if given is not None:
         shapes.expect("stat", given, (shape[0], 2))
         inputs["stat"] = given
-    call = device.Call(y, stream, shape, **inputs)
+    call = Call(y, stream, shape, **inputs)
     conv = Winograd(*call.inputs[1:3], stream=call.stream)
     statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
     spaces, _ = conv._space(call.inputs[0], shape, call.out, call.stream, None)
@@ -315,7 +316,7 @@ def conv1d_stat_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None,
 
 
 def _once(x, weight, bias, shape, epilogue, out, stream, pool_size=1):
-    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
     x, weight, bias = call.inputs
     conv = Winograd(weight, bias, stream=call.stream)
     spaces, _ = conv._space(x, shape, call.out, call.stream, None)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, njit
 
-from charcnn.gpu import device
 from charcnn.gpu.device import uint32
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import arrays, shapes
 from charcnn.ops.common.moments import block_sum, normalised
 
@@ -65,7 +65,7 @@ def layernorm_loops(x: Any, gamma: Any, beta: Any, *, eps: float = 1e-5, out: An
 MAX_THREADS = 1024
 
 
-@device.jit()
+@jit()
 def _layernorm_naive_kernel(x, gamma, beta, y, eps):
     partial = cuda.shared.array(MAX_THREADS, float32)
     row, row_out = x[cuda.blockIdx.x], y[cuda.blockIdx.x]
@@ -108,7 +108,7 @@ def layernorm_naive(x: Any, gamma: Any, beta: Any, *, eps: float = 1e-5, out: An
         DeviceError: no usable GPU.
     """
     shape = shapes.layernorm(x, gamma, beta, eps)
-    call = device.Call(out, stream, shape, x=x, gamma=gamma, beta=beta)
+    call = Call(out, stream, shape, x=x, gamma=gamma, beta=beta)
     x, gamma, beta = call.inputs
     rows = (shape[0], gamma.size)
     threads = min(MAX_THREADS, max(32, 1 << (gamma.size // 8).bit_length()))  # 4 values a thread, or more
@@ -125,7 +125,7 @@ def layernorm_naive(x: Any, gamma: Any, beta: Any, *, eps: float = 1e-5, out: An
     return call.result()
 
 
-@device.jit()
+@jit()
 def _layernorm_relu_naive_kernel(x, stat, gamma, beta, y, eps):
     i = cuda.grid(1)
     if i < y.size:
@@ -154,7 +154,7 @@ def layernorm_relu_naive(
         DeviceError: no usable GPU.
     """
     shape = shapes.layernorm_relu(x, stat, gamma, beta, eps)
-    call = device.Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
+    call = Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
     x, stat, gamma, beta = call.inputs
     rows = (shape[0], gamma.size)
     operands = (x.reshape(rows), stat, gamma.reshape(-1), beta.reshape(-1), call.out.reshape(rows))

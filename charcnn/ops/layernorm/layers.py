@@ -1,4 +1,4 @@
-"""LayerNorm, ReLU and max-pooling behind a convolution on tensor cores, as levels list them."""
+"""LayerNorm, ReLU and max-pooling behind a convolution, as levels list them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from charcnn.ops.common.layer import Array, Conv1dLayer, Layer, Space
 from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.layers import Cast, MmaConv1d, SmallBatchConv1d, WgmmaConv1d
+from charcnn.ops.layernorm.relu_maxpool1d_nlc import layernorm_relu_maxpool1d_nlc_coalesced
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
 from charcnn.ops.layernorm.small_batch import affine, normalised
 
@@ -94,6 +95,39 @@ class SmallBatchConvNormReluPool:
             y, parts, gamma, beta, self._pool_size, precision=self._of.name, out=space.device(*result),
             stream=space.stream,
         )  # fmt: skip
+
+
+class Float32ConvNormReluPool:
+    """A convolution in float32 that gives the moments of its result, too; then LayerNorm, ReLU and max-pooling.
+
+    Args:
+        conv: writes as a layer does; `stat(x, y, moments, space)` starts it, and gives its result and moments.
+        norm: gamma and beta.
+        pool_size: positions that a maximum is taken of.
+    """
+
+    def __init__(self, conv: Any, norm: Affine, pool_size: int) -> None:
+        self._conv, self._pool_size = conv, pool_size
+        self._norm = [device.to_device(array) for array in norm]
+        self.nbytes = conv.nbytes + sum(array.nbytes for array in self._norm)
+
+    def writes(self, x: Shape) -> list[Array]:
+        """What the convolution writes, and the result of pooling."""
+        *between, y = self._conv.writes(x)
+        n, length, channels = y.shape
+        return [*between, y, Array((n, length // self._pool_size, channels))]
+
+    def scratch(self, x: Shape) -> Mapping[str, Array]:
+        """Moments."""
+        return {"moments": Array((x[0], 2), np.float64)}
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on features (N, L, C_in)."""
+        y, stat = self._conv.stat(x, space.scratch(self)["moments"][: len(x)], space)
+        gamma, beta = self._norm
+        out = space.device(*self.writes(x.shape)[-1])
+        given: dict[str, Any] = {"out": out, "stream": space.stream}
+        return layernorm_relu_maxpool1d_nlc_coalesced(y, stat, gamma, beta, self._pool_size, **given)
 
 
 def wgmma_block(

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from charcnn.gpu import device
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.moments import normalised
 
 
-@device.jit()
+@jit()
 def _kernel(x, stat, gamma, beta, y, kernel_size, stride, eps):
     i = cuda.grid(1)
     if i < y.size:
@@ -61,6 +61,6 @@ def layernorm_relu_maxpool1d_naive(
         DeviceError: no usable GPU.
     """
     shape = shapes.layernorm_relu_maxpool1d(x, stat, gamma, beta, kernel_size, eps, stride)
-    call = device.Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
+    call = Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
     call.launch_each(_kernel, *call.inputs, call.out, kernel_size, stride or kernel_size, np.float32(eps))
     return call.result()

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.moments import normalised
 
@@ -23,7 +23,7 @@ THREADS = 256
 def _build(kernel_size):
     inputs, one = uint32(INPUTS), uint32(1)
 
-    @device.jit()
+    @jit()
     def kernel(x, stat, gamma, beta, y, stride, eps):
         # A block for each pooled position of some inputs; neighbouring threads take neighbouring channels, so that all
         # arrays are read and written coalesced. The window's gamma and beta stay in registers.
@@ -86,7 +86,7 @@ def layernorm_relu_maxpool1d_nlc_coalesced(
         DeviceError: no usable GPU.
     """
     shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
-    call = device.Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
+    call = Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
     _launch(call, _build(kernel_size), call.out, eps, stride or kernel_size)
     return call.result()
 

@@ -14,6 +14,7 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import WORDS, narrow, widen
 from charcnn.ops.common.formats import FORMATS, HALVES, PLAIN, Format, choose
@@ -114,7 +115,7 @@ def _build(kind, results, octets, kernel_size, width):
             ptx.st_global_v4_b32(y, to, a, c, e, g)
             ptx.st_global_v4_b32(y, to + apart, b, d, f, h)
 
-    @device.jit(launch_bounds=(THREADS, _resident(kernel_size)))
+    @jit(launch_bounds=(THREADS, _resident(kernel_size)))
     def kernel(x, stat, gamma, beta, y, stride, eps):
         moments = cuda.shared.array(moments_size, float32, alignment)  # an input's mean, in two, and 1 / deviation
         scale = cuda.local.array(values, float32)
@@ -208,7 +209,7 @@ def _build(kind, results, octets, kernel_size, width):
 
 
 def _launch(
-    call: device.Call,
+    call: Call,
     x: Any,
     normalisation: tuple[Any, Any, Any],
     y: Any,
@@ -280,7 +281,7 @@ def normalised_maxima(
     if of is PLAIN:
         n, length, channels = shape
         shape = n, 1, to.parts * length * channels
-    call = device.Call(out, stream, shape, to.dtype, dtypes={"x": of.dtype}, x=x, stat=stat, gamma=gamma, beta=beta)
+    call = Call(out, stream, shape, to.dtype, dtypes={"x": of.dtype}, x=x, stat=stat, gamma=gamma, beta=beta)
     x, *normalisation = call.inputs
     _launch(call, x, tuple(normalisation), call.out, eps, kernel_size, stride, of, to)
     return call.result()
@@ -308,7 +309,7 @@ def encoded_maxima(
     if shape[2] % OCTET:
         raise ValueError(f"x has shape {tuple(x.shape)}: need a multiple of {OCTET} channels")
     n, length, channels = shape
-    call = device.Call(
+    call = Call(
         out, stream, (n, length, of.parts * channels), of.dtype, x=x, stat=stat, gamma=gamma, beta=beta
     )  # fmt: skip
     x, *normalisation = call.inputs
@@ -340,7 +341,7 @@ def layernorm_relu_maxpool1d_nlc_half(
 
 def _once(x, stat, gamma, beta, kernel_size, eps, stride, precision, out, stream):
     shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
-    call = device.Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
+    call = Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
     device.require_capability((8, 0), "half precision", "use the technique coalesced")
     x, *normalisation = call.inputs
     of = choose(precision, HALVES)

@@ -17,6 +17,7 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import narrow
 from charcnn.ops.common.formats import HALVES, choose
@@ -40,7 +41,7 @@ def _first_kernel(kind, taps):
     octet, warps, at_once = uint32(OCTET), uint32(POSITIONS), uint32(32 * OCTET)
     warp_count = POSITIONS
 
-    @device.jit(launch_bounds=(32 * POSITIONS, 1))
+    @jit(launch_bounds=(32 * POSITIONS, 1))
     def kernel(ids, table, bias, y, parts, length, positions, depth, channels, row_bytes):
         means = cuda.shared.array(POSITIONS, float32)
         squares = cuda.shared.array(POSITIONS, float32)
@@ -122,7 +123,7 @@ def _norm_kernel(kind, pool):
     words, octet, lanes = 4 * pool, uint32(OCTET), uint32(31)
     positions, warp = uint32(pool), uint32(32)
 
-    @device.jit(launch_bounds=(NORM_THREADS, 1))
+    @jit(launch_bounds=(NORM_THREADS, 1))
     def kernel(x, parts, gamma, beta, y, channels, length, length_out, count, values, eps):
         scale = cuda.local.array(words, types.uint32)
         offset = cuda.local.array(words, types.uint32)
@@ -185,7 +186,7 @@ def _norm_kernel(kind, pool):
 
 def affine(gamma: Any, beta: Any) -> tuple[Any, ...]:
     """gamma and beta, float32 (L, C), NumPy arrays, as `HalfBlock.affine` holds them; C a multiple of 8."""
-    call = device.Call(None, None, (0,), gamma=gamma, beta=beta)
+    call = Call(None, None, (0,), gamma=gamma, beta=beta)
     return tuple(
         narrow(call, array.reshape((1, *array.shape)), array.shape[0], array.shape[1], HALVES["fp16"]).view(np.uint16)
         for array in call.inputs
@@ -216,7 +217,7 @@ def first(ids: Any, block: HalfBlock, parts: Any, *, out: Any, stream: Any = Non
         raise ValueError(f"the block has {channels} output channels: need a multiple of {OCTET}")
     kept = length - taps + 1
     shapes.expect("parts", parts, first_parts_shape(n, kept))
-    call = device.Call(out, stream, (n, kept, channels), block.format.dtype, ids=ids, parts=parts)
+    call = Call(out, stream, (n, kept, channels), block.format.dtype, ids=ids, parts=parts)
     table, y, where = (np.uint64(device.address(a)) for a in (block.table, call.out, call.inputs[1]))
     numbers = map(np.uint32, (length, kept, depth, channels, 2 * channels))
     kernel = _first_kernel(block.format.kind, taps)
@@ -256,7 +257,7 @@ def normalised(
     for name, array in (("gamma", gamma), ("beta", beta)):
         shapes.expect(name, array, (1, length, channels))
     shape = n, length // pool_size, channels
-    call = device.Call(
+    call = Call(
         out, stream, shape, of.dtype, dtypes={"x": of.dtype, "gamma": np.uint16, "beta": np.uint16},
         x=x, parts=parts, gamma=gamma, beta=beta,
     )  # fmt: skip

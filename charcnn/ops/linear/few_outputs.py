@@ -15,6 +15,7 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import WORDS
 from charcnn.ops.common.formats import FORMATS, HALVES, choose
@@ -47,7 +48,7 @@ def _skinny_kernel(kind: str, outputs: int) -> Any:
     held, warps = AT_ONCE * words, uint32(THREADS // LANES)
     octet, lanes, stretch, four = uint32(OCTET), uint32(LANES), uint32(OCTET * LANES), uint64(ptx.VECTOR)
 
-    @device.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def kernel(x, weight, bias, y):
         sums = cuda.local.array(outputs, float32)
         read = cuda.local.array(held, types.uint32)
@@ -142,7 +143,7 @@ class SkinnyLinear:
             raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
         if beyond := device.address(x) % (OCTET * of.itemsize):
             raise ValueError(f"x begins {beyond} bytes behind a multiple of {OCTET * of.itemsize}: need one")
-        call = device.Call(out, stream, (n, length, self.c_out), dtypes={"x": of.dtype}, x=x)
+        call = Call(out, stream, (n, length, self.c_out), dtypes={"x": of.dtype}, x=x)
         rows = n * length
         bits, y = call.inputs[0].view(WORDS[of.itemsize]).reshape((rows, c_in)), call.out.reshape((rows, self.c_out))
         kernel, blocks = _skinny_kernel(of.kind, self.c_out), -(-rows // (THREADS // LANES))

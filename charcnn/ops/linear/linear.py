@@ -6,8 +6,8 @@ from typing import Any
 
 from numba import cuda, float32, njit
 
-from charcnn.gpu import device
 from charcnn.gpu.device import uint32
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import arrays, shapes
 from charcnn.ops.linear.packed import PackedLinear
 
@@ -48,7 +48,7 @@ def linear_loops(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
 
 
 def _linear_naive_kernel(relu):
-    @device.jit()
+    @jit()
     def kernel(x, weight, bias, y):
         i = cuda.grid(1)
         if i < y.size:
@@ -100,7 +100,7 @@ def linear_relu_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream
 
 
 def _launch_naive(kernel, x, weight, bias, out, stream):
-    call = device.Call(out, stream, shapes.linear(x, weight, bias), x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shapes.linear(x, weight, bias), x=x, weight=weight, bias=bias)
     call.launch_each(kernel, *call.inputs, call.out)
     return call.result()
 

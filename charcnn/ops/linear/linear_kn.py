@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from charcnn.gpu import device
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.conv1d.double_buffered import chosen, launch
 
@@ -16,7 +16,7 @@ DEPTH = 512
 rounding error grows with the number of terms."""
 
 
-@device.jit()
+@jit()
 def _join_kernel(parts, bias, y, relu):
     i = cuda.grid(1)
     if i < y.size:
@@ -57,7 +57,7 @@ def linear_relu_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any 
 
 def _launch(x, weight, bias, out, stream, *, relu):
     n, c_out = shape = shapes.linear_nlc(x, weight, bias)
-    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
     c_in = weight.shape[0]
     x, weight, bias = call.inputs
     x, weight = x.reshape((n, 1, c_in)), weight.reshape((1, c_in, c_out))

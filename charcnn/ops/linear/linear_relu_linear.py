@@ -9,6 +9,7 @@ from numba import cuda, float32
 
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.moments import block_sum
 from charcnn.ops.linear.linear import PART
@@ -24,7 +25,7 @@ def _kernel(rows):
     # A block takes `rows` inputs, so that each weight that it reads serves as many.
     step = uint32(THREADS)
 
-    @device.jit()
+    @jit()
     def kernel(x, weight1, bias1, weight2, bias2, y):
         hidden = cuda.shared.array(0, float32)  # (rows, C_mid)
         sums = cuda.shared.array(THREADS, float32)
@@ -85,7 +86,7 @@ def linear_relu_linear_naive(
     rows = min(MOST_ROWS, SHARED_FLOATS // max(1, middle))
     if rows < 1:
         raise ValueError(f"weight1 has C_mid={middle}: need at most {SHARED_FLOATS}, which shared memory holds")
-    call = device.Call(out, stream, shape, x=x, weight1=weight1, bias1=bias1, weight2=weight2, bias2=bias2)
+    call = Call(out, stream, shape, x=x, weight1=weight1, bias1=bias1, weight2=weight2, bias2=bias2)
     shared = 4 * rows * middle
     call.launch(_kernel(rows), -(-shape[0] // rows), THREADS, *call.inputs, call.out, shared=shared)
     return call.result()

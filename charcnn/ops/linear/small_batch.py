@@ -17,6 +17,7 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.formats import HALVES, choose
 
@@ -61,7 +62,7 @@ def build(kind: str, columns: int, rounds: int, parts: int) -> Any:
     lanes, warps, chunk_features, unit_tile = uint32(31), uint32(WARPS), uint32(CHUNK), uint32(UNITS)
     all_sums, warp_count, pairs, group_rows = uint32(sums_of_lane), WARPS, 4, uint32(8 * columns)
 
-    @device.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def kernel(x, bias, weight, y, n, c_in, units, chunks, chunks_of_part):
         shared = cuda.shared.array(exchanged, float32)
         sums = cuda.local.array(sums_of_lane, float32)
@@ -154,7 +155,7 @@ def _final_kernel(parts, classes):
     threads, zero, lanes, five = uint32(FINAL_THREADS), uint32(0), uint32(31), uint32(5)
     warps, four, exchanged = FINAL_THREADS // 32, uint32(4), FINAL_THREADS // 32 * classes
 
-    @device.jit(launch_bounds=(FINAL_THREADS, 1))
+    @jit(launch_bounds=(FINAL_THREADS, 1))
     def kernel(x, bias, weight, bias_out, y, n, c_in):
         # A block an input: a thread has four neighbouring features at a time, of all classes.
         shared = cuda.shared.array(exchanged, float32)
@@ -204,7 +205,7 @@ def _pack_kernel(kind):
     one, two, three, four, eight = (uint32(i) for i in (1, 2, 3, 4, 8))
     units, chunk = uint32(UNITS), uint32(CHUNK)
 
-    @device.jit()
+    @jit()
     def kernel(weight, to, chunks, words):
         # A thread writes two neighbouring features' weights of one unit: a word of (tile, chunk, step, lane, 4).
         i = uint32(cuda.grid(1))
@@ -261,7 +262,7 @@ class SpreadLinear:
             parts = max(1, min(2 * device.multiprocessors() // tiles, chunks // WARPS))
             of_part = -(-chunks // parts)
             self.plans.append((tiles, -(-chunks // of_part), chunks, of_part))
-            call = device.Call(None, stream, (tiles * chunks * 256,), np.uint32, weight=weight)
+            call = Call(None, stream, (tiles * chunks * 256,), np.uint32, weight=weight)
             arguments = np.uint64(device.address(call.out)), chunks, call.out.size
             kernel = _pack_kernel(self.precision.kind)
             call.launch(kernel, -(-call.out.size // THREADS), THREADS, call.inputs[0], *arguments)
@@ -293,7 +294,7 @@ class SpreadLinear:
         dtype, (space,) = self.precision.dtype, self.parts_shape(n)
         if scratch.ndim != 1 or scratch.size < space:
             raise ValueError(f"scratch has shape {tuple(scratch.shape)}: need {space} elements of one axis")
-        call = device.Call(out, stream, (n, self.sizes[3]), dtypes={"x": dtype}, x=x, scratch=scratch)
+        call = Call(out, stream, (n, self.sizes[3]), dtypes={"x": dtype}, x=x, scratch=scratch)
         columns = 1 << max(0, -(-min(n, GROUP) // 8) - 1).bit_length()
         source, came = device.address(call.inputs[0]), 0
         to = device.address(call.inputs[1])

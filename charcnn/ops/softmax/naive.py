@@ -7,11 +7,11 @@ from typing import Any
 
 from numba import cuda, float32
 
-from charcnn.gpu import device
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 
 
-@device.jit()
+@jit()
 def _softmax_naive_kernel(x, y):
     i = cuda.grid(1)
     if i < y.size:
@@ -42,6 +42,6 @@ def softmax_naive(x: Any, *, out: Any = None, stream: Any = None) -> Any:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    call = device.Call(out, stream, shapes.softmax(x), x=x)
+    call = Call(out, stream, shapes.softmax(x), x=x)
     call.launch_each(_softmax_naive_kernel, *call.inputs, call.out)
     return call.result()

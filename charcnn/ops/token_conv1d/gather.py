@@ -16,11 +16,12 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.conv1d.tile import vector_width
 
 
-@device.jit()
+@jit()
 def _gather_kernel(ids, weight, bias, y):
     i = cuda.grid(1)  # one thread an output; neighbours take neighbouring channels: a row is read coalesced
     if i < y.size:
@@ -53,7 +54,7 @@ def one_hot_conv1d_nlc_gather(ids: Any, weight: Any, bias: Any, *, out: Any = No
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    call = device.Call(out, stream, shapes.one_hot_conv1d_nlc(ids, weight, bias), ids=ids, weight=weight, bias=bias)
+    call = Call(out, stream, shapes.one_hot_conv1d_nlc(ids, weight, bias), ids=ids, weight=weight, bias=bias)
     call.launch_each(_gather_kernel, *call.inputs, call.out)
     return call.result()
 
@@ -88,7 +89,7 @@ def _pooled_kernel(kernel_size, alphabet, pool_size, channel_tile, window_tile, 
     depth, pitch = uint32(alphabet), uint32((alphabet + 1) * channel_tile)  # pitch: from tap to tap
     zero, one, two, quad = uint32(0), uint32(1), uint32(2), uint32(QUAD)
 
-    @device.jit(launch_bounds=(threads, resident))
+    @jit(launch_bounds=(threads, resident))
     def kernel(ids, weight, bias, stat, gamma, beta, y, inputs, eps):
         table = cuda.shared.array(0, float32, ALIGNED)  # (K, depth + 1, channel_tile)
         rows = cuda.shared.array(staged_rows, types.uint32)
@@ -185,7 +186,7 @@ def _pooled_kernel(kernel_size, alphabet, pool_size, channel_tile, window_tile, 
 
 
 def _launch_pooled(
-    call: device.Call,
+    call: Call,
     ids: Any,
     weight: Any,
     bias: Any,
@@ -261,7 +262,7 @@ def one_hot_conv1d_relu_maxpool1d_nlc_gather(
         DeviceError: no usable GPU.
     """
     shape = shapes.one_hot_conv1d_relu_maxpool1d_nlc(ids, weight, bias, pool_size)
-    call = device.Call(out, stream, shape, ids=ids, weight=weight, bias=bias)
+    call = Call(out, stream, shape, ids=ids, weight=weight, bias=bias)
     ids, weight, bias = call.inputs
     _launch_pooled(call, ids, weight, bias, None, pool_size)
     return call.result()
@@ -305,7 +306,7 @@ def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather(
         DeviceError: no usable GPU.
     """
     shape = shapes.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, stat, weight, bias, gamma, beta, pool_size, eps)
-    call = device.Call(out, stream, shape, ids=ids, stat=stat, weight=weight, bias=bias, gamma=gamma, beta=beta)
+    call = Call(out, stream, shape, ids=ids, stat=stat, weight=weight, bias=bias, gamma=gamma, beta=beta)
     ids, stat, weight, bias, gamma, beta = call.inputs
     _launch_pooled(call, ids, weight, bias, (stat, gamma, beta), pool_size, eps)
     return call.result()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.gpu import device
+from charcnn.gpu.launch import Call
 from charcnn.ops.common import formats, shapes
 from charcnn.ops.common.mma_layout import OCTET
 from charcnn.ops.token_conv1d.gather_warps import launch
@@ -48,7 +48,7 @@ class GatherBlock:
         if gamma is not None:
             shapes.expect("beta", beta, shapes.ranked("gamma", gamma, "L_out, C_out"))
         more = {} if gamma is None else {"gamma": gamma, "beta": beta}
-        call = device.Call(None, stream, (0,), weight=weight, bias=bias, **more)
+        call = Call(None, stream, (0,), weight=weight, bias=bias, **more)
         self.weight, self.bias, *self.affine = call.inputs
         self.nbytes: int = sum(array.nbytes for array in call.inputs)
 
@@ -95,7 +95,7 @@ class GatherBlock:
 
     def _apply(self, shape, out, stream, normalisation, pool_size, eps, **inputs):
         *others, channels = shape
-        call = device.Call(out, stream, (*others, self.format.parts * channels), self.format.dtype, **inputs)
+        call = Call(out, stream, (*others, self.format.parts * channels), self.format.dtype, **inputs)
         y = call.out.view(np.uint16) if self.format.parts == 2 else call.out
         arrays = call.inputs[0], self.weight, self.bias, normalisation, y
         launch(call, *arrays, pool_size, eps, self.weight.shape, self._form, wide=True)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from charcnn.gpu import device
+from charcnn.gpu.launch import Call
 from charcnn.ops.common import cast, shapes
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.formats import FORMATS, HALVES, choose
@@ -25,7 +26,7 @@ FEATURES = {name: FORMATS[name] for name in (*HALVES, "fp8")}
 
 
 def _launch(
-    call: device.Call,
+    call: Call,
     ids: Any,
     block: HalfBlock,
     normalisation: tuple[Any, Any, Any] | None,
@@ -80,7 +81,7 @@ class HalfBlock:
         self.shape = kernel_size, depth, channels
         padded = -(-channels // OCTET) * OCTET
         more = {} if gamma is None else {"gamma": gamma, "beta": beta}
-        call = device.Call(None, stream, (0,), weight=weight, bias=bias, **more)
+        call = Call(None, stream, (0,), weight=weight, bias=bias, **more)
         device.require_capability((8, 0), "half precision", "use float32")
         weight, self.bias, *affine = call.inputs
         self.table = narrow(call, weight, depth + 1, padded, HALVES["fp16"]).view(np.uint32)
@@ -108,7 +109,7 @@ class HalfBlock:
                 table of eight channels, or a window's characters.
         """
         shape = shapes.one_hot_conv1d_relu_maxpool1d_nlc(ids, self._weight(), self.bias, pool_size)
-        call = device.Call(out, stream, shape, self.format.dtype, ids=ids)
+        call = Call(out, stream, shape, self.format.dtype, ids=ids)
         _launch(call, call.inputs[0], self, None, _bits(call.out), pool_size)
         return call.result()
 
@@ -128,7 +129,7 @@ class HalfBlock:
         shape = shapes.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(
             ids, stat, self._weight(), self.bias, *self._like_affine(), pool_size, eps
         )
-        call = device.Call(out, stream, shape, self.format.dtype, ids=ids, stat=stat)
+        call = Call(out, stream, shape, self.format.dtype, ids=ids, stat=stat)
         ids, stat = call.inputs
         _launch(call, ids, self, (stat, *self.affine), _bits(call.out), pool_size, eps)
         return call.result()
@@ -186,7 +187,7 @@ def _once(ids, stat, weight, bias, affine, pool_size, eps, precision, out, strea
         more = {"stat": stat, "gamma": affine[0], "beta": affine[1]}
     else:
         shape, more = shapes.one_hot_conv1d_relu_maxpool1d_nlc(ids, weight, bias, pool_size), {}
-    call = device.Call(out, stream, shape, ids=ids, weight=weight, bias=bias, **more)
+    call = Call(out, stream, shape, ids=ids, weight=weight, bias=bias, **more)
     ids, weight, bias, *stat_affine = call.inputs
     block = HalfBlock(weight, bias, *stat_affine[1:], precision=precision, stream=call.stream)
     y = call.scratch(shape, block.format.dtype)

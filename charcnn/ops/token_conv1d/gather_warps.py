@@ -19,6 +19,7 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.mma_layout import OCTET
 
@@ -129,7 +130,7 @@ def _pooled_kernel(
     add, multiply, multiply_add = ptx.add_f16x2, ptx.mul_f16x2, ptx.fma_f16x2
     copy, drain = ptx.cp_async(WORDS), ptx.cp_async_wait_group(0)
 
-    @device.jit(launch_bounds=(threads, 1))
+    @jit(launch_bounds=(threads, 1))
     def kernel(ids, skew, table, bias, stat, gamma, beta, y, per, eps):
         kept = cuda.shared.array(0, types.uint32, ALIGNED)  # (K, depth + 1, channel_tile), with blanks; then records
         gammas = cuda.local.array(affine, numbers)
@@ -400,7 +401,7 @@ def _pooled_kernel(
 
 
 def launch(
-    call: device.Call,
+    call: Call,
     ids: Any,
     table: Any,
     bias: Any,

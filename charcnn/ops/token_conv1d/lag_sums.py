@@ -17,6 +17,7 @@ from numba import cuda, float32, float64
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.token_conv1d.gather import ALIGNED, RESERVED
 from charcnn.ops.token_conv1d.lags import LagTables, position
@@ -40,7 +41,7 @@ def _floats(lags: int, depth: int) -> int:
 def _tables_kernel(kernel_size):
     size, zero, one, two = uint32(kernel_size), uint32(0), uint32(1), uint32(2)
 
-    @device.jit()
+    @jit()
     def kernel(singles, pairs, sums):
         # One thread a number: all taps' of a running sum; zeros for pairs with the blank.
         depth = uint32(pairs.shape[1])
@@ -75,7 +76,7 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads):
     threads, kept_floats = uint32(block_threads), uint32(floats)
     copy, drain = ptx.cp_async(ptx.VECTOR), ptx.cp_async_wait_group(0)
 
-    @device.jit(launch_bounds=block_threads)
+    @jit(launch_bounds=block_threads)
     def kernel(ids, sums, singles, pairs, stat, channels, lanes):
         kept = cuda.shared.array(0, float32, ALIGNED)
         totals = cuda.shared.array(block_threads, float64)
@@ -156,14 +157,14 @@ class LagSums(LagTables):
         DeviceError: a GPU of compute capability below 8.0.
     """
 
-    def _make(self, call: device.Call, weight: Any, bias: Any) -> None:
+    def _make(self, call: Call, weight: Any, bias: Any) -> None:
         device.require_capability((8, 0), "lag_sums", "use lags")
         super()._make(call, weight, bias)
         self.sums = call.scratch((_floats(self.kernel_size - 1, self.depth),), np.float32)
         blocks = -(-self.sums.size // WARP)
         call.launch(_tables_kernel(self.kernel_size), blocks, WARP, self.singles, self.pairs, self.sums)
 
-    def _launch(self, call: device.Call, ids: Any) -> None:
+    def _launch(self, call: Call, ids: Any) -> None:
         n, multiprocessors = ids.shape[0], device.multiprocessors()
         free = device.shared_limit() - SUMS - RESERVED - 4 * _floats(0, self.depth)
         kept_lags, lanes = min(self.kernel_size - 1, free // (4 * (self.depth + 1) ** 2)), THREADS
@@ -186,7 +187,7 @@ def one_hot_conv1d_stat_nlc_lag_sums(ids: Any, weight: Any, bias: Any, *, out: A
     `one_hot_conv1d_stat_nlc_lags` and `LagSums`.
     """
     shape = shapes.one_hot_conv1d_stat_nlc(ids, weight, bias)
-    call = device.Call(out, stream, shape, np.float64, ids=ids, weight=weight, bias=bias)
+    call = Call(out, stream, shape, np.float64, ids=ids, weight=weight, bias=bias)
     ids, weight, bias = call.inputs
     LagSums(weight, bias, stream=call.stream)._launch(call, ids)
     return call.result()

@@ -25,6 +25,7 @@ from numba import cuda, float64
 
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.moments import block_sum
 
@@ -39,7 +40,7 @@ def _rows(kernel_size: int) -> int:
     return kernel_size * (kernel_size - 1) // 2
 
 
-@device.jit()
+@jit()
 def _singles_kernel(weight, bias, singles):
     i = cuda.grid(1)  # one thread a tap and character, blank included
     depth, last = uint32(weight.shape[1]), uint32(cuda.grid(1)) // uint32(weight.shape[1] + 1)
@@ -59,7 +60,7 @@ def _singles_kernel(weight, bias, singles):
         singles[uint32(1), last, a] = squares
 
 
-@device.jit()
+@jit()
 def _pairs_kernel(weight, pairs):
     sums = cuda.local.array(RUN, float64)
     kernel_size, depth, channels = uint32(weight.shape[0]), uint32(weight.shape[1]), uint32(weight.shape[2])
@@ -86,7 +87,7 @@ def _pairs_kernel(weight, pairs):
                     pairs[row + k, a, first + uint32(j)] = sums[j]
 
 
-@device.jit(device=True)
+@jit(device=True)
 def position(ids, n, i, first, end, singles, pairs, size, windows):
     """What position i of input n adds to the sum and to the sum of squares, at lags from `first` until before `end`.
 
@@ -124,7 +125,7 @@ def _stat_kernel(kernel_size):
     # One block an input. Of each position, a thread reads its own singles and, for each lag, one pair.
     zero, one, size, threads = uint32(0), uint32(1), uint32(kernel_size), uint32(THREADS)
 
-    @device.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def kernel(ids, singles, pairs, stat, channels):
         sums = cuda.shared.array(THREADS, float64)
         n = uint32(cuda.blockIdx.x)
@@ -166,11 +167,11 @@ class LagTables:
         kernel_size, depth, self.channels = shapes.ranked("weight", weight, "K, depth, C_out")
         # An input of the least length stands for all: it checks what can be checked of weight and bias.
         shapes.one_hot_conv1d_stat_nlc(np.empty((0, max(1, kernel_size))), weight, bias)
-        call = device.Call(None, stream, (2, kernel_size, depth + 1), np.float64, weight=weight, bias=bias)
+        call = Call(None, stream, (2, kernel_size, depth + 1), np.float64, weight=weight, bias=bias)
         self.kernel_size, self.depth = kernel_size, depth
         self._make(call, *call.inputs)
 
-    def _make(self, call: device.Call, weight: Any, bias: Any) -> None:
+    def _make(self, call: Call, weight: Any, bias: Any) -> None:
         kernel_size, depth = self.kernel_size, self.depth
         self.singles, self.pairs = call.out, call.scratch((_rows(kernel_size), depth, depth), np.float64)
         call.launch(_singles_kernel, -(-self.singles.size // 2 // THREADS), THREADS, weight, bias, self.singles)
@@ -194,11 +195,11 @@ class LagTables:
         n, length = shapes.ranked("ids", ids, "N, L")
         if length < self.kernel_size:
             raise ValueError(f"ids has {length} positions: need at least {self.kernel_size} for K={self.kernel_size}")
-        call = device.Call(out, stream, (n, 2), np.float64, ids=ids)
+        call = Call(out, stream, (n, 2), np.float64, ids=ids)
         self._launch(call, *call.inputs)
         return call.result()
 
-    def _launch(self, call: device.Call, ids: Any) -> None:
+    def _launch(self, call: Call, ids: Any) -> None:
         kernel = _stat_kernel(self.kernel_size)
         call.launch(kernel, ids.shape[0], THREADS, ids, self.singles, self.pairs, call.out, self.channels)
 
@@ -223,7 +224,7 @@ def one_hot_conv1d_stat_nlc_lags(ids: Any, weight: Any, bias: Any, *, out: Any =
         DeviceError: no usable GPU.
     """
     shape = shapes.one_hot_conv1d_stat_nlc(ids, weight, bias)
-    call = device.Call(out, stream, shape, np.float64, ids=ids, weight=weight, bias=bias)
+    call = Call(out, stream, shape, np.float64, ids=ids, weight=weight, bias=bias)
     ids, weight, bias = call.inputs
     LagTables(weight, bias, stream=call.stream)._launch(call, ids)
     return call.result()

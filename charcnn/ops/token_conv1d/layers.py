@@ -7,13 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.gpu import device
 from charcnn.ops.common.layer import Array, Space
 from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.layernorm.small_batch import first, first_parts_shape, normalised
+from charcnn.ops.token_conv1d.gather import (
+    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
+    one_hot_conv1d_relu_maxpool1d_nlc_gather,
+)
 from charcnn.ops.token_conv1d.gather_block import GatherBlock
 from charcnn.ops.token_conv1d.gather_half import HalfBlock
 from charcnn.ops.token_conv1d.lag_sums import LagSums
+from charcnn.ops.token_conv1d.lags import LagTables
 
 
 class TokenConvNormReluPool:
@@ -57,6 +63,40 @@ class TokenConvNormReluPool:
         stat = self._moments(x, out=space.scratch(self)["moments"][: len(x)], stream=space.stream)
         out = space.device(*y)
         return self.block.layernorm_relu_maxpool1d(x, stat, self._pool_size, out=out, stream=space.stream)
+
+
+class Float32TokenConvNormReluPool:
+    """The same in float32, with moments from tables in global memory.
+
+    Args:
+        weight, bias, norm, pool_size: as of `TokenConvNormReluPool`.
+    """
+
+    def __init__(
+        self, weight: np.ndarray, bias: np.ndarray, norm: tuple[np.ndarray, np.ndarray] | None, pool_size: int
+    ) -> None:
+        self._arrays = [device.to_device(array) for array in (weight, bias, *(norm or ()))]
+        self._moments = LagTables(*self._arrays[:2]) if norm else None
+        self._taps, _, self._channels = weight.shape
+        self._pool_size, self.nbytes = pool_size, sum(array.nbytes for array in self._arrays)
+
+    def writes(self, x: Shape) -> list[Array]:
+        """The result."""
+        return [Array((x[0], (x[1] - self._taps + 1) // self._pool_size, self._channels))]
+
+    def scratch(self, x: Shape) -> Mapping[str, Array]:
+        """Moments, where LayerNorm needs them."""
+        return {"moments": Array((x[0], 2), np.float64)} if self._moments else {}
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on token ids (N, L) uint8."""
+        given: dict[str, Any] = {"out": space.device(*self.writes(x.shape)[0]), "stream": space.stream}
+        if self._moments is None:
+            launcher: Any = one_hot_conv1d_relu_maxpool1d_nlc_gather
+            return launcher(x, *self._arrays, self._pool_size, **given)
+        stat = self._moments(x, out=space.scratch(self)["moments"][: len(x)], stream=space.stream)
+        launcher = one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather
+        return launcher(x, stat, *self._arrays, self._pool_size, **given)
 
 
 class SmallBatchTokenConvNormReluPool:

@@ -7,5 +7,8 @@ scan, several encode, compute and render, and one write.
     scan.py       compiled scanners of CSV and lines, and the way back to bytes
     json_scan.py  likewise, of JSON Lines
     source.py     the bytes of a file or of standard input
-    kinds.py      CSV, lines, JSON Lines and Parquet: rows to texts, and rows with labels
+    base.py       what readers share: a block of rows, `Reader`, `Writer`
+    csv.py        rows to texts, and rows with labels; likewise jsonl.py, lines.py and parquet.py
+    formats.py    which there are, and the one that a file's name shows
+    open.py       the reader of a file
 """

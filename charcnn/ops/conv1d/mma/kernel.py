@@ -8,8 +8,9 @@ from typing import Any
 
 from numba import cuda, float32, types
 
-from charcnn.gpu import device, ptx
+from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import jit
 from charcnn.ops.common.formats import Format
 from charcnn.ops.common.mma_layout import words_of
 from charcnn.ops.common.moments import PART_VALUES
@@ -139,7 +140,7 @@ def build(of: Format, stages: Stages, epilogue: str, wide: bool, vector: bool, w
     size, block_step = uint64(4 if wide else of.size), uint64(COLUMNS * ROW_BYTES)
     float_size, part_bytes = uint64(4), uint64(4 * PART_VALUES)
 
-    @device.jit(launch_bounds=(threads, tile.resident))
+    @jit(launch_bounds=(threads, tile.resident))
     def kernel(
         x, weight, scale, bias, y, parts,
         taps, chunks, c_out, length, length_out, rows, positions, shift, row_bytes, magic,

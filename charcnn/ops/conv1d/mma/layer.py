@@ -11,6 +11,7 @@ from numba import cuda, float32
 from charcnn import tuning
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit, pair
 from charcnn.ops.common import shapes
 from charcnn.ops.common.formats import PLAIN as FLOAT32
 from charcnn.ops.common.formats import Format, choose
@@ -50,7 +51,7 @@ def _scale_kernel(split):
     threads, two, zero = uint32(SCALE_THREADS), uint32(2), uint32(0)
     least, most_exponent = uint32(127 - 100), uint32(2 * 127 + 13)  # of weights all less than 2^-100, none
 
-    @device.jit(launch_bounds=SCALE_THREADS)
+    @jit(launch_bounds=SCALE_THREADS)
     def kernel(weight, bias, factor, to):
         # One block: the power of two that brings the greatest weight to 2^13 or more, and below 2^14; and the bias.
         most = cuda.shared.array(SCALE_THREADS, float32)
@@ -87,7 +88,7 @@ def _pack_kernel(of):
     tiny = uint32(0x10001000)  # 1 / LOW_SCALE, twice
     pair_size = 2 if of.size == 2 or split else 1
 
-    @device.jit()
+    @jit()
     def kernel(weight, factor, to, taps, chunks, size):
         # A thread writes words, each two halves of neighbouring input channels or a number, of (columns, chunk, tap,
         # column, 32 words): of a row whose 16-byte pieces are swizzled as the kernel reads them. Of 32 columns, those
@@ -164,7 +165,7 @@ class Mma:
         self._plain = self._pooled if of.parts == 2 else fitting(PLAIN, kernel_size, columns)
         self._warp_columns = self._plain[0].warp_columns
         words = columns * self._chunks * kernel_size * WORDS
-        call = device.Call(None, stream, (columns,), weight=weight, bias=bias)
+        call = Call(None, stream, (columns,), weight=weight, bias=bias)
         weight, bias = call.inputs
         self._bias, self._factor = call.out, call.scratch((1,), np.float32)
         self._weight = call.scratch((words,), np.uint32)
@@ -213,7 +214,7 @@ class Mma:
             parts: scratch, float32 of `parts_shape(N, L)` on the GPU; made where None, which waits for the GPU.
         """
         n, length, _ = shape = self._shape(x)
-        y, stat = device.pair(out)
+        y, stat = pair(out)
         call = self._call(x, shape, wide, y, stream, {} if stat is None else {"stat": stat})
         if stat is not None:
             shapes.expect("stat", stat, (n, 2))
@@ -250,7 +251,7 @@ class Mma:
             raise ValueError(f"weight has C_out={self.c_out}: need a multiple of 8 where the result is not wide")
         dtype, (n, length, channels) = self.format.dtype, shape
         shape = n, length, channels if wide else self.format.parts * channels
-        return device.Call(out, stream, shape, np.float32 if wide else dtype, dtypes={"x": dtype}, x=x, **more)
+        return Call(out, stream, shape, np.float32 if wide else dtype, dtypes={"x": dtype}, x=x, **more)
 
     def _apply(self, epilogue, x, shape, wide, out, stream):
         call = self._call(x, shape, wide, out, stream, {})

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.gpu import device
+from charcnn.gpu.launch import Call, pair
 from charcnn.ops.common import shapes
 from charcnn.ops.common.mma_layout import OCTET, encode
 from charcnn.ops.conv1d.mma.layer import Mma
@@ -101,7 +101,7 @@ def _prepared(call, x, weight, bias, precision):
 
 
 def _once(method, x, weight, bias, precision, out, stream):
-    call = device.Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
     layer, encoded = _prepared(call, *call.inputs, precision)
     getattr(layer, method)(encoded, wide=True, out=call.out, stream=call.stream)
     return call.result()
@@ -109,7 +109,7 @@ def _once(method, x, weight, bias, precision, out, stream):
 
 def _pooled(x, weight, bias, pool_size, precision, out, stream):
     shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
-    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
     layer, encoded = _prepared(call, *call.inputs, precision)
     layer.conv1d_relu_maxpool1d(encoded, pool_size, wide=True, out=call.out, stream=call.stream)
     return call.result()
@@ -117,12 +117,12 @@ def _pooled(x, weight, bias, pool_size, precision, out, stream):
 
 def _measured(x, weight, bias, precision, out, stream):
     shape = shapes.conv1d_nlc(x, weight, bias)
-    y, given = device.pair(out)
+    y, given = pair(out)
     inputs = {"x": x, "weight": weight, "bias": bias}
     if given is not None:
         shapes.expect("stat", given, (shape[0], 2))
         inputs["stat"] = given
-    call = device.Call(y, stream, shape, **inputs)
+    call = Call(y, stream, shape, **inputs)
     layer, encoded = _prepared(call, *call.inputs[:3], precision)
     statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
     layer.conv1d_stat(encoded, wide=True, out=(call.out, statistics), stream=call.stream)
@@ -131,7 +131,7 @@ def _measured(x, weight, bias, precision, out, stream):
 
 
 def _linear(method, x, weight, bias, precision, out, stream):
-    call = device.Call(out, stream, shapes.linear_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shapes.linear_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
     x, weight, bias = call.inputs
     (n, c_in), (_, c_out) = x.shape, weight.shape
     layer, encoded = _prepared(call, x.reshape((n, 1, c_in)), weight.reshape((1, c_in, c_out)), bias, precision)

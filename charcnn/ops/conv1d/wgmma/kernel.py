@@ -55,6 +55,7 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import jit
 from charcnn.ops.common.formats import Format
 from charcnn.ops.common.moments import PART_VALUES
 
@@ -661,7 +662,7 @@ def build(
     def before(slot, slots):
         return uint32(uint32(slot if slot > zero else slots) - one)
 
-    @device.jit(launch_bounds=(threads, 1))
+    @jit(launch_bounds=(threads, 1))
     def kernel(map_x, weight, bias, y, parts, scale, taps, chunks, c_out, tiles, length, length_out, rows, magic):
         shared = cuda.shared.array(0, types.uint16, alignment=1024)
         sums = cuda.local.array(sums_of_thread, float32)

@@ -13,6 +13,7 @@ from numba import cuda, float32
 from charcnn import tuning
 from charcnn.gpu import device, ptx, tensor_map
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit, pair
 from charcnn.ops.common import formats, shapes
 from charcnn.ops.common.cast import largest
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
@@ -25,7 +26,7 @@ LARGEST = {"f16": 8192.0, "e4m3": formats.LARGEST_E4M3}
 that is 2^-38 of the greatest is 0."""
 
 
-@device.jit()
+@jit()
 def _pad_kernel(bias, factor, to):
     i = cuda.grid(1)
     if i < to.size:
@@ -47,7 +48,7 @@ def _pack_kernel(kind, split, tile_columns):
             return weight[tap, c_in, channel] * factor
         return float32(0)
 
-    @device.jit()
+    @jit()
     def kernel(weight, factor, to, taps, chunks, size):
         # A thread writes words: neighbouring input channels of one column. What lies there, of (tile, chunk, tap,
         # column, 32 words), is the word of a row whose 16-byte pieces are swizzled, as the copy engine would have laid
@@ -146,7 +147,7 @@ class Wgmma:
         if Stages.of(kernel_size, False, of).bytes > device.shared_limit():
             raise ValueError(f"weight has {kernel_size} taps: shared memory does not hold what so many read of a tile")
         words = of.parts * columns * self._chunks * kernel_size * self._columns * ROW_BYTES // 4
-        call = device.Call(None, stream, (columns * self._columns,), weight=weight, bias=bias)
+        call = Call(None, stream, (columns * self._columns,), weight=weight, bias=bias)
         weight, bias = call.inputs
         self._weight, self._bias = call.scratch((words,), np.uint32), call.out
         self.nbytes: int = self._weight.nbytes + self._bias.nbytes
@@ -204,7 +205,7 @@ class Wgmma:
             parts: scratch, float32 of `parts_shape(N, L)` on the GPU; made where None, which waits for the GPU.
         """
         n, length, _ = shape = self._shape(x)
-        y, stat = device.pair(out)
+        y, stat = pair(out)
         call = self._call(x, shape, y, stream, {} if stat is None else {"stat": stat})
         if stat is not None:
             shapes.expect("stat", stat, (n, 2))
@@ -235,7 +236,7 @@ class Wgmma:
     def _call(self, x, shape, out, stream, more):
         if not device.on_device(x):
             raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
-        return device.Call(out, stream, shape, self.results.dtype, dtypes={"x": self.precision.dtype}, x=x, **more)
+        return Call(out, stream, shape, self.results.dtype, dtypes={"x": self.precision.dtype}, x=x, **more)
 
     def _apply(self, epilogue, x, shape, out, stream):
         call = self._call(x, shape, out, stream, {})

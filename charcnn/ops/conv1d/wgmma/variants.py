@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.gpu import device
+from charcnn.gpu.launch import Call, pair
 from charcnn.ops.common import formats, shapes
 from charcnn.ops.common.cast import largest, narrow, widen
 from charcnn.ops.conv1d.wgmma.kernel import GROUPS
@@ -16,7 +16,7 @@ from charcnn.ops.conv1d.wgmma.layer import LARGEST, Wgmma
 class _Once:
     """Weights laid out, and features narrowed, for one call."""
 
-    def __init__(self, call: device.Call, x: Any, weight: Any, bias: Any, precision: str, step: int = 1) -> None:
+    def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, step: int = 1) -> None:
         # Where x's greatest becomes the greatest that there is.
         unit = largest(call, x) / LARGEST["e4m3"] or 1.0 if precision == "fp8" else 1.0
         results = formats.PLAIN.name if precision == "fp8" else None
@@ -79,7 +79,7 @@ def conv1d_relu_maxpool1d_nlc_wgmma(
     Arguments, result and errors as there, and pool_size: 3.
     """
     shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
-    call = device.Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
     x, weight, bias = call.inputs
     once = _Once(call, x, weight, bias, precision, GROUPS)
     once.run("conv1d_relu_maxpool1d", call.out, pool_size, length=x.shape[1])
@@ -94,12 +94,12 @@ def conv1d_stat_nlc_wgmma(
     Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`, and precision and errors as there.
     """
     shape = shapes.conv1d_nlc(x, weight, bias)
-    y, given = device.pair(out)
+    y, given = pair(out)
     inputs = {"x": x, "weight": weight, "bias": bias}
     if given is not None:
         shapes.expect("stat", given, (shape[0], 2))
         inputs["stat"] = given
-    call = device.Call(y, stream, shape, **inputs)
+    call = Call(y, stream, shape, **inputs)
     x, weight, bias = call.inputs[:3]
     once = _Once(call, x, weight, bias, precision)
     statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
@@ -136,14 +136,14 @@ def linear_relu_nlc_wgmma(
 
 
 def _conv1d(method, x, weight, bias, precision, out, stream):
-    call = device.Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
     x, weight, bias = call.inputs
     _Once(call, x, weight, bias, precision).run(method, call.out)
     return call.result()
 
 
 def _linear(method, x, weight, bias, precision, out, stream):
-    call = device.Call(out, stream, shapes.linear_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
+    call = Call(out, stream, shapes.linear_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
     x, weight, bias = call.inputs
     n, c_in = x.shape
     once = _Once(call, x.reshape((n, 1, c_in)), weight.reshape((1, *weight.shape)), bias, precision)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from charcnn.gpu import device, tensor_map
+from charcnn.gpu.launch import Call
 from charcnn.ops.common import arrays, shapes
 from charcnn.ops.conv1d.wgmma.steps import (
     clustered,
@@ -98,7 +99,7 @@ class StepConv1d:
             raise ValueError(f"x has shape {tuple(x.shape)}: need fewer than {1 << 31} positions in all")
         length_out = (length - self.kernel_size + 1) // self.tile.pool
         shape = n, length_out, self.c_out
-        call = device.Call(out, stream, shape, np.float16, dtypes={"x": np.float16}, x=x)
+        call = Call(out, stream, shape, np.float16, dtypes={"x": np.float16}, x=x)
         (x,), y = call.inputs, call.out
         if n == 0:
             return call.result()

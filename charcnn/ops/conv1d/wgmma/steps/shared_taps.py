@@ -12,8 +12,9 @@ from typing import Any
 
 from numba import cuda, float32, types
 
-from charcnn.gpu import device, ptx
+from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import jit
 from charcnn.ops.conv1d.wgmma.steps import common
 
 MATH_WARPGROUPS = 2
@@ -47,7 +48,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
     b_full_at, b_empty_at, a_full_at, a_empty_at = (uint32(tile.barriers_at + kind) for kind in common.Barriers)
     zero, one, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 7, 8, 16))
 
-    @device.jit(launch_bounds=(threads, 1))
+    @jit(launch_bounds=(threads, 1))
     def kernel(x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out):
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)

@@ -1,0 +1,138 @@
+"""Where `charcnn classify` writes: a stream, or a file that appears when it is whole."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from contextlib import ExitStack
+from typing import IO, TYPE_CHECKING, Any
+
+from charcnn.cli.model import format_of
+from charcnn.files import naming
+from charcnn.host.terminal import tell
+
+if TYPE_CHECKING:
+    from charcnn.classify.classifier import Classifier
+    from charcnn.text.readers.base import Block, Reader, Writer
+
+
+class Sink:
+    """Where rows go."""
+
+    rows = unreadable = 0
+    name: str | None = None
+
+    def __init__(self, file: IO[bytes], where: str) -> None:
+        self.file, self._where = file, where
+        self.report: str | None = None
+
+    def open(self, reader: Reader, names: list[str], added: list[str], *, resumed: bool = False) -> None:
+        """Make ready for the reader's rows, with columns `added` for labels that have these names."""
+        with naming(self._where):
+            self.writer: Writer = reader.open(self.file, names, added, resumed=resumed)
+
+    def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
+        """Write a block that is rendered; the rows of it that are unreadable are counted and noted."""
+        with naming(self._where):
+            self.writer.write(rendered)
+        self.rows += block.rows
+        self.unreadable += len(unreadable)
+
+    def finish(self) -> None:
+        """All rows are there."""
+        with naming(self._where):
+            self.writer.close()
+
+
+class StreamSink(Sink):
+    """Standard output, a pipe or a device: rows go out at once."""
+
+    def __init__(self, stack: ExitStack, file: IO[bytes], where: str, report: str | None) -> None:
+        super().__init__(file, where)
+        self._stack, self.report = stack, report
+        self._notes: IO[str] | None = None
+
+    def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
+        """As `Sink.take`; the block goes out at once."""
+        super().take(block, rendered, unreadable)
+        with naming(self._where):
+            self.file.flush()
+        if self.report is not None and unreadable:
+            from charcnn.text import output
+
+            if self._notes is None:
+                self._notes = self._stack.enter_context(output.open_notes(self.report, 0))
+            output.write_notes(self._notes, unreadable)
+
+    def finish(self) -> None:
+        """As `Sink.finish`."""
+        super().finish()
+        with naming(self._where):
+            self.file.flush()
+
+
+class FileSink(Sink):
+    """A file that appears when it is whole."""
+
+    def __init__(
+        self, stack: ExitStack, path: str, options: argparse.Namespace, classifier: Classifier, reader: Reader
+    ) -> None:
+        from charcnn.text.output import Partial
+
+        report = options.report or f"{path}.unreadable.csv"
+        resumable = reader.resumable and options.input != "-"
+        self.partial = Partial(
+            path,
+            report,
+            _identity(options, classifier, reader),
+            size=reader.size,
+            resumable=resumable,
+            overwrite=options.force,
+        )
+        stack.callback(self.partial.close)
+        super().__init__(self.partial.file, self.partial.file.name)
+        self.name, self.report, self._reader, self._resumable = path, report, reader, resumable
+        state = self.partial.state
+        self.rows, self.unreadable = state["rows"], state["unreadable"]
+        if self.partial.resumed and not options.quiet:
+            tell(f"going on after row {self.rows:,} of a run that was cut off")
+
+    def open(self, reader: Reader, names: list[str], added: list[str], *, resumed: bool = False) -> None:
+        """As `Sink.open`; behind what an earlier start wrote, where it did."""
+        super().open(reader, names, added, resumed=self.partial.resumed)
+        if self.partial.resumed:
+            state = self.partial.state
+            reader.go_on(state["input"], state["rows"], state["lines"])
+
+    def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
+        """As `Sink.take`; where a second start goes on is kept."""
+        super().take(block, rendered, unreadable)
+        self.partial.note(unreadable)
+        if self._resumable:
+            self.partial.advance(block.end, block.rows, block.lines)
+
+    def finish(self) -> None:
+        """As `Sink.finish`; the file gets its name."""
+        super().finish()
+        self.partial.finish()
+
+
+def _identity(options: argparse.Namespace, classifier: Classifier, reader: Reader) -> dict[str, Any]:
+    """All that the output depends on: not the options, but what they come to, as a default may be named or not."""
+    from charcnn.model.params import digest
+
+    source: list[Any] = [options.input]
+    if options.input != "-":
+        status = os.stat(options.input)
+        source = [os.path.abspath(options.input), status.st_size, status.st_mtime_ns]
+    return {
+        "input": source,
+        "format": format_of(options),
+        "reads": reader.reads,
+        "model": digest(classifier.params),
+        "config": classifier.config.to_dict(),
+        "encoding": classifier.encoding.to_dict(),
+        "classes": classifier.classes_.tolist(),
+        "precision": classifier.engine.choice.precision,
+        "probabilities": options.probabilities,
+    }

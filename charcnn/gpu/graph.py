@@ -1,0 +1,83 @@
+"""CUDA graphs, and copies, by the driver itself: Numba has no graphs, and its copies take longer to start."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from numba import cuda
+
+from charcnn.gpu import device
+from charcnn.gpu.device import DeviceError
+
+
+class Graph:
+    """The work that a function starts on a stream, kept as a CUDA graph: all of it is started again by one call.
+
+    The function is called twice. The first time compiles and loads its kernels and makes what they keep; the second
+    time is recorded, and nothing runs. It must start the same work both times, on arrays that are there, and allocate
+    nothing.
+
+    Args:
+        start: the function, called with the stream that it must use.
+        stream: a stream of the current GPU, on which the work runs.
+
+    Raises:
+        DeviceError: the driver refuses, such as where `start` allocates or waits.
+    """
+
+    def __init__(self, start: Callable[[Any], Any], stream: Any) -> None:
+        from cuda.bindings import driver
+
+        start(stream)
+        stream.synchronize()
+        self._start = start  # and with it the arrays that the recorded work reads and writes
+        self._stream, self._launch = int(stream), driver.cuGraphLaunch
+        # Recorded on a stream of its own, which does not wait for the default stream: with one that does, whatever
+        # another thread starts on the default stream meanwhile fails, and ends the recording. Relaxed, as garbage
+        # collected meanwhile may free memory.
+        own = _driven(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
+        try:
+            with cuda.defer_cleanup():
+                _driven(driver.cuStreamBeginCapture(own, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+                try:
+                    self.result: Any = start(cuda.external_stream(int(own)))
+                    """What `start` returned."""
+                except BaseException:
+                    _, left = driver.cuStreamEndCapture(own)
+                    if left:
+                        driver.cuGraphDestroy(left)
+                    raise
+                graph = _driven(driver.cuStreamEndCapture(own))
+        finally:
+            driver.cuStreamDestroy(own)
+        try:
+            self._graph = _driven(driver.cuGraphInstantiate(graph, 0))
+        finally:
+            driver.cuGraphDestroy(graph)
+        weakref.finalize(self, driver.cuGraphExecDestroy, self._graph).atexit = False
+
+    def launch(self) -> None:
+        """Start the work on the stream; nothing is waited for."""
+        _driven(self._launch(self._graph, self._stream))
+
+
+def copy(to: Any, source: Any, stream: Any) -> None:
+    """Start to copy a device array, C-contiguous, to the beginning of another one; Numba's own way takes longer."""
+    from cuda.bindings import driver
+
+    if source.size:
+        _driven(driver.cuMemcpyDtoDAsync(device.address(to), device.address(source), source.nbytes, int(stream)))
+
+
+def _driven(answer: tuple[Any, ...]) -> Any:
+    """What a call of the driver gave, or None.
+
+    Raises:
+        DeviceError: it failed.
+    """
+    status, *values = answer
+    if int(status) != 0:
+        raise DeviceError(f"the driver refused a CUDA graph or a copy: {status.name}")
+    return values[0] if values else None

@@ -1,0 +1,229 @@
+"""What every launch of a kernel shares: `jit`, and `Call`, by which a launcher takes its arrays and starts kernels."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from charcnn.gpu import device
+from charcnn.gpu.arrays import Shape, check, expect
+from charcnn.gpu.device import SIMULATED, DeviceError
+
+_launching = threading.Lock()
+"""Numba loads a kernel at its first launch, and two threads that do so at once fail; nor can the simulator run two."""
+
+_NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto")
+
+
+def jit(**options: Any) -> Callable[[Callable[..., None]], Any]:
+    """`numba.cuda.jit`, compiled code kept on disk, less the options that the simulator does not know.
+
+    Numba keeps a kernel under its name and what it closes over. Its options, which decide the code as well, go into the
+    name of a kernel that a function makes.
+    """
+    if SIMULATED:
+        options = {key: value for key, value in options.items() if key not in _NOT_IN_SIMULATOR}
+
+    def compiled(function: Callable[..., None]) -> Any:
+        if "<locals>" in function.__qualname__:
+            words = re.findall(r"\w+", repr(sorted(options.items())))
+            function.__qualname__ = "_".join([function.__qualname__, *words])
+        kernel = cuda.jit(**options)(function)
+        if not SIMULATED:
+            from charcnn.caching.kernel_cache import KernelCache
+
+            kernel._cache = KernelCache(function)
+        return kernel
+
+    return compiled
+
+
+_compiled: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}
+"""What `_compile` found for kernels whose arguments are NumPy scalars, by kernel, GPU and the scalars' types: Numba
+looks at each argument anew at every launch."""
+
+
+def _compile(kernel: Any, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+    """Numba's types of the arguments, and the kernel compiled for them and the current GPU."""
+    key = (
+        (kernel, device.current(), *map(type, args))
+        if args and all(isinstance(arg, np.generic) for arg in args)
+        else None
+    )
+    if key in _compiled:
+        return _compiled[key]
+    kinds = tuple(kernel.typeof_pyval(arg) for arg in args)
+    found = kinds, kernel.compile(kinds)
+    if key is not None:
+        _compiled[key] = found
+    return found
+
+
+_shared_allowed: dict[tuple[int, Any], int] = {}
+
+
+def _allow_shared(kernel: Any, shared: int, args: tuple[Any, ...]) -> None:
+    """Dynamic shared memory past 48 KB: an attribute of the compiled kernel, once a GPU. Numba has no option for it."""
+    from cuda.bindings.driver import CUfunction_attribute
+    from numba.cuda.cudadrv.driver import driver
+
+    _, compiled = _compile(kernel, args)
+    key = cuda.get_current_device().id, compiled
+    if _shared_allowed.get(key, 0) < shared:
+        if shared > (limit := device.shared_limit()):
+            raise DeviceError(f"a block needs {shared:,} bytes of shared memory: this GPU has {limit:,}")
+        function = compiled._codelibrary.get_cufunc()
+        attribute = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        driver.cuKernelSetAttribute(attribute, shared, function.handle, function.device.id)
+        _shared_allowed[key] = shared
+
+
+def _configured(kernel: Any, blocks: Any, threads: Any, stream: Any, shared: int) -> Any:
+    """Numba's launch, without its warning that a small grid does not fill the GPU: small batches have small grids."""
+    if SIMULATED:
+        return kernel[blocks, threads, stream, shared]
+    from numba.cuda.core import config as cuda_config
+
+    warns, cuda_config.CUDA_LOW_OCCUPANCY_WARNINGS = cuda_config.CUDA_LOW_OCCUPANCY_WARNINGS, 0
+    try:
+        return kernel[blocks, threads, stream, shared]
+    finally:
+        cuda_config.CUDA_LOW_OCCUPANCY_WARNINGS = warns
+
+
+def _launch_with(kernel: Any, blocks: Any, threads: Any, stream: Any, shared: int, args: Any, **options: Any) -> None:
+    """Numba's launch with what it has no option for: clusters, and programmatic dependent launch."""
+    from cuda.core import LaunchConfig, Stream, launch
+
+    kinds, compiled = _compile(kernel, args)
+    values: list[Any] = []
+    for kind, arg in zip(kinds, args, strict=True):
+        if isinstance(arg, np.generic):
+            values.append(arg)
+        else:
+            compiled._prepare_args(kind, arg, stream, [], values)
+    config = LaunchConfig(grid=blocks, block=threads, shmem_size=shared, **options)
+    launch(Stream.from_handle(int(stream)), config, compiled._codelibrary.get_cufunc().kernel, *values)
+
+
+DTYPES = {"ids": np.uint8, "stat": np.float64}
+"""What a launcher's input of this name must hold; all others hold float32."""
+
+
+def pair(out: Any) -> tuple[Any, Any]:
+    """A launcher's `out` for two results, (y, stat); two None where None.
+
+    Raises:
+        ValueError: it is not a pair.
+    """
+    if out is None:
+        return None, None
+    if not isinstance(out, (tuple, list)) or len(out) != 2:
+        raise ValueError(f"out is a {type(out).__name__}: need a pair (y, stat)")
+    return out[0], out[1]
+
+
+class Call:
+    """One call of a CUDA launcher: inputs checked and brought to the GPU, `out` made, the result taken back.
+
+    NumPy in, NumPy out; device in, device out, and then nothing waits for the GPU. DTYPES and, before it, `dtypes`
+    say what the inputs must hold. Inputs and `out` lie all on the host or all on the device.
+    """
+
+    def __init__(
+        self,
+        out: Any,
+        stream: Any,
+        shape: Shape,
+        dtype: Any = np.float32,
+        dtypes: Mapping[str, Any] = MappingProxyType({}),
+        **inputs: Any,
+    ) -> None:
+        device.gpu_count()
+        self.stream = device.as_stream(stream)
+        self._given = out
+        first, *_ = inputs
+        self._device = device.on_device(inputs[first])
+        for name, array in (*inputs.items(), ("out", out)):
+            if array is None:
+                continue
+            if device.on_device(array) != self._device:
+                sides = ("on the device", "on the host")
+                raise ValueError(
+                    f"{name} is {sides[self._device]} and {first} is {sides[not self._device]}: "
+                    "need all arrays on one side"
+                )
+            if not self._device and not isinstance(array, np.ndarray):
+                raise ValueError(f"{name} is a {type(array).__name__}: need a NumPy array or a device array")
+        if self._device:
+            inputs = {name: device.as_device_array(array, self.stream) for name, array in inputs.items()}
+            out = None if out is None else device.as_device_array(out, self.stream)
+        for name, array in inputs.items():
+            check(name, array, {**DTYPES, **dtypes}.get(name, np.float32))
+        if out is not None:
+            check("out", out, dtype)
+            expect("out", out, shape)
+        if self._device:
+            self.inputs = tuple(inputs.values())
+        else:
+            self.inputs = tuple(device.to_device(array, self.stream) for array in inputs.values())
+        self.out = out if self._device and out is not None else device.empty(shape, dtype, self.stream)
+
+    def launch(
+        self,
+        kernel: Any,
+        blocks: int | tuple[int, ...],
+        threads: int | tuple[int, ...],
+        *args: Any,
+        shared: int = 0,
+        early: bool = False,
+        cluster: int = 1,
+    ) -> None:
+        """Start the kernel, with so many bytes of dynamic shared memory, on this call's stream.
+
+        An empty grid starts nothing. With a `cluster` of several blocks, `blocks` counts clusters. With `early`, the
+        kernel may begin before the one before it on the stream has ended, once all blocks of that one have called
+        `ptx.griddepcontrol_launch`; it calls `ptx.griddepcontrol_wait` before it touches what those that may still run
+        read or write. Both need compute capability 9.0 or later.
+        """
+        if np.prod(blocks) > 0:
+            with _launching:
+                if shared > 48 * 1024 and not SIMULATED:
+                    _allow_shared(kernel, shared, args)
+                if early or cluster > 1:
+                    options = {"programmatic_stream_serialization": early, "cluster": cluster if cluster > 1 else None}
+                    _launch_with(kernel, blocks, threads, self.stream, shared, args, **options)
+                else:
+                    _configured(kernel, blocks, threads, self.stream, shared)(*args)
+
+    def launch_each(self, kernel: Any, *args: Any, threads: int = 128) -> None:
+        """Start one thread for each element of the output."""
+        self.launch(kernel, -(-self.out.size // threads), threads, *args)
+
+    def scratch(self, shape: Shape, dtype: Any) -> Any:
+        """An uninitialised device array for this call's own use."""
+        return device.empty(shape, dtype, self.stream)
+
+    def second(self, array: Any, given: Any = None) -> Any:
+        """A second output, from the device array that a kernel wrote: `given`, or new, where the inputs lie.
+
+        Comes before `result`, which waits for both.
+        """
+        if self._device:
+            return array if given is None else given
+        return array.copy_to_host(given, stream=self.stream)
+
+    def result(self) -> Any:
+        """What the launcher returns: `out` where it was given, else a new array where the inputs lie."""
+        if self._device:
+            return self.out if self._given is None else self._given
+        result = self.out.copy_to_host(self._given, stream=self.stream)
+        if self.stream:
+            self.stream.synchronize()
+        return result

@@ -1,0 +1,165 @@
+"""How inputs go to the ranks and logits come back: what the runner asks of a mode, and the modes."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from charcnn import catalog, offload
+from charcnn.levels.runner.farm import FarmMode
+from charcnn.levels.runner.rank import Run, Standing, landings
+from charcnn.model.params import Params
+from charcnn.runtime import timeline
+from charcnn.runtime.monitor import Monitor
+
+
+class Offload(Protocol):
+    """A mode at work, in the order of its calls; on every rank, but where `serve` does not return.
+
+    Args:
+        comm: of all ranks; None where the process is alone.
+        level, build, options: what is run.
+    """
+
+    comm: Any
+    """For the steps that all ranks take together; None where each talks to the root alone."""
+
+    def __init__(
+        self, comm: Any, level: catalog.Level, build: Callable[..., Run], options: argparse.Namespace
+    ) -> None: ...
+
+    def serve(self) -> None:
+        """Work to the end of the process, on a rank that the root tells all it does; else nothing."""
+
+    def share(self, total: int) -> int:
+        """Of so many inputs, those that the root's bar counts."""
+
+    def begin(
+        self, weights: Params, total: int, batch: int, chunk: int, monitor: Monitor, progress: Callable[[int], object]
+    ) -> None:
+        """All is known, before the root builds: `progress` is told of what other ranks compute.
+
+        Raises:
+            ValueError, OSError: what an option names cannot be had.
+        """
+
+    def wait(self, taken: float) -> None:
+        """The root is ready, after so many seconds."""
+
+    def line_up(self) -> None:
+        """A run begins: where ranks run together, all at the same time."""
+
+    def run(self, ids: Any, run: Run) -> np.ndarray | None:
+        """Logits of all inputs on the root, None on the others."""
+
+    def close(self, own: Standing, *, traced: bool) -> tuple[list[Standing], Any]:
+        """The standings of all ranks on the root, and their spans where they are traced (else None)."""
+
+    def borders(self, total: int, batch: int) -> list[range]:
+        """Where batches begin, and the inputs of other ranks."""
+
+    def report(self, ranks: list[Standing]) -> dict[str, Any]:
+        """What the closing report says of this mode alone."""
+
+    def end(self, status: int | None) -> int:
+        """The root's exit status on every rank; may end the process."""
+
+
+class _Together:
+    """All ranks take each step together."""
+
+    function: ClassVar[Callable[..., Any]]
+
+    def __init__(self, comm: Any, level: catalog.Level, build: Callable[..., Run], options: argparse.Namespace) -> None:
+        self.comm = comm
+        self._follow: dict[str, Any] = {}
+
+    def serve(self) -> None:
+        pass
+
+    def share(self, total: int) -> int:
+        return total
+
+    def begin(
+        self, weights: Params, total: int, batch: int, chunk: int, monitor: Monitor, progress: Callable[[int], object]
+    ) -> None:
+        self._config, self._timeline = weights.config, monitor.timeline
+        self._follow = {"timeline": monitor.timeline, "chunk": chunk, "progress": progress}
+
+    def wait(self, taken: float) -> None:
+        pass
+
+    def line_up(self) -> None:
+        if self.comm is not None:
+            self.comm.Barrier()
+
+    def run(self, ids: Any, run: Run) -> np.ndarray | None:
+        config = self._config
+        logits: np.ndarray | None = type(self).function(
+            self.comm, ids, run, config.length, config.classes, **self._follow
+        )
+        return logits
+
+    def close(self, own: Standing, *, traced: bool) -> tuple[list[Standing], Any]:
+        ranks = [own] if self.comm is None else self.comm.gather(own) or []
+        return ranks, timeline.gather(self.comm, self._timeline) if traced else None
+
+    def borders(self, total: int, batch: int) -> list[range]:
+        return [range(batch, total, batch)]  # chunks begin with a batch
+
+    def report(self, ranks: list[Standing]) -> dict[str, Any]:
+        return {} if self.comm is None else {"messages_land": landings(ranks)}
+
+    def end(self, status: int | None) -> int:
+        return int(status if self.comm is None else self.comm.bcast(status))  # type: ignore[arg-type]
+
+
+class Asynchronous(_Together):
+    """In chunks that overlap with everything else."""
+
+    function = staticmethod(offload.asynchronous)
+
+
+class Static(_Together):
+    """All inputs out, and all logits back."""
+
+    function = staticmethod(offload.static)
+
+    def share(self, total: int) -> int:
+        """Its own part: it waits for the others' as long."""
+        return total if self.comm is None else offload.shares(total, self.comm.size)[0]
+
+    def begin(
+        self, weights: Params, total: int, batch: int, chunk: int, monitor: Monitor, progress: Callable[[int], object]
+    ) -> None:
+        """As `Offload.begin`; nobody is told of what other ranks compute, which comes all at once."""
+        super().begin(weights, total, batch, chunk, monitor, progress)
+        self._follow = {"timeline": monitor.timeline}
+
+    def borders(self, total: int, batch: int) -> list[range]:
+        """In each rank's part."""
+        if self.comm is None:
+            return super().borders(total, batch)
+        starts = [0, *itertools.accumulate(offload.shares(total, self.comm.size))]
+        each = [range(start, stop, batch) for start, stop in itertools.pairwise(starts)]
+        return [*each, *(range(start, start + 1) for start in starts[1:-1])]
+
+    def report(self, ranks: list[Standing]) -> dict[str, Any]:
+        """Nothing: messages are scattered from the host, and gathered there."""
+        return {}
+
+
+MODES: dict[str, type[Offload]] = {"static": Static, "async": Asynchronous, "farm": FarmMode}
+"""By the names of `offload.MODES`."""
+
+
+def named(module: Any, options: argparse.Namespace) -> str:
+    """The mode that the options or else the level's module name; l0 names none, and does under mpiexec as l1."""
+    if options.offload is not None:
+        return str(options.offload)
+    function = getattr(module, "OFFLOAD", offload.static)
+    return next(mode for mode, candidate in offload.MODES.items() if candidate is function)

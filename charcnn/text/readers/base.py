@@ -1,0 +1,266 @@
+"""What readers share: blocks of rows, a file that is read, one that is written."""
+
+from __future__ import annotations
+
+import reprlib
+from abc import ABC, abstractmethod
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import numpy as np
+
+from charcnn.host.terminal import listed
+from charcnn.text import encodings
+from charcnn.text.column import Column
+from charcnn.text.layout import LABEL_COLUMNS, Layout, called
+from charcnn.text.readers import scan
+from charcnn.text.readers.source import Source
+
+LONGEST_ROW = 64 << 20
+"""Bytes after which a row of CSV that has not ended counts as broken: a quote that is never closed."""
+
+REASONS = {
+    scan.TORN: "broken quoting",
+    scan.FEW: "too few fields",
+    scan.MANY: "too many fields",
+    scan.NOT_TEXT: "no text",
+}
+
+
+@dataclass
+class Block:
+    """Rows that travel together."""
+
+    number: int
+    """Rows before the first one, empty lines of CSV not counted."""
+    line: int
+    """Lines before the first one."""
+    end: int
+    """Where in the input the block ends."""
+    rows: int
+    """Rows, empty lines of CSV not counted."""
+    lines: int = 0
+    """Lines, of formats that have them."""
+    buffer: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
+    places: np.ndarray = field(default_factory=lambda: np.empty((0, 3), np.int64))
+    kinds: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
+    counts: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    fields: np.ndarray = field(default_factory=lambda: np.empty((0, 0, 2), np.int64))
+    reasons: dict[int, str] = field(default_factory=dict)
+    """Of rows that REASONS says too little about."""
+    batch: Any = None
+    """Parquet: the record batch."""
+
+    def unreadable(self) -> list[tuple[int, int | None, str]]:
+        """Of each row that cannot be read: its number and its line, from 1, and why."""
+        bad = np.flatnonzero(self.kinds > scan.BLANK)
+        found: list[tuple[int, int | None, str]] = []
+        for index, (number, line) in zip(bad, self.located(bad), strict=True):
+            found.append((number, line, self.reasons.get(int(index)) or REASONS[int(self.kinds[index])]))
+        return found
+
+    def located(self, rows: np.ndarray) -> Iterator[tuple[int, int | None]]:
+        """Of each of these rows, indices in ascending order: its number and its line, from 1; None for no lines."""
+        numbers, line = self.number + np.cumsum(self.kinds != scan.BLANK), self.line
+        at = int(self.places[0, 0]) if len(self.places) else 0
+        for index in rows:
+            if len(self.places):
+                start = int(self.places[index, 0])
+                line, at = line + scan.count_lines(self.buffer[at:start]), start
+            yield int(numbers[index]), line + 1 if len(self.places) else None
+
+
+class Reader(ABC):
+    """A file, opened to be read: a class for each format.
+
+    Args:
+        source: its bytes.
+        layout: its columns.
+        rows: the most of a block.
+        encoding: which joins columns of text.
+    """
+
+    unit = "B"
+    """What `size` and `Block.end` count."""
+    resumable = True
+    """Whether a second start can go on in the middle of an output file."""
+    reads: tuple[Any, ...] = ()
+    """How it finds its texts, as JSON values: what the layout says, or where it does not, what the file shows."""
+
+    def __init__(self, source: Source, layout: Layout, rows: int, encoding: encodings.Encoding) -> None:
+        self.source, self.layout, self.rows, self.encoding = source, layout, rows, encoding
+        self.taken: tuple[str, ...] = ()
+        """Names of columns that the file has."""
+        self.number = self.line = 0
+
+    @property
+    def size(self) -> int | None:
+        """What `Block.end` comes to in the end, where that is known."""
+        return self.source.size
+
+    @property
+    def position(self) -> int:
+        """Where in the input the next block begins."""
+        return self.source.position
+
+    def go_on(self, position: int, number: int, line: int) -> None:
+        """Skip to where a block ended, so many rows and lines behind the first block's start."""
+        self.source.seek(position)
+        self.number, self.line = self.number + number, self.line + line
+
+    def blocks(self) -> Iterator[Block]:
+        """The file's rows."""
+        source = self.source
+        fresh = False  # whether all of the buffer has been scanned from its start, and no block was taken
+        while True:
+            block, consumed = self._scan()
+            full = len(block.places) == self.rows
+            # Rows that do not fill a block wait for more, unless they come from a pipe or take a whole buffer.
+            if consumed and (full or source.final or fresh or source.size is None):
+                start, source.start = source.start, source.start + consumed
+                block.end, block.number, block.line = source.position, self.number, self.line
+                block.rows = int(np.count_nonzero(block.kinds != scan.BLANK))
+                block.lines = scan.count_lines(source.buffer[start : source.start])
+                self.number, self.line = self.number + block.rows, self.line + block.lines
+                fresh = False
+                yield block
+            elif source.final:
+                return
+            else:
+                source.read()
+                fresh = True
+
+    @abstractmethod
+    def _scan(self) -> tuple[Block, int]:
+        """Rows at the source's start, and how many bytes they take."""
+
+    @abstractmethod
+    def texts(self, block: Block) -> Column:
+        """A text for each row; where it has none its kind in `block.kinds` changes, and the text is empty."""
+
+    @abstractmethod
+    def labels(self, block: Block) -> list[str | None]:
+        """What each row's column of labels holds. A row whose label is no label becomes one that cannot be read.
+
+        Raises:
+            ValueError: no column is known to hold labels; says which there are.
+        """
+
+    def _no_labels(self) -> ValueError:
+        has = f"it has {listed(self.taken)}" if self.taken else "it has no header"
+        return ValueError(f"no column is called {' or '.join(LABEL_COLUMNS)}; say which is the label: {has}")
+
+    def _checked_labels(self, block: Block, values: Iterable[Any]) -> list[str | None]:
+        """Labels of JSON's or Arrow's values, None for null."""
+        labels: list[str | None] = []
+        for n, value in enumerate(values):
+            fits = value is None or (isinstance(value, (str, int)) and not isinstance(value, bool))
+            if not fits:
+                block.kinds[n] = scan.NOT_TEXT
+                block.reasons[n] = f"label {short(value)}: need a text or a whole number"
+            labels.append(str(value) if fits and value is not None else None)
+        return labels
+
+    @staticmethod
+    def _label_beside(texts: Container[str], names: Sequence[str], asked: str | None) -> str | None:
+        """The column of labels, where columns have names: `asked`, or the first that is called so; None for none.
+
+        Raises:
+            ValueError: it is asked for, and is one of text.
+        """
+        if asked is None:
+            label = called(names, LABEL_COLUMNS)
+            return None if label is None or names[label] in texts else names[label]
+        if asked in texts:
+            raise ValueError(f"column {asked!r} is both the label and a text")
+        return asked
+
+    @abstractmethod
+    def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
+        """The rows with their labels (N,) and shares (N, S)."""
+
+    def open(self, file: IO[bytes], names: Sequence[str], added: Sequence[str], *, resumed: bool) -> Writer:
+        """What writes rendered blocks to the file.
+
+        Args:
+            file: an open binary file.
+            names: the labels.
+            added: names of the columns that come to the file's own: the label, then the shares.
+            resumed: whether the file already holds its beginning.
+        """
+        self._name(names, added)
+        if not resumed:
+            file.write(self._head())
+        return Writer(file)
+
+    def _head(self) -> bytes:
+        return b""
+
+    def _name(self, names: Sequence[str], added: Sequence[str]) -> None:
+        self._names = encodings.pack([*map(self._quoted, names), self._quoted("")])
+
+    def _quoted(self, name: str) -> bytes:
+        return name.encode()
+
+    def _rendered(
+        self,
+        block: Block,
+        labels: np.ndarray,
+        shares: np.ndarray,
+        columns: int,
+        style: int,
+        keys: Sequence[Sequence[bytes]] = ((),),
+        key_sets: np.ndarray | None = None,
+    ) -> Any:
+        if key_sets is None:
+            key_sets = np.zeros(len(block.places), np.int64)
+        longest = int(np.diff(self._names[1]).max()) + 9 * shares.shape[1] + 4
+        room = len(block.places) * longest + int(np.array([sum(map(len, own)) for own in keys])[key_sets].sum())
+        if len(block.places):
+            lacking = columns - block.counts[block.kinds == scan.FEW]
+            room += int(block.places[-1, 2] - block.places[0, 0]) + int(lacking[lacking <= scan.FILLED].sum())
+        out = np.empty(room, np.uint8)
+        delimiter = ord(self._delimiter)
+        size = scan.render(
+            block.buffer, block.places, block.kinds, block.counts, columns, delimiter, style, labels, shares,
+            *self._names, *encodings.pack([key for own in keys for key in own]), key_sets, out,
+        )  # fmt: skip
+        return out.data[:size]
+
+    _delimiter = "\t"
+
+
+class Writer:
+    """Rendered blocks, one after the other, into a file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, rendered: Any) -> None:
+        """Write one block."""
+        self._file.write(rendered)
+
+    def close(self) -> None:
+        """Write what ends the file; the file itself stays open."""
+
+    def abandon(self) -> None:
+        """Let go of a file that will not be whole."""
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """What a column or key is called that is added to those that are there: `predicted label` where label is taken."""
+    while name in taken:
+        name = f"predicted {name}"
+    return name
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 60  # a key has any length
+short = _SHORT.repr
+"""As `repr`, in a line at most."""
+
+
+def missing(names: Sequence[str]) -> str:
+    """Why a row has no text: it has none of these columns or keys."""
+    return f"{' and '.join(map(short, names))} {'is' if len(names) == 1 else 'are'} missing"

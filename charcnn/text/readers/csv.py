@@ -1,0 +1,135 @@
+"""Comma- and tab-separated values."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from charcnn.text import encodings
+from charcnn.text.column import Column
+from charcnn.text.layout import Layout
+from charcnn.text.readers import base, scan
+from charcnn.text.readers.base import Block, Reader
+from charcnn.text.readers.source import Source
+
+MOST_FIELDS = 1 << 22
+"""Places of fields that a block of CSV has room for, 16 bytes each: of a file with more columns than a few thousand,
+blocks have fewer rows."""
+
+
+class CsvReader(Reader):
+    """Comma- or tab-separated values. Out: the same rows, byte for byte, with more fields behind them."""
+
+    def __init__(
+        self, source: Source, layout: Layout, rows: int, encoding: encodings.Encoding, delimiter: str = ","
+    ) -> None:
+        super().__init__(source, layout, rows, encoding)
+        self._delimiter = layout.delimiter or delimiter
+        self._wanted = np.empty(0, np.int64)
+        self._columns = 0
+        self._scanned, self._failed = source.buffer, np.zeros(3, np.int64)
+        first, place = self._first_row()
+        self._columns, self._head_row = len(first), b""
+        header, label, texts = layout.has_header(first), layout.label_column(first), layout.text_columns(first)
+        if header:
+            self.taken = tuple(name.strip() for name in first)
+            if place is not None:
+                self._head_row = source.buffer[place[0] : place[1]].tobytes()
+                self.line = scan.count_lines(source.buffer[source.start : place[2]])
+                source.start = int(place[2])
+        self._wanted = np.array(sorted({*texts} | ({label} if label is not None else set())), np.int64)
+        self.rows = max(1, min(rows, MOST_FIELDS // max(1, len(self._wanted))))
+        self._order = np.searchsorted(self._wanted, texts[::-1] if encoding.reverse_fields else texts)
+        self.reads = header, self._delimiter, texts
+        self._label_at = None if label is None else int(np.searchsorted(self._wanted, label))
+
+    def _first_row(self) -> tuple[list[str], np.ndarray | None]:
+        """The fields of the first row that is not empty, and where it is."""
+        source, start = self.source, self.source.start
+        try:
+            while True:
+                block, consumed = self._scan()
+                found = np.flatnonzero(block.kinds != scan.BLANK)
+                if found.size:
+                    break
+                if not consumed and source.final:
+                    return [], None
+                if source.start + consumed - start > base.LONGEST_ROW:
+                    raise ValueError(f"its first {base.LONGEST_ROW >> 20} MB are empty lines: need rows")
+                if not consumed:
+                    source.start = start
+                    source.read()
+                    start = source.start
+                source.start += consumed
+        finally:
+            source.start = start
+        if block.kinds[found[0]] == scan.TORN:
+            raise ValueError("its first row is not CSV: broken quoting")
+        place = block.places[found[0]]
+        row = source.buffer[place[0] : place[1]].tobytes().decode("utf-8", "surrogateescape")
+        limit = csv.field_size_limit(2**31 - 1)
+        try:
+            # No splitlines: a form feed, say, ends a line of a str, but no row.
+            return next(csv.reader(io.StringIO(row, newline=""), delimiter=self._delimiter)), place
+        finally:
+            csv.field_size_limit(limit)
+
+    def _scan(self) -> tuple[Block, int]:
+        source, n = self.source, self.rows
+        if self._scanned is not source.buffer:
+            self._scanned, self._failed = source.buffer, np.zeros(3, np.int64)
+        places, kinds = np.empty((n, 3), np.int64), np.empty(n, np.uint8)
+        counts, fields = np.empty(n, np.int64), np.empty((n, len(self._wanted), 2), np.int64)
+        n = scan.scan_csv(
+            source.buffer, source.start, source.stop, source.final, ord(self._delimiter), self._columns, self._wanted,
+            base.LONGEST_ROW, places, kinds, counts, fields, self._failed,
+        )  # fmt: skip
+        block = Block(0, 0, 0, 0, buffer=source.buffer, places=places[:n], kinds=kinds[:n])
+        block.counts, block.fields = counts[:n], fields[:n]
+        return block, int(places[n - 1, 2]) - source.start if n else 0
+
+    def texts(self, block: Block) -> Column:
+        """The columns of text, in the encoding's order."""
+        for index in np.flatnonzero((block.kinds == scan.FEW) | (block.kinds == scan.MANY)):
+            block.reasons[int(index)] = f"{block.counts[index]} fields: need {self._columns}"
+        return _gathered(block, block.fields, self._order)
+
+    def labels(self, block: Block) -> list[str | None]:
+        """The column of labels."""
+        if self._label_at is None:
+            raise self._no_labels()
+        values = _gathered(block, block.fields, np.array([self._label_at]))
+        return [
+            value.decode("utf-8", "replace").strip() if kind == scan.READABLE else None
+            for value, kind in zip(values.tolist(), block.kinds, strict=True)
+        ]
+
+    def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
+        """Bytes."""
+        return self._rendered(block, labels, shares, self._columns, scan.CSV)
+
+    def _name(self, names: Sequence[str], added: Sequence[str]) -> None:
+        super()._name(names, added)
+        self._added = [self._quoted(name) for name in added]
+
+    def _head(self) -> bytes:
+        if not self.taken:
+            return b""
+        return self._delimiter.encode().join([self._head_row, *self._added]) + b"\n"
+
+    def _quoted(self, name: str) -> bytes:
+        if any(character in name for character in ('"', "\n", "\r", self._delimiter)):
+            name = '"' + name.replace('"', '""') + '"'
+        return name.encode()
+
+
+def _gathered(block: Block, fields: np.ndarray, order: np.ndarray) -> Column:
+    used = fields[block.kinds == scan.READABLE][:, order]
+    room = int((used[..., 1] - used[..., 0]).sum()) + len(fields) * len(order)
+    texts, offsets = np.empty(room, np.uint8), np.empty(len(fields) + 1, np.int64)
+    scan.gather_fields(block.buffer, block.places, block.kinds, fields, order, texts, offsets)
+    return Column(texts, offsets)

@@ -1,0 +1,37 @@
+"""Plain lines: a text each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from charcnn.text.column import Column
+from charcnn.text.readers import scan
+from charcnn.text.readers.base import Block, Reader
+
+
+class LinesReader(Reader):
+    """A text a line, also an empty one. Out: label, probability and the line, with tabs between them."""
+
+    def _scan(self) -> tuple[Block, int]:
+        source, places = self.source, np.empty((self.rows, 3), np.int64)
+        n = scan.scan_lines(source.buffer, source.start, source.stop, source.final, places)
+        block = Block(0, 0, 0, 0, buffer=source.buffer, places=places[:n], kinds=np.zeros(n, np.uint8))
+        block.counts = np.ones(n, np.int64)
+        return block, int(places[n - 1, 2]) - source.start if n else 0
+
+    def texts(self, block: Block) -> Column:
+        """The lines, byte for byte: a quote is a quote."""
+        room = int((block.places[:, 1] - block.places[:, 0]).sum())
+        texts, offsets = np.empty(room, np.uint8), np.empty(len(block.places) + 1, np.int64)
+        scan.gather_lines(block.buffer, block.places, texts, offsets)
+        return Column(texts, offsets)
+
+    def labels(self, block: Block) -> list[str | None]:
+        """None: a line is all text."""
+        raise ValueError("plain lines have no labels: need CSV, JSON Lines or Parquet")
+
+    def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
+        """Bytes."""
+        return self._rendered(block, labels, shares, 1, scan.LINES)

@@ -1,0 +1,42 @@
+"""The reader of a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from charcnn.text import encodings
+from charcnn.text.layout import Layout
+from charcnn.text.readers.base import Reader
+from charcnn.text.readers.csv import CsvReader
+from charcnn.text.readers.jsonl import JsonlReader
+from charcnn.text.readers.lines import LinesReader
+from charcnn.text.readers.parquet import ParquetReader
+from charcnn.text.readers.source import Source
+
+
+def open_reader(
+    format: str, path: str, file: Any, layout: Layout, encoding: encodings.Encoding, *, rows: int, capacity: int
+) -> Reader:
+    """A file to be read.
+
+    Args:
+        format: one of FORMATS.
+        path: its name, as errors call it; what Parquet opens.
+        file: its bytes, an unbuffered binary file.
+        layout: its columns.
+        encoding: which joins columns of text.
+        rows: the most of a block.
+        capacity: bytes of a buffer.
+
+    Raises:
+        ValueError: the file is of another format, or has not the columns; names the file.
+    """
+    try:
+        if format == "parquet":
+            return ParquetReader(path, layout, rows, encoding)
+        source = Source(file, capacity, path)
+        if format in ("csv", "tsv"):
+            return CsvReader(source, layout, rows, encoding, "," if format == "csv" else "\t")
+        return (JsonlReader if format == "jsonl" else LinesReader)(source, layout, rows, encoding)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error

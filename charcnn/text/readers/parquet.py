@@ -1,0 +1,196 @@
+"""Apache Parquet, by PyArrow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO, Any
+
+import numpy as np
+
+from charcnn.host.terminal import listed
+from charcnn.text import column, encodings
+from charcnn.text.column import Column
+from charcnn.text.layout import TEXT_COLUMNS, Layout, find_column
+from charcnn.text.readers import scan
+from charcnn.text.readers.base import Block, Reader, Writer, missing
+
+GROUP_ROWS, GROUP_BYTES = 1 << 17, 32 << 20
+"""The block that reaches one of these ends a row group of a Parquet file that is written: small ones read slowly."""
+
+
+class ParquetReader(Reader):
+    """An Apache Parquet file. Out: its columns and two or more others."""
+
+    unit = "row"
+    resumable = False
+
+    def __init__(self, path: str, layout: Layout, rows: int, encoding: encodings.Encoding) -> None:
+        self._path = path
+        column.require_arrow(f"{path}")
+        import pyarrow.parquet
+
+        with _parquet_errors(path):
+            self._file = pyarrow.parquet.ParquetFile(path)
+            schema = self._file.schema_arrow
+        self.layout, self.rows, self.encoding, self.number = layout, rows, encoding, 0
+        self.taken = tuple(schema.names)
+        twice = [name for name, count in Counter(schema.names).items() if count > 1]
+        if twice:
+            raise ValueError(f"has more than one column called {listed(twice)}: rename all but one")
+        texts = [find_column(name, schema.names, True) for name in layout.texts]
+        texts = texts or [n for n, name in enumerate(schema.names) if name.lower() in TEXT_COLUMNS]
+        if not texts:
+            texts = [n for n, field in enumerate(schema) if _is_text(field.type)]
+            if len(texts) != 1:
+                raise ValueError(f"has the columns {listed(schema.names)}: say which holds the text")
+        for n in texts:
+            if not _is_text(schema.field(n).type):
+                raise ValueError(f"column {schema.names[n]!r} holds {schema.field(n).type}: need strings")
+        self.reads = tuple(schema.names[n] for n in texts)
+        self._order = self.reads[::-1] if encoding.reverse_fields else self.reads
+        asked = None if layout.label is None else schema.names[find_column(layout.label, schema.names, True)]
+        self._label = self._label_beside(self.reads, schema.names, asked)
+
+    @property
+    def size(self) -> int | None:
+        """Rows."""
+        return int(self._file.metadata.num_rows)
+
+    @property
+    def position(self) -> int:
+        """Rows before the next block."""
+        return self.number
+
+    def blocks(self) -> Iterator[Block]:
+        """Batches of the file's rows."""
+        batches = self._file.iter_batches(self.rows, use_threads=False)
+        while True:
+            with _parquet_errors(self._path, named=True):
+                batch = next(batches, None)
+            if batch is None:
+                break
+            kinds = np.zeros(batch.num_rows, np.uint8)
+            end = self.number + batch.num_rows
+            yield Block(self.number, 0, end, batch.num_rows, kinds=kinds, batch=batch)
+            self.number = end
+        if self.number != self.size:
+            raise ValueError(f"{self._path}: is not a whole Parquet file ({self.number:,} of {self.size:,} rows)")
+
+    def _scan(self) -> tuple[Block, int]:
+        raise NotImplementedError  # blocks() does without
+
+    def texts(self, block: Block) -> Column:
+        """The columns' texts; of a row with a missing one none."""
+        arrays = [column.decoded(block.batch.column(name)) for name in self._order]
+        for index in np.flatnonzero(_all_missing(arrays)):
+            block.kinds[index], block.reasons[int(index)] = scan.NOT_TEXT, missing(self._order)
+        return _joined([column.from_arrow(array) for array in arrays])
+
+    def labels(self, block: Block) -> list[str | None]:
+        """The column of labels."""
+        if self._label is None:
+            raise self._no_labels()
+        return self._checked_labels(block, block.batch.column(self._label).to_pylist())
+
+    def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
+        """A record batch."""
+        import pyarrow
+
+        missing = block.kinds != scan.READABLE
+        indices = pyarrow.array(labels.astype(np.int32), mask=missing)
+        arrays = [pyarrow.DictionaryArray.from_arrays(indices, self._dictionary)]
+        arrays += [pyarrow.array(np.ascontiguousarray(share), mask=missing) for share in shares.T]
+        return pyarrow.RecordBatch.from_arrays([*block.batch.columns, *arrays], schema=self._schema)
+
+    def open(self, file: IO[bytes], names: Sequence[str], added: Sequence[str], *, resumed: bool) -> Writer:
+        """As `Reader.open`."""
+        import pyarrow
+        import pyarrow.parquet
+
+        self._dictionary = pyarrow.array(names, pyarrow.string())
+        schema = self._file.schema_arrow
+        schema = schema.append(pyarrow.field(added[0], pyarrow.dictionary(pyarrow.int32(), pyarrow.string())))
+        for name in added[1:]:
+            schema = schema.append(pyarrow.field(name, pyarrow.float32()))
+        self._schema = schema
+        return _ParquetWriter(file, pyarrow.parquet.ParquetWriter(file, schema))
+
+
+@contextmanager
+def _parquet_errors(path: str, *, named: bool = False) -> Iterator[None]:
+    """Whatever Arrow says of a damaged file, in one line; `named` where nobody else adds the path."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the system's, not Arrow's
+            raise
+        said = " ".join((str(error) or type(error).__name__).split())[:200]
+        raise ValueError(f"{f'{path}: ' * named}is not a whole Parquet file ({said})") from error
+
+
+class _ParquetWriter(Writer):
+    def __init__(self, file: IO[bytes], writer: Any) -> None:
+        super().__init__(file)
+        self._writer = writer
+        self._group: list[Any] = []
+        self._rows = self._bytes = 0
+
+    def write(self, rendered: Any) -> None:
+        self._group.append(rendered)
+        self._rows, self._bytes = self._rows + rendered.num_rows, self._bytes + rendered.nbytes
+        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        import pyarrow
+
+        if self._group:
+            self._writer.write_table(pyarrow.Table.from_batches(self._group), row_group_size=self._rows)
+            self._group, self._rows, self._bytes = [], 0, 0
+
+    def close(self) -> None:
+        self._write_group()
+        self._writer.close()
+
+    def abandon(self) -> None:
+        self._group = []
+        with suppress(OSError, ValueError):  # it writes the file's end all the same, else when it is collected
+            self._writer.close()
+        self._writer.is_open = False
+
+
+def _is_text(given: Any) -> bool:
+    import pyarrow.types as kind
+
+    if kind.is_dictionary(given):
+        given = given.value_type
+    return any(
+        test(given)
+        for test in (
+            kind.is_string,
+            kind.is_large_string,
+            kind.is_binary,
+            kind.is_large_binary,
+            kind.is_string_view,
+            kind.is_binary_view,
+        )
+    )
+
+
+def _all_missing(arrays: Sequence[Any]) -> np.ndarray:
+    """Which rows have no text in any of these Arrow columns."""
+    missing = np.ones(len(arrays[0]), bool)
+    for array in arrays:
+        missing &= array.is_null().to_numpy(**({} if hasattr(array, "chunks") else {"zero_copy_only": False}))
+    return missing
+
+
+def _joined(columns: Sequence[Column]) -> Column:
+    first, *rest = columns
+    for other in rest:
+        first = first.joined(other)
+    return first
