@@ -1,18 +1,142 @@
-"""Descriptors, tensor maps, and that what inline PTX compiles to is found again on disk."""
+"""Every intrinsic, the examples, descriptors, tensor maps, and that compiled kernels are found again on disk."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import compiler_installed
+from emulation import emulate_hopper
+from ptx_calls import CONSTANTS, TYPED, intrinsics, names
 
-from charcnn.gpu import ptx, tensor_map
+from charcnn.gpu import device, ptx, tensor_map
+from charcnn.gpu.ptx import examples
+from charcnn.ops.common.formats import LARGEST_E4M3
 
 ROOT = Path(__file__).parents[1]
+NO_GPU = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": str(ROOT)}
+
+compiler = pytest.mark.skipif(
+    not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
+)
+hopper_or_simulated = pytest.mark.skipif(
+    not device.SIMULATED and not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0"
+)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Hopper in plain Python; nothing where there is a GPU."""
+    if device.SIMULATED:
+        emulate_hopper(monkeypatch)
+    examples.make_product.cache_clear()  # of a kernel that another machine runs
+    yield
+    examples.make_product.cache_clear()
+
+
+@cache
+def compiled():
+    """Of a kernel that calls every intrinsic, and of the examples: what they cost, and their PTX."""
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("ptx_calls.py")],
+        capture_output=True, text=True, env=NO_GPU, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_docstring_says_the_instruction_its_section_and_since_when(name):
+    text = " ".join(getattr(ptx, name).__doc__.split())
+    assert re.search(r'PTX: [a-z]+[^"]*[Ss]ections? "[^"]+"', text)
+    assert re.search(r"Since compute capability \d\.\d|Any compute capability", text)
+    if name not in CONSTANTS and name not in TYPED:
+        instruction = re.search(r"PTX: ([\w.:]+)", text)[1].rstrip(".")
+        assert instruction in getattr(ptx, name).text
+
+
+def test_every_intrinsic_is_a_function_of_its_chapter_called_once():
+    chapters = [path for path in (ROOT / "charcnn" / "gpu" / "ptx").glob("*.py") if path.stem != "examples"]
+    made = [name for path in chapters for name in re.findall(r"\n(?:@[^\n]*|\))\ndef ([a-z]\w*)\(", path.read_text())]
+    assert sorted(made) == names()
+
+
+def test_the_page_names_every_intrinsic():
+    page = (ROOT / "docs" / "ptx.md").read_text()
+    assert [name for name in names() if f"`{name}`" not in page] == []
+
+
+@compiler
+def test_every_intrinsic_compiles_to_its_instruction():
+    text = re.sub(r"\s+", " ", compiled()["calls"]["ptx"])
+    for name, constants, made in intrinsics():
+        if name not in TYPED:
+            first = re.sub(r"\s+", " ", re.split(r"\$|\{\.reg", made.text)[0])
+            assert first in text, (name, constants)
+            for opcode in re.findall(r"(?:^|[\n;}] ?)([a-z]+\.[\w.:]+)", made.text):
+                assert opcode in text, (name, constants)
+    for opcode in ("wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3", "ldmatrix.sync.aligned.m8n8.x4", "selp.b32"):
+        assert opcode in text
+
+
+@compiler
+@pytest.mark.parametrize("name", ["highest_bits", "reverse", "copy_box", "product"])
+def test_examples_compile_with_no_spill_and_no_warning(name):
+    row = compiled()[name]
+    assert not row["warnings"]
+    assert not any(row[cost] for cost in ("spill_stores", "spill_loads", "local_instructions"))
+
+
+def test_example_of_an_instruction():
+    x = np.array([0, 1, 2, 3, 0x80000000, 0xFFFFFFFF], np.uint32)
+    y = device.empty(x.shape, np.uint32)
+    examples.highest_bits[1, 32](device.to_device(x), y)
+    np.testing.assert_array_equal(y.copy_to_host(), [0xFFFFFFFF, 0, 1, 1, 31, 31])
+
+
+@hopper_or_simulated
+def test_example_of_an_mbarrier(machine):
+    x, y = device.to_device(np.arange(examples.WORDS, dtype=np.uint32)), device.empty(examples.WORDS, np.uint32)
+    examples.reverse[1, examples.WORDS](device.address(x), y)
+    np.testing.assert_array_equal(y.copy_to_host(), np.arange(examples.WORDS)[::-1])
+
+
+@hopper_or_simulated
+@pytest.mark.parametrize(("row", "column"), [(0, 0), (20, 8), (70, 64)])
+def test_example_of_a_tma_copy(machine, row, column):
+    x = np.arange(80 * 128, dtype=np.uint16).reshape(80, 128)
+    array, y = device.to_device(x), device.empty((examples.ROWS, examples.COLUMNS), np.uint16)
+    x_map = examples.encode(array)
+    examples.copy_box[1, examples.COLUMNS](device.address(x_map), y, row, column)
+    beyond = np.pad(x, ((0, 64), (0, 64)))
+    np.testing.assert_array_equal(y.copy_to_host(), beyond[row : row + 64, column : column + 64])
+
+
+@hopper_or_simulated
+def test_example_of_a_wgmma(machine):
+    a, b = np.random.default_rng(0).standard_normal((2, examples.ROWS, examples.COLUMNS)).astype(np.float16)
+    expected = a.astype(np.float64) @ b.astype(np.float64).T
+    np.testing.assert_allclose(examples.run_product(a, b), expected, atol=1e-4)  # of sums of 64 products of about 1
+
+
+def test_the_largest_e4m3():
+    assert ptx.E4M3_MAX == LARGEST_E4M3
+
+
+@pytest.mark.skipif(not device.SIMULATED, reason="what the simulator does not have")
+def test_what_the_simulator_does_not_have():
+    x = np.zeros(4, np.float32)
+    assert ptx.ld_global_v4_f32(x, 0) == (0, 0, 0, 0)
+    for call in (lambda: ptx.ld_global_v4_f32(4096), lambda: ptx.st_global_v4_f32(4096, *x), ptx.wgmma_fence):
+        with pytest.raises(NotImplementedError, match="the simulator has no"):
+            call()
 
 
 def test_descriptor():
@@ -77,13 +201,11 @@ for name, taps, epilogue in (("fp16", 7, "pool"), ("bf16", 7, "pool"), ("bf16", 
 """
 
 
-@pytest.mark.skipif(not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'")
+@compiler
 def test_a_kernel_has_the_same_key_on_disk_in_every_process_and_no_other_has_it():
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": str(ROOT)}
-
     def keys():
         done = subprocess.run(
-            [sys.executable, "-c", KEYS], capture_output=True, text=True, env=environment, timeout=120, check=False
+            [sys.executable, "-c", KEYS], capture_output=True, text=True, env=NO_GPU, timeout=120, check=False
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()

@@ -60,7 +60,9 @@ def instruction(
 
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(typing, name, getattr(declared, name))  # but not the signature: Numba goes by that
-        return typed(text, outs, ins, pure, early, declared=declared, simulated=simulated)(typing)
+        made = typed(text, outs, ins, pure, early, declared=declared, simulated=simulated)(typing)
+        made.text, made.outs, made.ins = text, outs, ins
+        return made
 
     return declare
 

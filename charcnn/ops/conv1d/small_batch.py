@@ -91,9 +91,8 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
         at = weight + uint64(uint32(across * chunks + chunk)) * chunk_bytes + uint64(uint32(lane * uint32(16)))
         here = uint32(chunk < chunks)
         for i in range(steps):
-            b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = ptx.ld_nc_no_allocate(
-                at + uint64(i) * step_bytes, here
-            )
+            w0, w1, w2, w3 = ptx.ld_nc_no_allocate(at + uint64(i) * step_bytes, here)
+            b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = w0, w1, w2, w3
         for i in range(sums_of_lane):
             sums[i] = float32(0)
         first = uint32(uint32(tile * tile_positions) + uint32(g * lane_positions))
@@ -120,9 +119,8 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
             if chunk < chunks:
                 at = at + chunk_bytes * uint64(warps)
                 for i in range(steps):
-                    b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = ptx.ld_nc_no_allocate(
-                        at + uint64(i) * step_bytes, one
-                    )
+                    w0, w1, w2, w3 = ptx.ld_nc_no_allocate(at + uint64(i) * step_bytes, one)
+                    b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = w0, w1, w2, w3
         for i in range(sums_of_lane):
             shared[uint32(uint32(uint32(warp * all_sums) + uint32(i)) * uint32(32) + lane)] = sums[i]
         cuda.syncthreads()
