@@ -6,12 +6,11 @@ import re
 from pathlib import Path
 
 from charcnn.config import SMALL
-from charcnn.ops.conv1d.wgmma.steps import layer as ladder
 from charcnn.ops.conv1d.wgmma.steps.layer import STEPS
 from report.markdown import UNMEASURED, link, table
-from report.schema import ReportError, results
+from report.schema import ROOT, ReportError, results
 
-README = Path(ladder.__file__).parent / "README.md"
+README = ROOT / "charcnn" / "ops" / "conv1d" / "wgmma" / "steps" / "README.md"
 L2_BYTES_PER_SECOND = 5.5e12
 """What the second-level cache of an H200 gives at most."""
 CUBLAS_FLOP_PER_SECOND = 790e12
@@ -51,4 +50,4 @@ def _step(document: Path, name: str) -> list[str]:
     flop = module.config(taps, SMALL.channels).flop_per_byte(taps)
     outputs = (length - taps + 1) / length  # an input's other rows are computed for nothing
     most = min(flop * outputs * L2_BYTES_PER_SECOND, CUBLAS_FLOP_PER_SECOND)
-    return [link(document, Path(str(module.__file__)), name), idea[1], f"{flop:.0f}", f"{most / 1e12:.0f}"]
+    return [link(document, README.with_name(f"{name}.py"), name), idea[1], f"{flop:.0f}", f"{most / 1e12:.0f}"]
