@@ -319,6 +319,7 @@ def json_reference(data, layout, reverse, longest):
         label = next(
             (name for name in first if name.strip().lower() in ("label", "class", "category", "class index")), None
         )
+        label = None if label in names else label
     names = names[::-1] if reverse else names
     rows, at_lines = [], []
     for number, (line, value) in enumerate(zip(lines, values, strict=True), 1):
@@ -337,7 +338,8 @@ def json_reference(data, layout, reverse, longest):
             rows.append((None, f"{names[0]!r}", None))
         else:
             had = as_read(dict(value).get(label)) if label is not None else None
-            rows.append((as_bytes(" ".join(field or "" for field in fields)), None, None if had is None else str(had)))
+            fits = isinstance(had, (str, int)) and not isinstance(had, bool)
+            rows.append((as_bytes(" ".join(field or "" for field in fields)), None, str(had) if fits else None))
     return rows, at_lines, label is not None
 
 
@@ -453,10 +455,10 @@ class Reader:
                 if sort != scan.BLANK:
                     texts.append(part if sort == scan.READABLE else None)
             unreadable += block.unreadable()
-            if self.kind != "lines" and getattr(kind, "_label", getattr(kind, "_label_at", None)) is not None:
-                labels += [had for had, sort in zip(kind.labels(block), block.kinds, strict=True) if sort != scan.BLANK]
             classes = np.array([class_of(part) for part in own], np.int64)
             writer.write(kind.render(block, classes, np.full((len(own), 1), 0.5, np.float32)))
+            if self.kind != "lines" and getattr(kind, "_label", getattr(kind, "_label_at", None)) is not None:
+                labels += [had for had, sort in zip(kind.labels(block), block.kinds, strict=True) if sort != scan.BLANK]
         written.append(sink.getvalue())
         return texts, unreadable, labels, written
 
