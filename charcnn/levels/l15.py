@@ -1,10 +1,10 @@
 """Level 15: Hopper's tensor cores.
 
-Since level 14: Hopper's own instructions in place of the portable ones (`charcnn.ops.conv1d.wgmma.layer`): the copy
-engine brings tiles to shared memory, three warpgroups multiply what lies there, and bias, ReLU, pooling and statistics
-follow in registers. It attacks what a warp does beside multiplying: addresses, copies, loads and waits. Block 1 and
-LayerNorm are level 14's. In fp16x3 low halves lie as further channels behind the high ones, and both parts of a tile
-are copied once for all three products.
+Since level 14: Hopper's own instructions in place of the portable ones (`charcnn.ops.conv1d.wgmma`): TMA brings tiles
+to shared memory, three warpgroups multiply what lies there, and bias, ReLU, pooling and statistics follow in registers.
+It attacks what a warp does beside multiplying: addresses, copies, loads and waits. Block 1 and LayerNorm are level
+14's. In fp16x3 low halves lie as further channels behind the high ones, and both parts of a tile are copied once for
+all three products. How one gets there, step by step, is in `charcnn/ops/conv1d/wgmma/steps`.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ from charcnn.ops.layernorm.layers import wgmma_block
 from charcnn.ops.token_conv1d.layers import TokenConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline, whole_windows
 
-TITLE = "Hopper's tensor cores: convolutions and linear layers by wgmma, fed by the copy engine"
+TITLE = "Hopper's tensor cores: convolutions and linear layers by wgmma, fed by TMA"
 
 OFFLOAD = asynchronous
 
