@@ -1,8 +1,7 @@
-"""The table of operators, their variants, and the levels. Everything that lists them enumerates this one.
+"""The table of operators, their variants, layers and levels. Everything that lists them enumerates this one.
 
 Rows stand in the order of the story. A new variant is a kernel, a launcher, its line in `charcnn/ops/__init__.pyi` and
-one row of VARIANTS; a new level is one file under charcnn/levels and one row of LEVELS. This file imports no kernel: a
-row's is imported when it is used.
+one row of VARIANTS; a new level is a file under charcnn/levels and a row of LEVELS. A kernel loads when it is used.
 """
 
 from __future__ import annotations
@@ -89,7 +88,8 @@ CHAIN = "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat"
 
 TECHNIQUES = {
     "loops": "compiled plain loops on one CPU core",
-    "lowered": "all CPU cores: a GEMM over overlapping rows by a vector micro-kernel; of one-hot, a gather of weights",
+    "cpu_gemm": "all CPU cores: a GEMM over overlapping rows by a vector micro-kernel",
+    "cpu_gather": "all CPU cores, for token ids: of the weights, the rows of the characters are added up",
     "naive": "CUDA, one thread an output (layernorm: one block an input), all operands in global memory",
     "whole": "CUDA, a chain of convolutions in one kernel, one block an input, all features in shared memory",
     "pairs": "CUDA, a chain of convolutions two a kernel, in tiles of positions whose edges are computed twice",
@@ -99,7 +99,7 @@ TECHNIQUES = {
     "vectorized": "the same with loads and stores of 128 bits",
     "double_buffered": "the same with the next stage's copies under way (cp.async: compute capability 8.0)",
     "winograd": "the same on transformed features and weights, with about half the multiplications",
-    "winograd_lowered": "all CPU cores: lowered, on transformed features and weights, with about half the products",
+    "winograd_cpu": "all CPU cores: the same GEMM, on transformed features and weights, with about half the products",
     "gather": "CUDA, for token ids: of the weights, the rows of the characters are added up, and nothing is multiplied",
     "gather_half": "the same with sums, LayerNorm and features in half precision",
     "lags": "CUDA, for token ids: sums looked up by character, and by pair of characters and their distance",
@@ -158,9 +158,9 @@ VARIANTS = (
     Variant("one_hot", "loops", "cpu"),
     Variant("one_hot", "naive", "cuda"),
     Variant("conv1d", "loops", "cpu"),
-    Variant("conv1d", "lowered", "cpu"),
+    Variant("conv1d", "cpu_gemm", "cpu"),
     Variant("conv1d", "naive", "cuda"),
-    Variant("conv1d_relu", "lowered", "cpu"),
+    Variant("conv1d_relu", "cpu_gemm", "cpu"),
     Variant("conv1d_relu", "naive", "cuda"),
     Variant("layernorm", "loops", "cpu"),
     Variant("layernorm", "naive", "cuda"),
@@ -171,9 +171,9 @@ VARIANTS = (
     Variant("collapse", "loops", "cpu"),
     Variant("collapse", "naive", "cuda"),
     Variant("linear", "loops", "cpu"),
-    Variant("linear", "lowered", "cpu"),
+    Variant("linear", "cpu_gemm", "cpu"),
     Variant("linear", "naive", "cuda"),
-    Variant("linear_relu", "lowered", "cpu"),
+    Variant("linear_relu", "cpu_gemm", "cpu"),
     Variant("linear_relu", "naive", "cuda"),
     Variant("conv1d_stat", "naive", "cuda"),
     Variant("layernorm_relu", "naive", "cuda"),
@@ -183,7 +183,7 @@ VARIANTS = (
     Variant(CHAIN, "whole", "cuda"),
     Variant(CHAIN, "pairs", "cuda"),
     Variant("linear_relu_linear", "naive", "cuda"),
-    Variant("one_hot_conv1d", "lowered", "cpu"),
+    Variant("one_hot_conv1d", "cpu_gather", "cpu"),
     Variant("one_hot_nlc", "coalesced", "cuda"),
     Variant("conv1d_nlc", "coalesced", "cuda"),
     Variant("conv1d_nlc", "tiled", "cuda"),
@@ -191,13 +191,13 @@ VARIANTS = (
     Variant("conv1d_nlc", "vectorized", "cuda"),
     Variant("conv1d_nlc", "double_buffered", "cuda"),
     Variant("conv1d_nlc", "winograd", "cuda"),
-    Variant("conv1d_nlc", "winograd_lowered", "cpu"),
+    Variant("conv1d_nlc", "winograd_cpu", "cpu"),
     Variant("conv1d_relu_nlc", "double_buffered", "cuda"),
     Variant("conv1d_relu_nlc", "winograd", "cuda"),
-    Variant("conv1d_relu_nlc", "winograd_lowered", "cpu"),
+    Variant("conv1d_relu_nlc", "winograd_cpu", "cpu"),
     Variant("conv1d_relu_maxpool1d_nlc", "double_buffered", "cuda"),
     Variant("conv1d_relu_maxpool1d_nlc", "winograd", "cuda"),
-    Variant("conv1d_relu_maxpool1d_nlc", "winograd_lowered", "cpu"),
+    Variant("conv1d_relu_maxpool1d_nlc", "winograd_cpu", "cpu"),
     Variant("conv1d_stat_nlc", "double_buffered", "cuda"),
     Variant("conv1d_stat_nlc", "winograd", "cuda"),
     Variant("layernorm_relu_maxpool1d_nlc", "coalesced", "cuda"),

@@ -45,13 +45,13 @@ from charcnn.ops.common import tile_choice
 from charcnn.ops.common.formats import FORMATS, HALVES
 from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.conv1d.mma.layer import Mma
-from charcnn.ops.conv1d.small_batch import SpreadConv
+from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.conv1d.wgmma.layer import Wgmma
 from charcnn.ops.conv1d.wgmma.steps.layer import STEPS, StepConv1d
 from charcnn.ops.layernorm import small_batch
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
 from charcnn.ops.linear.few_outputs import SkinnyLinear
-from charcnn.ops.linear.small_batch import SpreadLinear
+from charcnn.ops.linear.small_batch import SmallBatchMlp
 from charcnn.ops.token_conv1d.gather_block import GatherBlock
 from charcnn.ops.token_conv1d.gather_half import HalfBlock
 from charcnn.tuning import layers, measure
@@ -207,7 +207,7 @@ def level_16(precision: str) -> None:
         return np.zeros(shape, dtype)
 
     dtype = HALVES[precision].dtype
-    conv = SpreadConv(zeros(3, 256, 256), zeros(256), precision=precision)
+    conv = SmallBatchWeights(zeros(3, 256, 256), zeros(256), precision=precision)
     parts = zeros(*conv.parts_shape(1, 104))
     y = conv.conv1d_parts(zeros(1, 104, 256, dtype=dtype), parts)
     small_batch.normalised(y, parts, *small_batch.affine(zeros(102, 256), zeros(102, 256)), 3, precision=precision)
@@ -215,7 +215,7 @@ def level_16(precision: str) -> None:
     block = HalfBlock(zeros(7, 70, 256), zeros(256), precision=precision)
     small_batch.first(zeros(1, 1014, dtype=np.uint8), block, parts, out=zeros(1, 1008, 256, dtype=dtype))
     sizes = (8704, 1024, 1024, 4)
-    layers = SpreadLinear(
+    layers = SmallBatchMlp(
         [zeros(*pair) for pair in pairwise(sizes)], [zeros(size) for size in sizes[1:]], precision=precision
     )
     for n in (1, 16, 64):

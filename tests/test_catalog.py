@@ -23,7 +23,7 @@ PACKAGE = Path(charcnn.__file__).parent
 KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
 
 STRONG = {
-    "one_hot_conv1d": {"lowered"},
+    "one_hot_conv1d": {"cpu_gather"},
     CHAIN: {"whole", "pairs"},
     "layernorm_relu_maxpool1d": {"naive"},
     "linear_relu_linear": {"naive"},
@@ -108,7 +108,7 @@ def test_channels_last():
         "vectorized",
         "double_buffered",
         "winograd",
-        "winograd_lowered",
+        "winograd_cpu",
         *(f"mma_{name}" for name in TAKEN),
         *(f"wgmma_{name}" for name in FORMATS),
         *(f"small_batch_{name}" for name in HALVES),

@@ -245,7 +245,7 @@ def test_layers_of_levels_are_the_catalogues(tmp_path):
 
 
 GRAPHS = """
-from charcnn.runtime import lane
+from charcnn.runtime import stream as lane
 from charcnn.compiling import stand_in
 from charcnn.compiling.networks import Network, record
 from charcnn.config import SMALL

@@ -40,12 +40,12 @@ def asked(ask):
 
 x, w, b = (np.ones(shape, np.float32) for shape in ((2, 8), (4, 8), (4,)))
 with multiprocessing.get_context("fork").Pool(1) as pool:  # nothing has computed yet
-    assert pool.apply(ops.linear_lowered, (x, w, b)).shape == (2, 4)
+    assert pool.apply(ops.linear_cpu_gemm, (x, w, b)).shape == (2, 4)
 classifier = made()
 label = classifier.predict("a text")
 print(asked(lambda: classifier.predict("a text")), asked(lambda: classifier.explain("a text")), end=" ")
 if sys.argv[1] == "omp":
-    print(asked(lambda: ops.linear_lowered(x, w, b)), asked(made), end=" ")
+    print(asked(lambda: ops.linear_cpu_gemm(x, w, b)), asked(made), end=" ")
 with multiprocessing.get_context("fork").Pool(2) as pool:
     try:
         pool.map(predict, ["a text"] * 4)

@@ -13,9 +13,9 @@ from charcnn import offload
 from charcnn.gpu import device
 from charcnn.offload.inputs import chunks
 from charcnn.runtime import timeline
-from charcnn.runtime.lane import Lane
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline
+from charcnn.runtime.stream import StreamBuffers
 
 
 def random_ids(n, length=9):
@@ -365,7 +365,7 @@ def test_many_inputs_are_never_all_made(monkeypatch):
 def test_a_lane_has_two_host_buffers_and_keeps_what_it_did():
     kept = timeline.Timeline()
     monitor = Monitor(timeline=kept)
-    lane = Lane(0, 3, monitor, pinned=48, features=24)
+    lane = StreamBuffers(0, 3, monitor, pinned=48, features=24)
     assert monitor.memory == {0: 48}
     x = lane.host((2, 3))
     y = lane.host((3, 4))
@@ -396,7 +396,7 @@ def test_a_lane_has_two_host_buffers_and_keeps_what_it_did():
 
 
 def test_a_lane_keeps_few_views_whatever_the_batches_lengths():
-    lane = Lane(0, 3, Monitor(), pinned=4_000, features=8)
+    lane = StreamBuffers(0, 3, Monitor(), pinned=4_000, features=8)
     for n in range(1, 1_000):
         assert lane.host((n,)).shape == (n,)
         assert len(lane._views) <= 256
@@ -407,7 +407,7 @@ def test_a_lane_that_does_not_fit_names_the_bytes(monkeypatch):
     monkeypatch.setattr(cuda, "current_context", lambda: context)
     message = "of one batch, twice, on stream 3 of GPU 0 take 2,000 bytes of GPU memory, 1,999 are free: lower --batch"
     with pytest.raises(device.DeviceError, match=message):
-        Lane(0, 3, Monitor(), pinned=8, features=1_000)
+        StreamBuffers(0, 3, Monitor(), pinned=8, features=1_000)
 
 
 def test_bound_is_the_busiest_resource():

@@ -201,7 +201,7 @@ def test_in_place(variant):
 with_x = [row for row in VARIANTS if "x" in example(row).inputs]
 
 
-# Winograd's filtering makes more positions NaN: see test_winograd and test_lowered.
+# Winograd's filtering makes more positions NaN: see test_winograd and test_cpu_gemm.
 @each([row for row in with_x if not row.label.startswith("winograd")])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's: of the reference, and of the simulator's scalars
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -20,9 +20,9 @@ from charcnn.levels import l16
 from charcnn.model import network, params
 from charcnn.ops import reference
 from charcnn.ops.common.formats import HALVES
-from charcnn.ops.conv1d.small_batch import SpreadConv
+from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.layernorm.small_batch import affine, first, first_parts_shape, normalised
-from charcnn.ops.linear.small_batch import SpreadLinear
+from charcnn.ops.linear.small_batch import SmallBatchMlp
 from charcnn.ops.token_conv1d.gather_half import HalfBlock
 
 pytestmark = pytest.mark.skipif(not runs_here(catalog.level("l16")), reason="needs a GPU of compute capability 9.0")
@@ -71,7 +71,7 @@ def test_parts_of_statistics(n, length, c_in, c_out, taps, precision):
     bias = rng.standard_normal(c_out).astype(np.float32) + 3
     x, exact = rounded(rng.standard_normal((n, length, c_in)), precision)
     expected = reference.conv1d_nlc(exact, weight.astype(np.float64), bias.astype(np.float64))
-    conv = SpreadConv(weight, bias, precision=precision)
+    conv = SmallBatchWeights(weight, bias, precision=precision)
     parts = poisoned(conv.parts_shape(n, length), np.float32)
     y = conv.conv1d_parts(device.to_device(x), parts, out=poisoned(expected.shape, x.dtype))
     assert error(numbers(y, precision), expected) <= HALVES[precision].tolerance
@@ -110,7 +110,7 @@ def test_linear_layers(sizes, precision):
     rng = np.random.default_rng(sizes[0])
     weights = [rng.standard_normal(pair).astype(np.float32) / pair[0] ** 0.5 for pair in pairwise(sizes)]
     biases = [rng.standard_normal(size).astype(np.float32) for size in sizes[1:]]
-    layers = SpreadLinear(weights, biases, precision=precision)
+    layers = SmallBatchMlp(weights, biases, precision=precision)
     for n in (1, 2, 7, 8, 9, 31, 33, 64):
         x, expected = rounded(rng.standard_normal((n, sizes[0])), precision)
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
@@ -126,8 +126,8 @@ def test_linear_layers(sizes, precision):
 
 def test_what_does_not_fit():
     with pytest.raises(ValueError, match="weight has 8 taps: need at most 7"):
-        SpreadConv(np.zeros((8, 8, 8), np.float32), np.zeros(8, np.float32))
-    conv = SpreadConv(np.zeros((3, 8, 8), np.float32), np.zeros(8, np.float32))
+        SmallBatchWeights(np.zeros((8, 8, 8), np.float32), np.zeros(8, np.float32))
+    conv = SmallBatchWeights(np.zeros((3, 8, 8), np.float32), np.zeros(8, np.float32))
     x = device.to_device(np.zeros((2, 9, 8), np.float16))
     with pytest.raises(ValueError, match="pool_size=2: need 3"):
         conv.conv1d_relu_maxpool1d(x, 2)
@@ -136,7 +136,7 @@ def test_what_does_not_fit():
     with pytest.raises(ValueError, match="parts has shape"):
         conv.conv1d_parts(x, device.to_device(np.zeros((2, 2, 4), np.float32)))
     with pytest.raises(ValueError, match=r"weights\[1\] has shape \(12, 8\)"):
-        SpreadLinear(
+        SmallBatchMlp(
             [np.zeros(pair, np.float32) for pair in ((8, 12), (12, 8), (8, 4))],
             [np.zeros(s, np.float32) for s in (12, 8, 4)],
         )
@@ -232,4 +232,4 @@ def test_graphs_kept_are_bounded(monkeypatch):
 def test_more_classes_than_the_last_layer_has_threads():
     weights = [np.zeros((8, units), np.float32) for units in (8, 8, 257)]
     with pytest.raises(ValueError, match="at most 256 outputs"):
-        SpreadLinear(weights, [np.zeros(weight.shape[1], np.float32) for weight in weights])
+        SmallBatchMlp(weights, [np.zeros(weight.shape[1], np.float32) for weight in weights])

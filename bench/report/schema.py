@@ -17,7 +17,7 @@ RENAMED = {
     f"{was}{precision}": f"{now}_{precision}"
     for was, now in (("gather_", "gather_half"), ("", "half"), ("spread_", "small_batch"))
     for precision in ("fp16", "bf16")
-}
+} | {"lowered": "cpu_gemm", "winograd_lowered": "winograd_cpu"}
 """Techniques as the catalogue labels them today, by what they are called in older results."""
 WEIGHTS = ROOT / "charcnn" / "model" / "weights"
 
@@ -132,6 +132,8 @@ def results() -> Results:
                 _add_level(found, file, row, host)
             else:
                 technique = RENAMED.get(row["technique"], row["technique"])
+                if (row["operator"], technique) == ("one_hot_conv1d", "cpu_gemm"):
+                    technique = "cpu_gather"
                 found.operators[row["operator"], row["layer"], technique, machine.name(host)] = row
                 found.operator_files.add(file)
     for file, row in offloads():  # of a level that was measured there alone, its own way to offload

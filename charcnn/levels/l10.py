@@ -24,9 +24,9 @@ from charcnn.ops import (
     one_hot_naive,
 )
 from charcnn.ops.chain import Conv1d, Relu, Stat, plan
-from charcnn.runtime.lane import Lane
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline
+from charcnn.runtime.stream import StreamBuffers
 
 TITLE = "Strongly fused operators: four convolutions in one kernel, LayerNorm with pooling, two linears"
 
@@ -38,7 +38,7 @@ SLICE = 32
 
 def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
-    p, monitor = params, monitor or Monitor()
+    p, monitor, pinned = params, monitor or Monitor(), batch * max(config.length, 4 * config.classes)
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
     first = SLICE * max(config.alphabet * config.length, channels * lengths[0])
     largest = 4 * max(first, batch * channels * max(pooled[1], lengths[5]), batch * config.units)
@@ -49,62 +49,62 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
     chain = plan(layers, in_channels=channels, length=pooled[1])
 
     def worker(gpu, number, weights):
-        lane = Lane(gpu, number, monitor, pinned=batch * max(config.length, 4 * config.classes), features=largest)
+        buffers = StreamBuffers(gpu, number, monitor, pinned=pinned, features=largest)
         statistics, workspace, fused = device.empty((batch, 2), np.float64), chain.workspace(batch), chain.compile()
         all_ids = device.empty((batch, config.length), np.uint8)
         all_pooled = device.empty((batch, channels, pooled[0]), np.float32)
         monitor.hold(gpu, all_ids.nbytes + all_pooled.nbytes)
 
         def apply(operator, x, shape, *arguments):  # from one buffer into the other
-            return operator(x, *arguments, out=lane.device((len(x), *shape)), stream=lane.stream)
+            return operator(x, *arguments, out=buffers.device((len(x), *shape)), stream=buffers.stream)
 
         def parameters(*layers):
             return [weights[f"{layer}.{part}"] for layer in layers for part in ("weight", "bias")]
 
         def space(x, block):
-            y = lane.device((len(x), channels, lengths[block - 1]))
+            y = buffers.device((len(x), channels, lengths[block - 1]))
             return (y, statistics[: len(x)]) if config.layernorm else y
 
         def norm_relu_pool(y, block, out):
             if not config.layernorm:
-                return maxpool1d_naive(y, POOL_SIZE, out=out, stream=lane.stream)
+                return maxpool1d_naive(y, POOL_SIZE, out=out, stream=buffers.stream)
             gamma_beta = parameters(f"norm{block}")
-            return layernorm_relu_maxpool1d_naive(*y, *gamma_beta, POOL_SIZE, out=out, stream=lane.stream)
+            return layernorm_relu_maxpool1d_naive(*y, *gamma_beta, POOL_SIZE, out=out, stream=buffers.stream)
 
         def conv_block_1(ids, out):
             x = apply(one_hot_naive, ids, (config.alphabet, config.length), config.alphabet)
             if not config.layernorm:
-                return conv1d_relu_maxpool1d_naive(x, *parameters("conv1"), POOL_SIZE, out=out, stream=lane.stream)
-            y = conv1d_stat_naive(x, *parameters("conv1"), out=space(x, 1), stream=lane.stream)
+                return conv1d_relu_maxpool1d_naive(x, *parameters("conv1"), POOL_SIZE, out=out, stream=buffers.stream)
+            y = conv1d_stat_naive(x, *parameters("conv1"), out=space(x, 1), stream=buffers.stream)
             return norm_relu_pool(y, 1, out)
 
         def forward(ids):
             n = len(ids)
-            with lane.stage("conv_block_1"):
+            with buffers.stage("conv_block_1"):
                 for start in range(0, n, SLICE):
                     part = slice(start, min(start + SLICE, n))
                     conv_block_1(ids[part], all_pooled[part])
                 x = all_pooled[:n]
-            with lane.stage("conv_block_2"):
+            with buffers.stage("conv_block_2"):
                 x = apply(conv1d_relu_maxpool1d_naive, x, (channels, pooled[1]), *parameters("conv2"), POOL_SIZE)
-            with lane.stage("conv_block_3 to 6"):
+            with buffers.stage("conv_block_3 to 6"):
                 arrays = parameters("conv3", "conv4", "conv5", "conv6")
-                y = fused(x, arrays[::2], arrays[1::2], out=space(x, 6), stream=lane.stream, workspace=workspace)
-                x = norm_relu_pool(y, 6, lane.device((n, channels, pooled[5]))).reshape((n, config.features))
-            with lane.stage("fc_blocks"):
+                y = fused(x, arrays[::2], arrays[1::2], out=space(x, 6), stream=buffers.stream, workspace=workspace)
+                x = norm_relu_pool(y, 6, buffers.device((n, channels, pooled[5]))).reshape((n, config.features))
+            with buffers.stage("fc_blocks"):
                 x = apply(linear_relu_naive, x, (config.units,), *parameters("fc1"))
                 return apply(linear_relu_linear_naive, x, (config.classes,), *parameters("fc2", "fc3"))
 
         def work(ids, logits):
             with cuda.gpus[gpu]:
-                staged, ids_gpu = lane.host(ids.shape, np.uint8), all_ids[: len(ids)]
+                staged, ids_gpu = buffers.host(ids.shape, np.uint8), all_ids[: len(ids)]
                 np.copyto(staged, ids)
-                with lane.copying("up"):
-                    ids_gpu.copy_to_device(staged, stream=lane.stream)
-                logits_gpu, landed = forward(ids_gpu), lane.host(logits.shape)
-                with lane.copying("down"):
-                    logits_gpu.copy_to_host(landed, stream=lane.stream)
-                lane.wait()
+                with buffers.copying("up"):
+                    ids_gpu.copy_to_device(staged, stream=buffers.stream)
+                logits_gpu, landed = forward(ids_gpu), buffers.host(logits.shape)
+                with buffers.copying("down"):
+                    logits_gpu.copy_to_host(landed, stream=buffers.stream)
+                buffers.wait()
                 np.copyto(logits, landed)
 
         return work

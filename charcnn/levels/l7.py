@@ -24,9 +24,9 @@ from charcnn.ops import (
     one_hot_loops,
     relu_loops,
 )
-from charcnn.runtime.lane import Lane
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline
+from charcnn.runtime.stream import StreamBuffers
 
 TITLE = "Asynchronous MPI offload: transfers, copies and computation overlap"
 
@@ -46,29 +46,29 @@ def build(params, config, *, batch=16, streams=4, gpus=None, monitor=None):
         return relu_loops(x, out=x)
 
     def worker(gpu, number, weights):
-        lane = Lane(gpu, number, monitor, pinned=largest, features=largest)
+        buffers = StreamBuffers(gpu, number, monitor, pinned=largest, features=largest)
 
         def apply(operator, x, layer, shape):  # copied in and out at each call
-            x_gpu, y_gpu, y = lane.device(x.shape), lane.device(shape), lane.host(shape)
-            with lane.copying("up"):
-                x_gpu.copy_to_device(x, stream=lane.stream)
-            with lane.computing(layer):
-                operator(x_gpu, weights[f"{layer}.weight"], weights[f"{layer}.bias"], out=y_gpu, stream=lane.stream)
-            with lane.copying("down"):
-                y_gpu.copy_to_host(y, stream=lane.stream)
-            lane.wait()
+            x_gpu, y_gpu, y = buffers.device(x.shape), buffers.device(shape), buffers.host(shape)
+            with buffers.copying("up"):
+                x_gpu.copy_to_device(x, stream=buffers.stream)
+            with buffers.computing(layer):
+                operator(x_gpu, weights[f"{layer}.weight"], weights[f"{layer}.bias"], out=y_gpu, stream=buffers.stream)
+            with buffers.copying("down"):
+                y_gpu.copy_to_host(y, stream=buffers.stream)
+            buffers.wait()
             return y
 
         def conv(operator, x, block):
             return apply(operator, x, f"conv{block}", (len(x), channels, lengths[block - 1]))
 
         def pool(x, block):
-            return maxpool1d_loops(x, POOL_SIZE, out=lane.host((len(x), channels, pooled[block - 1])))
+            return maxpool1d_loops(x, POOL_SIZE, out=buffers.host((len(x), channels, pooled[block - 1])))
 
         def forward(ids):
             n = len(ids)
             with monitor.stage("conv_block_1"):
-                x = one_hot_loops(ids, config.alphabet, out=lane.host((n, config.alphabet, config.length)))
+                x = one_hot_loops(ids, config.alphabet, out=buffers.host((n, config.alphabet, config.length)))
                 x = pool(norm_relu(conv(conv1d_naive, x, 1), 1), 1)
             with monitor.stage("conv_block_2"):
                 x = pool(conv(conv1d_relu_naive, x, 2), 2)
@@ -78,7 +78,7 @@ def build(params, config, *, batch=16, streams=4, gpus=None, monitor=None):
             with monitor.stage("conv_block_6"):
                 x = pool(norm_relu(conv(conv1d_naive, x, 6), 6), 6)
             with monitor.stage("fc_blocks"):
-                x = collapse_loops(x, out=lane.host((n, config.features)))
+                x = collapse_loops(x, out=buffers.host((n, config.features)))
                 x = apply(linear_relu_naive, x, "fc1", (n, config.units))
                 x = apply(linear_relu_naive, x, "fc2", (n, config.units))
                 return apply(linear_naive, x, "fc3", (n, config.classes))

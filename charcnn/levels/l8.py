@@ -24,9 +24,9 @@ from charcnn.ops import (
     one_hot_naive,
     relu_naive,
 )
-from charcnn.runtime.lane import Lane
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline
+from charcnn.runtime.stream import StreamBuffers
 
 TITLE = "Every operator in CUDA; parameters and features stay in global memory"
 
@@ -35,15 +35,15 @@ OFFLOAD = asynchronous
 
 def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
-    p, monitor = params, monitor or Monitor()
+    p, monitor, pinned = params, monitor or Monitor(), batch * max(config.length, 4 * config.classes)
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
     largest = 4 * batch * max(config.alphabet * config.length, channels * lengths[0], config.units, config.classes)
 
     def worker(gpu, number, weights):
-        lane = Lane(gpu, number, monitor, pinned=batch * max(config.length, 4 * config.classes), features=largest)
+        buffers = StreamBuffers(gpu, number, monitor, pinned=pinned, features=largest)
 
         def apply(operator, x, shape, *arguments):  # from one buffer into the other
-            return operator(x, *arguments, out=lane.device((len(x), *shape)), stream=lane.stream)
+            return operator(x, *arguments, out=buffers.device((len(x), *shape)), stream=buffers.stream)
 
         def conv(operator, x, block):
             shape, layer = (channels, lengths[block - 1]), f"conv{block}"
@@ -52,8 +52,8 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
         def norm_relu(x, block):  # in place
             if config.layernorm:
                 gamma, beta = weights[f"norm{block}.weight"], weights[f"norm{block}.bias"]
-                layernorm_naive(x, gamma, beta, out=x, stream=lane.stream)
-            return relu_naive(x, out=x, stream=lane.stream)
+                layernorm_naive(x, gamma, beta, out=x, stream=buffers.stream)
+            return relu_naive(x, out=x, stream=buffers.stream)
 
         def pool(x, block):
             return apply(maxpool1d_naive, x, (channels, pooled[block - 1]), POOL_SIZE)
@@ -62,17 +62,17 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
             return apply(operator, x, (units,), weights[f"fc{block}.weight"], weights[f"fc{block}.bias"])
 
         def forward(ids):
-            with lane.stage("conv_block_1"):
+            with buffers.stage("conv_block_1"):
                 x = apply(one_hot_naive, ids, (config.alphabet, config.length), config.alphabet)
                 x = pool(norm_relu(conv(conv1d_naive, x, 1), 1), 1)
-            with lane.stage("conv_block_2"):
+            with buffers.stage("conv_block_2"):
                 x = pool(conv(conv1d_relu_naive, x, 2), 2)
             for block in (3, 4, 5):
-                with lane.stage(f"conv_block_{block}"):
+                with buffers.stage(f"conv_block_{block}"):
                     x = conv(conv1d_relu_naive, x, block)
-            with lane.stage("conv_block_6"):
+            with buffers.stage("conv_block_6"):
                 x = pool(norm_relu(conv(conv1d_naive, x, 6), 6), 6)
-            with lane.stage("fc_blocks"):
+            with buffers.stage("fc_blocks"):
                 x = apply(collapse_naive, x, (config.features,))
                 x = linear(linear_relu_naive, x, 1, config.units)
                 x = linear(linear_relu_naive, x, 2, config.units)
@@ -80,14 +80,14 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
 
         def work(ids, logits):
             with cuda.gpus[gpu]:
-                staged, ids_gpu = lane.host(ids.shape, np.uint8), lane.device(ids.shape, np.uint8)
+                staged, ids_gpu = buffers.host(ids.shape, np.uint8), buffers.device(ids.shape, np.uint8)
                 np.copyto(staged, ids)
-                with lane.copying("up"):
-                    ids_gpu.copy_to_device(staged, stream=lane.stream)
-                logits_gpu, landed = forward(ids_gpu), lane.host(logits.shape)
-                with lane.copying("down"):
-                    logits_gpu.copy_to_host(landed, stream=lane.stream)
-                lane.wait()
+                with buffers.copying("up"):
+                    ids_gpu.copy_to_device(staged, stream=buffers.stream)
+                logits_gpu, landed = forward(ids_gpu), buffers.host(logits.shape)
+                with buffers.copying("down"):
+                    logits_gpu.copy_to_host(landed, stream=buffers.stream)
+                buffers.wait()
                 np.copyto(logits, landed)
 
         return work

@@ -22,9 +22,9 @@ from charcnn.ops import (
     maxpool1d_naive,
     one_hot_naive,
 )
-from charcnn.runtime.lane import Lane
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline
+from charcnn.runtime.stream import StreamBuffers
 
 TITLE = "Weakly fused operators: statistics, ReLU and pooling inside the convolutions' kernels"
 
@@ -33,17 +33,17 @@ OFFLOAD = asynchronous
 
 def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
-    p, monitor = params, monitor or Monitor()
+    p, monitor, pinned = params, monitor or Monitor(), batch * max(config.length, 4 * config.classes)
     channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
     largest = 4 * batch * max(config.alphabet * config.length, channels * lengths[0], config.units, config.classes)
 
     def worker(gpu, number, weights):
-        lane = Lane(gpu, number, monitor, pinned=batch * max(config.length, 4 * config.classes), features=largest)
+        buffers = StreamBuffers(gpu, number, monitor, pinned=pinned, features=largest)
 
         statistics = device.empty((batch, 2), np.float64)
 
         def apply(operator, x, shape, *arguments):  # from one buffer into the other
-            return operator(x, *arguments, out=lane.device((len(x), *shape)), stream=lane.stream)
+            return operator(x, *arguments, out=buffers.device((len(x), *shape)), stream=buffers.stream)
 
         def conv(operator, x, block, length, *arguments):
             weight, bias = weights[f"conv{block}.weight"], weights[f"conv{block}.bias"]
@@ -52,42 +52,42 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
         def conv_norm_relu_pool(x, block):
             if not config.layernorm:
                 return conv(conv1d_relu_maxpool1d_naive, x, block, pooled[block - 1], POOL_SIZE)
-            out = lane.device((len(x), channels, lengths[block - 1])), statistics[: len(x)]
+            out = buffers.device((len(x), channels, lengths[block - 1])), statistics[: len(x)]
             weight, bias = weights[f"conv{block}.weight"], weights[f"conv{block}.bias"]
-            y, stat = conv1d_stat_naive(x, weight, bias, out=out, stream=lane.stream)
+            y, stat = conv1d_stat_naive(x, weight, bias, out=out, stream=buffers.stream)
             gamma, beta = weights[f"norm{block}.weight"], weights[f"norm{block}.bias"]
-            layernorm_relu_naive(y, stat, gamma, beta, out=y, stream=lane.stream)
+            layernorm_relu_naive(y, stat, gamma, beta, out=y, stream=buffers.stream)
             return apply(maxpool1d_naive, y, (channels, pooled[block - 1]), POOL_SIZE)
 
         def linear(operator, x, block, units):
             return apply(operator, x, (units,), weights[f"fc{block}.weight"], weights[f"fc{block}.bias"])
 
         def forward(ids):
-            with lane.stage("conv_block_1"):
+            with buffers.stage("conv_block_1"):
                 x = apply(one_hot_naive, ids, (config.alphabet, config.length), config.alphabet)
                 x = conv_norm_relu_pool(x, 1)
-            with lane.stage("conv_block_2"):
+            with buffers.stage("conv_block_2"):
                 x = conv(conv1d_relu_maxpool1d_naive, x, 2, pooled[1], POOL_SIZE)
             for block in (3, 4, 5):
-                with lane.stage(f"conv_block_{block}"):
+                with buffers.stage(f"conv_block_{block}"):
                     x = conv(conv1d_relu_naive, x, block, lengths[block - 1])
-            with lane.stage("conv_block_6"):
+            with buffers.stage("conv_block_6"):
                 x = conv_norm_relu_pool(x, 6)
-            with lane.stage("fc_blocks"):
+            with buffers.stage("fc_blocks"):
                 x = linear(linear_relu_naive, x.reshape((len(ids), config.features)), 1, config.units)
                 x = linear(linear_relu_naive, x, 2, config.units)
                 return linear(linear_naive, x, 3, config.classes)
 
         def work(ids, logits):
             with cuda.gpus[gpu]:
-                staged, ids_gpu = lane.host(ids.shape, np.uint8), lane.device(ids.shape, np.uint8)
+                staged, ids_gpu = buffers.host(ids.shape, np.uint8), buffers.device(ids.shape, np.uint8)
                 np.copyto(staged, ids)
-                with lane.copying("up"):
-                    ids_gpu.copy_to_device(staged, stream=lane.stream)
-                logits_gpu, landed = forward(ids_gpu), lane.host(logits.shape)
-                with lane.copying("down"):
-                    logits_gpu.copy_to_host(landed, stream=lane.stream)
-                lane.wait()
+                with buffers.copying("up"):
+                    ids_gpu.copy_to_device(staged, stream=buffers.stream)
+                logits_gpu, landed = forward(ids_gpu), buffers.host(logits.shape)
+                with buffers.copying("down"):
+                    logits_gpu.copy_to_host(landed, stream=buffers.stream)
+                buffers.wait()
                 np.copyto(logits, landed)
 
         return work

@@ -13,8 +13,8 @@ from .chain import (
 from .collapse import collapse_loops as collapse_loops
 from .collapse import collapse_naive as collapse_naive
 from .conv1d.coalesced import conv1d_nlc_coalesced as conv1d_nlc_coalesced
-from .conv1d.cpu_gemm import conv1d_lowered as conv1d_lowered
-from .conv1d.cpu_gemm import conv1d_relu_lowered as conv1d_relu_lowered
+from .conv1d.cpu_gemm import conv1d_cpu_gemm as conv1d_cpu_gemm
+from .conv1d.cpu_gemm import conv1d_relu_cpu_gemm as conv1d_relu_cpu_gemm
 from .conv1d.double_buffered import conv1d_nlc_double_buffered as conv1d_nlc_double_buffered
 from .conv1d.double_buffered import (
     conv1d_relu_maxpool1d_nlc_double_buffered as conv1d_relu_maxpool1d_nlc_double_buffered,
@@ -48,11 +48,11 @@ from .conv1d.winograd import conv1d_nlc_winograd as conv1d_nlc_winograd
 from .conv1d.winograd import conv1d_relu_maxpool1d_nlc_winograd as conv1d_relu_maxpool1d_nlc_winograd
 from .conv1d.winograd import conv1d_relu_nlc_winograd as conv1d_relu_nlc_winograd
 from .conv1d.winograd import conv1d_stat_nlc_winograd as conv1d_stat_nlc_winograd
-from .conv1d.winograd_cpu import conv1d_nlc_winograd_lowered as conv1d_nlc_winograd_lowered
+from .conv1d.winograd_cpu import conv1d_nlc_winograd_cpu as conv1d_nlc_winograd_cpu
 from .conv1d.winograd_cpu import (
-    conv1d_relu_maxpool1d_nlc_winograd_lowered as conv1d_relu_maxpool1d_nlc_winograd_lowered,
+    conv1d_relu_maxpool1d_nlc_winograd_cpu as conv1d_relu_maxpool1d_nlc_winograd_cpu,
 )
-from .conv1d.winograd_cpu import conv1d_relu_nlc_winograd_lowered as conv1d_relu_nlc_winograd_lowered
+from .conv1d.winograd_cpu import conv1d_relu_nlc_winograd_cpu as conv1d_relu_nlc_winograd_cpu
 from .layernorm.layernorm import layernorm_loops as layernorm_loops
 from .layernorm.layernorm import layernorm_naive as layernorm_naive
 from .layernorm.layernorm import layernorm_relu_naive as layernorm_relu_naive
@@ -61,10 +61,10 @@ from .layernorm.relu_maxpool1d_nlc import (
     layernorm_relu_maxpool1d_nlc_coalesced as layernorm_relu_maxpool1d_nlc_coalesced,
 )
 from .layernorm.relu_maxpool1d_nlc_formats import layernorm_relu_maxpool1d_nlc_half as layernorm_relu_maxpool1d_nlc_half
+from .linear.linear import linear_cpu_gemm as linear_cpu_gemm
 from .linear.linear import linear_loops as linear_loops
-from .linear.linear import linear_lowered as linear_lowered
 from .linear.linear import linear_naive as linear_naive
-from .linear.linear import linear_relu_lowered as linear_relu_lowered
+from .linear.linear import linear_relu_cpu_gemm as linear_relu_cpu_gemm
 from .linear.linear import linear_relu_naive as linear_relu_naive
 from .linear.linear_kn import linear_nlc_double_buffered as linear_nlc_double_buffered
 from .linear.linear_kn import linear_relu_nlc_double_buffered as linear_relu_nlc_double_buffered
@@ -79,7 +79,7 @@ from .relu import relu_loops as relu_loops
 from .relu import relu_naive as relu_naive
 from .softmax.loops import softmax_loops as softmax_loops
 from .softmax.naive import softmax_naive as softmax_naive
-from .token_conv1d.cpu import one_hot_conv1d_lowered as one_hot_conv1d_lowered
+from .token_conv1d.cpu import one_hot_conv1d_cpu_gather as one_hot_conv1d_cpu_gather
 from .token_conv1d.gather import (
     one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather as one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
 )

@@ -14,8 +14,8 @@ from charcnn.model.params import Params
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import Array, ByBatch, Layer, flat
 from charcnn.ops.common.shapes import Shape
-from charcnn.runtime.lane import DevicePipeline, GraphWorker, Lane, LaneWorker
 from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.stream import GpuPipeline, GraphWorker, StreamBuffers, StreamWorker
 
 Stage = tuple[str, Sequence[Layer | ByBatch]]
 """What its time is counted as, and its layers."""
@@ -63,12 +63,12 @@ class LayerSequence:
                 x = written[-1].shape
         return largest, scratch
 
-    def forward(self, lane: Lane, *, timed: bool) -> Callable[[Any], Any]:
-        """Token ids (n, L) uint8 on the GPU -> logits (n, classes) float32 there, started on the lane's stream."""
+    def forward(self, buffers: StreamBuffers, *, timed: bool) -> Callable[[Any], Any]:
+        """Token ids (n, L) uint8 on the GPU -> logits (n, classes) float32 there, started on the buffers' stream."""
 
         def run(layers: Sequence[Layer | ByBatch], x: Any, n: int) -> Any:
             for layer in flat(layers, n):
-                x = layer(x, lane)
+                x = layer(x, buffers)
             return x
 
         def forward(ids: Any) -> Any:
@@ -77,7 +77,7 @@ class LayerSequence:
                 x = run(self.layers, x, n)
             else:
                 for name, layers in self.stages:
-                    with lane.stage(name):
+                    with buffers.stage(name):
                         x = run(layers, x, n)
             return x if x.ndim == 2 else x.reshape((n, x.shape[2]))
 
@@ -87,7 +87,7 @@ class LayerSequence:
 def gpu_pipeline(
     network: Callable[[Weights], Iterable[Stage]], params: Params, config: Config, *, batch: int, streams: int,
     gpus: int | Sequence[int] | None, monitor: Monitor | None, graph: bool = False,
-) -> DevicePipeline:  # fmt: skip
+) -> GpuPipeline:  # fmt: skip
     """The run of a level: its network's layers on each GPU, and so many streams there that take batches by turns.
 
     Args:
@@ -106,11 +106,11 @@ def gpu_pipeline(
             largest, scratch = sequence.room(batch, config.length)
             for number in range(streams):
                 pinned = batch * max(config.length, 4 * config.classes)
-                lane = Lane(gpu, number, monitor, pinned=pinned, features=largest, scratch=scratch)
-                forward = sequence.forward(lane, timed=not graph)
-                made = GraphWorker(lane, forward, batch, config.length) if graph else LaneWorker(lane, forward)
+                buffers = StreamBuffers(gpu, number, monitor, pinned=pinned, features=largest, scratch=scratch)
+                forward = sequence.forward(buffers, timed=not graph)
+                made = GraphWorker(buffers, forward, batch, config.length) if graph else StreamWorker(buffers, forward)
                 workers.append(made)
-    return DevicePipeline(workers, batch, config.classes, monitor.advance)
+    return GpuPipeline(workers, batch, config.classes, monitor.advance)
 
 
 def whole_windows(config: Config, multiple: int) -> int | None:

@@ -128,7 +128,7 @@ def bound(ranks: list[list[Span]]) -> dict[str, Any]:
     """What the run was bound by: for each resource the share of the time that it was busy, where it was busiest.
 
     A message counts from its start until it is there, so latency counts as network. Host threads count while they
-    compute, not while they wait for the GPU; copies that a stage makes without a `Lane` (levels before l7) count as
+    compute, not while they wait for the GPU; copies that a stage makes without one (levels before l7) count as
     the stage's own work.
 
     Returns:

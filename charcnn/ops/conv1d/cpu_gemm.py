@@ -39,7 +39,7 @@ class PackedConv1d:
         return out
 
 
-def conv1d_lowered(
+def conv1d_cpu_gemm(
     x: Any, weight: Any, bias: Any, *, stride: int = 1, padding: int = 0, dilation: int = 1, out: Any = None
 ) -> Any:
     """`reference.conv1d` on all CPU cores, by the micro-kernel over overlapping rows.
@@ -59,10 +59,10 @@ def conv1d_lowered(
     return _launch(x, weight, bias, stride, padding, dilation, out, relu=False)
 
 
-def conv1d_relu_lowered(
+def conv1d_relu_cpu_gemm(
     x: Any, weight: Any, bias: Any, *, stride: int = 1, padding: int = 0, dilation: int = 1, out: Any = None
 ) -> Any:
-    """`conv1d_lowered` with ReLU in its last pass, over sums in cache. Arguments as there."""
+    """`conv1d_cpu_gemm` with ReLU in its last pass, over sums in cache. Arguments as there."""
     return _launch(x, weight, bias, stride, padding, dilation, out, relu=True)
 
 

@@ -13,7 +13,7 @@ from charcnn.ops.common.layer import Array, Conv1dLayer, Launched, NoScratch, Sp
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.double_buffered import conv1d_stat_nlc_double_buffered
 from charcnn.ops.conv1d.mma.layer import Mma
-from charcnn.ops.conv1d.small_batch import SpreadConv
+from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.conv1d.wgmma.layer import Wgmma
 from charcnn.ops.conv1d.winograd import Winograd, between
 
@@ -70,10 +70,10 @@ class MmaLinear(MmaConv1d):
 
 
 class SmallBatchConv1d(Conv1dLayer):
-    """conv1d_relu_nlc for a few inputs, spread over the whole GPU; arguments as of `SpreadConv`, and pool."""
+    """conv1d_relu_nlc for a few inputs, spread over the whole GPU; arguments as of `SmallBatchWeights`, and pool."""
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, *, pool: bool = False, precision: str = "fp16") -> None:
-        super().__init__(SpreadConv(weight, bias, precision=precision), pool=pool)
+        super().__init__(SmallBatchWeights(weight, bias, precision=precision), pool=pool)
 
 
 class WinogradConv1d(NoScratch):

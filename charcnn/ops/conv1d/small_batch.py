@@ -219,7 +219,7 @@ def _pad_kernel(bias, to):
         to[i] = bias[i] if i < bias.size else float32(0)
 
 
-class SpreadConv:
+class SmallBatchWeights:
     """The weights of one convolution as these kernels take them, on the current GPU: operators as methods.
 
     They take 2 K C_in C_out bytes, C_in in whole 32s and C_out in whole 16s.
@@ -316,7 +316,7 @@ def conv1d_nlc_small_batch(
 ) -> Any:
     """`reference.conv1d_nlc` for a few inputs on Hopper's tensor cores, with float32 sums.
 
-    It lays out the weights and rounds the features first, and widens the result; `SpreadConv` leaves all that out.
+    It lays out the weights and rounds the features first, and widens the result; `SmallBatchWeights` does not.
 
     Args:
         x: float32 (N, L, C_in), C-contiguous; in fp16 infinite beyond 65,504, the most that it holds.
@@ -357,7 +357,7 @@ def _once(method, x, weight, bias, pool, precision, out, stream):
     of = shapes.conv1d_relu_maxpool1d_nlc if pool else shapes.conv1d_nlc
     call = Call(out, stream, of(x, weight, bias, *pool), x=x, weight=weight, bias=bias)
     x, weight, bias = call.inputs
-    conv = SpreadConv(weight, bias, precision=precision, stream=call.stream)
+    conv = SmallBatchWeights(weight, bias, precision=precision, stream=call.stream)
     narrowed = narrow(call, x, x.shape[1], -(-x.shape[2] // 8) * 8, conv.precision)
     widen(call, getattr(conv, method)(narrowed, *pool, stream=call.stream), call.out, conv.precision)
     return call.result()

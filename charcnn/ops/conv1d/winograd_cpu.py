@@ -161,7 +161,7 @@ class WinogradPacked:
         return out
 
 
-def conv1d_nlc_winograd_lowered(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
+def conv1d_nlc_winograd_cpu(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
     """`reference.conv1d_nlc` on all CPU cores with about half the multiplications.
 
     Transforms and packs the weights at each call; `WinogradPacked` keeps them. A feature that is not finite may make
@@ -181,15 +181,13 @@ def conv1d_nlc_winograd_lowered(x: Any, weight: Any, bias: Any, *, out: Any = No
     return _launch(x, weight, bias, shapes.conv1d_nlc(x, weight, bias), out)
 
 
-def conv1d_relu_nlc_winograd_lowered(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
-    """`conv1d_nlc_winograd_lowered` with ReLU in its last pass, over sums in cache. Arguments as there."""
+def conv1d_relu_nlc_winograd_cpu(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
+    """`conv1d_nlc_winograd_cpu` with ReLU in its last pass, over sums in cache. Arguments as there."""
     return _launch(x, weight, bias, shapes.conv1d_nlc(x, weight, bias), out, relu=True)
 
 
-def conv1d_relu_maxpool1d_nlc_winograd_lowered(
-    x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None
-) -> Any:
-    """`conv1d_relu_nlc_winograd_lowered` with pooling in its last pass: a pool_size-th is stored.
+def conv1d_relu_maxpool1d_nlc_winograd_cpu(x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None) -> Any:
+    """`conv1d_relu_nlc_winograd_cpu` with pooling in its last pass: a pool_size-th is stored.
 
     Args:
         x, weight, bias: as there.

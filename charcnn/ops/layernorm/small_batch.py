@@ -242,7 +242,7 @@ def normalised(
 
     Args:
         x: (N, L, C) in the precision's dtype, on the GPU, C a multiple of 8; parts float32 (N, P, 4), P parts an input,
-            as `first` or `SpreadConv.conv1d_parts` leave them.
+            as `first` or `SmallBatchWeights.conv1d_parts` leave them.
         gamma, beta: (1, L, C), fp16 in uint16 arrays, as `HalfBlock.affine` holds them.
         pool_size: positions that a maximum is taken of.
         precision, eps, out, stream: as of `normalised_maxima`.

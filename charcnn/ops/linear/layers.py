@@ -11,7 +11,7 @@ import numpy as np
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.linear.few_outputs import SkinnyLinear
-from charcnn.ops.linear.small_batch import SpreadLinear
+from charcnn.ops.linear.small_batch import SmallBatchMlp
 
 
 class FewOutputsLinear(NoScratch):
@@ -35,12 +35,12 @@ class SmallBatchLinear:
     """Three linear layers with ReLU between them, for up to `MOST` inputs, spread over the whole GPU, to float32.
 
     Args:
-        layers: weight and bias of each, as of `SpreadLinear`.
+        layers: weight and bias of each, as of `SmallBatchMlp`.
         precision: fp16 or bf16.
     """
 
     def __init__(self, layers: Sequence[tuple[np.ndarray, np.ndarray]], *, precision: str) -> None:
-        self._linear = SpreadLinear(*zip(*layers, strict=True), precision=precision)
+        self._linear = SmallBatchMlp(*zip(*layers, strict=True), precision=precision)
         self.nbytes = self._linear.nbytes
 
     def writes(self, x: Shape) -> list[Array]:

@@ -105,7 +105,7 @@ def _launch_naive(kernel, x, weight, bias, out, stream):
     return call.result()
 
 
-def linear_lowered(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
+def linear_cpu_gemm(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
     """`reference.linear` on all CPU cores, by the micro-kernel.
 
     Packs the weights at each call, which takes longer than to multiply a few inputs; `PackedLinear` keeps them packed.
@@ -120,15 +120,15 @@ def linear_lowered(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit, or the environment's CHARCNN_CPU_TILE.
     """
-    return _launch_lowered(x, weight, bias, out, relu=False)
+    return _launch_cpu_gemm(x, weight, bias, out, relu=False)
 
 
-def linear_relu_lowered(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
-    """`linear_lowered` with ReLU in its last pass, over sums in cache; packs at each call, too. Arguments as there."""
-    return _launch_lowered(x, weight, bias, out, relu=True)
+def linear_relu_cpu_gemm(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
+    """`linear_cpu_gemm` with ReLU in its last pass, over sums in cache; packs at each call, too. Arguments as there."""
+    return _launch_cpu_gemm(x, weight, bias, out, relu=True)
 
 
-def _launch_lowered(x, weight, bias, out, *, relu):
+def _launch_cpu_gemm(x, weight, bias, out, *, relu):
     shape = shapes.linear(x, weight, bias)
     out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
     return PackedLinear(weight, bias)(x, out, relu=relu)

@@ -228,7 +228,7 @@ def _pack_kernel(kind):
     return kernel
 
 
-class SpreadLinear:
+class SmallBatchMlp:
     """Three linear layers with ReLU between them, for up to 64 inputs, on the current GPU.
 
     Args:

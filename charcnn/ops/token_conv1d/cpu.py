@@ -67,7 +67,7 @@ def _gather_all(ids, table, taps, y):
                 y[n, first + t, c] = rows[t, c]
 
 
-def one_hot_conv1d_lowered(ids: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
+def one_hot_conv1d_cpu_gather(ids: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
     """`reference.one_hot_conv1d` on all CPU cores, as a gather of rows of weights.
 
     Args:

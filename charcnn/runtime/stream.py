@@ -29,10 +29,10 @@ from charcnn.text.raw import Encoder, Raw
 _STEP = 1 << 16
 
 _VIEWS = 256
-"""Views of its buffers that a lane keeps: texts that come through a pipe make batches of any length."""
+"""Views of them that are kept: texts that come through a pipe make batches of any length."""
 
 
-class Lane:
+class StreamBuffers:
     """A stream of the current GPU, two pinned buffers on the host and two on the GPU, all made once.
 
     Pinned memory is what lets a copy run while the host goes on. Buffers serve by turns: what a turn gave stays valid
@@ -40,7 +40,7 @@ class Lane:
 
     Args:
         gpu: the current GPU's index.
-        number: tells a GPU's lanes apart.
+        number: tells a GPU's streams apart.
         monitor: told the memory taken and, on the GPU's own clock, the time of stages; its timeline keeps all spans.
         pinned: bytes of each buffer on the host.
         features: bytes of each buffer on the GPU.
@@ -161,17 +161,17 @@ class Lane:
         return self._views[key]
 
 
-class LaneWorker:
+class StreamWorker:
     """A `Pipeline`'s worker: token ids up to the GPU, their logits computed there, and down.
 
     Args:
-        lane: its own. Its pinned buffers hold a batch's ids, and its logits.
+        buffers: its own. The pinned ones hold a batch's ids, and its logits.
         forward: called with token ids (n, L) uint8 on the GPU, gives logits (n, classes) float32 there: all work that
-            it starts is on the lane's stream, and none is waited for.
+            it starts is on their stream, and none is waited for.
     """
 
-    def __init__(self, lane: Lane, forward: Callable[[Any], Any]) -> None:
-        self.lane, self._forward = lane, forward
+    def __init__(self, buffers: StreamBuffers, forward: Callable[[Any], Any]) -> None:
+        self.buffers, self._forward = buffers, forward
         self._one_batch = threading.Lock()
         self._encoders: dict[Encoding, Encoder] = {}
 
@@ -180,84 +180,84 @@ class LaneWorker:
 
         On the host, texts that are not encoded (`Raw`) may stand for the ids.
         """
-        lane = self.lane
-        with self._one_batch, cuda.gpus[lane.gpu]:
+        buffers = self.buffers
+        with self._one_batch, cuda.gpus[buffers.gpu]:
             if device.on_device(ids):
-                logits.copy_to_device(self._forward(ids), stream=lane.stream)
-                lane.wait()
+                logits.copy_to_device(self._forward(ids), stream=buffers.stream)
+                buffers.wait()
                 return
             ids_gpu = self._encoded(ids) if isinstance(ids, Raw) else self._copied(ids)
-            logits_gpu, landed = self._forward(ids_gpu), lane.host(logits.shape)
-            with lane.copying("down"):
-                logits_gpu.copy_to_host(landed, stream=lane.stream)
-            lane.wait()
+            logits_gpu, landed = self._forward(ids_gpu), buffers.host(logits.shape)
+            with buffers.copying("down"):
+                logits_gpu.copy_to_host(landed, stream=buffers.stream)
+            buffers.wait()
             np.copyto(logits, landed)
 
     def _copied(self, ids: np.ndarray) -> Any:
-        lane = self.lane
-        staged, ids_gpu = lane.host(ids.shape, np.uint8), lane.device(ids.shape, np.uint8)
+        buffers = self.buffers
+        staged, ids_gpu = buffers.host(ids.shape, np.uint8), buffers.device(ids.shape, np.uint8)
         np.copyto(staged, ids)
-        with lane.copying("up"):
-            ids_gpu.copy_to_device(staged, stream=lane.stream)
+        with buffers.copying("up"):
+            ids_gpu.copy_to_device(staged, stream=buffers.stream)
         return ids_gpu
 
     def _encoded(self, texts: Raw) -> Any:
-        lane, shape = self.lane, (len(texts), texts.length)
+        buffers, shape = self.buffers, (len(texts), texts.length)
         largest, needed = math.prod(shape), texts.packed_size
         if needed > largest:  # all texts are long: ids are fewer bytes, and so much room there is
             return self._copied(texts.ids())
-        size = min(-(-needed // _STEP) * _STEP, largest)  # of few sizes, as the lane keeps a view of each
-        staged, packed = lane.host((size,), np.uint8), lane.device((size,), np.uint8)
+        size = min(-(-needed // _STEP) * _STEP, largest)  # of few sizes, as a view of each is kept
+        staged, packed = buffers.host((size,), np.uint8), buffers.device((size,), np.uint8)
         texts.pack(staged)
-        with lane.copying("up"):
-            packed.copy_to_device(staged, stream=lane.stream)
+        with buffers.copying("up"):
+            packed.copy_to_device(staged, stream=buffers.stream)
         if texts.encoding not in self._encoders:
             self._encoders[texts.encoding] = Encoder(texts.encoding)
-        with lane.stage("encode"):
-            return self._encoders[texts.encoding](packed, lane.device(shape, np.uint8), lane.stream)
+        with buffers.stage("encode"):
+            return self._encoders[texts.encoding](packed, buffers.device(shape, np.uint8), buffers.stream)
 
     def on_device(self, ids: Any) -> Any:
         """Start on token ids that lie on the GPU, which is current; their logits, there."""
-        with self._one_batch, self.lane.untimed():
+        with self._one_batch, self.buffers.untimed():
             return self._forward(ids)
 
 
-class GraphWorker(LaneWorker):
-    """A `LaneWorker` that starts all work on a batch at once: a CUDA graph for each number of inputs, made when needed.
+class GraphWorker(StreamWorker):
+    """A `StreamWorker` that starts all work on a batch at once: a CUDA graph a number of inputs, made when needed.
 
-    The copies are not in it, so that those of one lane go on while another one computes. A batch is computed with some
+    The copies are not in it, so that those of one stream go on while another computes. A batch is computed with some
     inputs more than came where that keeps the graphs few (`graph_size`): each takes memory, and milliseconds to make.
 
     Args:
-        lane, forward: as of `LaneWorker`; `forward` starts the same work each time, and allocates nothing from its
+        buffers, forward: as of `StreamWorker`; `forward` starts the same work each time, and allocates nothing from its
             second time on.
         batch, length: the most token ids that come, (batch, length).
     """
 
-    def __init__(self, lane: Lane, forward: Callable[[Any], Any], batch: int, length: int) -> None:
-        super().__init__(lane, self._replay)
+    def __init__(self, buffers: StreamBuffers, forward: Callable[[Any], Any], batch: int, length: int) -> None:
+        super().__init__(buffers, self._replay)
         self._recorded, self._batch = forward, batch
         self._ids = device.to_device(np.zeros((batch, length), np.uint8))  # where graphs read them
         self._graphs: dict[int, cuda_graph.Graph] = {}
 
     def _replay(self, ids: Any) -> Any:
-        lane, n = self.lane, len(ids)
-        cuda_graph.copy(self._ids, ids, lane.stream)
+        buffers, n = self.buffers, len(ids)
+        cuda_graph.copy(self._ids, ids, buffers.stream)
         size = graph_size(n, self._batch)
         if size not in self._graphs:
             place = self._ids[:size]
 
             def start(stream: Any) -> Any:
-                lane.rewind()
-                usual, lane.stream = lane.stream, stream
+                buffers.rewind()
+                usual, buffers.stream = buffers.stream, stream
                 try:
                     return self._recorded(place)
                 finally:
-                    lane.stream = usual
+                    buffers.stream = usual
 
-            self._graphs[size] = cuda_graph.Graph(start, lane.stream)
+            self._graphs[size] = cuda_graph.Graph(start, buffers.stream)
         graph = self._graphs[size]
-        with lane.stage("network"):
+        with buffers.stage("network"):
             graph.launch()
         return graph.result if size == n else graph.result[:n]
 
@@ -268,7 +268,7 @@ def graph_size(n: int, batch: int) -> int:
     return min(-(-n // step) * step, batch)
 
 
-class DevicePipeline(Pipeline):
+class GpuPipeline(Pipeline):
     """A `Pipeline` from host to host that also runs `on_device`, where ids lie on the GPU and logits stay there.
 
     `submit` takes texts that are not encoded, too (`charcnn.text.raw.Raw`), and the GPU encodes them.
@@ -281,14 +281,14 @@ class DevicePipeline(Pipeline):
     encodes = True
 
     def __init__(
-        self, workers: Sequence[LaneWorker], batch: int, classes: int, progress: Callable[[int], object] | None = None
+        self, workers: Sequence[StreamWorker], batch: int, classes: int, progress: Callable[[int], object] | None = None
     ) -> None:
         super().__init__(workers, batch, classes, progress)
         self.direct = False
         """Whether messages land in GPU memory."""
-        self._on_gpu: dict[int, LaneWorker] = {}
+        self._on_gpu: dict[int, StreamWorker] = {}
         for worker in workers:
-            self._on_gpu.setdefault(worker.lane.gpu, worker)
+            self._on_gpu.setdefault(worker.buffers.gpu, worker)
 
     def direct_obstacle(self) -> str | None:
         """Why messages cannot land in GPU memory; None where they can."""
@@ -327,7 +327,7 @@ class DevicePipeline(Pipeline):
         worker = self._on_gpu[gpu]
         if not device.on_device(ids):
             raise ValueError(f"ids is of {type(ids).__name__}: need an array on the GPU")
-        ids = device.as_device_array(ids, worker.lane.stream)
+        ids = device.as_device_array(ids, worker.buffers.stream)
         if ids.ndim != 2 or ids.dtype != np.uint8 or len(ids) > self.batch:
             raise ValueError(f"ids is {ids.dtype} {ids.shape}: need uint8 (n, L), n at most {self.batch}")
         return worker.on_device(ids)

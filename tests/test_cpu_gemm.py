@@ -145,9 +145,9 @@ def test_launchers_take_the_environments_tile(tile, monkeypatch):
     monkeypatch.setattr(cpu_gemm, "_compiled", lambda tile: taken.append(tile) or compiled(tile))
     monkeypatch.setenv("CHARCNN_CPU_TILE", tile)
     options = {"stride": 2, "padding": 3, "dilation": 2}
-    out = ops.conv1d_relu_lowered(x, weight, bias, **options)
+    out = ops.conv1d_relu_cpu_gemm(x, weight, bias, **options)
     assert error(out, reference.conv1d_relu(x.astype(np.float64), weight, bias, **options)) <= FLOAT32
-    ops.linear_lowered(x[0], np.ones((7, 40), np.float32), bias)
+    ops.linear_cpu_gemm(x[0], np.ones((7, 40), np.float32), bias)
     assert set(taken) == {cpu_gemm.TILES[tile]}
 
 
@@ -235,9 +235,9 @@ def test_what_is_not_finite_stays_in_its_tiles_and_inputs():
     rng = np.random.default_rng(8)
     x, weight = rng.standard_normal((6, 110, 4), np.float32), rng.standard_normal((3, 4, 7), np.float32)
     bias = rng.standard_normal(7, np.float32)
-    clean = ops.conv1d_nlc_winograd_lowered(x, weight, bias)
+    clean = ops.conv1d_nlc_winograd_cpu(x, weight, bias)
     x[1, 50], x[4, 0] = np.nan, np.inf
-    out = ops.conv1d_nlc_winograd_lowered(x, weight, bias)
+    out = ops.conv1d_nlc_winograd_cpu(x, weight, bias)
     with np.errstate(invalid="ignore"):
         expected = reference.conv1d_nlc(x.astype(np.float64), weight, bias)
     assert not np.isfinite(out[~np.isfinite(expected)]).any()
@@ -256,8 +256,8 @@ def test_the_gather_is_the_dense_convolution():
     ids[2, ::3] = 255  # blank, too
     weights = params.init(config, seed=7)
     weight, bias = weights["conv1.weight"], weights["conv1.bias"]
-    dense = ops.conv1d_lowered(ops.one_hot_loops(ids, config.alphabet), weight, bias)
-    out = ops.one_hot_conv1d_lowered(ids, weight, bias)
+    dense = ops.conv1d_cpu_gemm(ops.one_hot_loops(ids, config.alphabet), weight, bias)
+    out = ops.one_hot_conv1d_cpu_gather(ids, weight, bias)
     np.testing.assert_allclose(out, dense, rtol=1e-5, atol=1e-6)
     exact = reference.one_hot_conv1d(ids, weight.astype(np.float64), bias.astype(np.float64))
     assert error(out, exact) <= FLOAT32
@@ -268,10 +268,10 @@ def test_blanks_add_nothing(k):
     rng = np.random.default_rng(k)
     weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((6, 4, k), 6))
     ids = np.full((2, 12), 4, np.uint8)
-    out = ops.one_hot_conv1d_lowered(ids, weight, bias)
+    out = ops.one_hot_conv1d_cpu_gather(ids, weight, bias)
     np.testing.assert_array_equal(out, np.broadcast_to(bias[:, None], out.shape))
     ids[1, 11] = 2  # only the last tap of the last position sees it
-    out = ops.one_hot_conv1d_lowered(ids, weight, bias)
+    out = ops.one_hot_conv1d_cpu_gather(ids, weight, bias)
     np.testing.assert_array_equal(out[1, :, :-1], np.broadcast_to(bias[:, None], (6, 12 - k)))
     np.testing.assert_allclose(out[1, :, -1], bias + weight[:, 2, k - 1], rtol=1e-6)
 
@@ -345,7 +345,7 @@ for threads in (1, 2, 3, 5):
     numba.set_num_threads(threads)
     run = level.build(weights, config, batch=4)
     logits = np.concatenate([run(ids), run(ids[:1])])
-    y = ops.one_hot_conv1d_lowered(ids, weights["conv1.weight"], weights["conv1.bias"])
+    y = ops.one_hot_conv1d_cpu_gather(ids, weights["conv1.weight"], weights["conv1.bias"])
     print(logits.tobytes().hex()[:4000], y.tobytes().hex()[:4000])
 """
 
@@ -379,7 +379,7 @@ x, weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((
 results = []
 def work():
     for _ in range(20):
-        results.append(ops.conv1d_lowered(x, weight, bias).tobytes())
+        results.append(ops.conv1d_cpu_gemm(x, weight, bias).tobytes())
 workers = [threading.Thread(target=work) for _ in range(3)]
 for worker in workers: worker.start()
 for worker in workers: worker.join()
@@ -406,8 +406,8 @@ def test_a_better_layer_does_not_warn():
 def test_calls_from_several_threads():
     rng = np.random.default_rng(6)
     x, weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 9, 50), (11, 9, 3), 11))
-    expected, results = ops.conv1d_lowered(x, weight, bias), []
-    workers = [threading.Thread(target=lambda: results.append(ops.conv1d_lowered(x, weight, bias))) for _ in range(4)]
+    expected, results = ops.conv1d_cpu_gemm(x, weight, bias), []
+    workers = [threading.Thread(target=lambda: results.append(ops.conv1d_cpu_gemm(x, weight, bias))) for _ in range(4)]
     for worker in workers:
         worker.start()
     for worker in workers:
