@@ -3,7 +3,7 @@
 Since level 15: the kernels of a batch are recorded once for each number of inputs, and started by one call
 (`runtime.stream.GraphWorker`), where Python started each. The copies stay outside: while the graph of one stream
 computes, the others copy their next token ids up and their last logits down. It attacks the host's work for a batch,
-a launch a kernel. And where a batch is too small to fill the GPU with level 15's tiles, other kernels cut it smaller and
+a launch a kernel. Where a batch is too small to fill the GPU with level 15's tiles, other kernels cut it smaller and
 begin before the last has ended (`small_batch`): the convolutions of up to 12 or 24 inputs, the linear layers of up to
 64; and of any batch, a last layer of few classes. They attack the time that one input takes, in fp16 and bf16.
 """
