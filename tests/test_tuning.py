@@ -28,7 +28,7 @@ from charcnn.ops.conv1d.mma import kernel as mma_kernel
 from charcnn.ops.conv1d.mma import layer as mma_layer
 from charcnn.ops.conv1d.mma.kernel import Tile
 from charcnn.ops.conv1d.tile import WIDE, candidates
-from charcnn.ops.conv1d.wgmma import kernel as wgmma_kernel
+from charcnn.ops.conv1d.wgmma.config import Barrier, TileConfig
 from charcnn.tuning import layers, measure
 from charcnn.tuning.layers import Layer
 
@@ -80,8 +80,10 @@ def ship(tmp_path, monkeypatch, size):
     folder.mkdir(parents=True)
     for names in tuning.SOURCES.values():
         for name in names:
-            (tmp_path / "package" / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / "package" / name).write_text("kernel")
+            path = tmp_path / "package" / name
+            path = path if path.suffix else path / "chapter.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("kernel")
     entries = {str(KEY): {"tile": {"size": size}}}
     (folder / "some-gpu-80gb-pcie.json").write_text(json.dumps({"gpu": GPU, "tiles": entries}))
     monkeypatch.setattr(tuning, "PACKAGE", tmp_path / "package")
@@ -119,9 +121,15 @@ def test_a_choice_of_another_kernel_or_compiler_counts_no_more(gpu, tmp_path, mo
     ship(tmp_path, monkeypatch, 2)
     kept(3)
     assert taken() == Side(3)
-    (tmp_path / "package" / "gpu" / "ptx.py").write_text("another kernel")
+    (tmp_path / "package" / "gpu" / "ptx" / "chapter.py").write_text("another kernel")
     tuning.forget()
     assert taken() == Side(2)
+
+
+def test_each_kernel_has_its_sources():
+    assert len({tuning.versions(kernel) for kernel in tuning.SOURCES}) == len(tuning.SOURCES)
+    for names in tuning.SOURCES.values():
+        assert all((tuning.PACKAGE / name).exists() for name in names)
 
 
 def test_what_is_no_candidate_is_not_taken(gpu):
@@ -267,8 +275,8 @@ def test_what_was_measured_on_an_h200_by_hand_is_what_ships(asked_at_full_size):
     assert taken["double_buffered part fp32, 1 x 1024 x 4, up to 256 rows"]["columns"] == 32
     assert taken["mma relu fp16, 3 x 256 x 256, up to 1048576 rows"] == plain
     assert taken["mma relu fp16x3, 3 x 256 x 256, up to 1048576 rows"]["warp_rows"] == 48
-    assert taken["wgmma pool fp16, 7 x 256 x 256, up to 4194304 rows"]["cluster"] == 2
-    assert taken["wgmma pool tf32, 7 x 256 x 256, up to 4194304 rows"]["cluster"] == 1
+    assert taken["wgmma pool fp16, 7 x 256 x 256, up to 4194304 rows"]["cluster_m"] == 2
+    assert taken["wgmma pool tf32, 7 x 256 x 256, up to 4194304 rows"]["cluster_m"] == 1
 
 
 def test_statistics_have_the_same_parts_with_every_tile():
@@ -280,15 +288,16 @@ def test_statistics_have_the_same_parts_with_every_tile():
 @pytest.mark.parametrize("taps", [1, 3, 7, 11])
 @pytest.mark.parametrize("pooled", [True, False])
 def test_hoppers_candidates(name, taps, pooled):
-    found = wgmma_kernel.Stages.candidates(taps, pooled, FORMATS[name])
-    assert found[0] == wgmma_kernel.Stages.of(taps, pooled, FORMATS[name])
+    found = TileConfig.candidates(taps, pooled, FORMATS[name])
+    assert found[0] == TileConfig.of(taps, pooled, FORMATS[name])
     assert len(set(found)) == len(found)
-    for stages in found:
-        assert (stages.columns, stages.pooled) == (found[0].columns, pooled)  # weights and parts lie as before
-        assert stages.bytes <= device.SHARED_LIMIT
-        assert max(stages.weights, 2 * stages.tiles) <= 16
-        assert 0 < stages.ahead < stages.weights
-        assert stages.threads <= (384 if stages.columns == 256 else 512)
+    for config in found:
+        assert (config.block_n, config.pooled) == (found[0].block_n, pooled)  # weights and moments lie as before
+        assert config.smem_bytes <= device.SHARED_LIMIT
+        assert 8 * config.b_stages <= Barrier.B_EMPTY - Barrier.B_FULL
+        assert 8 * config.a_stages <= Barrier.A_EMPTY - Barrier.A_FULL
+        assert 0 < config.prefetch < config.b_stages
+        assert config.threads <= (384 if config.block_n == 256 else 512)
 
 
 # The layers.

@@ -25,11 +25,15 @@ Candidate = TypeVar("Candidate")
 PACKAGE = Path(__file__).parent.parent
 
 SOURCES = {
-    "double_buffered": ("ops/conv1d/double_buffered.py", "gpu/ptx.py"),
-    "mma": ("ops/conv1d/mma/kernel.py", "gpu/ptx.py"),
-    "wgmma": ("ops/conv1d/wgmma/kernel.py", "gpu/ptx.py"),
+    "double_buffered": ("ops/conv1d/double_buffered.py", "gpu/ptx"),
+    "mma": ("ops/conv1d/mma/kernel.py", "gpu/ptx"),
+    "wgmma": (
+        *(f"ops/conv1d/wgmma/{name}" for name in ("config.py", "epilogue", "kernel.py", "loads.py")),
+        "gpu/ptx",
+    ),
 }
-"""By the first word of a kernel's name, the files that make it: where they change, what was measured counts no more."""
+"""By the first word of a kernel's name, the files and folders that make it: where they change, what was measured counts
+no more."""
 
 
 class Key(NamedTuple):
@@ -164,5 +168,7 @@ def versions(kernel: str) -> str:
     import hashlib
     from importlib import metadata
 
-    source = b"".join((PACKAGE / name).read_bytes() for name in SOURCES[kernel.split()[0]])
+    paths = (PACKAGE / name for name in SOURCES[kernel.split()[0]])
+    files = (file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path]))
+    source = b"".join(file.read_bytes() for file in files)
     return f"{hashlib.sha256(source).hexdigest()[:12]}, numba-cuda {metadata.version('numba-cuda')}"
