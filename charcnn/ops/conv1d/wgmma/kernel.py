@@ -26,6 +26,27 @@ from charcnn.ops.conv1d.wgmma.epilogue import make_epilogue
 from charcnn.ops.conv1d.wgmma.loads import make_loads
 
 
+def _make_init(config: TileConfig) -> Any:
+    pooled, a_stages, b_stages = config.pooled, config.a_stages, config.b_stages
+    a_readers, b_readers = uint32(config.math_warpgroups), uint32(config.math_warpgroups * config.cluster_m)
+    one, eight, warpgroup_threads = uint32(1), uint32(8), uint32(128)
+
+    @cuda.jit(device=True, forceinline=True)
+    def init(b_full, b_empty, a_full, a_empty, pool_read):
+        """Make the mbarriers: a stage is full by one copy, and empty when all who multiply have read it."""
+        for i in range(b_stages):
+            ptx.mbarrier_init(uint32(b_full + uint32(i) * eight), one)
+            ptx.mbarrier_init(uint32(b_empty + uint32(i) * eight), b_readers)
+        for i in range(a_stages):
+            ptx.mbarrier_init(uint32(a_full + uint32(i) * eight), one)
+            ptx.mbarrier_init(uint32(a_empty + uint32(i) * eight), a_readers)
+        if pooled:
+            ptx.mbarrier_init(pool_read, warpgroup_threads)
+        ptx.fence_mbarrier_init()
+
+    return init
+
+
 def _make_output_row() -> Any:
     one, no_row = uint32(1), uint32(NO_ROW)
 
@@ -117,7 +138,7 @@ def make_kernel(
     stage_for_pool, store, row_moments, passes = ending.stage_for_pool, ending.store, ending.row_moments, ending.passes
     single_pass = passes == 1
     fetch_a, fetch_b = make_loads(config)
-    output_row, start = _make_output_row(), _make_start(config, bias_in_smem)
+    init, output_row, start = _make_init(config), _make_output_row(), _make_start(config, bias_in_smem)
     release_a, release_b, before = _make_releases(config)
     producer_registers, math_registers = config.registers or (0, 0)
     dealloc, alloc = ptx.setmaxnreg(producer_registers, False), ptx.setmaxnreg(math_registers, True)
@@ -127,13 +148,8 @@ def make_kernel(
     math_threads, threads = 128 * config.math_warpgroups, config.threads
     staged, staged_sync = ptx.named_barrier_arrive(1, math_threads), ptx.named_barrier_sync(1, math_threads)
     acc_size, promoted_size = config.block_n // 2, config.block_n // 2 if promoted else 1
-    prefetch, a_stage_count, b_stage_count, n_columns = (
-        config.prefetch,
-        config.a_stages,
-        config.b_stages,
-        config.block_n,
-    )
-    a_stages, b_stages, math_warpgroups = (uint32(n) for n in (a_stage_count, b_stage_count, config.math_warpgroups))
+    prefetch, a_stage_count, n_columns = config.prefetch, config.a_stages, config.block_n
+    a_stages, b_stages, math_warpgroups = (uint32(n) for n in (a_stage_count, config.b_stages, config.math_warpgroups))
     a_bytes, b_bytes, b_at = uint32(config.a_bytes), uint32(config.b_bytes), uint32(config.b_at)
     bias_at, last_warpgroup = uint32(config.smem_bytes), uint32(config.math_warpgroups - 1)
     b_full_at, b_empty_at, a_full_at, a_empty_at, pool_read_at = (uint32(config.barriers_at + kind) for kind in Barrier)
@@ -145,7 +161,7 @@ def make_kernel(
     descriptor_low = uint32(ptx.DESCRIPTOR_LOW)
     block_m, block_n, cluster_m = uint32(config.block_m), uint32(config.block_n), uint32(config.cluster_m)
     all_threads, zero, one, two, three, four, five = (uint32(i) for i in (threads, 0, 1, 2, 3, 4, 5))
-    seven, eight, lanes, warpgroup_threads = (uint32(i) for i in (7, 8, 31, 128))
+    seven, eight, lanes = (uint32(i) for i in (7, 8, 31))
 
     @jit(launch_bounds=(threads, 1))
     def kernel(
@@ -168,15 +184,7 @@ def make_kernel(
         first = uint32(uint32(cuda.blockIdx.x) // cluster_m)
         tile_stride = uint32(uint32(cuda.gridDim.x) // cluster_m)
         if loads:
-            for i in range(b_stage_count):
-                ptx.mbarrier_init(uint32(b_full + uint32(i) * eight), one)
-                ptx.mbarrier_init(uint32(b_empty + uint32(i) * eight), uint32(math_warpgroups * cluster_m))
-            for i in range(a_stage_count):
-                ptx.mbarrier_init(uint32(a_full + uint32(i) * eight), one)
-                ptx.mbarrier_init(uint32(a_empty + uint32(i) * eight), math_warpgroups)
-            if pooled:
-                ptx.mbarrier_init(pool_read, warpgroup_threads)
-            ptx.fence_mbarrier_init()
+            init(b_full, b_empty, a_full, a_empty, pool_read)
             ptx.fence_proxy_tensormap(map_x)
         if bias_in_smem:
             at = uint32(thread * four)

@@ -2,7 +2,8 @@
 
 A thread has the accumulators of two rows, eight apart: of each, `octets` runs of eight neighbouring channels, which the
 order of the packed weights brings together (README.md). With pooling, two warpgroups stage theirs in shared memory, and
-the third stores the maxima with its own.
+the third stores the maxima with its own. Builders give device functions: as functions of their own these compile in a
+third of the time that nested ones take.
 """
 
 from __future__ import annotations

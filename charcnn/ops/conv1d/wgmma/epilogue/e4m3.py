@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from numba import cuda
+
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.conv1d.wgmma.config import NO_ROW
-from charcnn.ops.conv1d.wgmma.epilogue.common import PLACE, Case, inline, make_store
+from charcnn.ops.conv1d.wgmma.epilogue.common import PLACE, Case, make_store
 
 
 def make_e4m3(case: Case, read_four: Any) -> tuple[Any, Any, int]:
     """Results in e4m3, exchanged as such; always in words, since C_out is a multiple of 8."""
+    inline = cuda.jit(device=True, forceinline=True)
     pooled, full_n_tiles, passes = case.pooled, case.full_n_tiles, case.passes(1)
     octets = case.octets(passes)
     narrow = ptx.cvt_relu_e4m3x4 if case.rectified else ptx.cvt_e4m3x4

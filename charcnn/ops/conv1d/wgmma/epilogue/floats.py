@@ -12,7 +12,6 @@ from charcnn.ops.conv1d.wgmma.config import NO_ROW
 from charcnn.ops.conv1d.wgmma.epilogue.common import (
     PLACE,
     Case,
-    inline,
     make_stage_for_pool,
     make_store,
     make_store_pair,
@@ -22,6 +21,7 @@ from charcnn.ops.conv1d.wgmma.epilogue.common import (
 
 def make_pool_max(case: Case) -> Any:
     """The device function pool_max, of float32."""
+    inline = cuda.jit(device=True, forceinline=True)
     pooled, rectified, vector_store = case.pooled, case.rectified, case.vector_store
     exchange_bytes = uint32(case.config.exchange_bytes)
 
@@ -48,6 +48,7 @@ def make_pool_max(case: Case) -> Any:
 
 def make_stage_octet(read_four: Any) -> Any:
     """The device function that stages eight channels in float32: two times 16 bytes."""
+    inline = cuda.jit(device=True, forceinline=True)
     place = uint32(PLACE)
 
     @inline
@@ -62,6 +63,7 @@ def make_stage_octet(read_four: Any) -> Any:
 
 def make_32_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, int]:
     """Results in float32, or rounded to tf32; exchanged in float32."""
+    inline = cuda.jit(device=True, forceinline=True)
     rounded, vector_store, pool_max = ptx_type == "tf32", case.vector_store, make_pool_max(case)
     one, two, three, four, place, no_row = (uint32(i) for i in (1, 2, 3, 4, PLACE, NO_ROW))
 
@@ -101,6 +103,7 @@ def make_32_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, i
 
 def make_two_terms(case: Case, read_four: Any) -> tuple[Any, Any, int]:
     """Results in two fp16, the low terms of all channels behind the high ones; exchanged in float32."""
+    inline = cuda.jit(device=True, forceinline=True)
     vector_store, pool_max = case.vector_store, make_pool_max(case)
     pack_terms, store_pair, store_words = ptx.pack_floats("halves"), make_store_pair(), make_store_words(vector_store)
     two, four, six, place, no_row = (uint32(i) for i in (2, 4, 6, PLACE, NO_ROW))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from numba import cuda
+
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.conv1d.wgmma.config import NO_ROW
-from charcnn.ops.conv1d.wgmma.epilogue.common import Case, inline, make_stage_for_pool, make_store, make_store_words
+from charcnn.ops.conv1d.wgmma.epilogue.common import Case, make_stage_for_pool, make_store, make_store_words
 
 
 def make_16_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, int]:
     """Results in fp16 or bf16, exchanged as such."""
+    inline = cuda.jit(device=True, forceinline=True)
     pooled, full_n_tiles = case.pooled, case.full_n_tiles
     relu_in_pack = case.rectified and not pooled  # ReLU and rounding are one instruction
     pack, pack_max = ptx.cvt_f16x2(ptx_type, relu_in_pack), ptx.max_nan_f16x2(ptx_type)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import float32
+from numba import cuda, float32
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.common.moments import PART_VALUES
 from charcnn.ops.conv1d.wgmma.config import NO_ROW
-from charcnn.ops.conv1d.wgmma.epilogue.common import Case, inline
+from charcnn.ops.conv1d.wgmma.epilogue.common import Case
 
 
 def make_row_moments(case: Case) -> Any:
     """The device function row_moments."""
+    inline = cuda.jit(device=True, forceinline=True)
     scaled, full_n_tiles = case.scaled, case.full_n_tiles
     runs, block_n = case.config.block_n // 16, uint32(case.config.block_n)
     zero, one, two, three, no_row = (uint32(i) for i in (0, 1, 2, 3, NO_ROW))
