@@ -181,7 +181,8 @@ KEYS = """
 from hashlib import sha256
 from numba.core.serialize import dumps
 from charcnn.ops.conv1d import double_buffered, tile
-from charcnn.ops.conv1d.wgmma import kernel as wgmma_kernel
+from charcnn.ops.conv1d.wgmma.config import TileConfig
+from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.mma import kernel
 from charcnn.ops.common.formats import FORMATS
 
@@ -196,8 +197,8 @@ for name in ("fp16", "fp16x3"):
     stages = kernel.Stages.of(kernel.Tile(192, 128, 48, 64, 4, 1), 7)
     print(key(kernel.build(FORMATS[name], stages, "pool", False, True, True)))
 for name, taps, epilogue in (("fp16", 7, "pool"), ("bf16", 7, "pool"), ("bf16", 3, "relu"), ("fp8", 3, "relu")):
-    stages = wgmma_kernel.Stages.of(taps, epilogue == "pool", FORMATS[name])
-    print(key(wgmma_kernel.build(FORMATS[name], FORMATS[name], stages, epilogue, True, True, True)))
+    config = TileConfig.of(taps, epilogue == "pool", FORMATS[name])
+    print(key(make_kernel(FORMATS[name], FORMATS[name], config, epilogue, True, True, True)))
 """
 
 

@@ -29,7 +29,7 @@ from charcnn.ops.conv1d.mma import kernel as mma_kernel
 from charcnn.ops.conv1d.mma import layer as mma_layer
 from charcnn.ops.conv1d.mma.kernel import Tile
 from charcnn.ops.conv1d.tile import WIDE, candidates
-from charcnn.ops.conv1d.wgmma import kernel as wgmma_kernel
+from charcnn.ops.conv1d.wgmma.config import Barrier, TileConfig
 from charcnn.tuning import layers, measure
 from charcnn.tuning.layers import Layer
 
@@ -276,8 +276,8 @@ def test_what_was_measured_on_an_h200_by_hand_is_what_ships(asked_at_full_size):
     assert taken["double_buffered part fp32, 1 x 1024 x 4, up to 256 rows"]["columns"] == 32
     assert taken["mma relu fp16, 3 x 256 x 256, up to 1048576 rows"] == plain
     assert taken["mma relu fp16x3, 3 x 256 x 256, up to 1048576 rows"]["warp_rows"] == 48
-    assert taken["wgmma pool fp16, 7 x 256 x 256, up to 4194304 rows"]["cluster"] == 2
-    assert taken["wgmma pool tf32, 7 x 256 x 256, up to 4194304 rows"]["cluster"] == 1
+    assert taken["wgmma pool fp16, 7 x 256 x 256, up to 4194304 rows"]["cluster_m"] == 2
+    assert taken["wgmma pool tf32, 7 x 256 x 256, up to 4194304 rows"]["cluster_m"] == 1
 
 
 def test_statistics_have_the_same_parts_with_every_tile():
@@ -289,15 +289,16 @@ def test_statistics_have_the_same_parts_with_every_tile():
 @pytest.mark.parametrize("taps", [1, 3, 7, 11])
 @pytest.mark.parametrize("pooled", [True, False])
 def test_hoppers_candidates(name, taps, pooled):
-    found = wgmma_kernel.Stages.candidates(taps, pooled, FORMATS[name])
-    assert found[0] == wgmma_kernel.Stages.of(taps, pooled, FORMATS[name])
+    found = TileConfig.candidates(taps, pooled, FORMATS[name])
+    assert found[0] == TileConfig.of(taps, pooled, FORMATS[name])
     assert len(set(found)) == len(found)
-    for stages in found:
-        assert (stages.columns, stages.pooled) == (found[0].columns, pooled)  # weights and parts lie as before
-        assert stages.bytes <= device.SHARED_LIMIT
-        assert max(stages.weights, 2 * stages.tiles) <= 16
-        assert 0 < stages.ahead < stages.weights
-        assert stages.threads <= (384 if stages.columns == 256 else 512)
+    for config in found:
+        assert (config.block_n, config.pooled) == (found[0].block_n, pooled)  # weights and moments lie as before
+        assert config.smem_bytes <= device.SHARED_LIMIT
+        assert 8 * config.b_stages <= Barrier.B_EMPTY - Barrier.B_FULL
+        assert 8 * config.a_stages <= Barrier.A_EMPTY - Barrier.A_FULL
+        assert 0 < config.prefetch < config.b_stages
+        assert config.threads <= (384 if config.block_n == 256 else 512)
 
 
 # The layers.

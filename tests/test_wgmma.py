@@ -15,9 +15,10 @@ from charcnn.ops import reference
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.formats import FORMATS
-from charcnn.ops.conv1d.wgmma import layer
-from charcnn.ops.conv1d.wgmma.kernel import COLUMNS, Stages, build
+from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, TileConfig
+from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.conv1d.wgmma.pack import make_pack_kernel
 from charcnn.ops.conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma
 
 
@@ -25,23 +26,24 @@ from charcnn.ops.conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma
 @pytest.mark.parametrize("taps", [1, 2, 3, 7, 11])
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_shared_memory_holds_the_stages(name, taps, pooled, measured):
-    stages = Stages.of(taps, pooled, FORMATS[name], measured=measured)
-    assert stages.pooled == pooled
-    assert stages.bytes <= device.SHARED_LIMIT
-    assert max(stages.weights, 2 * stages.tiles) <= 16  # mbarriers: 128 bytes for these, 64 for those
-    assert 0 < stages.ahead < stages.weights
-    assert stages.weight_bytes % (16 * stages.cluster) == 0  # what a block copies for all
-    fewer, more = stages.registers or (65_536 // stages.threads,) * 2
-    assert 128 * (stages.producer * fewer + stages.groups * more) <= 65_536
-    assert more >= 32 + stages.columns // 2 * (1 + FORMATS[name].totals)  # sums, and what else a thread needs
-    assert stages.tile_bytes % 1024 == stages.weight_bytes % 1024 == 0  # where the swizzle begins anew
+    config = TileConfig.of(taps, pooled, FORMATS[name], measured=measured)
+    assert config.pooled == pooled
+    assert config.smem_bytes <= device.SHARED_LIMIT
+    assert 8 * config.b_stages <= Barrier.B_EMPTY - Barrier.B_FULL  # mbarriers of a kind end before the next
+    assert 8 * config.a_stages <= Barrier.A_EMPTY - Barrier.A_FULL
+    assert 0 < config.prefetch < config.b_stages
+    assert config.b_bytes % (16 * config.cluster_m) == 0  # what a block copies for all
+    producer, math = config.registers or (65_536 // config.threads,) * 2
+    assert 128 * (config.producer * producer + config.math_warpgroups * math) <= 65_536
+    assert math >= 32 + config.block_n // 2 * (1 + FORMATS[name].totals)  # accumulators, and what else a thread needs
+    assert config.a_bytes % 1024 == config.b_bytes % 1024 == 0  # where the swizzle begins anew
 
 
 @pytest.mark.parametrize("taps", [26, 73])
-def test_pooling_of_many_taps_in_two_parts_has_a_stage_of_features_less(taps):
-    stages = Stages.of(taps, True, FORMATS["fp16x3"])
-    assert stages.tiles == 1
-    assert stages.bytes <= device.SHARED_LIMIT
+def test_pooling_of_many_taps_in_two_terms_has_a_stage_of_features_less(taps):
+    config = TileConfig.of(taps, True, FORMATS["fp16x3"])
+    assert config.a_stages == 1
+    assert config.smem_bytes <= device.SHARED_LIMIT
 
 
 ODD = {
@@ -116,17 +118,17 @@ def machine(monkeypatch):
     if not device.SIMULATED:
         yield
         return
-    for made in (build, layer._pack_kernel):
+    for made in (make_kernel, make_pack_kernel):
         made.cache_clear()  # of kernels that another machine runs
     emulate_hopper(monkeypatch)
-    for totals in COLUMNS:
-        monkeypatch.setitem(COLUMNS, totals, 64)
+    for promoted in BLOCK_N:
+        monkeypatch.setitem(BLOCK_N, promoted, 64)
     limit = device.shared_limit()
     monkeypatch.setattr(device, "SHARED_LIMIT", 0)  # no stage beyond those that always fit
     monkeypatch.setattr(device, "shared_limit", lambda: limit)
-    monkeypatch.setattr(tile_choice, "choose", lambda *args: next(one for one in args[-1] if one.cluster == 1))
+    monkeypatch.setattr(tile_choice, "choose", lambda *args: next(one for one in args[-1] if one.cluster_m == 1))
     yield
-    for made in (build, layer._pack_kernel):
+    for made in (make_kernel, make_pack_kernel):
         made.cache_clear()
 
 

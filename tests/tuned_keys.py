@@ -28,11 +28,11 @@ from charcnn.ops.common import tile_choice
 from charcnn.ops.conv1d import double_buffered, tile
 from charcnn.ops.conv1d.mma import kernel as mma_kernel
 from charcnn.ops.conv1d.mma import layer as mma_layer
-from charcnn.ops.conv1d.wgmma import kernel as wgmma_kernel
 from charcnn.ops.conv1d.wgmma import layer as wgmma_layer
+from charcnn.ops.conv1d.wgmma.config import TileConfig
 from charcnn.tuning import layers
 
-TILES = (tile.Tile, mma_kernel.Stages, wgmma_kernel.Stages)
+TILES = (tile.Tile, mma_kernel.Stages, TileConfig)
 
 
 class Nothing:
@@ -53,14 +53,14 @@ def main() -> None:
         asked.setdefault(str(key), {"gpu": gpu, "candidates": list(map(asdict, candidates)), "taken": asdict(taken)})
         return taken
 
-    def noting_tile(module: Any) -> Any:
-        build = module.build
+    def noting_tile(module: Any, factory: str = "build") -> Any:
+        build = getattr(module, factory)
 
         def noting(*arguments: Any) -> Any:
             built.extend(asdict(getattr(one, "tile", one)) for one in arguments if isinstance(one, TILES))
             return build(*arguments)
 
-        return mock.patch.object(module, "build", noting)
+        return mock.patch.object(module, factory, noting)
 
     def repeated(drawn: np.ndarray, batch: int) -> np.ndarray:
         return np.empty((batch, *drawn.shape[1:]), drawn.dtype)
@@ -72,7 +72,7 @@ def main() -> None:
         mock.patch.object(layers, "DRAWN", 1),
         noting_tile(double_buffered),
         noting_tile(mma_layer),
-        noting_tile(wgmma_layer),
+        noting_tile(wgmma_layer, "make_kernel"),
     ):
         for level in layers.TECHNIQUES:
             batch = inspect.signature(catalog.level(level).module.build).parameters["batch"].default

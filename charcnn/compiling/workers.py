@@ -191,7 +191,7 @@ def leave_alone() -> None:
 
 
 def title(kernel: Any) -> str:
-    """A kernel's module and function, or the function that made it: conv1d_nlc.wgmma.kernel.build."""
+    """A kernel's module and function, or the function that made it: conv1d.wgmma.kernel.make_kernel."""
     module = kernel.py_func.__module__.removeprefix("charcnn.").removeprefix("ops.")
     return f"{module}.{kernel.py_func.__qualname__.split('.')[0]}"
 

@@ -28,7 +28,10 @@ PACKAGE = Path(__file__).parent.parent.parent
 SOURCES = {
     "double_buffered": ("ops/conv1d/double_buffered.py", "gpu/ptx"),
     "mma": ("ops/conv1d/mma/kernel.py", "gpu/ptx"),
-    "wgmma": ("ops/conv1d/wgmma/kernel.py", "gpu/ptx"),
+    "wgmma": (
+        *(f"ops/conv1d/wgmma/{name}" for name in ("config.py", "epilogue", "kernel.py", "loads.py")),
+        "gpu/ptx",
+    ),
 }
 """By the first word of a kernel's name, the files and folders that make it: where one changes, what was measured counts
 no more."""

@@ -4,86 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32
 
-from charcnn.gpu import device, ptx, tensor_map
-from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.launch import Call, jit, pair
+from charcnn.gpu import device, tensor_map
+from charcnn.gpu.launch import Call, pair
 from charcnn.ops.common import formats, shapes, tile_choice
 from charcnn.ops.common.cast import largest
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
-from charcnn.ops.conv1d.wgmma.kernel import CHUNK, COLUMNS, GROUPS, ROW_BYTES, Stages, build
+from charcnn.ops.conv1d.wgmma.config import BLOCK_N, K_BLOCK, POOL, ROW_BYTES, TileConfig
+from charcnn.ops.conv1d.wgmma.kernel import make_kernel
+from charcnn.ops.conv1d.wgmma.pack import make_pack_kernel, pad_kernel
 
 THREADS_OF_PACKING = device.block_size(256)
 
 LARGEST = {"f16": 8192.0, "e4m3": formats.LARGEST_E4M3}
 """What the greatest finite weight becomes, or half that, where weights are scaled: f16 keeps room for sums, and one
 that is 2^-38 of the greatest is 0."""
-
-
-@jit()
-def _pad_kernel(bias, factor, to):
-    i = cuda.grid(1)
-    if i < to.size:
-        to[i] = bias[i] * factor if i < bias.size else float32(0)
-
-
-@cache
-def _pack_kernel(kind, split, tile_columns):
-    pack, pack_parts = ptx.cvt_f16x2("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
-    tf32, eighth = kind == "tf32", kind == "e4m3"
-    together = 1 if tf32 else 4 if eighth else 2  # in a word
-    one, two, four, eight, seven, three = (uint32(i) for i in (1, 2, 4, 8, 7, 3))
-    parts = uint32(2 if split else 1)
-    columns, inputs, chunk = uint32(tile_columns), uint32(together), uint32(ROW_BYTES // 4 * together)
-
-    @cuda.jit(device=True, forceinline=True)
-    def value(weight, factor, tap, c_in, channel):
-        if channel < uint32(weight.shape[2]) and c_in < uint32(weight.shape[1]):
-            return weight[tap, c_in, channel] * factor
-        return float32(0)
-
-    @jit()
-    def kernel(weight, factor, to, taps, chunks, size):
-        # A thread writes words: neighbouring input channels of one column. What lies there, of (tile, chunk, tap,
-        # column, 32 words), is the word of a row whose 16-byte pieces are swizzled, as the copy engine would have laid
-        # it. Of two parts, the high one of a chunk and tap comes before the low one.
-        i, apart = uint32(cuda.grid(1)), uint32(cuda.gridsize(1))
-        while i < uint32(size):
-            place = uint32(i % uint32(32))
-            column = uint32(i // uint32(32) % columns)
-            step = uint32(i // uint32(32) // columns)
-            low, step = uint32(step % parts), uint32(step // parts)
-            tap = uint32(step % uint32(taps))
-            part = uint32(step // uint32(taps) % uint32(chunks))
-            across = uint32(step // uint32(taps) // uint32(chunks))
-            piece = uint32(uint32(place // four) ^ uint32(column & seven))
-            c_in = uint32(part * chunk + uint32(piece * four + uint32(place % four)) * inputs)
-            channel = uint32(column // uint32(32) * uint32(32) + uint32(uint32(column & seven) // two) * eight)
-            channel = uint32(channel + uint32(uint32(column // eight) & three) * two + uint32(column & one))
-            channel = uint32(channel + across * columns)
-
-            a = value(weight, factor, tap, c_in, channel)
-            b = value(weight, factor, tap, uint32(c_in + one), channel)
-            if tf32:
-                word = ptx.cvt_tf32(a)
-            elif eighth:
-                c = value(weight, factor, tap, uint32(c_in + two), channel)
-                d = value(weight, factor, tap, uint32(c_in + three), channel)
-                word = ptx.cvt_e4m3x4(a, b, c, d)
-            elif split:
-                upper, rest = pack_parts(a, b)
-                word = rest if low == one else upper
-            else:
-                word = pack(a, b)
-            ptx.st_global_b32(to + uint64(i) * uint64(4), word)
-            i = uint32(i + apart)
-
-    return kernel
 
 
 def _unit(call, weight, of):
@@ -140,25 +78,25 @@ class Wgmma:
         self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
         together = 16 // of.itemsize
         self.width = -(-c_in // together) * together  # of a row of features, or of each of its parts
-        self._columns = COLUMNS[of.totals]
-        columns = -(-c_out // self._columns)
-        self._chunks = -(-c_in * of.itemsize // ROW_BYTES)
-        if Stages.of(kernel_size, False, of).bytes > device.shared_limit():
+        self._block_n = BLOCK_N[of.totals]
+        n_tiles = -(-c_out // self._block_n)
+        self._k_blocks = -(-c_in * of.itemsize // ROW_BYTES)
+        if TileConfig.of(kernel_size, False, of).smem_bytes > device.shared_limit():
             raise ValueError(f"weight has {kernel_size} taps: shared memory does not hold what so many read of a tile")
-        words = of.parts * columns * self._chunks * kernel_size * self._columns * ROW_BYTES // 4
-        call = Call(None, stream, (columns * self._columns,), weight=weight, bias=bias)
+        words = of.parts * n_tiles * self._k_blocks * kernel_size * self._block_n * ROW_BYTES // 4
+        call = Call(None, stream, (n_tiles * self._block_n,), weight=weight, bias=bias)
         weight, bias = call.inputs
         self._weight, self._bias = call.scratch((words,), np.uint32), call.out
         self.nbytes: int = self._weight.nbytes + self._bias.nbytes
         unit = _unit(call, weight, of) if of.scaled else 1.0
         self._scale = np.float32(unit * x_unit / y_unit)
-        arguments = np.uint64(device.address(self._weight)), kernel_size, self._chunks, words
-        pack = _pack_kernel(of.kind, of.parts == 2, self._columns)
+        arguments = np.uint64(device.address(self._weight)), kernel_size, self._k_blocks, words
+        pack = make_pack_kernel(of.kind, of.parts == 2, self._block_n)
         blocks = min(-(-words // THREADS_OF_PACKING), 8 * device.multiprocessors())
         call.launch(pack, blocks, THREADS_OF_PACKING, weight, np.float32(1 / unit), *arguments)
-        call.launch_each(_pad_kernel, bias, np.float32(1 / (unit * x_unit)), self._bias)
+        call.launch_each(pad_kernel, bias, np.float32(1 / (unit * x_unit)), self._bias)
         self._maps: dict[tuple[Any, ...], Any] = {}
-        self._ways: dict[str, tuple[Stages, ...]] = {}
+        self._candidates: dict[str, tuple[TileConfig, ...]] = {}
 
     def conv1d(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
         """conv1d_nlc: (N, L - K + 1, C_out)."""
@@ -177,7 +115,7 @@ class Wgmma:
         return self._apply("relu", x, (n, length, channels), out, stream)
 
     def conv1d_relu_maxpool1d(
-        self, x: Any, pool_size: int = GROUPS, *, length: int | None = None, out: Any = None, stream: Any = None
+        self, x: Any, pool_size: int = POOL, *, length: int | None = None, out: Any = None, stream: Any = None
     ) -> Any:
         """conv1d_relu_maxpool1d_nlc: (N, (L - K + 1) // 3, C_out).
 
@@ -186,16 +124,16 @@ class Wgmma:
             length: positions of x that count, where there are more, so that all are a multiple of 3.
         """
         n, whole, channels = self._shape(x)
-        if pool_size != GROUPS:
-            raise ValueError(f"{pool_size=}: need {GROUPS}, the warpgroups that share a window")
-        if Stages.of(self.kernel_size, True, self.precision).bytes > device.shared_limit():
+        if pool_size != POOL:
+            raise ValueError(f"{pool_size=}: need {POOL}, the warpgroups that share a window")
+        if TileConfig.of(self.kernel_size, True, self.precision).smem_bytes > device.shared_limit():
             raise ValueError(f"weight has {self.kernel_size} taps: shared memory does not hold a tile of every third")
-        if x.shape[1] % GROUPS:
-            raise ValueError(f"x has {x.shape[1]} positions: need a multiple of {GROUPS}, of which `length` count")
+        if x.shape[1] % POOL:
+            raise ValueError(f"x has {x.shape[1]} positions: need a multiple of {POOL}, of which `length` count")
         kept = whole if length is None else length - self.kernel_size + 1
-        if not GROUPS <= kept <= whole:
-            raise ValueError(f"{length=}: need {GROUPS + self.kernel_size - 1} to {x.shape[1]}, the positions of x")
-        return self._apply("pool", x, (n, kept // GROUPS, channels), out, stream)
+        if not POOL <= kept <= whole:
+            raise ValueError(f"{length=}: need {POOL + self.kernel_size - 1} to {x.shape[1]}, the positions of x")
+        return self._apply("pool", x, (n, kept // POOL, channels), out, stream)
 
     def conv1d_stat(self, x: Any, *, out: Any = None, stream: Any = None, parts: Any = None) -> Any:
         """conv1d_stat_nlc: y (N, L - K + 1, C_out), and stat float64 (N, 2) of y before it was rounded.
@@ -212,7 +150,7 @@ class Wgmma:
         if parts is None:
             parts = call.scratch(self.parts_shape(*x.shape[:2]), np.float32)
         self._launch("stat", call, parts)
-        launch_merge(call, parts, length * self.c_out, statistics, part=self._columns, row=self.c_out)
+        launch_merge(call, parts, length * self.c_out, statistics, part=self._block_n, row=self.c_out)
         return call.result(), call.second(statistics, stat)
 
     def results_of(self, **_: Any) -> formats.Format:
@@ -221,7 +159,7 @@ class Wgmma:
 
     def parts_shape(self, n: int, length: int) -> shapes.Shape:
         """Of `conv1d_stat`'s scratch for x (n, length, C_in)."""
-        return n, (length - self.kernel_size + 1) * -(-self.c_out // self._columns), PART_VALUES
+        return n, (length - self.kernel_size + 1) * -(-self.c_out // self._block_n), PART_VALUES
 
     def _shape(self, x):
         n, length, channels = shapes.ranked("x", x, "N, L, C_in")
@@ -245,53 +183,54 @@ class Wgmma:
     def _launch(self, epilogue, call, parts=None):
         x, y = call.inputs[0], call.out
         n, length, channels = x.shape
-        apart = GROUPS if epilogue == "pool" else 1
+        apart = POOL if epilogue == "pool" else 1
         length //= apart
         rows = n * length
         if n == 0 or y.shape[1] == 0:
             return
         if self.results.kind == "e4m3" and (beyond := device.address(y) % 8):
             raise ValueError(f"out begins {beyond} bytes behind a multiple of 8: need one, as threads store 8 at once")
-        magic = -(-(1 << 32) // length) % (1 << 32)  # row * magic >> 32 is row // length
+        length_magic = -(-(1 << 32) // length) % (1 << 32)  # row * length_magic >> 32 is row // length
         if rows * (length - 1) >= 1 << 32 or rows * channels >= 1 << 40:
             raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
-        stages = self._stages(epilogue, rows * apart)
-        cluster = stages.cluster
-        tiles = -(-rows // (stages.tile_rows * cluster)) * -(-self.c_out // self._columns)
+        config = self._config(epilogue, rows * apart)
+        cluster = config.cluster_m
+        tiles = -(-rows // (config.block_m * cluster)) * -(-self.c_out // self._block_n)
         together = 16 if self.results.kind == "e4m3" else 8
-        vector = self.c_out % together == 0 and device.address(y) % 16 == 0
-        near = stages.bytes + self._bias.nbytes <= device.shared_limit() and not self.precision.totals
-        whole = self.c_out % self._columns == 0
-        kernel = build(self.precision, self.results, stages, epilogue, vector, whole, near)
+        vector_store = self.c_out % together == 0 and device.address(y) % 16 == 0
+        bias_in_smem = config.smem_bytes + self._bias.nbytes <= device.shared_limit() and not self.precision.totals
+        full_n_tiles = self.c_out % self._block_n == 0
+        kernel = make_kernel(self.precision, self.results, config, epilogue, vector_store, full_n_tiles, bias_in_smem)
         maps = len(self._maps)
-        addresses = (self._map(x, stages), self._weight, self._bias, y, y if parts is None else parts)
-        numbers = self.kernel_size, self._chunks, self.c_out, tiles, length, y.shape[1], rows, magic
+        addresses = (self._map(x, config), self._weight, self._bias, y, y if parts is None else parts)
+        numbers = self.kernel_size, self._k_blocks, self.c_out, tiles, length, y.shape[1], rows, length_magic
         arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *map(np.uint32, numbers)
         clusters = min(tiles, device.multiprocessors() // cluster)
-        shared = stages.bytes + (self._bias.nbytes if near else 0)
+        shared = config.smem_bytes + (self._bias.nbytes if bias_in_smem else 0)
         # Weights and map are read while the kernel before may still run: a launch that is the first to read them waits.
         call.launch(
-            kernel, clusters, stages.threads, *arguments, shared=shared, cluster=cluster, early=maps == len(self._maps)
+            kernel, clusters, config.threads, *arguments, shared=shared, cluster=cluster, early=maps == len(self._maps)
         )
 
-    def _stages(self, epilogue, rows):
+    def _config(self, epilogue, rows):
         """The chosen ones for so many rows of the product."""
         of, taps = self.precision, self.kernel_size
-        if epilogue not in self._ways:
-            self._ways[epilogue] = Stages.candidates(taps, epilogue == "pool", of, measured=epilogue == "stat")
-        return tile_choice.choose(
-            f"wgmma {epilogue}", of.name, (taps, self.c_in, self.c_out), rows, self._ways[epilogue]
-        )
+        if epilogue not in self._candidates:
+            self._candidates[epilogue] = TileConfig.candidates(
+                taps, epilogue == "pool", of, measured=epilogue == "stat"
+            )
+        found = self._candidates[epilogue]
+        return tile_choice.choose(f"wgmma {epilogue}", of.name, (taps, self.c_in, self.c_out), rows, found)
 
-    def _map(self, x, stages):
+    def _map(self, x, config):
         """The tensor map of x, kept: a level's arrays lie where they lay before."""
-        key = device.address(x), tuple(x.shape), stages
+        key = device.address(x), tuple(x.shape), config
         if key not in self._maps:
             n, length, channels = x.shape
-            parts, apart = self.precision.parts, GROUPS if stages.pooled else 1
+            parts, apart = self.precision.parts, POOL if config.pooled else 1
             row = self.precision.itemsize * channels // parts  # of a part
             shape = row // 2, parts * apart, n * length // apart  # as the map counts channels: in 16 bits
-            strides, box = (row, parts * apart * row), (CHUNK, 1, stages.rows // apart)
+            strides, box = (row, parts * apart * row), (K_BLOCK, 1, config.a_rows // apart)
             if shape[1] == 1:
                 shape, strides, box = shape[::2], strides[1:], box[::2]
             self._maps[key] = tensor_map.encode(x, shape, strides, box)

@@ -9,7 +9,7 @@ import numpy as np
 from charcnn.gpu.launch import Call, pair
 from charcnn.ops.common import formats, shapes
 from charcnn.ops.common.cast import largest, narrow, widen
-from charcnn.ops.conv1d.wgmma.kernel import GROUPS
+from charcnn.ops.conv1d.wgmma.config import POOL
 from charcnn.ops.conv1d.wgmma.layer import LARGEST, Wgmma
 
 
@@ -81,7 +81,7 @@ def conv1d_relu_maxpool1d_nlc_wgmma(
     shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
     call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
     x, weight, bias = call.inputs
-    once = _Once(call, x, weight, bias, precision, GROUPS)
+    once = _Once(call, x, weight, bias, precision, POOL)
     once.run("conv1d_relu_maxpool1d", call.out, pool_size, length=x.shape[1])
     return call.result()
 

@@ -1,0 +1,51 @@
+"""The epilogue of the wgmma kernel: from a thread's accumulators to rows of y, by a builder for each result format.
+
+A thread has the accumulators of two rows, eight apart: of each, `octets` runs of eight neighbouring channels, which the
+order of the packed weights brings together (README.md). With pooling, two warpgroups stage theirs in shared memory, and
+the third stores the maxima with its own. Builders give device functions: as functions of their own these compile in a
+third of the time that nested ones take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from charcnn.ops.common.formats import Format
+from charcnn.ops.conv1d.wgmma.config import TileConfig
+from charcnn.ops.conv1d.wgmma.epilogue.common import Case, make_read_four
+from charcnn.ops.conv1d.wgmma.epilogue.e4m3 import make_e4m3
+from charcnn.ops.conv1d.wgmma.epilogue.floats import make_32_bits, make_two_terms
+from charcnn.ops.conv1d.wgmma.epilogue.halves import make_16_bits
+from charcnn.ops.conv1d.wgmma.epilogue.row_moments import make_row_moments
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """Device functions of a thread: stage what another warpgroup pools, store two rows, write their moments."""
+
+    stage_for_pool: Any
+    """(acc, pool_pass, base, thread, warpgroup, scale)"""
+    store: Any
+    """(acc, pool_pass, base, thread, column, row, row_8, scale, y, c_out)"""
+    row_moments: Any
+    """(acc, second, column, row, n_tile, lane, scale, moments, n_tiles, c_out)"""
+    passes: int
+    """How many times the two stage and the third stores: as often as the exchange is filled."""
+
+
+def make_epilogue(
+    operands: Format, results: Format, config: TileConfig, epilogue: str, vector_store: bool, full_n_tiles: bool
+) -> Epilogue:
+    """Arguments as `make_kernel` has them."""
+    case = Case(config, operands.scaled, epilogue in ("relu", "pool"), vector_store, full_n_tiles)
+    read_four = make_read_four(case.scaled)
+    if results.kind == "e4m3":
+        stage, store, passes = make_e4m3(case, read_four)
+    elif results.parts == 2:
+        stage, store, passes = make_two_terms(case, read_four)
+    elif results.kind in ("tf32", "f32"):
+        stage, store, passes = make_32_bits(case, read_four, results.kind)
+    else:
+        stage, store, passes = make_16_bits(case, read_four, results.kind)
+    return Epilogue(stage, store, make_row_moments(case), passes)

@@ -1,0 +1,132 @@
+"""What the builders of epilogues share: the case, reading accumulators, going octet by octet, storing words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numba import cuda
+
+from charcnn.gpu import ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.conv1d.wgmma.config import WGMMA_M, TileConfig
+
+PLACE = 16 * 128
+"""Bytes of 16 of each thread of a warpgroup: one store to shared memory."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the builders have in common."""
+
+    config: TileConfig
+    scaled: bool
+    """Whether accumulators are multiplied by a factor at the end."""
+    rectified: bool
+    vector_store: bool
+    full_n_tiles: bool
+
+    @property
+    def pooled(self) -> bool:
+        """Whether warpgroups share windows."""
+        return self.config.pooled
+
+    def passes(self, itemsize: int) -> int:
+        """Of numbers of so many bytes, as they are exchanged; there may be room for more."""
+        return max(1, WGMMA_M * self.config.block_n * itemsize // self.config.exchange_bytes) if self.pooled else 1
+
+    def octets(self, passes: int) -> int:
+        """Runs of 8 channels of a row, in a pass."""
+        return self.config.block_n // 32 // passes
+
+
+def make_read_four(scaled: bool) -> Any:
+    """The device function read_four."""
+    inline = cuda.jit(device=True, forceinline=True)
+
+    @inline
+    def read_four(acc, i, scale):
+        """Four neighbouring channels' results of a row; the next four are at i + 8."""
+        a, b, c, d = acc[i], acc[i + 1], acc[i + 4], acc[i + 5]
+        if scaled:
+            a, b, c, d = a * scale, b * scale, c * scale, d * scale
+        return a, b, c, d
+
+    return read_four
+
+
+def make_stage_for_pool(case: Case, itemsize: int, stage_octet: Any) -> Any:
+    """Stage one octet after another, in so many bytes a number."""
+    inline = cuda.jit(device=True, forceinline=True)
+    octets = case.octets(case.passes(itemsize))
+    exchange_at, exchange_bytes = uint32(case.config.exchange_at), uint32(case.config.exchange_bytes)
+    row_bytes, octet_bytes, in_warpgroup = uint32(itemsize // 2 * PLACE), uint32(itemsize * PLACE), uint32(127)
+
+    @inline
+    def stage_for_pool(acc, pool_pass, base, thread, warpgroup, scale):
+        """This pass's columns, for the warpgroup that pools."""
+        for k in range(octets):
+            i = (pool_pass * octets + k) * 16
+            at = uint32(base + uint32(exchange_at + warpgroup * exchange_bytes + uint32(k) * octet_bytes))
+            at = uint32(at + uint32(thread & in_warpgroup) * uint32(16))
+            stage_octet(acc, i, at, scale)
+            stage_octet(acc, i + 2, uint32(at + row_bytes), scale)
+
+    return stage_for_pool
+
+
+def make_store(case: Case, itemsize: int, store_octet: Any) -> Any:
+    """Store one octet after another, pooled with what was staged in so many bytes a number."""
+    inline = cuda.jit(device=True, forceinline=True)
+    octets, exchange_at = case.octets(case.passes(itemsize)), uint32(case.config.exchange_at)
+    row_bytes, octet_bytes, in_warpgroup = uint32(itemsize // 2 * PLACE), uint32(itemsize * PLACE), uint32(127)
+
+    @inline
+    def store(acc, pool_pass, base, thread, column, row, row_8, scale, y, c_out):
+        """This pass's columns, of this thread's two rows."""
+        for k in range(octets):
+            i = (pool_pass * octets + k) * 16
+            at = uint32(base + uint32(exchange_at + uint32(k) * octet_bytes))
+            at = uint32(at + uint32(thread & in_warpgroup) * uint32(16))
+            to = uint32(column + uint32((pool_pass * octets + k) * 32))
+            store_octet(acc, i, at, to, row, scale, y, c_out)
+            store_octet(acc, i + 2, uint32(at + row_bytes), to, row_8, scale, y, c_out)
+
+    return store
+
+
+def make_store_pair() -> Any:
+    """The device function store_pair."""
+    inline = cuda.jit(device=True, forceinline=True)
+    one = uint32(1)
+
+    @inline
+    def store_pair(to, column, pair, c_out):
+        """Two channels of 16 bits, where they are there."""
+        if column < c_out:
+            ptx.st_global_b16(to, pair)
+        if uint32(column + one) < c_out:
+            ptx.st_global_b16(to + uint64(2), uint32(pair >> uint32(16)))
+
+    return store_pair
+
+
+def make_store_words(vector_store: bool) -> Any:
+    """The device function store_words: in one store, or two bytes at a time."""
+    inline = cuda.jit(device=True, forceinline=True)
+    store_pair = make_store_pair()
+    two, four, six = (uint32(i) for i in (2, 4, 6))
+
+    @inline
+    def store_words(to, column, a, b, c, d, c_out):
+        """Eight channels of 16 bits."""
+        if vector_store:
+            if column < c_out:
+                ptx.st_global_v4_b32(to, a, b, c, d)
+        else:
+            store_pair(to, column, a, c_out)
+            store_pair(to + uint64(4), uint32(column + two), b, c_out)
+            store_pair(to + uint64(8), uint32(column + four), c, c_out)
+            store_pair(to + uint64(12), uint32(column + six), d, c_out)
+
+    return store_words

@@ -1,0 +1,138 @@
+"""Epilogues whose warpgroups exchange float32: results in float32 or tf32, and in two fp16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda, float32
+
+from charcnn.gpu import ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.conv1d.wgmma.config import NO_ROW
+from charcnn.ops.conv1d.wgmma.epilogue.common import (
+    PLACE,
+    Case,
+    make_stage_for_pool,
+    make_store,
+    make_store_pair,
+    make_store_words,
+)
+
+
+def make_pool_max(case: Case) -> Any:
+    """The device function pool_max, of float32."""
+    inline = cuda.jit(device=True, forceinline=True)
+    pooled, rectified, vector_store = case.pooled, case.rectified, case.vector_store
+    exchange_bytes = uint32(case.config.exchange_bytes)
+
+    @inline
+    def pool_max(at, a, b, c, d):
+        """Of four channels' results in float32, the greater of them and of what the others staged; ReLU of that."""
+        if pooled:
+            e, f, g, h = ptx.ld_shared_v4_f32(at)
+            a, b, c, d = ptx.max_nan_f32(a, e), ptx.max_nan_f32(b, f), ptx.max_nan_f32(c, g), ptx.max_nan_f32(d, h)
+            if vector_store:
+                cuda.syncwarp()  # keeps the compiler from loading more at once than there are registers for
+            e, f, g, h = ptx.ld_shared_v4_f32(uint32(at + exchange_bytes))
+            a, b, c, d = ptx.max_nan_f32(a, e), ptx.max_nan_f32(b, f), ptx.max_nan_f32(c, g), ptx.max_nan_f32(d, h)
+            if vector_store:
+                cuda.syncwarp()
+        if rectified:
+            nothing = float32(0)
+            a, b = ptx.max_nan_f32(a, nothing), ptx.max_nan_f32(b, nothing)
+            c, d = ptx.max_nan_f32(c, nothing), ptx.max_nan_f32(d, nothing)
+        return a, b, c, d
+
+    return pool_max
+
+
+def make_stage_octet(read_four: Any) -> Any:
+    """The device function that stages eight channels in float32: two times 16 bytes."""
+    inline = cuda.jit(device=True, forceinline=True)
+    place = uint32(PLACE)
+
+    @inline
+    def stage_octet(acc, i, at, scale):
+        a, b, c, d = read_four(acc, i, scale)
+        ptx.st_shared_v4_f32(at, a, b, c, d)
+        a, b, c, d = read_four(acc, i + 8, scale)
+        ptx.st_shared_v4_f32(uint32(at + place), a, b, c, d)
+
+    return stage_octet
+
+
+def make_32_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, int]:
+    """Results in float32, or rounded to tf32; exchanged in float32."""
+    inline = cuda.jit(device=True, forceinline=True)
+    rounded, vector_store, pool_max = ptx_type == "tf32", case.vector_store, make_pool_max(case)
+    one, two, three, four, place, no_row = (uint32(i) for i in (1, 2, 3, 4, PLACE, NO_ROW))
+
+    @inline
+    def bits(value):
+        return ptx.cvt_tf32(value) if rounded else ptx.bitcast_b32(value)
+
+    @inline
+    def store_floats(to, column, a, b, c, d, c_out):
+        """Four channels."""
+        if vector_store:
+            if column < c_out:
+                ptx.st_global_v4_b32(to, bits(a), bits(b), bits(c), bits(d))
+        else:
+            if column < c_out:
+                ptx.st_global_b32(to, bits(a))
+            if uint32(column + one) < c_out:
+                ptx.st_global_b32(to + uint64(4), bits(b))
+            if uint32(column + two) < c_out:
+                ptx.st_global_b32(to + uint64(8), bits(c))
+            if uint32(column + three) < c_out:
+                ptx.st_global_b32(to + uint64(12), bits(d))
+
+    @inline
+    def store_octet(acc, i, at, column, row, scale, y, c_out):
+        to = y + (uint64(row) * uint64(c_out) + uint64(column)) * uint64(4)
+        for half in range(2):
+            a, b, c, d = read_four(acc, i + 8 * half, scale)
+            a, b, c, d = pool_max(uint32(at + uint32(half) * place), a, b, c, d)
+            if row != no_row:
+                store_floats(to, column, a, b, c, d, c_out)
+            to, column = to + uint64(16), uint32(column + four)
+
+    stage_for_pool = make_stage_for_pool(case, 4, make_stage_octet(read_four))
+    return stage_for_pool, make_store(case, 4, store_octet), case.passes(4)
+
+
+def make_two_terms(case: Case, read_four: Any) -> tuple[Any, Any, int]:
+    """Results in two fp16, the low terms of all channels behind the high ones; exchanged in float32."""
+    inline = cuda.jit(device=True, forceinline=True)
+    vector_store, pool_max = case.vector_store, make_pool_max(case)
+    pack_terms, store_pair, store_words = ptx.pack_floats("halves"), make_store_pair(), make_store_words(vector_store)
+    two, four, six, place, no_row = (uint32(i) for i in (2, 4, 6, PLACE, NO_ROW))
+
+    @inline
+    def store_terms(to, low_stride, column, a, b, c_out):
+        high, low = pack_terms(a, b)
+        store_pair(to, column, high, c_out)
+        store_pair(to + low_stride, column, low, c_out)
+
+    @inline
+    def store_octet(acc, i, at, column, row, scale, y, c_out):
+        a, b, c, d = read_four(acc, i, scale)
+        e, f, g, h = read_four(acc, i + 8, scale)
+        a, b, c, d = pool_max(at, a, b, c, d)
+        e, f, g, h = pool_max(uint32(at + place), e, f, g, h)
+        if row != no_row:
+            to = y + (uint64(row) * uint64(c_out) * uint64(2) + uint64(column)) * uint64(2)
+            low_stride = uint64(c_out) * uint64(2)
+            if vector_store:
+                (j, p), (k, q) = pack_terms(a, b), pack_terms(c, d)
+                (m, r), (n, s) = pack_terms(e, f), pack_terms(g, h)
+                store_words(to, column, j, k, m, n, c_out)
+                store_words(to + low_stride, column, p, q, r, s, c_out)
+            else:
+                store_terms(to, low_stride, column, a, b, c_out)
+                store_terms(to + uint64(4), low_stride, uint32(column + two), c, d, c_out)
+                store_terms(to + uint64(8), low_stride, uint32(column + four), e, f, c_out)
+                store_terms(to + uint64(12), low_stride, uint32(column + six), g, h, c_out)
+
+    stage_for_pool = make_stage_for_pool(case, 4, make_stage_octet(read_four))
+    return stage_for_pool, make_store(case, 4, store_octet), case.passes(4)

@@ -1,0 +1,82 @@
+"""How the weights of `Wgmma` lie: packed once, as TMA would have laid them in shared memory."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numba import cuda, float32
+
+from charcnn.gpu import ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import jit
+from charcnn.ops.conv1d.wgmma.config import ROW_BYTES
+
+
+@jit()
+def pad_kernel(bias: Any, factor: Any, to: Any) -> None:
+    """The bias times factor, and zeros behind it, where `to` has more columns."""
+    i = cuda.grid(1)
+    if i < to.size:
+        to[i] = bias[i] * factor if i < bias.size else float32(0)
+
+
+@cache
+def make_pack_kernel(kind: str, two_terms: bool, block_n: int) -> Any:
+    """The kernel (weight, factor, to, taps, k_blocks, size): weight (K, C_in, C_out), to: address of `size` words.
+
+    Args:
+        kind: of the numbers, as PTX calls it.
+        two_terms: whether each is two fp16.
+        block_n: columns of a tile.
+    """
+    pack, pack_terms = ptx.cvt_f16x2("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
+    tf32, eighth = kind == "tf32", kind == "e4m3"
+    together = 1 if tf32 else 4 if eighth else 2  # in a word
+    one, two, four, eight, seven, three = (uint32(i) for i in (1, 2, 4, 8, 7, 3))
+    terms = uint32(2 if two_terms else 1)
+    columns, inputs, k_block = uint32(block_n), uint32(together), uint32(ROW_BYTES // 4 * together)
+
+    @cuda.jit(device=True, forceinline=True)
+    def value(weight, factor, tap, c_in, channel):
+        if channel < uint32(weight.shape[2]) and c_in < uint32(weight.shape[1]):
+            return weight[tap, c_in, channel] * factor
+        return float32(0)
+
+    @jit()
+    def kernel(weight, factor, to, taps, k_blocks, size):
+        # A thread writes words: neighbouring input channels of one column. What lies there, of (tile, k block, tap,
+        # column, 32 words), is the word of a row whose 16-byte pieces are swizzled, as TMA would have laid it. Of two
+        # terms, the high one of a k block and tap comes before the low one.
+        i, stride = uint32(cuda.grid(1)), uint32(cuda.gridsize(1))
+        while i < uint32(size):
+            place = uint32(i % uint32(32))
+            column = uint32(i // uint32(32) % columns)
+            step = uint32(i // uint32(32) // columns)
+            low, step = uint32(step % terms), uint32(step // terms)
+            tap = uint32(step % uint32(taps))
+            block = uint32(step // uint32(taps) % uint32(k_blocks))
+            n_tile = uint32(step // uint32(taps) // uint32(k_blocks))
+            piece = uint32(uint32(place // four) ^ uint32(column & seven))
+            c_in = uint32(block * k_block + uint32(piece * four + uint32(place % four)) * inputs)
+            channel = uint32(column // uint32(32) * uint32(32) + uint32(uint32(column & seven) // two) * eight)
+            channel = uint32(channel + uint32(uint32(column // eight) & three) * two + uint32(column & one))
+            channel = uint32(channel + n_tile * columns)
+
+            a = value(weight, factor, tap, c_in, channel)
+            b = value(weight, factor, tap, uint32(c_in + one), channel)
+            if tf32:
+                word = ptx.cvt_tf32(a)
+            elif eighth:
+                c = value(weight, factor, tap, uint32(c_in + two), channel)
+                d = value(weight, factor, tap, uint32(c_in + three), channel)
+                word = ptx.cvt_e4m3x4(a, b, c, d)
+            elif two_terms:
+                upper, rest = pack_terms(a, b)
+                word = rest if low == one else upper
+            else:
+                word = pack(a, b)
+            ptx.st_global_b32(to + uint64(i) * uint64(4), word)
+            i = uint32(i + stride)
+
+    return kernel
