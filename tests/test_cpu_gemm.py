@@ -479,7 +479,7 @@ from charcnn.config import TINY
 import charcnn.levels
 charcnn.levels.prepare()
 from charcnn.levels import l11, l18
-from charcnn.ops.common import cpu_gemm as microkernel
+from charcnn.ops.common import cpu_gemm
 import numpy as np
 
 assert cpu_gemm.choose_tile() is cpu_gemm.TILES["plain"]

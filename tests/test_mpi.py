@@ -132,6 +132,8 @@ def test_any_inputs_over_any_ranks_come_back_in_order(ranks):
 
 KEEP_LOGITS = """
 import sys
+import charcnn.levels
+charcnn.levels.prepare()
 import numpy as np
 from charcnn.levels.runner import command as runner
 from importlib import import_module

@@ -15,7 +15,7 @@ class PackedConv1d:
 
     Args:
         weight: float32 (C_out, C_in, K); bias (C_out,).
-        tile: the micro-kernel's, from `microkernel.choose_tile`; the best for this processor where None.
+        tile: the micro-kernel's, from `cpu_gemm.choose_tile`; the best for this processor where None.
     """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None) -> None:

@@ -54,7 +54,7 @@ def _outputs(products, first, a, bias, sums):
 
 @cache
 def _compiled(tile):
-    # Only numbers are taken from here, as in `microkernel`.
+    # Only numbers are taken from here, as in `cpu_gemm`.
     ROWS, VECTORS, WIDTH, PANEL, VECTORISED = tile.rows, tile.vectors, tile.width, tile.panel, tile.needs is not None
 
     @njit(cache=True, nogil=True, parallel=True)
@@ -122,7 +122,7 @@ class WinogradPacked:
 
     Args:
         weight: float32 (C_out, C_in, K); bias (C_out,).
-        tile: the micro-kernel's, from `microkernel.choose_tile`; the best for this processor where None.
+        tile: the micro-kernel's, from `cpu_gemm.choose_tile`; the best for this processor where None.
     """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None) -> None:

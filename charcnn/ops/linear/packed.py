@@ -12,7 +12,7 @@ class PackedLinear:
 
     Args:
         weight: float32 (C_out, C_in), any strides; bias (C_out,).
-        tile: the micro-kernel's, from `microkernel.choose_tile`; the best for this processor where None.
+        tile: the micro-kernel's, from `cpu_gemm.choose_tile`; the best for this processor where None.
     """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None) -> None:
