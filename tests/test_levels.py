@@ -96,8 +96,14 @@ def odd_batch():
 
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [(row.name, precision) for row in LEVELS.values() if row.tensor_cores for precision in row.precisions],
-)
+    [
+        pytest.param(
+            row.name, precision, marks=[pytest.mark.exhaustive] if precision in ("bf16", "tf32") else [],
+            id=f"{row.name}-{precision}",
+        )
+        for row in LEVELS.values() if row.tensor_cores for precision in row.precisions
+    ],
+)  # fmt: skip
 def test_odd_batches_on_tensor_cores(name, precision):
     weights, ids, expected = odd_batch()
     level = LEVELS[name]
@@ -129,7 +135,13 @@ def test_no_input_is_no_logits(name):
     assert build(params.init(config, seed=0), config)(random_ids(0, config)).shape == (0, config.classes)
 
 
-@pytest.mark.parametrize("name", ["l0", *(name for name in LEVELS if not device.SIMULATED)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("l0", "l10", "l16") else pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in LEVELS if name == "l0" or not device.SIMULATED
+    ],
+)  # fmt: skip
 def test_small_against_pytorch(name):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: no second oracle")
     nn = torch.nn
