@@ -286,6 +286,8 @@ class GpuPipeline(Pipeline):
         super().__init__(workers, batch, classes, progress)
         self.direct = False
         """Whether messages land in GPU memory."""
+        self.sequences: dict[int, Any] = {}
+        """By GPU, the layers that it runs (`charcnn.runtime.sequence`), of levels that list them."""
         self._on_gpu: dict[int, StreamWorker] = {}
         for worker in workers:
             self._on_gpu.setdefault(worker.buffers.gpu, worker)
