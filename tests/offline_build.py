@@ -33,6 +33,7 @@ if __name__ == "__main__":  # before numba is imported
     atexit.register(shutil.rmtree, os.environ["NUMBA_CACHE_DIR"])
     sys.path[:0] = [str(Path(__file__).parent.parent)]
 
+import machine_code
 import numpy as np
 import operator_cases
 from cuda.pathfinder import find_nvidia_binary_utility
@@ -91,6 +92,7 @@ class Recorder:
             "variant": self.variant,
             "function": function(kernel),
             **costs(library.get_linkerinfo(TARGET.compiler)),
+            "code_bytes": machine_code.described(cubin)["bytes"],
             "local_instructions": sass_count(cubin, r"\b(LDL|STL)\b"),
             "float64_instructions": len(re.findall(r"\.f64", ptx)),
         }

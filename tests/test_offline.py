@@ -34,6 +34,9 @@ def repeats(row):
 
 CUDA = [row for row in VARIANTS if row.device == "cuda" and not repeats(row)]
 
+LIMITS = Path(__file__).with_name("machine_code.json")
+"""What kernels are meant to cost at most; `python tests/test_offline.py` writes what they do."""
+
 LEVEL_17 = "l17"
 """What only that level launches, beside the variants (`offline_build`)."""
 
@@ -87,6 +90,11 @@ def build(arguments):
 
 @pytest.fixture(scope="module")
 def kernels():
+    return compiled()
+
+
+def compiled():
+    """All that are compiled, and their costs."""
     # A process for each slow one; with a convolution the linear layer, which often has the same kernels: compiled once.
     tasks = {LEVEL_17: [LEVEL_17], WGMMA_STEPS: [WGMMA_STEPS], **{name: [name] for name in TILES}}
     for row in CUDA:
@@ -135,9 +143,25 @@ def test_no_warnings_of_ptxas(kernels):
         assert cost["warnings"] == [], name
 
 
-def test_registers(kernels):
-    for name, cost in kernels.items():
-        assert 0 < cost["registers"] <= 255, f"{name}: {cost['registers']}"
+def sizes(kernels):
+    """The most registers of a variant's kernels that one function makes, and bytes of machine code."""
+    found = {}
+    for cost in kernels.values():
+        most = found.setdefault(cost["variant"], {}).setdefault(cost["function"], [0, 0])
+        most[:] = max(most[0], cost["registers"]), max(most[1], cost["code_bytes"])
+    return found
+
+
+def test_no_kernel_has_grown(kernels):
+    """Against machine_code.json: registers as there, and machine code but for what another compiler release does."""
+    known = json.loads(LIMITS.read_text())
+    found = sizes(kernels)
+    assert {name: set(own) for name, own in found.items()} == {name: set(own) for name, own in known.items()}
+    for variant, own in found.items():
+        for function, (registers, code) in own.items():
+            most = known[variant][function]
+            assert 0 < registers <= most[0], f"{variant}, {function}: {registers} registers, {most[0]} before"
+            assert code <= 1.02 * most[1], f"{variant}, {function}: {code} bytes of machine code, {most[1]} before"
 
 
 def test_portable_tensor_cores():
@@ -151,3 +175,8 @@ def test_portable_tensor_cores():
         assert not cost["local_bytes"], name
         assert 0 < cost["registers"] <= 255, name
         assert cost["warnings"] == [], name
+
+
+if __name__ == "__main__":
+    lines = [f"{json.dumps(name)}: {json.dumps(own)}" for name, own in sorted(sizes(compiled()).items())]
+    LIMITS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
