@@ -286,7 +286,7 @@ LAYERS = (
     Layer("Float32ConvNormReluPool", "layernorm.layers", FLOAT),
     Layer("ConvNormReluPool", "layernorm.layers", ALL, ampere=True),
     Layer("SmallBatchConvNormReluPool", "layernorm.layers", HALF, hopper=True),
-    Layer("FewOutputsLinear", "linear.layers", ("fp16", "bf16", "fp8"), ampere=True),
+    Layer("FewOutputsLinear", "linear.few_outputs", ("fp16", "bf16", "fp8"), ampere=True),
     Layer("SmallBatchLinear", "linear.layers", HALF, hopper=True),
     Layer("StepConv1d", "conv1d.wgmma.steps.layer", ("fp16",), hopper=True),
 )

@@ -50,7 +50,7 @@ from charcnn.ops.conv1d.wgmma.layer import Wgmma
 from charcnn.ops.conv1d.wgmma.steps.layer import STEPS, StepConv1d
 from charcnn.ops.layernorm import small_batch
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
-from charcnn.ops.linear.few_outputs import SkinnyLinear
+from charcnn.ops.linear.few_outputs import FewOutputsLinear
 from charcnn.ops.linear.small_batch import SmallBatchMlp
 from charcnn.ops.token_conv1d.gather_block import GatherBlock
 from charcnn.ops.token_conv1d.gather_half import HalfBlock
@@ -277,7 +277,7 @@ def level_17() -> None:
         conv.conv1d_relu(x)
         conv.conv1d_stat(x)
     for name in ("bf16", "fp8"):
-        SkinnyLinear(conv2[0, :, :4], bias[:4], precision=name).conv1d(np.zeros((2, 1, 256), FORMATS[name].dtype))
+        FewOutputsLinear(conv2[0, :, :4], bias[:4], precision=name).linear(np.zeros((2, 1, 256), FORMATS[name].dtype))
 
 
 def other_tiles(name: str) -> None:
