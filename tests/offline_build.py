@@ -52,8 +52,7 @@ from charcnn.ops.layernorm import small_batch
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
 from charcnn.ops.linear.few_outputs import FewOutputsLinear
 from charcnn.ops.linear.small_batch import SmallBatchMlp
-from charcnn.ops.token_conv1d.gather_block import GatherBlock
-from charcnn.ops.token_conv1d.gather_half import HalfBlock
+from charcnn.ops.token_conv1d.weights import TokenConvWeights
 from charcnn.tuning import layers, measure
 
 TARGET = Target.named("sm_90a")
@@ -212,7 +211,7 @@ def level_16(precision: str) -> None:
     y = conv.conv1d_parts(zeros(1, 104, 256, dtype=dtype), parts)
     small_batch.normalised(y, parts, *small_batch.affine(zeros(102, 256), zeros(102, 256)), 3, precision=precision)
     parts = zeros(*small_batch.first_parts_shape(1, 1008))
-    block = HalfBlock(zeros(7, 70, 256), zeros(256), precision=precision)
+    block = TokenConvWeights(zeros(7, 70, 256), zeros(256), precision=precision)
     small_batch.first(zeros(1, 1014, dtype=np.uint8), block, parts, out=zeros(1, 1008, 256, dtype=dtype))
     sizes = (8704, 1024, 1024, 4)
     layers = SmallBatchMlp(
@@ -247,9 +246,9 @@ def between_features(row: catalog.Variant) -> None:
         gamma, ids = np.empty((1008, 256), np.float32), np.empty((1, 1014), np.uint8)
         for precision, octets in (("tf32", False), ("fp16x3", False), ("fp16x3", True)):
             given = weight[:, :70].copy(), bias, gamma, gamma
-            block = GatherBlock(*given, precision=precision, octets=octets)
+            block = TokenConvWeights(*given, precision=precision, octets=octets)
             block.layernorm_relu_maxpool1d(ids, stat, 3)
-    if row.name == "layernorm_relu_maxpool1d_nlc_half_fp16":
+    if row.name == "layernorm_relu_maxpool1d_nlc_vectorized_fp16":
         x = np.empty((1, 102, 256), np.float32)
         for precision in WIDE:
             encoded_maxima(x, stat, x[0], x[0], 3, precision=precision)
@@ -264,7 +263,7 @@ def level_17() -> None:
     rng = np.random.default_rng(0)
     weight, bias = rng.standard_normal((7, 70, 256), np.float32), np.zeros(256, np.float32)
     affine = rng.standard_normal((2, 1008, 256), np.float32)
-    block = HalfBlock(weight, bias, *affine, precision="fp8")
+    block = TokenConvWeights(weight, bias, *affine, precision="fp8")
     block.layernorm_relu_maxpool1d(np.zeros((2, 1014), np.uint8), np.ones((2, 2)), 3)
     y = np.zeros((2, 102, 256), np.uint8)
     normalised_maxima(y, np.ones((2, 2)), *affine[:, :102].copy(), 3, precision="fp8")

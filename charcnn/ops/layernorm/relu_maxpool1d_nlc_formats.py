@@ -318,7 +318,7 @@ def encoded_maxima(
     return call.result()
 
 
-def layernorm_relu_maxpool1d_nlc_half(
+def layernorm_relu_maxpool1d_nlc_vectorized(
     x: Any,
     stat: Any,
     gamma: Any,
@@ -342,7 +342,7 @@ def layernorm_relu_maxpool1d_nlc_half(
 def _once(x, stat, gamma, beta, kernel_size, eps, stride, precision, out, stream):
     shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
     call = Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
-    device.require_capability((8, 0), "half precision", "use the technique coalesced")
+    device.require_capability((8, 0), "vectorized", "use coalesced")
     x, *normalisation = call.inputs
     of = choose(precision, HALVES)
     y = call.scratch(shape, of.dtype)

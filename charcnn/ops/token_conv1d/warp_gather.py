@@ -1,4 +1,4 @@
-"""Block 1 from token ids, each warp by itself: the kernel of `HalfBlock` and `GatherBlock`.
+"""Block 1 from token ids, each warp by itself: the kernel of `TokenConvWeights`.
 
 What limits the gather is the bandwidth of shared memory: K rows an output position. All else should cost nothing beside
 it. So a block is as large as a multiprocessor takes, with one table for all its warps, and after that no warp waits for
