@@ -44,9 +44,9 @@ from charcnn.config import SMALL
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.formats import FORMATS, HALVES
 from charcnn.ops.common.mma_layout import WIDE
-from charcnn.ops.conv1d.mma.layer import Mma
+from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
-from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.steps.layer import STEPS, StepConv1d
 from charcnn.ops.layernorm import small_batch
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
@@ -240,7 +240,7 @@ def between_features(row: catalog.Variant) -> None:
     weight, bias, stat = np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32), np.zeros((1, 2))
     if row.ampere and row.operator.startswith("conv1d"):
         method, precision = row.operator.removesuffix("_nlc"), row.precision or ""
-        made, of = Mma(weight, bias, precision=precision), FORMATS[precision]
+        made, of = MmaWeights(weight, bias, precision=precision), FORMATS[precision]
         getattr(made, method)(np.empty((1, 336, of.parts * 256), of.dtype))
     if row.name == "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather":
         gamma, ids = np.empty((1008, 256), np.float32), np.empty((1, 1014), np.uint8)
@@ -268,11 +268,16 @@ def level_17() -> None:
     y = np.zeros((2, 102, 256), np.uint8)
     normalised_maxima(y, np.ones((2, 2)), *affine[:, :102].copy(), 3, precision="fp8")
     conv2 = rng.standard_normal((7, 256, 256), np.float32)
-    Wgmma(conv2, bias, results="fp8").conv1d_relu_maxpool1d(np.zeros((2, 336, 256), np.float16))
+    WgmmaWeights(conv2, bias, results="fp8").conv1d_relu_maxpool1d(np.zeros((2, 336, 256), np.float16))
     for promoted in (False, True):
         weight = rng.standard_normal((7, 256, 256), np.float32)
-        Wgmma(weight, bias, precision="fp8", promoted=promoted).conv1d_relu_maxpool1d(np.zeros((2, 336, 256), np.uint8))
-        conv, x = Wgmma(weight[:3].copy(), bias, precision="fp8", promoted=promoted), np.zeros((2, 110, 256), np.uint8)
+        WgmmaWeights(weight, bias, precision="fp8", promoted=promoted).conv1d_relu_maxpool1d(
+            np.zeros((2, 336, 256), np.uint8)
+        )
+        conv, x = (
+            WgmmaWeights(weight[:3].copy(), bias, precision="fp8", promoted=promoted),
+            np.zeros((2, 110, 256), np.uint8),
+        )
         conv.conv1d_relu(x)
         conv.conv1d_stat(x)
     for name in ("bf16", "fp8"):

@@ -28,7 +28,7 @@ class TokenConvNormReluPool:
         norm: gamma and beta, float32 (L_out, C_out); None for a network without LayerNorm.
         pool_size: positions that a maximum is taken of.
         precision: of the features that are written.
-        octets: of fp16x3, whether they lie as `Mma` takes them.
+        octets: of fp16x3, whether they lie as `MmaWeights` takes them.
     """
 
     def __init__(
