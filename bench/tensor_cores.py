@@ -32,7 +32,7 @@ from charcnn.host import machine
 from charcnn.ops import reference
 from charcnn.ops.common import cast
 from charcnn.ops.common.formats import FORMATS, Format
-from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 
 PROMOTED = " promoted"
 """Behind a precision's name: sums that leave tensor cores every 128 bytes of depth."""
@@ -58,7 +58,7 @@ class Layer:
 
     name: str
     method: str
-    """Of `Wgmma`."""
+    """Of `WgmmaWeights`."""
     block: int
     """Of the convolution, or for a linear layer 0."""
 
@@ -121,7 +121,7 @@ def ready(layer: Layer, name: str, batch: int) -> Ready:
     results = {"fp8": "fp16", "tf32": "float32", "fp16x3": "float32"}.get(of.name) if plain else None
     y_unit = 1.0 if results else y_unit
     units = {"x_unit": x_unit, "y_unit": y_unit}
-    conv = Wgmma(weight, bias, precision=of.name, results=results, promoted=name.endswith(PROMOTED), **units)
+    conv = WgmmaWeights(weight, bias, precision=of.name, results=results, promoted=name.endswith(PROMOTED), **units)
 
     call = Call(None, None, x.shape, x=x)
     drawn = cast.narrow(call, call.inputs[0], length, conv.width, of, 1 / x_unit).copy_to_host()

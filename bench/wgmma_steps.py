@@ -28,7 +28,7 @@ from charcnn.gpu import device, graph
 from charcnn.host import machine
 from charcnn.ops import reference
 from charcnn.ops.common.formats import FORMATS
-from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.steps.layer import STEPS, StepConv1d
 
 MEASURED = tuple(layer for layer in LAYERS if layer.name in ("conv2", "conv3"))
@@ -108,7 +108,7 @@ def measure(layer: Layer, batch: int) -> list[dict[str, Any]]:
             every.append(product.kernel(step, "conv1d_relu", StepConv1d(step, product.weight, product.bias)))
         elif layer.method == POOLED:
             every.append(product.kernel(step, POOLED, StepConv1d(step, product.weight, product.bias)))
-    tuned = Wgmma(product.weight, product.bias, precision="fp16")
+    tuned = WgmmaWeights(product.weight, product.bias, precision="fp16")
     every.append(product.kernel(TUNED["conv1d_relu"], "conv1d_relu", tuned.conv1d_relu))
     if layer.method == POOLED:
 

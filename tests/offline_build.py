@@ -45,16 +45,15 @@ from charcnn.config import SMALL
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.formats import FORMATS, HALVES
 from charcnn.ops.common.mma_layout import WIDE
-from charcnn.ops.conv1d.mma.layer import Mma
+from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
-from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.steps.layer import STEPS, StepConv1d
 from charcnn.ops.layernorm import small_batch
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
-from charcnn.ops.linear.few_outputs import SkinnyLinear
+from charcnn.ops.linear.few_outputs import FewOutputsLinear
 from charcnn.ops.linear.small_batch import SmallBatchMlp
-from charcnn.ops.token_conv1d.gather_block import GatherBlock
-from charcnn.ops.token_conv1d.gather_half import HalfBlock
+from charcnn.ops.token_conv1d.weights import TokenConvWeights
 from charcnn.tuning import layers, measure
 
 TARGET = Target.named("sm_90a")
@@ -214,7 +213,7 @@ def level_16(precision: str) -> None:
     y = conv.conv1d_parts(zeros(1, 104, 256, dtype=dtype), parts)
     small_batch.normalised(y, parts, *small_batch.affine(zeros(102, 256), zeros(102, 256)), 3, precision=precision)
     parts = zeros(*small_batch.first_parts_shape(1, 1008))
-    block = HalfBlock(zeros(7, 70, 256), zeros(256), precision=precision)
+    block = TokenConvWeights(zeros(7, 70, 256), zeros(256), precision=precision)
     small_batch.first(zeros(1, 1014, dtype=np.uint8), block, parts, out=zeros(1, 1008, 256, dtype=dtype))
     sizes = (8704, 1024, 1024, 4)
     layers = SmallBatchMlp(
@@ -243,15 +242,15 @@ def between_features(row: catalog.Variant) -> None:
     weight, bias, stat = np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32), np.zeros((1, 2))
     if row.ampere and row.operator.startswith("conv1d"):
         method, precision = row.operator.removesuffix("_nlc"), row.precision or ""
-        made, of = Mma(weight, bias, precision=precision), FORMATS[precision]
+        made, of = MmaWeights(weight, bias, precision=precision), FORMATS[precision]
         getattr(made, method)(np.empty((1, 336, of.parts * 256), of.dtype))
     if row.name == "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather":
         gamma, ids = np.empty((1008, 256), np.float32), np.empty((1, 1014), np.uint8)
         for precision, octets in (("tf32", False), ("fp16x3", False), ("fp16x3", True)):
             given = weight[:, :70].copy(), bias, gamma, gamma
-            block = GatherBlock(*given, precision=precision, octets=octets)
+            block = TokenConvWeights(*given, precision=precision, octets=octets)
             block.layernorm_relu_maxpool1d(ids, stat, 3)
-    if row.name == "layernorm_relu_maxpool1d_nlc_half_fp16":
+    if row.name == "layernorm_relu_maxpool1d_nlc_vectorized_fp16":
         x = np.empty((1, 102, 256), np.float32)
         for precision in WIDE:
             encoded_maxima(x, stat, x[0], x[0], 3, precision=precision)
@@ -266,20 +265,25 @@ def level_17() -> None:
     rng = np.random.default_rng(0)
     weight, bias = rng.standard_normal((7, 70, 256), np.float32), np.zeros(256, np.float32)
     affine = rng.standard_normal((2, 1008, 256), np.float32)
-    block = HalfBlock(weight, bias, *affine, precision="fp8")
+    block = TokenConvWeights(weight, bias, *affine, precision="fp8")
     block.layernorm_relu_maxpool1d(np.zeros((2, 1014), np.uint8), np.ones((2, 2)), 3)
     y = np.zeros((2, 102, 256), np.uint8)
     normalised_maxima(y, np.ones((2, 2)), *affine[:, :102].copy(), 3, precision="fp8")
     conv2 = rng.standard_normal((7, 256, 256), np.float32)
-    Wgmma(conv2, bias, results="fp8").conv1d_relu_maxpool1d(np.zeros((2, 336, 256), np.float16))
+    WgmmaWeights(conv2, bias, results="fp8").conv1d_relu_maxpool1d(np.zeros((2, 336, 256), np.float16))
     for promoted in (False, True):
         weight = rng.standard_normal((7, 256, 256), np.float32)
-        Wgmma(weight, bias, precision="fp8", promoted=promoted).conv1d_relu_maxpool1d(np.zeros((2, 336, 256), np.uint8))
-        conv, x = Wgmma(weight[:3].copy(), bias, precision="fp8", promoted=promoted), np.zeros((2, 110, 256), np.uint8)
+        WgmmaWeights(weight, bias, precision="fp8", promoted=promoted).conv1d_relu_maxpool1d(
+            np.zeros((2, 336, 256), np.uint8)
+        )
+        conv, x = (
+            WgmmaWeights(weight[:3].copy(), bias, precision="fp8", promoted=promoted),
+            np.zeros((2, 110, 256), np.uint8),
+        )
         conv.conv1d_relu(x)
         conv.conv1d_stat(x)
     for name in ("bf16", "fp8"):
-        SkinnyLinear(conv2[0, :, :4], bias[:4], precision=name).conv1d(np.zeros((2, 1, 256), FORMATS[name].dtype))
+        FewOutputsLinear(conv2[0, :, :4], bias[:4], precision=name).linear(np.zeros((2, 1, 256), FORMATS[name].dtype))
 
 
 def other_tiles(name: str) -> None:

@@ -615,7 +615,7 @@ LIMITS: dict[str, Callable[[Sizes], bool]] = {
     **{f"mma_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 for name in TAKEN},
     # Of a few values beside the given mean, too much may lie in the digits that 16 bits leave out.
     **{
-        f"half_{name}": lambda sizes: sizes["n"] * sizes["c"] * sizes["length"] == 0 or sizes["c"] > 1
+        f"vectorized_{name}": lambda sizes: sizes["n"] * sizes["c"] * sizes["length"] == 0 or sizes["c"] > 1
         for name in HALVES
     },
 }

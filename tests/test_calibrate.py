@@ -17,7 +17,7 @@ from charcnn.model import calibrate, network, params
 from charcnn.ops import reference
 from charcnn.ops.common.cast import narrow
 from charcnn.ops.common.formats import FORMATS
-from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import normalised_maxima
 from charcnn.text import encodings
 
@@ -195,7 +195,7 @@ def test_products_of_eighths(method, promoted):
     x[1, 6, 5] = np.nan
     call = Call(None, None, x.shape, x=x)
     narrowed = narrow(call, call.inputs[0], 21, 48, FORMATS["fp8"])
-    y = getattr(Wgmma(weight, bias, precision="fp8", promoted=promoted), method)(narrowed)
+    y = getattr(WgmmaWeights(weight, bias, precision="fp8", promoted=promoted), method)(narrowed)
     plain = [reference.conv1d_nlc(x.astype(np.float64), weight.astype(np.float64), bias.astype(np.float64))]
     if method == "conv1d_stat":
         y, stat = y

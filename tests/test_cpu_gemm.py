@@ -22,12 +22,12 @@ from charcnn.levels import l0, l11, l18
 from charcnn.model import network, params
 from charcnn.ops import reference
 from charcnn.ops.common import cpu_gemm, threads
-from charcnn.ops.conv1d.cpu_gemm import PackedConv1d
-from charcnn.ops.conv1d.winograd_cpu import WinogradPacked
+from charcnn.ops.conv1d.cpu_gemm import CpuConv1d
+from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv1d
 from charcnn.ops.conv1d.winograd_transforms import SPAN
 from charcnn.ops.layernorm.norm_relu_pool import MOMENTS, NormReluPool, standardising, take_moments
-from charcnn.ops.linear.packed import PackedLinear
-from charcnn.ops.token_conv1d.cpu import CHUNK, OneHotConv1dBlock
+from charcnn.ops.linear.cpu_gemm import CpuLinear
+from charcnn.ops.token_conv1d.cpu import CHUNK, CpuTokenConvNormReluPool
 
 ROOT = Path(__file__).parents[1]
 
@@ -86,7 +86,7 @@ TILE_BOUNDARIES = [  # n, length, c_in, c_out, k, stride, dilation, pool_size
 
 
 def convolve(tile, n, length, c_in, c_out, k, stride, dilation, pool_size, *, relu=True, seed=0):
-    """PackedConv1d and what it must give, both (N, L_out, C_out). Around its arrays there is NaN, and it stays."""
+    """CpuConv1d and what it must give, both (N, L_out, C_out). Around its arrays there is NaN, and it stays."""
     rng = np.random.default_rng(seed)
     x, _ = surrounded((n, length, c_in))
     x[:] = rng.uniform(0.5, 1.5, x.shape)
@@ -95,7 +95,7 @@ def convolve(tile, n, length, c_in, c_out, k, stride, dilation, pool_size, *, re
     expected = reference.conv1d(x.transpose(0, 2, 1).astype(np.float64), weight, bias, stride=stride, dilation=dilation)
     expected = reference.maxpool1d(reference.relu(expected) if relu else expected, pool_size).transpose(0, 2, 1)
     out, around = surrounded(expected.shape)
-    packed = PackedConv1d(weight, bias, cpu_gemm.choose_tile(tile))
+    packed = CpuConv1d(weight, bias, cpu_gemm.choose_tile(tile))
     assert packed(x, out, stride=stride, dilation=dilation, pool_size=pool_size, relu=relu) is out
     assert np.isnan(around).sum() == around.size - out.size
     return out, expected
@@ -132,7 +132,7 @@ def test_any_shape(tile):
 def test_linear(tile, n, c_in, c_out):
     rng = np.random.default_rng(1)
     x, weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((n, c_in), (c_out, c_in), c_out))
-    out = PackedLinear(weight, bias, cpu_gemm.choose_tile(tile))(x, np.full((n, c_out), np.nan, np.float32))
+    out = CpuLinear(weight, bias, cpu_gemm.choose_tile(tile))(x, np.full((n, c_out), np.nan, np.float32))
     assert error(out, reference.linear(x.astype(np.float64), weight, bias)) <= FLOAT32
 
 
@@ -190,7 +190,7 @@ SPANS = [  # n, length, c_in, c_out, k, pool_size
 
 
 def filtered(tile, n, length, c_in, c_out, k, pool_size, *, relu, seed=0):
-    """WinogradPacked and what it must give, both (N, L_out, C_out). Around its result there is NaN, and it stays."""
+    """CpuWinogradConv1d and what it must give, both (N, L_out, C_out). Around its result there is NaN, and it stays."""
     rng = np.random.default_rng(seed)
     x, _ = surrounded((n, length, c_in))
     x[:] = rng.uniform(0.5, 1.5, x.shape)
@@ -199,7 +199,7 @@ def filtered(tile, n, length, c_in, c_out, k, pool_size, *, relu, seed=0):
     expected = reference.conv1d(x.transpose(0, 2, 1).astype(np.float64), weight, bias)
     expected = reference.maxpool1d(reference.relu(expected) if relu else expected, pool_size).transpose(0, 2, 1)
     out, around = surrounded(expected.shape)
-    packed = WinogradPacked(weight, bias, cpu_gemm.choose_tile(tile))
+    packed = CpuWinogradConv1d(weight, bias, cpu_gemm.choose_tile(tile))
     assert packed(x, out, pool_size=pool_size, relu=relu) is out
     assert np.isnan(around).sum() == around.size - out.size
     return out, expected
@@ -318,7 +318,7 @@ def test_block(n, length, c, k, pool_size, layernorm):
     normal = reference.layernorm(y, gamma, beta) if layernorm else y
     expected = reference.relu_maxpool1d(normal, pool_size).transpose(0, 2, 1)
     out, around = surrounded(expected.shape)
-    OneHotConv1dBlock(weight, bias, norm, length)(ids, out)
+    CpuTokenConvNormReluPool(weight, bias, norm, length)(ids, out)
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
     again = np.full_like(out, np.nan)
     norm(np.ascontiguousarray(y.transpose(0, 2, 1), np.float32), again)

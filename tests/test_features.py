@@ -11,7 +11,7 @@ from charcnn.ops import reference
 from charcnn.ops.common.formats import FORMATS, HALVES
 from charcnn.ops.common.mma_layout import OCTET, TAKEN, WIDE, encode
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima
-from charcnn.ops.token_conv1d.gather_block import GatherBlock
+from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 
 def decoded(array, precision):
@@ -96,7 +96,7 @@ def test_block_1(precision):
     tolerance = FORMATS[precision].tolerance
     ids, weight, bias = block_1(False)
     exact = [array.astype(np.float64) for array in (weight, bias)]
-    y = GatherBlock(weight, bias, precision=precision, octets=True).relu_maxpool1d(ids, 3)
+    y = TokenConvWeights(weight, bias, precision=precision, octets=True).relu_maxpool1d(ids, 3)
     expected = reference.one_hot_conv1d_relu_maxpool1d_nlc(ids, *exact, 3)
     assert y.dtype == FORMATS[precision].dtype
     assert np.linalg.norm(decoded(y, precision) - expected) <= tolerance * np.linalg.norm(expected)
@@ -104,7 +104,7 @@ def test_block_1(precision):
     ids, weight, bias, gamma, beta = block_1(True)
     exact = [array.astype(np.float64) for array in (weight, bias, gamma, beta)]
     stat = reference.one_hot_conv1d_stat_nlc(ids, *exact[:2])
-    block = GatherBlock(weight, bias, gamma, beta, precision=precision, octets=True)
+    block = TokenConvWeights(weight, bias, gamma, beta, precision=precision, octets=True)
     out = np.full_like(y, 1)
     assert block.layernorm_relu_maxpool1d(ids, stat, 3, out=out) is out
     expected = reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, stat, *exact, 3)
@@ -114,12 +114,12 @@ def test_block_1(precision):
 def test_block_1_refuses():
     _, weight, bias, gamma, _ = block_1(True)
     with pytest.raises(ValueError, match=r"C_out=15: need a multiple of 8"):
-        GatherBlock(weight[..., :15].copy(), bias[:15].copy(), octets=True)
+        TokenConvWeights(weight[..., :15].copy(), bias[:15].copy(), octets=True)
     with pytest.raises(ValueError, match=r"^beta has shape"):
-        GatherBlock(weight, bias, gamma, gamma[1:], precision="tf32")
+        TokenConvWeights(weight, bias, gamma, gamma[1:], precision="tf32")
     ids = block_1(False)[0]
     with pytest.raises(ValueError, match="gamma is None"):
-        GatherBlock(weight, bias, precision="tf32").layernorm_relu_maxpool1d(ids, np.ones((3, 2)), 3)
+        TokenConvWeights(weight, bias, precision="tf32").layernorm_relu_maxpool1d(ids, np.ones((3, 2)), 3)
 
 
 @pytest.mark.parametrize("precision", WIDE)

@@ -8,7 +8,7 @@ import pytest
 from charcnn.gpu import device
 from charcnn.ops.common.cast import as_float, as_format
 from charcnn.ops.linear import few_outputs
-from charcnn.ops.linear.few_outputs import TAKEN, SkinnyLinear
+from charcnn.ops.linear.few_outputs import TAKEN, FewOutputsLinear
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's: of NaN and infinities, in the simulator
 
@@ -27,7 +27,7 @@ def test_edges(shape, precision):
     assert few_outputs.AT_ONCE * few_outputs.LANES * few_outputs.OCTET < 1288
     x, exact, weight, bias = drawn(*shape, precision)
     out = device.to_device(np.full((shape[0], 1, shape[2]), np.nan, np.float32))
-    y = SkinnyLinear(weight, bias, precision=precision).conv1d(x, out=out)
+    y = FewOutputsLinear(weight, bias, precision=precision).linear(x, out=out)
     assert y is out
     expected = exact @ weight.astype(np.float64) + bias
     assert np.linalg.norm(y.copy_to_host()[:, 0] - expected) <= 2e-6 * np.linalg.norm(expected)
@@ -36,16 +36,16 @@ def test_edges(shape, precision):
 @pytest.mark.parametrize("precision", TAKEN)
 def test_a_row_does_not_depend_on_how_many_there_are(precision):
     x, _, weight, bias = drawn(9, 264, 2, precision)
-    layer = SkinnyLinear(weight, bias, precision=precision)
-    together = layer.conv1d(x).copy_to_host()
+    layer = FewOutputsLinear(weight, bias, precision=precision)
+    together = layer.linear(x).copy_to_host()
     for row in (0, 8):
-        np.testing.assert_array_equal(layer.conv1d(x[row : row + 1]).copy_to_host()[0], together[row])
+        np.testing.assert_array_equal(layer.linear(x[row : row + 1]).copy_to_host()[0], together[row])
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e4])
 def test_small_and_large_values(scale):
     x, exact, weight, bias = drawn(2, 256, 2, "fp16", scale)
-    y = SkinnyLinear(weight, bias).conv1d(x).copy_to_host()[:, 0]
+    y = FewOutputsLinear(weight, bias).linear(x).copy_to_host()[:, 0]
     expected = exact @ weight.astype(np.float64) + bias
     assert np.linalg.norm(y - expected) <= 2e-6 * np.linalg.norm(expected)
 
@@ -56,25 +56,25 @@ def test_what_is_not_finite():
     host[0, 0, 100], host[2, 0, 511] = 0x7F80, 0x7FC0  # an infinity, NaN
     exact[0, 100], exact[2, 511] = np.inf, np.nan
     weight[100, 2] = 0
-    y = SkinnyLinear(weight, bias, precision="bf16").conv1d(device.to_device(host)).copy_to_host()[:, 0]
+    y = FewOutputsLinear(weight, bias, precision="bf16").linear(device.to_device(host)).copy_to_host()[:, 0]
     np.testing.assert_allclose(y, exact @ weight.astype(np.float64) + bias, rtol=1e-4, atol=1e-4)
 
 
 def test_errors_name_the_argument(monkeypatch):
     weight, bias = np.zeros((16, 4), np.float32), np.zeros(4, np.float32)
-    layer = SkinnyLinear(weight, bias)
+    layer = FewOutputsLinear(weight, bias)
     with pytest.raises(ValueError, match=r"weight has shape .* multiple of 8"):
-        SkinnyLinear(weight[:9], bias)
+        FewOutputsLinear(weight[:9], bias)
     with pytest.raises(ValueError, match=r"weight has shape .* C_out 1 to 16"):
-        SkinnyLinear(np.zeros((16, 17), np.float32), np.zeros(17, np.float32))
+        FewOutputsLinear(np.zeros((16, 17), np.float32), np.zeros(17, np.float32))
     with pytest.raises(ValueError, match="bias"):
-        SkinnyLinear(weight, bias[:3])
+        FewOutputsLinear(weight, bias[:3])
     with pytest.raises(ValueError, match="precision"):
-        SkinnyLinear(weight, bias, precision="tf32")
+        FewOutputsLinear(weight, bias, precision="tf32")
     with pytest.raises(ValueError, match="x is a ndarray"):
-        layer.conv1d(np.zeros((2, 1, 16), np.float16))
+        layer.linear(np.zeros((2, 1, 16), np.float16))
     with pytest.raises(ValueError, match="need C_in=16"):
-        layer.conv1d(device.to_device(np.zeros((2, 1, 8), np.float16)))
+        layer.linear(device.to_device(np.zeros((2, 1, 8), np.float16)))
     monkeypatch.setattr(device, "address", lambda array: 8)
     with pytest.raises(ValueError, match="x begins 8 bytes"):
-        layer.conv1d(device.to_device(np.zeros((2, 1, 16), np.float16)))
+        layer.linear(device.to_device(np.zeros((2, 1, 16), np.float16)))

@@ -83,11 +83,11 @@ def test_every_variant_asks_for_its_method_and_precision(row, monkeypatch):
 
 
 def run(method, x, weight, bias, precision, **options):
-    """A method of `Mma` on float32 features; what it gives, in float64, and its dtype."""
+    """A method of `MmaWeights` on float32 features; what it gives, in float64, and its dtype."""
     call = Call(None, None, (0,), x=x)
     of, channels = FORMATS[precision], -(-x.shape[2] // OCTET) * OCTET
     encoded = encode(call, call.inputs[0], x.shape[1], channels, of)
-    made = layer.Mma(weight, bias, precision=precision)
+    made = layer.MmaWeights(weight, bias, precision=precision)
     return getattr(made, method)(encoded, **options)
 
 
@@ -167,9 +167,9 @@ def test_refuses(machine):
     with pytest.raises(ValueError, match=r"length=10: need 5 to 9"):
         run("conv1d_relu_maxpool1d", x, weight, bias, "fp16", length=10, wide=True)
     with pytest.raises(ValueError, match=r"precision='fp8'"):
-        layer.Mma(weight, bias, precision="fp8")
+        layer.MmaWeights(weight, bias, precision="fp8")
     with pytest.raises(ValueError, match=r"x has dtype float32: need float16"):
-        layer.Mma(weight, bias).conv1d(device.to_device(x), wide=True)
+        layer.MmaWeights(weight, bias).conv1d(device.to_device(x), wide=True)
 
 
 def test_stages_hold_what_is_under_way():

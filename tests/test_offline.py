@@ -65,8 +65,8 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("layernorm_relu_maxpool1d_nlc_coalesced", "_build"),
     *((f"conv1d_stat_nlc_wgmma_{name}", "_merge_kernel") for name in FORMATS if name != "bf16"),
     *((f"conv1d_stat_nlc_mma_{name}", "_merge_kernel") for name in TAKEN if name != "bf16"),
-    ("layernorm_relu_maxpool1d_nlc_half_fp16", "_build"),
-    ("layernorm_relu_maxpool1d_nlc_half_bf16", "_build"),
+    ("layernorm_relu_maxpool1d_nlc_vectorized_fp16", "_build"),
+    ("layernorm_relu_maxpool1d_nlc_vectorized_bf16", "_build"),
     ("one_hot_conv1d_stat_nlc_lags", "_singles_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_pairs_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_stat_kernel"),
@@ -75,8 +75,8 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("one_hot_conv1d_stat_nlc_lag_sums", "_tables_kernel"),
     ("one_hot_conv1d_stat_nlc_lag_sums", "_stat_kernel"),
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather", "_pooled_kernel"),
-    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_half_fp16", "_pooled_kernel"),
-    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_half_bf16", "_pooled_kernel"),
+    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather_fp16", "_pooled_kernel"),
+    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather_bf16", "_pooled_kernel"),
     *((LEVEL_17, kernel) for kernel in ("_pooled_kernel", "_build", "_merge_kernel")),
 }
 

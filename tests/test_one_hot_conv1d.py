@@ -13,8 +13,8 @@ from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.formats import FORMATS
 from charcnn.ops.token_conv1d import gather
-from charcnn.ops.token_conv1d.gather_block import GatherBlock
-from charcnn.ops.token_conv1d.lags import LagTables
+from charcnn.ops.token_conv1d.lags import PairTables
+from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 TOLERANCE = 2e-6
 FEW = device.SIMULATED
@@ -100,7 +100,7 @@ def test_lags_are_the_direct_statistics_at_every_length(kernel_size):
 @pytest.mark.parametrize(("kernel_size", "depth", "channels"), [(1, 1, 1), (2, 9, 3), (7, 5, 6), (5, 17, 2)])
 def test_tables(kernel_size, depth, channels):
     weight, bias = draw(kernel_size, depth, channels)
-    made = LagTables(weight, bias)
+    made = PairTables(weight, bias)
     singles, pairs = tables(*exact(weight, bias))
     np.testing.assert_allclose(made.singles.copy_to_host(), singles, rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose(made.pairs.copy_to_host(), pairs, rtol=1e-13, atol=1e-13)
@@ -109,7 +109,7 @@ def test_tables(kernel_size, depth, channels):
 @pytest.mark.parametrize("kernel_size", [1, 2, 7])
 def test_statistics_at_every_length(kernel_size):
     weight, bias = draw(kernel_size, depth=4, channels=3)
-    made = LagTables(weight, bias)
+    made = PairTables(weight, bias)
     for length in [*range(kernel_size, 3 * kernel_size + 2), 70]:
         ids = kinds(length, 4)
         out = np.full((len(ids), 2), np.nan)
@@ -126,7 +126,7 @@ def test_statistics_of_drawn_sizes(n, more, kernel_size, depth, channels, seed):
     weight, bias = draw(kernel_size, depth, channels, seed)
     ids = np.random.default_rng(seed).integers(0, 256, (n, kernel_size + (more % 20 if FEW else more)), np.uint8)
     ids %= depth + 2
-    close(LagTables(weight, bias)(ids), reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias)))
+    close(PairTables(weight, bias)(ids), reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias)))
 
 
 @pytest.mark.parametrize("mean", [1e4, -1e4])
@@ -134,7 +134,7 @@ def test_a_mean_far_from_zero(mean):
     weight, bias = draw(7, 6, 8)
     bias += np.float32(mean)
     ids = kinds(40, 6)
-    stat = LagTables(weight, bias)(ids)
+    stat = PairTables(weight, bias)(ids)
     expected = reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias))
     close(stat, expected)
     assert (abs(stat[:, 1] - expected[:, 1]) <= 1e-5 * expected[:, 1]).all()
@@ -143,7 +143,7 @@ def test_a_mean_far_from_zero(mean):
 def test_equal_values_have_no_variance():
     weight, bias = draw(3, 2, 4)
     weight[...], bias[...] = 0.1, 0.3
-    stat = LagTables(weight, bias)(np.array([[0, 1, 0, 0, 1], [2] * 5], np.uint8))
+    stat = PairTables(weight, bias)(np.array([[0, 1, 0, 0, 1], [2] * 5], np.uint8))
     np.testing.assert_allclose(stat[:, 0], [0.6, 0.3], rtol=1e-6)
     assert (stat[:, 1] >= 0).all()
     assert (stat[:, 1] <= 1e-15).all()
@@ -151,7 +151,7 @@ def test_equal_values_have_no_variance():
 
 def test_an_inputs_statistics_do_not_depend_on_the_others():
     weight, bias = draw(7, 6, 8)
-    made, ids = LagTables(weight, bias), kinds(30, 6)
+    made, ids = PairTables(weight, bias), kinds(30, 6)
     together = made(ids)
     for n in range(len(ids)):
         np.testing.assert_array_equal(made(ids[n : n + 1]), together[n : n + 1])
@@ -169,8 +169,8 @@ def test_tables_refuse():
         ("bias is on the device and weight is on the host", (weight, device.to_device(bias))),
     ):
         with pytest.raises(ValueError, match=f"^{match}"):
-            LagTables(*wrong)
-    made = LagTables(weight, bias)
+            PairTables(*wrong)
+    made = PairTables(weight, bias)
     ids = kinds(9, 5)
     for match, wrong, out in (
         ("ids has 3 positions: need at least 4", ids[:, :3], None),
@@ -258,7 +258,7 @@ def test_drawn_sizes(n, more, constants, layernorm, seed):
 def test_the_networks_sizes(layernorm, n):
     weight, bias = draw(7, 70, 256)
     ids = np.concatenate([kinds(1014, 70, seed) for seed in range(-(-n // 6))])[:n]
-    close(LagTables(weight, bias)(ids), reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias)))
+    close(PairTables(weight, bias)(ids), reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias)))
     block(ids, weight, bias, 3, layernorm=layernorm)
 
 
@@ -267,8 +267,8 @@ def test_every_id_above_the_alphabet_is_blank():
     above = np.array([np.arange(4, 256)], np.uint8)
     blank = np.full_like(above, 4)
     gamma, beta = affine(250, 5)
-    stat = LagTables(weight, bias)(blank)
-    np.testing.assert_array_equal(LagTables(weight, bias)(above), stat)
+    stat = PairTables(weight, bias)(blank)
+    np.testing.assert_array_equal(PairTables(weight, bias)(above), stat)
     for launcher, before, after in (
         (ops.one_hot_conv1d_nlc_gather, (), ()),
         (ops.one_hot_conv1d_relu_maxpool1d_nlc_gather, (), (3,)),
@@ -325,7 +325,7 @@ def test_blocks_of_a_multiprocessor_share_its_memory(free, resident, channel_til
 def test_block_for_tf32(channels, layernorm):
     ids, (weight, bias) = kinds(11, 5), draw(3, 5, channels)
     gamma, beta = affine(9, channels)
-    given = GatherBlock(weight, bias, *((gamma, beta) if layernorm else ()), precision="tf32")
+    given = TokenConvWeights(weight, bias, *((gamma, beta) if layernorm else ()), precision="tf32")
     on_gpu = device.to_device(ids)
     if layernorm:
         stat = reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias))
@@ -346,7 +346,7 @@ def test_block_in_two_halves_a_number(channels, layernorm):
     gamma, beta = affine(7, channels)
     stat = reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias))
     stat[:, 1] += 0.1
-    given = GatherBlock(weight, bias, *((gamma, beta) if layernorm else ()), precision="fp16x3")
+    given = TokenConvWeights(weight, bias, *((gamma, beta) if layernorm else ()), precision="fp16x3")
     on_gpu = device.to_device(ids)
     if layernorm:
         expected = reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(
@@ -361,8 +361,6 @@ def test_block_in_two_halves_a_number(channels, layernorm):
     high, low = y.copy_to_host()[..., :channels].astype(np.float64), y.copy_to_host()[..., channels:].astype(np.float64)
     assert np.linalg.norm(high + low - expected) <= TOLERANCE * np.linalg.norm(expected)
     assert np.linalg.norm(high - expected) > 10 * TOLERANCE * np.linalg.norm(expected)
-    with pytest.raises(ValueError, match=r"^precision='fp16': need one of tf32, fp16x3$"):
-        GatherBlock(weight, bias, precision="fp16")
 
 
 def test_a_table_that_shared_memory_does_not_hold():

@@ -12,12 +12,12 @@ from test_one_hot_conv1d import affine, draw, exact, kinds
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
-from charcnn.ops.common.cast import narrow, widen
+from charcnn.ops.common.cast import WORDS, narrow, widen
 from charcnn.ops.common.formats import FORMATS, HALVES, choose
-from charcnn.ops.token_conv1d import gather_half, gather_warps, lag_sums
-from charcnn.ops.token_conv1d.gather_half import HalfBlock
-from charcnn.ops.token_conv1d.lag_sums import LagSums
-from charcnn.ops.token_conv1d.lags import LagTables
+from charcnn.ops.token_conv1d import lag_sums, warp_gather
+from charcnn.ops.token_conv1d.lag_sums import SharedPairTables
+from charcnn.ops.token_conv1d.lags import PairTables
+from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 FEW = device.SIMULATED
 
@@ -43,7 +43,7 @@ def block(ids, weight, bias, pool_size, precision="fp16", seed=0, layernorm=True
     """The kernel into a poisoned output, against the reference in float64."""
     windows, channels = ids.shape[1] - len(weight) + 1, weight.shape[2]
     gamma, beta = affine(windows, channels, seed) if layernorm else (None, None)
-    kept = HalfBlock(weight, bias, gamma, beta, precision=precision)
+    kept = TokenConvWeights(weight, bias, gamma, beta, precision=precision)
     if layernorm:
         stat = reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias))
         stat[:, 1] += 1  # of one value: not nothing
@@ -51,14 +51,13 @@ def block(ids, weight, bias, pool_size, precision="fp16", seed=0, layernorm=True
         expected = reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, *arrays, pool_size)
         call = Call(None, None, expected.shape, kept.format.dtype, ids=ids, stat=stat)
         ids, stat = call.inputs
-        normalisation = (stat, *kept.affine)
     else:
         expected = reference.one_hot_conv1d_relu_maxpool1d_nlc(ids, *exact(weight, bias), pool_size)
         call = Call(None, None, expected.shape, kept.format.dtype, ids=ids)
-        (ids,), normalisation = call.inputs, None
-    y = gather_half._bits(call.out)
+        (ids,), stat = call.inputs, None
+    y = call.out.view(WORDS[call.out.dtype.itemsize])
     y.copy_to_device(np.full(expected.shape, 0x7FFF, np.uint16).astype(y.dtype))  # NaN in all formats: 0xFF in fp8
-    gather_half._launch(call, ids, kept, normalisation, y, pool_size, **tiles)
+    kept.launch(call, ids, stat, call.out, pool_size, **tiles)
     close(call.out.copy_to_host(), expected, precision)
 
 
@@ -119,7 +118,7 @@ def test_methods_and_where_they_write():
     ids = kinds(20, 5)
     gamma, beta = affine(18, 8)
     stat = reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias))
-    kept = HalfBlock(weight, bias, gamma, beta)
+    kept = TokenConvWeights(weight, bias, gamma, beta)
     out = np.full((6, 6, 8), np.nan, np.float16)
     assert kept.layernorm_relu_maxpool1d(ids, stat, 3, out=out) is out
     arrays = exact(stat, weight, bias, gamma, beta)
@@ -130,7 +129,7 @@ def test_methods_and_where_they_write():
 
 def test_an_input_does_not_depend_on_the_others():
     weight, bias = draw(7, 5, 8)
-    kept, ids = HalfBlock(weight, bias), kinds(30, 5)
+    kept, ids = TokenConvWeights(weight, bias), kinds(30, 5)
     together = kept.relu_maxpool1d(ids, 3)
     for n in range(len(ids)):
         np.testing.assert_array_equal(kept.relu_maxpool1d(ids[n : n + 1], 3), together[n : n + 1])
@@ -140,13 +139,13 @@ def test_windows_of_blanks_are_what_zeros_give():
     weight, bias = draw(3, 2, 8)
     ids = np.full((1, 20), 2, np.uint8)
     ids[0, 10] = 0
-    y = HalfBlock(weight, bias).relu_maxpool1d(ids, 3)
+    y = TokenConvWeights(weight, bias).relu_maxpool1d(ids, 3)
     alone = np.maximum(bias.astype(np.float16), 0)
     for window in (0, 1, 4, 5):  # 2 and 3 read position 10
         np.testing.assert_array_equal(y[0, window], alone)
     weight[:, 1] = 0
     np.testing.assert_array_equal(
-        HalfBlock(weight, bias).relu_maxpool1d(np.minimum(ids, 1), 3)[0, [0, 1, 4, 5]], y[0, [0, 1, 4, 5]]
+        TokenConvWeights(weight, bias).relu_maxpool1d(np.minimum(ids, 1), 3)[0, [0, 1, 4, 5]], y[0, [0, 1, 4, 5]]
     )
 
 
@@ -156,7 +155,7 @@ def test_nan_wins_where_it_is_picked_and_great_values_become_infinite(precision)
     weight, bias = draw(3, 2, 8)
     weight[1, 0, 2], weight[1, 0, 5] = np.nan, 1e5
     ids = np.array([[0, 1, 1, 1, 1, 0, 1, 1]], np.uint8)  # tap 1 meets a 0 at window 4
-    y = numbers(HalfBlock(weight, bias, precision=precision).relu_maxpool1d(ids, 3), precision)
+    y = numbers(TokenConvWeights(weight, bias, precision=precision).relu_maxpool1d(ids, 3), precision)
     most = 448 if precision == "fp8" else np.inf  # which knows no infinity
     np.testing.assert_array_equal(np.argwhere(~(y < 448)), [[0, 1, 2], [0, 1, 5]])
     assert np.isnan(y[0, 1, 2])
@@ -189,7 +188,7 @@ def test_rows_of_256_bytes():
 @pytest.mark.parametrize("behind", [1, 2, 3, 4])
 def test_ids_at_any_address(behind):
     weight, bias = draw(7, 5, 8)
-    kept, ids = HalfBlock(weight, bias), kinds(31, 5)
+    kept, ids = TokenConvWeights(weight, bias), kinds(31, 5)
     held = cuda.to_device(np.concatenate([np.zeros(behind, np.uint8), ids.ravel()]))
     y = kept.relu_maxpool1d(held[behind:].reshape(ids.shape), 3).copy_to_host()
     np.testing.assert_array_equal(y, kept.relu_maxpool1d(ids, 3))
@@ -197,9 +196,9 @@ def test_ids_at_any_address(behind):
 
 @pytest.mark.parametrize(("free", "channel_tile", "threads"), [(3300, 24, 32), (2500, 8, 32)])
 def test_fewer_channels_where_shared_memory_is_short(free, channel_tile, threads, monkeypatch):
-    asked, build = [], gather_warps._pooled_kernel
+    asked, build = [], warp_gather._pooled_kernel
     monkeypatch.setattr(device, "shared_limit", lambda: free)
-    monkeypatch.setattr(gather_warps, "_pooled_kernel", lambda *constants: asked.append(constants) or build(*constants))
+    monkeypatch.setattr(warp_gather, "_pooled_kernel", lambda *constants: asked.append(constants) or build(*constants))
     block(kinds(9, 5), *draw(4, 5, 32), 3, threads=32)
     ((_, _, _, *tiles, _, _, _, _),) = asked
     assert tiles == [channel_tile, threads]
@@ -215,13 +214,13 @@ def test_what_half_precision_refuses():
         (r"gamma has shape \(8,\)", (weight, bias, gamma[0], beta)),
     ):
         with pytest.raises(ValueError, match=f"^{match}"):
-            HalfBlock(*wrong)
-    with pytest.raises(ValueError, match=r"^precision='tf32': need one of fp16, bf16, fp8"):
-        HalfBlock(weight, bias, precision="tf32")
+            TokenConvWeights(*wrong)
+    with pytest.raises(ValueError, match=r"^precision='fp32': need one of fp16, bf16, tf32, fp16x3, fp8"):
+        TokenConvWeights(weight, bias, precision="fp32")
     ids, stat = kinds(9, 5), np.ones((6, 2))
     with pytest.raises(ValueError, match=r"^gamma is None"):
-        HalfBlock(weight, bias).layernorm_relu_maxpool1d(ids, stat, 3)
-    kept = HalfBlock(weight, bias, gamma, beta)
+        TokenConvWeights(weight, bias).layernorm_relu_maxpool1d(ids, stat, 3)
+    kept = TokenConvWeights(weight, bias, gamma, beta)
     for match, wrong in (
         (r"gamma has shape \(7, 8\): need \(6, 8\)", (ids[:, 1:], stat)),
         (r"stat has shape \(5, 2\): need \(6, 2\)", (ids, stat[1:])),
@@ -237,15 +236,15 @@ def test_a_table_that_shared_memory_does_not_hold(monkeypatch):
     monkeypatch.setattr(device, "shared_limit", lambda: 4096)  # a table for more takes the simulator a minute
     weight, bias = draw(4, 60, 8)
     with pytest.raises(ValueError, match=r"^weight has shape \(4, 60, 8\), pool_size=3: 244 rows of 8 channels"):
-        HalfBlock(weight, bias).relu_maxpool1d(np.zeros((1, 70), np.uint8), 3)
+        TokenConvWeights(weight, bias).relu_maxpool1d(np.zeros((1, 70), np.uint8), 3)
     weight, bias = draw(2, 1, 8)
     with pytest.raises(ValueError, match=r"^weight has shape \(2, 1, 8\), pool_size=5000: .* need 641088 bytes"):
-        HalfBlock(weight, bias).relu_maxpool1d(np.zeros((1, 5001), np.uint8), 5000)
+        TokenConvWeights(weight, bias).relu_maxpool1d(np.zeros((1, 5001), np.uint8), 5000)
 
 
 def test_no_output_channels():
     weight, bias = draw(2, 3, 0)
-    assert HalfBlock(weight, bias).relu_maxpool1d(kinds(9, 3), 3).shape == (6, 2, 0)
+    assert TokenConvWeights(weight, bias).relu_maxpool1d(kinds(9, 3), 3).shape == (6, 2, 0)
 
 
 # The numbers themselves.
@@ -286,7 +285,7 @@ def accurate(stat, expected, slack=5e-7):
 @pytest.mark.parametrize("kernel_size", [1, 2, 7])
 def test_statistics_at_every_length(kernel_size):
     weight, bias = draw(kernel_size, depth=4, channels=3)
-    made = LagSums(weight, bias)
+    made = SharedPairTables(weight, bias)
     for length in [*range(kernel_size, 3 * kernel_size + 2), 70]:
         ids = kinds(length, 4)
         out = np.full((len(ids), 2), np.nan)
@@ -303,7 +302,7 @@ def test_lags_that_shared_memory_does_not_hold(kept_lags, monkeypatch):
     monkeypatch.setattr(device, "shared_limit", lambda: few + 400 * kept_lags)
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
     ids = kinds(40, 9)
-    accurate(LagSums(weight, bias)(ids), reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias)))
+    accurate(SharedPairTables(weight, bias)(ids), reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias)))
     ((*_, kept, _),) = asked
     assert kept == kept_lags
 
@@ -316,7 +315,7 @@ def test_threads_of_an_input(threads, warp, n, monkeypatch):
     monkeypatch.setattr(lag_sums, "WARP", warp)
     weight, bias = draw(3, 4, 3)
     ids = np.random.default_rng(0).integers(0, 6, (n, 15), np.uint8)
-    made = LagSums(weight, bias)
+    made = SharedPairTables(weight, bias)
     stat = made(ids)
     accurate(stat, reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias)))
     np.testing.assert_array_equal(made(ids), stat)
@@ -328,4 +327,4 @@ def test_statistics_at_the_networks_sizes(n):
     weight, bias = draw(7, 70, 256)
     ids = np.random.default_rng(n).integers(0, 72, (n, 1014), np.uint8)
     ids[::2, 235:] = 70
-    accurate(LagSums(weight, bias)(ids), LagTables(weight, bias)(ids))
+    accurate(SharedPairTables(weight, bias)(ids), PairTables(weight, bias)(ids))

@@ -23,7 +23,7 @@ from charcnn.ops.common.formats import HALVES
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.layernorm.small_batch import affine, first, first_parts_shape, normalised
 from charcnn.ops.linear.small_batch import SmallBatchMlp
-from charcnn.ops.token_conv1d.gather_half import HalfBlock
+from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 pytestmark = pytest.mark.skipif(not runs_here(catalog.level("l16")), reason="needs a GPU of compute capability 9.0")
 
@@ -90,7 +90,7 @@ def test_block_1(n, length, channels, precision):
     ids = rng.integers(0, 80, (n, length), np.uint8)  # some beyond the blank
     exact = [array.astype(np.float64) for array in (weight, bias)]
     expected = reference.one_hot_conv1d_nlc(np.minimum(ids, 70), *exact)
-    block, dtype = HalfBlock(weight, bias, gamma, beta, precision=precision), HALVES[precision].dtype
+    block, dtype = TokenConvWeights(weight, bias, gamma, beta, precision=precision), HALVES[precision].dtype
     parts = poisoned(first_parts_shape(n, length - 6), np.float32)
     y = first(device.to_device(ids), block, parts, out=poisoned(expected.shape, dtype))
     tolerance = HALVES[precision].tolerance

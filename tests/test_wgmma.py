@@ -17,7 +17,7 @@ from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.formats import FORMATS
 from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, TileConfig
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
-from charcnn.ops.conv1d.wgmma.layer import Wgmma
+from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.pack import make_pack_kernel
 from charcnn.ops.conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma
 
@@ -76,7 +76,7 @@ def test_an_odd_number_of_tiles(name, kind, blocks, monkeypatch):
         x = draw.standard_normal((n, length, c_in), np.float32)
         weight = draw.standard_normal((taps, c_in, c_out), np.float32) / np.float32(np.sqrt(taps * c_in))
         bias = draw.standard_normal(c_out, np.float32)
-        conv = Wgmma(weight, bias, precision=name, x_unit=unit, y_unit=unit, promoted=promoted)
+        conv = WgmmaWeights(weight, bias, precision=name, x_unit=unit, y_unit=unit, promoted=promoted)
         call = Call(None, None, x.shape, x=x)
         features = narrow(call, call.inputs[0], length, conv.width, of, 1 / unit)
         exact = (array.astype(np.float64) for array in (x, weight, bias))
@@ -143,7 +143,7 @@ def test_what_reads_weights_or_a_map_first_does_not_begin_early(machine, monkeyp
     monkeypatch.setattr(Call, "launch", noted)
     draw = np.random.default_rng(0)
     weight, bias = draw.standard_normal((1, 8, 8), np.float32), np.zeros(8, np.float32)
-    conv = Wgmma(weight, bias, precision="fp16")
+    conv = WgmmaWeights(weight, bias, precision="fp16")
     x, other = (device.to_device(draw.standard_normal((3, 1, 8), np.float32).astype(np.float16)) for _ in range(2))
     assert early == [False, False], "packing, padding"
     for features in (x, x, other, x):
@@ -153,7 +153,7 @@ def test_what_reads_weights_or_a_map_first_does_not_begin_early(machine, monkeyp
 
 @simulated
 def test_out_of_eighths_begins_at_a_multiple_of_8_bytes(machine):
-    conv = Wgmma(np.ones((1, 16, 8), np.float32), np.zeros(8, np.float32), precision="fp8")
+    conv = WgmmaWeights(np.ones((1, 16, 8), np.float32), np.zeros(8, np.float32), precision="fp8")
     x, room = device.to_device(np.zeros((1, 1, 16), np.uint8)), device.to_device(np.zeros(16, np.uint8))
     behind = -device.address(room) % 8 + 3
     with pytest.raises(ValueError, match=r"^out begins 3 bytes behind a multiple of 8"):

@@ -9,7 +9,7 @@ from numba import cuda
 from charcnn.catalog import FLOAT32
 from charcnn.gpu import device
 from charcnn.ops import conv1d_nlc_winograd, reference
-from charcnn.ops.conv1d.winograd import Winograd, between
+from charcnn.ops.conv1d.winograd import WinogradWeights, between
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
 
 
@@ -62,7 +62,7 @@ def test_rounding_errors_stay_near_those_of_the_direct_sums():
 @pytest.mark.parametrize("kernel_size", range(1, 10))
 def test_kept_weights(kernel_size):
     x, weight, bias = draw(2, 13, 4, 5, kernel_size)
-    conv = Winograd(weight, bias)
+    conv = WinogradWeights(weight, bias)
     expected = exact(reference.conv1d_nlc, x, weight, bias)
     close(conv.conv1d(x), expected)
     close(conv.conv1d_relu(x[:1]), reference.relu(expected[:1]))
@@ -85,7 +85,7 @@ def test_two_buffers_by_turns():
 
     given = space(x.shape)
     given.copy_to_device(x)
-    conv = Winograd(device.to_device(weight), device.to_device(bias))
+    conv = WinogradWeights(device.to_device(weight), device.to_device(bias))
     y = conv.conv1d(given, space=space)
     cuda.synchronize()
     close(y.copy_to_host(), expected)
@@ -115,8 +115,8 @@ def test_what_is_not_finite_makes_its_tiles_nan(value):
 def test_what_the_weights_must_be():
     _, weight, bias = draw(1, 3, 2, 3, 3)
     with pytest.raises(ValueError, match=r"^weight has dtype float64"):
-        Winograd(weight.astype(np.float64), bias)
+        WinogradWeights(weight.astype(np.float64), bias)
     with pytest.raises(ValueError, match=r"bias has shape \(2,\)"):
-        Winograd(weight, bias[:2])
+        WinogradWeights(weight, bias[:2])
     with pytest.raises(ValueError, match=r"^weight has"):
-        Winograd(weight[0], bias)
+        WinogradWeights(weight[0], bias)

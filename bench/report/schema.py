@@ -15,7 +15,13 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results"
 RENAMED = {
     f"{was}{precision}": f"{now}_{precision}"
-    for was, now in (("gather_", "gather_half"), ("", "half"), ("spread_", "small_batch"))
+    for was, now in (
+        ("gather_", "warp_gather"),
+        ("gather_half_", "warp_gather"),
+        ("", "vectorized"),
+        ("half_", "vectorized"),
+        ("spread_", "small_batch"),
+    )
     for precision in ("fp16", "bf16")
 } | {"lowered": "cpu_gemm", "winograd_lowered": "winograd_cpu"}
 """Techniques as the catalogue labels them today, by what they are called in older results."""

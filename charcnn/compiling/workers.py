@@ -34,7 +34,7 @@ from charcnn.compiling.networks import Network, record
 from charcnn.compiling.stand_in import Target, compiling_for
 from charcnn.config import Config
 
-COSTLY = ("double_buffered", "kernel", "gather", "gather_warps", "small_batch", "lag_sums")
+COSTLY = ("double_buffered", "kernel", "gather", "warp_gather", "small_batch", "lag_sums")
 """Modules whose kernels take the longest to compile, those first."""
 
 

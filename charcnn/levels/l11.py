@@ -15,10 +15,10 @@ import numpy as np
 from charcnn.config import POOL_SIZE
 from charcnn.offload import static
 from charcnn.ops.common import threads
-from charcnn.ops.conv1d.cpu_gemm import PackedConv1d
+from charcnn.ops.conv1d.cpu_gemm import CpuConv1d
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
-from charcnn.ops.linear.packed import PackedLinear
-from charcnn.ops.token_conv1d.cpu import OneHotConv1dBlock
+from charcnn.ops.linear.cpu_gemm import CpuLinear
+from charcnn.ops.token_conv1d.cpu import CpuTokenConvNormReluPool
 from charcnn.runtime.monitor import Monitor
 
 TITLE = "Back on the CPU: convolution lowered to a GEMM, conv1 as a gather, a vector micro-kernel on all cores"
@@ -37,14 +37,14 @@ def build(params, config, *, batch=48, gpus=None, monitor=None):
             return NormReluPool(None, None, POOL_SIZE)
         return NormReluPool(p[f"norm{block}.weight"], p[f"norm{block}.bias"], POOL_SIZE)
 
-    block1 = OneHotConv1dBlock(p["conv1.weight"], p["conv1.bias"], norm_relu_pool(1), config.length)
-    conv = {block: PackedConv1d(p[f"conv{block}.weight"], p[f"conv{block}.bias"]) for block in range(2, 7)}
+    block1 = CpuTokenConvNormReluPool(p["conv1.weight"], p["conv1.bias"], norm_relu_pool(1), config.length)
+    conv = {block: CpuConv1d(p[f"conv{block}.weight"], p[f"conv{block}.bias"]) for block in range(2, 7)}
     norm6 = norm_relu_pool(6)
 
     # The micro-kernel, not NumPy's BLAS: its threads and Numba's would wait for work on the same cores.
     by_channel = p["fc1.weight"].reshape(config.units, channels, pooled[5])
-    fc1 = PackedLinear(by_channel.transpose(0, 2, 1).reshape(config.units, config.features), p["fc1.bias"])
-    fc2, fc3 = (PackedLinear(p[f"fc{block}.weight"], p[f"fc{block}.bias"]) for block in (2, 3))
+    fc1 = CpuLinear(by_channel.transpose(0, 2, 1).reshape(config.units, config.features), p["fc1.bias"])
+    fc2, fc3 = (CpuLinear(p[f"fc{block}.weight"], p[f"fc{block}.bias"]) for block in (2, 3))
 
     largest = batch * max(channels * max(pooled[0], *lengths[2:]), config.units)
     buffers = [np.empty(largest, np.float32) for _ in range(2)]  # of features: operators read one and write the other

@@ -16,8 +16,8 @@ from charcnn.ops.common.formats import HALVES
 from charcnn.ops.common.layer import ByBatch
 from charcnn.ops.conv1d.layers import SmallBatchConv1d, WgmmaConv1d, WgmmaLinear
 from charcnn.ops.layernorm.layers import small_batch_block, wgmma_block
-from charcnn.ops.linear.few_outputs import takes
-from charcnn.ops.linear.layers import FewOutputsLinear, SmallBatchLinear
+from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
+from charcnn.ops.linear.layers import SmallBatchLinear
 from charcnn.ops.linear.small_batch import MOST
 from charcnn.ops.token_conv1d.layers import SmallBatchTokenConvNormReluPool, TokenConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline, whole_windows

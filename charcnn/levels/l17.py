@@ -18,8 +18,7 @@ from charcnn.model import calibrate
 from charcnn.offload import asynchronous
 from charcnn.ops.conv1d.layers import WgmmaConv1d, WgmmaLinear
 from charcnn.ops.layernorm.layers import wgmma_block
-from charcnn.ops.linear.few_outputs import takes
-from charcnn.ops.linear.layers import FewOutputsLinear
+from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
 from charcnn.ops.token_conv1d.layers import TokenConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline, whole_windows
 

@@ -60,7 +60,9 @@ from .layernorm.relu_maxpool1d import layernorm_relu_maxpool1d_naive as layernor
 from .layernorm.relu_maxpool1d_nlc import (
     layernorm_relu_maxpool1d_nlc_coalesced as layernorm_relu_maxpool1d_nlc_coalesced,
 )
-from .layernorm.relu_maxpool1d_nlc_formats import layernorm_relu_maxpool1d_nlc_half as layernorm_relu_maxpool1d_nlc_half
+from .layernorm.relu_maxpool1d_nlc_formats import (
+    layernorm_relu_maxpool1d_nlc_vectorized as layernorm_relu_maxpool1d_nlc_vectorized,
+)
 from .linear.linear import linear_cpu_gemm as linear_cpu_gemm
 from .linear.linear import linear_loops as linear_loops
 from .linear.linear import linear_naive as linear_naive
@@ -85,11 +87,11 @@ from .token_conv1d.gather import (
 )
 from .token_conv1d.gather import one_hot_conv1d_nlc_gather as one_hot_conv1d_nlc_gather
 from .token_conv1d.gather import one_hot_conv1d_relu_maxpool1d_nlc_gather as one_hot_conv1d_relu_maxpool1d_nlc_gather
-from .token_conv1d.gather_half import (
-    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_half as one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather_half,
-)
-from .token_conv1d.gather_half import (
-    one_hot_conv1d_relu_maxpool1d_nlc_gather_half as one_hot_conv1d_relu_maxpool1d_nlc_gather_half,
-)
 from .token_conv1d.lag_sums import one_hot_conv1d_stat_nlc_lag_sums as one_hot_conv1d_stat_nlc_lag_sums
 from .token_conv1d.lags import one_hot_conv1d_stat_nlc_lags as one_hot_conv1d_stat_nlc_lags
+from .token_conv1d.weights import (
+    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather as one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather,
+)
+from .token_conv1d.weights import (
+    one_hot_conv1d_relu_maxpool1d_nlc_warp_gather as one_hot_conv1d_relu_maxpool1d_nlc_warp_gather,
+)

@@ -16,9 +16,9 @@ from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
 from charcnn.ops.common import cast, mma_layout
 from charcnn.ops.common.formats import FORMATS, LARGEST_E4M3, PLAIN, Format
-from charcnn.ops.conv1d.mma.layer import Mma
-from charcnn.ops.conv1d.wgmma.layer import Wgmma
-from charcnn.ops.conv1d.winograd import Winograd
+from charcnn.ops.conv1d.mma.layer import MmaWeights
+from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+from charcnn.ops.conv1d.winograd import WinogradWeights
 from charcnn.ops.linear import few_outputs
 
 LEVELS = tuple(row.name for row in catalog.LEVELS if row.tuned)
@@ -148,7 +148,7 @@ def _floats(layer, x, weight, bias, pooled, expected, batch):
     y, *stat = (device.empty((batch, *e.shape[1:]), np.float64 if i else np.float32) for i, e in enumerate(expected))
     given: dict[str, Any] = {"out": (y, *stat) if stat else y}
     if layer.technique == "winograd":
-        method, arguments = getattr(Winograd(weight, bias), layer.operator.removesuffix("_nlc")), (x, *pooled)
+        method, arguments = getattr(WinogradWeights(weight, bias), layer.operator.removesuffix("_nlc")), (x, *pooled)
         two = cycle((cache(partial(device.empty, dtype=np.float32)), cache(partial(device.empty, dtype=np.float32))))
         given["space"] = lambda shape: next(two)(shape)  # each run takes the same two
     else:
@@ -164,14 +164,14 @@ def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
     given: dict[str, Any] = {}
     results, y_unit = of, 1.0
     if layer.technique == "mma":
-        conv, positions = Mma(weight, bias, precision=of.name), layer.length
+        conv, positions = MmaWeights(weight, bias, precision=of.name), layer.length
         drawn = mma_layout.encode(call, call.inputs[0], positions, -(-layer.c_in // 8) * 8, of)
         wide = last or (measured and of.size == 4)  # what LayerNorm reads there, and logits, are float32
         results, given["wide"] = PLAIN if wide else of, wide
     else:
         results = PLAIN if last or (measured and of.name not in ("fp16", "bf16", "fp8")) else of
         y_unit = 1.0 if results is PLAIN or measured else unit
-        conv = Wgmma(weight, bias, precision=of.name, results=results.name, x_unit=unit, y_unit=y_unit)
+        conv = WgmmaWeights(weight, bias, precision=of.name, results=results.name, x_unit=unit, y_unit=y_unit)
         positions = -(-layer.length // POOL_SIZE) * POOL_SIZE if pooled else layer.length
         drawn = cast.narrow(call, call.inputs[0], positions, conv.width, of, 1 / unit)
     if pooled:
@@ -197,7 +197,7 @@ def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
 
 
 def decoded(array: np.ndarray, of: Format) -> np.ndarray:
-    """Features of one of `mma_layout.TAKEN`, or float32, as `Mma` has them, as numbers."""
+    """Features of one of `mma_layout.TAKEN`, or float32, as `MmaWeights` has them, as numbers."""
     if of.kind == "bf16":
         return (array.astype(np.uint32) << 16).view(np.float32)
     if of.parts == 1:

@@ -25,7 +25,7 @@ class Format:
     infinities and NaN are the reference's, for e4m3 those of inputs that lie in its range."""
     parts: int = 1
     """Numbers that make one value. With 2, high parts of all channels come first, then low ones: value = high + low.
-    A high one is finite, or NaN: beyond its range, low is infinite. `features` has another order of them, for `Mma`."""
+    A high one is finite, or NaN: beyond its range, low is infinite. `mma_layout` has another order of them."""
     totals: bool = False
     """Whether products are added up in float32 outside of tensor cores, which cut their own sums off."""
 

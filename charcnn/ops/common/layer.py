@@ -68,7 +68,7 @@ class Conv1dLayer(NoScratch):
     """One method of a prepared convolution: bias, and ReLU, and max-pooling of 3 where they are asked for.
 
     Args:
-        conv: a `Wgmma`, an `Mma` or a `SmallBatchWeights`.
+        conv: a `WgmmaWeights`, an `MmaWeights` or a `SmallBatchWeights`.
         relu: whether ReLU follows.
         pool: whether max-pooling of 3 follows it.
         length: with pooling, how many positions of x count; else how many are written. None: all, and all valid ones.

@@ -1,4 +1,4 @@
-"""Features as `Mma` takes them, and the way there from float32.
+"""Features as `MmaWeights` takes them, and the way there from float32.
 
 They lie as `formats` has them, but for fp16x3: a value is high + low / 2048 (`ptx.pack_floats`), which keeps digits
 below what a half holds, and in the place of each eight channels come first their high halves, then their low ones: 16
@@ -24,7 +24,7 @@ OCTET = 8
 """Channels that are stored together; all arrays have a multiple of it."""
 
 TAKEN = {name: form for name, form in FORMATS.items() if form.kind != "e4m3"}
-"""What `Mma` takes."""
+"""What `MmaWeights` takes."""
 
 WIDE = {name: form for name, form in TAKEN.items() if form.size == 4}
 """Those of 32 bits a value."""

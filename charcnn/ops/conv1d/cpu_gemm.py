@@ -10,7 +10,7 @@ from charcnn.ops.common import arrays, shapes
 from charcnn.ops.common.cpu_gemm import Packed, Tile
 
 
-class PackedConv1d:
+class CpuConv1d:
     """A convolution over channels-last features, its weights packed once.
 
     Args:
@@ -44,7 +44,7 @@ def conv1d_cpu_gemm(
 ) -> Any:
     """`reference.conv1d` on all CPU cores, by the micro-kernel over overlapping rows.
 
-    Transposes x and packs the weights at each call; `PackedConv1d` keeps both as the micro-kernel wants them.
+    Transposes x and packs the weights at each call; `CpuConv1d` keeps both as the micro-kernel wants them.
 
     Args:
         x: float32 (N, C_in, L), C-contiguous, NumPy; weight (C_out, C_in, K) and bias (C_out,) likewise.
@@ -72,5 +72,5 @@ def _launch(x, weight, bias, stride, padding, dilation, out, *, relu):
     n, c_in, length = x.shape
     features = np.zeros((n, length + 2 * padding, c_in), np.float32)
     features[:, padding : padding + length] = x.transpose(0, 2, 1)
-    PackedConv1d(weight, bias)(features, out.transpose(0, 2, 1), stride=stride, dilation=dilation, relu=relu)
+    CpuConv1d(weight, bias)(features, out.transpose(0, 2, 1), stride=stride, dilation=dilation, relu=relu)
     return out

@@ -12,20 +12,20 @@ from charcnn.ops.common.formats import PLAIN, Format, choose
 from charcnn.ops.common.layer import Array, Conv1dLayer, Launched, NoScratch, Space
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.double_buffered import conv1d_stat_nlc_double_buffered
-from charcnn.ops.conv1d.mma.layer import Mma
+from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
-from charcnn.ops.conv1d.wgmma.layer import Wgmma
-from charcnn.ops.conv1d.winograd import Winograd, between
+from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+from charcnn.ops.conv1d.winograd import WinogradWeights, between
 
 
 class WgmmaConv1d(Conv1dLayer):
     """conv1d_nlc on Hopper's tensor cores, with ReLU, and max-pooling of 3.
 
     Args:
-        weight, bias: as of `Wgmma`.
+        weight, bias: as of `WgmmaWeights`.
         relu, pool, length: as of `Conv1dLayer`.
         float32: whether the result is float32, and not of the precision.
-        precision, promoted: as of `Wgmma`.
+        precision, promoted: as of `WgmmaWeights`.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class WgmmaConv1d(Conv1dLayer):
         promoted: bool = False,
     ) -> None:  # fmt: skip
         results = PLAIN.name if float32 else None
-        conv = Wgmma(weight, bias, precision=precision, results=results, promoted=promoted)
+        conv = WgmmaWeights(weight, bias, precision=precision, results=results, promoted=promoted)
         super().__init__(conv, relu=relu, pool=pool, length=length, rows=rows)
 
 
@@ -49,17 +49,17 @@ class MmaConv1d(Conv1dLayer):
     """conv1d_nlc on tensor cores by mma.sync, with ReLU, and max-pooling of 3.
 
     Args:
-        weight, bias: as of `Mma`.
+        weight, bias: as of `MmaWeights`.
         relu, pool: as of `Conv1dLayer`.
         float32: whether the result is float32, and not of the precision.
-        precision: as of `Mma`.
+        precision: as of `MmaWeights`.
     """
 
     def __init__(
         self, weight: np.ndarray, bias: np.ndarray, *, relu: bool = True, pool: bool = False, rows: bool = False,
         float32: bool = False, precision: str = "fp16",
     ) -> None:  # fmt: skip
-        super().__init__(Mma(weight, bias, precision=precision), relu=relu, pool=pool, rows=rows, wide=float32)
+        super().__init__(MmaWeights(weight, bias, precision=precision), relu=relu, pool=pool, rows=rows, wide=float32)
 
 
 class MmaLinear(MmaConv1d):
@@ -77,14 +77,14 @@ class SmallBatchConv1d(Conv1dLayer):
 
 
 class WinogradConv1d(NoScratch):
-    """conv1d_relu_nlc in float32 by Winograd's filtering, with max-pooling. Arguments as of `Winograd`.
+    """conv1d_relu_nlc in float32 by Winograd's filtering, with max-pooling. Arguments as of `WinogradWeights`.
 
     Args:
         pool_size: positions that a maximum is taken of; None for none.
     """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, pool_size: int | None = None) -> None:
-        self.conv, self._weight, self._pool_size = Winograd(weight, bias), weight.shape, pool_size
+        self.conv, self._weight, self._pool_size = WinogradWeights(weight, bias), weight.shape, pool_size
         self.nbytes = self.conv.nbytes
 
     def writes(self, x: Shape) -> list[Array]:

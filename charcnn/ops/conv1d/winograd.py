@@ -155,7 +155,7 @@ def between(x: Shape, weight: Shape) -> tuple[Shape, Shape]:
     return (points * n, tiles + groups - 1, c_in), (points * n, tiles, c_out)
 
 
-class Winograd:
+class WinogradWeights:
     """One convolution's weights on the current GPU, transformed once: the operators of `conv1d_nlc` as methods.
 
     The transformed weights take 28 ceil(K / 4) C_in C_out bytes for K > 3, 3.7 MB for 256 channels and K = 7.
@@ -263,8 +263,8 @@ class Winograd:
 def conv1d_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
     """`reference.conv1d_nlc` on a GPU with about half the multiplications.
 
-    It transforms the weights first; `Winograd` keeps them. Needs compute capability 8.0. A feature that is not finite
-    may make NaN of all positions that share a tile with one that reads it. Arguments, result and errors as for
+    It transforms the weights first; `WinogradWeights` keeps them. Needs compute capability 8.0. A feature that is not
+    finite may make NaN of all positions that share a tile with one that reads it. Arguments, result and errors as for
     `conv1d_nlc_coalesced`.
     """
     return _once(x, weight, bias, shapes.conv1d_nlc(x, weight, bias), "store", out, stream)
@@ -307,7 +307,7 @@ def conv1d_stat_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None,
         shapes.expect("stat", given, (shape[0], 2))
         inputs["stat"] = given
     call = Call(y, stream, shape, **inputs)
-    conv = Winograd(*call.inputs[1:3], stream=call.stream)
+    conv = WinogradWeights(*call.inputs[1:3], stream=call.stream)
     statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
     spaces, _ = conv._space(call.inputs[0], shape, call.out, call.stream, None)
     conv._stat(call, call.inputs[0], spaces, statistics)
@@ -318,7 +318,7 @@ def conv1d_stat_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None,
 def _once(x, weight, bias, shape, epilogue, out, stream, pool_size=1):
     call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
     x, weight, bias = call.inputs
-    conv = Winograd(weight, bias, stream=call.stream)
+    conv = WinogradWeights(weight, bias, stream=call.stream)
     spaces, _ = conv._space(x, shape, call.out, call.stream, None)
     conv._launch(call, x, spaces, epilogue, pool_size=pool_size)
     return call.result()

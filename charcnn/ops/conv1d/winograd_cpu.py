@@ -115,7 +115,7 @@ def _compiled(tile):
     return convolve
 
 
-class WinogradPacked:
+class CpuWinogradConv1d:
     """A convolution over channels-last features on the CPU, its weights transformed and packed once.
 
     They take 28 ceil(K / 4) C_in C_out bytes for K > 3, C_out in whole panels of the tile.
@@ -164,7 +164,7 @@ class WinogradPacked:
 def conv1d_nlc_winograd_cpu(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
     """`reference.conv1d_nlc` on all CPU cores with about half the multiplications.
 
-    Transforms and packs the weights at each call; `WinogradPacked` keeps them. A feature that is not finite may make
+    Transforms and packs the weights at each call; `CpuWinogradConv1d` keeps them. A feature that is not finite may make
     NaN of all positions that share a tile with one that reads it.
 
     Args:
@@ -202,4 +202,4 @@ def conv1d_relu_maxpool1d_nlc_winograd_cpu(x: Any, weight: Any, bias: Any, pool_
 
 def _launch(x, weight, bias, shape, out, **options):
     out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
-    return WinogradPacked(weight.transpose(2, 1, 0), bias)(x, out, **options)
+    return CpuWinogradConv1d(weight.transpose(2, 1, 0), bias)(x, out, **options)

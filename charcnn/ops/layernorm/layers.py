@@ -137,7 +137,7 @@ def wgmma_block(
     """Convolution, LayerNorm where there is one, ReLU and max-pooling on Hopper's tensor cores; for a linear layer.
 
     Args:
-        weight, bias, precision, promoted: as of `Wgmma`.
+        weight, bias, precision, promoted: as of `WgmmaWeights`.
         norm: gamma and beta; None for a network without.
         pool_size: 3.
         length: positions of x that count, where there are more.

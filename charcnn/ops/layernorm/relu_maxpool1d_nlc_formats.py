@@ -46,7 +46,7 @@ def _build(kind, results, octets, kernel_size, width):
     # A thread has `width` channels of one window, 8 or 1, of some inputs; gamma and beta stay in registers. Once a
     # position's features are used, those of a later input are asked for: some are on their way at any time.
     # Results of 32 bits a value are written as 16 bytes twice: four channels and four more; high parts and low ones,
-    # these behind all high ones of the input, or in octets behind those of the same eight channels (`features`).
+    # these behind all high ones of the input, or in octets behind those of the same eight channels (`mma_layout`).
     zero, one, two, four, octet = uint32(0), uint32(1), uint32(2), uint32(ptx.VECTOR), uint32(width)
     threads, alignment = uint32(THREADS), ptx.ALIGNMENT
     eighths, from_eighths, from_floats = results.kind == "e4m3", kind == "e4m3", kind == "f32"
@@ -300,7 +300,7 @@ def encoded_maxima(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """`layernorm_relu_maxpool1d_nlc_coalesced` to features of 32 bits a value as `Mma` takes them (`features`).
+    """`layernorm_relu_maxpool1d_nlc_coalesced` to features of 32 bits a value, in the layout of `mma_layout`.
 
     Arguments and errors as there, and precision: "tf32" or "fp16x3". C must be a multiple of 8.
     """
@@ -318,7 +318,7 @@ def encoded_maxima(
     return call.result()
 
 
-def layernorm_relu_maxpool1d_nlc_half(
+def layernorm_relu_maxpool1d_nlc_vectorized(
     x: Any,
     stat: Any,
     gamma: Any,
@@ -342,7 +342,7 @@ def layernorm_relu_maxpool1d_nlc_half(
 def _once(x, stat, gamma, beta, kernel_size, eps, stride, precision, out, stream):
     shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
     call = Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
-    device.require_capability((8, 0), "half precision", "use the technique coalesced")
+    device.require_capability((8, 0), "vectorized", "use coalesced")
     x, *normalisation = call.inputs
     of = choose(precision, HALVES)
     y = call.scratch(shape, of.dtype)

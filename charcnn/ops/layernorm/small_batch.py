@@ -2,8 +2,8 @@
 
 Here LayerNorm's statistics are those of the values themselves: a block of the convolution leaves mean and squared
 deviations of its part, and every warp of the next kernel merges all parts of its input, by the formula of Chan, Golub
-and LeVeque, in the same order. Tables of the weights' products (`one_hot_conv1d.LagSums`) would take a kernel of its
-own, and few threads of it would have work.
+and LeVeque, in the same order. Tables of the weights' products (`SharedPairTables`) would take a kernel of its own,
+and few threads of it would have work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import narrow
 from charcnn.ops.common.formats import HALVES, choose
 from charcnn.ops.conv1d.small_batch import PART_BYTES
-from charcnn.ops.token_conv1d.gather_half import HalfBlock
+from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 OCTET = 8
 """Channels of a lane: 16 bytes."""
@@ -185,7 +185,7 @@ def _norm_kernel(kind, pool):
 
 
 def affine(gamma: Any, beta: Any) -> tuple[Any, ...]:
-    """gamma and beta, float32 (L, C), NumPy arrays, as `HalfBlock.affine` holds them; C a multiple of 8."""
+    """gamma and beta, float32 (L, C), NumPy arrays, as `TokenConvWeights.affine` holds them; C a multiple of 8."""
     call = Call(None, None, (0,), gamma=gamma, beta=beta)
     return tuple(
         narrow(call, array.reshape((1, *array.shape)), array.shape[0], array.shape[1], HALVES["fp16"]).view(np.uint16)
@@ -198,31 +198,31 @@ def first_parts_shape(n: int, length: int) -> shapes.Shape:
     return n, -(-length // POSITIONS), PART_BYTES // 4
 
 
-def first(ids: Any, block: HalfBlock, parts: Any, *, out: Any, stream: Any = None) -> Any:
-    """The convolution of token ids with a block's table, and parts of each input's statistics, for `normalised`.
+def first(ids: Any, weights: TokenConvWeights, parts: Any, *, out: Any, stream: Any = None) -> Any:
+    """The convolution of token ids with the table of weights, and parts of each input's statistics, for `normalised`.
 
     Args:
         ids: uint8 (N, L) on the GPU; an id >= depth is blank.
-        block: its table and bias; C_out a multiple of 8.
+        weights: their table, in fp16, and bias; C_out a multiple of 8.
         parts: float32 of `first_parts_shape(N, L - K + 1)`.
-        out: where to write, (N, L - K + 1, C_out) in the block's precision.
+        out: where to write, (N, L - K + 1, C_out) in the precision of `weights`.
         stream: a CUDA stream; the default stream where None.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
     """
     n, length = shapes.ranked("ids", ids, "N, L")
-    taps, depth, channels = block.shape
+    taps, depth, channels = weights.shape
     if channels % OCTET:
-        raise ValueError(f"the block has {channels} output channels: need a multiple of {OCTET}")
+        raise ValueError(f"weights has C_out={channels}: need a multiple of {OCTET}")
     kept = length - taps + 1
     shapes.expect("parts", parts, first_parts_shape(n, kept))
-    call = Call(out, stream, (n, kept, channels), block.format.dtype, ids=ids, parts=parts)
-    table, y, where = (np.uint64(device.address(a)) for a in (block.table, call.out, call.inputs[1]))
+    call = Call(out, stream, (n, kept, channels), weights.format.dtype, ids=ids, parts=parts)
+    table, y, where = (np.uint64(device.address(a)) for a in (weights.table, call.out, call.inputs[1]))
     numbers = map(np.uint32, (length, kept, depth, channels, 2 * channels))
-    kernel = _first_kernel(block.format.kind, taps)
+    kernel = _first_kernel(weights.format.kind, taps)
     grid = -(-kept // POSITIONS), n
-    call.launch(kernel, grid, 32 * POSITIONS, call.inputs[0], table, block.bias, y, where, *numbers)
+    call.launch(kernel, grid, 32 * POSITIONS, call.inputs[0], table, weights.bias, y, where, *numbers)
     return call.result()
 
 
@@ -243,7 +243,7 @@ def normalised(
     Args:
         x: (N, L, C) in the precision's dtype, on the GPU, C a multiple of 8; parts float32 (N, P, 4), P parts an input,
             as `first` or `SmallBatchWeights.conv1d_parts` leave them.
-        gamma, beta: (1, L, C), fp16 in uint16 arrays, as `HalfBlock.affine` holds them.
+        gamma, beta: (1, L, C), fp16 in uint16 arrays, as `TokenConvWeights.affine` holds them.
         pool_size: positions that a maximum is taken of.
         precision, eps, out, stream: as of `normalised_maxima`.
 

@@ -19,6 +19,7 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import WORDS
 from charcnn.ops.common.formats import FORMATS, HALVES, choose
+from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.moments import LANES, warp_sum
 
 OCTET = 8
@@ -36,12 +37,12 @@ TAKEN = HALVES | {"fp8": FORMATS["fp8"]}
 
 
 def takes(precision: str, outputs: int) -> bool:
-    """Whether `SkinnyLinear` is for a layer of so many outputs, from features of this precision."""
+    """Whether `FewOutputsLinear` is for a layer of so many outputs, from features of this precision."""
     return precision in TAKEN and outputs <= MOST
 
 
 @cache
-def _skinny_kernel(kind: str, outputs: int) -> Any:
+def _make_kernel(kind: str, outputs: int) -> Any:
     """The kernel (x, weight, bias, y) for so many outputs; x are the numbers' bits."""
     eighths = kind == "e4m3"
     unpack, words = ptx.cvt_f32x2("f16" if eighths else kind), 2 if eighths else 4
@@ -95,8 +96,8 @@ def _skinny_kernel(kind: str, outputs: int) -> Any:
     return kernel
 
 
-class SkinnyLinear:
-    """A linear layer's weights on the current GPU, for products with few columns.
+class FewOutputsLinear(NoScratch):
+    """linear_nlc for products with few columns, to float32: a linear layer's weights on the current GPU.
 
     Args:
         weight: float32 (C_in, C_out), as `arrays.pack` gives it, and bias (C_out,), NumPy arrays; C_in a multiple of 8,
@@ -111,7 +112,7 @@ class SkinnyLinear:
     def __init__(self, weight: Any, bias: Any, *, precision: str = "fp16") -> None:
         self.precision = choose(precision, TAKEN)
         eighths = self.precision.kind == "e4m3"
-        device.require_capability((8, 9) if eighths else (8, 0), f"skinny in {precision}", "use float32")
+        device.require_capability((8, 9) if eighths else (8, 0), f"few_outputs in {precision}", "use float32")
         c_in, c_out = shapes.ranked("weight", weight, "C_in, C_out")
         shapes.linear_nlc(np.empty((0, c_in)), weight, bias)
         if c_in % OCTET or not c_in or not 0 < c_out <= MOST:
@@ -121,8 +122,17 @@ class SkinnyLinear:
         self._bias = device.to_device(np.ascontiguousarray(bias, np.float32))
         self.nbytes: int = self._weight.nbytes + self._bias.nbytes
 
-    def conv1d(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
-        """`conv1d_nlc` of one tap: each position's features by the weights, as `Wgmma` has it of a linear layer.
+    def writes(self, x: shapes.Shape) -> list[Array]:
+        """The result."""
+        return [Array((x[0], 1, self.c_out))]
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on features (N, 1, C_in)."""
+        (y,) = self.writes(x.shape)
+        return self.linear(x, out=space.device(*y), stream=space.stream)
+
+    def linear(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
+        """Each position's features by the weights.
 
         Args:
             x: (N, L, C_in) in the precision's dtype, on the GPU; begins at a multiple of 16 bytes, of 8 in fp8.
@@ -146,6 +156,6 @@ class SkinnyLinear:
         call = Call(out, stream, (n, length, self.c_out), dtypes={"x": of.dtype}, x=x)
         rows = n * length
         bits, y = call.inputs[0].view(WORDS[of.itemsize]).reshape((rows, c_in)), call.out.reshape((rows, self.c_out))
-        kernel, blocks = _skinny_kernel(of.kind, self.c_out), -(-rows // (THREADS // LANES))
+        kernel, blocks = _make_kernel(of.kind, self.c_out), -(-rows // (THREADS // LANES))
         call.launch(kernel, blocks, THREADS, bits, self._weight, self._bias, y)
         return call.result()

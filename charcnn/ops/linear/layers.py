@@ -8,27 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.ops.common.layer import Array, NoScratch, Space
+from charcnn.ops.common.layer import Array, Space
 from charcnn.ops.common.shapes import Shape
-from charcnn.ops.linear.few_outputs import SkinnyLinear
 from charcnn.ops.linear.small_batch import SmallBatchMlp
-
-
-class FewOutputsLinear(NoScratch):
-    """linear_nlc for products with few columns, to float32. Arguments as of `SkinnyLinear`."""
-
-    def __init__(self, weight: np.ndarray, bias: np.ndarray, *, precision: str) -> None:
-        self._linear = SkinnyLinear(weight, bias, precision=precision)
-        self.nbytes = self._linear.nbytes
-
-    def writes(self, x: Shape) -> list[Array]:
-        """The result."""
-        return [Array((x[0], 1, self._linear.c_out))]
-
-    def __call__(self, x: Any, space: Space) -> Any:
-        """Start on features (N, 1, C_in)."""
-        (y,) = self.writes(x.shape)
-        return self._linear.conv1d(x, out=space.device(*y), stream=space.stream)
 
 
 class SmallBatchLinear:

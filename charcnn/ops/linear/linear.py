@@ -9,7 +9,7 @@ from numba import cuda, float32, njit
 from charcnn.gpu.device import uint32
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import arrays, shapes
-from charcnn.ops.linear.packed import PackedLinear
+from charcnn.ops.linear.cpu_gemm import CpuLinear
 
 PART = 64
 """Terms summed apart: the rounding error grows with C_in / PART + PART, not with C_in."""
@@ -108,7 +108,7 @@ def _launch_naive(kernel, x, weight, bias, out, stream):
 def linear_cpu_gemm(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
     """`reference.linear` on all CPU cores, by the micro-kernel.
 
-    Packs the weights at each call, which takes longer than to multiply a few inputs; `PackedLinear` keeps them packed.
+    Packs the weights at each call, which takes longer than to multiply a few inputs; `CpuLinear` keeps them packed.
 
     Args:
         x: float32 (N, C_in), C-contiguous, NumPy; weight (C_out, C_in) and bias (C_out,) likewise.
@@ -131,4 +131,4 @@ def linear_relu_cpu_gemm(x: Any, weight: Any, bias: Any, *, out: Any = None) -> 
 def _launch_cpu_gemm(x, weight, bias, out, *, relu):
     shape = shapes.linear(x, weight, bias)
     out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
-    return PackedLinear(weight, bias)(x, out, relu=relu)
+    return CpuLinear(weight, bias)(x, out, relu=relu)

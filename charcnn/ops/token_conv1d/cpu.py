@@ -125,7 +125,7 @@ def _blocks(ids, table, taps, gamma, beta, eps, pool, y, moments, out):
                 _pool_part(y[0], moments[0], gamma, beta, eps, pool, part, out[n])
 
 
-class OneHotConv1dBlock:
+class CpuTokenConvNormReluPool:
     """Token ids to pooled channels-last features: a gather, then LayerNorm, ReLU and max-pool while in cache.
 
     Args:

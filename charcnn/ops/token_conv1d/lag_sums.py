@@ -20,7 +20,7 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.token_conv1d.gather import ALIGNED, RESERVED
-from charcnn.ops.token_conv1d.lags import LagTables, position
+from charcnn.ops.token_conv1d.lags import PairTables, position
 
 WARP = device.block_size(32)
 """Threads of a warp, the fewest that take an input."""
@@ -146,8 +146,8 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads):
     return kernel
 
 
-class LagSums(LagTables):
-    """`LagTables` with tables for shared memory too: for many inputs faster, and as accurate as float32.
+class SharedPairTables(PairTables):
+    """`PairTables` with tables for shared memory too: for many inputs faster, and as accurate as float32.
 
     An error of about 1e-7 of (mean^2 + variance) is left in the variance, and its bits depend on how many inputs come
     together: the fewer they are, the more threads share one. Lags whose tables shared memory does not hold
@@ -183,11 +183,11 @@ class LagSums(LagTables):
 def one_hot_conv1d_stat_nlc_lag_sums(ids: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
     """`reference.one_hot_conv1d_stat_nlc` on a GPU, a warp or more an input, from tables of float32 in shared memory.
 
-    It makes the tables first; `LagSums` keeps them. Arguments, result and errors as for
-    `one_hot_conv1d_stat_nlc_lags` and `LagSums`.
+    It makes the tables first; `SharedPairTables` keeps them. Arguments, result and errors as for
+    `one_hot_conv1d_stat_nlc_lags` and `SharedPairTables`.
     """
     shape = shapes.one_hot_conv1d_stat_nlc(ids, weight, bias)
     call = Call(out, stream, shape, np.float64, ids=ids, weight=weight, bias=bias)
     ids, weight, bias = call.inputs
-    LagSums(weight, bias, stream=call.stream)._launch(call, ids)
+    SharedPairTables(weight, bias, stream=call.stream)._launch(call, ids)
     return call.result()

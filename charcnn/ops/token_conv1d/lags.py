@@ -148,7 +148,7 @@ def _stat_kernel(kernel_size):
     return kernel
 
 
-class LagTables:
+class PairTables:
     """The tables of one convolution on the current GPU, made once: `reference.one_hot_conv1d_stat_nlc` as tables(ids).
 
     They take 4 K (K - 1) depth^2 + 16 K (depth + 1) bytes: 831 KB for K = 7 and 70 characters.
@@ -207,7 +207,7 @@ class LagTables:
 def one_hot_conv1d_stat_nlc_lags(ids: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
     """`reference.one_hot_conv1d_stat_nlc` on a GPU, one block an input, from tables of the weights' products.
 
-    It makes the tables first; `LagTables` keeps them.
+    It makes the tables first; `PairTables` keeps them.
 
     Args:
         ids: uint8 (N, L), C-contiguous; an id >= depth is blank.
@@ -226,5 +226,5 @@ def one_hot_conv1d_stat_nlc_lags(ids: Any, weight: Any, bias: Any, *, out: Any =
     shape = shapes.one_hot_conv1d_stat_nlc(ids, weight, bias)
     call = Call(out, stream, shape, np.float64, ids=ids, weight=weight, bias=bias)
     ids, weight, bias = call.inputs
-    LagTables(weight, bias, stream=call.stream)._launch(call, ids)
+    PairTables(weight, bias, stream=call.stream)._launch(call, ids)
     return call.result()

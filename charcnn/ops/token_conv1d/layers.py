@@ -9,17 +9,15 @@ import numpy as np
 
 from charcnn.gpu import device
 from charcnn.ops.common.layer import Array, Space
-from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.layernorm.small_batch import first, first_parts_shape, normalised
 from charcnn.ops.token_conv1d.gather import (
     one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
     one_hot_conv1d_relu_maxpool1d_nlc_gather,
 )
-from charcnn.ops.token_conv1d.gather_block import GatherBlock
-from charcnn.ops.token_conv1d.gather_half import HalfBlock
-from charcnn.ops.token_conv1d.lag_sums import LagSums
-from charcnn.ops.token_conv1d.lags import LagTables
+from charcnn.ops.token_conv1d.lag_sums import SharedPairTables
+from charcnn.ops.token_conv1d.lags import PairTables
+from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 
 class TokenConvNormReluPool:
@@ -30,25 +28,21 @@ class TokenConvNormReluPool:
         norm: gamma and beta, float32 (L_out, C_out); None for a network without LayerNorm.
         pool_size: positions that a maximum is taken of.
         precision: of the features that are written.
-        octets: of fp16x3, whether they lie as `Mma` takes them.
+        octets: of fp16x3, whether they lie as `MmaWeights` takes them.
     """
 
     def __init__(
         self, weight: np.ndarray, bias: np.ndarray, norm: tuple[np.ndarray, np.ndarray] | None, pool_size: int, *,
         precision: str, octets: bool = False,
     ) -> None:  # fmt: skip
-        self.block: Any
-        if precision in WIDE:
-            self.block = GatherBlock(weight, bias, *(norm or ()), precision=precision, octets=octets)
-        else:
-            self.block = HalfBlock(weight, bias, *(norm or ()), precision=precision)
-        self._moments = LagSums(weight, bias) if norm else None
+        self.weights = TokenConvWeights(weight, bias, *(norm or ()), precision=precision, octets=octets)
+        self._moments = SharedPairTables(weight, bias) if norm else None
         self._taps, _, self._channels = weight.shape
-        self._pool_size, self.nbytes = pool_size, self.block.nbytes
+        self._pool_size, self.nbytes = pool_size, self.weights.nbytes
 
     def writes(self, x: Shape) -> list[Array]:
         """The result."""
-        of, pooled = self.block.format, (x[1] - self._taps + 1) // self._pool_size
+        of, pooled = self.weights.format, (x[1] - self._taps + 1) // self._pool_size
         return [Array((x[0], pooled, of.parts * self._channels), of.dtype)]
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
@@ -59,10 +53,10 @@ class TokenConvNormReluPool:
         """Start on token ids (N, L) uint8."""
         (y,) = self.writes(x.shape)
         if self._moments is None:
-            return self.block.relu_maxpool1d(x, self._pool_size, out=space.device(*y), stream=space.stream)
+            return self.weights.relu_maxpool1d(x, self._pool_size, out=space.device(*y), stream=space.stream)
         stat = self._moments(x, out=space.scratch(self)["moments"][: len(x)], stream=space.stream)
         out = space.device(*y)
-        return self.block.layernorm_relu_maxpool1d(x, stat, self._pool_size, out=out, stream=space.stream)
+        return self.weights.layernorm_relu_maxpool1d(x, stat, self._pool_size, out=out, stream=space.stream)
 
 
 class Float32TokenConvNormReluPool:
@@ -76,7 +70,7 @@ class Float32TokenConvNormReluPool:
         self, weight: np.ndarray, bias: np.ndarray, norm: tuple[np.ndarray, np.ndarray] | None, pool_size: int
     ) -> None:
         self._arrays = [device.to_device(array) for array in (weight, bias, *(norm or ()))]
-        self._moments = LagTables(*self._arrays[:2]) if norm else None
+        self._moments = PairTables(*self._arrays[:2]) if norm else None
         self._taps, _, self._channels = weight.shape
         self._pool_size, self.nbytes = pool_size, sum(array.nbytes for array in self._arrays)
 
@@ -109,24 +103,24 @@ class SmallBatchTokenConvNormReluPool:
     nbytes = 0
 
     def __init__(self, whole: TokenConvNormReluPool) -> None:
-        self._block, self._pool_size = whole.block, whole._pool_size
+        self._weights, self._pool_size = whole.weights, whole._pool_size
 
     def writes(self, x: Shape) -> list[Array]:
         """The convolution's result, and that of pooling."""
-        taps, _, channels = self._block.shape
-        length, dtype = x[1] - taps + 1, self._block.format.dtype
+        taps, _, channels = self._weights.shape
+        length, dtype = x[1] - taps + 1, self._weights.format.dtype
         return [Array((x[0], length, channels), dtype), Array((x[0], length // self._pool_size, channels), dtype)]
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
         """Moments of parts of the convolution's result."""
-        return {"partial_moments": Array(first_parts_shape(x[0], x[1] - self._block.shape[0] + 1))}
+        return {"partial_moments": Array(first_parts_shape(x[0], x[1] - self._weights.shape[0] + 1))}
 
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on token ids (N, L) uint8."""
         parts, (between, result) = space.scratch(self)["partial_moments"][: len(x)], self.writes(x.shape)
-        gamma, beta = self._block.affine
-        y = first(x, self._block, parts, out=space.device(*between), stream=space.stream)
+        gamma, beta = self._weights.affine
+        y = first(x, self._weights, parts, out=space.device(*between), stream=space.stream)
         return normalised(
-            y, parts, gamma, beta, self._pool_size, precision=self._block.format.name,
+            y, parts, gamma, beta, self._pool_size, precision=self._weights.format.name,
             out=space.device(*result), stream=space.stream,
         )  # fmt: skip

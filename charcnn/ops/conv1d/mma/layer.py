@@ -132,7 +132,7 @@ def _pack_kernel(of):
     return kernel
 
 
-class Mma:
+class MmaWeights:
     """The weights of one layer for tensor cores, on the current GPU: the operators, less `weight, bias`.
 
     A linear layer is a convolution of one position: weight (1, C_in, C_out), x (N, 1, C_in).
@@ -140,7 +140,7 @@ class Mma:
     Args:
         weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; both NumPy
             arrays, or both device arrays.
-        precision: of weights and features, one of `features.TAKEN`; sums are float32.
+        precision: of weights and features, one of `mma_layout.TAKEN`; sums are float32.
         stream: a CUDA stream; the default stream where None.
 
     Raises:
@@ -148,9 +148,9 @@ class Mma:
             taps read.
         DeviceError: no usable GPU, or one of compute capability below 8.0.
 
-    The methods take x (N, L, C_in) as `features` has it, on the GPU, with C_in a multiple of 8; with two parts, (N, L,
-    2 C_in). They give the same, with C_out a multiple of 8, or where `wide` float32, of any C_out. `out` is where to
-    write, made where None.
+    The methods take x (N, L, C_in) as `mma_layout` has it, on the GPU, with C_in a multiple of 8; with two terms,
+    (N, L, 2 C_in). They give the same, with C_out a multiple of 8, or where `wide` float32, of any C_out. `out` is
+    where to write, made where None.
     """
 
     def __init__(self, weight: Any, bias: Any, *, precision: str = "fp16", stream: Any = None) -> None:

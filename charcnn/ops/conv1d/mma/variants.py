@@ -1,6 +1,6 @@
 """The rows of the catalogue on tensor cores by `mma`: each lays out the weights and encodes the features first.
 
-`Mma` keeps the one and takes the other as it is: that is what a level uses.
+`MmaWeights` keeps the one and takes the other as it is: that is what a level uses.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from charcnn.gpu.launch import Call, pair
 from charcnn.ops.common import shapes
 from charcnn.ops.common.mma_layout import OCTET, encode
-from charcnn.ops.conv1d.mma.layer import Mma
+from charcnn.ops.conv1d.mma.layer import MmaWeights
 
 
 def conv1d_nlc_mma(
@@ -95,7 +95,7 @@ def linear_relu_nlc_mma(
 
 
 def _prepared(call, x, weight, bias, precision):
-    layer = Mma(weight, bias, precision=precision, stream=call.stream)
+    layer = MmaWeights(weight, bias, precision=precision, stream=call.stream)
     _, length, c_in = x.shape
     return layer, encode(call, x, length, -(-c_in // OCTET) * OCTET, layer.format)
 

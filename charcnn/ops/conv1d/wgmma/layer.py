@@ -30,7 +30,7 @@ def _unit(call, weight, of):
     return 2.0 ** math.ceil(math.log2(unit)) if 0 < unit < math.inf else 1.0
 
 
-class Wgmma:
+class WgmmaWeights:
     """The weights of one convolution for Hopper's tensor cores, on the current GPU: the operators, less `weight, bias`.
 
     In 16 bits they take 2 K C_in C_out bytes, C_in in whole 64s and C_out in whole 256s; of fp16x3, twice as much. A

@@ -1,4 +1,4 @@
-"""The operators of `Wgmma` on float32 arrays: each lays out weights and features in a precision, and gives float32."""
+"""The operators of `WgmmaWeights` on float32 arrays: each lays out weights and features, and gives float32."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from charcnn.gpu.launch import Call, pair
 from charcnn.ops.common import formats, shapes
 from charcnn.ops.common.cast import largest, narrow, widen
 from charcnn.ops.conv1d.wgmma.config import POOL
-from charcnn.ops.conv1d.wgmma.layer import LARGEST, Wgmma
+from charcnn.ops.conv1d.wgmma.layer import LARGEST, WgmmaWeights
 
 
 class _Once:
@@ -21,12 +21,12 @@ class _Once:
         unit = largest(call, x) / LARGEST["e4m3"] or 1.0 if precision == "fp8" else 1.0
         results = formats.PLAIN.name if precision == "fp8" else None
         self.call = call
-        self.conv = Wgmma(weight, bias, precision=precision, results=results, x_unit=unit, stream=call.stream)
+        self.conv = WgmmaWeights(weight, bias, precision=precision, results=results, x_unit=unit, stream=call.stream)
         length, of = -(-x.shape[1] // step) * step, self.conv.precision
         self.x = narrow(call, x, length, self.conv.width, of, 1 / unit)
 
     def run(self, method: str, y: Any, *arguments: Any, **options: Any) -> None:
-        """Apply a method of `Wgmma`, into y, float32."""
+        """Apply a method of `WgmmaWeights`, into y, float32."""
         apply = getattr(self.conv, method)
         if self.conv.results.itemsize == y.dtype.itemsize:
             apply(self.x, *arguments, out=y, stream=self.call.stream, **options)
@@ -40,7 +40,7 @@ def conv1d_nlc_wgmma(
 ) -> Any:
     """`reference.conv1d_nlc` on Hopper's tensor cores, with float32 sums.
 
-    Each call lays out its weights, casts the features and the result; `Wgmma` leaves all that out.
+    Each call lays out its weights, casts the features and the result; `WgmmaWeights` leaves all that out.
 
     Args:
         x: float32 (N, L, C_in), C-contiguous.

@@ -1,4 +1,4 @@
-"""Block 1 from token ids, each warp by itself: the kernel of `HalfBlock` and `GatherBlock`.
+"""Block 1 from token ids, each warp by itself: the kernel of `TokenConvWeights`.
 
 What limits the gather is the bandwidth of shared memory: K rows an output position. All else should cost nothing beside
 it. So a block is as large as a multiprocessor takes, with one table for all its warps, and after that no warp waits for
@@ -83,7 +83,7 @@ def _pooled_kernel(
     """The kernel for blocks of so many threads, which keep `channel_tile` channels of the table.
 
     With `wide`, table, sums and LayerNorm are float32, and `kind` is what is written: tf32; halves, two float16 a
-    number, as `formats` has them; or octets, two in the order of `features`. Otherwise they are fp16, and `kind` is
+    number, as `formats` has them; or octets, two in the order of `mma_layout`. Otherwise they are fp16, and `kind` is
     f16, bf16 or e4m3. With `vectors`, y takes whole vectors.
     """
     held, itemsize = (4, 4) if wide else (8, 2)

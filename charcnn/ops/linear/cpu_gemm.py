@@ -7,7 +7,7 @@ import numpy as np
 from charcnn.ops.common.cpu_gemm import Packed, Tile
 
 
-class PackedLinear:
+class CpuLinear:
     """A linear layer on all CPU cores, its weights packed once for the micro-kernel.
 
     Args:
