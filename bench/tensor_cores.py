@@ -131,7 +131,7 @@ def ready(layer: Layer, name: str, batch: int) -> Ready:
     out = method(features, *pooled)
     options = {"out": out}
     if plain:
-        options["parts"] = device.empty(conv.parts_shape(batch, length), np.float32)
+        options["partial_moments"] = device.empty(conv.partial_moments_shape(batch, length), np.float32)
     y = out[0] if isinstance(out, tuple) else out
     checked = sorted({0, batch // 2, batch - 1})
     got = device.to_device(y.copy_to_host()[checked])
@@ -145,7 +145,7 @@ def ready(layer: Layer, name: str, batch: int) -> Ready:
         raise SystemExit(f"{layer.name} in {name} is wrong: relative error {error:.1e}, allowed {of.tolerance:g}")
     positions = length - kernel_size + 1
     flop = 2 * batch * positions * kernel_size * c_in * c_out
-    row = {"layer": layer.name, "operator": layer.method, "precision": name, "products": 3 if of.parts == 2 else 1}
+    row = {"layer": layer.name, "operator": layer.method, "precision": name, "products": 3 if of.terms == 2 else 1}
     row |= {"batch": batch, "shape": [length, c_in, kernel_size, c_out], "error": error, "tolerance": of.tolerance}
 
     def start(stream: Any) -> None:

@@ -18,7 +18,7 @@ def decoded(array, precision):
     """Features of any format in float64."""
     of = FORMATS[precision]
     array = np.ascontiguousarray(array)
-    if of.parts == 1:
+    if of.terms == 1:
         return (array.astype(np.uint32) << 16).view(np.float32) if of.kind == "bf16" else array.astype(np.float64)
     halves = array.reshape(*array.shape[:-1], -1, 2, OCTET).astype(np.float64)
     return (halves[..., 0, :] + halves[..., 1, :] / ptx.LOW_SCALE).reshape(*array.shape[:-1], -1)
@@ -45,7 +45,7 @@ def test_formats():
 def test_encode(precision):
     x = spread(2, 3, 11)
     y = encoded(x, 4, 16, precision)
-    assert y.shape == (2, 4, 16 * FORMATS[precision].parts)
+    assert y.shape == (2, 4, 16 * FORMATS[precision].terms)
     assert y.dtype == FORMATS[precision].dtype
     y = decoded(y, precision)
     bits = {"fp16": 11, "bf16": 8, "tf32": 11, "fp16x3": 22}[precision]

@@ -116,7 +116,7 @@ def test_the_greatest_finite_value():
 def test_as_format_and_as_float(name):
     x = sweep(0.1, 100, 24).reshape((2, 3, 4))
     y = as_format(device.to_device(x), name)
-    assert y.shape == (2, 3, 4 * FORMATS[name].parts)
+    assert y.shape == (2, 3, 4 * FORMATS[name].terms)
     np.testing.assert_allclose(as_float(y, name).copy_to_host(), x, rtol=ULP[name])
 
 

@@ -192,10 +192,10 @@ def key(made):
     return function.__qualname__, held
 
 for resident in (2, 3):
-    print(key(double_buffered.build(tile.Tile(64, 128, 16, 8, 8, 2, resident), 4, "relu")))
+    print(key(double_buffered.make_kernel(tile.Tile(64, 128, 16, 8, 8, 2, resident), 4, "relu")))
 for name in ("fp16", "fp16x3"):
-    stages = kernel.Stages.of(kernel.Tile(192, 128, 48, 64, 4, 1), 7)
-    print(key(kernel.build(FORMATS[name], stages, "pool", False, True, True)))
+    stages = kernel.Stages.of(kernel.TileConfig(192, 128, 48, 64, 4, 1), 7)
+    print(key(kernel.make_kernel(FORMATS[name], stages, "pool", False, True, True)))
 for name, taps, epilogue in (("fp16", 7, "pool"), ("bf16", 7, "pool"), ("bf16", 3, "relu"), ("fp8", 3, "relu")):
     config = TileConfig.of(taps, epilogue == "pool", FORMATS[name])
     print(key(make_kernel(FORMATS[name], FORMATS[name], config, epilogue, True, True, True)))

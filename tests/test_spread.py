@@ -21,7 +21,7 @@ from charcnn.model import network, params
 from charcnn.ops import reference
 from charcnn.ops.common.formats import HALVES
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
-from charcnn.ops.layernorm.small_batch import affine, first, first_parts_shape, normalised
+from charcnn.ops.layernorm.small_batch import affine, first, first_moments_shape, normalised
 from charcnn.ops.linear.small_batch import SmallBatchMlp
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
@@ -53,9 +53,9 @@ def error(y, expected):
     return np.linalg.norm(y - expected) / np.linalg.norm(expected)
 
 
-def merged(parts):
-    """Mean and variance of each input, from parts."""
-    mean, squares, count = np.moveaxis(parts.copy_to_host().astype(np.float64)[..., :3], 2, 0)
+def merged(partial_moments):
+    """Mean and variance of each input, from partial moments."""
+    mean, squares, count = np.moveaxis(partial_moments.copy_to_host().astype(np.float64)[..., :3], 2, 0)
     whole = (mean * count).sum(1) / count.sum(1)
     return np.stack([whole, (squares + count * (mean - whole[:, None]) ** 2).sum(1) / count.sum(1)], 1), count.sum(1)
 
@@ -72,10 +72,10 @@ def test_parts_of_statistics(n, length, c_in, c_out, taps, precision):
     x, exact = rounded(rng.standard_normal((n, length, c_in)), precision)
     expected = reference.conv1d_nlc(exact, weight.astype(np.float64), bias.astype(np.float64))
     conv = SmallBatchWeights(weight, bias, precision=precision)
-    parts = poisoned(conv.parts_shape(n, length), np.float32)
-    y = conv.conv1d_parts(device.to_device(x), parts, out=poisoned(expected.shape, x.dtype))
+    partial_moments = poisoned(conv.partial_moments_shape(n, length), np.float32)
+    y = conv.conv1d_partial_moments(device.to_device(x), partial_moments, out=poisoned(expected.shape, x.dtype))
     assert error(numbers(y, precision), expected) <= HALVES[precision].tolerance
-    stat, count = merged(parts)
+    stat, count = merged(partial_moments)
     assert np.all(count == expected[0].size)
     assert np.allclose(stat, reference.stat(expected), rtol=HALVES[precision].tolerance)
 
@@ -91,16 +91,16 @@ def test_block_1(n, length, channels, precision):
     exact = [array.astype(np.float64) for array in (weight, bias)]
     expected = reference.one_hot_conv1d_nlc(np.minimum(ids, 70), *exact)
     block, dtype = TokenConvWeights(weight, bias, gamma, beta, precision=precision), HALVES[precision].dtype
-    parts = poisoned(first_parts_shape(n, length - 6), np.float32)
-    y = first(device.to_device(ids), block, parts, out=poisoned(expected.shape, dtype))
+    partial_moments = poisoned(first_moments_shape(n, length - 6), np.float32)
+    y = first(device.to_device(ids), block, partial_moments, out=poisoned(expected.shape, dtype))
     tolerance = HALVES[precision].tolerance
     assert error(numbers(y, precision), expected) <= tolerance
-    stat, count = merged(parts)
+    stat, count = merged(partial_moments)
     assert np.all(count == expected[0].size)
     assert np.allclose(stat, reference.stat(expected), rtol=tolerance)
     for pair in (block.affine, affine(gamma, beta)):
         pooled = reference.layernorm_relu_maxpool1d_nlc(expected, reference.stat(expected), gamma, beta, 3)
-        out = normalised(y, parts, *pair, 3, precision=precision, out=poisoned(pooled.shape, dtype))
+        out = normalised(y, partial_moments, *pair, 3, precision=precision, out=poisoned(pooled.shape, dtype))
         assert error(numbers(out, precision), pooled) <= tolerance
 
 
@@ -116,7 +116,7 @@ def test_linear_layers(sizes, precision):
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             expected = expected @ weight.astype(np.float64) + bias
             expected = np.maximum(expected, 0) if i < 2 else expected
-        scratch = poisoned(layers.parts_shape(n), np.float32)
+        scratch = poisoned(layers.k_splits_shape(n), np.float32)
         out = layers(device.to_device(x), scratch, out=poisoned(expected.shape, np.float32))
         assert error(out.copy_to_host(), expected) <= HALVES[precision].tolerance
     with pytest.raises(ValueError, match="need at most 64 rows"):
@@ -133,8 +133,8 @@ def test_what_does_not_fit():
         conv.conv1d_relu_maxpool1d(x, 2)
     with pytest.raises(ValueError, match="x has 2 positions"):
         conv.conv1d(device.to_device(np.zeros((2, 2, 8), np.float16)))
-    with pytest.raises(ValueError, match="parts has shape"):
-        conv.conv1d_parts(x, device.to_device(np.zeros((2, 2, 4), np.float32)))
+    with pytest.raises(ValueError, match="partial_moments has shape"):
+        conv.conv1d_partial_moments(x, device.to_device(np.zeros((2, 2, 4), np.float32)))
     with pytest.raises(ValueError, match=r"weights\[1\] has shape \(12, 8\)"):
         SmallBatchMlp(
             [np.zeros(pair, np.float32) for pair in ((8, 12), (12, 8), (8, 4))],

@@ -87,7 +87,7 @@ def test_an_odd_number_of_tiles(name, kind, blocks, monkeypatch):
         made = []
         for _ in range(2):
             nothing = np.frombuffer(b"\xff" * want.size * of.size, of.dtype)  # NaN
-            nothing = nothing.reshape((*want.shape[:-1], of.parts * c_out))
+            nothing = nothing.reshape((*want.shape[:-1], of.terms * c_out))
             y = device.to_device(nothing)
             if kind == "stat":
                 _, stat = conv.conv1d_stat(features, out=(y, device.to_device(np.full((n, 2), np.nan))))

@@ -183,11 +183,11 @@ def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
         drawn = cast.narrow(call, call.inputs[0], positions, conv.width, of, 1 / unit)
     if pooled:
         given["length"] = layer.length
-    shape = (batch, *expected[0].shape[1:-1], results.parts * layer.c_out)
+    shape = (batch, *expected[0].shape[1:-1], results.terms * layer.c_out)
     y, stat = device.empty(shape, results.dtype), ()
     if measured:
         stat = (device.empty((batch, 2), np.float64),)
-        given["parts"] = device.empty(conv.parts_shape(batch, layer.length), np.float32)
+        given["partial_moments"] = device.empty(conv.partial_moments_shape(batch, layer.length), np.float32)
     given["out"] = (y, *stat) if measured else y
     x = _repeated(device.to_host(drawn), batch)
     run = getattr(conv, method)
@@ -207,7 +207,7 @@ def decoded(array: np.ndarray, of: Format) -> np.ndarray:
     """Features of one of `mma_layout.TAKEN`, or float32, as `MmaWeights` has them, as numbers."""
     if of.kind == "bf16":
         return (array.astype(np.uint32) << 16).view(np.float32)
-    if of.parts == 1:
+    if of.terms == 1:
         return array.astype(np.float32)
     halves = array.reshape(*array.shape[:-1], -1, 2, mma_layout.OCTET).astype(np.float64)
     together: np.ndarray = halves[..., 0, :] + halves[..., 1, :] / ptx.LOW_SCALE

@@ -32,13 +32,13 @@ WIDE = {name: form for name, form in TAKEN.items() if form.size == 4}
 
 def words_of(to: Format) -> Any:
     """`ptx.pack_floats` for one of WIDE."""
-    return ptx.pack_floats("split" if to.parts == 2 else "tf32")
+    return ptx.pack_floats("split" if to.terms == 2 else "tf32")
 
 
 @cache
 def _encode_kernel(of):
     size, octet, two = of.size, uint32(OCTET), uint32(2)
-    pairs, split = OCTET // 2, of.parts == 2
+    pairs, split = OCTET // 2, of.terms == 2
     words, pack = words_of(of), None if size == 4 else ptx.cvt_f16x2(of.kind)
 
     @jit()
@@ -70,9 +70,9 @@ def _encode_kernel(of):
 def encode(call: Call, x: Any, length: int, channels: int, to: Format) -> Any:
     """float32 (N, L, C) in this format, with zeros up to (N, length, channels); a new device array.
 
-    With two parts it is (N, length, 2 * channels).
+    With two terms it is (N, length, 2 * channels).
     """
-    y = call.scratch((x.shape[0], length, to.parts * channels), to.dtype)
+    y = call.scratch((x.shape[0], length, to.terms * channels), to.dtype)
     kernel = _encode_kernel(to)
-    call.launch(kernel, -(-y.size // (to.parts * OCTET * THREADS)), THREADS, x, y.view(np.uint32))
+    call.launch(kernel, -(-y.size // (to.terms * OCTET * THREADS)), THREADS, x, y.view(np.uint32))
     return y

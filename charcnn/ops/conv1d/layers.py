@@ -131,7 +131,7 @@ class Cast(NoScratch):
 
     def writes(self, x: Shape) -> list[Array]:
         """The result."""
-        return [Array((x[0], 1, self._of.parts * x[1] * x[2]), self._of.dtype)]
+        return [Array((x[0], 1, self._of.terms * x[1] * x[2]), self._of.dtype)]
 
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on features."""

@@ -55,12 +55,12 @@ def shares(epilogue: str) -> int:
 
 
 @cache
-def build(kind: str, taps: int, epilogue: str) -> Any:
-    """The kernel (x, weight, bias, y, parts, chunks, c_in, c_out, length, length_out, tiles).
+def make_kernel(kind: str, taps: int, epilogue: str) -> Any:
+    """The kernel (x, weight, bias, y, partial_moments, chunks, c_in, c_out, length, length_out, tiles).
 
-    Its arguments: addresses of x, of the packed weights, of the bias padded to whole COLUMNS, of y and of parts; chunks
-    of input channels; input and output channels; positions of an input that are read, and that are written; tiles of
-    an input. Grid: tiles of all inputs, and columns.
+    Its arguments: addresses of x, of the packed weights, of the bias padded to whole COLUMNS, of y and of partial
+    moments; chunks of input channels; input and output channels; positions of an input that are read, and that are
+    written; tiles of an input. Grid: tiles of all inputs, and columns.
     """
     share = shares(epilogue)
     pooled, measured, rectified = epilogue == "pool", epilogue == "stat", epilogue in ("relu", "pool")
@@ -75,7 +75,7 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
     warp_count, exchanged = WARPS, WARPS * sums_of_lane * 32
 
     @jit(launch_bounds=(THREADS, 1))
-    def kernel(x, weight, bias, y, parts, chunks, c_in, c_out, length, length_out, tiles):
+    def kernel(x, weight, bias, y, partial_moments, chunks, c_in, c_out, length, length_out, tiles):
         shared = cuda.shared.array(exchanged, float32)
         totals = cuda.shared.array(WARPS, float32)
         sums = cuda.local.array(sums_of_lane, float32)
@@ -177,7 +177,7 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
                 for w in range(warp_count):
                     total += totals[w]
                 place = uint64(uint32(uint32(block * uint32(cuda.gridDim.y)) + across))
-                ptx.st_global_v4_f32(parts + place * uint64(PART_BYTES), mean, total, held, float32(0))
+                ptx.st_global_v4_f32(partial_moments + place * uint64(PART_BYTES), mean, total, held, float32(0))
 
     return kernel
 
@@ -273,19 +273,19 @@ class SmallBatchWeights:
             raise ValueError(f"{pool_size=}: need {POOL}, the positions that a lane holds")
         return self._apply("pool", x, out, stream)
 
-    def conv1d_parts(self, x: Any, parts: Any, *, out: Any = None, stream: Any = None) -> Any:
-        """conv1d_nlc, and parts of each input's statistics, for `norm.normalised`: float32 of `parts_shape(N, L)`."""
-        return self._apply("stat", x, out, stream, parts)
+    def conv1d_partial_moments(self, x: Any, partial_moments: Any, *, out: Any = None, stream: Any = None) -> Any:
+        """conv1d_nlc, and each input's partial moments, float32 of `partial_moments_shape(N, L)`."""
+        return self._apply("stat", x, out, stream, partial_moments)
 
     def results_of(self, **_: Any) -> Format:
         """What the methods give."""
         return self.precision
 
-    def parts_shape(self, n: int, length: int) -> shapes.Shape:
-        """Of `conv1d_parts`'s statistics for x (n, length, C_in)."""
+    def partial_moments_shape(self, n: int, length: int) -> shapes.Shape:
+        """Of `conv1d_partial_moments`'s statistics for x (n, length, C_in)."""
         return n, -(-(length - self.kernel_size + 1) // (8 * shares("stat"))) * self._columns, PART_BYTES // 4
 
-    def _apply(self, epilogue, x, out, stream, parts=None):
+    def _apply(self, epilogue, x, out, stream, partial_moments=None):
         n, length, channels = shapes.ranked("x", x, "N, L, C_in")
         if (channels != self.c_in and channels != -(-self.c_in // 8) * 8) or channels % 8:
             raise ValueError(f"x has shape {tuple(x.shape)}: need C_in={-(-self.c_in // 8) * 8}, a multiple of 8")
@@ -297,16 +297,22 @@ class SmallBatchWeights:
         if not device.on_device(x):
             raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
         dtype, more = self.precision.dtype, {}
-        if parts is not None:
-            shapes.expect("parts", parts, self.parts_shape(n, length))
-            more["parts"] = parts
+        if partial_moments is not None:
+            shapes.expect("partial_moments", partial_moments, self.partial_moments_shape(n, length))
+            more["partial_moments"] = partial_moments
         tiles = -(-kept // (8 * shares(epilogue)))  # with pooling, the last positions fill no window
         kept = kept // POOL if epilogue == "pool" else kept
         call = Call(out, stream, (n, kept, self.c_out), dtype, dtypes={"x": dtype}, x=x, **more)
-        addresses = (call.inputs[0], self._weight, self._bias, call.out, call.out if parts is None else call.inputs[1])
+        addresses = (
+            call.inputs[0],
+            self._weight,
+            self._bias,
+            call.out,
+            call.out if partial_moments is None else call.inputs[1],
+        )
         numbers = self._chunks, channels, self.c_out, length, kept, tiles
         arguments = *(np.uint64(device.address(a)) for a in addresses), *map(np.uint32, numbers)
-        kernel = build(self.precision.kind, self.kernel_size, epilogue)
+        kernel = make_kernel(self.precision.kind, self.kernel_size, epilogue)
         call.launch(kernel, (n * tiles, self._columns), THREADS, *arguments, early=True)
         return call.result()
 

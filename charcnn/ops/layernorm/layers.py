@@ -44,13 +44,13 @@ class ConvNormReluPool:
         """The convolution's result, and that of pooling."""
         y = self._conv.writes(x)[-1]
         n, length, channels = y.shape
-        pooled, numbers = length // self._pool_size, self._of.parts if self._wide else 1
+        pooled, numbers = length // self._pool_size, self._of.terms if self._wide else 1
         shape = (n, 1, numbers * pooled * channels) if self._rows else (n, pooled, numbers * channels)
         return [y, Array(shape, self._of.dtype)]
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
         """Moments, and those of parts of the result."""
-        partial = self._conv.conv.parts_shape(x[0], x[1])
+        partial = self._conv.conv.partial_moments_shape(x[0], x[1])
         return {"moments": Array((x[0], 2), np.float64), "partial_moments": Array(partial)}
 
     def __call__(self, x: Any, space: Space) -> Any:
@@ -58,8 +58,8 @@ class ConvNormReluPool:
         n, scratch, (between, result) = len(x), space.scratch(self), self.writes(x.shape)
         out = space.device(*between), scratch["moments"][:n]
         more = {"wide": True} if self._wide and not self._rows else {}
-        parts = scratch["partial_moments"][:n]
-        y, stat = self._conv.conv.conv1d_stat(x, out=out, parts=parts, stream=space.stream, **more)
+        partial_moments = scratch["partial_moments"][:n]
+        y, stat = self._conv.conv.conv1d_stat(x, out=out, partial_moments=partial_moments, stream=space.stream, **more)
         precision: dict[str, Any] = {"precision": self._of.name}
         if self._rows:
             precision = {"precision": PLAIN.name, "results": self._of.name}
@@ -84,15 +84,15 @@ class SmallBatchConvNormReluPool:
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
         """Moments of parts of the result."""
-        return {"partial_moments": Array(self._layer.conv.parts_shape(x[0], x[1]))}
+        return {"partial_moments": Array(self._layer.conv.partial_moments_shape(x[0], x[1]))}
 
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on features (N, L, C_in)."""
-        parts, (between, result) = space.scratch(self)["partial_moments"][: len(x)], self.writes(x.shape)
-        y = self._layer.conv.conv1d_parts(x, parts, out=space.device(*between), stream=space.stream)
+        partial_moments, (between, result) = space.scratch(self)["partial_moments"][: len(x)], self.writes(x.shape)
+        y = self._layer.conv.conv1d_partial_moments(x, partial_moments, out=space.device(*between), stream=space.stream)
         gamma, beta = self._norm
         return normalised(
-            y, parts, gamma, beta, self._pool_size, precision=self._of.name, out=space.device(*result),
+            y, partial_moments, gamma, beta, self._pool_size, precision=self._of.name, out=space.device(*result),
             stream=space.stream,
         )  # fmt: skip
 

@@ -42,10 +42,10 @@ def _resident(kernel_size: int) -> int:
 
 
 @cache
-def _build(kind, results, octets, kernel_size, width):
+def _make_kernel(kind, results, octets, kernel_size, width):
     # A thread has `width` channels of one window, 8 or 1, of some inputs; gamma and beta stay in registers. Once a
     # position's features are used, those of a later input are asked for: some are on their way at any time.
-    # Results of 32 bits a value are written as 16 bytes twice: four channels and four more; high parts and low ones,
+    # Results of 32 bits a value are written as 16 bytes twice: four channels and four more; high terms and low ones,
     # these behind all high ones of the input, or in octets behind those of the same eight channels (`mma_layout`).
     zero, one, two, four, octet = uint32(0), uint32(1), uint32(2), uint32(ptx.VECTOR), uint32(width)
     threads, alignment = uint32(THREADS), ptx.ALIGNMENT
@@ -229,7 +229,7 @@ def _launch(
     # Groups of inputs: as many as the GPU has room for, or a multiple, so that all blocks end at about the same time.
     room = max(1, _resident(kernel_size) * device.multiprocessors() // max(1, blocks))
     groups = min(n, -(-n // (room * INPUTS)) * room)
-    kernel = _build(of.kind, results, octets, kernel_size, width)
+    kernel = _make_kernel(of.kind, results, octets, kernel_size, width)
     words = WORDS[min(2, results.itemsize)]
     arguments = (
         x if of is PLAIN else x.view(WORDS[of.itemsize]),
@@ -280,7 +280,7 @@ def normalised_maxima(
     shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
     if of is PLAIN:
         n, length, channels = shape
-        shape = n, 1, to.parts * length * channels
+        shape = n, 1, to.terms * length * channels
     call = Call(out, stream, shape, to.dtype, dtypes={"x": of.dtype}, x=x, stat=stat, gamma=gamma, beta=beta)
     x, *normalisation = call.inputs
     _launch(call, x, tuple(normalisation), call.out, eps, kernel_size, stride, of, to)
@@ -310,10 +310,10 @@ def encoded_maxima(
         raise ValueError(f"x has shape {tuple(x.shape)}: need a multiple of {OCTET} channels")
     n, length, channels = shape
     call = Call(
-        out, stream, (n, length, of.parts * channels), of.dtype, x=x, stat=stat, gamma=gamma, beta=beta
+        out, stream, (n, length, of.terms * channels), of.dtype, x=x, stat=stat, gamma=gamma, beta=beta
     )  # fmt: skip
     x, *normalisation = call.inputs
-    octets = of.parts == 2
+    octets = of.terms == 2
     _launch(call, x, tuple(normalisation), call.out, eps, kernel_size, stride, PLAIN, of, octets)
     return call.result()
 

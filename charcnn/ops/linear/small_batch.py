@@ -42,18 +42,19 @@ FINAL_THREADS = 256
 
 
 @cache
-def build(kind: str, columns: int, rounds: int, parts: int) -> Any:
+def make_kernel(kind: str, columns: int, rounds: int, k_splits: int) -> Any:
     """The kernel (x, bias, weight, y, n, c_in, units, chunks, chunks_of_part).
 
-    Its arguments: addresses of x; of the bias of x, where x comes in parts; of the packed weights; of y, float32
-    (parts, n, units); inputs; features; units; chunks of features in all, and of a part. Grid:
-    units, parts of y, and groups of inputs.
+    Its arguments: addresses of x; of the bias of x, where x comes in k_splits; of the packed weights; of y, float32
+    (k_splits, n, units); inputs; features; units; chunks of features in all, and of a part. Grid:
+    units, k_splits of y, and groups of inputs.
 
     Args:
         kind: of the 16-bit numbers, as PTX calls it.
         columns: eights of inputs.
         rounds: chunks of a warp.
-        parts: that x, float32 (parts, n, c_in), comes in, without its bias and ReLU; 0 where it is (n, c_in) of `kind`.
+        k_splits: that x, float32 (k_splits, n, c_in), comes in, without its bias and ReLU; 0 where it is (n, c_in) of
+            `kind`.
     """
     multiply, pack = ptx.mma_sync(kind), ptx.cvt_f16x2(kind)
     a_size, sums_of_lane = 8 * rounds, 4 * columns
@@ -97,11 +98,11 @@ def build(kind: str, columns: int, rounds: int, parts: int) -> Any:
             for c in range(columns):
                 row = uint32(uint32(first_row + g) + uint32(8 * c))
                 inside = uint32(row < n and feature < c_in and chunk < end)
-                if parts:
+                if k_splits:
                     for e in range(8):
                         values[e] = float32(0)
                     if inside:
-                        for p in range(parts):
+                        for p in range(k_splits):
                             at = x + (
                                 uint64(uint32(uint32(uint32(p) * n) + row)) * uint64(c_in) + uint64(feature)
                             ) * uint64(4)
@@ -151,7 +152,7 @@ def build(kind: str, columns: int, rounds: int, parts: int) -> Any:
 
 
 @cache
-def _final_kernel(parts, classes):
+def _final_kernel(k_splits, classes):
     threads, zero, lanes, five = uint32(FINAL_THREADS), uint32(0), uint32(31), uint32(5)
     warps, four, exchanged = FINAL_THREADS // 32, uint32(4), FINAL_THREADS // 32 * classes
 
@@ -170,7 +171,7 @@ def _final_kernel(parts, classes):
         while feature < c_in:
             at = uint64(feature) * uint64(4)
             values[0], values[1], values[2], values[3] = ptx.ld_global_v4_f32(bias + at)
-            for p in range(parts):
+            for p in range(k_splits):
                 place = uint64(uint32(uint32(uint32(p) * n) + row)) * uint64(c_in) * uint64(4)
                 d0, d1, d2, d3 = ptx.ld_cg_v4_f32(x + place + at)
                 values[0] += d0
@@ -259,8 +260,8 @@ class SmallBatchMlp:
         for i, weight in enumerate(weights[:2]):
             tiles, chunks = -(-sizes[i + 1] // UNITS), -(-sizes[i] // CHUNK)
             # Two blocks a multiprocessor, where a warp has a chunk or more.
-            parts = max(1, min(2 * device.multiprocessors() // tiles, chunks // WARPS))
-            of_part = -(-chunks // parts)
+            k_splits = max(1, min(2 * device.multiprocessors() // tiles, chunks // WARPS))
+            of_part = -(-chunks // k_splits)
             self.plans.append((tiles, -(-chunks // of_part), chunks, of_part))
             call = Call(None, stream, (tiles * chunks * 256,), np.uint32, weight=weight)
             arguments = np.uint64(device.address(call.out)), chunks, call.out.size
@@ -271,15 +272,15 @@ class SmallBatchMlp:
         self.last = device.to_device(np.ascontiguousarray(weights[2].T))
         self.nbytes = sum(array.nbytes for array in (*self.packed, *self.biases, self.last))
 
-    def parts_shape(self, n: int) -> shapes.Shape:
+    def k_splits_shape(self, n: int) -> shapes.Shape:
         """Of the scratch that a call needs: float32."""
-        return (n * sum(parts * size for (_, parts, *_), size in zip(self.plans, self.sizes[1:3], strict=True)),)
+        return (n * sum(k_splits * size for (_, k_splits, *_), size in zip(self.plans, self.sizes[1:3], strict=True)),)
 
     def __call__(self, x: Any, scratch: Any, *, out: Any = None, stream: Any = None) -> Any:
         """x (N, C_in) in the precision's dtype, on the GPU, N at most 64; float32 (N, C_out) there.
 
         Args:
-            scratch: float32 of `parts_shape(N)` or more, one axis.
+            scratch: float32 of `k_splits_shape(N)` or more, one axis.
             out: where to write; made where None.
             stream: a CUDA stream; the default stream where None.
 
@@ -291,21 +292,21 @@ class SmallBatchMlp:
             raise ValueError(f"x has shape {tuple(x.shape)}: need at most {MOST} rows of {self.sizes[0]}")
         if not device.on_device(x):
             raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
-        dtype, (space,) = self.precision.dtype, self.parts_shape(n)
+        dtype, (space,) = self.precision.dtype, self.k_splits_shape(n)
         if scratch.ndim != 1 or scratch.size < space:
             raise ValueError(f"scratch has shape {tuple(scratch.shape)}: need {space} elements of one axis")
         call = Call(out, stream, (n, self.sizes[3]), dtypes={"x": dtype}, x=x, scratch=scratch)
         columns = 1 << max(0, -(-min(n, GROUP) // 8) - 1).bit_length()
         source, came = device.address(call.inputs[0]), 0
         to = device.address(call.inputs[1])
-        for (tiles, parts, chunks, of_part), size, units, bias, weight in zip(
+        for (tiles, k_splits, chunks, of_part), size, units, bias, weight in zip(
             self.plans, self.sizes, self.sizes[1:], (self.biases[0], self.biases[0]), self.packed, strict=False
         ):
             addresses = source, device.address(bias), device.address(weight), to
             arguments = *map(np.uint64, addresses), *map(np.uint32, (n, size, units, chunks, of_part))
-            kernel = build(self.precision.kind, columns, -(-of_part // WARPS), came)
-            call.launch(kernel, (tiles, parts, -(-n // (8 * columns))), THREADS, *arguments, early=True)
-            source, to, came = to, to + 4 * parts * n * units, parts
+            kernel = make_kernel(self.precision.kind, columns, -(-of_part // WARPS), came)
+            call.launch(kernel, (tiles, k_splits, -(-n // (8 * columns))), THREADS, *arguments, early=True)
+            source, to, came = to, to + 4 * k_splits * n * units, k_splits
         last = map(np.uint64, (source, device.address(self.biases[1]), device.address(self.last)))
         final = *last, self.biases[2], call.out, np.uint32(n), np.uint32(self.sizes[2])
         call.launch(_final_kernel(came, self.sizes[3]), n, FINAL_THREADS, *final, early=True)

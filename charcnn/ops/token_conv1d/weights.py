@@ -51,7 +51,7 @@ class TokenConvWeights:
     ) -> None:
         self.format = of = choose(precision)
         self._wide = of.size == 4
-        self._form = of.kind if of.parts == 1 else "octets" if octets else "halves"
+        self._form = of.kind if of.terms == 1 else "octets" if octets else "halves"
         kernel_size, depth, channels = shapes.ranked("weight", weight, "K, depth, C_out")
         self.shape = kernel_size, depth, channels
         if octets and channels % OCTET:
@@ -131,7 +131,7 @@ class TokenConvWeights:
         )  # fmt: skip
 
     def _call(self, out: Any, stream: Any, shape: shapes.Shape, **inputs: Any) -> Call:
-        return Call(out, stream, (*shape[:-1], self.format.parts * shape[-1]), self.format.dtype, **inputs)
+        return Call(out, stream, (*shape[:-1], self.format.terms * shape[-1]), self.format.dtype, **inputs)
 
 
 def _like(shape: shapes.Shape) -> Any:

@@ -99,7 +99,7 @@ class TileConfig:
         b_stages, a_rows = 4 * 256 // block_n, POOL * (-(-(WGMMA_M + (taps + POOL - 2) // POOL) // 8) * 8)
         alone = cls(a_rows, 2, b_stages, block_n, True, b_stages - 1)
         clustered = replace(alone, prefetch=b_stages - 2, cluster_m=2)
-        if operands.parts == 2:
+        if operands.terms == 2:
             half = alone.exchange_bytes // 2
             both = replace(alone, b_stages=3, prefetch=2, producer=True, exchange_bytes=half, terms=2)
             return [both if both.smem_bytes <= device.shared_limit() else replace(both, a_stages=1)]
@@ -119,7 +119,7 @@ class TileConfig:
             4 if taps == 1 else 3 if operands.kind == "e4m3" and taps <= 9 else 2
         )  # FP8 is through with one sooner
         three = cls(a_rows, a_stages, b_stages, block_n, False, b_stages - 1)
-        if operands.parts == 2:
+        if operands.terms == 2:
             three = replace(three, a_stages=2, b_stages=3, prefetch=2, producer=True, terms=2)
             two = replace(three, a_rows=2 * WGMMA_M, b_stages=4, prefetch=3, math_warpgroups=2)
             return [two if taps == 1 else three]

@@ -42,7 +42,7 @@ def make_epilogue(
     read_four = make_read_four(case.scaled)
     if results.kind == "e4m3":
         stage, store, passes = make_e4m3(case, read_four)
-    elif results.parts == 2:
+    elif results.terms == 2:
         stage, store, passes = make_two_terms(case, read_four)
     elif results.kind in ("tf32", "f32"):
         stage, store, passes = make_32_bits(case, read_four, results.kind)
