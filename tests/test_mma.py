@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from emulation import emulate
 from operator_cases import CASES
-from test_features import decoded
+from test_mma_layout import decoded
 from test_ops import check
 
 from charcnn import catalog

@@ -242,7 +242,7 @@ class SmallBatchWeights:
     """The most taps whose operands a thread's registers hold."""
 
     def __init__(self, weight: Any, bias: Any, *, precision: str = "fp16", stream: Any = None) -> None:
-        device.require_hopper("spread")
+        device.require_hopper("small_batch")
         self.precision = choose(precision, HALVES)
         kernel_size, c_in, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
         shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both

@@ -246,7 +246,7 @@ class SmallBatchMlp:
     most = MOST
 
     def __init__(self, weights: Any, biases: Any, *, precision: str = "fp16", stream: Any = None) -> None:
-        device.require_hopper("spread")
+        device.require_hopper("small_batch")
         self.precision = choose(precision, HALVES)
         sizes = [weights[0].shape[0], *(weight.shape[1] for weight in weights)]
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):

@@ -1,4 +1,4 @@
-"""Block 1 in half precision, and its statistics by tables in shared memory, against the references."""
+"""Block 1 by warps, in every precision, and its statistics by tables in shared memory, against the references."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import cuda
-from test_one_hot_conv1d import affine, draw, exact, kinds
+from test_token_conv1d import affine, draw, exact, kinds
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
