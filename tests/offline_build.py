@@ -42,8 +42,8 @@ from charcnn import catalog
 from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
 from charcnn.ops.common import tile_choice
-from charcnn.ops.common.formats import FORMATS, HALVES
 from charcnn.ops.common.mma_layout import WIDE
+from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
 from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
@@ -205,7 +205,7 @@ def level_16(precision: str) -> None:
     def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:
         return np.zeros(shape, dtype)
 
-    dtype = HALVES[precision].dtype
+    dtype = HALF_PRECISIONS[precision].dtype
     conv = SmallBatchWeights(zeros(3, 256, 256), zeros(256), precision=precision)
     partial_moments = zeros(*conv.partial_moments_shape(1, 104))
     y = conv.conv1d_partial_moments(zeros(1, 104, 256, dtype=dtype), partial_moments)

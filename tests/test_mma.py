@@ -16,8 +16,8 @@ from charcnn.gpu.launch import Call
 from charcnn.levels import l14
 from charcnn.model import network, params
 from charcnn.ops import reference
-from charcnn.ops.common.formats import FORMATS
 from charcnn.ops.common.mma_layout import OCTET, TAKEN, encode
+from charcnn.ops.common.precision import FORMATS
 from charcnn.ops.conv1d.mma import kernel, layer, variants
 from charcnn.ops.conv1d.mma.kernel import Stages, TileConfig
 

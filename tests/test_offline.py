@@ -13,8 +13,8 @@ import pytest
 from conftest import compiler_installed
 
 from charcnn.catalog import CHAIN, VARIANTS
-from charcnn.ops.common.formats import FORMATS
 from charcnn.ops.common.mma_layout import TAKEN
+from charcnn.ops.common.precision import FORMATS
 from charcnn.ops.conv1d.wgmma.steps.layer import STEPS
 
 pytestmark = [

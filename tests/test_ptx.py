@@ -18,7 +18,7 @@ from ptx_calls import CONSTANTS, TYPED, intrinsics, names
 
 from charcnn.gpu import device, ptx, tensor_map
 from charcnn.gpu.ptx import examples
-from charcnn.ops.common.formats import LARGEST_E4M3
+from charcnn.ops.common.precision import LARGEST_E4M3
 
 ROOT = Path(__file__).parents[1]
 NO_GPU = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": str(ROOT)}
@@ -184,7 +184,7 @@ from charcnn.ops.conv1d import double_buffered, tile
 from charcnn.ops.conv1d.wgmma.config import TileConfig
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.mma import kernel
-from charcnn.ops.common.formats import FORMATS
+from charcnn.ops.common.precision import FORMATS
 
 def key(made):
     function = made.py_func

@@ -19,7 +19,7 @@ from charcnn.gpu.launch import Call
 from charcnn.levels import l16
 from charcnn.model import network, params
 from charcnn.ops import reference
-from charcnn.ops.common.formats import HALVES
+from charcnn.ops.common.precision import HALF_PRECISIONS
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.layernorm.small_batch import affine, first, first_moments_shape, normalised
 from charcnn.ops.linear.small_batch import SmallBatchMlp
@@ -60,7 +60,7 @@ def merged(partial_moments):
     return np.stack([whole, (squares + count * (mean - whole[:, None]) ** 2).sum(1) / count.sum(1)], 1), count.sum(1)
 
 
-@pytest.mark.parametrize("precision", HALVES)
+@pytest.mark.parametrize("precision", HALF_PRECISIONS)
 @pytest.mark.parametrize(
     ("n", "length", "c_in", "c_out", "taps"),
     [(1, 336, 256, 256, 7), (3, 110, 256, 256, 3), (2, 20, 40, 24, 3), (3, 50, 264, 17, 2), (2, 9, 8, 5, 1)],
@@ -74,13 +74,13 @@ def test_parts_of_statistics(n, length, c_in, c_out, taps, precision):
     conv = SmallBatchWeights(weight, bias, precision=precision)
     partial_moments = poisoned(conv.partial_moments_shape(n, length), np.float32)
     y = conv.conv1d_partial_moments(device.to_device(x), partial_moments, out=poisoned(expected.shape, x.dtype))
-    assert error(numbers(y, precision), expected) <= HALVES[precision].tolerance
+    assert error(numbers(y, precision), expected) <= HALF_PRECISIONS[precision].tolerance
     stat, count = merged(partial_moments)
     assert np.all(count == expected[0].size)
-    assert np.allclose(stat, reference.stat(expected), rtol=HALVES[precision].tolerance)
+    assert np.allclose(stat, reference.stat(expected), rtol=HALF_PRECISIONS[precision].tolerance)
 
 
-@pytest.mark.parametrize("precision", HALVES)
+@pytest.mark.parametrize("precision", HALF_PRECISIONS)
 @pytest.mark.parametrize(("n", "length", "channels"), [(1, 1014, 256), (3, 100, 264), (2, 30, 8)])
 def test_block_1(n, length, channels, precision):
     rng = np.random.default_rng(channels)
@@ -90,10 +90,10 @@ def test_block_1(n, length, channels, precision):
     ids = rng.integers(0, 80, (n, length), np.uint8)  # some beyond the blank
     exact = [array.astype(np.float64) for array in (weight, bias)]
     expected = reference.one_hot_conv1d_nlc(np.minimum(ids, 70), *exact)
-    block, dtype = TokenConvWeights(weight, bias, gamma, beta, precision=precision), HALVES[precision].dtype
+    block, dtype = TokenConvWeights(weight, bias, gamma, beta, precision=precision), HALF_PRECISIONS[precision].dtype
     partial_moments = poisoned(first_moments_shape(n, length - 6), np.float32)
     y = first(device.to_device(ids), block, partial_moments, out=poisoned(expected.shape, dtype))
-    tolerance = HALVES[precision].tolerance
+    tolerance = HALF_PRECISIONS[precision].tolerance
     assert error(numbers(y, precision), expected) <= tolerance
     stat, count = merged(partial_moments)
     assert np.all(count == expected[0].size)
@@ -104,7 +104,7 @@ def test_block_1(n, length, channels, precision):
         assert error(numbers(out, precision), pooled) <= tolerance
 
 
-@pytest.mark.parametrize("precision", HALVES)
+@pytest.mark.parametrize("precision", HALF_PRECISIONS)
 @pytest.mark.parametrize("sizes", [(8704, 1024, 1024, 4), (40, 24, 8, 3), (272, 1032, 16, 1)])
 def test_linear_layers(sizes, precision):
     rng = np.random.default_rng(sizes[0])
@@ -118,7 +118,7 @@ def test_linear_layers(sizes, precision):
             expected = np.maximum(expected, 0) if i < 2 else expected
         scratch = poisoned(layers.k_splits_shape(n), np.float32)
         out = layers(device.to_device(x), scratch, out=poisoned(expected.shape, np.float32))
-        assert error(out.copy_to_host(), expected) <= HALVES[precision].tolerance
+        assert error(out.copy_to_host(), expected) <= HALF_PRECISIONS[precision].tolerance
     with pytest.raises(ValueError, match="need at most 64 rows"):
         layers(device.to_device(np.zeros((65, sizes[0]), x.dtype)), scratch)
     assert layers(device.to_device(x[:0]), scratch).shape == (0, sizes[3])
@@ -197,7 +197,7 @@ def test_a_graph_is_recorded_while_others_use_the_default_stream(stream):
     stream.synchronize()
 
 
-@pytest.mark.parametrize("precision", HALVES)
+@pytest.mark.parametrize("precision", HALF_PRECISIONS)
 def test_batches_of_level_16(precision):
     weights = params.init(SMALL, seed=4)
     ids = np.random.default_rng(0).integers(0, SMALL.alphabet + 1, (67, SMALL.length), np.uint8)
@@ -207,7 +207,7 @@ def test_batches_of_level_16(precision):
     once = {}
     for n in (1, 2, 3, 5, 7, 8, 9, 12, 13, 24, 25, 31, 33, 63, 64, 65, 67):
         once[n] = run.on_device(device.to_device(ids[:n])).copy_to_host()
-        assert error(once[n][:9], expected[:n]) <= HALVES[precision].tolerance
+        assert error(once[n][:9], expected[:n]) <= HALF_PRECISIONS[precision].tolerance
     for n, logits in reversed(once.items()):
         run.on_device(device.to_device(ids[::-1][:n].copy()))
         assert np.array_equal(run.on_device(device.to_device(ids[:n])).copy_to_host(), logits), "bit-equal"
@@ -225,7 +225,7 @@ def test_graphs_kept_are_bounded(monkeypatch):
     ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (12, config.length), np.uint8)
     for n in (*range(1, 13), 1, 5):
         logits = run.on_device(device.to_device(ids[:n])).copy_to_host()
-        assert error(logits, network.forward(ids[:n], weights, config)) <= HALVES["fp16"].tolerance
+        assert error(logits, network.forward(ids[:n], weights, config)) <= HALF_PRECISIONS["fp16"].tolerance
     assert list(worker._graphs) == [12, 1, 5]
 
 

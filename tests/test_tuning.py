@@ -23,7 +23,7 @@ from charcnn.config import SMALL, TINY
 from charcnn.gpu import device, ptx
 from charcnn.ops import conv1d_relu_nlc_double_buffered, reference
 from charcnn.ops.common import tile_choice
-from charcnn.ops.common.formats import FORMATS, PLAIN
+from charcnn.ops.common.precision import FORMATS, FP32
 from charcnn.ops.conv1d import double_buffered
 from charcnn.ops.conv1d.mma import kernel as mma_kernel
 from charcnn.ops.conv1d.mma import layer as mma_layer
@@ -329,7 +329,7 @@ def test_decoded(precision):
         "fp16x3": np.concatenate([halves, np.full_like(halves, ptx.LOW_SCALE / 4)], axis=1),
     }[precision]
     np.testing.assert_array_equal(layers.decoded(given, of), x + (precision == "fp16x3") / 4)
-    np.testing.assert_array_equal(layers.decoded(x, PLAIN), x)
+    np.testing.assert_array_equal(layers.decoded(x, FP32), x)
 
 
 # Measuring, in the simulator.

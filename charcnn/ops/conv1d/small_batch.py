@@ -27,7 +27,7 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import narrow, widen
-from charcnn.ops.common.formats import HALVES, Format, choose
+from charcnn.ops.common.precision import HALF_PRECISIONS, NumberFormat, choose
 
 WARPS = 8
 
@@ -55,7 +55,7 @@ def shares(epilogue: str) -> int:
 
 
 @cache
-def make_kernel(kind: str, taps: int, epilogue: str) -> Any:
+def make_kernel(ptx_type: str, taps: int, epilogue: str) -> Any:
     """The kernel (x, weight, bias, y, partial_moments, chunks, c_in, c_out, length, length_out, tiles).
 
     Its arguments: addresses of x, of the packed weights, of the bias padded to whole COLUMNS, of y and of partial
@@ -66,7 +66,7 @@ def make_kernel(kind: str, taps: int, epilogue: str) -> Any:
     pooled, measured, rectified = epilogue == "pool", epilogue == "stat", epilogue in ("relu", "pool")
     reach, down, sums_of_lane = share + taps - 1, share // 2, 4 * share
     a_size, b_size, steps = 4 * reach, 8 * taps, 2 * taps
-    multiply, pack = ptx.mma_sync(kind), ptx.cvt_f16x2(kind)
+    multiply, pack = ptx.mma_sync(ptx_type), ptx.cvt_f16x2(ptx_type)
     warps, group_columns, chunk_channels = uint32(WARPS), uint32(COLUMNS), uint32(CHUNK)
     step_bytes, chunk_bytes = uint64(512), uint64(512 * 2 * taps)
     lane_positions, tile_positions = uint32(share), uint32(8 * share)
@@ -183,8 +183,8 @@ def make_kernel(kind: str, taps: int, epilogue: str) -> Any:
 
 
 @cache
-def _pack_kernel(kind):
-    pack = ptx.cvt_f16x2(kind)
+def _pack_kernel(ptx_type):
+    pack = ptx.cvt_f16x2(ptx_type)
     one, two, three, four, eight = (uint32(i) for i in (1, 2, 3, 4, 8))
     columns, chunk = uint32(COLUMNS), uint32(CHUNK)
 
@@ -243,7 +243,7 @@ class SmallBatchWeights:
 
     def __init__(self, weight: Any, bias: Any, *, precision: str = "fp16", stream: Any = None) -> None:
         device.require_hopper("small_batch")
-        self.precision = choose(precision, HALVES)
+        self.precision = choose(precision, HALF_PRECISIONS)
         kernel_size, c_in, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
         shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
         if kernel_size > self.LONGEST:
@@ -256,7 +256,7 @@ class SmallBatchWeights:
         self._weight, self._bias = call.scratch((words,), np.uint32), call.out
         self.nbytes: int = self._weight.nbytes + self._bias.nbytes
         arguments = np.uint64(device.address(self._weight)), kernel_size, self._chunks, words
-        call.launch(_pack_kernel(self.precision.kind), -(-words // THREADS), THREADS, weight, *arguments)
+        call.launch(_pack_kernel(self.precision.ptx_type), -(-words // THREADS), THREADS, weight, *arguments)
         call.launch_each(_pad_kernel, bias, self._bias)
 
     def conv1d(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
@@ -277,7 +277,7 @@ class SmallBatchWeights:
         """conv1d_nlc, and each input's partial moments, float32 of `partial_moments_shape(N, L)`."""
         return self._apply("stat", x, out, stream, partial_moments)
 
-    def results_of(self, **_: Any) -> Format:
+    def results_of(self, **_: Any) -> NumberFormat:
         """What the methods give."""
         return self.precision
 
@@ -312,7 +312,7 @@ class SmallBatchWeights:
         )
         numbers = self._chunks, channels, self.c_out, length, kept, tiles
         arguments = *(np.uint64(device.address(a)) for a in addresses), *map(np.uint32, numbers)
-        kernel = make_kernel(self.precision.kind, self.kernel_size, epilogue)
+        kernel = make_kernel(self.precision.ptx_type, self.kernel_size, epilogue)
         call.launch(kernel, (n * tiles, self._columns), THREADS, *arguments, early=True)
         return call.result()
 

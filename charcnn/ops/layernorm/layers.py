@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from charcnn.gpu import device
-from charcnn.ops.common.formats import HALVES, PLAIN, choose
 from charcnn.ops.common.layer import Array, Conv1dLayer, Layer, Space
 from charcnn.ops.common.mma_layout import WIDE
+from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.layers import Cast, MmaConv1d, SmallBatchConv1d, WgmmaConv1d
 from charcnn.ops.layernorm.relu_maxpool1d_nlc import layernorm_relu_maxpool1d_nlc_coalesced
@@ -62,7 +62,7 @@ class ConvNormReluPool:
         y, stat = self._conv.conv.conv1d_stat(x, out=out, partial_moments=partial_moments, stream=space.stream, **more)
         precision: dict[str, Any] = {"precision": self._of.name}
         if self._rows:
-            precision = {"precision": PLAIN.name, "results": self._of.name}
+            precision = {"precision": FP32.name, "results": self._of.name}
         maxima: Any = encoded_maxima if more else normalised_maxima
         given = {"eps": self._eps, "out": space.device(*result), "stream": space.stream}
         return maxima(y, stat, *self._norm, self._pool_size, **precision, **given)
@@ -73,7 +73,7 @@ class SmallBatchConvNormReluPool:
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, norm: Affine, pool_size: int, precision: str) -> None:
         self._layer = SmallBatchConv1d(weight, bias, precision=precision)
-        self._norm, self._pool_size, self._of = affine(*norm), pool_size, choose(precision, HALVES)
+        self._norm, self._pool_size, self._of = affine(*norm), pool_size, choose(precision, HALF_PRECISIONS)
         self.nbytes = self._layer.nbytes
 
     def writes(self, x: Shape) -> list[Array]:

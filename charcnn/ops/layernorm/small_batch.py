@@ -20,7 +20,7 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import narrow
-from charcnn.ops.common.formats import HALVES, choose
+from charcnn.ops.common.precision import HALF_PRECISIONS, choose
 from charcnn.ops.conv1d.small_batch import PART_BYTES
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
@@ -34,8 +34,8 @@ NORM_THREADS = 64
 
 
 @cache
-def _first_kernel(kind, taps):
-    pack = ptx.cvt_f16x2(kind)
+def _first_kernel(ptx_type, taps):
+    pack = ptx.cvt_f16x2(ptx_type)
     unpack = ptx.cvt_f32x2("f16")
     one, five, lanes, zero = uint32(1), uint32(5), uint32(31), uint32(0)
     octet, warps, at_once = uint32(OCTET), uint32(POSITIONS), uint32(32 * OCTET)
@@ -120,8 +120,8 @@ def _first_kernel(kind, taps):
 
 
 @cache
-def _norm_kernel(kind, pool):
-    unpack, pack, affine = ptx.cvt_f32x2(kind), ptx.cvt_f16x2(kind), ptx.cvt_f32x2("f16")
+def _norm_kernel(ptx_type, pool):
+    unpack, pack, affine = ptx.cvt_f32x2(ptx_type), ptx.cvt_f16x2(ptx_type), ptx.cvt_f32x2("f16")
     words, octet, lanes = 4 * pool, uint32(OCTET), uint32(31)
     positions, warp = uint32(pool), uint32(32)
 
@@ -190,7 +190,9 @@ def affine(gamma: Any, beta: Any) -> tuple[Any, ...]:
     """gamma and beta, float32 (L, C), NumPy arrays, as `TokenConvWeights.affine` holds them; C a multiple of 8."""
     call = Call(None, None, (0,), gamma=gamma, beta=beta)
     return tuple(
-        narrow(call, array.reshape((1, *array.shape)), array.shape[0], array.shape[1], HALVES["fp16"]).view(np.uint16)
+        narrow(call, array.reshape((1, *array.shape)), array.shape[0], array.shape[1], HALF_PRECISIONS["fp16"]).view(
+            np.uint16
+        )
         for array in call.inputs
     )
 
@@ -222,7 +224,7 @@ def first(ids: Any, weights: TokenConvWeights, partial_moments: Any, *, out: Any
     call = Call(out, stream, (n, kept, channels), weights.format.dtype, ids=ids, partial_moments=partial_moments)
     table, y, where = (np.uint64(device.address(a)) for a in (weights.table, call.out, call.inputs[1]))
     numbers = map(np.uint32, (length, kept, depth, channels, 2 * channels))
-    kernel = _first_kernel(weights.format.kind, taps)
+    kernel = _first_kernel(weights.format.ptx_type, taps)
     grid = -(-kept // POSITIONS), n
     call.launch(kernel, grid, 32 * POSITIONS, call.inputs[0], table, weights.bias, y, where, *numbers)
     return call.result()
@@ -253,7 +255,7 @@ def normalised(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
     """
-    of = choose(precision, HALVES)
+    of = choose(precision, HALF_PRECISIONS)
     n, length, channels = shapes.ranked("x", x, "N, L, C")
     if channels % OCTET or pool_size > length:
         raise ValueError(f"x has shape {tuple(x.shape)}: need C a multiple of {OCTET}, and {pool_size} positions")
@@ -268,7 +270,7 @@ def normalised(
     numbers = map(np.uint32, (channels, length, shape[1], partial_moments.shape[1]))
     grid = -(-shape[1] * (channels // OCTET) // NORM_THREADS), n
     call.launch(
-        _norm_kernel(of.kind, pool_size), grid, NORM_THREADS, *addresses, *numbers,
+        _norm_kernel(of.ptx_type, pool_size), grid, NORM_THREADS, *addresses, *numbers,
         np.float32(length * channels), np.float32(eps), early=True,
     )  # fmt: skip
     return call.result()

@@ -19,7 +19,7 @@ from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
-from charcnn.ops.common.formats import HALVES, choose
+from charcnn.ops.common.precision import HALF_PRECISIONS, choose
 
 WARPS = 8
 
@@ -42,7 +42,7 @@ FINAL_THREADS = 256
 
 
 @cache
-def make_kernel(kind: str, columns: int, rounds: int, k_splits: int) -> Any:
+def make_kernel(ptx_type: str, columns: int, rounds: int, k_splits: int) -> Any:
     """The kernel (x, bias, weight, y, n, c_in, units, chunks, chunks_of_part).
 
     Its arguments: addresses of x; of the bias of x, where x comes in k_splits; of the packed weights; of y, float32
@@ -50,13 +50,13 @@ def make_kernel(kind: str, columns: int, rounds: int, k_splits: int) -> Any:
     units, k_splits of y, and groups of inputs.
 
     Args:
-        kind: of the 16-bit numbers, as PTX calls it.
+        ptx_type: of the 16-bit numbers, as PTX calls it.
         columns: eights of inputs.
         rounds: chunks of a warp.
         k_splits: that x, float32 (k_splits, n, c_in), comes in, without its bias and ReLU; 0 where it is (n, c_in) of
-            `kind`.
+            `ptx_type`.
     """
-    multiply, pack = ptx.mma_sync(kind), ptx.cvt_f16x2(kind)
+    multiply, pack = ptx.mma_sync(ptx_type), ptx.cvt_f16x2(ptx_type)
     a_size, sums_of_lane = 8 * rounds, 4 * columns
     outputs, exchanged = -(-sums_of_lane // WARPS), WARPS * sums_of_lane * 32
     one, two, three, five, eight = (uint32(i) for i in (1, 2, 3, 5, 8))
@@ -201,8 +201,8 @@ def _final_kernel(k_splits, classes):
 
 
 @cache
-def _pack_kernel(kind):
-    pack = ptx.cvt_f16x2(kind)
+def _pack_kernel(ptx_type):
+    pack = ptx.cvt_f16x2(ptx_type)
     one, two, three, four, eight = (uint32(i) for i in (1, 2, 3, 4, 8))
     units, chunk = uint32(UNITS), uint32(CHUNK)
 
@@ -247,7 +247,7 @@ class SmallBatchMlp:
 
     def __init__(self, weights: Any, biases: Any, *, precision: str = "fp16", stream: Any = None) -> None:
         device.require_hopper("small_batch")
-        self.precision = choose(precision, HALVES)
+        self.precision = choose(precision, HALF_PRECISIONS)
         sizes = [weights[0].shape[0], *(weight.shape[1] for weight in weights)]
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             shapes.linear_nlc(np.empty((0, sizes[i])), weight, bias)
@@ -265,7 +265,7 @@ class SmallBatchMlp:
             self.plans.append((tiles, -(-chunks // of_part), chunks, of_part))
             call = Call(None, stream, (tiles * chunks * 256,), np.uint32, weight=weight)
             arguments = np.uint64(device.address(call.out)), chunks, call.out.size
-            kernel = _pack_kernel(self.precision.kind)
+            kernel = _pack_kernel(self.precision.ptx_type)
             call.launch(kernel, -(-call.out.size // THREADS), THREADS, call.inputs[0], *arguments)
             self.packed.append(call.out)
         self.biases = [device.to_device(np.ascontiguousarray(bias)) for bias in biases]
@@ -304,7 +304,7 @@ class SmallBatchMlp:
         ):
             addresses = source, device.address(bias), device.address(weight), to
             arguments = *map(np.uint64, addresses), *map(np.uint32, (n, size, units, chunks, of_part))
-            kernel = make_kernel(self.precision.kind, columns, -(-of_part // WARPS), came)
+            kernel = make_kernel(self.precision.ptx_type, columns, -(-of_part // WARPS), came)
             call.launch(kernel, (tiles, k_splits, -(-n // (8 * columns))), THREADS, *arguments, early=True)
             source, to, came = to, to + 4 * k_splits * n * units, k_splits
         last = map(np.uint64, (source, device.address(self.biases[1]), device.address(self.last)))

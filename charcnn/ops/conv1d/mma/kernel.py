@@ -11,9 +11,9 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
-from charcnn.ops.common.formats import Format
 from charcnn.ops.common.mma_layout import words_of
 from charcnn.ops.common.moments import PART_VALUES
+from charcnn.ops.common.precision import NumberFormat
 
 ROW_BYTES = 128
 """Of a k block, a chunk of channels, in shared memory: 64 of 16 bits, or 32."""
@@ -98,7 +98,9 @@ class Stages:
 
 
 @cache
-def make_kernel(of: Format, stages: Stages, epilogue: str, wide: bool, vector_store: bool, full_n_tiles: bool) -> Any:
+def make_kernel(
+    of: NumberFormat, stages: Stages, epilogue: str, wide: bool, vector_store: bool, full_n_tiles: bool
+) -> Any:
     """The kernel: addresses, then sizes.
 
     Addresses: x; the packed weights; what undoes their scaling; the bias, padded to whole PACKED_N; y; partial moments.
@@ -124,8 +126,8 @@ def make_kernel(of: Format, stages: Stages, epilogue: str, wide: bool, vector_st
         raise ValueError(f"{config}: with pooling, need warps of {16 * POOL} rows: 16 windows")
     row_groups = m_tiles // phases  # of 16 rows or windows
     thread_rows, phase_acc = 2 * row_groups, n_tiles * 4
-    multiply, peak = ptx.mma_tile(of.kind, m_tiles, n_tiles, phases, two_terms), ptx.max_nan_f32
-    pack = ptx.cvt_f16x2(of.kind) if of.size == 2 and not wide else None
+    multiply, peak = ptx.mma_tile(of.ptx_type, m_tiles, n_tiles, phases, two_terms), ptx.max_nan_f32
+    pack = ptx.cvt_f16x2(of.ptx_type) if of.size == 2 and not wide else None
     halved = two_terms and not wide
     words = ptx.pack_floats("float") if wide else words_of(of)
     wait, drain = ptx.cp_async_wait_group(config.b_stages - 2), ptx.cp_async_wait_group(0)

@@ -12,10 +12,9 @@ from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit, pair
 from charcnn.ops.common import shapes, tile_choice
-from charcnn.ops.common.formats import PLAIN as FLOAT32
-from charcnn.ops.common.formats import Format, choose
 from charcnn.ops.common.mma_layout import OCTET, TAKEN, words_of
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
+from charcnn.ops.common.precision import FP32, NumberFormat, choose
 from charcnn.ops.conv1d.mma.kernel import PACKED_N, POOL, ROW_BYTES, Stages, TileConfig, make_kernel
 
 PLAIN = (
@@ -80,7 +79,7 @@ def _scale_kernel(two_terms):
 
 @cache
 def _pack_kernel(of):
-    pack = None if of.size == 4 else ptx.cvt_f16x2(of.kind)
+    pack = None if of.size == 4 else ptx.cvt_f16x2(of.ptx_type)
     words, two_terms = words_of(of), of.terms == 2
     one, two, three, four, seven, eight = (uint32(i) for i in (1, 2, 3, 4, 7, 8))
     columns, k_block_size, row_words = uint32(PACKED_N), uint32(ROW_BYTES // of.size), uint32(WORDS)
@@ -228,9 +227,9 @@ class MmaWeights:
         launch_merge(call, partial_moments, length * self.c_out, statistics, part=part, row=self.c_out)
         return call.result(), call.second(statistics, stat)
 
-    def results_of(self, *, wide: bool = False, **_: Any) -> Format:
+    def results_of(self, *, wide: bool = False, **_: Any) -> NumberFormat:
         """What the methods give."""
-        return FLOAT32 if wide else self.format
+        return FP32 if wide else self.format
 
     def partial_moments_shape(self, n: int, length: int) -> shapes.Shape:
         """Of `conv1d_stat`'s scratch for x (n, length, C_in)."""

@@ -10,23 +10,24 @@ import numpy as np
 
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call, pair
-from charcnn.ops.common import formats, shapes, tile_choice
+from charcnn.ops.common import shapes, tile_choice
 from charcnn.ops.common.cast import largest
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
+from charcnn.ops.common.precision import FP32, LARGEST_E4M3, NumberFormat, choose
 from charcnn.ops.conv1d.wgmma.config import BLOCK_N, K_BLOCK, POOL, ROW_BYTES, TileConfig
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.wgmma.pack import make_pack_kernel, pad_kernel
 
 THREADS_OF_PACKING = device.block_size(256)
 
-LARGEST = {"f16": 8192.0, "e4m3": formats.LARGEST_E4M3}
+LARGEST = {"f16": 8192.0, "e4m3": LARGEST_E4M3}
 """What the greatest finite weight becomes, or half that, where weights are scaled: f16 keeps room for sums, and one
 that is 2^-38 of the greatest is 0."""
 
 
 def _unit(call, weight, of):
     """What the weights are divided by: a power of two, so that the division rounds nothing."""
-    unit = largest(call, weight) / LARGEST[of.kind]
+    unit = largest(call, weight) / LARGEST[of.ptx_type]
     return 2.0 ** math.ceil(math.log2(unit)) if 0 < unit < math.inf else 1.0
 
 
@@ -39,7 +40,7 @@ class WgmmaWeights:
     Args:
         weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; both NumPy
             arrays, or both device arrays.
-        precision: of weights and features, one of `formats.FORMATS`; sums are float32.
+        precision: of weights and features, one of `precision.FORMATS`; sums are float32.
         results: of what is given, one of them or "float32"; `precision` where None.
         x_unit, y_unit: what 1 stands for in x and in results, for fp8, whose range is short.
         promoted: whether products of 128 bytes of depth are added up in float32 outside of tensor cores, where the
@@ -68,17 +69,17 @@ class WgmmaWeights:
         stream: Any = None,
     ) -> None:
         device.require_hopper("wgmma")
-        of = formats.choose(precision)
-        self.precision = of = replace(of, totals=of.totals or promoted)
-        self.results = formats.PLAIN if results == formats.PLAIN.name else formats.choose(results or precision)
+        of = choose(precision)
+        self.precision = of = replace(of, promoted=of.promoted or promoted)
+        self.results = FP32 if results == FP32.name else choose(results or precision)
         kernel_size, c_in, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
         shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
-        if self.results.kind == "e4m3" and c_out % 8:
+        if self.results.ptx_type == "e4m3" and c_out % 8:
             raise ValueError(f"weight has C_out={c_out}: need a multiple of 8 for results in {self.results.name}")
         self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
         together = 16 // of.itemsize
         self.width = -(-c_in // together) * together  # of a row of features, or of each of its terms
-        self._block_n = BLOCK_N[of.totals]
+        self._block_n = BLOCK_N[of.promoted]
         n_tiles = -(-c_out // self._block_n)
         self._k_blocks = -(-c_in * of.itemsize // ROW_BYTES)
         if TileConfig.of(kernel_size, False, of).smem_bytes > device.shared_limit():
@@ -91,7 +92,7 @@ class WgmmaWeights:
         unit = _unit(call, weight, of) if of.scaled else 1.0
         self._scale = np.float32(unit * x_unit / y_unit)
         arguments = np.uint64(device.address(self._weight)), kernel_size, self._k_blocks, words
-        pack = make_pack_kernel(of.kind, of.terms == 2, self._block_n)
+        pack = make_pack_kernel(of.ptx_type, of.terms == 2, self._block_n)
         blocks = min(-(-words // THREADS_OF_PACKING), 8 * device.multiprocessors())
         call.launch(pack, blocks, THREADS_OF_PACKING, weight, np.float32(1 / unit), *arguments)
         call.launch_each(pad_kernel, bias, np.float32(1 / (unit * x_unit)), self._bias)
@@ -154,7 +155,7 @@ class WgmmaWeights:
         launch_merge(call, partial_moments, length * self.c_out, statistics, part=self._block_n, row=self.c_out)
         return call.result(), call.second(statistics, stat)
 
-    def results_of(self, **_: Any) -> formats.Format:
+    def results_of(self, **_: Any) -> NumberFormat:
         """What the methods give."""
         return self.results
 
@@ -189,7 +190,7 @@ class WgmmaWeights:
         rows = n * length
         if n == 0 or y.shape[1] == 0:
             return
-        if self.results.kind == "e4m3" and (beyond := device.address(y) % 8):
+        if self.results.ptx_type == "e4m3" and (beyond := device.address(y) % 8):
             raise ValueError(f"out begins {beyond} bytes behind a multiple of 8: need one, as threads store 8 at once")
         length_magic = -(-(1 << 32) // length) % (1 << 32)  # row * length_magic >> 32 is row // length
         if rows * (length - 1) >= 1 << 32 or rows * channels >= 1 << 40:
@@ -197,9 +198,9 @@ class WgmmaWeights:
         config = self._config(epilogue, rows * window)
         cluster = config.cluster_m
         tiles = -(-rows // (config.block_m * cluster)) * -(-self.c_out // self._block_n)
-        together = 16 if self.results.kind == "e4m3" else 8
+        together = 16 if self.results.ptx_type == "e4m3" else 8
         vector_store = self.c_out % together == 0 and device.address(y) % 16 == 0
-        bias_in_smem = config.smem_bytes + self._bias.nbytes <= device.shared_limit() and not self.precision.totals
+        bias_in_smem = config.smem_bytes + self._bias.nbytes <= device.shared_limit() and not self.precision.promoted
         full_n_tiles = self.c_out % self._block_n == 0
         kernel = make_kernel(self.precision, self.results, config, epilogue, vector_store, full_n_tiles, bias_in_smem)
         maps = len(self._maps)
