@@ -2,7 +2,7 @@
 
 As many bytes as a layer has weights, more than everything else together, have to come from the second-level cache or
 from memory. The weights are the product's rows here and the inputs its columns, eight at least. A block has 16 output
-units and a part of the depth, its eight warps share that out, and a thread asks for all its weights at once, before
+units and a split of the depth, its eight warps share that out, and a thread asks for all its weights at once, before
 the kernel before has ended. What the parts of the depth give is added up by the kernel that reads it, together with
 bias and ReLU: blocks need not wait for each other.
 """
@@ -25,7 +25,7 @@ WARPS = 8
 
 THREADS = 32 * WARPS
 
-CHUNK = 32
+K_BLOCK = 32
 """Inputs' features that a warp takes at once: a lane has eight, for two products."""
 
 UNITS = 16
@@ -43,16 +43,16 @@ FINAL_THREADS = 256
 
 @cache
 def make_kernel(ptx_type: str, columns: int, rounds: int, k_splits: int) -> Any:
-    """The kernel (x, bias, weight, y, n, c_in, units, chunks, chunks_of_part).
+    """The kernel (x, bias, weight, y, n, c_in, units, k_blocks, k_blocks_of_split).
 
-    Its arguments: addresses of x; of the bias of x, where x comes in k_splits; of the packed weights; of y, float32
-    (k_splits, n, units); inputs; features; units; chunks of features in all, and of a part. Grid:
-    units, k_splits of y, and groups of inputs.
+    Its arguments: addresses of x; of the bias of x, where x comes in k splits; of the packed weights; of y, float32
+    (k_splits, n, units); inputs; features; units; k blocks of features in all, and of a split. Grid:
+    units, k splits of y, and groups of inputs.
 
     Args:
         ptx_type: of the 16-bit numbers, as PTX calls it.
         columns: eights of inputs.
-        rounds: chunks of a warp.
+        rounds: k blocks of a warp.
         k_splits: that x, float32 (k_splits, n, c_in), comes in, without its bias and ReLU; 0 where it is (n, c_in) of
             `ptx_type`.
     """
@@ -60,11 +60,11 @@ def make_kernel(ptx_type: str, columns: int, rounds: int, k_splits: int) -> Any:
     a_size, sums_of_lane = 8 * rounds, 4 * columns
     outputs, exchanged = -(-sums_of_lane // WARPS), WARPS * sums_of_lane * 32
     one, two, three, five, eight = (uint32(i) for i in (1, 2, 3, 5, 8))
-    lanes, warps, chunk_features, unit_tile = uint32(31), uint32(WARPS), uint32(CHUNK), uint32(UNITS)
+    lanes, warps, k_block_features, unit_tile = uint32(31), uint32(WARPS), uint32(K_BLOCK), uint32(UNITS)
     all_sums, warp_count, pairs, group_rows = uint32(sums_of_lane), WARPS, 4, uint32(8 * columns)
 
     @jit(launch_bounds=(THREADS, 2))
-    def kernel(x, bias, weight, y, n, c_in, units, chunks, chunks_of_part):
+    def kernel(x, bias, weight, y, n, c_in, units, k_blocks, k_blocks_of_split):
         shared = cuda.shared.array(exchanged, float32)
         sums = cuda.local.array(sums_of_lane, float32)
         a = cuda.local.array(a_size, types.uint32)
@@ -73,18 +73,18 @@ def make_kernel(ptx_type: str, columns: int, rounds: int, k_splits: int) -> Any:
         thread = uint32(cuda.threadIdx.x)
         warp, lane = uint32(thread >> five), uint32(thread & lanes)
         g, t = uint32(lane >> two), uint32(lane & three)
-        tile, part = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y)
+        tile, split = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y)
         first_row = uint32(uint32(cuda.blockIdx.z) * group_rows)
-        first = uint32(uint32(part * chunks_of_part) + warp)
-        end = min(chunks, uint32(uint32(part + one) * chunks_of_part))
+        first = uint32(uint32(split * k_blocks_of_split) + warp)
+        end = min(k_blocks, uint32(uint32(split + one) * k_blocks_of_split))
         for i in range(rounds):
-            chunk = uint32(first + uint32(i) * warps)
+            k_block = uint32(first + uint32(i) * warps)
             at = (
                 weight
-                + uint64(uint32(uint32(tile * chunks) + chunk)) * uint64(1024)
+                + uint64(uint32(uint32(tile * k_blocks) + k_block)) * uint64(1024)
                 + uint64(uint32(lane * uint32(16)))
             )
-            here = uint32(chunk < end)
+            here = uint32(k_block < end)
             j = 8 * i
             a[j], a[j + 1], a[j + 2], a[j + 3] = ptx.ld_nc_no_allocate(at, here)
             a[j + 4], a[j + 5], a[j + 6], a[j + 7] = ptx.ld_nc_no_allocate(at + uint64(512), here)
@@ -93,11 +93,11 @@ def make_kernel(ptx_type: str, columns: int, rounds: int, k_splits: int) -> Any:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
         for i in range(rounds):
-            chunk = uint32(first + uint32(i) * warps)
-            feature = uint32(uint32(chunk * chunk_features) + uint32(t * eight))
+            k_block = uint32(first + uint32(i) * warps)
+            feature = uint32(uint32(k_block * k_block_features) + uint32(t * eight))
             for c in range(columns):
                 row = uint32(uint32(first_row + g) + uint32(8 * c))
-                inside = uint32(row < n and feature < c_in and chunk < end)
+                inside = uint32(row < n and feature < c_in and k_block < end)
                 if k_splits:
                     for e in range(8):
                         values[e] = float32(0)
@@ -145,7 +145,7 @@ def make_kernel(ptx_type: str, columns: int, rounds: int, k_splits: int) -> Any:
                 row = uint32(uint32(uint32(i >> two) * eight) + uint32(uint32(t * two) + uint32(i & one)))
                 row = uint32(row + first_row)
                 if row < n and unit < units:
-                    place = uint64(uint32(uint32(part * n) + row)) * uint64(units) + uint64(unit)
+                    place = uint64(uint32(uint32(split * n) + row)) * uint64(units) + uint64(unit)
                     ptx.st_global_f32(y + place * uint64(4), total)
 
     return kernel
@@ -204,20 +204,20 @@ def _final_kernel(k_splits, classes):
 def _pack_kernel(ptx_type):
     pack = ptx.cvt_f16x2(ptx_type)
     one, two, three, four, eight = (uint32(i) for i in (1, 2, 3, 4, 8))
-    units, chunk = uint32(UNITS), uint32(CHUNK)
+    units, k_block_size = uint32(UNITS), uint32(K_BLOCK)
 
     @jit()
-    def kernel(weight, to, chunks, words):
-        # A thread writes two neighbouring features' weights of one unit: a word of (tile, chunk, step, lane, 4).
+    def kernel(weight, to, k_blocks, words):
+        # A thread writes two neighbouring features' weights of one unit: a word of (tile, k block, step, lane, 4).
         i = uint32(cuda.grid(1))
         if i < uint32(words):
-            part, lane = uint32(i & three), uint32(uint32(i // four) & uint32(31))
+            word, lane = uint32(i & three), uint32(uint32(i // four) & uint32(31))
             rest = uint32(i // uint32(128))
             step, rest = uint32(rest & one), uint32(rest // two)
-            c_in = uint32(uint32(rest % uint32(chunks)) * chunk + uint32(lane & three) * eight)
-            c_in = uint32(c_in + uint32(uint32(step * four) + uint32(part // two) * two))
-            unit = uint32(uint32(rest // uint32(chunks)) * units + uint32(lane // four))
-            unit = uint32(unit + uint32(part & one) * eight)
+            c_in = uint32(uint32(rest % uint32(k_blocks)) * k_block_size + uint32(lane & three) * eight)
+            c_in = uint32(c_in + uint32(uint32(step * four) + uint32(word // two) * two))
+            unit = uint32(uint32(rest // uint32(k_blocks)) * units + uint32(lane // four))
+            unit = uint32(unit + uint32(word & one) * eight)
             low, high = float32(0), float32(0)
             if unit < uint32(weight.shape[1]):
                 if c_in < uint32(weight.shape[0]):
@@ -258,13 +258,13 @@ class SmallBatchMlp:
         self.sizes = tuple(sizes)
         self.packed, self.plans = [], []
         for i, weight in enumerate(weights[:2]):
-            tiles, chunks = -(-sizes[i + 1] // UNITS), -(-sizes[i] // CHUNK)
-            # Two blocks a multiprocessor, where a warp has a chunk or more.
-            k_splits = max(1, min(2 * device.multiprocessors() // tiles, chunks // WARPS))
-            of_part = -(-chunks // k_splits)
-            self.plans.append((tiles, -(-chunks // of_part), chunks, of_part))
-            call = Call(None, stream, (tiles * chunks * 256,), np.uint32, weight=weight)
-            arguments = np.uint64(device.address(call.out)), chunks, call.out.size
+            tiles, k_blocks = -(-sizes[i + 1] // UNITS), -(-sizes[i] // K_BLOCK)
+            # Two blocks a multiprocessor, where a warp has a k block or more.
+            k_splits = max(1, min(2 * device.multiprocessors() // tiles, k_blocks // WARPS))
+            of_split = -(-k_blocks // k_splits)
+            self.plans.append((tiles, -(-k_blocks // of_split), k_blocks, of_split))
+            call = Call(None, stream, (tiles * k_blocks * 256,), np.uint32, weight=weight)
+            arguments = np.uint64(device.address(call.out)), k_blocks, call.out.size
             kernel = _pack_kernel(self.precision.ptx_type)
             call.launch(kernel, -(-call.out.size // THREADS), THREADS, call.inputs[0], *arguments)
             self.packed.append(call.out)
@@ -299,12 +299,12 @@ class SmallBatchMlp:
         columns = 1 << max(0, -(-min(n, GROUP) // 8) - 1).bit_length()
         source, came = device.address(call.inputs[0]), 0
         to = device.address(call.inputs[1])
-        for (tiles, k_splits, chunks, of_part), size, units, bias, weight in zip(
+        for (tiles, k_splits, k_blocks, of_split), size, units, bias, weight in zip(
             self.plans, self.sizes, self.sizes[1:], (self.biases[0], self.biases[0]), self.packed, strict=False
         ):
             addresses = source, device.address(bias), device.address(weight), to
-            arguments = *map(np.uint64, addresses), *map(np.uint32, (n, size, units, chunks, of_part))
-            kernel = make_kernel(self.precision.ptx_type, columns, -(-of_part // WARPS), came)
+            arguments = *map(np.uint64, addresses), *map(np.uint32, (n, size, units, k_blocks, of_split))
+            kernel = make_kernel(self.precision.ptx_type, columns, -(-of_split // WARPS), came)
             call.launch(kernel, (tiles, k_splits, -(-n // (8 * columns))), THREADS, *arguments, early=True)
             source, to, came = to, to + 4 * k_splits * n * units, k_splits
         last = map(np.uint64, (source, device.address(self.biases[1]), device.address(self.last)))
