@@ -31,7 +31,7 @@ from charcnn.gpu.launch import Call
 from charcnn.host import machine
 from charcnn.ops import reference
 from charcnn.ops.common import cast
-from charcnn.ops.common.formats import FORMATS, Format
+from charcnn.ops.common.precision import FORMATS, NumberFormat
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 
 PROMOTED = " promoted"
@@ -131,11 +131,11 @@ def ready(layer: Layer, name: str, batch: int) -> Ready:
     out = method(features, *pooled)
     options = {"out": out}
     if plain:
-        options["parts"] = device.empty(conv.parts_shape(batch, length), np.float32)
+        options["partial_moments"] = device.empty(conv.partial_moments_shape(batch, length), np.float32)
     y = out[0] if isinstance(out, tuple) else out
     checked = sorted({0, batch // 2, batch - 1})
     got = device.to_device(y.copy_to_host()[checked])
-    if conv.results.kind not in ("tf32", "f32"):
+    if conv.results.ptx_type not in ("tf32", "f32"):
         shape = (len(checked), got.shape[1], c_out)
         call = Call(None, None, shape, dtypes={"x": conv.results.dtype}, x=got)
         cast.widen(call, got, call.out, conv.results, y_unit)
@@ -145,7 +145,7 @@ def ready(layer: Layer, name: str, batch: int) -> Ready:
         raise SystemExit(f"{layer.name} in {name} is wrong: relative error {error:.1e}, allowed {of.tolerance:g}")
     positions = length - kernel_size + 1
     flop = 2 * batch * positions * kernel_size * c_in * c_out
-    row = {"layer": layer.name, "operator": layer.method, "precision": name, "products": 3 if of.parts == 2 else 1}
+    row = {"layer": layer.name, "operator": layer.method, "precision": name, "products": 3 if of.terms == 2 else 1}
     row |= {"batch": batch, "shape": [length, c_in, kernel_size, c_out], "error": error, "tolerance": of.tolerance}
 
     def start(stream: Any) -> None:
@@ -156,7 +156,7 @@ def ready(layer: Layer, name: str, batch: int) -> Ready:
     return Ready(f"{layer.name} {name}", recorded.launch, flop, row, stream)
 
 
-def chosen(name: str) -> Format:
+def chosen(name: str) -> NumberFormat:
     """The format of one of NAMES.
 
     Raises:

@@ -27,7 +27,7 @@ from charcnn.config import POOL_SIZE
 from charcnn.gpu import device, graph
 from charcnn.host import machine
 from charcnn.ops import reference
-from charcnn.ops.common.formats import FORMATS
+from charcnn.ops.common.precision import FORMATS
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.steps.layer import STEPS, StepConv1d
 

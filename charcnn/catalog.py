@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from charcnn.model.rounding import ROUNDINGS, Rounding
-from charcnn.ops.common.formats import FORMATS, HALVES, PLAIN, Format
+from charcnn.ops.common.precision import FORMATS, FP32, HALF_PRECISIONS, NumberFormat
 
 FLOAT32 = 2e-6
 """Tolerance of float32 arithmetic: a few roundings of 6e-8, grown by sums of up to 8,704 terms taken in parts."""
@@ -198,13 +198,13 @@ VARIANTS = (
     *_float32("one_hot_conv1d_nlc", "gather"),
     *_float32("one_hot_conv1d_stat_nlc", "lags", "lag_sums"),
     *_float32("one_hot_conv1d_relu_maxpool1d_nlc", "gather"),
-    *_in("one_hot_conv1d_relu_maxpool1d_nlc", "warp_gather", HALVES),
+    *_in("one_hot_conv1d_relu_maxpool1d_nlc", "warp_gather", HALF_PRECISIONS),
     *_float32("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "gather"),
-    *_in("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "warp_gather", HALVES),
-    *_in("layernorm_relu_maxpool1d_nlc", "vectorized", HALVES),
+    *_in("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "warp_gather", HALF_PRECISIONS),
+    *_in("layernorm_relu_maxpool1d_nlc", "vectorized", HALF_PRECISIONS),
     *(row for name in MULTIPLYING for row in _in(name, "mma", MMA, ampere=True)),
     *(row for name in MULTIPLYING for row in _in(name, "wgmma", FORMATS, hopper=True)),
-    *(row for name in MULTIPLYING[:3] for row in _in(name, "small_batch", HALVES, hopper=True)),
+    *(row for name in MULTIPLYING[:3] for row in _in(name, "small_batch", HALF_PRECISIONS, hopper=True)),
     *_float32("softmax", "loops", "naive"),
     *_float32("argmax", "loops", "naive"),
 )
@@ -220,7 +220,7 @@ def tolerance(variant: Variant) -> float:
     return operator(variant.operator).tolerance if variant.tolerance is None else variant.tolerance
 
 
-PRECISIONS: dict[str, Format] = {name: FORMATS.get(name, PLAIN) for name in ROUNDINGS}
+PRECISIONS: dict[str, NumberFormat] = {name: FORMATS.get(name, FP32) for name in ROUNDINGS}
 """What levels compute in, by the names that --precision takes."""
 
 
@@ -245,7 +245,7 @@ class Layer:
         return made
 
 
-FLOAT, HALF, ALL = ("fp32",), tuple(HALVES), tuple(FORMATS)
+FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(FORMATS)
 
 LAYERS = (
     Layer("Launched", "common.layer", FLOAT),
@@ -323,7 +323,7 @@ class Level:
             raise ValueError(f"{precision=}: {self.name} has {', '.join(self.precisions)}; {precision} is in {others}")
         return precision
 
-    def format(self, asked: str | None = None) -> Format:
+    def format(self, asked: str | None = None) -> NumberFormat:
         """What numbers of that precision are; errors likewise."""
         return PRECISIONS[self.precision(asked)]
 

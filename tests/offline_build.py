@@ -45,8 +45,8 @@ from charcnn import catalog
 from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
 from charcnn.ops.common import tile_choice
-from charcnn.ops.common.formats import FORMATS, HALVES
 from charcnn.ops.common.mma_layout import WIDE
+from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
 from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
@@ -209,20 +209,22 @@ def level_16(precision: str) -> None:
     def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:
         return np.zeros(shape, dtype)
 
-    dtype = HALVES[precision].dtype
+    dtype = HALF_PRECISIONS[precision].dtype
     conv = SmallBatchWeights(zeros(3, 256, 256), zeros(256), precision=precision)
-    parts = zeros(*conv.parts_shape(1, 104))
-    y = conv.conv1d_parts(zeros(1, 104, 256, dtype=dtype), parts)
-    small_batch.normalised(y, parts, *small_batch.affine(zeros(102, 256), zeros(102, 256)), 3, precision=precision)
-    parts = zeros(*small_batch.first_parts_shape(1, 1008))
+    partial_moments = zeros(*conv.partial_moments_shape(1, 104))
+    y = conv.conv1d_partial_moments(zeros(1, 104, 256, dtype=dtype), partial_moments)
+    small_batch.normalised(
+        y, partial_moments, *small_batch.affine(zeros(102, 256), zeros(102, 256)), 3, precision=precision
+    )
+    partial_moments = zeros(*small_batch.first_moments_shape(1, 1008))
     block = TokenConvWeights(zeros(7, 70, 256), zeros(256), precision=precision)
-    small_batch.first(zeros(1, 1014, dtype=np.uint8), block, parts, out=zeros(1, 1008, 256, dtype=dtype))
+    small_batch.first(zeros(1, 1014, dtype=np.uint8), block, partial_moments, out=zeros(1, 1008, 256, dtype=dtype))
     sizes = (8704, 1024, 1024, 4)
     layers = SmallBatchMlp(
         [zeros(*pair) for pair in pairwise(sizes)], [zeros(size) for size in sizes[1:]], precision=precision
     )
     for n in (1, 16, 64):
-        layers(zeros(n, sizes[0], dtype=dtype), zeros(*layers.parts_shape(n)))
+        layers(zeros(n, sizes[0], dtype=dtype), zeros(*layers.k_splits_shape(n)))
 
 
 def sizes_of(row: catalog.Variant) -> list[operator_cases.Sizes]:
@@ -245,7 +247,7 @@ def between_features(row: catalog.Variant) -> None:
     if row.ampere and row.operator.startswith("conv1d"):
         method, precision = row.operator.removesuffix("_nlc"), row.precision or ""
         made, of = MmaWeights(weight, bias, precision=precision), FORMATS[precision]
-        getattr(made, method)(np.empty((1, 336, of.parts * 256), of.dtype))
+        getattr(made, method)(np.empty((1, 336, of.terms * 256), of.dtype))
     if row.name == "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather":
         gamma, ids = np.empty((1008, 256), np.float32), np.empty((1, 1014), np.uint8)
         for precision, octets in (("tf32", False), ("fp16x3", False), ("fp16x3", True)):

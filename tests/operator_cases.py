@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from charcnn.catalog import CHAIN
 from charcnn.ops import reference
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.formats import FORMATS, HALVES
 from charcnn.ops.common.mma_layout import TAKEN
 from charcnn.ops.common.moments import PART
+from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
 
 Sizes = dict[str, int]
 
@@ -611,12 +611,12 @@ CASES = {
 
 LIMITS: dict[str, Callable[[Sizes], bool]] = {
     **{f"wgmma_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 for name in FORMATS},
-    **{f"small_batch_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 and sizes["k"] <= 7 for name in HALVES},
+    **{f"small_batch_{of}": lambda sizes: sizes.get("pool_size", 3) == 3 and sizes["k"] <= 7 for of in HALF_PRECISIONS},
     **{f"mma_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 for name in TAKEN},
     # Of a few values beside the given mean, too much may lie in the digits that 16 bits leave out.
     **{
         f"vectorized_{name}": lambda sizes: sizes["n"] * sizes["c"] * sizes["length"] == 0 or sizes["c"] > 1
-        for name in HALVES
+        for name in HALF_PRECISIONS
     },
 }
 """By label: which sizes it takes, or can be held to its tolerance at, where not all."""

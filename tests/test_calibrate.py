@@ -16,7 +16,7 @@ from charcnn.gpu.launch import Call
 from charcnn.model import calibrate, network, params
 from charcnn.ops import reference
 from charcnn.ops.common.cast import narrow
-from charcnn.ops.common.formats import FORMATS
+from charcnn.ops.common.precision import FORMATS
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import normalised_maxima
 from charcnn.text import encodings

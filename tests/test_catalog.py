@@ -16,8 +16,8 @@ from charcnn import catalog, ops
 from charcnn.catalog import CHAIN, LEVELS, OPERATORS, PRECISIONS, TECHNIQUES, VARIANTS, level, operator, spoken
 from charcnn.model.rounding import ROUNDINGS
 from charcnn.ops import reference
-from charcnn.ops.common.formats import FORMATS, HALVES
 from charcnn.ops.common.mma_layout import TAKEN
+from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
 
 PACKAGE = Path(charcnn.__file__).parent
 KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
@@ -111,7 +111,7 @@ def test_channels_last():
         "winograd_cpu",
         *(f"mma_{name}" for name in TAKEN),
         *(f"wgmma_{name}" for name in FORMATS),
-        *(f"small_batch_{name}" for name in HALVES),
+        *(f"small_batch_{name}" for name in HALF_PRECISIONS),
     ]
 
 

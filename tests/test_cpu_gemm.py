@@ -1,4 +1,4 @@
-"""The lowered operators: every tile of the micro-kernel, any number of threads, and levels 11 and 18 made of them."""
+"""The operators by the CPU's GEMM: every tile, any number of threads, and levels 11 and 18 made of them."""
 
 from __future__ import annotations
 

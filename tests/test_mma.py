@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from emulation import emulate
 from operator_cases import CASES
-from test_features import decoded
+from test_mma_layout import decoded
 from test_ops import check
 
 from charcnn import catalog
@@ -16,26 +16,26 @@ from charcnn.gpu.launch import Call
 from charcnn.levels import l14
 from charcnn.model import network, params
 from charcnn.ops import reference
-from charcnn.ops.common.formats import FORMATS
 from charcnn.ops.common.mma_layout import OCTET, TAKEN, encode
+from charcnn.ops.common.precision import FORMATS
 from charcnn.ops.conv1d.mma import kernel, layer, variants
-from charcnn.ops.conv1d.mma.kernel import Stages, Tile
+from charcnn.ops.conv1d.mma.kernel import Stages, TileConfig
 
 simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the same by test_ops")
 
-PLAIN, POOLED = Tile(64, 128, 32, 64, 3, 1), Tile(96, 128, 48, 64, 3, 1)
+PLAIN, POOLED = TileConfig(64, 128, 32, 64, 3, 1), TileConfig(96, 128, 48, 64, 3, 1)
 
 
 @pytest.fixture
 def machine(monkeypatch):
     """Tensor cores in plain Python, and small tiles."""
     emulate(monkeypatch)
-    kernel.build.cache_clear()  # of kernels that another machine runs
+    kernel.make_kernel.cache_clear()  # of kernels that another machine runs
     monkeypatch.setattr(layer, "PLAIN", (PLAIN,))
     monkeypatch.setattr(layer, "POOLED", (POOLED,))
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
     yield
-    kernel.build.cache_clear()
+    kernel.make_kernel.cache_clear()
 
 
 DEEP = {"n": 3, "c_in": 70, "c_out": 16, "length": 29, "k": 3}
@@ -175,23 +175,23 @@ def test_refuses(machine):
 def test_stages_hold_what_is_under_way():
     for taps in range(1, 9):
         for stages in range(2, 6):
-            held = Stages.of(Tile(48, 128, 48, 64, stages, 1), taps)
+            held = Stages.of(TileConfig(48, 128, 48, 64, stages, 1), taps)
             # At any step, chunks from the one that is multiplied to the one of the step that is asked for.
-            assert held.tiles == max((s + stages - 1) // taps - s // taps for s in range(8 * taps)) + 1
-            assert held.rows >= 48 + taps - 1
+            assert held.a_stages == max((s + stages - 1) // taps - s // taps for s in range(8 * taps)) + 1
+            assert held.a_rows >= 48 + taps - 1
 
 
 @pytest.mark.parametrize("sizes", [(48, 100, 48, 64), (50, 128, 25, 64), (64, 128, 64, 48), (48, 128, 32, 64)])
 def test_tiles_that_are_none(sizes):
     with pytest.raises(ValueError, match="need"):
-        Tile(*sizes, 4, 1)
+        TileConfig(*sizes, 4, 1)
 
 
 def test_a_gpu_with_less_shared_memory_gets_a_smaller_tile(monkeypatch):
     for limit, plain, pooled in ((232_448, 256, 192), (166_912, 256, 192), (101_376, 128, 96)):  # 9.0; 8.0; 8.6 and 8.9
         monkeypatch.setattr(device, "shared_limit", lambda limit=limit: limit)
-        assert layer.fitting(layer.PLAIN, 7, 256)[0].rows == plain
-        assert layer.fitting(layer.POOLED, 7, 256)[0].rows == pooled
+        assert layer.fitting(layer.PLAIN, 7, 256)[0].block_m == plain
+        assert layer.fitting(layer.POOLED, 7, 256)[0].block_m == pooled
         assert layer.fitting(layer.PLAIN, 1, 256)
     with pytest.raises(ValueError, match="300 taps"):
         layer.fitting(layer.PLAIN, 300, 256)
@@ -199,8 +199,8 @@ def test_a_gpu_with_less_shared_memory_gets_a_smaller_tile(monkeypatch):
 
 def test_no_tile_reads_columns_that_are_not_laid_out():
     for tiles in (layer.PLAIN, layer.POOLED):
-        assert {tile.columns for tile in layer.fitting(tiles, 3, 256)} == {128, 256}
-        assert {tile.columns for tile in layer.fitting(tiles, 3, 384)} == {128}
+        assert {tile.block_n for tile in layer.fitting(tiles, 3, 256)} == {128, 256}
+        assert {tile.block_n for tile in layer.fitting(tiles, 3, 384)} == {128}
 
 
 @simulated

@@ -12,8 +12,8 @@ import pytest
 from conftest import compiler_installed
 
 from charcnn.catalog import CHAIN, VARIANTS
-from charcnn.ops.common.formats import FORMATS
 from charcnn.ops.common.mma_layout import TAKEN
+from charcnn.ops.common.precision import FORMATS
 from charcnn.ops.conv1d.wgmma.steps.layer import STEPS
 
 pytestmark = [
@@ -52,8 +52,8 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("conv1d_stat_naive", "_merge_kernel"),
     ("layernorm_relu_naive", "_layernorm_relu_naive_kernel"),
     ("layernorm_relu_maxpool1d_naive", "_kernel"),
-    (f"{CHAIN}_whole", "build"),
-    (f"{CHAIN}_pairs", "build"),
+    (f"{CHAIN}_whole", "make_kernel"),
+    (f"{CHAIN}_pairs", "make_kernel"),
     (f"{CHAIN}_pairs", "merge_kernel"),
     ("conv1d_nlc_winograd", "_weights_kernel"),
     ("conv1d_relu_nlc_winograd", "_weights_kernel"),
@@ -61,11 +61,11 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("conv1d_stat_nlc_winograd", "_weights_kernel"),
     ("conv1d_stat_nlc_winograd", "_merge_kernel"),
     ("conv1d_stat_nlc_double_buffered", "_merge_kernel"),
-    ("layernorm_relu_maxpool1d_nlc_coalesced", "_build"),
+    ("layernorm_relu_maxpool1d_nlc_coalesced", "_make_kernel"),
     *((f"conv1d_stat_nlc_wgmma_{name}", "_merge_kernel") for name in FORMATS if name != "bf16"),
     *((f"conv1d_stat_nlc_mma_{name}", "_merge_kernel") for name in TAKEN if name != "bf16"),
-    ("layernorm_relu_maxpool1d_nlc_vectorized_fp16", "_build"),
-    ("layernorm_relu_maxpool1d_nlc_vectorized_bf16", "_build"),
+    ("layernorm_relu_maxpool1d_nlc_vectorized_fp16", "_make_kernel"),
+    ("layernorm_relu_maxpool1d_nlc_vectorized_bf16", "_make_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_singles_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_pairs_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_stat_kernel"),
@@ -76,7 +76,7 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather", "_pooled_kernel"),
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather_fp16", "_pooled_kernel"),
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather_bf16", "_pooled_kernel"),
-    *((LEVEL_17, kernel) for kernel in ("_pooled_kernel", "_build", "_merge_kernel")),
+    *((LEVEL_17, kernel) for kernel in ("_pooled_kernel", "_make_kernel", "_merge_kernel")),
 }
 
 

@@ -18,7 +18,7 @@ from ptx_calls import CONSTANTS, TYPED, intrinsics, names
 
 from charcnn.gpu import device, ptx, tensor_map
 from charcnn.gpu.ptx import examples
-from charcnn.ops.common.formats import LARGEST_E4M3
+from charcnn.ops.common.precision import LARGEST_E4M3
 
 ROOT = Path(__file__).parents[1]
 NO_GPU = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": str(ROOT)}
@@ -184,7 +184,7 @@ from charcnn.ops.conv1d import double_buffered, tile
 from charcnn.ops.conv1d.wgmma.config import TileConfig
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.mma import kernel
-from charcnn.ops.common.formats import FORMATS
+from charcnn.ops.common.precision import FORMATS
 
 def key(made):
     function = made.py_func
@@ -192,10 +192,10 @@ def key(made):
     return function.__qualname__, held
 
 for resident in (2, 3):
-    print(key(double_buffered.build(tile.Tile(64, 128, 16, 8, 8, 2, resident), 4, "relu")))
+    print(key(double_buffered.make_kernel(tile.Tile(64, 128, 16, 8, 8, 2, resident), 4, "relu")))
 for name in ("fp16", "fp16x3"):
-    stages = kernel.Stages.of(kernel.Tile(192, 128, 48, 64, 4, 1), 7)
-    print(key(kernel.build(FORMATS[name], stages, "pool", False, True, True)))
+    stages = kernel.Stages.of(kernel.TileConfig(192, 128, 48, 64, 4, 1), 7)
+    print(key(kernel.make_kernel(FORMATS[name], stages, "pool", False, True, True)))
 for name, taps, epilogue in (("fp16", 7, "pool"), ("bf16", 7, "pool"), ("bf16", 3, "relu"), ("fp8", 3, "relu")):
     config = TileConfig.of(taps, epilogue == "pool", FORMATS[name])
     print(key(make_kernel(FORMATS[name], FORMATS[name], config, epilogue, True, True, True)))

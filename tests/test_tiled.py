@@ -99,10 +99,12 @@ def test_statistics_in_any_tile(tile, shape):
     y, stat = exact(reference.conv1d_stat_nlc, *arrays)
     call = prepared(arrays, y.shape)
     n, length, c_out = y.shape
-    parts = device.to_device(np.full((n, length * -(-c_out // tile.columns), PART_VALUES), np.nan, np.float32))
-    double_buffered.launch(call, call.inputs, call.out, "stat", parts=parts, tile=tile)
+    partial_moments = device.to_device(
+        np.full((n, length * -(-c_out // tile.columns), PART_VALUES), np.nan, np.float32)
+    )
+    double_buffered.launch(call, call.inputs, call.out, "stat", partial_moments=partial_moments, tile=tile)
     merged = device.to_device(np.full((n, 2), np.nan))
-    launch_merge(call, parts, length * c_out, merged, part=tile.columns, row=c_out)
+    launch_merge(call, partial_moments, length * c_out, merged, part=tile.columns, row=c_out)
     close(call.out.copy_to_host(), y)
     np.testing.assert_allclose(merged.copy_to_host(), stat, rtol=0, atol=4e-6 * np.abs(stat).max())
 
@@ -119,7 +121,7 @@ def test_parts_of_the_depth(tile):
         close(got[part], rows[:, :, terms] @ weight.reshape(36, 9)[terms].astype(np.float64))
 
 
-@pytest.mark.parametrize("build", [register_tiled.build, lambda tile: vectorized.build(tile, 1)])
+@pytest.mark.parametrize("build", [register_tiled.make_kernel, lambda tile: vectorized.make_kernel(tile, 1)])
 def test_one_stage_kernels_in_another_tile(build):
     tile, arrays = Tile(32, 16, 8, 4, 4), draw(3, 13, 3, 20, 2)
     expected = exact(reference.conv1d_nlc, *arrays)
@@ -134,8 +136,8 @@ def test_scalars_where_vectors_would_do():
     expected = exact(reference.conv1d_nlc, *arrays)
     call = prepared(arrays, expected.shape)
     for kernel, rest, shared in (
-        (double_buffered.build(tile, 1, "store"), (call.out, 8), double_buffered.shared_bytes(tile, "store")),
-        (vectorized.build(tile, 1), (), 0),
+        (double_buffered.make_kernel(tile, 1, "store"), (call.out, 8), double_buffered.shared_bytes(tile, "store")),
+        (vectorized.make_kernel(tile, 1), (), 0),
     ):
         call.launch(kernel, tile.blocks(3 * 8, 12), tile.threads, *call.inputs, call.out, *rest, shared=shared)
         close(call.out.copy_to_host(), expected)

@@ -23,11 +23,10 @@ from charcnn.config import SMALL, TINY
 from charcnn.gpu import device, ptx
 from charcnn.ops import conv1d_relu_nlc_double_buffered, reference
 from charcnn.ops.common import tile_choice
-from charcnn.ops.common.formats import FORMATS, PLAIN
+from charcnn.ops.common.precision import FORMATS, FP32
 from charcnn.ops.conv1d import double_buffered
 from charcnn.ops.conv1d.mma import kernel as mma_kernel
 from charcnn.ops.conv1d.mma import layer as mma_layer
-from charcnn.ops.conv1d.mma.kernel import Tile
 from charcnn.ops.conv1d.tile import WIDE, candidates
 from charcnn.ops.conv1d.wgmma.config import Barrier, TileConfig
 from charcnn.tuning import layers, measure
@@ -270,19 +269,19 @@ def test_what_ships_for_the_h200_is_what_kernels_are_built_with(asked_at_full_si
 
 def test_what_was_measured_on_an_h200_by_hand_is_what_ships(asked_at_full_size):
     wide = {"rows": 64, "columns": 128, "depth": 32, "thread_rows": 8, "thread_columns": 8, "stages": 2, "resident": 3}
-    plain = {"rows": 256, "columns": 128, "warp_rows": 64, "warp_columns": 64, "stages": 4, "resident": 1}
+    plain = {"block_m": 256, "block_n": 128, "warp_m": 64, "warp_n": 64, "b_stages": 4, "resident": 1}
     taken = {key: found["taken"] for key, found in asked_at_full_size.items()}
     assert taken["double_buffered pool fp32, 7 x 256 x 256, up to 262144 rows"] == wide
     assert taken["double_buffered part fp32, 1 x 1024 x 4, up to 256 rows"]["columns"] == 32
     assert taken["mma relu fp16, 3 x 256 x 256, up to 1048576 rows"] == plain
-    assert taken["mma relu fp16x3, 3 x 256 x 256, up to 1048576 rows"]["warp_rows"] == 48
+    assert taken["mma relu fp16x3, 3 x 256 x 256, up to 1048576 rows"]["warp_m"] == 48
     assert taken["wgmma pool fp16, 7 x 256 x 256, up to 4194304 rows"]["cluster_m"] == 2
     assert taken["wgmma pool tf32, 7 x 256 x 256, up to 4194304 rows"]["cluster_m"] == 1
 
 
-def test_statistics_have_the_same_parts_with_every_tile():
+def test_partial_moments_are_of_the_same_columns_with_every_tile():
     for tiles in (mma_layer.PLAIN, mma_layer.POOLED):
-        assert len({tile.warp_columns for tile in tiles}) == 1
+        assert len({tile.warp_n for tile in tiles}) == 1
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -330,7 +329,7 @@ def test_decoded(precision):
         "fp16x3": np.concatenate([halves, np.full_like(halves, ptx.LOW_SCALE / 4)], axis=1),
     }[precision]
     np.testing.assert_array_equal(layers.decoded(given, of), x + (precision == "fp16x3") / 4)
-    np.testing.assert_array_equal(layers.decoded(x, PLAIN), x)
+    np.testing.assert_array_equal(layers.decoded(x, FP32), x)
 
 
 # Measuring, in the simulator.
@@ -371,7 +370,7 @@ def broken(monkeypatch):
     """The kernel of one tile does not do what it should: the tile, and how."""
 
     def breaks(tile, how):
-        build = double_buffered.build
+        build = double_buffered.make_kernel
 
         def build_or_break(asked, *arguments):
             made = build(asked, *arguments)
@@ -388,7 +387,7 @@ def broken(monkeypatch):
 
             return Broken()
 
-        monkeypatch.setattr(double_buffered, "build", build_or_break)
+        monkeypatch.setattr(double_buffered, "make_kernel", build_or_break)
 
     return breaks
 
@@ -437,14 +436,15 @@ def test_where_the_rules_own_is_wrong_another_is_chosen(broken, monkeypatch):
 @simulated
 def test_on_tensor_cores(monkeypatch):
     emulate(monkeypatch)
-    mma_kernel.build.cache_clear()
+    mma_kernel.make_kernel.cache_clear()
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
+    Tile = mma_kernel.TileConfig
     first, second = Tile(64, 128, 32, 64, 3, 1), Tile(32, 256, 32, 64, 2, 1)
     monkeypatch.setattr(mma_layer, "PLAIN", (first, second))
     monkeypatch.setattr(layers, "DRAWN", 1)
     one = Layer("conv3", "conv1d_relu_nlc", "mma", "bf16", 6, 2, 8, 136)
     tuned = measure.tune(one, 2, set())
-    mma_kernel.build.cache_clear()
+    mma_kernel.make_kernel.cache_clear()
     assert tuned.key == tile_choice.Key("mma relu", "bf16", 2, 8, 136, 16)
     assert [(one.tile, one.problem) for one in tuned.candidates] == [(first, None), (second, None)]
 
@@ -489,8 +489,8 @@ def test_command_writes_what_a_level_then_takes(cache, monkeypatch, capsys):
     assert "l12 conv4" not in out  # the same key
     found = json.loads((cache / "tiles" / "simulator.json").read_text())
     assert [entry["tile"] for entry in found["tiles"].values()] == [asdict(OTHER)]
-    built, build = [], double_buffered.build
-    monkeypatch.setattr(double_buffered, "build", lambda tile, *rest: built.append(tile) or build(tile, *rest))
+    built, build = [], double_buffered.make_kernel
+    monkeypatch.setattr(double_buffered, "make_kernel", lambda tile, *rest: built.append(tile) or build(tile, *rest))
     draw = np.random.default_rng(0)
     x, weight, bias = (draw.standard_normal(shape, np.float32) for shape in ((2, 12, 4), (3, 4, 4), (4,)))
     y = conv1d_relu_nlc_double_buffered(x, weight, bias)

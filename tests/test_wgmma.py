@@ -14,7 +14,7 @@ from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.cast import narrow, widen
-from charcnn.ops.common.formats import FORMATS
+from charcnn.ops.common.precision import FORMATS
 from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, TileConfig
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
@@ -35,7 +35,7 @@ def test_shared_memory_holds_the_stages(name, taps, pooled, measured):
     assert config.b_bytes % (16 * config.cluster_m) == 0  # what a block copies for all
     producer, math = config.registers or (65_536 // config.threads,) * 2
     assert 128 * (config.producer * producer + config.math_warpgroups * math) <= 65_536
-    assert math >= 32 + config.block_n // 2 * (1 + FORMATS[name].totals)  # accumulators, and what else a thread needs
+    assert math >= 32 + config.block_n // 2 * (1 + FORMATS[name].promoted)  # accumulators, and what else a thread needs
     assert config.a_bytes % 1024 == config.b_bytes % 1024 == 0  # where the swizzle begins anew
 
 
@@ -87,7 +87,7 @@ def test_an_odd_number_of_tiles(name, kind, blocks, monkeypatch):
         made = []
         for _ in range(2):
             nothing = np.frombuffer(b"\xff" * want.size * of.size, of.dtype)  # NaN
-            nothing = nothing.reshape((*want.shape[:-1], of.parts * c_out))
+            nothing = nothing.reshape((*want.shape[:-1], of.terms * c_out))
             y = device.to_device(nothing)
             if kind == "stat":
                 _, stat = conv.conv1d_stat(features, out=(y, device.to_device(np.full((n, 2), np.nan))))

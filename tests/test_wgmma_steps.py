@@ -17,7 +17,7 @@ from report import ladder, schema
 from charcnn.config import POOL_SIZE, SMALL
 from charcnn.gpu import device
 from charcnn.ops import reference
-from charcnn.ops.common.formats import FORMATS
+from charcnn.ops.common.precision import FORMATS
 from charcnn.ops.conv1d.wgmma.steps import layer
 from charcnn.ops.conv1d.wgmma.steps.common import BARRIER_BYTES, BLOCK_N, POOL, WGMMA_M
 from charcnn.ops.conv1d.wgmma.steps.layer import STEPS, StepConv1d

@@ -53,14 +53,14 @@ def main() -> None:
         asked.setdefault(str(key), {"gpu": gpu, "candidates": list(map(asdict, candidates)), "taken": asdict(taken)})
         return taken
 
-    def noting_tile(module: Any, factory: str = "build") -> Any:
-        build = getattr(module, factory)
+    def noting_tile(module: Any) -> Any:
+        make_kernel = module.make_kernel
 
         def noting(*arguments: Any) -> Any:
-            built.extend(asdict(getattr(one, "tile", one)) for one in arguments if isinstance(one, TILES))
-            return build(*arguments)
+            built.extend(asdict(getattr(one, "config", one)) for one in arguments if isinstance(one, TILES))
+            return make_kernel(*arguments)
 
-        return mock.patch.object(module, factory, noting)
+        return mock.patch.object(module, "make_kernel", noting)
 
     def repeated(drawn: np.ndarray, batch: int) -> np.ndarray:
         return np.empty((batch, *drawn.shape[1:]), drawn.dtype)
@@ -72,7 +72,7 @@ def main() -> None:
         mock.patch.object(layers, "DRAWN", 1),
         noting_tile(double_buffered),
         noting_tile(mma_layer),
-        noting_tile(wgmma_layer, "make_kernel"),
+        noting_tile(wgmma_layer),
     ):
         for level in layers.LEVELS:
             batch = inspect.signature(catalog.level(level).module.build).parameters["batch"].default

@@ -192,8 +192,8 @@ class Classifier:
         if isinstance(texts, str):
             first: np.ndarray = self.predict_proba([texts])[0]
             return first
-        parts = list(self._each(texts))
-        return np.concatenate(parts) if parts else np.empty((0, self.config.classes), np.float32)
+        batches = list(self._each(texts))
+        return np.concatenate(batches) if batches else np.empty((0, self.config.classes), np.float32)
 
     def predict(self, texts: Any) -> Any:
         """Each text's likeliest class.
@@ -209,8 +209,8 @@ class Classifier:
         """
         if isinstance(texts, str):
             return str(self.predict([texts])[0])
-        parts = [part.argmax(axis=1) for part in self._each(texts)]
-        return self.classes_[np.concatenate(parts)] if parts else self.classes_[:0]
+        batches = [logits.argmax(axis=1) for logits in self._each(texts)]
+        return self.classes_[np.concatenate(batches)] if batches else self.classes_[:0]
 
     def predict_topk(self, texts: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Each text's k likeliest classes, the likeliest first.

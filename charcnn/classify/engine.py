@@ -229,8 +229,8 @@ class Engine:
                 result: np.ndarray = self._run(ids)
             return result
         logits = np.empty((len(ids), self.config.classes), np.float32)
-        parts = [slice(start, start + self.batch) for start in range(0, len(ids), self.batch)]
-        started = [self._submit(ids[part], logits[part]) for part in parts]
+        batches = [slice(start, start + self.batch) for start in range(0, len(ids), self.batch)]
+        started = [self._submit(ids[rows], logits[rows]) for rows in batches]
         for future in started:
             future.result()
         return logits

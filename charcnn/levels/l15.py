@@ -3,7 +3,7 @@
 Since level 14: Hopper's own instructions in place of the portable ones (`charcnn.ops.conv1d.wgmma`): TMA brings tiles
 to shared memory, three warpgroups multiply what lies there, and bias, ReLU, pooling and statistics follow in registers.
 It attacks what a warp does beside multiplying: addresses, copies, loads and waits. Block 1 and LayerNorm are level
-14's. In fp16x3 low halves lie as further channels behind the high ones, and both parts of a tile are copied once for
+14's. In fp16x3 low halves lie as further channels behind the high ones, and both terms of a tile are copied once for
 all three products. How one gets there, step by step, is in `charcnn/ops/conv1d/wgmma/steps`.
 """
 

@@ -12,8 +12,8 @@ from functools import partial
 
 from charcnn.config import POOL_SIZE
 from charcnn.offload import asynchronous
-from charcnn.ops.common.formats import HALVES
 from charcnn.ops.common.layer import ByBatch
+from charcnn.ops.common.precision import HALF_PRECISIONS
 from charcnn.ops.conv1d.layers import SmallBatchConv1d, WgmmaConv1d, WgmmaLinear
 from charcnn.ops.layernorm.layers import small_batch_block, wgmma_block
 from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
@@ -32,7 +32,7 @@ FEW, SOME = 12, 24
 
 def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, precision="fp16"):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
-    length_5, length, halves = whole_windows(config, 8), config.conv_lengths[4], precision in HALVES
+    length_5, length, halves = whole_windows(config, 8), config.conv_lengths[4], precision in HALF_PRECISIONS
     conv, linear = partial(WgmmaConv1d, precision=precision), partial(WgmmaLinear, precision=precision)
     small_conv = partial(SmallBatchConv1d, precision=precision)
 

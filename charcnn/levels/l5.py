@@ -70,10 +70,10 @@ def build(params, config, *, batch=16, gpus=None, monitor=None):
                 x = relu_loops(linear(x, 2))
                 return linear(x, 3)
 
-        def work(ids, logits, parts):
+        def work(ids, logits, batches):
             with cuda.gpus[gpu]:
-                for part in parts:
-                    logits[part] = forward(ids[part])
+                for rows in batches:
+                    logits[rows] = forward(ids[rows])
 
         return work
 
@@ -82,9 +82,9 @@ def build(params, config, *, batch=16, gpus=None, monitor=None):
     def run(ids):
         logits = np.empty((len(ids), config.classes), np.float32)
         size = max(1, min(batch, -(-len(ids) // len(gpus))))
-        parts = monitor.batches(len(ids), size)
+        batches = monitor.batches(len(ids), size)
         with ThreadPoolExecutor(len(gpus)) as pool:
-            for done in [pool.submit(work, ids, logits, parts) for work in replicas]:
+            for done in [pool.submit(work, ids, logits, batches) for work in replicas]:
                 done.result()
         return logits
 

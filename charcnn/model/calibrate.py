@@ -16,7 +16,7 @@ import numpy as np
 from charcnn.config import Config
 from charcnn.model.layers import Conv1d, Flatten, LayerNorm, Linear, MaxPool1d, OneHot, Relu
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.formats import LARGEST_E4M3
+from charcnn.ops.common.precision import LARGEST_E4M3
 from charcnn.text import encodings
 
 HEADROOM = 4

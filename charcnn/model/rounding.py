@@ -43,7 +43,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.ops.common.formats import LARGEST_E4M3
+from charcnn.ops.common.precision import LARGEST_E4M3
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
 
 

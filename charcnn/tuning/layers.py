@@ -15,7 +15,7 @@ from charcnn.config import POOL_SIZE, POOLED_BLOCKS, Config
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
 from charcnn.ops.common import cast, mma_layout
-from charcnn.ops.common.formats import FORMATS, LARGEST_E4M3, PLAIN, Format
+from charcnn.ops.common.precision import FORMATS, FP32, LARGEST_E4M3, NumberFormat
 from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.winograd import WinogradWeights
@@ -167,26 +167,26 @@ def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
         conv, positions = MmaWeights(weight, bias, precision=of.name), layer.length
         drawn = mma_layout.encode(call, call.inputs[0], positions, -(-layer.c_in // 8) * 8, of)
         wide = last or (measured and of.size == 4)  # what LayerNorm reads there, and logits, are float32
-        results, given["wide"] = PLAIN if wide else of, wide
+        results, given["wide"] = FP32 if wide else of, wide
     else:
-        results = PLAIN if last or (measured and of.name not in ("fp16", "bf16", "fp8")) else of
-        y_unit = 1.0 if results is PLAIN or measured else unit
+        results = FP32 if last or (measured and of.name not in ("fp16", "bf16", "fp8")) else of
+        y_unit = 1.0 if results is FP32 or measured else unit
         conv = WgmmaWeights(weight, bias, precision=of.name, results=results.name, x_unit=unit, y_unit=y_unit)
         positions = -(-layer.length // POOL_SIZE) * POOL_SIZE if pooled else layer.length
         drawn = cast.narrow(call, call.inputs[0], positions, conv.width, of, 1 / unit)
     if pooled:
         given["length"] = layer.length
-    shape = (batch, *expected[0].shape[1:-1], results.parts * layer.c_out)
+    shape = (batch, *expected[0].shape[1:-1], results.terms * layer.c_out)
     y, stat = device.empty(shape, results.dtype), ()
     if measured:
         stat = (device.empty((batch, 2), np.float64),)
-        given["parts"] = device.empty(conv.parts_shape(batch, layer.length), np.float32)
+        given["partial_moments"] = device.empty(conv.partial_moments_shape(batch, layer.length), np.float32)
     given["out"] = (y, *stat) if measured else y
     x = _repeated(device.to_host(drawn), batch)
     run = getattr(conv, method)
 
     def decode(y):
-        if layer.technique == "mma" or results.kind in ("f32", "tf32"):
+        if layer.technique == "mma" or results.ptx_type in ("f32", "tf32"):
             return decoded(y.copy_to_host(), results)
         shape = (*y.shape[:-1], layer.c_out)
         widened = Call(None, None, shape, dtypes={"x": results.dtype}, x=y)
@@ -196,11 +196,11 @@ def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
     return Work(lambda s: run(x, *pooled, **given, stream=s), (y, *stat), decode, expected, allocates=False)
 
 
-def decoded(array: np.ndarray, of: Format) -> np.ndarray:
+def decoded(array: np.ndarray, of: NumberFormat) -> np.ndarray:
     """Features of one of `mma_layout.TAKEN`, or float32, as `MmaWeights` has them, as numbers."""
-    if of.kind == "bf16":
+    if of.ptx_type == "bf16":
         return (array.astype(np.uint32) << 16).view(np.float32)
-    if of.parts == 1:
+    if of.terms == 1:
         return array.astype(np.float32)
     halves = array.reshape(*array.shape[:-1], -1, 2, mma_layout.OCTET).astype(np.float64)
     together: np.ndarray = halves[..., 0, :] + halves[..., 1, :] / ptx.LOW_SCALE

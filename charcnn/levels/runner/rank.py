@@ -77,7 +77,7 @@ def choose_landing(comm: Any, level: catalog.Level, run: Any, wanted: bool) -> s
     if comm is None or level.device == "cpu":
         return None
     aware, reason = offload.cuda_aware()
-    if not hasattr(run, "direct"):  # a lane.GpuPipeline, which on a CPU is not imported, has it
+    if not hasattr(run, "direct"):  # a GpuPipeline, which on a CPU is not imported, has it
         return f"the host: {level.name} has no other way"
     if aware and not wanted:
         return f"the host: {reason}, and --gpu-direct would use it"

@@ -86,10 +86,10 @@ class Fused:
         first = 0
         for step, target in zip(plan.steps, targets, strict=True):
             last = first + len(step.kernel_sizes)
-            parts = target if not step.stat else workspace[-1] if plan.merges else moments
+            partial_moments = target if not step.stat else workspace[-1] if plan.merges else moments
             call.launch(
-                kernel.build(step), n * step.tiles, step.threads,
-                source, weights[first:last], biases[first:last], target, parts, shared=step.shared_bytes,
+                kernel.make_kernel(step), n * step.tiles, step.threads,
+                source, weights[first:last], biases[first:last], target, partial_moments, shared=step.shared_bytes,
             )  # fmt: skip
             source, first = target, last
         if plan.merges:

@@ -21,7 +21,7 @@ def _constants(values):
 
 
 @cache
-def build(step: Step) -> Any:
+def make_kernel(step: Step) -> Any:
     """The kernel (x, weights, biases, y, moments), launched with N * step.tiles blocks.
 
     x (N, C_in, L) and y (N, C_out, L_out) float32, weights and biases tuples. With a stat, moments has a row a block:
@@ -208,7 +208,7 @@ def build(step: Step) -> Any:
 
 
 @jit()
-def merge_kernel(parts, stat, tiles, tile, length, channels):
+def merge_kernel(partial_moments, stat, tiles, tile, length, channels):
     """One thread an input joins its tiles' (mean, rest of the mean, sum of squared deviations) by Chan's formula.
 
     Means are taken from the first tile's, a difference of close numbers and so exact: rounded whole, a mean of 10^4
@@ -216,16 +216,16 @@ def merge_kernel(parts, stat, tiles, tile, length, channels):
     """
     n = cuda.grid(1)
     if n < stat.shape[0]:
-        base = parts[n * tiles, 0]
+        base = partial_moments[n * tiles, 0]
         count = float32(0)
         mean = float32(0)
         squares = float32(0)
         for i in range(tiles):
             more = float32(channels * min(tile, length - i * tile))
-            delta = parts[n * tiles + i, 0] - base + parts[n * tiles + i, 1] - mean
+            delta = partial_moments[n * tiles + i, 0] - base + partial_moments[n * tiles + i, 1] - mean
             both = count + more
             mean += delta * more / both
-            squares += parts[n * tiles + i, 2] + delta * delta * count * more / both
+            squares += partial_moments[n * tiles + i, 2] + delta * delta * count * more / both
             count = both
         stat[n, 0] = float64(base) + float64(mean)
         stat[n, 1] = squares / count

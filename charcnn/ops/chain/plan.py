@@ -167,8 +167,8 @@ class Plan:
             f"{saved:.1%} saved",
             "parameters": f"{self.parameter_bytes:,} bytes a launch",
         }
-        parts = ("\n".join(f"{name:<17}{value}" for name, value in part.items()) for part in (*kernels, chain))
-        return "\n\n".join(parts)
+        sections = ("\n".join(f"{name:<17}{value}" for name, value in part.items()) for part in (*kernels, chain))
+        return "\n\n".join(sections)
 
     def workspace_shapes(self, n: int) -> tuple[Shape, ...]:
         """Shapes of the float32 arrays that pass between the kernels at n inputs: none where there is one kernel."""

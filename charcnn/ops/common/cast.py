@@ -12,8 +12,7 @@ from numba import cuda, float32
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import formats
-from charcnn.ops.common.formats import Format
+from charcnn.ops.common.precision import NumberFormat, choose
 
 THREADS = device.block_size(256)
 
@@ -22,9 +21,9 @@ WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
 @cache
-def _narrow_kernel(kind, parts):
-    pack, pack_parts = ptx.cvt_f16x2("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
-    eighth, tf32, split = kind == "e4m3", kind == "tf32", parts == 2
+def _narrow_kernel(ptx_type, terms):
+    pack, pack_parts = ptx.cvt_f16x2("bf16" if ptx_type == "bf16" else "f16"), ptx.pack_floats("halves")
+    eighth, tf32, split = ptx_type == "e4m3", ptx_type == "tf32", terms == 2
 
     @jit()
     def kernel(x, y, channels, factor):
@@ -49,10 +48,10 @@ def _narrow_kernel(kind, parts):
 
 
 @cache
-def _widen_kernel(kind, parts):
-    pair = "bf16" if kind == "bf16" else "f16"
+def _widen_kernel(ptx_type, terms):
+    pair = "bf16" if ptx_type == "bf16" else "f16"
     unpack = ptx.cvt_f32x2(pair)
-    eighth, split = kind == "e4m3", parts == 2
+    eighth, split = ptx_type == "e4m3", terms == 2
 
     @jit()
     def kernel(x, y, channels, factor):
@@ -91,30 +90,30 @@ def largest(call: Call, x: Any) -> float:
     return float(device.to_host(peak, call.stream)[0])
 
 
-def narrow(call: Call, x: Any, length: int, channels: int, to: Format, factor: float = 1.0) -> Any:
+def narrow(call: Call, x: Any, length: int, channels: int, to: NumberFormat, factor: float = 1.0) -> Any:
     """float32 (N, L, C), times a factor, in a format, with zeros up to (N, length, channels); a new device array.
 
-    With two parts it is (N, length, 2 * channels). What is not finite stays so, but in e4m3 only NaN does.
+    With two terms it is (N, length, 2 * channels). What is not finite stays so, but in e4m3 only NaN does.
     """
-    y = call.scratch((x.shape[0], length, to.parts * channels), to.dtype)
+    y = call.scratch((x.shape[0], length, to.terms * channels), to.dtype)
     _narrow(call, x, y, to, factor)
     return y
 
 
 def _narrow(call, x, y, to, factor):
-    values, channels = y.size // to.parts, y.shape[2] // to.parts
+    values, channels = y.size // to.terms, y.shape[2] // to.terms
     bits = y.view(WORDS[to.itemsize])
-    kernel = _narrow_kernel(to.kind, to.parts)
+    kernel = _narrow_kernel(to.ptx_type, to.terms)
     call.launch(kernel, -(-values // THREADS), THREADS, x, bits, channels, np.float32(factor))
 
 
-def widen(call: Call, x: Any, y: Any, source: Format, factor: float = 1.0) -> None:
-    """As float32, times a factor, into an array of the same shape, or with two parts, of half as many channels."""
+def widen(call: Call, x: Any, y: Any, source: NumberFormat, factor: float = 1.0) -> None:
+    """As float32, times a factor, into an array of the same shape, or with two terms, of half as many channels."""
     *_, channels = y.shape
     bits = x.view(WORDS[source.itemsize]).reshape((x.size,))
-    if source.kind == "tf32":
+    if source.ptx_type == "tf32":
         raise ValueError("tf32 is float32 already")
-    kernel = _widen_kernel(source.kind, source.parts)
+    kernel = _widen_kernel(source.ptx_type, source.terms)
     call.launch(kernel, -(-y.size // THREADS), THREADS, bits, y.reshape((y.size,)), channels, np.float32(factor))
 
 
@@ -124,23 +123,23 @@ def as_float(x: Any, precision: str, *, out: Any = None, stream: Any = None) -> 
     Raises:
         ValueError: an argument's dtype, shape or side does not fit.
     """
-    of = formats.choose(precision)
+    of = choose(precision)
     *others, channels = x.shape
-    call = Call(out, stream, (*others, channels // of.parts), dtypes={"x": of.dtype}, x=x)
+    call = Call(out, stream, (*others, channels // of.terms), dtypes={"x": of.dtype}, x=x)
     widen(call, call.inputs[0], call.out, of)
     return call.result()
 
 
 def as_format(x: Any, precision: str, *, out: Any = None, stream: Any = None) -> Any:
-    """float32 features (N, L, C), on the GPU, in a format, there; with two parts (N, L, 2 C). Not waited for.
+    """float32 features (N, L, C), on the GPU, in a format, there; with two terms (N, L, 2 C). Not waited for.
 
     What is beyond a format's range becomes infinite, or in e4m3, which has no infinity, its greatest value.
 
     Raises:
         ValueError: an argument's dtype, shape or side does not fit.
     """
-    to = formats.choose(precision)
+    to = choose(precision)
     n, length, channels = x.shape
-    call = Call(out, stream, (n, length, to.parts * channels), to.dtype, x=x)
+    call = Call(out, stream, (n, length, to.terms * channels), to.dtype, x=x)
     _narrow(call, call.inputs[0], call.out, to, 1.0)
     return call.result()

@@ -190,9 +190,9 @@ def _compiled(tile):
         # A task computes one panel of `each` rows of one input's y.
         outputs, columns, panels, terms = y.shape[1], y.shape[2], packed.shape[0], packed.shape[1]
         run = terms // runs
-        parts = -(-outputs // each)
-        for task in prange(y.shape[0] * panels * parts):
-            n, panel, part = task // (panels * parts), task // parts % panels, task % parts
+        pieces = -(-outputs // each)
+        for task in prange(y.shape[0] * panels * pieces):
+            n, panel, part = task // (panels * pieces), task // pieces % panels, task % pieces
             start, stop = part * each, min((part + 1) * each, outputs)
             rows = (stop - start) * pool
             sums = np.empty((-(-rows // ROWS) * ROWS, PANEL), np.float32)

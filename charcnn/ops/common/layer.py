@@ -94,7 +94,7 @@ class Conv1dLayer(NoScratch):
             valid = (valid if self._length is None else self._length - self.conv.kernel_size + 1) // 3
         elif self._length is not None:
             valid = self._length
-        return [Array((n, valid, of.parts * self.conv.c_out), of.dtype)]
+        return [Array((n, valid, of.terms * self.conv.c_out), of.dtype)]
 
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on features (N, L, C_in)."""

@@ -1,6 +1,6 @@
 """Features as `MmaWeights` takes them, and the way there from float32.
 
-They lie as `formats` has them, but for fp16x3: a value is high + low / 2048 (`ptx.pack_floats`), which keeps digits
+They lie as `precision` has them, but for fp16x3: a value is high + low / 2048 (`ptx.pack_floats`), which keeps digits
 below what a half holds, and in the place of each eight channels come first their high halves, then their low ones: 16
 bytes each, as much as one copy takes.
 """
@@ -16,30 +16,30 @@ from numba import cuda, float32
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common.formats import FORMATS, Format
+from charcnn.ops.common.precision import FORMATS, NumberFormat
 
 THREADS = device.block_size(256)
 
 OCTET = 8
 """Channels that are stored together; all arrays have a multiple of it."""
 
-TAKEN = {name: form for name, form in FORMATS.items() if form.kind != "e4m3"}
+TAKEN = {name: form for name, form in FORMATS.items() if form.ptx_type != "e4m3"}
 """What `MmaWeights` takes."""
 
 WIDE = {name: form for name, form in TAKEN.items() if form.size == 4}
 """Those of 32 bits a value."""
 
 
-def words_of(to: Format) -> Any:
+def words_of(to: NumberFormat) -> Any:
     """`ptx.pack_floats` for one of WIDE."""
-    return ptx.pack_floats("split" if to.parts == 2 else "tf32")
+    return ptx.pack_floats("split" if to.terms == 2 else "tf32")
 
 
 @cache
 def _encode_kernel(of):
     size, octet, two = of.size, uint32(OCTET), uint32(2)
-    pairs, split = OCTET // 2, of.parts == 2
-    words, pack = words_of(of), None if size == 4 else ptx.cvt_f16x2(of.kind)
+    pairs, split = OCTET // 2, of.terms == 2
+    words, pack = words_of(of), None if size == 4 else ptx.cvt_f16x2(of.ptx_type)
 
     @jit()
     def kernel(x, y):
@@ -67,12 +67,12 @@ def _encode_kernel(of):
     return kernel
 
 
-def encode(call: Call, x: Any, length: int, channels: int, to: Format) -> Any:
+def encode(call: Call, x: Any, length: int, channels: int, to: NumberFormat) -> Any:
     """float32 (N, L, C) in this format, with zeros up to (N, length, channels); a new device array.
 
-    With two parts it is (N, length, 2 * channels).
+    With two terms it is (N, length, 2 * channels).
     """
-    y = call.scratch((x.shape[0], length, to.parts * channels), to.dtype)
+    y = call.scratch((x.shape[0], length, to.terms * channels), to.dtype)
     kernel = _encode_kernel(to)
-    call.launch(kernel, -(-y.size // (to.parts * OCTET * THREADS)), THREADS, x, y.view(np.uint32))
+    call.launch(kernel, -(-y.size // (to.terms * OCTET * THREADS)), THREADS, x, y.view(np.uint32))
     return y

@@ -61,8 +61,8 @@ def block_sum(value, sums):
 
 
 @jit(device=True)
-def write_part(value, n, part, size, parts):
-    """From each thread of a block its value (of PART threads): parts[n, part] = (shift, mean, M2)."""
+def write_part(value, n, part, size, partial_moments):
+    """From each thread of a block its value (of PART threads): partial_moments[n, part] = (shift, mean, M2)."""
     sums = cuda.shared.array(PART, float32)
     shift = cuda.shared.array(1, float32)
     held = min(PART, size - part * PART)
@@ -74,9 +74,9 @@ def write_part(value, n, part, size, parts):
     deviation = shifted - mean if cuda.threadIdx.x < held else float32(0)
     squares = block_sum(deviation * deviation, sums)
     if cuda.threadIdx.x == 0:
-        parts[n, part, 0] = shift[0]
-        parts[n, part, 1] = mean
-        parts[n, part, 2] = squares
+        partial_moments[n, part, 0] = shift[0]
+        partial_moments[n, part, 1] = mean
+        partial_moments[n, part, 2] = squares
 
 
 @jit(device=True)
@@ -100,23 +100,23 @@ def warp_sum(value):
 
 
 @jit(launch_bounds=(MERGE_THREADS, MERGE_BLOCKS))
-def _merge_kernel(parts, size, stat, part_size, row, row_parts):
+def _merge_kernel(partial_moments, size, stat, part_size, row, row_parts):
     thread, lanes, one = uint32(cuda.threadIdx.x), uint32(LANES), uint32(1)
     n = uint32(uint32(cuda.blockIdx.x) * uint32(MERGE_THREADS // LANES) + thread // lanes)
-    if n >= parts.shape[0]:
+    if n >= partial_moments.shape[0]:
         return
-    part, count = uint32(thread % lanes), uint32(parts.shape[1])
+    part, count = uint32(thread % lanes), uint32(partial_moments.shape[1])
     part_size, row, row_parts = uint32(part_size), uint32(row), uint32(row_parts)
     first = float64(0)
     if count > 0:
-        first = float64(parts[n, 0, 0]) + float64(parts[n, 0, 1])
+        first = float64(partial_moments[n, 0, 0]) + float64(partial_moments[n, 0, 1])
     total, squares = float64(0), float64(0)
     while part < count:
         for _ in range(AT_ONCE):
             at = min(part, uint32(count - one))  # read in any case: a branch would have the next loads wait
             held = float64(min(part_size, uint32(row - uint32(at % row_parts * part_size))))
-            apart = float64(parts[n, at, 0]) + float64(parts[n, at, 1]) - first
-            more = float64(parts[n, at, 2]) + held * apart * apart
+            apart = float64(partial_moments[n, at, 0]) + float64(partial_moments[n, at, 1]) - first
+            more = float64(partial_moments[n, at, 2]) + held * apart * apart
             if part < count:
                 total += held * apart
                 squares += more
@@ -127,11 +127,13 @@ def _merge_kernel(parts, size, stat, part_size, row, row_parts):
         stat[n, 1] = squares - total * total
 
 
-def launch_merge(call: Call, parts: Any, size: int, stat: Any, part: int = PART, row: int | None = None) -> None:
-    """Merge parts (N, parts an input, PART_VALUES) into stat (N, 2): mean and biased variance.
+def launch_merge(
+    call: Call, partial_moments: Any, size: int, stat: Any, part: int = PART, row: int | None = None
+) -> None:
+    """Merge partial_moments (N, parts an input, PART_VALUES) into stat (N, 2): mean and biased variance.
 
     An input's `size` values are rows of `row` (one where None), each in parts of `part`, of which the last may be
     shorter.
     """
-    blocks, row = -(-parts.shape[0] // (MERGE_THREADS // LANES)), row or size
-    call.launch(_merge_kernel, blocks, MERGE_THREADS, parts, size, stat, part, row, -(-row // max(1, part)))
+    blocks, row = -(-partial_moments.shape[0] // (MERGE_THREADS // LANES)), row or size
+    call.launch(_merge_kernel, blocks, MERGE_THREADS, partial_moments, size, stat, part, row, -(-row // max(1, part)))

@@ -31,8 +31,8 @@ def shared_bytes(tile: Tile, epilogue: str) -> int:
 
 
 @cache
-def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
-    """The kernel (x, weight, bias, y, parts, split), launched with a block for each tile and part of the depth.
+def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
+    """The kernel (x, weight, bias, y, partial_moments, split), with a block for each tile and part of the depth.
 
     Args:
         tile: what a block computes.
@@ -41,9 +41,9 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
         epilogue: one of EPILOGUES.
         pool_size: positions of a window, for "pool".
 
-    Of the kernel's arguments, parts holds for "stat" a row's (shift, mean, M2) for each tile across. For "part", split
-    is the depth that a block sums, and y has a (N, L_out, C_out) for each part of the depth. For "several" it is how
-    many products there are, whose x, weight and y lie one after another along the first axis.
+    Of the kernel's arguments, partial_moments holds for "stat" a row's (shift, mean, M2) for each tile across. For
+    "part", split is the depth that a block sums, and y has a (N, L_out, C_out) for each part of the depth. For
+    "several" it is how many products there are, whose x, weight and y lie one after another along the first axis.
     """
     # As `vectorized`, but a thread asks for its part of a later stage before it multiplies this one. cp.async needs no
     # registers for what is on its way, so there may be several stages. Rows of y are those of the product, except
@@ -74,7 +74,7 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
     resident = tile.resident if width == ptx.VECTOR else 1  # so many places to copy from want more registers
 
     @jit(launch_bounds=(tile.threads, resident))
-    def kernel(x, weight, bias, y, parts, split):
+    def kernel(x, weight, bias, y, partial_moments, split):
         shared = cuda.shared.array(
             0, float32, alignment=alignment
         )  # stages of features and weights; at the end, the epilogue's
@@ -269,9 +269,9 @@ def build(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
                 for q in range(across):
                     total += shared[uint32(sums_at + r * sums_pitch + q)]
                 at = (uint64(first_row + r) * uint64(tiles_across) + uint64(tile_across)) * part_values
-                parts.flat[at] = shared[uint32(r)]
-                parts.flat[at + one] = shared[uint32(means_at + r)]
-                parts.flat[at + two] = total
+                partial_moments.flat[at] = shared[uint32(r)]
+                partial_moments.flat[at + one] = shared[uint32(means_at + r)]
+                partial_moments.flat[at + two] = total
 
     return kernel
 
@@ -286,7 +286,8 @@ def chosen(epilogue: str, weight: shapes.Shape, rows: int, pool_size: int = 1) -
 
 def launch(
     call: Call, inputs: Sequence[Any], y: Any, epilogue: str, *,
-    parts: Any = None, depth_part: int | None = None, products: int = 1, pool_size: int = 1, tile: Tile | None = None,
+    partial_moments: Any = None, depth_part: int | None = None, products: int = 1, pool_size: int = 1,
+    tile: Tile | None = None,
 ) -> None:  # fmt: skip
     """Start the kernel on the call's stream, for arrays on the device.
 
@@ -294,7 +295,7 @@ def launch(
         inputs: x (N, L, C_in), weight (K, C_in, C_out) and bias.
         y: (N, L_out, C_out); for "pool" (N, L_out // pool_size, C_out); for "part" with one more axis in front, a part
             of the depth each.
-        parts: for "stat", (N, L_out * tiles across, PART_VALUES).
+        partial_moments: for "stat", (N, L_out * tiles across, PART_VALUES).
         depth_part: for "part", how much of the depth K * C_in each takes, a multiple of the tile's.
         products: for "several", how many; the first axes of x, weight and y hold those of each one after another.
         tile: the `chosen` one where None.
@@ -312,9 +313,9 @@ def launch(
     tile = tile or chosen(epilogue, weight.shape, rows, pool_size)
     tile_rows = tile.rows // pool_size * pool_size
     blocks = products * -(-depth // depth_part) * -(-rows // tile_rows) * -(-c_out // tile.columns)
-    kernel = build(tile, vector_width(x, weight, bias, y), epilogue, pool_size)
+    kernel = make_kernel(tile, vector_width(x, weight, bias, y), epilogue, pool_size)
     split = products if epilogue == "several" else depth_part
-    arguments = x, weight, bias, y, y if parts is None else parts, split
+    arguments = x, weight, bias, y, y if partial_moments is None else partial_moments, split
     call.launch(kernel, blocks, tile.threads, *arguments, shared=shared_bytes(tile, epilogue))
 
 
@@ -384,9 +385,9 @@ def conv1d_stat_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any 
         inputs["stat"] = given
     call = Call(y, stream, shape, **inputs)
     tile = chosen("stat", call.inputs[1].shape, n * length)
-    parts = call.scratch((n, length * -(-c_out // tile.columns), PART_VALUES), np.float32)
-    launch(call, call.inputs[:3], call.out, "stat", parts=parts, tile=tile)
+    partial_moments = call.scratch((n, length * -(-c_out // tile.columns), PART_VALUES), np.float32)
+    launch(call, call.inputs[:3], call.out, "stat", partial_moments=partial_moments, tile=tile)
     statistics = call.scratch((n, 2), np.float64) if given is None else call.inputs[3]
-    launch_merge(call, parts, length * c_out, statistics, part=tile.columns, row=c_out)
+    launch_merge(call, partial_moments, length * c_out, statistics, part=tile.columns, row=c_out)
     statistics = call.second(statistics, given)
     return call.result(), statistics

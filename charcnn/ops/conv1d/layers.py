@@ -8,8 +8,8 @@ import numpy as np
 
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import as_format
-from charcnn.ops.common.formats import PLAIN, Format, choose
 from charcnn.ops.common.layer import Array, Conv1dLayer, Launched, NoScratch, Space
+from charcnn.ops.common.precision import FP32, NumberFormat, choose
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.double_buffered import conv1d_stat_nlc_double_buffered
 from charcnn.ops.conv1d.mma.layer import MmaWeights
@@ -33,7 +33,7 @@ class WgmmaConv1d(Conv1dLayer):
         length: int | None = None, rows: bool = False, float32: bool = False, precision: str = "fp16",
         promoted: bool = False,
     ) -> None:  # fmt: skip
-        results = PLAIN.name if float32 else None
+        results = FP32.name if float32 else None
         conv = WgmmaWeights(weight, bias, precision=precision, results=results, promoted=promoted)
         super().__init__(conv, relu=relu, pool=pool, length=length, rows=rows)
 
@@ -127,11 +127,11 @@ class Cast(NoScratch):
     nbytes = 0
 
     def __init__(self, precision: str) -> None:
-        self._of: Format = choose(precision)
+        self._of: NumberFormat = choose(precision)
 
     def writes(self, x: Shape) -> list[Array]:
         """The result."""
-        return [Array((x[0], 1, self._of.parts * x[1] * x[2]), self._of.dtype)]
+        return [Array((x[0], 1, self._of.terms * x[1] * x[2]), self._of.dtype)]
 
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on features."""

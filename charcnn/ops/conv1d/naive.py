@@ -201,10 +201,10 @@ def _conv1d_stat_naive_kernel(kernel_size):
     output = _output_naive(kernel_size)
 
     @jit()
-    def kernel(x, weight, bias, y, parts, stride, padding, dilation):
+    def kernel(x, weight, bias, y, partial_moments, stride, padding, dilation):
         # One block takes moments.PART outputs of one input, so that it can sum them up before they leave the chip.
-        n = cuda.blockIdx.x // parts.shape[1]
-        part = cuda.blockIdx.x % parts.shape[1]
+        n = cuda.blockIdx.x // partial_moments.shape[1]
+        part = cuda.blockIdx.x % partial_moments.shape[1]
         i = part * moments.PART + cuda.threadIdx.x
         total = float32(0)
         if i < y.shape[1] * y.shape[2]:
@@ -216,7 +216,7 @@ def _conv1d_stat_naive_kernel(kernel_size):
             else:
                 total = output(x[n], weight[c_out], bias[c_out], first, step, length, False)
             y[n, c_out, t] = total
-        moments.write_part(total, n, part, y.shape[1] * y.shape[2], parts)
+        moments.write_part(total, n, part, y.shape[1] * y.shape[2], partial_moments)
 
     return kernel
 
@@ -254,12 +254,20 @@ def conv1d_stat_naive(
         inputs["stat"] = given
     call = Call(y, stream, shape, **inputs)
     size = shape[1] * shape[2]
-    parts = call.scratch((shape[0], moments.part_count(size), moments.PART_VALUES), np.float32)
+    partial_moments = call.scratch((shape[0], moments.part_count(size), moments.PART_VALUES), np.float32)
     kernel = _conv1d_stat_naive_kernel(int(weight.shape[2]))
     call.launch(
-        kernel, shape[0] * parts.shape[1], moments.PART, *call.inputs[:3], call.out, parts, stride, padding, dilation
+        kernel,
+        shape[0] * partial_moments.shape[1],
+        moments.PART,
+        *call.inputs[:3],
+        call.out,
+        partial_moments,
+        stride,
+        padding,
+        dilation,
     )
     statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
-    moments.launch_merge(call, parts, size, statistics)
+    moments.launch_merge(call, partial_moments, size, statistics)
     statistics = call.second(statistics, given)
     return call.result(), statistics

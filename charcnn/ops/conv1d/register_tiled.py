@@ -14,7 +14,7 @@ from charcnn.ops.conv1d.tile import REGISTERS, Tile
 
 
 @cache
-def build(tile: Tile) -> Any:
+def make_kernel(tile: Tile) -> Any:
     """The kernel (x, weight, bias, y), launched with a block a tile."""
     # As `tiled`, but a thread takes thread_rows x thread_columns sums: of 8 + 8 values read from shared memory come 64
     # products, not 1 of 2. Indices and constants are uint32: an index made of signed ones would cost Numba's handling
@@ -103,5 +103,5 @@ def conv1d_nlc_register_tiled(x: Any, weight: Any, bias: Any, *, out: Any = None
     """
     n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
     call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    call.launch(build(REGISTERS), REGISTERS.blocks(n * length, c_out), REGISTERS.threads, *call.inputs, call.out)
+    call.launch(make_kernel(REGISTERS), REGISTERS.blocks(n * length, c_out), REGISTERS.threads, *call.inputs, call.out)
     return call.result()

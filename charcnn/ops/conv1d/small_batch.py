@@ -27,16 +27,16 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import narrow, widen
-from charcnn.ops.common.formats import HALVES, Format, choose
+from charcnn.ops.common.precision import HALF_PRECISIONS, NumberFormat, choose
 
 WARPS = 8
 
 THREADS = 32 * WARPS
 
-CHUNK = 32
+K_BLOCK = 32
 """Channels that a warp takes at once: a lane has eight, for two products."""
 
-COLUMNS = 16
+BLOCK_N = 16
 """Output channels of a block."""
 
 POOL = 3
@@ -55,27 +55,27 @@ def shares(epilogue: str) -> int:
 
 
 @cache
-def build(kind: str, taps: int, epilogue: str) -> Any:
-    """The kernel (x, weight, bias, y, parts, chunks, c_in, c_out, length, length_out, tiles).
+def make_kernel(ptx_type: str, taps: int, epilogue: str) -> Any:
+    """The kernel (x, weight, bias, y, partial_moments, k_blocks, c_in, c_out, length, length_out, tiles).
 
-    Its arguments: addresses of x, of the packed weights, of the bias padded to whole COLUMNS, of y and of parts; chunks
-    of input channels; input and output channels; positions of an input that are read, and that are written; tiles of
-    an input. Grid: tiles of all inputs, and columns.
+    Its arguments: addresses of x, of the packed weights, of the bias padded to whole n tiles, of y and of partial
+    moments; k blocks of input channels; input and output channels; positions of an input that are read, and that are
+    written; tiles of an input. Grid: tiles of all inputs, and columns.
     """
     share = shares(epilogue)
     pooled, measured, rectified = epilogue == "pool", epilogue == "stat", epilogue in ("relu", "pool")
     reach, down, sums_of_lane = share + taps - 1, share // 2, 4 * share
     a_size, b_size, steps = 4 * reach, 8 * taps, 2 * taps
-    multiply, pack = ptx.mma_sync(kind), ptx.cvt_f16x2(kind)
-    warps, group_columns, chunk_channels = uint32(WARPS), uint32(COLUMNS), uint32(CHUNK)
-    step_bytes, chunk_bytes = uint64(512), uint64(512 * 2 * taps)
+    multiply, pack = ptx.mma_sync(ptx_type), ptx.cvt_f16x2(ptx_type)
+    warps, block_n, k_block_channels = uint32(WARPS), uint32(BLOCK_N), uint32(K_BLOCK)
+    step_bytes, k_block_bytes = uint64(512), uint64(512 * 2 * taps)
     lane_positions, tile_positions = uint32(share), uint32(8 * share)
     zero, one, two, three, eight = (uint32(i) for i in (0, 1, 2, 3, 8))
     five, lanes, all_sums, half_bytes = uint32(5), uint32(31), uint32(sums_of_lane), uint64(2)
     warp_count, exchanged = WARPS, WARPS * sums_of_lane * 32
 
     @jit(launch_bounds=(THREADS, 1))
-    def kernel(x, weight, bias, y, parts, chunks, c_in, c_out, length, length_out, tiles):
+    def kernel(x, weight, bias, y, partial_moments, k_blocks, c_in, c_out, length, length_out, tiles):
         shared = cuda.shared.array(exchanged, float32)
         totals = cuda.shared.array(WARPS, float32)
         sums = cuda.local.array(sums_of_lane, float32)
@@ -84,12 +84,12 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
         thread = uint32(cuda.threadIdx.x)
         warp, lane = uint32(thread >> five), uint32(thread & lanes)
         g, t = uint32(lane >> two), uint32(lane & three)
-        block, across = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y)
+        block, n_tile = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y)
         n = uint32(block // tiles)
         tile = uint32(block - uint32(n * tiles))
-        chunk = warp
-        at = weight + uint64(uint32(across * chunks + chunk)) * chunk_bytes + uint64(uint32(lane * uint32(16)))
-        here = uint32(chunk < chunks)
+        k_block = warp
+        at = weight + uint64(uint32(n_tile * k_blocks + k_block)) * k_block_bytes + uint64(uint32(lane * uint32(16)))
+        here = uint32(k_block < k_blocks)
         for i in range(steps):
             w0, w1, w2, w3 = ptx.ld_nc_no_allocate(at + uint64(i) * step_bytes, here)
             b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = w0, w1, w2, w3
@@ -98,8 +98,8 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
         first = uint32(uint32(tile * tile_positions) + uint32(g * lane_positions))
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
-        while chunk < chunks:
-            channel = uint32(uint32(chunk * chunk_channels) + uint32(t * eight))
+        while k_block < k_blocks:
+            channel = uint32(uint32(k_block * k_block_channels) + uint32(t * eight))
             at_x = x + (uint64(uint32(uint32(n * length) + first)) * uint64(c_in) + uint64(channel)) * half_bytes
             for q in range(reach):
                 inside = uint32(uint32(first + uint32(q)) < length and channel < c_in)
@@ -115,9 +115,9 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
                                 a[i], a[i + 4], a[i + 1], a[i + 5], b[j], b[j + 1],
                                 sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
                             )  # fmt: skip
-            chunk = uint32(chunk + warps)
-            if chunk < chunks:
-                at = at + chunk_bytes * uint64(warps)
+            k_block = uint32(k_block + warps)
+            if k_block < k_blocks:
+                at = at + k_block_bytes * uint64(warps)
                 for i in range(steps):
                     w0, w1, w2, w3 = ptx.ld_nc_no_allocate(at + uint64(i) * step_bytes, one)
                     b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = w0, w1, w2, w3
@@ -127,7 +127,7 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
 
         # Now a warp has one of a lane's positions, or windows, and one of its columns: warp = (4 j + 2 c + e).
         second = uint32(warp & one)
-        column = uint32(uint32(across * group_columns) + uint32(uint32(uint32(warp >> one) & one) * eight))
+        column = uint32(uint32(n_tile * block_n) + uint32(uint32(uint32(warp >> one) & one) * eight))
         column = uint32(column + uint32(uint32(t * two) + second))
         j = uint32(warp >> two)
         offset = ptx.ld_global_f32(bias + uint64(column) * uint64(4))
@@ -157,7 +157,7 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
             ptx.st_global_b16(to, pack(value, float32(0)))
         if measured:
             held = float32(min(tile_positions, uint32(length_out - uint32(tile * tile_positions))))
-            held *= float32(min(group_columns, uint32(c_out - uint32(across * group_columns))))
+            held *= float32(min(block_n, uint32(c_out - uint32(n_tile * block_n))))
             total = ptx.warp_sum(value if inside else float32(0))
             if lane == zero:
                 totals[warp] = total
@@ -176,30 +176,30 @@ def build(kind: str, taps: int, epilogue: str) -> Any:
                 total = float32(0)
                 for w in range(warp_count):
                     total += totals[w]
-                place = uint64(uint32(uint32(block * uint32(cuda.gridDim.y)) + across))
-                ptx.st_global_v4_f32(parts + place * uint64(PART_BYTES), mean, total, held, float32(0))
+                place = uint64(uint32(uint32(block * uint32(cuda.gridDim.y)) + n_tile))
+                ptx.st_global_v4_f32(partial_moments + place * uint64(PART_BYTES), mean, total, held, float32(0))
 
     return kernel
 
 
 @cache
-def _pack_kernel(kind):
-    pack = ptx.cvt_f16x2(kind)
+def _pack_kernel(ptx_type):
+    pack = ptx.cvt_f16x2(ptx_type)
     one, two, three, four, eight = (uint32(i) for i in (1, 2, 3, 4, 8))
-    columns, chunk = uint32(COLUMNS), uint32(CHUNK)
+    columns, k_block_size = uint32(BLOCK_N), uint32(K_BLOCK)
 
     @jit()
-    def kernel(weight, to, taps, chunks, words):
-        # A thread writes two neighbouring input channels of one column: a word of (columns, chunk, tap, step, lane, 4).
+    def kernel(weight, to, taps, k_blocks, words):
+        # A thread writes two neighbouring input channels of a column: a word of (n tile, k block, tap, step, lane, 4).
         i = uint32(cuda.grid(1))
         if i < uint32(words):
             part, lane = uint32(i & three), uint32(uint32(i // four) & uint32(31))
             rest = uint32(i // uint32(128))
             step, rest = uint32(rest & one), uint32(rest // two)
             tap, rest = uint32(rest % uint32(taps)), uint32(rest // uint32(taps))
-            c_in = uint32(uint32(rest % uint32(chunks)) * chunk + uint32(lane & three) * eight)
+            c_in = uint32(uint32(rest % uint32(k_blocks)) * k_block_size + uint32(lane & three) * eight)
             c_in = uint32(c_in + uint32(uint32(step * four) + uint32(part & one) * two))
-            column = uint32(uint32(rest // uint32(chunks)) * columns + uint32(lane // four))
+            column = uint32(uint32(rest // uint32(k_blocks)) * columns + uint32(lane // four))
             column = uint32(column + uint32(part // two) * eight)
             low, high = float32(0), float32(0)
             if column < uint32(weight.shape[2]):
@@ -242,21 +242,21 @@ class SmallBatchWeights:
     """The most taps whose operands a thread's registers hold."""
 
     def __init__(self, weight: Any, bias: Any, *, precision: str = "fp16", stream: Any = None) -> None:
-        device.require_hopper("spread")
-        self.precision = choose(precision, HALVES)
+        device.require_hopper("small_batch")
+        self.precision = choose(precision, HALF_PRECISIONS)
         kernel_size, c_in, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
         shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
         if kernel_size > self.LONGEST:
             raise ValueError(f"weight has {kernel_size} taps: need at most {self.LONGEST}")
         self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
-        self._chunks, self._columns = -(-c_in // CHUNK), -(-c_out // COLUMNS)
-        words = self._columns * self._chunks * kernel_size * 256
-        call = Call(None, stream, (self._columns * COLUMNS,), weight=weight, bias=bias)
+        self._k_blocks, self._n_tiles = -(-c_in // K_BLOCK), -(-c_out // BLOCK_N)
+        words = self._n_tiles * self._k_blocks * kernel_size * 256
+        call = Call(None, stream, (self._n_tiles * BLOCK_N,), weight=weight, bias=bias)
         weight, bias = call.inputs
         self._weight, self._bias = call.scratch((words,), np.uint32), call.out
         self.nbytes: int = self._weight.nbytes + self._bias.nbytes
-        arguments = np.uint64(device.address(self._weight)), kernel_size, self._chunks, words
-        call.launch(_pack_kernel(self.precision.kind), -(-words // THREADS), THREADS, weight, *arguments)
+        arguments = np.uint64(device.address(self._weight)), kernel_size, self._k_blocks, words
+        call.launch(_pack_kernel(self.precision.ptx_type), -(-words // THREADS), THREADS, weight, *arguments)
         call.launch_each(_pad_kernel, bias, self._bias)
 
     def conv1d(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
@@ -273,19 +273,19 @@ class SmallBatchWeights:
             raise ValueError(f"{pool_size=}: need {POOL}, the positions that a lane holds")
         return self._apply("pool", x, out, stream)
 
-    def conv1d_parts(self, x: Any, parts: Any, *, out: Any = None, stream: Any = None) -> Any:
-        """conv1d_nlc, and parts of each input's statistics, for `norm.normalised`: float32 of `parts_shape(N, L)`."""
-        return self._apply("stat", x, out, stream, parts)
+    def conv1d_partial_moments(self, x: Any, partial_moments: Any, *, out: Any = None, stream: Any = None) -> Any:
+        """conv1d_nlc, and each input's partial moments, float32 of `partial_moments_shape(N, L)`."""
+        return self._apply("stat", x, out, stream, partial_moments)
 
-    def results_of(self, **_: Any) -> Format:
+    def results_of(self, **_: Any) -> NumberFormat:
         """What the methods give."""
         return self.precision
 
-    def parts_shape(self, n: int, length: int) -> shapes.Shape:
-        """Of `conv1d_parts`'s statistics for x (n, length, C_in)."""
-        return n, -(-(length - self.kernel_size + 1) // (8 * shares("stat"))) * self._columns, PART_BYTES // 4
+    def partial_moments_shape(self, n: int, length: int) -> shapes.Shape:
+        """Of `conv1d_partial_moments`'s statistics for x (n, length, C_in)."""
+        return n, -(-(length - self.kernel_size + 1) // (8 * shares("stat"))) * self._n_tiles, PART_BYTES // 4
 
-    def _apply(self, epilogue, x, out, stream, parts=None):
+    def _apply(self, epilogue, x, out, stream, partial_moments=None):
         n, length, channels = shapes.ranked("x", x, "N, L, C_in")
         if (channels != self.c_in and channels != -(-self.c_in // 8) * 8) or channels % 8:
             raise ValueError(f"x has shape {tuple(x.shape)}: need C_in={-(-self.c_in // 8) * 8}, a multiple of 8")
@@ -297,17 +297,23 @@ class SmallBatchWeights:
         if not device.on_device(x):
             raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
         dtype, more = self.precision.dtype, {}
-        if parts is not None:
-            shapes.expect("parts", parts, self.parts_shape(n, length))
-            more["parts"] = parts
+        if partial_moments is not None:
+            shapes.expect("partial_moments", partial_moments, self.partial_moments_shape(n, length))
+            more["partial_moments"] = partial_moments
         tiles = -(-kept // (8 * shares(epilogue)))  # with pooling, the last positions fill no window
         kept = kept // POOL if epilogue == "pool" else kept
         call = Call(out, stream, (n, kept, self.c_out), dtype, dtypes={"x": dtype}, x=x, **more)
-        addresses = (call.inputs[0], self._weight, self._bias, call.out, call.out if parts is None else call.inputs[1])
-        numbers = self._chunks, channels, self.c_out, length, kept, tiles
+        addresses = (
+            call.inputs[0],
+            self._weight,
+            self._bias,
+            call.out,
+            call.out if partial_moments is None else call.inputs[1],
+        )
+        numbers = self._k_blocks, channels, self.c_out, length, kept, tiles
         arguments = *(np.uint64(device.address(a)) for a in addresses), *map(np.uint32, numbers)
-        kernel = build(self.precision.kind, self.kernel_size, epilogue)
-        call.launch(kernel, (n * tiles, self._columns), THREADS, *arguments, early=True)
+        kernel = make_kernel(self.precision.ptx_type, self.kernel_size, epilogue)
+        call.launch(kernel, (n * tiles, self._n_tiles), THREADS, *arguments, early=True)
         return call.result()
 
 

@@ -15,7 +15,7 @@ from charcnn.ops.conv1d.tile import REGISTERS, Tile, vector_width
 
 
 @cache
-def build(tile: Tile, width: int) -> Any:
+def make_kernel(tile: Tile, width: int) -> Any:
     """The kernel (x, weight, bias, y), launched with a block a tile.
 
     width: floats that a load from global memory takes, 4 or 1. Rows of features and weights begin at multiples of it.
@@ -155,6 +155,6 @@ def conv1d_nlc_vectorized(x: Any, weight: Any, bias: Any, *, out: Any = None, st
     """
     n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
     call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    kernel = build(REGISTERS, vector_width(*call.inputs, call.out))
+    kernel = make_kernel(REGISTERS, vector_width(*call.inputs, call.out))
     call.launch(kernel, REGISTERS.blocks(n * length, c_out), REGISTERS.threads, *call.inputs, call.out)
     return call.result()

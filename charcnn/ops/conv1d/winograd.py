@@ -94,7 +94,7 @@ def _outputs_kernel(taps, epilogue, pool_size=1):
     window, run, zero, one = uint32(pool_size), uint32(lcm(pool_size, SPAN) // SPAN), uint32(0), uint32(1)
 
     @jit()
-    def kernel(products, bias, y, parts):
+    def kernel(products, bias, y, partial_moments):
         # A block for as many tiles of an input as make whole windows (without pooling one), neighbouring threads on
         # neighbouring channels.
         matrix = cuda.const.array_like(a)
@@ -140,9 +140,9 @@ def _outputs_kernel(taps, epilogue, pool_size=1):
                     total += deviation * deviation
             squares = block_sum(total, sums)
             if cuda.threadIdx.x == 0:
-                parts[n, first, zero] = shift
-                parts[n, first, one] = mean
-                parts[n, first, uint32(2)] = squares
+                partial_moments[n, first, zero] = shift
+                partial_moments[n, first, one] = mean
+                partial_moments[n, first, uint32(2)] = squares
 
     return kernel
 
@@ -244,20 +244,28 @@ class WinogradWeights:
             return [device.empty(size, np.float32, device.as_stream(stream)) for size in sizes], out
         return [space(size) for size in sizes], space(shape) if out is None else out
 
-    def _launch(self, call, x, spaces, epilogue, *, parts=None, pool_size=1):
+    def _launch(self, call, x, spaces, epilogue, *, partial_moments=None, pool_size=1):
         features, products = spaces
         blocks = x.shape[0] * -(-features.shape[1] // RUN)
         call.launch(_features_kernel(self.taps), blocks, THREADS, x, features)
         launch(call, (features, self._transformed, self._bias), products, "several", products=self.points)
         blocks = x.shape[0] * -(-products.shape[1] // (lcm(pool_size, SPAN) // SPAN))
         kernel = _outputs_kernel(self.taps, epilogue, pool_size)
-        call.launch(kernel, blocks, THREADS, products, self._bias, call.out, products if parts is None else parts)
+        call.launch(
+            kernel,
+            blocks,
+            THREADS,
+            products,
+            self._bias,
+            call.out,
+            products if partial_moments is None else partial_moments,
+        )
 
     def _stat(self, call, x, spaces, statistics):
         n, length, c_out = call.out.shape
-        parts = call.scratch((n, spaces[1].shape[1], PART_VALUES), np.float32)
-        self._launch(call, x, spaces, "stat", parts=parts)
-        launch_merge(call, parts, length * c_out, statistics, part=SPAN * c_out)
+        partial_moments = call.scratch((n, spaces[1].shape[1], PART_VALUES), np.float32)
+        self._launch(call, x, spaces, "stat", partial_moments=partial_moments)
+        launch_merge(call, partial_moments, length * c_out, statistics, part=SPAN * c_out)
 
 
 def conv1d_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:

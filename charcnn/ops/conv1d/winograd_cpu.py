@@ -64,10 +64,10 @@ def _compiled(tile):
         inputs, length, channels = x.shape
         outputs, columns = y.shape[1], y.shape[2]
         tiles = -(-outputs * pool // SPAN)
-        parts, groups = -(-tiles // each), -(-inputs // together)
+        pieces, groups = -(-tiles // each), -(-inputs // together)
         behind = terms // channels - 1  # tiles that the last taps read
-        for task in prange(groups * parts * split):
-            group, first, share = task // split // parts, task // split % parts * each, task % split
+        for task in prange(groups * pieces * split):
+            group, first, share = task // split // pieces, task // split % pieces * each, task % split
             origin = group * together
             held, count = min(each, tiles - first), min(together, inputs - origin)
             pitch = held + behind  # rows from an input to the next; `behind` of each are multiplied in vain

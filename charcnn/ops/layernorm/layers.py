@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from charcnn.gpu import device
-from charcnn.ops.common.formats import HALVES, PLAIN, choose
 from charcnn.ops.common.layer import Array, Conv1dLayer, Layer, Space
 from charcnn.ops.common.mma_layout import WIDE
+from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.layers import Cast, MmaConv1d, SmallBatchConv1d, WgmmaConv1d
 from charcnn.ops.layernorm.relu_maxpool1d_nlc import layernorm_relu_maxpool1d_nlc_coalesced
@@ -44,13 +44,13 @@ class ConvNormReluPool:
         """The convolution's result, and that of pooling."""
         y = self._conv.writes(x)[-1]
         n, length, channels = y.shape
-        pooled, numbers = length // self._pool_size, self._of.parts if self._wide else 1
+        pooled, numbers = length // self._pool_size, self._of.terms if self._wide else 1
         shape = (n, 1, numbers * pooled * channels) if self._rows else (n, pooled, numbers * channels)
         return [y, Array(shape, self._of.dtype)]
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
         """Moments, and those of parts of the result."""
-        partial = self._conv.conv.parts_shape(x[0], x[1])
+        partial = self._conv.conv.partial_moments_shape(x[0], x[1])
         return {"moments": Array((x[0], 2), np.float64), "partial_moments": Array(partial)}
 
     def __call__(self, x: Any, space: Space) -> Any:
@@ -58,11 +58,11 @@ class ConvNormReluPool:
         n, scratch, (between, result) = len(x), space.scratch(self), self.writes(x.shape)
         out = space.device(*between), scratch["moments"][:n]
         more = {"wide": True} if self._wide and not self._rows else {}
-        parts = scratch["partial_moments"][:n]
-        y, stat = self._conv.conv.conv1d_stat(x, out=out, parts=parts, stream=space.stream, **more)
+        partial_moments = scratch["partial_moments"][:n]
+        y, stat = self._conv.conv.conv1d_stat(x, out=out, partial_moments=partial_moments, stream=space.stream, **more)
         precision: dict[str, Any] = {"precision": self._of.name}
         if self._rows:
-            precision = {"precision": PLAIN.name, "results": self._of.name}
+            precision = {"precision": FP32.name, "results": self._of.name}
         maxima: Any = encoded_maxima if more else normalised_maxima
         given = {"eps": self._eps, "out": space.device(*result), "stream": space.stream}
         return maxima(y, stat, *self._norm, self._pool_size, **precision, **given)
@@ -73,7 +73,7 @@ class SmallBatchConvNormReluPool:
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, norm: Affine, pool_size: int, precision: str) -> None:
         self._layer = SmallBatchConv1d(weight, bias, precision=precision)
-        self._norm, self._pool_size, self._of = affine(*norm), pool_size, choose(precision, HALVES)
+        self._norm, self._pool_size, self._of = affine(*norm), pool_size, choose(precision, HALF_PRECISIONS)
         self.nbytes = self._layer.nbytes
 
     def writes(self, x: Shape) -> list[Array]:
@@ -84,15 +84,15 @@ class SmallBatchConvNormReluPool:
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
         """Moments of parts of the result."""
-        return {"partial_moments": Array(self._layer.conv.parts_shape(x[0], x[1]))}
+        return {"partial_moments": Array(self._layer.conv.partial_moments_shape(x[0], x[1]))}
 
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on features (N, L, C_in)."""
-        parts, (between, result) = space.scratch(self)["partial_moments"][: len(x)], self.writes(x.shape)
-        y = self._layer.conv.conv1d_parts(x, parts, out=space.device(*between), stream=space.stream)
+        partial_moments, (between, result) = space.scratch(self)["partial_moments"][: len(x)], self.writes(x.shape)
+        y = self._layer.conv.conv1d_partial_moments(x, partial_moments, out=space.device(*between), stream=space.stream)
         gamma, beta = self._norm
         return normalised(
-            y, parts, gamma, beta, self._pool_size, precision=self._of.name, out=space.device(*result),
+            y, partial_moments, gamma, beta, self._pool_size, precision=self._of.name, out=space.device(*result),
             stream=space.stream,
         )  # fmt: skip
 

@@ -20,7 +20,7 @@ THREADS = 256
 
 
 @cache
-def _build(kernel_size):
+def _make_kernel(kernel_size):
     inputs, one = uint32(INPUTS), uint32(1)
 
     @jit()
@@ -87,7 +87,7 @@ def layernorm_relu_maxpool1d_nlc_coalesced(
     """
     shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
     call = Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
-    _launch(call, _build(kernel_size), call.out, eps, stride or kernel_size)
+    _launch(call, _make_kernel(kernel_size), call.out, eps, stride or kernel_size)
     return call.result()
 
 

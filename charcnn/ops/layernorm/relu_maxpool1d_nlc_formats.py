@@ -17,8 +17,8 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import WORDS, narrow, widen
-from charcnn.ops.common.formats import FORMATS, HALVES, PLAIN, Format, choose
 from charcnn.ops.common.mma_layout import OCTET, WIDE, words_of
+from charcnn.ops.common.precision import FORMATS, FP32, HALF_PRECISIONS, NumberFormat, choose
 
 INPUTS = 128
 """Most inputs of a block: gamma and beta are larger than the features of one, and are read once for all."""
@@ -28,7 +28,7 @@ THREADS = device.block_size(64)
 
 EIGHTHS = {"fp8": FORMATS["fp8"]}
 
-FLOATS = {PLAIN.name: PLAIN}
+FLOATS = {FP32.name: FP32}
 
 
 def _ahead(kernel_size: int, words: int) -> int:
@@ -42,19 +42,19 @@ def _resident(kernel_size: int) -> int:
 
 
 @cache
-def _build(kind, results, octets, kernel_size, width):
+def _make_kernel(ptx_type, results, octets, kernel_size, width):
     # A thread has `width` channels of one window, 8 or 1, of some inputs; gamma and beta stay in registers. Once a
     # position's features are used, those of a later input are asked for: some are on their way at any time.
-    # Results of 32 bits a value are written as 16 bytes twice: four channels and four more; high parts and low ones,
+    # Results of 32 bits a value are written as 16 bytes twice: four channels and four more; high terms and low ones,
     # these behind all high ones of the input, or in octets behind those of the same eight channels (`mma_layout`).
     zero, one, two, four, octet = uint32(0), uint32(1), uint32(2), uint32(ptx.VECTOR), uint32(width)
     threads, alignment = uint32(THREADS), ptx.ALIGNMENT
-    eighths, from_eighths, from_floats = results.kind == "e4m3", kind == "e4m3", kind == "f32"
-    rounded, wide = results.kind == "tf32", results.size == 4
-    pack = ptx.cvt_f16x2(results.kind if results.kind == "bf16" else "f16")
+    eighths, from_eighths, from_floats = results.ptx_type == "e4m3", ptx_type == "e4m3", ptx_type == "f32"
+    rounded, wide = results.ptx_type == "tf32", results.size == 4
+    pack = ptx.cvt_f16x2(results.ptx_type if results.ptx_type == "bf16" else "f16")
     pack_wide = words_of(results) if rounded or octets else ptx.pack_floats("halves")
-    unpack = ptx.cvt_f32x2(kind if kind == "bf16" else "f16")
-    words = 1 if width == 1 else {"e4m3": 2, "f32": 8}.get(kind, 4)  # of a position
+    unpack = ptx.cvt_f32x2(ptx_type if ptx_type == "bf16" else "f16")
+    words = 1 if width == 1 else {"e4m3": 2, "f32": 8}.get(ptx_type, 4)  # of a position
     pairs, word = (width + 1) // 2, float32 if from_floats else types.uint32
     ahead, values, moments_size = _ahead(kernel_size, words), kernel_size * width, INPUTS * ptx.VECTOR
     held = ahead * kernel_size * words
@@ -216,8 +216,8 @@ def _launch(
     eps: float,
     kernel_size: int,
     stride: int | None,
-    of: Format,
-    results: Format,
+    of: NumberFormat,
+    results: NumberFormat,
     octets: bool = False,
 ) -> None:
     n, length = y.shape[0], (x.shape[1] - kernel_size) // (stride or kernel_size) + 1
@@ -229,10 +229,10 @@ def _launch(
     # Groups of inputs: as many as the GPU has room for, or a multiple, so that all blocks end at about the same time.
     room = max(1, _resident(kernel_size) * device.multiprocessors() // max(1, blocks))
     groups = min(n, -(-n // (room * INPUTS)) * room)
-    kernel = _build(of.kind, results, octets, kernel_size, width)
+    kernel = _make_kernel(of.ptx_type, results, octets, kernel_size, width)
     words = WORDS[min(2, results.itemsize)]
     arguments = (
-        x if of is PLAIN else x.view(WORDS[of.itemsize]),
+        x if of is FP32 else x.view(WORDS[of.itemsize]),
         *normalisation,
         y.view(words).reshape((n, length, channels * results.size // np.dtype(words).itemsize)),
         stride or kernel_size,
@@ -275,12 +275,12 @@ def normalised_maxima(
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    of = choose(precision, HALVES | EIGHTHS | FLOATS)
-    to = choose(results or precision, WIDE if of is PLAIN else {precision: of} | EIGHTHS)
+    of = choose(precision, HALF_PRECISIONS | EIGHTHS | FLOATS)
+    to = choose(results or precision, WIDE if of is FP32 else {precision: of} | EIGHTHS)
     shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
-    if of is PLAIN:
+    if of is FP32:
         n, length, channels = shape
-        shape = n, 1, to.parts * length * channels
+        shape = n, 1, to.terms * length * channels
     call = Call(out, stream, shape, to.dtype, dtypes={"x": of.dtype}, x=x, stat=stat, gamma=gamma, beta=beta)
     x, *normalisation = call.inputs
     _launch(call, x, tuple(normalisation), call.out, eps, kernel_size, stride, of, to)
@@ -310,11 +310,11 @@ def encoded_maxima(
         raise ValueError(f"x has shape {tuple(x.shape)}: need a multiple of {OCTET} channels")
     n, length, channels = shape
     call = Call(
-        out, stream, (n, length, of.parts * channels), of.dtype, x=x, stat=stat, gamma=gamma, beta=beta
+        out, stream, (n, length, of.terms * channels), of.dtype, x=x, stat=stat, gamma=gamma, beta=beta
     )  # fmt: skip
     x, *normalisation = call.inputs
-    octets = of.parts == 2
-    _launch(call, x, tuple(normalisation), call.out, eps, kernel_size, stride, PLAIN, of, octets)
+    octets = of.terms == 2
+    _launch(call, x, tuple(normalisation), call.out, eps, kernel_size, stride, FP32, of, octets)
     return call.result()
 
 
@@ -344,7 +344,7 @@ def _once(x, stat, gamma, beta, kernel_size, eps, stride, precision, out, stream
     call = Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
     device.require_capability((8, 0), "vectorized", "use coalesced")
     x, *normalisation = call.inputs
-    of = choose(precision, HALVES)
+    of = choose(precision, HALF_PRECISIONS)
     y = call.scratch(shape, of.dtype)
     _launch(
         call, narrow(call, x, x.shape[1], x.shape[2], of), tuple(normalisation), y, eps, kernel_size, stride, of, of

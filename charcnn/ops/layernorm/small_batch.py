@@ -1,4 +1,4 @@
-"""Block 1's convolution of token ids for a few inputs, and LayerNorm, ReLU and pooling from parts of statistics.
+"""Block 1's convolution of token ids for a few inputs, and LayerNorm, ReLU and pooling from partial moments.
 
 Here LayerNorm's statistics are those of the values themselves: a block of the convolution leaves mean and squared
 deviations of its part, and every warp of the next kernel merges all parts of its input, by the formula of Chan, Golub
@@ -20,7 +20,7 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import narrow
-from charcnn.ops.common.formats import HALVES, choose
+from charcnn.ops.common.precision import HALF_PRECISIONS, choose
 from charcnn.ops.conv1d.small_batch import PART_BYTES
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
@@ -34,15 +34,15 @@ NORM_THREADS = 64
 
 
 @cache
-def _first_kernel(kind, taps):
-    pack = ptx.cvt_f16x2(kind)
+def _first_kernel(ptx_type, taps):
+    pack = ptx.cvt_f16x2(ptx_type)
     unpack = ptx.cvt_f32x2("f16")
     one, five, lanes, zero = uint32(1), uint32(5), uint32(31), uint32(0)
     octet, warps, at_once = uint32(OCTET), uint32(POSITIONS), uint32(32 * OCTET)
     warp_count = POSITIONS
 
     @jit(launch_bounds=(32 * POSITIONS, 1))
-    def kernel(ids, table, bias, y, parts, length, positions, depth, channels, row_bytes):
+    def kernel(ids, table, bias, y, partial_moments, length, positions, depth, channels, row_bytes):
         means = cuda.shared.array(POSITIONS, float32)
         squares = cuda.shared.array(POSITIONS, float32)
         sums = cuda.local.array(OCTET, float32)
@@ -112,19 +112,21 @@ def _first_kernel(kind, taps):
                     apart = means[w] - mean
                     total += squares[w] + held * apart * apart
             place = uint64(uint32(uint32(n * uint32(cuda.gridDim.x)) + tile))
-            ptx.st_global_v4_f32(parts + place * uint64(PART_BYTES), mean, total, held * float32(rows), float32(0))
+            ptx.st_global_v4_f32(
+                partial_moments + place * uint64(PART_BYTES), mean, total, held * float32(rows), float32(0)
+            )
 
     return kernel
 
 
 @cache
-def _norm_kernel(kind, pool):
-    unpack, pack, affine = ptx.cvt_f32x2(kind), ptx.cvt_f16x2(kind), ptx.cvt_f32x2("f16")
+def _norm_kernel(ptx_type, pool):
+    unpack, pack, affine = ptx.cvt_f32x2(ptx_type), ptx.cvt_f16x2(ptx_type), ptx.cvt_f32x2("f16")
     words, octet, lanes = 4 * pool, uint32(OCTET), uint32(31)
     positions, warp = uint32(pool), uint32(32)
 
     @jit(launch_bounds=(NORM_THREADS, 1))
-    def kernel(x, parts, gamma, beta, y, channels, length, length_out, count, values, eps):
+    def kernel(x, partial_moments, gamma, beta, y, channels, length, length_out, count, values, eps):
         scale = cuda.local.array(words, types.uint32)
         offset = cuda.local.array(words, types.uint32)
         read = cuda.local.array(words, types.uint32)
@@ -150,7 +152,7 @@ def _norm_kernel(kind, pool):
         for p in range(pool):
             j = 4 * p
             read[j], read[j + 1], read[j + 2], read[j + 3] = ptx.ld_cg(at + uint64(p) * step, inside)
-        first = parts + uint64(uint32(n * count)) * uint64(PART_BYTES)
+        first = partial_moments + uint64(uint32(n * count)) * uint64(PART_BYTES)
         shift, _, _, _ = ptx.ld_cg_v4_f32(first)  # near the mean: differences from it lose nothing
         total, squares = float32(0), float32(0)
         part = uint32(uint32(cuda.threadIdx.x) & lanes)
@@ -188,23 +190,25 @@ def affine(gamma: Any, beta: Any) -> tuple[Any, ...]:
     """gamma and beta, float32 (L, C), NumPy arrays, as `TokenConvWeights.affine` holds them; C a multiple of 8."""
     call = Call(None, None, (0,), gamma=gamma, beta=beta)
     return tuple(
-        narrow(call, array.reshape((1, *array.shape)), array.shape[0], array.shape[1], HALVES["fp16"]).view(np.uint16)
+        narrow(call, array.reshape((1, *array.shape)), array.shape[0], array.shape[1], HALF_PRECISIONS["fp16"]).view(
+            np.uint16
+        )
         for array in call.inputs
     )
 
 
-def first_parts_shape(n: int, length: int) -> shapes.Shape:
+def first_moments_shape(n: int, length: int) -> shapes.Shape:
     """Of `first`'s statistics, for so many output positions."""
     return n, -(-length // POSITIONS), PART_BYTES // 4
 
 
-def first(ids: Any, weights: TokenConvWeights, parts: Any, *, out: Any, stream: Any = None) -> Any:
-    """The convolution of token ids with the table of weights, and parts of each input's statistics, for `normalised`.
+def first(ids: Any, weights: TokenConvWeights, partial_moments: Any, *, out: Any, stream: Any = None) -> Any:
+    """The convolution of token ids with the table of weights, and each input's partial moments, for `normalised`.
 
     Args:
         ids: uint8 (N, L) on the GPU; an id >= depth is blank.
         weights: their table, in fp16, and bias; C_out a multiple of 8.
-        parts: float32 of `first_parts_shape(N, L - K + 1)`.
+        partial_moments: float32 of `first_moments_shape(N, L - K + 1)`.
         out: where to write, (N, L - K + 1, C_out) in the precision of `weights`.
         stream: a CUDA stream; the default stream where None.
 
@@ -216,11 +220,11 @@ def first(ids: Any, weights: TokenConvWeights, parts: Any, *, out: Any, stream: 
     if channels % OCTET:
         raise ValueError(f"weights has C_out={channels}: need a multiple of {OCTET}")
     kept = length - taps + 1
-    shapes.expect("parts", parts, first_parts_shape(n, kept))
-    call = Call(out, stream, (n, kept, channels), weights.format.dtype, ids=ids, parts=parts)
+    shapes.expect("partial_moments", partial_moments, first_moments_shape(n, kept))
+    call = Call(out, stream, (n, kept, channels), weights.format.dtype, ids=ids, partial_moments=partial_moments)
     table, y, where = (np.uint64(device.address(a)) for a in (weights.table, call.out, call.inputs[1]))
     numbers = map(np.uint32, (length, kept, depth, channels, 2 * channels))
-    kernel = _first_kernel(weights.format.kind, taps)
+    kernel = _first_kernel(weights.format.ptx_type, taps)
     grid = -(-kept // POSITIONS), n
     call.launch(kernel, grid, 32 * POSITIONS, call.inputs[0], table, weights.bias, y, where, *numbers)
     return call.result()
@@ -228,7 +232,7 @@ def first(ids: Any, weights: TokenConvWeights, parts: Any, *, out: Any, stream: 
 
 def normalised(
     x: Any,
-    parts: Any,
+    partial_moments: Any,
     gamma: Any,
     beta: Any,
     pool_size: int,
@@ -238,11 +242,12 @@ def normalised(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """layernorm_relu_maxpool1d_nlc from features of 16 bits to such, with statistics in parts.
+    """layernorm_relu_maxpool1d_nlc from features of 16 bits to such, with partial moments.
 
     Args:
-        x: (N, L, C) in the precision's dtype, on the GPU, C a multiple of 8; parts float32 (N, P, 4), P parts an input,
-            as `first` or `SmallBatchWeights.conv1d_parts` leave them.
+        x: (N, L, C) in the precision's dtype, on the GPU, C a multiple of 8.
+        partial_moments: float32 (N, P, 4), of P parts an input, as `first` or
+            `SmallBatchWeights.conv1d_partial_moments` leave them.
         gamma, beta: (1, L, C), fp16 in uint16 arrays, as `TokenConvWeights.affine` holds them.
         pool_size: positions that a maximum is taken of.
         precision, eps, out, stream: as of `normalised_maxima`.
@@ -250,7 +255,7 @@ def normalised(
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
     """
-    of = choose(precision, HALVES)
+    of = choose(precision, HALF_PRECISIONS)
     n, length, channels = shapes.ranked("x", x, "N, L, C")
     if channels % OCTET or pool_size > length:
         raise ValueError(f"x has shape {tuple(x.shape)}: need C a multiple of {OCTET}, and {pool_size} positions")
@@ -259,13 +264,13 @@ def normalised(
     shape = n, length // pool_size, channels
     call = Call(
         out, stream, shape, of.dtype, dtypes={"x": of.dtype, "gamma": np.uint16, "beta": np.uint16},
-        x=x, parts=parts, gamma=gamma, beta=beta,
+        x=x, partial_moments=partial_moments, gamma=gamma, beta=beta,
     )  # fmt: skip
     addresses = (np.uint64(device.address(a)) for a in (*call.inputs, call.out))
-    numbers = map(np.uint32, (channels, length, shape[1], parts.shape[1]))
+    numbers = map(np.uint32, (channels, length, shape[1], partial_moments.shape[1]))
     grid = -(-shape[1] * (channels // OCTET) // NORM_THREADS), n
     call.launch(
-        _norm_kernel(of.kind, pool_size), grid, NORM_THREADS, *addresses, *numbers,
+        _norm_kernel(of.ptx_type, pool_size), grid, NORM_THREADS, *addresses, *numbers,
         np.float32(length * channels), np.float32(eps), early=True,
     )  # fmt: skip
     return call.result()

@@ -18,9 +18,9 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import WORDS
-from charcnn.ops.common.formats import FORMATS, HALVES, choose
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.moments import LANES, warp_sum
+from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS, choose
 
 OCTET = 8
 """Features that a lane loads at once."""
@@ -33,7 +33,7 @@ AT_ONCE = 4
 MOST = 16
 """Outputs. A warp loads the weights of all, which more of them would make the work; tensor cores share them."""
 
-TAKEN = HALVES | {"fp8": FORMATS["fp8"]}
+TAKEN = HALF_PRECISIONS | {"fp8": FORMATS["fp8"]}
 
 
 def takes(precision: str, outputs: int) -> bool:
@@ -42,10 +42,10 @@ def takes(precision: str, outputs: int) -> bool:
 
 
 @cache
-def _make_kernel(kind: str, outputs: int) -> Any:
+def _make_kernel(ptx_type: str, outputs: int) -> Any:
     """The kernel (x, weight, bias, y) for so many outputs; x are the numbers' bits."""
-    eighths = kind == "e4m3"
-    unpack, words = ptx.cvt_f32x2("f16" if eighths else kind), 2 if eighths else 4
+    eighths = ptx_type == "e4m3"
+    unpack, words = ptx.cvt_f32x2("f16" if eighths else ptx_type), 2 if eighths else 4
     held, warps = AT_ONCE * words, uint32(THREADS // LANES)
     octet, lanes, stretch, four = uint32(OCTET), uint32(LANES), uint32(OCTET * LANES), uint64(ptx.VECTOR)
 
@@ -111,7 +111,7 @@ class FewOutputsLinear(NoScratch):
 
     def __init__(self, weight: Any, bias: Any, *, precision: str = "fp16") -> None:
         self.precision = choose(precision, TAKEN)
-        eighths = self.precision.kind == "e4m3"
+        eighths = self.precision.ptx_type == "e4m3"
         device.require_capability((8, 9) if eighths else (8, 0), f"few_outputs in {precision}", "use float32")
         c_in, c_out = shapes.ranked("weight", weight, "C_in, C_out")
         shapes.linear_nlc(np.empty((0, c_in)), weight, bias)
@@ -156,6 +156,6 @@ class FewOutputsLinear(NoScratch):
         call = Call(out, stream, (n, length, self.c_out), dtypes={"x": of.dtype}, x=x)
         rows = n * length
         bits, y = call.inputs[0].view(WORDS[of.itemsize]).reshape((rows, c_in)), call.out.reshape((rows, self.c_out))
-        kernel, blocks = _make_kernel(of.kind, self.c_out), -(-rows // (THREADS // LANES))
+        kernel, blocks = _make_kernel(of.ptx_type, self.c_out), -(-rows // (THREADS // LANES))
         call.launch(kernel, blocks, THREADS, bits, self._weight, self._bias, y)
         return call.result()

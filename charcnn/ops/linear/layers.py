@@ -31,7 +31,7 @@ class SmallBatchLinear:
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
         """Sums of parts of the products."""
-        return {"k_splits": Array(self._linear.parts_shape(x[0]))}
+        return {"k_splits": Array(self._linear.k_splits_shape(x[0]))}
 
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on features, all of an input in a row."""

@@ -17,14 +17,14 @@ rounding error grows with the number of terms."""
 
 
 @jit()
-def _join_kernel(parts, bias, y, relu):
+def _join_kernel(k_splits, bias, y, relu):
     i = cuda.grid(1)
     if i < y.size:
         c_out = i % y.shape[1]
         n = i // y.shape[1]
         total = float32(0)
-        for part in range(parts.shape[0]):
-            total += parts[part, n, 0, c_out]
+        for part in range(k_splits.shape[0]):
+            total += k_splits[part, n, 0, c_out]
         total += bias[c_out]
         if relu and total < float32(0):
             total = float32(0)
@@ -67,7 +67,7 @@ def _launch(x, weight, bias, out, stream, *, relu):
         return call.result()
     tile = chosen("part", weight.shape, n)
     depth_part = -(-c_in // (splits * tile.depth)) * tile.depth
-    parts = call.scratch((-(-c_in // depth_part), n, 1, c_out), np.float32)
-    launch(call, (x, weight, bias), parts, "part", depth_part=depth_part, tile=tile)
-    call.launch_each(_join_kernel, parts, bias, call.out, relu)
+    k_splits = call.scratch((-(-c_in // depth_part), n, 1, c_out), np.float32)
+    launch(call, (x, weight, bias), k_splits, "part", depth_part=depth_part, tile=tile)
+    call.launch_each(_join_kernel, k_splits, bias, call.out, relu)
     return call.result()

@@ -30,7 +30,7 @@ def _kernel(rows):
         hidden = cuda.shared.array(0, float32)  # (rows, C_mid)
         sums = cuda.shared.array(THREADS, float32)
         totals = cuda.local.array(rows, float32)
-        parts = cuda.local.array(rows, float32)
+        chunk_sums = cuda.local.array(rows, float32)
         first, middle = cuda.blockIdx.x * rows, uint32(weight1.shape[0])
         for c in range(uint32(cuda.threadIdx.x), middle, step):
             row_weights = weight1[c]
@@ -39,15 +39,15 @@ def _kernel(rows):
             c_in, end = uint32(0), uint32(x.shape[1])
             while c_in < end:
                 for r in range(rows):
-                    parts[r] = float32(0)
+                    chunk_sums[r] = float32(0)
                 stop = min(c_in + uint32(PART), end)
                 while c_in < stop:
                     value = row_weights[c_in]
                     for r in range(rows):
-                        parts[r] += x[min(first + r, x.shape[0] - 1), c_in] * value
+                        chunk_sums[r] += x[min(first + r, x.shape[0] - 1), c_in] * value
                     c_in += uint32(1)
                 for r in range(rows):
-                    totals[r] += parts[r]
+                    totals[r] += chunk_sums[r]
             for r in range(rows):
                 hidden[uint32(uint32(r) * middle + c)] = float32(0) if totals[r] < float32(0) else totals[r]
         cuda.syncthreads()

@@ -2,7 +2,7 @@
 
 As many bytes as a layer has weights, more than everything else together, have to come from the second-level cache or
 from memory. The weights are the product's rows here and the inputs its columns, eight at least. A block has 16 output
-units and a part of the depth, its eight warps share that out, and a thread asks for all its weights at once, before
+units and a split of the depth, its eight warps share that out, and a thread asks for all its weights at once, before
 the kernel before has ended. What the parts of the depth give is added up by the kernel that reads it, together with
 bias and ReLU: blocks need not wait for each other.
 """
@@ -19,13 +19,13 @@ from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
-from charcnn.ops.common.formats import HALVES, choose
+from charcnn.ops.common.precision import HALF_PRECISIONS, choose
 
 WARPS = 8
 
 THREADS = 32 * WARPS
 
-CHUNK = 32
+K_BLOCK = 32
 """Inputs' features that a warp takes at once: a lane has eight, for two products."""
 
 UNITS = 16
@@ -42,28 +42,29 @@ FINAL_THREADS = 256
 
 
 @cache
-def build(kind: str, columns: int, rounds: int, parts: int) -> Any:
-    """The kernel (x, bias, weight, y, n, c_in, units, chunks, chunks_of_part).
+def make_kernel(ptx_type: str, columns: int, rounds: int, k_splits: int) -> Any:
+    """The kernel (x, bias, weight, y, n, c_in, units, k_blocks, k_blocks_of_split).
 
-    Its arguments: addresses of x; of the bias of x, where x comes in parts; of the packed weights; of y, float32
-    (parts, n, units); inputs; features; units; chunks of features in all, and of a part. Grid:
-    units, parts of y, and groups of inputs.
+    Its arguments: addresses of x; of the bias of x, where x comes in k splits; of the packed weights; of y, float32
+    (k_splits, n, units); inputs; features; units; k blocks of features in all, and of a split. Grid:
+    units, k splits of y, and groups of inputs.
 
     Args:
-        kind: of the 16-bit numbers, as PTX calls it.
+        ptx_type: of the 16-bit numbers, as PTX calls it.
         columns: eights of inputs.
-        rounds: chunks of a warp.
-        parts: that x, float32 (parts, n, c_in), comes in, without its bias and ReLU; 0 where it is (n, c_in) of `kind`.
+        rounds: k blocks of a warp.
+        k_splits: that x, float32 (k_splits, n, c_in), comes in, without its bias and ReLU; 0 where it is (n, c_in) of
+            `ptx_type`.
     """
-    multiply, pack = ptx.mma_sync(kind), ptx.cvt_f16x2(kind)
+    multiply, pack = ptx.mma_sync(ptx_type), ptx.cvt_f16x2(ptx_type)
     a_size, sums_of_lane = 8 * rounds, 4 * columns
     outputs, exchanged = -(-sums_of_lane // WARPS), WARPS * sums_of_lane * 32
     one, two, three, five, eight = (uint32(i) for i in (1, 2, 3, 5, 8))
-    lanes, warps, chunk_features, unit_tile = uint32(31), uint32(WARPS), uint32(CHUNK), uint32(UNITS)
+    lanes, warps, k_block_features, unit_tile = uint32(31), uint32(WARPS), uint32(K_BLOCK), uint32(UNITS)
     all_sums, warp_count, pairs, group_rows = uint32(sums_of_lane), WARPS, 4, uint32(8 * columns)
 
     @jit(launch_bounds=(THREADS, 2))
-    def kernel(x, bias, weight, y, n, c_in, units, chunks, chunks_of_part):
+    def kernel(x, bias, weight, y, n, c_in, units, k_blocks, k_blocks_of_split):
         shared = cuda.shared.array(exchanged, float32)
         sums = cuda.local.array(sums_of_lane, float32)
         a = cuda.local.array(a_size, types.uint32)
@@ -72,18 +73,18 @@ def build(kind: str, columns: int, rounds: int, parts: int) -> Any:
         thread = uint32(cuda.threadIdx.x)
         warp, lane = uint32(thread >> five), uint32(thread & lanes)
         g, t = uint32(lane >> two), uint32(lane & three)
-        tile, part = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y)
+        tile, split = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y)
         first_row = uint32(uint32(cuda.blockIdx.z) * group_rows)
-        first = uint32(uint32(part * chunks_of_part) + warp)
-        end = min(chunks, uint32(uint32(part + one) * chunks_of_part))
+        first = uint32(uint32(split * k_blocks_of_split) + warp)
+        end = min(k_blocks, uint32(uint32(split + one) * k_blocks_of_split))
         for i in range(rounds):
-            chunk = uint32(first + uint32(i) * warps)
+            k_block = uint32(first + uint32(i) * warps)
             at = (
                 weight
-                + uint64(uint32(uint32(tile * chunks) + chunk)) * uint64(1024)
+                + uint64(uint32(uint32(tile * k_blocks) + k_block)) * uint64(1024)
                 + uint64(uint32(lane * uint32(16)))
             )
-            here = uint32(chunk < end)
+            here = uint32(k_block < end)
             j = 8 * i
             a[j], a[j + 1], a[j + 2], a[j + 3] = ptx.ld_nc_no_allocate(at, here)
             a[j + 4], a[j + 5], a[j + 6], a[j + 7] = ptx.ld_nc_no_allocate(at + uint64(512), here)
@@ -92,16 +93,16 @@ def build(kind: str, columns: int, rounds: int, parts: int) -> Any:
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
         for i in range(rounds):
-            chunk = uint32(first + uint32(i) * warps)
-            feature = uint32(uint32(chunk * chunk_features) + uint32(t * eight))
+            k_block = uint32(first + uint32(i) * warps)
+            feature = uint32(uint32(k_block * k_block_features) + uint32(t * eight))
             for c in range(columns):
                 row = uint32(uint32(first_row + g) + uint32(8 * c))
-                inside = uint32(row < n and feature < c_in and chunk < end)
-                if parts:
+                inside = uint32(row < n and feature < c_in and k_block < end)
+                if k_splits:
                     for e in range(8):
                         values[e] = float32(0)
                     if inside:
-                        for p in range(parts):
+                        for p in range(k_splits):
                             at = x + (
                                 uint64(uint32(uint32(uint32(p) * n) + row)) * uint64(c_in) + uint64(feature)
                             ) * uint64(4)
@@ -144,14 +145,14 @@ def build(kind: str, columns: int, rounds: int, parts: int) -> Any:
                 row = uint32(uint32(uint32(i >> two) * eight) + uint32(uint32(t * two) + uint32(i & one)))
                 row = uint32(row + first_row)
                 if row < n and unit < units:
-                    place = uint64(uint32(uint32(part * n) + row)) * uint64(units) + uint64(unit)
+                    place = uint64(uint32(uint32(split * n) + row)) * uint64(units) + uint64(unit)
                     ptx.st_global_f32(y + place * uint64(4), total)
 
     return kernel
 
 
 @cache
-def _final_kernel(parts, classes):
+def _final_kernel(k_splits, classes):
     threads, zero, lanes, five = uint32(FINAL_THREADS), uint32(0), uint32(31), uint32(5)
     warps, four, exchanged = FINAL_THREADS // 32, uint32(4), FINAL_THREADS // 32 * classes
 
@@ -170,7 +171,7 @@ def _final_kernel(parts, classes):
         while feature < c_in:
             at = uint64(feature) * uint64(4)
             values[0], values[1], values[2], values[3] = ptx.ld_global_v4_f32(bias + at)
-            for p in range(parts):
+            for p in range(k_splits):
                 place = uint64(uint32(uint32(uint32(p) * n) + row)) * uint64(c_in) * uint64(4)
                 d0, d1, d2, d3 = ptx.ld_cg_v4_f32(x + place + at)
                 values[0] += d0
@@ -200,23 +201,23 @@ def _final_kernel(parts, classes):
 
 
 @cache
-def _pack_kernel(kind):
-    pack = ptx.cvt_f16x2(kind)
+def _pack_kernel(ptx_type):
+    pack = ptx.cvt_f16x2(ptx_type)
     one, two, three, four, eight = (uint32(i) for i in (1, 2, 3, 4, 8))
-    units, chunk = uint32(UNITS), uint32(CHUNK)
+    units, k_block_size = uint32(UNITS), uint32(K_BLOCK)
 
     @jit()
-    def kernel(weight, to, chunks, words):
-        # A thread writes two neighbouring features' weights of one unit: a word of (tile, chunk, step, lane, 4).
+    def kernel(weight, to, k_blocks, words):
+        # A thread writes two neighbouring features' weights of one unit: a word of (tile, k block, step, lane, 4).
         i = uint32(cuda.grid(1))
         if i < uint32(words):
-            part, lane = uint32(i & three), uint32(uint32(i // four) & uint32(31))
+            word, lane = uint32(i & three), uint32(uint32(i // four) & uint32(31))
             rest = uint32(i // uint32(128))
             step, rest = uint32(rest & one), uint32(rest // two)
-            c_in = uint32(uint32(rest % uint32(chunks)) * chunk + uint32(lane & three) * eight)
-            c_in = uint32(c_in + uint32(uint32(step * four) + uint32(part // two) * two))
-            unit = uint32(uint32(rest // uint32(chunks)) * units + uint32(lane // four))
-            unit = uint32(unit + uint32(part & one) * eight)
+            c_in = uint32(uint32(rest % uint32(k_blocks)) * k_block_size + uint32(lane & three) * eight)
+            c_in = uint32(c_in + uint32(uint32(step * four) + uint32(word // two) * two))
+            unit = uint32(uint32(rest // uint32(k_blocks)) * units + uint32(lane // four))
+            unit = uint32(unit + uint32(word & one) * eight)
             low, high = float32(0), float32(0)
             if unit < uint32(weight.shape[1]):
                 if c_in < uint32(weight.shape[0]):
@@ -245,8 +246,8 @@ class SmallBatchMlp:
     most = MOST
 
     def __init__(self, weights: Any, biases: Any, *, precision: str = "fp16", stream: Any = None) -> None:
-        device.require_hopper("spread")
-        self.precision = choose(precision, HALVES)
+        device.require_hopper("small_batch")
+        self.precision = choose(precision, HALF_PRECISIONS)
         sizes = [weights[0].shape[0], *(weight.shape[1] for weight in weights)]
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             shapes.linear_nlc(np.empty((0, sizes[i])), weight, bias)
@@ -257,29 +258,29 @@ class SmallBatchMlp:
         self.sizes = tuple(sizes)
         self.packed, self.plans = [], []
         for i, weight in enumerate(weights[:2]):
-            tiles, chunks = -(-sizes[i + 1] // UNITS), -(-sizes[i] // CHUNK)
-            # Two blocks a multiprocessor, where a warp has a chunk or more.
-            parts = max(1, min(2 * device.multiprocessors() // tiles, chunks // WARPS))
-            of_part = -(-chunks // parts)
-            self.plans.append((tiles, -(-chunks // of_part), chunks, of_part))
-            call = Call(None, stream, (tiles * chunks * 256,), np.uint32, weight=weight)
-            arguments = np.uint64(device.address(call.out)), chunks, call.out.size
-            kernel = _pack_kernel(self.precision.kind)
+            tiles, k_blocks = -(-sizes[i + 1] // UNITS), -(-sizes[i] // K_BLOCK)
+            # Two blocks a multiprocessor, where a warp has a k block or more.
+            k_splits = max(1, min(2 * device.multiprocessors() // tiles, k_blocks // WARPS))
+            of_split = -(-k_blocks // k_splits)
+            self.plans.append((tiles, -(-k_blocks // of_split), k_blocks, of_split))
+            call = Call(None, stream, (tiles * k_blocks * 256,), np.uint32, weight=weight)
+            arguments = np.uint64(device.address(call.out)), k_blocks, call.out.size
+            kernel = _pack_kernel(self.precision.ptx_type)
             call.launch(kernel, -(-call.out.size // THREADS), THREADS, call.inputs[0], *arguments)
             self.packed.append(call.out)
         self.biases = [device.to_device(np.ascontiguousarray(bias)) for bias in biases]
         self.last = device.to_device(np.ascontiguousarray(weights[2].T))
         self.nbytes = sum(array.nbytes for array in (*self.packed, *self.biases, self.last))
 
-    def parts_shape(self, n: int) -> shapes.Shape:
+    def k_splits_shape(self, n: int) -> shapes.Shape:
         """Of the scratch that a call needs: float32."""
-        return (n * sum(parts * size for (_, parts, *_), size in zip(self.plans, self.sizes[1:3], strict=True)),)
+        return (n * sum(k_splits * size for (_, k_splits, *_), size in zip(self.plans, self.sizes[1:3], strict=True)),)
 
     def __call__(self, x: Any, scratch: Any, *, out: Any = None, stream: Any = None) -> Any:
         """x (N, C_in) in the precision's dtype, on the GPU, N at most 64; float32 (N, C_out) there.
 
         Args:
-            scratch: float32 of `parts_shape(N)` or more, one axis.
+            scratch: float32 of `k_splits_shape(N)` or more, one axis.
             out: where to write; made where None.
             stream: a CUDA stream; the default stream where None.
 
@@ -291,21 +292,21 @@ class SmallBatchMlp:
             raise ValueError(f"x has shape {tuple(x.shape)}: need at most {MOST} rows of {self.sizes[0]}")
         if not device.on_device(x):
             raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
-        dtype, (space,) = self.precision.dtype, self.parts_shape(n)
+        dtype, (space,) = self.precision.dtype, self.k_splits_shape(n)
         if scratch.ndim != 1 or scratch.size < space:
             raise ValueError(f"scratch has shape {tuple(scratch.shape)}: need {space} elements of one axis")
         call = Call(out, stream, (n, self.sizes[3]), dtypes={"x": dtype}, x=x, scratch=scratch)
         columns = 1 << max(0, -(-min(n, GROUP) // 8) - 1).bit_length()
         source, came = device.address(call.inputs[0]), 0
         to = device.address(call.inputs[1])
-        for (tiles, parts, chunks, of_part), size, units, bias, weight in zip(
+        for (tiles, k_splits, k_blocks, of_split), size, units, bias, weight in zip(
             self.plans, self.sizes, self.sizes[1:], (self.biases[0], self.biases[0]), self.packed, strict=False
         ):
             addresses = source, device.address(bias), device.address(weight), to
-            arguments = *map(np.uint64, addresses), *map(np.uint32, (n, size, units, chunks, of_part))
-            kernel = build(self.precision.kind, columns, -(-of_part // WARPS), came)
-            call.launch(kernel, (tiles, parts, -(-n // (8 * columns))), THREADS, *arguments, early=True)
-            source, to, came = to, to + 4 * parts * n * units, parts
+            arguments = *map(np.uint64, addresses), *map(np.uint32, (n, size, units, k_blocks, of_split))
+            kernel = make_kernel(self.precision.ptx_type, columns, -(-of_split // WARPS), came)
+            call.launch(kernel, (tiles, k_splits, -(-n // (8 * columns))), THREADS, *arguments, early=True)
+            source, to, came = to, to + 4 * k_splits * n * units, k_splits
         last = map(np.uint64, (source, device.address(self.biases[1]), device.address(self.last)))
         final = *last, self.biases[2], call.out, np.uint32(n), np.uint32(self.sizes[2])
         call.launch(_final_kernel(came, self.sizes[3]), n, FINAL_THREADS, *final, early=True)

@@ -57,9 +57,9 @@ def _gather(ids, table, taps, first, y):
 
 @njit(cache=True, nogil=True, parallel=True)
 def _gather_all(ids, table, taps, y):
-    parts = -(-y.shape[1] // CHUNK)
-    for task in prange(y.shape[0] * parts):
-        n, first = task // parts, task % parts * CHUNK
+    pieces = -(-y.shape[1] // CHUNK)
+    for task in prange(y.shape[0] * pieces):
+        n, first = task // pieces, task % pieces * CHUNK
         rows = np.empty((min(CHUNK, y.shape[1] - first), y.shape[2]), np.float32)
         _gather(ids[n], table, taps, first, rows)
         for t in range(rows.shape[0]):
@@ -88,20 +88,20 @@ def one_hot_conv1d_cpu_gather(ids: Any, weight: Any, bias: Any, *, out: Any = No
 
 
 @njit(cache=True, nogil=True)
-def _gather_part(ids, table, taps, part, y, moments):
+def _gather_piece(ids, table, taps, piece, y, moments):
     """One chunk of positions of y (L, C_out), and its moments, where y is normalised later."""
-    first = part * CHUNK
+    first = piece * CHUNK
     rows = y[first : min(first + CHUNK, y.shape[0])]
     _gather(ids, table, taps, first, rows)
     if moments.size > 0:
-        take_moments(rows, moments[part])
+        take_moments(rows, moments[piece])
 
 
 @njit(cache=True, nogil=True)
-def _pool_part(y, moments, gamma, beta, eps, pool, part, out):
+def _pool_piece(y, moments, gamma, beta, eps, pool, piece, out):
     """As many pooled positions as a chunk holds windows."""
     each = max(1, CHUNK // pool)
-    first, stop = part * each, min((part + 1) * each, out.shape[0])
+    first, stop = piece * each, min((piece + 1) * each, out.shape[0])
     norm_relu_pool(y, standardising(moments, y.size, eps), gamma, beta, pool, first, out[first:stop])
 
 
@@ -109,20 +109,20 @@ def _pool_part(y, moments, gamma, beta, eps, pool, part, out):
 def _blocks(ids, table, taps, gamma, beta, eps, pool, y, moments, out):
     """y (threads, L, C_out) holds one input a thread: it need not leave the thread's cache before it is pooled."""
     inputs, slots, length = ids.shape[0], y.shape[0], y.shape[1]
-    parts, pooled_parts = -(-length // CHUNK), -(-out.shape[1] // max(1, CHUNK // pool))
+    pieces, pooled_pieces = -(-length // CHUNK), -(-out.shape[1] // max(1, CHUNK // pool))
     if inputs >= slots:
         for slot in prange(slots):
             for n in range(slot * inputs // slots, (slot + 1) * inputs // slots):
-                for part in range(parts):
-                    _gather_part(ids[n], table, taps, part, y[slot], moments[slot])
-                for part in range(pooled_parts):
-                    _pool_part(y[slot], moments[slot], gamma, beta, eps, pool, part, out[n])
+                for piece in range(pieces):
+                    _gather_piece(ids[n], table, taps, piece, y[slot], moments[slot])
+                for piece in range(pooled_pieces):
+                    _pool_piece(y[slot], moments[slot], gamma, beta, eps, pool, piece, out[n])
     else:  # too few inputs for all threads: they share the positions of each
         for n in range(inputs):
-            for part in prange(parts):
-                _gather_part(ids[n], table, taps, part, y[0], moments[0])
-            for part in prange(pooled_parts):
-                _pool_part(y[0], moments[0], gamma, beta, eps, pool, part, out[n])
+            for piece in prange(pieces):
+                _gather_piece(ids[n], table, taps, piece, y[0], moments[0])
+            for piece in prange(pooled_pieces):
+                _pool_piece(y[0], moments[0], gamma, beta, eps, pool, piece, out[n])
 
 
 class CpuTokenConvNormReluPool:

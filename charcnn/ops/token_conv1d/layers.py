@@ -10,7 +10,7 @@ import numpy as np
 from charcnn.gpu import device
 from charcnn.ops.common.layer import Array, Space
 from charcnn.ops.common.shapes import Shape
-from charcnn.ops.layernorm.small_batch import first, first_parts_shape, normalised
+from charcnn.ops.layernorm.small_batch import first, first_moments_shape, normalised
 from charcnn.ops.token_conv1d.gather import (
     one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
     one_hot_conv1d_relu_maxpool1d_nlc_gather,
@@ -43,7 +43,7 @@ class TokenConvNormReluPool:
     def writes(self, x: Shape) -> list[Array]:
         """The result."""
         of, pooled = self.weights.format, (x[1] - self._taps + 1) // self._pool_size
-        return [Array((x[0], pooled, of.parts * self._channels), of.dtype)]
+        return [Array((x[0], pooled, of.terms * self._channels), of.dtype)]
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
         """Moments, where LayerNorm needs them."""
@@ -113,14 +113,14 @@ class SmallBatchTokenConvNormReluPool:
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
         """Moments of parts of the convolution's result."""
-        return {"partial_moments": Array(first_parts_shape(x[0], x[1] - self._weights.shape[0] + 1))}
+        return {"partial_moments": Array(first_moments_shape(x[0], x[1] - self._weights.shape[0] + 1))}
 
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on token ids (N, L) uint8."""
-        parts, (between, result) = space.scratch(self)["partial_moments"][: len(x)], self.writes(x.shape)
+        partial_moments, (between, result) = space.scratch(self)["partial_moments"][: len(x)], self.writes(x.shape)
         gamma, beta = self._weights.affine
-        y = first(x, self._weights, parts, out=space.device(*between), stream=space.stream)
+        y = first(x, self._weights, partial_moments, out=space.device(*between), stream=space.stream)
         return normalised(
-            y, parts, gamma, beta, self._pool_size, precision=self._weights.format.name,
+            y, partial_moments, gamma, beta, self._pool_size, precision=self._weights.format.name,
             out=space.device(*result), stream=space.stream,
         )  # fmt: skip

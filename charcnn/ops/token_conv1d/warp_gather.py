@@ -76,14 +76,14 @@ def _pooled_kernel(
     channel_tile: int,
     threads: int,
     layernorm: bool,
-    kind: str,
+    form: str,
     vectors: bool,
     wide: bool,
 ) -> Any:
     """The kernel for blocks of so many threads, which keep `channel_tile` channels of the table.
 
-    With `wide`, table, sums and LayerNorm are float32, and `kind` is what is written: tf32; halves, two float16 a
-    number, as `formats` has them; or octets, two in the order of `mma_layout`. Otherwise they are fp16, and `kind` is
+    With `wide`, table, sums and LayerNorm are float32, and `form` is what is written: tf32; halves, two float16 a
+    number, as `precision` has them; or octets, two in the order of `mma_layout`. Otherwise they are fp16, and `form` is
     f16, bf16 or e4m3. With `vectors`, y takes whole vectors.
     """
     held, itemsize = (4, 4) if wide else (8, 2)
@@ -95,8 +95,8 @@ def _pooled_kernel(
     record = record_words(kernel_size, pool_size, layernorm, wide)
     direct, skips, great = row == PITCH and alphabet + BELOW < 256, alphabet < 256, alphabet > 127
     numbers = types.float32 if wide else types.uint32
-    octets, split = kind == "octets", kind in ("octets", "halves")
-    rounded, eighths, simulated = kind == "bf16", kind == "e4m3", device.SIMULATED
+    octets, split = form == "octets", form in ("octets", "halves")
+    rounded, eighths, simulated = form == "bf16", form == "e4m3", device.SIMULATED
     zero, one, two, three, four, seven, byte_bits, byte, sixteen = (
         uint32(value) for value in (0, 1, 2, 3, 4, 7, 8, 255, 16)
     )
@@ -410,7 +410,7 @@ def launch(
     pool_size: int,
     eps: float,
     shape: tuple[int, int, int],
-    kind: str,
+    form: str,
     wide: bool,
     *,
     channel_tile: int = PITCH,
@@ -425,7 +425,7 @@ def launch(
         table: the weights, of this (K, depth, C_out) `shape`: with `wide` as they are, otherwise in fp16, two in a
             word, with a row of zeros more, and channels in whole vectors.
         bias, normalisation: float32 and for stat float64; without `wide` gamma and beta in fp16 with such channels.
-        kind: see `_pooled_kernel`.
+        form: see `_pooled_kernel`.
         channel_tile: of the table's channels, the most bytes that a block keeps of a row; fewer where shared memory
             does not hold them.
         per: inputs that a warp takes at a time, fewer where these would not keep all busy.
@@ -459,7 +459,7 @@ def launch(
     per = max(1, min(per, n * tiles * WARP // (blocks * threads)))
     vectors = channels % held == 0 and device.address(y) % VECTOR_BYTES == 0
     kernel = _pooled_kernel(
-        kernel_size, depth, pool_size, lanes * held, threads, normalisation is not None, kind, vectors, wide
+        kernel_size, depth, pool_size, lanes * held, threads, normalisation is not None, form, vectors, wide
     )
     call.launch(
         kernel, (blocks, groups), threads,

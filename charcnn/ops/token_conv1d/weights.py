@@ -16,8 +16,8 @@ from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.ops.common import cast, shapes
 from charcnn.ops.common.cast import narrow, widen
-from charcnn.ops.common.formats import HALVES, choose
 from charcnn.ops.common.mma_layout import OCTET
+from charcnn.ops.common.precision import HALF_PRECISIONS, choose
 from charcnn.ops.token_conv1d.warp_gather import launch
 
 
@@ -51,7 +51,7 @@ class TokenConvWeights:
     ) -> None:
         self.format = of = choose(precision)
         self._wide = of.size == 4
-        self._form = of.kind if of.parts == 1 else "octets" if octets else "halves"
+        self._form = of.ptx_type if of.terms == 1 else "octets" if octets else "halves"
         kernel_size, depth, channels = shapes.ranked("weight", weight, "K, depth, C_out")
         self.shape = kernel_size, depth, channels
         if octets and channels % OCTET:
@@ -66,7 +66,7 @@ class TokenConvWeights:
         self.table, self.bias, *affine = call.inputs
         self._affine_shape = affine[0].shape if affine else None
         if not self._wide:
-            padded, half = -(-channels // OCTET) * OCTET, HALVES["fp16"]
+            padded, half = -(-channels // OCTET) * OCTET, HALF_PRECISIONS["fp16"]
             self.table = narrow(call, self.table, depth + 1, padded, half).view(np.uint32)
             affine = [
                 narrow(call, array.reshape((1, *array.shape)), array.shape[0], padded, half).view(np.uint16)
@@ -131,7 +131,7 @@ class TokenConvWeights:
         )  # fmt: skip
 
     def _call(self, out: Any, stream: Any, shape: shapes.Shape, **inputs: Any) -> Call:
-        return Call(out, stream, (*shape[:-1], self.format.parts * shape[-1]), self.format.dtype, **inputs)
+        return Call(out, stream, (*shape[:-1], self.format.terms * shape[-1]), self.format.dtype, **inputs)
 
 
 def _like(shape: shapes.Shape) -> Any:
@@ -174,7 +174,7 @@ def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather(
 
 
 def _once(ids, stat, weight, bias, affine, pool_size, eps, precision, out, stream):
-    choose(precision, HALVES)
+    choose(precision, HALF_PRECISIONS)
     if affine:
         shape = shapes.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, stat, weight, bias, *affine, pool_size, eps)
         more = {"stat": stat, "gamma": affine[0], "beta": affine[1]}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from charcnn.gpu import device
-from charcnn.ops.common.formats import Format
+from charcnn.ops.common.precision import NumberFormat
 
 WGMMA_M = 64
 """Rows of a warpgroup's products, and positions or windows of its share of a tile."""
@@ -77,53 +77,55 @@ class TileConfig:
     """Numbers that make a value of A and of B, high and low ones: a stage holds both."""
 
     @classmethod
-    def of(cls, taps: int, pooled: bool, operands: Format, *, measured: bool = False) -> TileConfig:
+    def of(cls, taps: int, pooled: bool, operands: NumberFormat, *, measured: bool = False) -> TileConfig:
         """For so many taps, with the moments of each row or without."""
         return cls.candidates(taps, pooled, operands, measured=measured)[0]
 
     @classmethod
-    def candidates(cls, taps: int, pooled: bool, operands: Format, *, measured: bool = False) -> tuple[TileConfig, ...]:
+    def candidates(
+        cls, taps: int, pooled: bool, operands: NumberFormat, *, measured: bool = False
+    ) -> tuple[TileConfig, ...]:
         """First the one that `of` takes, by measurement; then, where nothing is promoted or measured, others.
 
         The first may be more than shared memory holds; of the others, those are left out.
         """
         first, *others = cls._pooled(taps, operands) if pooled else cls._plain(taps, operands, measured)
-        if operands.totals or measured:
+        if operands.promoted or measured:
             return (first,)
         return first, *(other for other in others if other != first and other.smem_bytes <= device.shared_limit())
 
     @classmethod
-    def _pooled(cls, taps: int, operands: Format) -> list[TileConfig]:
+    def _pooled(cls, taps: int, operands: NumberFormat) -> list[TileConfig]:
         """Of every third position; a window's taps reach (taps + 1) // 3 windows further."""
-        block_n = BLOCK_N[operands.totals]
+        block_n = BLOCK_N[operands.promoted]
         b_stages, a_rows = 4 * 256 // block_n, POOL * (-(-(WGMMA_M + (taps + POOL - 2) // POOL) // 8) * 8)
         alone = cls(a_rows, 2, b_stages, block_n, True, b_stages - 1)
         clustered = replace(alone, prefetch=b_stages - 2, cluster_m=2)
-        if operands.parts == 2:
+        if operands.terms == 2:
             half = alone.exchange_bytes // 2
             both = replace(alone, b_stages=3, prefetch=2, producer=True, exchange_bytes=half, terms=2)
             return [both if both.smem_bytes <= device.shared_limit() else replace(both, a_stages=1)]
-        if operands.totals:
+        if operands.promoted:
             return [replace(alone, producer=True)]
-        if operands.kind == "tf32":
+        if operands.ptx_type == "tf32":
             return [alone, clustered]
         # All columns at once, where 16 bits each.
-        exchange = alone.exchange_bytes if operands.kind == "e4m3" else 2 * alone.exchange_bytes
+        exchange = alone.exchange_bytes if operands.ptx_type == "e4m3" else 2 * alone.exchange_bytes
         return [replace(clustered, b_stages=b_stages - 1, exchange_bytes=exchange), clustered, alone]
 
     @classmethod
-    def _plain(cls, taps: int, operands: Format, measured: bool) -> list[TileConfig]:
-        block_n = BLOCK_N[operands.totals]
+    def _plain(cls, taps: int, operands: NumberFormat, measured: bool) -> list[TileConfig]:
+        block_n = BLOCK_N[operands.promoted]
         b_stages, a_rows = 4 * 256 // block_n, -(-(MATH_WARPGROUPS * WGMMA_M + taps - 1) // 8) * 8
         a_stages = (
-            4 if taps == 1 else 3 if operands.kind == "e4m3" and taps <= 9 else 2
+            4 if taps == 1 else 3 if operands.ptx_type == "e4m3" and taps <= 9 else 2
         )  # FP8 is through with one sooner
         three = cls(a_rows, a_stages, b_stages, block_n, False, b_stages - 1)
-        if operands.parts == 2:
+        if operands.terms == 2:
             three = replace(three, a_stages=2, b_stages=3, prefetch=2, producer=True, terms=2)
             two = replace(three, a_rows=2 * WGMMA_M, b_stages=4, prefetch=3, math_warpgroups=2)
             return [two if taps == 1 else three]
-        if operands.totals:
+        if operands.promoted:
             return [replace(three, producer=True)]
         if taps == 1:
             two = replace(three, a_rows=2 * WGMMA_M, math_warpgroups=2)
@@ -131,7 +133,7 @@ class TileConfig:
         else:
             other = replace(three, b_stages=b_stages + 1, prefetch=b_stages)
             other = other if other.smem_bytes <= device.SHARED_LIMIT else three
-        last = measured or (operands.kind == "tf32" and taps > 1)
+        last = measured or (operands.ptx_type == "tf32" and taps > 1)
         return [three, other] if last else [other, three]
 
     @property

@@ -1,6 +1,6 @@
 """conv1d_nlc on Hopper's tensor cores: copies by TMA, products by warpgroups (wgmma), a persistent grid.
 
-The product is that of `double_buffered`, of numbers of 8 to 32 bits (`ops.common.formats`) with float32 accumulators.
+The product is that of `double_buffered`, of numbers of 8 to 32 bits (`ops.common.precision`) with float32 accumulators.
 A block has `block_m` rows and `block_n` columns of it at a time and goes on to its next tile when it is done. A is a k
 block of features, 128 bytes a row, which serves all K taps; B the weights of one tap and k block. Both go through rings
 of stages in shared memory. config.py has the tiles, loads.py the copies, epilogue what becomes of accumulators, and
@@ -20,7 +20,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
-from charcnn.ops.common.formats import Format
+from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.wgmma.config import NO_ROW, POOL, ROW_BYTES, WGMMA_M, Barrier, TileConfig
 from charcnn.ops.conv1d.wgmma.epilogue import make_epilogue
 from charcnn.ops.conv1d.wgmma.loads import make_loads
@@ -107,8 +107,8 @@ def _make_releases(config: TileConfig) -> tuple[Any, Any, Any]:
 
 @cache
 def make_kernel(
-    operands: Format,
-    results: Format,
+    operands: NumberFormat,
+    results: NumberFormat,
     config: TileConfig,
     epilogue: str,
     vector_store: bool,
@@ -132,7 +132,7 @@ def make_kernel(
         bias_in_smem: whether the bias lies in shared memory, behind `smem_bytes`: where there is room, and no promoted
             accumulators take the registers.
     """
-    pooled, measured, promoted, two_terms = config.pooled, epilogue == "stat", operands.totals, config.terms == 2
+    pooled, measured, promoted, two_terms = config.pooled, epilogue == "stat", operands.promoted, config.terms == 2
     producer, clustered, reallocate_registers = config.producer, config.cluster_m > 1, config.registers is not None
     ending = make_epilogue(operands, results, config, epilogue, vector_store, full_n_tiles)
     stage_for_pool, store, row_moments, passes = ending.stage_for_pool, ending.store, ending.row_moments, ending.passes
@@ -142,8 +142,8 @@ def make_kernel(
     release_a, release_b, before = _make_releases(config)
     producer_registers, math_registers = config.registers or (0, 0)
     dealloc, alloc = ptx.setmaxnreg(producer_registers, False), ptx.setmaxnreg(math_registers, True)
-    multiply = ptx.wgmma(operands.kind, config.block_n, not promoted)
-    multiply_more = ptx.wgmma(operands.kind, config.block_n)
+    multiply = ptx.wgmma(operands.ptx_type, config.block_n, not promoted)
+    multiply_more = ptx.wgmma(operands.ptx_type, config.block_n)
     wait_one, wait_all = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     math_threads, threads = 128 * config.math_warpgroups, config.threads
     staged, staged_sync = ptx.named_barrier_arrive(1, math_threads), ptx.named_barrier_sync(1, math_threads)

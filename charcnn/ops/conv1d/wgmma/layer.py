@@ -1,4 +1,4 @@
-"""The operators of `wgmma_kernel` for given weights: laid out once, and applied to features in a format."""
+"""The operators of the wgmma kernel for given weights: laid out once, and applied to features in a format."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ import numpy as np
 
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call, pair
-from charcnn.ops.common import formats, shapes, tile_choice
+from charcnn.ops.common import shapes, tile_choice
 from charcnn.ops.common.cast import largest
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
+from charcnn.ops.common.precision import FP32, LARGEST_E4M3, NumberFormat, choose
 from charcnn.ops.conv1d.wgmma.config import BLOCK_N, K_BLOCK, POOL, ROW_BYTES, TileConfig
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.wgmma.pack import make_pack_kernel, pad_kernel
 
 THREADS_OF_PACKING = device.block_size(256)
 
-LARGEST = {"f16": 8192.0, "e4m3": formats.LARGEST_E4M3}
+LARGEST = {"f16": 8192.0, "e4m3": LARGEST_E4M3}
 """What the greatest finite weight becomes, or half that, where weights are scaled: f16 keeps room for sums, and one
 that is 2^-38 of the greatest is 0."""
 
 
 def _unit(call, weight, of):
     """What the weights are divided by: a power of two, so that the division rounds nothing."""
-    unit = largest(call, weight) / LARGEST[of.kind]
+    unit = largest(call, weight) / LARGEST[of.ptx_type]
     return 2.0 ** math.ceil(math.log2(unit)) if 0 < unit < math.inf else 1.0
 
 
@@ -39,7 +40,7 @@ class WgmmaWeights:
     Args:
         weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; both NumPy
             arrays, or both device arrays.
-        precision: of weights and features, one of `formats.FORMATS`; sums are float32.
+        precision: of weights and features, one of `precision.FORMATS`; sums are float32.
         results: of what is given, one of them or "float32"; `precision` where None.
         x_unit, y_unit: what 1 stands for in x and in results, for fp8, whose range is short.
         promoted: whether products of 128 bytes of depth are added up in float32 outside of tensor cores, where the
@@ -52,7 +53,7 @@ class WgmmaWeights:
         DeviceError: no usable GPU, or none with these tensor cores (compute capability 9.0).
 
     The methods take x (N, L, C_in) in the precision's dtype, on the GPU, with rows of a multiple of 16 bytes, and give
-    such; with two parts, (N, L, 2 C_in). `out` is where to write, made where None. Of fp8, C_out is a multiple of 8.
+    such; with two terms, (N, L, 2 C_in). `out` is where to write, made where None. Of fp8, C_out is a multiple of 8.
     """
 
     def __init__(
@@ -68,22 +69,22 @@ class WgmmaWeights:
         stream: Any = None,
     ) -> None:
         device.require_hopper("wgmma")
-        of = formats.choose(precision)
-        self.precision = of = replace(of, totals=of.totals or promoted)
-        self.results = formats.PLAIN if results == formats.PLAIN.name else formats.choose(results or precision)
+        of = choose(precision)
+        self.precision = of = replace(of, promoted=of.promoted or promoted)
+        self.results = FP32 if results == FP32.name else choose(results or precision)
         kernel_size, c_in, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
         shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
-        if self.results.kind == "e4m3" and c_out % 8:
+        if self.results.ptx_type == "e4m3" and c_out % 8:
             raise ValueError(f"weight has C_out={c_out}: need a multiple of 8 for results in {self.results.name}")
         self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
         together = 16 // of.itemsize
-        self.width = -(-c_in // together) * together  # of a row of features, or of each of its parts
-        self._block_n = BLOCK_N[of.totals]
+        self.width = -(-c_in // together) * together  # of a row of features, or of each of its terms
+        self._block_n = BLOCK_N[of.promoted]
         n_tiles = -(-c_out // self._block_n)
         self._k_blocks = -(-c_in * of.itemsize // ROW_BYTES)
         if TileConfig.of(kernel_size, False, of).smem_bytes > device.shared_limit():
             raise ValueError(f"weight has {kernel_size} taps: shared memory does not hold what so many read of a tile")
-        words = of.parts * n_tiles * self._k_blocks * kernel_size * self._block_n * ROW_BYTES // 4
+        words = of.terms * n_tiles * self._k_blocks * kernel_size * self._block_n * ROW_BYTES // 4
         call = Call(None, stream, (n_tiles * self._block_n,), weight=weight, bias=bias)
         weight, bias = call.inputs
         self._weight, self._bias = call.scratch((words,), np.uint32), call.out
@@ -91,7 +92,7 @@ class WgmmaWeights:
         unit = _unit(call, weight, of) if of.scaled else 1.0
         self._scale = np.float32(unit * x_unit / y_unit)
         arguments = np.uint64(device.address(self._weight)), kernel_size, self._k_blocks, words
-        pack = make_pack_kernel(of.kind, of.parts == 2, self._block_n)
+        pack = make_pack_kernel(of.ptx_type, of.terms == 2, self._block_n)
         blocks = min(-(-words // THREADS_OF_PACKING), 8 * device.multiprocessors())
         call.launch(pack, blocks, THREADS_OF_PACKING, weight, np.float32(1 / unit), *arguments)
         call.launch_each(pad_kernel, bias, np.float32(1 / (unit * x_unit)), self._bias)
@@ -123,23 +124,24 @@ class WgmmaWeights:
             pool_size: 3.
             length: positions of x that count, where there are more, so that all are a multiple of 3.
         """
-        n, whole, channels = self._shape(x)
+        n, valid, channels = self._shape(x)
         if pool_size != POOL:
             raise ValueError(f"{pool_size=}: need {POOL}, the warpgroups that share a window")
         if TileConfig.of(self.kernel_size, True, self.precision).smem_bytes > device.shared_limit():
             raise ValueError(f"weight has {self.kernel_size} taps: shared memory does not hold a tile of every third")
         if x.shape[1] % POOL:
             raise ValueError(f"x has {x.shape[1]} positions: need a multiple of {POOL}, of which `length` count")
-        kept = whole if length is None else length - self.kernel_size + 1
-        if not POOL <= kept <= whole:
+        kept = valid if length is None else length - self.kernel_size + 1
+        if not POOL <= kept <= valid:
             raise ValueError(f"{length=}: need {POOL + self.kernel_size - 1} to {x.shape[1]}, the positions of x")
         return self._apply("pool", x, (n, kept // POOL, channels), out, stream)
 
-    def conv1d_stat(self, x: Any, *, out: Any = None, stream: Any = None, parts: Any = None) -> Any:
+    def conv1d_stat(self, x: Any, *, out: Any = None, stream: Any = None, partial_moments: Any = None) -> Any:
         """conv1d_stat_nlc: y (N, L - K + 1, C_out), and stat float64 (N, 2) of y before it was rounded.
 
         Args:
-            parts: scratch, float32 of `parts_shape(N, L)` on the GPU; made where None, which waits for the GPU.
+            partial_moments: scratch, float32 of `partial_moments_shape(N, L)` on the GPU; made where None, which waits
+                for the GPU.
         """
         n, length, _ = shape = self._shape(x)
         y, stat = pair(out)
@@ -147,28 +149,28 @@ class WgmmaWeights:
         if stat is not None:
             shapes.expect("stat", stat, (n, 2))
         statistics = call.scratch((n, 2), np.float64) if stat is None else call.inputs[1]
-        if parts is None:
-            parts = call.scratch(self.parts_shape(*x.shape[:2]), np.float32)
-        self._launch("stat", call, parts)
-        launch_merge(call, parts, length * self.c_out, statistics, part=self._block_n, row=self.c_out)
+        if partial_moments is None:
+            partial_moments = call.scratch(self.partial_moments_shape(*x.shape[:2]), np.float32)
+        self._launch("stat", call, partial_moments)
+        launch_merge(call, partial_moments, length * self.c_out, statistics, part=self._block_n, row=self.c_out)
         return call.result(), call.second(statistics, stat)
 
-    def results_of(self, **_: Any) -> formats.Format:
+    def results_of(self, **_: Any) -> NumberFormat:
         """What the methods give."""
         return self.results
 
-    def parts_shape(self, n: int, length: int) -> shapes.Shape:
+    def partial_moments_shape(self, n: int, length: int) -> shapes.Shape:
         """Of `conv1d_stat`'s scratch for x (n, length, C_in)."""
         return n, (length - self.kernel_size + 1) * -(-self.c_out // self._block_n), PART_VALUES
 
     def _shape(self, x):
         n, length, channels = shapes.ranked("x", x, "N, L, C_in")
-        if channels != self.precision.parts * self.width:
-            parts = " and as many for low parts" if self.precision.parts == 2 else ""
-            raise ValueError(f"x has shape {tuple(x.shape)}: need C_in={self.width}, whole pieces of 16 bytes{parts}")
+        if channels != self.precision.terms * self.width:
+            more = " and as many for low terms" if self.precision.terms == 2 else ""
+            raise ValueError(f"x has shape {tuple(x.shape)}: need C_in={self.width}, whole pieces of 16 bytes{more}")
         if length < self.kernel_size:
             raise ValueError(f"x has {length} positions: need at least {self.kernel_size} for K={self.kernel_size}")
-        return n, length - self.kernel_size + 1, self.results.parts * self.c_out
+        return n, length - self.kernel_size + 1, self.results.terms * self.c_out
 
     def _call(self, x, shape, out, stream, more):
         if not device.on_device(x):
@@ -180,29 +182,35 @@ class WgmmaWeights:
         self._launch(epilogue, call)
         return call.result()
 
-    def _launch(self, epilogue, call, parts=None):
+    def _launch(self, epilogue, call, partial_moments=None):
         x, y = call.inputs[0], call.out
         n, length, channels = x.shape
-        apart = POOL if epilogue == "pool" else 1
-        length //= apart
+        window = POOL if epilogue == "pool" else 1
+        length //= window
         rows = n * length
         if n == 0 or y.shape[1] == 0:
             return
-        if self.results.kind == "e4m3" and (beyond := device.address(y) % 8):
+        if self.results.ptx_type == "e4m3" and (beyond := device.address(y) % 8):
             raise ValueError(f"out begins {beyond} bytes behind a multiple of 8: need one, as threads store 8 at once")
         length_magic = -(-(1 << 32) // length) % (1 << 32)  # row * length_magic >> 32 is row // length
         if rows * (length - 1) >= 1 << 32 or rows * channels >= 1 << 40:
             raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
-        config = self._config(epilogue, rows * apart)
+        config = self._config(epilogue, rows * window)
         cluster = config.cluster_m
         tiles = -(-rows // (config.block_m * cluster)) * -(-self.c_out // self._block_n)
-        together = 16 if self.results.kind == "e4m3" else 8
+        together = 16 if self.results.ptx_type == "e4m3" else 8
         vector_store = self.c_out % together == 0 and device.address(y) % 16 == 0
-        bias_in_smem = config.smem_bytes + self._bias.nbytes <= device.shared_limit() and not self.precision.totals
+        bias_in_smem = config.smem_bytes + self._bias.nbytes <= device.shared_limit() and not self.precision.promoted
         full_n_tiles = self.c_out % self._block_n == 0
         kernel = make_kernel(self.precision, self.results, config, epilogue, vector_store, full_n_tiles, bias_in_smem)
         maps = len(self._maps)
-        addresses = (self._map(x, config), self._weight, self._bias, y, y if parts is None else parts)
+        addresses = (
+            self._map(x, config),
+            self._weight,
+            self._bias,
+            y,
+            y if partial_moments is None else partial_moments,
+        )
         numbers = self.kernel_size, self._k_blocks, self.c_out, tiles, length, y.shape[1], rows, length_magic
         arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *map(np.uint32, numbers)
         clusters = min(tiles, device.multiprocessors() // cluster)
@@ -227,10 +235,10 @@ class WgmmaWeights:
         key = device.address(x), tuple(x.shape), config
         if key not in self._maps:
             n, length, channels = x.shape
-            parts, apart = self.precision.parts, POOL if config.pooled else 1
-            row = self.precision.itemsize * channels // parts  # of a part
-            shape = row // 2, parts * apart, n * length // apart  # as the map counts channels: in 16 bits
-            strides, box = (row, parts * apart * row), (K_BLOCK, 1, config.a_rows // apart)
+            terms, window = self.precision.terms, POOL if config.pooled else 1
+            row = self.precision.itemsize * channels // terms  # of a term
+            shape = row // 2, terms * window, n * length // window  # as the map counts channels: in 16 bits
+            strides, box = (row, terms * window * row), (K_BLOCK, 1, config.a_rows // window)
             if shape[1] == 1:
                 shape, strides, box = shape[::2], strides[1:], box[::2]
             self._maps[key] = tensor_map.encode(x, shape, strides, box)

@@ -22,16 +22,16 @@ def pad_kernel(bias: Any, factor: Any, to: Any) -> None:
 
 
 @cache
-def make_pack_kernel(kind: str, two_terms: bool, block_n: int) -> Any:
+def make_pack_kernel(ptx_type: str, two_terms: bool, block_n: int) -> Any:
     """The kernel (weight, factor, to, taps, k_blocks, size): weight (K, C_in, C_out), to: address of `size` words.
 
     Args:
-        kind: of the numbers, as PTX calls it.
+        ptx_type: of the numbers, as PTX calls it.
         two_terms: whether each is two fp16.
         block_n: columns of a tile.
     """
-    pack, pack_terms = ptx.cvt_f16x2("bf16" if kind == "bf16" else "f16"), ptx.pack_floats("halves")
-    tf32, eighth = kind == "tf32", kind == "e4m3"
+    pack, pack_terms = ptx.cvt_f16x2("bf16" if ptx_type == "bf16" else "f16"), ptx.pack_floats("halves")
+    tf32, eighth = ptx_type == "tf32", ptx_type == "e4m3"
     together = 1 if tf32 else 4 if eighth else 2  # in a word
     one, two, four, eight, seven, three = (uint32(i) for i in (1, 2, 4, 8, 7, 3))
     terms = uint32(2 if two_terms else 1)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from charcnn.gpu.launch import Call, pair
-from charcnn.ops.common import formats, shapes
+from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import largest, narrow, widen
+from charcnn.ops.common.precision import FP32
 from charcnn.ops.conv1d.wgmma.config import POOL
 from charcnn.ops.conv1d.wgmma.layer import LARGEST, WgmmaWeights
 
@@ -19,7 +20,7 @@ class _Once:
     def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, step: int = 1) -> None:
         # Where x's greatest becomes the greatest that there is.
         unit = largest(call, x) / LARGEST["e4m3"] or 1.0 if precision == "fp8" else 1.0
-        results = formats.PLAIN.name if precision == "fp8" else None
+        results = FP32.name if precision == "fp8" else None
         self.call = call
         self.conv = WgmmaWeights(weight, bias, precision=precision, results=results, x_unit=unit, stream=call.stream)
         length, of = -(-x.shape[1] // step) * step, self.conv.precision

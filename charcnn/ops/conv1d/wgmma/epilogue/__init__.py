@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from charcnn.ops.common.formats import Format
+from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.wgmma.config import TileConfig
 from charcnn.ops.conv1d.wgmma.epilogue.common import Case, make_read_four
 from charcnn.ops.conv1d.wgmma.epilogue.e4m3 import make_e4m3
@@ -35,17 +35,22 @@ class Epilogue:
 
 
 def make_epilogue(
-    operands: Format, results: Format, config: TileConfig, epilogue: str, vector_store: bool, full_n_tiles: bool
+    operands: NumberFormat,
+    results: NumberFormat,
+    config: TileConfig,
+    epilogue: str,
+    vector_store: bool,
+    full_n_tiles: bool,
 ) -> Epilogue:
     """Arguments as `make_kernel` has them."""
     case = Case(config, operands.scaled, epilogue in ("relu", "pool"), vector_store, full_n_tiles)
     read_four = make_read_four(case.scaled)
-    if results.kind == "e4m3":
+    if results.ptx_type == "e4m3":
         stage, store, passes = make_e4m3(case, read_four)
-    elif results.parts == 2:
+    elif results.terms == 2:
         stage, store, passes = make_two_terms(case, read_four)
-    elif results.kind in ("tf32", "f32"):
-        stage, store, passes = make_32_bits(case, read_four, results.kind)
+    elif results.ptx_type in ("tf32", "f32"):
+        stage, store, passes = make_32_bits(case, read_four, results.ptx_type)
     else:
-        stage, store, passes = make_16_bits(case, read_four, results.kind)
+        stage, store, passes = make_16_bits(case, read_four, results.ptx_type)
     return Epilogue(stage, store, make_row_moments(case), passes)

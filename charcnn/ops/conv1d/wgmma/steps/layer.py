@@ -129,7 +129,7 @@ class StepConv1d:
 def pack(weight: np.ndarray, block_n: int) -> np.ndarray:
     """Weights as shared memory holds them: float16 (n_tiles, k_blocks, K, block_n, 64), swizzled.
 
-    Columns are so ordered that a thread's sums of four neighbouring 8-column parts are of eight neighbouring channels:
+    Columns are so ordered that a thread's sums of four neighbouring 8-column pieces are of eight neighbouring channels:
     of 32 columns, column 8 j + 2 q + e is channel 8 q + 2 j + e.
 
     Args:
@@ -137,8 +137,8 @@ def pack(weight: np.ndarray, block_n: int) -> np.ndarray:
         block_n: a multiple of 32 that divides C_out.
     """
     taps, c_in, c_out = weight.shape
-    parts = weight.astype(np.float16).reshape(taps, c_in // K_BLOCK, K_BLOCK, c_out // 32, 4, 4, 2)  # ... q, j, e
-    columns = parts.transpose(1, 0, 3, 5, 4, 6, 2)  # k_block, tap, run, j, q, e, channel
+    blocks = weight.astype(np.float16).reshape(taps, c_in // K_BLOCK, K_BLOCK, c_out // 32, 4, 4, 2)  # ... q, j, e
+    columns = blocks.transpose(1, 0, 3, 5, 4, 6, 2)  # k_block, tap, run, j, q, e, channel
     tiles = columns.reshape(c_in // K_BLOCK, taps, c_out // block_n, block_n, 8, K_BLOCK // 8).transpose(
         2, 0, 1, 3, 4, 5
     )

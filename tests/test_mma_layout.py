@@ -8,8 +8,8 @@ import pytest
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
-from charcnn.ops.common.formats import FORMATS, HALVES
 from charcnn.ops.common.mma_layout import OCTET, TAKEN, WIDE, encode
+from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
@@ -18,8 +18,8 @@ def decoded(array, precision):
     """Features of any format in float64."""
     of = FORMATS[precision]
     array = np.ascontiguousarray(array)
-    if of.parts == 1:
-        return (array.astype(np.uint32) << 16).view(np.float32) if of.kind == "bf16" else array.astype(np.float64)
+    if of.terms == 1:
+        return (array.astype(np.uint32) << 16).view(np.float32) if of.ptx_type == "bf16" else array.astype(np.float64)
     halves = array.reshape(*array.shape[:-1], -1, 2, OCTET).astype(np.float64)
     return (halves[..., 0, :] + halves[..., 1, :] / ptx.LOW_SCALE).reshape(*array.shape[:-1], -1)
 
@@ -37,7 +37,7 @@ def spread(*shape):
 
 
 def test_formats():
-    assert set(TAKEN) == {*HALVES, *WIDE} == {*FORMATS} - {"fp8"}
+    assert set(TAKEN) == {*HALF_PRECISIONS, *WIDE} == {*FORMATS} - {"fp8"}
     assert [of.size for of in TAKEN.values()] == [2, 2, 4, 4]
 
 
@@ -45,7 +45,7 @@ def test_formats():
 def test_encode(precision):
     x = spread(2, 3, 11)
     y = encoded(x, 4, 16, precision)
-    assert y.shape == (2, 4, 16 * FORMATS[precision].parts)
+    assert y.shape == (2, 4, 16 * FORMATS[precision].terms)
     assert y.dtype == FORMATS[precision].dtype
     y = decoded(y, precision)
     bits = {"fp16": 11, "bf16": 8, "tf32": 11, "fp16x3": 22}[precision]

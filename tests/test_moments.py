@@ -1,4 +1,4 @@
-"""Statistics from parts: any number of them, in rows whose last part is shorter, however far apart their means."""
+"""Moments from partial ones: any number of them, in rows whose last part is shorter, however far apart their means."""
 
 from __future__ import annotations
 

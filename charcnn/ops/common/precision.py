@@ -12,21 +12,21 @@ LARGEST_E4M3 = 448.0
 
 
 @dataclass(frozen=True)
-class Format:
+class NumberFormat:
     """A format of features and weights."""
 
     name: str
-    kind: str
+    ptx_type: str
     """Of one number, as PTX calls it."""
     dtype: Any
     """Of arrays that hold it: NumPy's own, or unsigned integers of its size where NumPy has none."""
     tolerance: float
     """Largest ||out - ref|| / ||ref|| of one operator: what goes in and what comes out is rounded. Over finite values:
     infinities and NaN are the reference's, for e4m3 those of inputs that lie in its range."""
-    parts: int = 1
-    """Numbers that make one value. With 2, high parts of all channels come first, then low ones: value = high + low.
+    terms: int = 1
+    """Numbers that make one value. With 2, high terms of all channels come first, then low ones: value = high + low.
     A high one is finite, or NaN: beyond its range, low is infinite. `mma_layout` has another order of them."""
-    totals: bool = False
+    promoted: bool = False
     """Whether products are added up in float32 outside of tensor cores, which cut their own sums off."""
 
     @property
@@ -37,33 +37,33 @@ class Format:
     @property
     def size(self) -> int:
         """Bytes of a value."""
-        return self.parts * self.itemsize
+        return self.terms * self.itemsize
 
     @property
     def scaled(self) -> bool:
         """Whether weights are multiplied by a factor, so that they use the range that there is."""
-        return self.parts == 2 or self.kind == "e4m3"
+        return self.terms == 2 or self.ptx_type == "e4m3"
 
 
 FORMATS = {
-    "fp16": Format("fp16", "f16", np.float16, 2e-3),  # 11 bits
-    "bf16": Format("bf16", "bf16", np.uint16, 1e-2),  # 8 bits, float32's range
-    "tf32": Format("tf32", "tf32", np.float32, 1e-3),  # 11 bits, float32's range
-    "fp16x3": Format(
-        "fp16x3", "f16", np.float16, 2e-6, parts=2, totals=True
+    "fp16": NumberFormat("fp16", "f16", np.float16, 2e-3),  # 11 bits
+    "bf16": NumberFormat("bf16", "bf16", np.uint16, 1e-2),  # 8 bits, float32's range
+    "tf32": NumberFormat("tf32", "tf32", np.float32, 1e-3),  # 11 bits, float32's range
+    "fp16x3": NumberFormat(
+        "fp16x3", "f16", np.float16, 2e-6, terms=2, promoted=True
     ),  # 22 bits in two; three products, less low * low
-    "fp8": Format("fp8", "e4m3", np.uint8, 8e-2),  # 4 bits
+    "fp8": NumberFormat("fp8", "e4m3", np.uint8, 8e-2),  # 4 bits
 }
 """By name. fp16x3 stands for float32: its operators keep float32's tolerance."""
 
-PLAIN = Format("float32", "f32", np.float32, 2e-6)
+FP32 = NumberFormat("float32", "f32", np.float32, 2e-6)
 """What products may be stored as, but not multiplied."""
 
-HALVES = {name: FORMATS[name] for name in ("fp16", "bf16")}
+HALF_PRECISIONS = {name: FORMATS[name] for name in ("fp16", "bf16")}
 """Those of 16 bits that hold a value each."""
 
 
-def choose(precision: str, among: dict[str, Format] = FORMATS) -> Format:
+def choose(precision: str, among: dict[str, NumberFormat] = FORMATS) -> NumberFormat:
     """The format of this name.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Block 1 in half precision, and its statistics by tables in shared memory, against the references."""
+"""Block 1 by warps, in every precision, and its statistics by tables in shared memory, against the references."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import cuda
-from test_one_hot_conv1d import affine, draw, exact, kinds
+from test_token_conv1d import affine, draw, exact, kinds
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.cast import WORDS, narrow, widen
-from charcnn.ops.common.formats import FORMATS, HALVES, choose
+from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS, choose
 from charcnn.ops.token_conv1d import lag_sums, warp_gather
 from charcnn.ops.token_conv1d.lag_sums import SharedPairTables
 from charcnn.ops.token_conv1d.lags import PairTables
@@ -250,7 +250,7 @@ def test_no_output_channels():
 # The numbers themselves.
 
 
-@pytest.mark.parametrize("precision", list(HALVES))
+@pytest.mark.parametrize("precision", list(HALF_PRECISIONS))
 def test_narrow_and_widen(precision):
     rng = np.random.default_rng(0)
     x = (rng.standard_normal((2, 3, 5)) * 10.0 ** rng.integers(-9, 9, (2, 3, 5))).astype(np.float32)

@@ -7,9 +7,8 @@ import pytest
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
-from charcnn.ops.common import formats
 from charcnn.ops.common.cast import as_float, as_format, largest, narrow, widen
-from charcnn.ops.common.formats import FORMATS
+from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS, choose
 
 LEAST = {"fp16": 2.0**-14, "bf16": 2.0**-126, "tf32": 2.0**-126, "fp16x3": 2.0**-3, "fp8": 2.0**-6}
 """Smallest numbers that keep all their bits; of fp16x3, that the low part does."""
@@ -116,13 +115,13 @@ def test_the_greatest_finite_value():
 def test_as_format_and_as_float(name):
     x = sweep(0.1, 100, 24).reshape((2, 3, 4))
     y = as_format(device.to_device(x), name)
-    assert y.shape == (2, 3, 4 * FORMATS[name].parts)
+    assert y.shape == (2, 3, 4 * FORMATS[name].terms)
     np.testing.assert_allclose(as_float(y, name).copy_to_host(), x, rtol=ULP[name])
 
 
 def test_names():
-    assert formats.choose("tf32") is FORMATS["tf32"]
+    assert choose("tf32") is FORMATS["tf32"]
     with pytest.raises(ValueError, match=r"^precision='fp4': need one of fp16, bf16, tf32, fp16x3, fp8$"):
-        formats.choose("fp4")
+        choose("fp4")
     with pytest.raises(ValueError, match=r"^precision='tf32': need one of fp16, bf16$"):
-        formats.choose("tf32", formats.HALVES)
+        choose("tf32", HALF_PRECISIONS)

@@ -19,9 +19,9 @@ from charcnn.gpu.launch import Call
 from charcnn.levels import l16
 from charcnn.model import network, params
 from charcnn.ops import reference
-from charcnn.ops.common.formats import HALVES
+from charcnn.ops.common.precision import HALF_PRECISIONS
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
-from charcnn.ops.layernorm.small_batch import affine, first, first_parts_shape, normalised
+from charcnn.ops.layernorm.small_batch import affine, first, first_moments_shape, normalised
 from charcnn.ops.linear.small_batch import SmallBatchMlp
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
@@ -53,14 +53,14 @@ def error(y, expected):
     return np.linalg.norm(y - expected) / np.linalg.norm(expected)
 
 
-def merged(parts):
-    """Mean and variance of each input, from parts."""
-    mean, squares, count = np.moveaxis(parts.copy_to_host().astype(np.float64)[..., :3], 2, 0)
+def merged(partial_moments):
+    """Mean and variance of each input, from partial moments."""
+    mean, squares, count = np.moveaxis(partial_moments.copy_to_host().astype(np.float64)[..., :3], 2, 0)
     whole = (mean * count).sum(1) / count.sum(1)
     return np.stack([whole, (squares + count * (mean - whole[:, None]) ** 2).sum(1) / count.sum(1)], 1), count.sum(1)
 
 
-@pytest.mark.parametrize("precision", HALVES)
+@pytest.mark.parametrize("precision", HALF_PRECISIONS)
 @pytest.mark.parametrize(
     ("n", "length", "c_in", "c_out", "taps"),
     [(1, 336, 256, 256, 7), (3, 110, 256, 256, 3), (2, 20, 40, 24, 3), (3, 50, 264, 17, 2), (2, 9, 8, 5, 1)],
@@ -72,15 +72,15 @@ def test_parts_of_statistics(n, length, c_in, c_out, taps, precision):
     x, exact = rounded(rng.standard_normal((n, length, c_in)), precision)
     expected = reference.conv1d_nlc(exact, weight.astype(np.float64), bias.astype(np.float64))
     conv = SmallBatchWeights(weight, bias, precision=precision)
-    parts = poisoned(conv.parts_shape(n, length), np.float32)
-    y = conv.conv1d_parts(device.to_device(x), parts, out=poisoned(expected.shape, x.dtype))
-    assert error(numbers(y, precision), expected) <= HALVES[precision].tolerance
-    stat, count = merged(parts)
+    partial_moments = poisoned(conv.partial_moments_shape(n, length), np.float32)
+    y = conv.conv1d_partial_moments(device.to_device(x), partial_moments, out=poisoned(expected.shape, x.dtype))
+    assert error(numbers(y, precision), expected) <= HALF_PRECISIONS[precision].tolerance
+    stat, count = merged(partial_moments)
     assert np.all(count == expected[0].size)
-    assert np.allclose(stat, reference.stat(expected), rtol=HALVES[precision].tolerance)
+    assert np.allclose(stat, reference.stat(expected), rtol=HALF_PRECISIONS[precision].tolerance)
 
 
-@pytest.mark.parametrize("precision", HALVES)
+@pytest.mark.parametrize("precision", HALF_PRECISIONS)
 @pytest.mark.parametrize(("n", "length", "channels"), [(1, 1014, 256), (3, 100, 264), (2, 30, 8)])
 def test_block_1(n, length, channels, precision):
     rng = np.random.default_rng(channels)
@@ -90,21 +90,21 @@ def test_block_1(n, length, channels, precision):
     ids = rng.integers(0, 80, (n, length), np.uint8)  # some beyond the blank
     exact = [array.astype(np.float64) for array in (weight, bias)]
     expected = reference.one_hot_conv1d_nlc(np.minimum(ids, 70), *exact)
-    block, dtype = TokenConvWeights(weight, bias, gamma, beta, precision=precision), HALVES[precision].dtype
-    parts = poisoned(first_parts_shape(n, length - 6), np.float32)
-    y = first(device.to_device(ids), block, parts, out=poisoned(expected.shape, dtype))
-    tolerance = HALVES[precision].tolerance
+    block, dtype = TokenConvWeights(weight, bias, gamma, beta, precision=precision), HALF_PRECISIONS[precision].dtype
+    partial_moments = poisoned(first_moments_shape(n, length - 6), np.float32)
+    y = first(device.to_device(ids), block, partial_moments, out=poisoned(expected.shape, dtype))
+    tolerance = HALF_PRECISIONS[precision].tolerance
     assert error(numbers(y, precision), expected) <= tolerance
-    stat, count = merged(parts)
+    stat, count = merged(partial_moments)
     assert np.all(count == expected[0].size)
     assert np.allclose(stat, reference.stat(expected), rtol=tolerance)
     for pair in (block.affine, affine(gamma, beta)):
         pooled = reference.layernorm_relu_maxpool1d_nlc(expected, reference.stat(expected), gamma, beta, 3)
-        out = normalised(y, parts, *pair, 3, precision=precision, out=poisoned(pooled.shape, dtype))
+        out = normalised(y, partial_moments, *pair, 3, precision=precision, out=poisoned(pooled.shape, dtype))
         assert error(numbers(out, precision), pooled) <= tolerance
 
 
-@pytest.mark.parametrize("precision", HALVES)
+@pytest.mark.parametrize("precision", HALF_PRECISIONS)
 @pytest.mark.parametrize("sizes", [(8704, 1024, 1024, 4), (40, 24, 8, 3), (272, 1032, 16, 1)])
 def test_linear_layers(sizes, precision):
     rng = np.random.default_rng(sizes[0])
@@ -116,9 +116,9 @@ def test_linear_layers(sizes, precision):
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             expected = expected @ weight.astype(np.float64) + bias
             expected = np.maximum(expected, 0) if i < 2 else expected
-        scratch = poisoned(layers.parts_shape(n), np.float32)
+        scratch = poisoned(layers.k_splits_shape(n), np.float32)
         out = layers(device.to_device(x), scratch, out=poisoned(expected.shape, np.float32))
-        assert error(out.copy_to_host(), expected) <= HALVES[precision].tolerance
+        assert error(out.copy_to_host(), expected) <= HALF_PRECISIONS[precision].tolerance
     with pytest.raises(ValueError, match="need at most 64 rows"):
         layers(device.to_device(np.zeros((65, sizes[0]), x.dtype)), scratch)
     assert layers(device.to_device(x[:0]), scratch).shape == (0, sizes[3])
@@ -133,8 +133,8 @@ def test_what_does_not_fit():
         conv.conv1d_relu_maxpool1d(x, 2)
     with pytest.raises(ValueError, match="x has 2 positions"):
         conv.conv1d(device.to_device(np.zeros((2, 2, 8), np.float16)))
-    with pytest.raises(ValueError, match="parts has shape"):
-        conv.conv1d_parts(x, device.to_device(np.zeros((2, 2, 4), np.float32)))
+    with pytest.raises(ValueError, match="partial_moments has shape"):
+        conv.conv1d_partial_moments(x, device.to_device(np.zeros((2, 2, 4), np.float32)))
     with pytest.raises(ValueError, match=r"weights\[1\] has shape \(12, 8\)"):
         SmallBatchMlp(
             [np.zeros(pair, np.float32) for pair in ((8, 12), (12, 8), (8, 4))],
@@ -197,7 +197,7 @@ def test_a_graph_is_recorded_while_others_use_the_default_stream(stream):
     stream.synchronize()
 
 
-@pytest.mark.parametrize("precision", HALVES)
+@pytest.mark.parametrize("precision", HALF_PRECISIONS)
 def test_batches_of_level_16(precision):
     weights = params.init(SMALL, seed=4)
     ids = np.random.default_rng(0).integers(0, SMALL.alphabet + 1, (67, SMALL.length), np.uint8)
@@ -207,7 +207,7 @@ def test_batches_of_level_16(precision):
     once = {}
     for n in (1, 2, 3, 5, 7, 8, 9, 12, 13, 24, 25, 31, 33, 63, 64, 65, 67):
         once[n] = run.on_device(device.to_device(ids[:n])).copy_to_host()
-        assert error(once[n][:9], expected[:n]) <= HALVES[precision].tolerance
+        assert error(once[n][:9], expected[:n]) <= HALF_PRECISIONS[precision].tolerance
     for n, logits in reversed(once.items()):
         run.on_device(device.to_device(ids[::-1][:n].copy()))
         assert np.array_equal(run.on_device(device.to_device(ids[:n])).copy_to_host(), logits), "bit-equal"
@@ -224,7 +224,7 @@ def test_graphs_kept_are_bounded():
     expected = network.forward(ids, weights, config)
     for n in range(140, 64, -1):
         logits = run.on_device(device.to_device(ids[:n])).copy_to_host()
-        assert error(logits, expected[:n]) <= HALVES["fp16"].tolerance
+        assert error(logits, expected[:n]) <= HALF_PRECISIONS["fp16"].tolerance
     assert sorted(run._on_gpu[0]._graphs) == [*range(72, 129, 8), 140]
 
 

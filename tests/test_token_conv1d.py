@@ -11,7 +11,7 @@ from charcnn import ops
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
-from charcnn.ops.common.formats import FORMATS
+from charcnn.ops.common.precision import FORMATS
 from charcnn.ops.token_conv1d import gather
 from charcnn.ops.token_conv1d.lags import PairTables
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
