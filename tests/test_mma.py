@@ -18,7 +18,8 @@ from charcnn.model import network, params
 from charcnn.ops import reference
 from charcnn.ops.common.mma_layout import OCTET, TAKEN, encode
 from charcnn.ops.common.precision import FORMATS
-from charcnn.ops.conv1d.mma import kernel, layer, variants
+from charcnn.ops.conv1d import one_shot
+from charcnn.ops.conv1d.mma import kernel, layer
 from charcnn.ops.conv1d.mma.kernel import Stages, TileConfig
 
 simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the same by test_ops")
@@ -69,17 +70,15 @@ def test_variant(name, sizes, machine):
 @pytest.mark.parametrize("row", [row for row in catalog.VARIANTS if row.ampere], ids=lambda row: row.name)
 def test_every_variant_asks_for_its_method_and_precision(row, monkeypatch):
     asked = []
-    for kind in ("_once", "_pooled", "_measured", "_linear"):
-        monkeypatch.setattr(variants, kind, lambda *given, kind=kind: asked.append((kind, *given)))
-    method = {"conv1d": "conv1d", "conv1d_relu": "conv1d_relu", "linear": "conv1d", "linear_relu": "conv1d_relu"}
-    operator = row.operator.removesuffix("_nlc")
-    row.launcher("x", "w", "b", *([3] if "maxpool" in operator else []), out="out", stream="s")
-    ((kind, *given),) = asked
-    assert kind == ("_linear" if "linear" in operator else {"conv1d_stat": "_measured"}.get(operator, kind))
-    assert kind != "_once" or operator in method
-    expected = [method[operator]] if operator in method else []
-    expected += ["x", "w", "b", *([3] if kind == "_pooled" else []), row.precision, "out", "s"]
-    assert given == expected
+    for kind in ("conv1d", "conv1d_stat", "linear"):
+        monkeypatch.setattr(one_shot, kind, lambda *given, kind=kind, **options: asked.append((kind, given, options)))
+    operator, pool = row.operator.removesuffix("_nlc"), (3,) if "maxpool" in row.operator else ()
+    row.launcher("x", "w", "b", *pool, out="out", stream="s")
+    ((kind, (_, *given), options),) = asked
+    assert kind == ("linear" if "linear" in operator else "conv1d_stat" if operator == "conv1d_stat" else "conv1d")
+    method = [] if kind == "conv1d_stat" else [operator.replace("linear", "conv1d")]
+    assert given == [*method, "x", "w", "b", *pool]
+    assert options == {"precision": row.precision, "out": "out", "stream": "s"}
 
 
 def run(method, x, weight, bias, precision, **options):

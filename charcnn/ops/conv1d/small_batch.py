@@ -28,6 +28,7 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.precision import HALF_PRECISIONS, NumberFormat, choose
+from charcnn.ops.conv1d import one_shot
 
 WARPS = 8
 
@@ -317,6 +318,19 @@ class SmallBatchWeights:
         return call.result()
 
 
+class _Prepared:
+    """A `one_shot.Prepared`, without `stat`, which no operator asks for."""
+
+    def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
+        self._call, self._conv = call, SmallBatchWeights(weight, bias, precision=precision, stream=call.stream)
+        self._x = narrow(call, x, x.shape[1], -(-x.shape[2] // 8) * 8, self._conv.precision)
+
+    def run(self, method: str, y: Any, *pool: int) -> None:
+        widen(
+            self._call, getattr(self._conv, method)(self._x, *pool, stream=self._call.stream), y, self._conv.precision
+        )
+
+
 def conv1d_nlc_small_batch(
     x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
@@ -339,14 +353,14 @@ def conv1d_nlc_small_batch(
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
     """
-    return _once("conv1d", x, weight, bias, (), precision, out, stream)
+    return one_shot.conv1d(_Prepared, "conv1d", x, weight, bias, precision=precision, out=out, stream=stream)
 
 
 def conv1d_relu_nlc_small_batch(
     x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
     """`conv1d_nlc_small_batch` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _once("conv1d_relu", x, weight, bias, (), precision, out, stream)
+    return one_shot.conv1d(_Prepared, "conv1d_relu", x, weight, bias, precision=precision, out=out, stream=stream)
 
 
 def conv1d_relu_maxpool1d_nlc_small_batch(
@@ -356,14 +370,5 @@ def conv1d_relu_maxpool1d_nlc_small_batch(
 
     Arguments, result and errors as there, and pool_size: 3.
     """
-    return _once("conv1d_relu_maxpool1d", x, weight, bias, (pool_size,), precision, out, stream)
-
-
-def _once(method, x, weight, bias, pool, precision, out, stream):
-    of = shapes.conv1d_relu_maxpool1d_nlc if pool else shapes.conv1d_nlc
-    call = Call(out, stream, of(x, weight, bias, *pool), x=x, weight=weight, bias=bias)
-    x, weight, bias = call.inputs
-    conv = SmallBatchWeights(weight, bias, precision=precision, stream=call.stream)
-    narrowed = narrow(call, x, x.shape[1], -(-x.shape[2] // 8) * 8, conv.precision)
-    widen(call, getattr(conv, method)(narrowed, *pool, stream=call.stream), call.out, conv.precision)
-    return call.result()
+    method = "conv1d_relu_maxpool1d"
+    return one_shot.conv1d(_Prepared, method, x, weight, bias, pool_size, precision=precision, out=out, stream=stream)

@@ -7,12 +7,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from charcnn.gpu.launch import Call, pair
-from charcnn.ops.common import shapes
+from charcnn.gpu.launch import Call
 from charcnn.ops.common.mma_layout import OCTET, encode
+from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.mma.layer import MmaWeights
+
+
+class _Prepared:
+    """A `one_shot.Prepared`."""
+
+    def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
+        self._layer, self._stream = MmaWeights(weight, bias, precision=precision, stream=call.stream), call.stream
+        self._x = encode(call, x, x.shape[1], -(-x.shape[2] // OCTET) * OCTET, self._layer.format)
+
+    def run(self, method: str, y: Any, *pool: int) -> None:
+        getattr(self._layer, method)(self._x, *pool, wide=True, out=y, stream=self._stream)
+
+    def stat(self, y: Any, moments: Any) -> None:
+        self._layer.conv1d_stat(self._x, wide=True, out=(y, moments), stream=self._stream)
 
 
 def conv1d_nlc_mma(
@@ -37,14 +49,14 @@ def conv1d_nlc_mma(
             memory does not hold what so many taps read.
         DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
-    return _once("conv1d", x, weight, bias, precision, out, stream)
+    return one_shot.conv1d(_Prepared, "conv1d", x, weight, bias, precision=precision, out=out, stream=stream)
 
 
 def conv1d_relu_nlc_mma(
     x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
     """`conv1d_nlc_mma` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _once("conv1d_relu", x, weight, bias, precision, out, stream)
+    return one_shot.conv1d(_Prepared, "conv1d_relu", x, weight, bias, precision=precision, out=out, stream=stream)
 
 
 def conv1d_relu_maxpool1d_nlc_mma(
@@ -54,7 +66,8 @@ def conv1d_relu_maxpool1d_nlc_mma(
 
     Arguments, result and errors as there, and pool_size: 3.
     """
-    return _pooled(x, weight, bias, pool_size, precision, out, stream)
+    method = "conv1d_relu_maxpool1d"
+    return one_shot.conv1d(_Prepared, method, x, weight, bias, pool_size, precision=precision, out=out, stream=stream)
 
 
 def conv1d_stat_nlc_mma(
@@ -64,7 +77,7 @@ def conv1d_stat_nlc_mma(
 
     Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`, and errors as there.
     """
-    return _measured(x, weight, bias, precision, out, stream)
+    return one_shot.conv1d_stat(_Prepared, x, weight, bias, precision=precision, out=out, stream=stream)
 
 
 def linear_nlc_mma(
@@ -84,56 +97,11 @@ def linear_nlc_mma(
     Raises:
         ValueError, DeviceError: as there.
     """
-    return _linear("conv1d", x, weight, bias, precision, out, stream)
+    return one_shot.linear(_Prepared, "conv1d", x, weight, bias, precision=precision, out=out, stream=stream)
 
 
 def linear_relu_nlc_mma(
     x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
     """`linear_nlc_mma` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _linear("conv1d_relu", x, weight, bias, precision, out, stream)
-
-
-def _prepared(call, x, weight, bias, precision):
-    layer = MmaWeights(weight, bias, precision=precision, stream=call.stream)
-    _, length, c_in = x.shape
-    return layer, encode(call, x, length, -(-c_in // OCTET) * OCTET, layer.format)
-
-
-def _once(method, x, weight, bias, precision, out, stream):
-    call = Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
-    layer, encoded = _prepared(call, *call.inputs, precision)
-    getattr(layer, method)(encoded, wide=True, out=call.out, stream=call.stream)
-    return call.result()
-
-
-def _pooled(x, weight, bias, pool_size, precision, out, stream):
-    shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
-    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    layer, encoded = _prepared(call, *call.inputs, precision)
-    layer.conv1d_relu_maxpool1d(encoded, pool_size, wide=True, out=call.out, stream=call.stream)
-    return call.result()
-
-
-def _measured(x, weight, bias, precision, out, stream):
-    shape = shapes.conv1d_nlc(x, weight, bias)
-    y, given = pair(out)
-    inputs = {"x": x, "weight": weight, "bias": bias}
-    if given is not None:
-        shapes.expect("stat", given, (shape[0], 2))
-        inputs["stat"] = given
-    call = Call(y, stream, shape, **inputs)
-    layer, encoded = _prepared(call, *call.inputs[:3], precision)
-    statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
-    layer.conv1d_stat(encoded, wide=True, out=(call.out, statistics), stream=call.stream)
-    statistics = call.second(statistics, given)
-    return call.result(), statistics
-
-
-def _linear(method, x, weight, bias, precision, out, stream):
-    call = Call(out, stream, shapes.linear_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
-    x, weight, bias = call.inputs
-    (n, c_in), (_, c_out) = x.shape, weight.shape
-    layer, encoded = _prepared(call, x.reshape((n, 1, c_in)), weight.reshape((1, c_in, c_out)), bias, precision)
-    getattr(layer, method)(encoded, wide=True, out=call.out.reshape((n, 1, c_out)), stream=call.stream)
-    return call.result()
+    return one_shot.linear(_Prepared, "conv1d_relu", x, weight, bias, precision=precision, out=out, stream=stream)

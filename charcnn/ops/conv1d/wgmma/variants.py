@@ -4,36 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from charcnn.gpu.launch import Call, pair
-from charcnn.ops.common import shapes
+from charcnn.gpu.launch import Call
 from charcnn.ops.common.cast import largest, narrow, widen
 from charcnn.ops.common.precision import FP32
+from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.wgmma.config import POOL
 from charcnn.ops.conv1d.wgmma.layer import LARGEST, WgmmaWeights
 
 
-class _Once:
-    """Weights laid out, and features narrowed, for one call."""
+class _Prepared:
+    """A `one_shot.Prepared`."""
 
-    def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, step: int = 1) -> None:
+    def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
         # Where x's greatest becomes the greatest that there is.
         unit = largest(call, x) / LARGEST["e4m3"] or 1.0 if precision == "fp8" else 1.0
         results = FP32.name if precision == "fp8" else None
-        self.call = call
-        self.conv = WgmmaWeights(weight, bias, precision=precision, results=results, x_unit=unit, stream=call.stream)
-        length, of = -(-x.shape[1] // step) * step, self.conv.precision
-        self.x = narrow(call, x, length, self.conv.width, of, 1 / unit)
+        self._call, self._length = call, x.shape[1]
+        self._conv = WgmmaWeights(weight, bias, precision=precision, results=results, x_unit=unit, stream=call.stream)
+        length = -(-x.shape[1] // POOL) * POOL if pooled else x.shape[1]
+        self._x = narrow(call, x, length, self._conv.width, self._conv.precision, 1 / unit)
 
-    def run(self, method: str, y: Any, *arguments: Any, **options: Any) -> None:
-        """Apply a method of `WgmmaWeights`, into y, float32."""
-        apply = getattr(self.conv, method)
-        if self.conv.results.itemsize == y.dtype.itemsize:
-            apply(self.x, *arguments, out=y, stream=self.call.stream, **options)
+    def run(self, method: str, y: Any, *pool: int) -> None:
+        apply, options = getattr(self._conv, method), {"length": self._length} if pool else {}
+        if self._conv.results.itemsize == y.dtype.itemsize:
+            apply(self._x, *pool, out=y, stream=self._call.stream, **options)
         else:
-            result = apply(self.x, *arguments, stream=self.call.stream, **options)
-            widen(self.call, result, y, self.conv.results)
+            result = apply(self._x, *pool, stream=self._call.stream, **options)
+            widen(self._call, result, y, self._conv.results)
+
+    def stat(self, y: Any, moments: Any) -> None:
+        direct = self._conv.results.itemsize == y.dtype.itemsize
+        result, _ = self._conv.conv1d_stat(self._x, out=(y if direct else None, moments), stream=self._call.stream)
+        if not direct:
+            widen(self._call, result, y, self._conv.results)
 
 
 def conv1d_nlc_wgmma(
@@ -62,14 +65,14 @@ def conv1d_nlc_wgmma(
             memory does not hold what so many taps read.
         DeviceError: no usable GPU, or none with these tensor cores (compute capability 9.0).
     """
-    return _conv1d("conv1d", x, weight, bias, precision, out, stream)
+    return one_shot.conv1d(_Prepared, "conv1d", x, weight, bias, precision=precision, out=out, stream=stream)
 
 
 def conv1d_relu_nlc_wgmma(
     x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
     """`conv1d_nlc_wgmma` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _conv1d("conv1d_relu", x, weight, bias, precision, out, stream)
+    return one_shot.conv1d(_Prepared, "conv1d_relu", x, weight, bias, precision=precision, out=out, stream=stream)
 
 
 def conv1d_relu_maxpool1d_nlc_wgmma(
@@ -79,12 +82,8 @@ def conv1d_relu_maxpool1d_nlc_wgmma(
 
     Arguments, result and errors as there, and pool_size: 3.
     """
-    shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
-    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    x, weight, bias = call.inputs
-    once = _Once(call, x, weight, bias, precision, POOL)
-    once.run("conv1d_relu_maxpool1d", call.out, pool_size, length=x.shape[1])
-    return call.result()
+    method = "conv1d_relu_maxpool1d"
+    return one_shot.conv1d(_Prepared, method, x, weight, bias, pool_size, precision=precision, out=out, stream=stream)
 
 
 def conv1d_stat_nlc_wgmma(
@@ -94,23 +93,7 @@ def conv1d_stat_nlc_wgmma(
 
     Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`, and precision and errors as there.
     """
-    shape = shapes.conv1d_nlc(x, weight, bias)
-    y, given = pair(out)
-    inputs = {"x": x, "weight": weight, "bias": bias}
-    if given is not None:
-        shapes.expect("stat", given, (shape[0], 2))
-        inputs["stat"] = given
-    call = Call(y, stream, shape, **inputs)
-    x, weight, bias = call.inputs[:3]
-    once = _Once(call, x, weight, bias, precision)
-    statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
-    if once.conv.results.itemsize == 4:
-        once.conv.conv1d_stat(once.x, out=(call.out, statistics), stream=call.stream)
-    else:
-        result, _ = once.conv.conv1d_stat(once.x, out=(None, statistics), stream=call.stream)
-        widen(call, result, call.out, once.conv.results)
-    statistics = call.second(statistics, given)
-    return call.result(), statistics
+    return one_shot.conv1d_stat(_Prepared, x, weight, bias, precision=precision, out=out, stream=stream)
 
 
 def linear_nlc_wgmma(
@@ -126,27 +109,11 @@ def linear_nlc_wgmma(
     Returns:
         float32 (N, C_out) where the inputs lie; errors as there.
     """
-    return _linear("conv1d", x, weight, bias, precision, out, stream)
+    return one_shot.linear(_Prepared, "conv1d", x, weight, bias, precision=precision, out=out, stream=stream)
 
 
 def linear_relu_nlc_wgmma(
     x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
     """`linear_nlc_wgmma` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return _linear("conv1d_relu", x, weight, bias, precision, out, stream)
-
-
-def _conv1d(method, x, weight, bias, precision, out, stream):
-    call = Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
-    x, weight, bias = call.inputs
-    _Once(call, x, weight, bias, precision).run(method, call.out)
-    return call.result()
-
-
-def _linear(method, x, weight, bias, precision, out, stream):
-    call = Call(out, stream, shapes.linear_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
-    x, weight, bias = call.inputs
-    n, c_in = x.shape
-    once = _Once(call, x.reshape((n, 1, c_in)), weight.reshape((1, *weight.shape)), bias, precision)
-    once.run(method, call.out.reshape((n, 1, once.conv.c_out)))
-    return call.result()
+    return one_shot.linear(_Prepared, "conv1d_relu", x, weight, bias, precision=precision, out=out, stream=stream)

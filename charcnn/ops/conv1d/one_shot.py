@@ -1,0 +1,69 @@
+"""Prepared convolutions as operators on float32 arrays: lay out the weights, cast the features, apply, cast back.
+
+A technique says how it prepares one call, and has its operators here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from charcnn.gpu.launch import Call, pair
+from charcnn.ops.common import shapes
+
+
+class Prepared(Protocol):
+    """Weights laid out, and features cast, for one call."""
+
+    def run(self, method: str, y: Any, *pool: int) -> None:
+        """Start a method of the prepared convolution, into y, float32."""
+
+    def stat(self, y: Any, moments: Any) -> None:
+        """Start its `conv1d_stat`, into y, float32, and moments, float64 (N, 2)."""
+
+
+Prepare = Callable[..., Any]
+"""Called with the call; x (N, L, C_in), weight (K, C_in, C_out) and bias, on the GPU; precision; whether it pools.
+Gives a `Prepared`."""
+
+
+def conv1d(
+    prepare: Prepare, method: str, x: Any, weight: Any, bias: Any, *pool: int, precision: str, out: Any, stream: Any
+) -> Any:
+    """conv1d_nlc, with ReLU, and max-pooling of `pool`, by the method that says so."""
+    of = shapes.conv1d_relu_maxpool1d_nlc if pool else shapes.conv1d_nlc
+    call = Call(out, stream, of(x, weight, bias, *pool), x=x, weight=weight, bias=bias)
+    prepare(call, *call.inputs, precision, bool(pool)).run(method, call.out, *pool)
+    return call.result()
+
+
+def conv1d_stat(
+    prepare: Prepare, x: Any, weight: Any, bias: Any, *, precision: str, out: Any, stream: Any
+) -> tuple[Any, Any]:
+    """conv1d_stat_nlc."""
+    shape = shapes.conv1d_nlc(x, weight, bias)
+    y, given = pair(out)
+    inputs = {"x": x, "weight": weight, "bias": bias}
+    if given is not None:
+        shapes.expect("stat", given, (shape[0], 2))
+        inputs["stat"] = given
+    call = Call(y, stream, shape, **inputs)
+    prepared = prepare(call, *call.inputs[:3], precision, False)
+    moments = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
+    prepared.stat(call.out, moments)
+    moments = call.second(moments, given)
+    return call.result(), moments
+
+
+def linear(
+    prepare: Prepare, method: str, x: Any, weight: Any, bias: Any, *, precision: str, out: Any, stream: Any
+) -> Any:
+    """linear_nlc, as a convolution of one position."""
+    call = Call(out, stream, shapes.linear_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
+    x, weight, bias = call.inputs
+    (n, c_in), (_, c_out) = x.shape, weight.shape
+    prepared = prepare(call, x.reshape((n, 1, c_in)), weight.reshape((1, c_in, c_out)), bias, precision, False)
+    prepared.run(method, call.out.reshape((n, 1, c_out)))
+    return call.result()
