@@ -147,6 +147,21 @@ MMA = ("fp16", "bf16", "tf32", "fp16x3")
 """What mma.sync multiplies."""
 
 
+MULTIPLYING = (
+    "conv1d_nlc", "conv1d_relu_nlc", "conv1d_relu_maxpool1d_nlc", "conv1d_stat_nlc", "linear_nlc", "linear_relu_nlc",
+)  # fmt: skip
+"""Operators that tensor cores compute, by the same kernels."""
+
+CPU = ("loops", "cpu_gemm", "cpu_gather", "winograd_cpu")
+"""Techniques that run there."""
+
+
+def _float32(operator: str, *techniques: str) -> Iterator[Variant]:
+    """A row a technique."""
+    for technique in techniques:
+        yield Variant(operator, technique, "cpu" if technique in CPU else "cuda")
+
+
 def _in(operator: str, technique: str, precisions: Iterable[str], **needs: bool) -> Iterator[Variant]:
     """A row a precision, with its own tolerance."""
     for name in precisions:
@@ -154,81 +169,44 @@ def _in(operator: str, technique: str, precisions: Iterable[str], **needs: bool)
 
 
 VARIANTS = (
-    Variant("one_hot", "loops", "cpu"),
-    Variant("one_hot", "naive", "cuda"),
-    Variant("conv1d", "loops", "cpu"),
-    Variant("conv1d", "cpu_gemm", "cpu"),
-    Variant("conv1d", "naive", "cuda"),
-    Variant("conv1d_relu", "cpu_gemm", "cpu"),
-    Variant("conv1d_relu", "naive", "cuda"),
-    Variant("layernorm", "loops", "cpu"),
-    Variant("layernorm", "naive", "cuda"),
-    Variant("relu", "loops", "cpu"),
-    Variant("relu", "naive", "cuda"),
-    Variant("maxpool1d", "loops", "cpu"),
-    Variant("maxpool1d", "naive", "cuda"),
-    Variant("collapse", "loops", "cpu"),
-    Variant("collapse", "naive", "cuda"),
-    Variant("linear", "loops", "cpu"),
-    Variant("linear", "cpu_gemm", "cpu"),
-    Variant("linear", "naive", "cuda"),
-    Variant("linear_relu", "cpu_gemm", "cpu"),
-    Variant("linear_relu", "naive", "cuda"),
-    Variant("conv1d_stat", "naive", "cuda"),
-    Variant("layernorm_relu", "naive", "cuda"),
-    Variant("relu_maxpool1d", "naive", "cuda"),
-    Variant("conv1d_relu_maxpool1d", "naive", "cuda"),
-    Variant("layernorm_relu_maxpool1d", "naive", "cuda"),
-    Variant(CHAIN, "whole", "cuda"),
-    Variant(CHAIN, "pairs", "cuda"),
-    Variant("linear_relu_linear", "naive", "cuda"),
-    Variant("one_hot_conv1d", "cpu_gather", "cpu"),
-    Variant("one_hot_nlc", "coalesced", "cuda"),
-    Variant("conv1d_nlc", "coalesced", "cuda"),
-    Variant("conv1d_nlc", "tiled", "cuda"),
-    Variant("conv1d_nlc", "register_tiled", "cuda"),
-    Variant("conv1d_nlc", "vectorized", "cuda"),
-    Variant("conv1d_nlc", "double_buffered", "cuda"),
-    Variant("conv1d_nlc", "winograd", "cuda"),
-    Variant("conv1d_nlc", "winograd_cpu", "cpu"),
-    Variant("conv1d_relu_nlc", "double_buffered", "cuda"),
-    Variant("conv1d_relu_nlc", "winograd", "cuda"),
-    Variant("conv1d_relu_nlc", "winograd_cpu", "cpu"),
-    Variant("conv1d_relu_maxpool1d_nlc", "double_buffered", "cuda"),
-    Variant("conv1d_relu_maxpool1d_nlc", "winograd", "cuda"),
-    Variant("conv1d_relu_maxpool1d_nlc", "winograd_cpu", "cpu"),
-    Variant("conv1d_stat_nlc", "double_buffered", "cuda"),
-    Variant("conv1d_stat_nlc", "winograd", "cuda"),
-    Variant("layernorm_relu_maxpool1d_nlc", "coalesced", "cuda"),
-    Variant("linear_nlc", "double_buffered", "cuda"),
-    Variant("linear_relu_nlc", "double_buffered", "cuda"),
-    Variant("one_hot_conv1d_nlc", "gather", "cuda"),
-    Variant("one_hot_conv1d_stat_nlc", "lags", "cuda"),
-    Variant("one_hot_conv1d_stat_nlc", "lag_sums", "cuda"),
-    Variant("one_hot_conv1d_relu_maxpool1d_nlc", "gather", "cuda"),
+    *_float32("one_hot", "loops", "naive"),
+    *_float32("conv1d", "loops", "cpu_gemm", "naive"),
+    *_float32("conv1d_relu", "cpu_gemm", "naive"),
+    *_float32("layernorm", "loops", "naive"),
+    *_float32("relu", "loops", "naive"),
+    *_float32("maxpool1d", "loops", "naive"),
+    *_float32("collapse", "loops", "naive"),
+    *_float32("linear", "loops", "cpu_gemm", "naive"),
+    *_float32("linear_relu", "cpu_gemm", "naive"),
+    *_float32("conv1d_stat", "naive"),
+    *_float32("layernorm_relu", "naive"),
+    *_float32("relu_maxpool1d", "naive"),
+    *_float32("conv1d_relu_maxpool1d", "naive"),
+    *_float32("layernorm_relu_maxpool1d", "naive"),
+    *_float32(CHAIN, "whole", "pairs"),
+    *_float32("linear_relu_linear", "naive"),
+    *_float32("one_hot_conv1d", "cpu_gather"),
+    *_float32("one_hot_nlc", "coalesced"),
+    *_float32("conv1d_nlc", "coalesced", "tiled", "register_tiled", "vectorized"),
+    *_float32("conv1d_nlc", "double_buffered", "winograd", "winograd_cpu"),
+    *_float32("conv1d_relu_nlc", "double_buffered", "winograd", "winograd_cpu"),
+    *_float32("conv1d_relu_maxpool1d_nlc", "double_buffered", "winograd", "winograd_cpu"),
+    *_float32("conv1d_stat_nlc", "double_buffered", "winograd"),
+    *_float32("layernorm_relu_maxpool1d_nlc", "coalesced"),
+    *_float32("linear_nlc", "double_buffered"),
+    *_float32("linear_relu_nlc", "double_buffered"),
+    *_float32("one_hot_conv1d_nlc", "gather"),
+    *_float32("one_hot_conv1d_stat_nlc", "lags", "lag_sums"),
+    *_float32("one_hot_conv1d_relu_maxpool1d_nlc", "gather"),
     *_in("one_hot_conv1d_relu_maxpool1d_nlc", "warp_gather", HALF_PRECISIONS),
-    Variant("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "gather", "cuda"),
+    *_float32("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "gather"),
     *_in("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "warp_gather", HALF_PRECISIONS),
     *_in("layernorm_relu_maxpool1d_nlc", "vectorized", HALF_PRECISIONS),
-    *_in("conv1d_nlc", "mma", MMA, ampere=True),
-    *_in("conv1d_relu_nlc", "mma", MMA, ampere=True),
-    *_in("conv1d_relu_maxpool1d_nlc", "mma", MMA, ampere=True),
-    *_in("conv1d_stat_nlc", "mma", MMA, ampere=True),
-    *_in("linear_nlc", "mma", MMA, ampere=True),
-    *_in("linear_relu_nlc", "mma", MMA, ampere=True),
-    *_in("conv1d_nlc", "wgmma", FORMATS, hopper=True),
-    *_in("conv1d_relu_nlc", "wgmma", FORMATS, hopper=True),
-    *_in("conv1d_relu_maxpool1d_nlc", "wgmma", FORMATS, hopper=True),
-    *_in("conv1d_stat_nlc", "wgmma", FORMATS, hopper=True),
-    *_in("linear_nlc", "wgmma", FORMATS, hopper=True),
-    *_in("linear_relu_nlc", "wgmma", FORMATS, hopper=True),
-    *_in("conv1d_nlc", "small_batch", HALF_PRECISIONS, hopper=True),
-    *_in("conv1d_relu_nlc", "small_batch", HALF_PRECISIONS, hopper=True),
-    *_in("conv1d_relu_maxpool1d_nlc", "small_batch", HALF_PRECISIONS, hopper=True),
-    Variant("softmax", "loops", "cpu"),
-    Variant("softmax", "naive", "cuda"),
-    Variant("argmax", "loops", "cpu"),
-    Variant("argmax", "naive", "cuda"),
+    *(row for name in MULTIPLYING for row in _in(name, "mma", MMA, ampere=True)),
+    *(row for name in MULTIPLYING for row in _in(name, "wgmma", FORMATS, hopper=True)),
+    *(row for name in MULTIPLYING[:3] for row in _in(name, "small_batch", HALF_PRECISIONS, hopper=True)),
+    *_float32("softmax", "loops", "naive"),
+    *_float32("argmax", "loops", "naive"),
 )
 
 
@@ -319,6 +297,8 @@ class Level:
     """The level that it builds on; None: that of the row before."""
     differs: str | None = None
     """Why its file differs from that level's by more than DIFFERENCE lines."""
+    tuned: tuple[str, str] | None = None
+    """Techniques of its convolutions and of its linear layers, of those whose tiles can be chosen."""
 
     @property
     def tensor_cores(self) -> bool:
@@ -392,17 +372,24 @@ LEVELS = (
     Level("l9", "cuda"),
     Level("l10", "cuda", differs="blocks 3 to 6 become one planned kernel, and the plan its own code"),
     Level("l11", "cpu", after="l2", differs="every operator is another one"),
-    Level("l12", "cuda", after="l10", differs="from here on a level lists layers, and no longer spells each call"),
-    Level("l13", "cuda", filtered=True),
-    Level("l14", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), ampere=True),
-    Level("l15", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), hopper=True),
-    Level("l16", "cuda", precisions=("fp16", "bf16", "tf32", "fp16x3"), hopper=True),
+    Level(
+        "l12",
+        "cuda",
+        after="l10",
+        differs="from here on a level lists layers, and no longer spells each call",
+        tuned=("double_buffered",) * 2,
+    ),
+    Level("l13", "cuda", filtered=True, tuned=("winograd", "double_buffered")),
+    Level("l14", "cuda", precisions=MMA, ampere=True, tuned=("mma", "mma")),
+    Level("l15", "cuda", precisions=MMA, hopper=True, tuned=("wgmma", "wgmma")),
+    Level("l16", "cuda", precisions=MMA, hopper=True, tuned=("wgmma", "wgmma")),
     Level(
         "l17",
         "cuda",
         precisions=("fp8",),
         hopper=True,
         differs="the small batches of level 16 go, as they have no FP8",
+        tuned=("wgmma", "wgmma"),
     ),
     Level("l18", "cpu", filtered=True, after="l11"),
 )

@@ -19,10 +19,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
 from itertools import pairwise
 from math import prod
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,6 +35,7 @@ if __name__ == "__main__":  # before numba is imported
     atexit.register(shutil.rmtree, os.environ["NUMBA_CACHE_DIR"])
     sys.path[:0] = [str(Path(__file__).parent.parent)]
 
+import machine_code
 import numpy as np
 import operator_cases
 from cuda.pathfinder import find_nvidia_binary_utility
@@ -90,6 +93,7 @@ class Recorder:
             "variant": self.variant,
             "function": function(kernel),
             **costs(library.get_linkerinfo(TARGET.compiler)),
+            "code_bytes": machine_code.described(cubin)["bytes"],
             "local_instructions": sass_count(cubin, r"\b(LDL|STL)\b"),
             "float64_instructions": len(re.findall(r"\.f64", ptx)),
         }
@@ -301,14 +305,20 @@ def main() -> None:
     """Print the costs as JSON."""
     global TARGET
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("variants", nargs="*", metavar="VARIANT", help="such as conv1d_naive; all where none is named")
+    names = "such as conv1d_naive, or several that share kernels with commas between; all where none is named"
+    parser.add_argument("variants", nargs="*", metavar="VARIANT,...", help=names)
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that take these by turns")
     parser.add_argument("--cubins", type=Path, metavar="FOLDER", help="leave the compiled kernels there")
     parser.add_argument("--capability", default="9.0a", metavar="C", help="to compile for: 9.0a (default), 8.0 ...")
     arguments = parser.parse_args()
     TARGET = Target.named(arguments.capability)
     if arguments.cubins:
         arguments.cubins.mkdir(parents=True, exist_ok=True)
-    print(json.dumps(build(arguments.variants, arguments.cubins), indent=2))
+    # Forked, as importing all of it takes seconds; a process that compiles one group finds much of the next compiled.
+    with ProcessPoolExecutor(arguments.jobs, get_context("fork")) as pool:
+        groups = [group.split(",") for group in arguments.variants] or [[]]
+        built = list(pool.map(partial(build, cubins=arguments.cubins), groups))
+    print(json.dumps({name: cost for costs in built for name, cost in costs.items()}, indent=2))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from charcnn import catalog
+from charcnn.config import TINY
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,3 +40,22 @@ def test_several_processes_are_refused(tmp_path, options):
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "measures nothing" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_prepared_layers_are_checked_and_timed(monkeypatch):
+    import layers
+    import turns
+
+    monkeypatch.setattr(layers, "SMALL", TINY)
+    monkeypatch.setattr(layers, "PRODUCTS", {node.layer.name: node for node in TINY.nodes if node.flops})
+    layers.expected.cache_clear()
+    ready = list(layers.layers_of(catalog.level("l13"), "fp32", 1, set()))
+    assert [one.row["layer"] for one in ready if one.flop] == list(layers.PRODUCTS)
+    assert all(one.row["sigmas"] <= one.row["bound"] for one in ready)
+    ready[0].row = {}
+    (row,) = turns.by_turns(ready[:1])
+    assert row["microseconds"] > 0
+    monkeypatch.setattr(layers.validation, "in_sigmas", lambda *_: np.array([np.nan]))
+    with pytest.raises(SystemExit, match="l13 in fp32 is wrong"):
+        list(layers.layers_of(catalog.level("l13"), "fp32", 1, set()))
+    layers.expected.cache_clear()

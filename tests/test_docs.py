@@ -70,6 +70,9 @@ def test_a_stale_block_is_told_and_mended(tmp_path):
             "<!-- code:begin charcnn/config.py Config n -->\n<!-- code:end -->",
             "charcnn/config.py has no loop on n",
         ),
+        ("<!-- change:begin l0 -->\n<!-- change:end -->", "l0 builds on no level"),
+        ("<!-- change:begin l2 forward -->\n<!-- change:end -->", "forward is the same in l1 and l2"),
+        ("<!-- change:begin l5 replica -->\n<!-- change:end -->", "charcnn/levels/l4.py has no build.replica"),
         ("<!-- steps:begin relu relu1 fast -->\n<!-- steps:end -->", "relu has no fast"),
     ],
 )
@@ -90,8 +93,13 @@ def test_a_loop_is_shown_alone(tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_level_has_its_page(name):
     assert next(headings(page(name))).startswith(f"{name}: ")
-    blocks = {(kind, arguments) for _, kind, arguments, _ in documents.BLOCK.findall(page(name))}
-    assert {("step", name), ("cost", name)} <= blocks
+    found = documents.BLOCK.findall(page(name))
+    blocks = [(kind, arguments.partition(" ")[0]) for _, kind, arguments, _ in found]
+    wanted = [("step", name), ("change", name), ("cost", name)]
+    if limits.predecessor(name) is None:
+        wanted.remove(("change", name))
+    assert blocks[0] == wanted[0], "the first screen is the numbers'"
+    assert [block for block in blocks if block in wanted] == wanted
 
 
 def test_every_level_but_the_first_has_one_before_it():

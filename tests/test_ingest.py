@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from charcnn.runtime import ordered
@@ -174,10 +174,8 @@ def plainly(data):
     return found
 
 
-torn_pieces = st.lists(
-    st.sampled_from([b'"', b'""', b",", b"\n", b"\r\n", b"\r", b"a", b'a","b\n', b'",', b',"', b'\n"', b'"\n']),
-    max_size=60,
-)
+torn = (b'"', b'""', b",", b"\n", b"\r\n", b"\r", b"a", b'a","b\n', b'",', b',"', b'\n"', b'"\n')
+torn_pieces = st.lists(st.sampled_from(torn), max_size=60)
 
 
 @settings(max_examples=500)
@@ -198,6 +196,8 @@ def test_a_torn_quote_is_scanned_once_and_not_once_a_line():
 
 
 @settings(max_examples=100)
+@example([b'""', b'""', b"\r\n", b'"'], 4, 5, 1)  # a buffer that ends between \r and \n
+@example([b'"', b"aaa", b"\r\n", b'"'], 4, 20, 1)  # the longest row does
 @given(torn_pieces, st.integers(4, 50), st.integers(3, 40), st.integers(1, 5))
 def test_the_longest_row_does_not_depend_on_the_buffer(tmp_path_factory, parts, longest, capacity, rows):
     folder, data = tmp_path_factory.mktemp("csv"), b"1,a\n" + b"".join(parts)

@@ -46,10 +46,19 @@ def survives_deaths():
 
 
 def mpiexec(ranks, *command, options=(), timeout=200, **environment):
-    return subprocess.run(
+    started = subprocess.Popen(
         [MPIEXEC, *options, "-n", str(ranks), sys.executable, *map(str, command)],
-        capture_output=True, text=True, cwd=ROOT, env={**ENVIRONMENT, **environment}, timeout=timeout, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**ENVIRONMENT, **environment},
     )  # fmt: skip
+    try:
+        out, err = started.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        ps = ["ps", "--ppid", str(started.pid), "--pid", str(started.pid), "-o", "pid,ppid,stat,wchan:32,etimes,args"]
+        alive = subprocess.run(ps, capture_output=True, text=True, check=False).stdout
+        started.kill()
+        out, err = started.communicate()
+        pytest.fail(f"mpiexec did not end within {timeout} s.\n{alive}{out}{err}")
+    return subprocess.CompletedProcess(started.args, started.returncode, out, err)
 
 
 def test_shares_are_even_and_complete():

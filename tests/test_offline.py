@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,6 +32,9 @@ def repeats(row):
 
 
 CUDA = [row for row in VARIANTS if row.device == "cuda" and not repeats(row)]
+
+LIMITS = Path(__file__).with_name("machine_code.json")
+"""What kernels are meant to cost at most; `python tests/test_offline.py` writes what they do."""
 
 LEVEL_17 = "l17"
 """What only that level launches, beside the variants (`offline_build`)."""
@@ -81,22 +83,26 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
 def build(arguments):
     return subprocess.run(
         [sys.executable, Path(__file__).with_name("offline_build.py"), *arguments],
-        capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, timeout=600, check=False,
+        capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, timeout=1200, check=False,
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def kernels():
-    # A process for each slow one; with a convolution the linear layer, which often has the same kernels: compiled once.
-    tasks = {LEVEL_17: [LEVEL_17], WGMMA_STEPS: [WGMMA_STEPS], **{name: [name] for name in TILES}}
+    return compiled()
+
+
+def compiled():
+    """All that are compiled, and their costs."""
+    # With a convolution the linear layer, which often has the same kernels: compiled once.
+    tasks = {name: [name] for name in (*TILES, LEVEL_17, WGMMA_STEPS)}
     for row in CUDA:
         task = row.name.replace("linear", "conv1d") if row.technique in SLOW else "the others"
         task = row.label if row.tensor_cores else task  # which share most of theirs
         tasks.setdefault(task, []).append(row.name)
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        parts = list(pool.map(build, tasks.values()))
-    assert not any(done.returncode for done in parts), [done.stderr for done in parts]
-    return {name: cost for done in parts for name, cost in json.loads(done.stdout).items()}
+    done = build(["--jobs", str(min(4, os.cpu_count() or 1)), *map(",".join, tasks.values())])
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def test_every_variant_compiles_a_kernel(kernels):
@@ -135,9 +141,25 @@ def test_no_warnings_of_ptxas(kernels):
         assert cost["warnings"] == [], name
 
 
-def test_registers(kernels):
-    for name, cost in kernels.items():
-        assert 0 < cost["registers"] <= 255, f"{name}: {cost['registers']}"
+def sizes(kernels):
+    """The most registers of a variant's kernels that one function makes, and bytes of machine code."""
+    found = {}
+    for cost in kernels.values():
+        most = found.setdefault(cost["variant"], {}).setdefault(cost["function"], [0, 0])
+        most[:] = max(most[0], cost["registers"]), max(most[1], cost["code_bytes"])
+    return found
+
+
+def test_no_kernel_has_grown(kernels):
+    """Against machine_code.json: registers as there, and machine code but for what another compiler release does."""
+    known = json.loads(LIMITS.read_text())
+    found = sizes(kernels)
+    assert {name: set(own) for name, own in found.items()} == {name: set(own) for name, own in known.items()}
+    for variant, own in found.items():
+        for function, (registers, code) in own.items():
+            most = known[variant][function]
+            assert 0 < registers <= most[0], f"{variant}, {function}: {registers} registers, {most[0]} before"
+            assert code <= 1.02 * most[1], f"{variant}, {function}: {code} bytes of machine code, {most[1]} before"
 
 
 def test_portable_tensor_cores():
@@ -151,3 +173,8 @@ def test_portable_tensor_cores():
         assert not cost["local_bytes"], name
         assert 0 < cost["registers"] <= 255, name
         assert cost["warnings"] == [], name
+
+
+if __name__ == "__main__":
+    lines = [f"{json.dumps(name)}: {json.dumps(own)}" for name, own in sorted(sizes(compiled()).items())]
+    LIMITS.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -40,7 +40,9 @@ tiles = pytest.mark.parametrize(
     [tile if tile in SOME else pytest.param(tile, marks=pytest.mark.exhaustive) for tile in TILES],
     ids=lambda tile: f"{tile.rows}x{tile.columns}x{tile.depth}",
 )
-shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
+shapes = pytest.mark.parametrize(
+    "shape", [*SHAPES[:2], *(pytest.param(shape, marks=pytest.mark.exhaustive) for shape in SHAPES[2:])], ids=str
+)
 
 
 def draw(n, length, c_in, c_out, k, seed=0):
@@ -82,7 +84,7 @@ def test_double_buffered_in_any_tile(tile, shape):
 
 
 @tiles
-@pytest.mark.parametrize("pool_size", [*(pytest.param(size, marks=pytest.mark.exhaustive) for size in (1, 2)), 3, 7])
+@pytest.mark.parametrize("pool_size", [3, *(pytest.param(size, marks=pytest.mark.exhaustive) for size in (1, 2, 7))])
 def test_pooling_in_any_tile(tile, pool_size):
     for shape in ((2, 13, 3, 5, 3), (3, 17, 4, 20, 2)):
         arrays = draw(*shape)

@@ -302,7 +302,7 @@ def test_hoppers_candidates(name, taps, pooled):
 # The layers.
 
 
-@pytest.mark.parametrize("level", layers.TECHNIQUES)
+@pytest.mark.parametrize("level", layers.LEVELS)
 @pytest.mark.parametrize("layernorm", [True, False])
 def test_layers_have_the_networks_sizes(level, layernorm):
     config = replace(SMALL, layernorm=layernorm)

@@ -74,7 +74,7 @@ def main() -> None:
         noting_tile(mma_layer),
         noting_tile(wgmma_layer),
     ):
-        for level in layers.TECHNIQUES:
+        for level in layers.LEVELS:
             batch = inspect.signature(catalog.level(level).module.build).parameters["batch"].default
             for precision in catalog.level(level).precisions:
                 for one in layers.of_level(level, SMALL, precision):

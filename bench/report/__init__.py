@@ -7,7 +7,7 @@
 - measured: all levels on all machines;
 - step lK: what level K won, with batch sizes and the share of the hardware's limit;
 - cost lK: what level K costs, and the level before it, stage by stage;
-- change lJ lK: what differs between two levels' `build`;
+- change lK [FUNCTION ...]: what level K's `build`, or these functions in it, changed of the level that it builds on;
 - code FILE NAME [VARIABLE]: a function or class, as it stands in the file, or its first loop on that variable;
 - precisions: which levels compute in what;
 - operators: the table of operators and techniques;

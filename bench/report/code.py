@@ -1,4 +1,4 @@
-"""Blocks of code: a function as it stands in its file, and what differs between two levels."""
+"""Blocks of code: a function as it stands in its file, and what a level changed of the one that it builds on."""
 
 from __future__ import annotations
 
@@ -8,21 +8,48 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from charcnn import catalog
+from report import limits
 from report.schema import ROOT, ReportError
 
 
-def change(document: Path, before: str, after: str) -> str:
-    """What differs between two levels' `build`, with a line of context; `...` stands for what is the same."""
-    old, new = (_source(document, f"charcnn/levels/{name}.py", "build").splitlines() for name in (before, after))
-    lines = list(difflib.unified_diff(old, new, lineterm="", n=1))[3:]
-    if not lines:
-        raise ReportError(f"{document.name}: `build` is the same in {before} and {after}")
-    return "```diff\n" + "\n".join("..." if line.startswith("@@") else line for line in lines) + "\n```\n"
+def change(document: Path, name: str, *functions: str) -> str:
+    """What a level's `build` changed of the level that it builds on, with a line of context.
+
+    `functions`: only these, inside `build`; OLD:NEW where the name differs, too. `...` stands for what is the same.
+    """
+    level, before = catalog.level(name), limits.predecessor(name)
+    if before is None:
+        raise ReportError(f"{document.name}: {name} builds on no level")
+    files = [f"charcnn/levels/{row.name}.py" for row in (before, level)]
+    lines = []
+    for function in functions or ("",):
+        inside = function.split(":")
+        names = ["build." + inside[0], "build." + inside[-1]] if function else ["build", "build"]
+        old, new = (_source(document, file, part) for file, part in zip(files, names, strict=True))
+        if old == new and not functions:  # what it changed stands beside `build`
+            old, new = (_undocumented(file) for file in files)
+        shown = list(difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=1))[2:]
+        if not shown:
+            raise ReportError(f"{document.name}: {function} is the same in {before.name} and {name}")
+        lines += shown[0 if lines else 1 :]
+    everything = sum(line[0] in "+-" for line in level.difference()[2:])
+    return (
+        "```diff\n" + "\n".join("..." if line.startswith("@@") else line for line in lines) + "\n```\n\n"
+        f"`python -m charcnn levels --diff {name}` prints all {everything} lines that differ from {before.name}.\n"
+    )
 
 
 def code(document: Path, file: str, name: str, loop: str = "") -> str:
     """A function or class of a file; `outer.inner` for one inside another; with `loop`, its first loop on that name."""
     return f"```python\n# {file}\n{_source(document, file, name, loop)}\n```\n"
+
+
+def _undocumented(file: str) -> str:
+    """A file without its docstring."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    docstring = ast.parse(text).body[0]
+    return "\n".join(text.splitlines()[docstring.end_lineno :])
 
 
 def _source(document: Path, file: str, name: str, loop: str = "") -> str:

@@ -101,11 +101,11 @@ def _levels(options: argparse.Namespace) -> list[str]:
     """Those that are named; else those that have the precision and that the current GPU runs."""
     from charcnn import catalog
     from charcnn.gpu import device
-    from charcnn.tuning.layers import TECHNIQUES
+    from charcnn.tuning.layers import LEVELS
 
     if options.levels:
         return list(dict.fromkeys(options.levels))
-    rows = [catalog.level(name) for name in TECHNIQUES]
+    rows = [catalog.level(name) for name in LEVELS]
     if options.precision is not None:
         rows = [row for row in rows if options.precision in row.precisions]
         if not rows:

@@ -99,9 +99,10 @@ def gpu_pipeline(
         DeviceError: a GPU has less memory free than weights and features need.
     """
     monitor, weights, workers = monitor or Monitor(), Weights(params, config), []
+    sequences = {}
     for gpu in device.choose(gpus):
         with cuda.gpus[gpu]:
-            sequence = LayerSequence(network(weights))
+            sequence = sequences[gpu] = LayerSequence(network(weights))
             monitor.hold(gpu, sequence.nbytes)
             largest, scratch = sequence.room(batch, config.length)
             for number in range(streams):
@@ -110,7 +111,9 @@ def gpu_pipeline(
                 forward = sequence.forward(buffers, timed=not graph)
                 made = GraphWorker(buffers, forward, batch, config.length) if graph else StreamWorker(buffers, forward)
                 workers.append(made)
-    return GpuPipeline(workers, batch, config.classes, monitor.advance)
+    pipeline = GpuPipeline(workers, batch, config.classes, monitor.advance)
+    pipeline.sequences = sequences
+    return pipeline
 
 
 def whole_windows(config: Config, multiple: int) -> int | None:

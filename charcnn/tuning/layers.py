@@ -21,15 +21,8 @@ from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.winograd import WinogradWeights
 from charcnn.ops.linear import few_outputs
 
-TECHNIQUES = {
-    "l12": ("double_buffered", "double_buffered"),
-    "l13": ("winograd", "double_buffered"),
-    "l14": ("mma", "mma"),
-    "l15": ("wgmma", "wgmma"),
-    "l16": ("wgmma", "wgmma"),
-    "l17": ("wgmma", "wgmma"),
-}
-"""By level, of the convolutions and of the linear layers. Level 16's kernels for few inputs have no tiles to choose."""
+LEVELS = tuple(row.name for row in catalog.LEVELS if row.tuned)
+"""Whose layers have tiles to choose; level 16's kernels for few inputs have none."""
 
 DRAWN = 8
 """Inputs drawn; a batch is these again and again, as its numbers decide how much power a product takes."""
@@ -46,7 +39,7 @@ class Layer:
     operator: str
     """Of the catalogue."""
     technique: str
-    """Of TECHNIQUES."""
+    """Of the catalogue."""
     precision: str
     length: int
     """Positions of its input; 1 of a linear layer."""
@@ -104,10 +97,10 @@ def of_level(level: str, config: Config, precision: str | None = None) -> Iterat
     Raises:
         ValueError: the level has no tiles to choose, or not this precision.
     """
-    if level not in TECHNIQUES:
-        raise ValueError(f"{level=}: need one of {', '.join(TECHNIQUES)}, whose tiles can be chosen")
-    row = catalog.level(level)
-    conv, linear = TECHNIQUES[level]
+    row = next((row for row in catalog.LEVELS if row.name == level), None)
+    if row is None or row.tuned is None:
+        raise ValueError(f"{level=}: need one of {', '.join(LEVELS)}, whose tiles can be chosen")
+    conv, linear = row.tuned
     arithmetic = row.precision(precision)
     lengths = (config.length, *config.block_lengths)
     for block in range(1 if level == "l12" else 2, 7):  # the others' block 1 is a gather

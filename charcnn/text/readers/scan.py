@@ -140,12 +140,12 @@ def scan_csv(buffer, start, stop, final, delimiter, columns, wanted, longest, ro
         as_failed = how == _AS_FAILED
         if as_failed:
             end, how = failed[1], failed[2]
-        if how in (_OPEN, _UNCLOSED) and not final and stop - position <= longest:
+        if how in (_OPEN, _UNCLOSED) and not final and end - position <= longest:
             break
         if how in (_BROKEN, _UNCLOSED) or end - position > longest:
             if end > failed[1]:
                 failed[0], failed[1], failed[2] = position, end, how
-            end, following = _line_end(buffer, position, min(stop, position + longest + 1))
+            end, following = _line_end(buffer, position, min(stop, position + longest + 2))  # 2: \r\n
             if end - position > longest:
                 end = following = position + longest
             elif not final and (end == stop or (following == stop and buffer[stop - 1] == _RETURN)):
