@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import runs_here
-from test_formats import sweep
+from test_number_formats import sweep
 
 from charcnn import catalog
 from charcnn.config import SMALL, TINY

@@ -114,7 +114,7 @@ def test_parts_of_the_depth(tile):
     x, weight, _ = arrays = draw(3, 5, 12, 9, 3)
     step = tile.depth
     count = -(-36 // step)
-    got = multiply(arrays, tile, (count, 3, 3, 9), "part", depth_part=step)
+    got = multiply(arrays, tile, (count, 3, 3, 9), "k_split", split_depth=step)
     rows = np.stack([x[:, t : t + 3].reshape(3, 36) for t in range(3)], 1).astype(np.float64)
     for part in range(count):
         terms = slice(part * step, (part + 1) * step)

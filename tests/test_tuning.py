@@ -272,7 +272,7 @@ def test_what_was_measured_on_an_h200_by_hand_is_what_ships(asked_at_full_size):
     plain = {"block_m": 256, "block_n": 128, "warp_m": 64, "warp_n": 64, "b_stages": 4, "resident": 1}
     taken = {key: found["taken"] for key, found in asked_at_full_size.items()}
     assert taken["double_buffered pool fp32, 7 x 256 x 256, up to 262144 rows"] == wide
-    assert taken["double_buffered part fp32, 1 x 1024 x 4, up to 256 rows"]["columns"] == 32
+    assert taken["double_buffered k_split fp32, 1 x 1024 x 4, up to 256 rows"]["columns"] == 32
     assert taken["mma relu fp16, 3 x 256 x 256, up to 1048576 rows"] == plain
     assert taken["mma relu fp16x3, 3 x 256 x 256, up to 1048576 rows"]["warp_m"] == 48
     assert taken["wgmma pool fp16, 7 x 256 x 256, up to 4194304 rows"]["cluster_m"] == 2

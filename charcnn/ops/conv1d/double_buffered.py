@@ -16,7 +16,7 @@ from charcnn.ops.common import shapes, tile_choice
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
 from charcnn.ops.conv1d.tile import Tile, candidates, fitting, vector_width
 
-EPILOGUES = ("part", "several", "store", "relu", "pool", "stat")
+EPILOGUES = ("k_split", "several", "store", "relu", "pool", "stat")
 """What a block does with its sums.
 
 part: store them, of a part of the depth. several: store them, of one of several products. store: add the bias first.
@@ -42,7 +42,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> An
         pool_size: positions of a window, for "pool".
 
     Of the kernel's arguments, partial_moments holds for "stat" a row's (shift, mean, M2) for each tile across. For
-    "part", split is the depth that a block sums, and y has a (N, L_out, C_out) for each part of the depth. For
+    "k_split", split is the depth that a block sums, and y has a (N, L_out, C_out) for each part of the depth. For
     "several" it is how many products there are, whose x, weight and y lie one after another along the first axis.
     """
     # As `vectorized`, but a thread asks for its part of a later stage before it multiplies this one. cp.async needs no
@@ -64,7 +64,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> An
     means_at, sums_at, sums_pitch = uint32(tile.rows), uint32(2 * tile.rows), uint32(tile.across + 1)
     zero, one, two, three, four, vector = (uint32(value) for value in (0, 1, 2, 3, ptx.VECTOR, width))
     part_values, unrolled = uint64(PART_VALUES), uint32(4 * ptx.VECTOR)  # terms of a stage
-    shifted, rectified = epilogue not in ("part", "several"), epilogue in ("relu", "pool")
+    shifted, rectified = epilogue not in ("k_split", "several"), epilogue in ("relu", "pool")
     several = epilogue == "several"
     pooled, measured = epilogue == "pool", epilogue == "stat"
     window, tile_rows = uint32(pool_size), uint32(tile.rows // pool_size * pool_size)
@@ -286,17 +286,17 @@ def chosen(epilogue: str, weight: shapes.Shape, rows: int, pool_size: int = 1) -
 
 def launch(
     call: Call, inputs: Sequence[Any], y: Any, epilogue: str, *,
-    partial_moments: Any = None, depth_part: int | None = None, products: int = 1, pool_size: int = 1,
+    partial_moments: Any = None, split_depth: int | None = None, products: int = 1, pool_size: int = 1,
     tile: Tile | None = None,
 ) -> None:  # fmt: skip
     """Start the kernel on the call's stream, for arrays on the device.
 
     Args:
         inputs: x (N, L, C_in), weight (K, C_in, C_out) and bias.
-        y: (N, L_out, C_out); for "pool" (N, L_out // pool_size, C_out); for "part" with one more axis in front, a part
-            of the depth each.
+        y: (N, L_out, C_out); for "pool" (N, L_out // pool_size, C_out); for "k_split" with one more axis in front, a
+            part of the depth each.
         partial_moments: for "stat", (N, L_out * tiles across, PART_VALUES).
-        depth_part: for "part", how much of the depth K * C_in each takes, a multiple of the tile's.
+        split_depth: for "k_split", how much of the depth K * C_in each takes, a multiple of the tile's.
         products: for "several", how many; the first axes of x, weight and y hold those of each one after another.
         tile: the `chosen` one where None.
 
@@ -308,13 +308,13 @@ def launch(
     (taps, c_in, c_out), (n, length, _) = weight.shape, x.shape
     kernel_size, n = taps // products, n // products
     depth = kernel_size * c_in
-    depth_part = depth_part or depth
+    split_depth = split_depth or depth
     rows = n * (y.shape[1] * pool_size if epilogue == "pool" else length - kernel_size + 1)
     tile = tile or chosen(epilogue, weight.shape, rows, pool_size)
     tile_rows = tile.rows // pool_size * pool_size
-    blocks = products * -(-depth // depth_part) * -(-rows // tile_rows) * -(-c_out // tile.columns)
+    blocks = products * -(-depth // split_depth) * -(-rows // tile_rows) * -(-c_out // tile.columns)
     kernel = make_kernel(tile, vector_width(x, weight, bias, y), epilogue, pool_size)
-    split = products if epilogue == "several" else depth_part
+    split = products if epilogue == "several" else split_depth
     arguments = x, weight, bias, y, y if partial_moments is None else partial_moments, split
     call.launch(kernel, blocks, tile.threads, *arguments, shared=shared_bytes(tile, epilogue))
 

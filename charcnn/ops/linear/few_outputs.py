@@ -42,7 +42,7 @@ def takes(precision: str, outputs: int) -> bool:
 
 
 @cache
-def _make_kernel(ptx_type: str, outputs: int) -> Any:
+def _few_outputs_kernel(ptx_type: str, outputs: int) -> Any:
     """The kernel (x, weight, bias, y) for so many outputs; x are the numbers' bits."""
     eighths = ptx_type == "e4m3"
     unpack, words = ptx.cvt_f32x2("f16" if eighths else ptx_type), 2 if eighths else 4
@@ -156,6 +156,6 @@ class FewOutputsLinear(NoScratch):
         call = Call(out, stream, (n, length, self.c_out), dtypes={"x": of.dtype}, x=x)
         rows = n * length
         bits, y = call.inputs[0].view(WORDS[of.itemsize]).reshape((rows, c_in)), call.out.reshape((rows, self.c_out))
-        kernel, blocks = _make_kernel(of.ptx_type, self.c_out), -(-rows // (THREADS // LANES))
+        kernel, blocks = _few_outputs_kernel(of.ptx_type, self.c_out), -(-rows // (THREADS // LANES))
         call.launch(kernel, blocks, THREADS, bits, self._weight, self._bias, y)
         return call.result()

@@ -23,8 +23,8 @@ def _join_kernel(k_splits, bias, y, relu):
         c_out = i % y.shape[1]
         n = i // y.shape[1]
         total = float32(0)
-        for part in range(k_splits.shape[0]):
-            total += k_splits[part, n, 0, c_out]
+        for split in range(k_splits.shape[0]):
+            total += k_splits[split, n, 0, c_out]
         total += bias[c_out]
         if relu and total < float32(0):
             total = float32(0)
@@ -65,9 +65,9 @@ def _launch(x, weight, bias, out, stream, *, relu):
     if splits <= 1:
         launch(call, (x, weight, bias), call.out.reshape((n, 1, c_out)), "relu" if relu else "store")
         return call.result()
-    tile = chosen("part", weight.shape, n)
-    depth_part = -(-c_in // (splits * tile.depth)) * tile.depth
-    k_splits = call.scratch((-(-c_in // depth_part), n, 1, c_out), np.float32)
-    launch(call, (x, weight, bias), k_splits, "part", depth_part=depth_part, tile=tile)
+    tile = chosen("k_split", weight.shape, n)
+    split_depth = -(-c_in // (splits * tile.depth)) * tile.depth
+    k_splits = call.scratch((-(-c_in // split_depth), n, 1, c_out), np.float32)
+    launch(call, (x, weight, bias), k_splits, "k_split", split_depth=split_depth, tile=tile)
     call.launch_each(_join_kernel, k_splits, bias, call.out, relu)
     return call.result()
