@@ -288,9 +288,9 @@ def test_kernels_of_a_batch_follow_those_that_are_waited_for(monkeypatch):
     monkeypatch.setattr(workers, "ready", lambda: ready.append(True))
     with tempfile.TemporaryFile() as shared:
         task = {"networks": [asdict(Network("l6", "fp32", TINY))], "target": asdict(HOPPER), "parts": [[1], [16]]}
-        shared.write(json.dumps(task).encode() + b"\n")
-        shared.flush()
+        os.pwrite(shared.fileno(), json.dumps(task).encode() + b"\n", 0)
         workers.main(shared.fileno(), 0)
+        assert os.lseek(shared.fileno(), 0, os.SEEK_CUR) == 0, "it moved the place that all processes share"
         took = [workers._take(shared.fileno(), name) for name in ("one", "two", "one")]
     assert parts == [([1], []), ([16], [True])]
     assert took == [True, True, False]

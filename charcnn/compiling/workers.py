@@ -141,9 +141,7 @@ def _read(process: subprocess.Popen[str], errors: Any, lines: SimpleQueue[str | 
 
 def main(shared: int, number: int) -> None:
     """Compile what no other process has taken, and print each as JSON; READY behind what is waited for."""
-    with open(os.dup(shared), encoding="utf-8") as file:
-        file.seek(0)
-        task = json.loads(file.readline())
+    task = _task(shared)
     networks = [Network(**{**network, "config": Config(**network["config"])}) for network in task["networks"]]
     target = Target(**{**task["target"], "capability": tuple(task["target"]["capability"])})
     first = number % len(networks)  # each begins with another one
@@ -152,6 +150,12 @@ def main(shared: int, number: int) -> None:
             _compile(network, target, sizes, shared)
         if place == 0:
             ready()
+
+
+def _task(shared: int) -> dict[str, Any]:
+    """What the file's first line says. Processes share the place where one reads next, so none may move it."""
+    found: dict[str, Any] = json.loads(os.pread(shared, os.fstat(shared).st_size, 0).partition(b"\n")[0])
+    return found
 
 
 def _compile(network: Network, target: Target, sizes: Sequence[int] | None, shared: int) -> None:
