@@ -117,7 +117,9 @@ def layers_of(level: Level, precision: str, batch: int, seen: set[tuple[str, str
         row = {"made": type(layer).__name__, "level": level.name, "precision": precision, "batch": batch}
         row |= {"layer": " ".join(of) or "between", "products": 3 if precision == "fp16x3" else 1}
         row |= {"bytes": reads.nbytes + layer.nbytes + prod(result.shape) * np.dtype(result.dtype).itemsize}
-        kind = row["made"] if row["made"] != "Launched" else f"{level.name}'s operator"
+        # What LayerNorm follows holds its convolution, and another level's is another.
+        kind = f"{row['made']} {type(getattr(layer, '_conv', None)).__name__}"
+        kind = f"{level.name}'s operator" if row["made"] == "Launched" else kind
         if (kind, row["layer"]) in seen:
             continue
         seen.add((kind, row["layer"]))

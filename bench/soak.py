@@ -5,7 +5,8 @@
 
 CSV goes into its standard input as fast as it reads, the same rows again and again; what comes out must be those rows
 in their order, with the labels that they had the first time. On a GPU the digits of a probability may differ: few rows,
-as a pipe may bring, are computed by other kernels than many. The clock starts with the first label.
+as a pipe may bring, are computed by other kernels than many. The clock starts --warm-up seconds behind the first label:
+until then a first start compiles, and records graphs.
 Exit status 1: a row is missing or changed, the command failed, or its last minute's rate is off its first's by more
 than --rate, or its memory has grown by more than --growth since its first minute.
 """
@@ -111,8 +112,10 @@ def cpu_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def soak(rows: bytes, words: list[str], seconds: float, report: Path, exact: bool) -> dict[str, Any]:
-    """Run the command for so long after its first label; what was seen."""
+def soak(
+    rows: bytes, words: list[str], seconds: float, report: Path, exact: bool, warm_up: float = 0.0
+) -> dict[str, Any]:
+    """Run the command for so long behind its first label and `warm_up` seconds; what was seen."""
     command = [sys.executable, "-m", "charcnn", "classify", "-", "--format", "csv", "--no-header", "--quiet"]
     process = subprocess.Popen(
         [*command, "--json", str(report), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
@@ -150,21 +153,24 @@ def soak(rows: bytes, words: list[str], seconds: float, report: Path, exact: boo
     for thread in threads:
         thread.start()
     samples: list[tuple[float, int, int, float]] = []
-    while process.poll() is None and (output.started is None or time.perf_counter() - output.started < seconds):
+    while process.poll() is None and (
+        output.started is None or time.perf_counter() - output.started < warm_up + seconds
+    ):
         time.sleep(0.25)
         if output.started is not None:
             try:
                 held, busy = resident(process.pid), cpu_seconds(process.pid)
             except (OSError, IndexError, ValueError):
                 break  # it has ended
-            samples.append((time.perf_counter() - output.started, output.rows, held, busy))
+            if (at := time.perf_counter() - output.started - warm_up) >= 0:
+                samples.append((at, output.rows, held, busy))
     enough.set()
     status = process.wait()
     for thread in threads:
         thread.join()
     if output.wrong is None and output.rows != given:
         output.wrong = f"{output.rows:,} rows came out: need {given:,}"
-    return {"status": status, "rows": given, "wrong": output.wrong, "minutes": minutes(samples)}
+    return {"status": status, "rows": given, "wrong": output.wrong, "minutes": minutes(samples) if samples else []}
 
 
 def minutes(samples: list[tuple[float, int, int, float]]) -> list[dict[str, float]]:
@@ -190,7 +196,8 @@ def main() -> None:
     """Soak, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--seconds", type=float, default=3600, help="from the first label on (default 3600)")
+    add("--seconds", type=float, default=3600, help="that are measured (default 3600)")
+    add("--warm-up", type=float, default=60, metavar="SECONDS", help="before, from the first label on (default 60)")
     add(
         "--text",
         metavar="CSV",
@@ -215,14 +222,21 @@ def main() -> None:
         source, report = Path(folder, "in.csv"), Path(folder, "report.json")
         classify.make(options.text, source, ROWS)
         on_gpu = default_device()[0] == "cuda" if options.device is None else options.device == "cuda"
-        result = soak(source.read_bytes(), words, options.seconds, report, exact=not on_gpu)
+        result = soak(source.read_bytes(), words, options.seconds, report, not on_gpu, options.warm_up)
         if report.exists():
             said = json.loads(report.read_text())
             result["command"] = {name: said[name] for name in ("level", "precision", "device", "bound") if name in said}
+    if not result["minutes"]:
+        sys.exit(f"soak: the command ended within --warm-up, with status {result['status']}: {result['wrong']}")
     first, last = result["minutes"][0], result["minutes"][-1]
     result["rate_change"] = last["rows_per_second"] / first["rows_per_second"] - 1
     result["memory_change"] = last["resident_bytes"] / first["resident_bytes"] - 1
-    result |= {"seconds": options.seconds, "machine": machine.describe(), "commit": machine.commit()}
+    result |= {
+        "seconds": options.seconds,
+        "warm_up": options.warm_up,
+        "machine": machine.describe(),
+        "commit": machine.commit(),
+    }
     print(json.dumps({**result, "minutes": len(result["minutes"])}, indent=1))
     with replacing(options.results_dir / f"{machine.name(result['machine'])}-soak.json") as file:
         json.dump(result, file, indent=1)

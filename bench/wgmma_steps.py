@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,10 @@ from typing import Any
 import cases
 import numpy as np
 from numba import cuda
-from tensor_cores import DRAWN, LAYERS, RESULTS, Layer, Ready, by_turns, expected, sizes
+from turns import Ready, by_turns
 
 from charcnn import files
-from charcnn.config import POOL_SIZE
+from charcnn.config import POOL_SIZE, SMALL
 from charcnn.gpu import device, graph
 from charcnn.host import machine
 from charcnn.ops import reference
@@ -31,11 +32,39 @@ from charcnn.ops.common.precision import FORMATS
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.steps.layer import STEPS, StepConv1d
 
-MEASURED = tuple(layer for layer in LAYERS if layer.name in ("conv2", "conv3"))
+RESULTS = Path(__file__).resolve().parent / "results"
+
+DRAWN = 32
+"""Inputs drawn; the batch is these again and again, as its numbers decide how much power a product takes."""
 
 POOLED = "conv1d_relu_maxpool1d"
 
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution of the network, and the operator that ends it."""
+
+    name: str
+    method: str
+
+
+MEASURED = (Layer("conv2", POOLED), Layer("conv3", "conv1d_relu"))
+
 TUNED = {"conv1d_relu": "tuned kernel", POOLED: "tuned kernel, pooled"}
+
+
+def sizes(layer: Layer) -> tuple[int, int, int, int]:
+    """(L, C_in, K, C_out)."""
+    node = next(node for node in SMALL.nodes if node.layer.name == layer.name)
+    (c_out, c_in, kernel_size), _ = node.parameters.values()
+    return node.in_shape[1], c_in, kernel_size, c_out
+
+
+def expected(method: str, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """In float64."""
+    arrays = (array.astype(np.float64) for array in (x, weight, bias))
+    result: np.ndarray = getattr(reference, f"{method}_nlc")(*arrays, *([POOL_SIZE] if method == POOLED else []))
+    return result
 
 
 class Product:
@@ -59,13 +88,12 @@ class Product:
             SystemExit: they are wrong.
         """
         which = sorted({0, self.batch // 2, self.batch - 1})
-        layer = Layer(self.layer.name, method, self.layer.block)
-        want = expected(layer, self.drawn[np.array(which) % DRAWN], self.weight, self.bias)
+        want = expected(method, self.drawn[np.array(which) % DRAWN], self.weight, self.bias)
         error, tolerance = cases.error(np.stack([got(i) for i in which]), want), FORMATS["fp16"].tolerance
         if not error <= tolerance:
-            raise SystemExit(f"{name} at {layer.name} is wrong: relative error {error:.1e}, allowed {tolerance:g}")
-        row = {"step": name, "layer": layer.name, "operator": method, "batch": self.batch}
-        return row | {"shape": list(sizes(layer)), "error": error, "tolerance": tolerance}
+            raise SystemExit(f"{name} at {self.layer.name} is wrong: relative error {error:.1e}, allowed {tolerance:g}")
+        row = {"step": name, "layer": self.layer.name, "operator": method, "batch": self.batch}
+        return row | {"shape": list(sizes(self.layer)), "error": error, "tolerance": tolerance}
 
     def kernel(self, name: str, method: str, start: Callable[..., Any]) -> Ready:
         """Checked, and recorded as a graph. `start` takes x, and `out` and `stream` by name."""

@@ -32,9 +32,9 @@ def made(monkeypatch, tmp_path):
         ],
         "earlier": [{"batches": [1], "peers": [peer("plain", "float32", 7.0, batch=1)]}],
     }
-    products = {"tensor_cores": [{"layer": "cuBLAS", "precision": "fp16", "tflop_per_second": 600.0}]}
+    peak = {"layer": "peak", "precision": "fp16", "tflop_per_second": 600.0}
     found = Results((file,), {GPU: "NVIDIA H200"}, peers={file: raw})
-    found.products["nvidia-h200"] = products
+    found.layers[tmp_path / "layers.json"] = {"layers": [peak], "machine": raw["machine"]}
     found.levels["l12", GPU] = LevelResult(100.0, {"conv": 8.0, "fc": 2.0}, 256, file)
     found.levels["l13", GPU] = LevelResult(400.0, {"conv": 2.0, "fc": 1.0}, 1024, file)
     for module in (levels, limits, schema):

@@ -18,7 +18,7 @@
 - scaling, mixed, path, strikes, overhead, forecasts: the offload, from bench/results/offload;
 - classify: `charcnn classify` from file to file, beside the level's own rate;
 - sanitizer: what compute-sanitizer found;
-- tensor_cores: the network's products beside cuBLAS's, in each precision;
+- layers: each prepared layer beside cuDNN and cuBLAS, and its share of the measured peak;
 - wgmma_steps: the ladder of wgmma kernels: what each step can reach, and what it reached beside cuBLAS;
 - agreement: what each precision does to a trained network's labels, from bench/precisions.py;
 - accuracy PART: what the model that ships reached on its "validation" or "test" rows;

@@ -15,8 +15,8 @@ from report.ladder import README as LADDER
 from report.ladder import wgmma_steps
 from report.levels import cost, headline, levels, measured, step
 from report.offload import forecasts, mixed, overhead, path, scaling, strikes
-from report.operators import chain, operators, steps, trade
-from report.peers import beside, peers, tensor_cores
+from report.operators import chain, layers, operators, steps, trade
+from report.peers import beside, peers
 from report.plot import PLOT, drawn
 from report.schema import ROOT, WEIGHTS, ReportError
 
@@ -24,7 +24,7 @@ BLOCK = re.compile(r"(<!-- (\w+):begin ?([^\n]*?) ?-->\n).*?(<!-- \2:end -->)", 
 
 _BLOCKS = (
     headline, levels, measured, step, cost, change, code, precisions, validation, operators, steps, chain, trade, dram,
-    beside, peers, tensor_cores, wgmma_steps, sanitizer, scaling, mixed, path, strikes, overhead, forecasts, classify,
+    beside, peers, layers, wgmma_steps, sanitizer, scaling, mixed, path, strikes, overhead, forecasts, classify,
     agreement, accuracy, training,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}

@@ -97,10 +97,15 @@ def ceiling(host: str, precision: str) -> float | None:
             return None
         clock = json.loads(CLOCK.read_text(encoding="utf-8"))["max_clock_mhz"] * 1e6
         return float(MULTIPROCESSORS * FLOAT32_UNITS * 2 * clock)
-    raw = results().products.get(host)
-    rows = [] if raw is None else raw["tensor_cores"]
-    found = [row for row in rows if (row["layer"], row["precision"]) == ("cuBLAS", precision)]
-    return 1e12 * found[0]["tflop_per_second"] if found else None
+    raws = [raw for raw in results().layers.values() if machine.name(raw["machine"]) == host]
+    found = [peak for raw in raws if (peak := peak_of(raw, precision))]
+    return 1e12 * found[0] if found else None
+
+
+def peak_of(raw: dict[str, Any], precision: str) -> float | None:
+    """TFLOP/s of cuBLAS's product of large matrices, in the same run; None where it has none in that precision."""
+    found = [row for row in raw["layers"] if (row["layer"], row["precision"]) == ("peak", precision)]
+    return float(found[0]["tflop_per_second"]) if found else None
 
 
 def limit(level: catalog.Level, place: Place) -> float | None:

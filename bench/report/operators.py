@@ -11,17 +11,29 @@ from charcnn.config import SMALL
 from charcnn.gpu import device
 from charcnn.ops.chain import Conv1d, Plan, Relu, Stat
 from charcnn.ops.chain import plan as plan_chain
-from report.markdown import UNMEASURED, number, sources, table
+from report.limits import peak_of
+from report.markdown import UNMEASURED, link, number, sources, table
 from report.schema import Place, ReportError, results
+
+PREPARED = ("winograd", "winograd_cpu", "warp_gather", "mma", "wgmma", "small_batch")
+"""Techniques whose weights are laid out first: called once, that is most of what they do."""
+
+
+def shown(variant: catalog.Variant) -> bool:
+    """Whether a call alone says how fast it is."""
+    return variant.technique not in PREPARED and variant.precision is None
 
 
 def operators(document: Path) -> str:
-    """What each technique reached at layers' shapes: on the CPU as measured with no GPU, in CUDA with one."""
+    """What each technique reached at layers' shapes: on the CPU as measured with no GPU, in CUDA with one.
+
+    Those that lay out weights or cast features in each call are left to `layers`.
+    """
     measured = results().operators
     hosts = sorted({host for *_, host in measured}, key=lambda host: (not host.startswith("cpu-"), host))
     rows = []
     for operator in catalog.OPERATORS:
-        variants = [variant for variant in catalog.VARIANTS if variant.operator == operator.name]
+        variants = [row for row in catalog.VARIANTS if row.operator == operator.name and shown(row)]
         layers = list(dict.fromkeys(layer for name, layer, *_ in measured if name == operator.name)) or [""]
         for layer in layers:
             found = {
@@ -36,6 +48,49 @@ def operators(document: Path) -> str:
             rows[-1] += [_techniques(variants, host, found) for host in hosts]
     files = sorted(results().operator_files)
     return table(["operator", "layer", "unit", *map(_spoken, hosts)], rows, 99) + sources(document, files)
+
+
+def layers(document: Path) -> str:
+    """Each prepared layer of the network in each precision: TFLOP/s, and its share of cuBLAS's peak of that run."""
+    parts = []
+    for file, raw in results().layers.items():
+        lines = []
+        for precision in dict.fromkeys(row["precision"] for row in raw["layers"]):
+            rows = [row for row in raw["layers"] if row["precision"] == precision]
+            peak = peak_of(raw, "fp16" if precision == "fp16x3" else precision)
+            names = [row["layer"] for row in rows if "level" in row and row["layer"] != "between"]
+            for name in sorted(dict.fromkeys(names), key=names.index):
+                own = [row for row in rows if row["layer"] == name and "level" in row]
+                others = {row["made"]: row for row in rows if row["layer"] == name and "torch" in row}
+                best = min(own, key=lambda row: row["microseconds"])
+                cells = [precision if name == names[0] else "", name]
+                cells.append(", ".join(_prepared(row, peak, row is best and len(own) > 1) for row in own))
+                for library in ("cuDNN", "cuBLAS"):
+                    row = others.get(library)
+                    cells.append(f"{row['tflop_per_second']:,.0f}" if row else "")
+                beside = others.get("cuDNN") or others.get("cuBLAS")
+                ratio = best["tflop_per_second"] / beside["tflop_per_second"] if beside else None
+                lines.append([*cells, f"{ratio:.2f}" if ratio and name != "conv1" else ""])
+        gpu = link(document, file, raw["machine"]["gpus"][0])
+        batch = next(row["batch"] for row in raw["layers"] if "level" in row)
+        head = ["precision", "layer", f"{gpu}, N = {batch:,}: TFLOP/s (of the peak)", "cuDNN", "cuBLAS", "× library"]
+        peaks = {row["precision"]: row["tflop_per_second"] for row in raw["layers"] if row["layer"] == "peak"}
+        said = ", ".join(f"{name} {rate:,.0f}" for name, rate in peaks.items())
+        parts.append(table(head, lines, right=3) + f"\nThe peak, TFLOP/s: {said}.\n")
+    return "\n".join(parts) or UNMEASURED + "\n"
+
+
+def _prepared(row: dict[str, Any], peak: float | None, best: bool) -> str:
+    """A layer's name and rate; its time, where it adds up rows of a table, or has few outputs."""
+    made = "operator" if row["made"] == "Launched" else row["made"]
+    if made == "operator" or "ConvNorm" in made:  # of this name every level has its own
+        made = f"{row['level']}'s {made}"
+    share = row["tflop_per_second"] * row["products"] / peak if peak else None
+    if "Token" in made or share is None or share < 0.05:
+        said = f"{made} {row['microseconds']:,.0f} µs"
+    else:
+        said = f"{made} {row['tflop_per_second']:,.0f} ({100 * share:.0f} %)"
+    return f"**{said}**" if best else said
 
 
 def _spoken(host: str) -> str:

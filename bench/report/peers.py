@@ -1,4 +1,4 @@
-"""Blocks on other libraries: the network beside them, and its products beside cuBLAS's."""
+"""The block on other libraries: the network beside them."""
 
 from __future__ import annotations
 
@@ -76,30 +76,4 @@ def machine_table(link: str, raw: dict[str, Any]) -> str:
     # Each run has its own clocks: what stands in a column is of one.
     told = "; ".join(said if len(runs) == 1 else (f"{' and '.join(at)}: {settings}" for settings, at in said.items()))
     parts.append(f"[Raw result]({link}): {told}.\n")
-    return "\n".join(parts)
-
-
-def tensor_cores(document: Path) -> str:
-    """The network's products in each precision, in TFLOP/s, and as a share of cuBLAS's."""
-    if not results().products:
-        return UNMEASURED + "\n"
-    parts = []
-    for raw in results().products.values():
-        rows = {(row["layer"], row["precision"]): row for row in raw["tensor_cores"]}
-        precisions, layers = (list(dict.fromkeys(names)) for names in zip(*((p, n) for n, p in rows), strict=True))
-        lines = []
-        for layer in layers:
-            cells = [layer]
-            for precision in precisions:
-                row = rows.get((layer, precision))
-                if row is None:
-                    cells.append("–")
-                    continue
-                other = rows.get(("cuBLAS", "fp16" if row["products"] > 1 else precision))
-                done = row["tflop_per_second"]
-                share = f" ({100 * done * row['products'] / other['tflop_per_second']:.0f} %)" if other else ""
-                cells.append(f"{done:,.0f}{'' if layer == 'cuBLAS' else share}")
-            lines.append(cells)
-        head = [f"{raw['machine']['gpus'][0]}: TFLOP/s", *precisions]
-        parts.append(table(head, lines, right=1))
     return "\n".join(parts)

@@ -73,8 +73,8 @@ class Results:
     """What bench/dram.py wrote, by host."""
     peers: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/peers.py wrote, by file."""
-    products: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What bench/tensor_cores.py wrote, by host."""
+    layers: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/layers.py wrote, by file."""
     ladder: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/wgmma_steps.py wrote, by file."""
     classified: dict[Path, dict[str, Any]] = field(default_factory=dict)
@@ -104,8 +104,8 @@ def results() -> Results:
         elif "tools" in raw:
             found.sanitized[machine.name(raw["machine"])] = raw
             continue
-        elif "tensor_cores" in raw:
-            found.products[machine.name(raw["machine"])] = raw
+        elif "layers" in raw:
+            found.layers[file] = raw
             continue
         elif "wgmma_steps" in raw:
             found.ladder[file] = raw
