@@ -21,12 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import raw
 
-from charcnn.files import replacing
 from charcnn.host import machine
 from charcnn.text import encodings
-
-RESULTS = Path(__file__).parent / "results"
 
 MAIN = "import sys\nfrom charcnn.__main__ import main\nsys.exit(main(sys.argv[1:]))"
 
@@ -105,10 +103,10 @@ def main() -> None:
         "--results-dir",
         metavar="DIR",
         type=Path,
-        help=f"where MACHINE-classify-PRECISION[-encoded-on-WHERE].json goes (default {RESULTS.name}/)",
+        help=f"where MACHINE-classify-PRECISION[-encoded-on-WHERE].json goes (default {raw.RESULTS.name}/)",
     )
     options = parser.parse_args()
-    results = options.results_dir or RESULTS
+    results = options.results_dir or raw.RESULTS
     if not results.is_dir():
         parser.error(f"--results-dir {results}: no such folder")
     with tempfile.TemporaryDirectory() as folder:
@@ -119,9 +117,7 @@ def main() -> None:
     if options.encode_on is not None and not options.files_alone:
         kind += f"-encoded-on-{options.encode_on}"
     target = results / f"{machine.name(result['machine'])}-classify-{kind}.json"
-    with replacing(target) as file:
-        json.dump(result, file, indent=1)
-        file.write("\n")
+    raw.write(target, "classify", result)
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import raw
 
 from charcnn import catalog
 from charcnn.config import SMALL, TINY, Config
-from charcnn.files import replacing
 from charcnn.gpu import device
 from charcnn.host import machine
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,7 +44,7 @@ class Plan:
     @property
     def file(self) -> Path | None:
         """Where the raw result goes; None for a run that must not replace a whole one."""
-        folder = self._folder or (None if self.tiny or self.partial else RESULTS)
+        folder = self._folder or (None if self.tiny or self.partial else raw.RESULTS)
         return None if folder is None else folder / f"{machine.name(self.machine, self.gpus)}.json"
 
 
@@ -154,9 +152,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         row["params"] = None
     result["red"] = plan.red
     plan.file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(plan.file, "w") as file:
-        json.dump(result, file, indent=1)
-        file.write("\n")
+    raw.write(plan.file, "benchmarks", result)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import raw
 
-from charcnn import catalog, files
+from charcnn import catalog
 from charcnn.config import SMALL
 from charcnn.gpu.launch import Call
 from charcnn.host import machine
@@ -101,9 +102,7 @@ def main() -> int:
         "machine": here,
         "commit": machine.commit(),
     }
-    with files.replacing(options.results_dir / f"{machine.name(here)}-dram.json", "w") as file:
-        json.dump(result, file, indent=1)
-        file.write("\n")
+    raw.write(options.results_dir / f"{machine.name(here)}-dram.json", "dram", result)
     for level, found in result["dram"].items():
         total = found["read"] + found["written"]
         print(f"{level}: {total:,.0f} bytes an input, {found['predicted']:,.0f} predicted, {found['kernels']} kernels")

@@ -11,7 +11,6 @@ Exit status: 0 measured, 1 a level is wrong, 2 it cannot run here.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -21,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import raw
 from numba import cuda
 from turns import Ready, by_turns
 
-from charcnn import files
 from charcnn.catalog import LEVELS, PRECISIONS, Level
 from charcnn.config import SMALL
 from charcnn.gpu import device, graph
@@ -33,8 +32,6 @@ from charcnn.model import layers as model
 from charcnn.model import params, validation
 from charcnn.model.rounding import Rounding
 from charcnn.ops.common.layer import flat
-
-RESULTS = Path(__file__).resolve().parent / "results"
 
 LISTED = tuple(row for row in LEVELS if row.device == "cuda" and LEVELS.index(row) >= 12)
 """Levels that list layers."""
@@ -229,12 +226,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     rows = [row for name in names for row in measure(name, options.batch)]
     here = machine.describe()
-    folder = options.results_dir or (None if options.precisions else RESULTS)
+    folder = options.results_dir or (None if options.precisions else raw.RESULTS)
     if folder is not None:
-        result = {"layers": rows, "data": "random parameters, seed 0; token ids uniform", "machine": here}
-        with files.replacing(folder / f"{machine.name(here)}-layers.json", "w") as file:
-            json.dump(result | {"commit": machine.commit()}, file, indent=1)
-            file.write("\n")
+        result = {"layers": rows, "data": "random parameters, seed 0; token ids uniform"}
+        result |= {"machine": here, "commit": machine.commit()}
+        raw.write(folder / f"{machine.name(here)}-layers.json", "layers", result)
     return 0
 
 

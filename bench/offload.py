@@ -25,8 +25,9 @@ from typing import Any
 
 import numba
 import numpy as np
+import raw
 
-from charcnn import files, offload
+from charcnn import offload
 from charcnn.config import SMALL
 from charcnn.host import machine
 from charcnn.runtime.pipeline import Pipeline
@@ -35,12 +36,10 @@ ROWS = 65536
 """Distinct inputs that `path` sends, over and over: more than a cache holds."""
 
 
-def write(file: str | None, found: dict[str, Any]) -> None:
+def write(file: str | None, schema: str, found: dict[str, Any]) -> None:
     """Keep a result, with where it was measured."""
     if file is not None:
-        with files.replacing(file, "w") as out:
-            json.dump({**found, "machine": machine.describe(), "commit": machine.commit()}, out, indent=1)
-            out.write("\n")
+        raw.write(file, schema, {**found, "machine": machine.describe(), "commit": machine.commit()})
 
 
 def path(options: argparse.Namespace) -> None:
@@ -92,7 +91,7 @@ def path(options: argparse.Namespace) -> None:
                 flush=True,
             )
     if comm.rank == 0:
-        write(options.json, found)
+        write(options.json, "path", found)
 
 
 def slowed(options: argparse.Namespace, rest: list[str]) -> None:
@@ -131,9 +130,7 @@ def slowed(options: argparse.Namespace, rest: list[str]) -> None:
     finally:
         if options.json is not None and (comm is None or comm.rank == 0) and Path(options.json).exists():
             report = json.loads(Path(options.json).read_text(encoding="utf-8"))
-            with files.replacing(options.json, "w") as out:
-                json.dump({**report, "slowed_to": options.rate}, out, indent=1)
-                out.write("\n")
+            raw.write(options.json, "level", {**report, "slowed_to": options.rate})
 
 
 def overhead(options: argparse.Namespace) -> None:
@@ -168,7 +165,7 @@ def overhead(options: argparse.Namespace) -> None:
     spread = f"quartiles {low:.2%}, {high:.2%}, {len(pairs)} pairs"
     print(f"the farm at one rank adds {middle:.2%} to {options.level}: {spread}")
     found = {"overhead": middle, "quartiles": [low, high], "pairs": pairs, "level": options.level, "batch": batch}
-    write(options.json, {**found, "inputs": len(ids), "threads": numba.get_num_threads()})
+    write(options.json, "overhead", {**found, "inputs": len(ids), "threads": numba.get_num_threads()})
 
 
 def main() -> None:

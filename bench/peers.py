@@ -28,18 +28,16 @@ from typing import Any
 
 import cases
 import numpy as np
+import raw
 from libraries import Network, own
 
 from charcnn import catalog
 from charcnn.config import SMALL, TINY, Config
-from charcnn.files import replacing
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.model import params, validation
 from charcnn.model.rounding import ROUNDINGS, Rounding
 from charcnn.text import encodings
-
-RESULTS = Path(__file__).resolve().parent / "results"
 
 ARITHMETIC = {"fp32": "float32"}
 """What other libraries call it."""
@@ -390,6 +388,7 @@ def _earlier(path: Path, result: dict[str, Any]) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     before = json.loads(path.read_text(encoding="utf-8"))
+    before.pop("schema", None)
     runs, this = [before, *before.pop("earlier", [])], json.loads(json.dumps(result))  # where tuples are lists
     same = [run for run in runs if all(run[key] == this[key] for key in ("config", "data", "device"))]
     return [run for run in (without(run, result["batches"]) for run in same) if run["peers"]]
@@ -421,7 +420,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "machine": here,
         "commit": machine.commit(),
     }
-    folder = options.results_dir or (RESULTS if options.kept else None)
+    folder = options.results_dir or (raw.RESULTS if options.kept else None)
     path = None if folder is None else folder / f"{machine.name(here)}-peers.json"
     limits = {"seconds": options.seconds, "rounds": options.rounds, "compile_seconds": options.compile_seconds}
     for batch in options.batches:
@@ -435,9 +434,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if path is not None and result["peers"]:  # after each batch, as compiling for the next may take long
             path.parent.mkdir(parents=True, exist_ok=True)
             result["earlier"] = _earlier(path, result)
-            with replacing(path, "w") as file:
-                json.dump(result, file, indent=1)
-                file.write("\n")
+            raw.write(path, "peers", result)
     if not result["peers"]:
         print("nothing was measured")
         return 1

@@ -9,7 +9,6 @@ Exit status: 0 measured, 2 it cannot run here.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -17,18 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import cases
+import raw
 
 from charcnn import catalog
 from charcnn.classify import engine
 from charcnn.classify.classifier import SHIPPED
-from charcnn.files import replacing
 from charcnn.gpu.device import DeviceError
 from charcnn.host import machine
 from charcnn.model import params, validation
 from charcnn.text import encodings
 
-RESULTS = Path(__file__).resolve().parent / "results"
-WEIGHTS = RESULTS.parents[1] / "charcnn" / "model" / "weights"
+WEIGHTS = raw.RESULTS.parents[1] / "charcnn" / "model" / "weights"
 
 CHECKED = 32
 """Rows whose logits are held against the float64 reference."""
@@ -99,14 +97,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not rows:
         return 2
     here = machine.describe()
-    kept = options.results_dir or (None if left_out else RESULTS)
+    kept = options.results_dir or (None if left_out else raw.RESULTS)
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
         result = {"precisions": rows, "left_out": left_out, "data": file.name, "model": SHIPPED}
         result |= {"machine": here, "commit": machine.commit()}
-        with replacing(kept / f"{machine.name(here)}-precisions.json", "w") as out_file:
-            json.dump(result, out_file, indent=1)
-            out_file.write("\n")
+        raw.write(kept / f"{machine.name(here)}-precisions.json", "precisions", result)
     return 0
 
 

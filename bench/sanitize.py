@@ -27,6 +27,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TypedDict
 
+import raw
+
 from charcnn import catalog, files
 from charcnn.host import machine
 
@@ -163,9 +165,7 @@ def main() -> int:
         "machine": here,
         "commit": machine.commit(),
     }
-    with files.replacing(options.results_dir / f"{machine.name(here)}-sanitizer.json", "w") as file:
-        json.dump(result, file, indent=1)
-        file.write("\n")
+    raw.write(options.results_dir / f"{machine.name(here)}-sanitizer.json", "sanitizer", result)
     kept.unlink()
     for tool, said in tools.items():
         print(f"{tool}: {said['summary']} ({said['tests']} tests)")

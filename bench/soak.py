@@ -27,9 +27,9 @@ from typing import Any
 
 import classify
 import numpy as np
+import raw
 
 from charcnn.classify.engine import default_device
-from charcnn.files import replacing
 from charcnn.host import machine
 from charcnn.text import encodings
 
@@ -210,7 +210,7 @@ def main() -> None:
     add("--precision", help="default: what the command takes where nobody asks")
     add("--rate", type=float, default=0.03, help="by which the last minute may be off the first (default 0.03)")
     add("--growth", type=float, default=0.02, help="of memory after the first minute (default 0.02)")
-    add("--results-dir", metavar="DIR", type=Path, default=classify.RESULTS, help="where MACHINE-soak.json goes")
+    add("--results-dir", metavar="DIR", type=Path, default=raw.RESULTS, help="where MACHINE-soak.json goes")
     options = parser.parse_args()
     if not options.results_dir.is_dir():
         parser.error(f"--results-dir {options.results_dir}: no such folder")
@@ -238,9 +238,7 @@ def main() -> None:
         "commit": machine.commit(),
     }
     print(json.dumps({**result, "minutes": len(result["minutes"])}, indent=1))
-    with replacing(options.results_dir / f"{machine.name(result['machine'])}-soak.json") as file:
-        json.dump(result, file, indent=1)
-        file.write("\n")
+    raw.write(options.results_dir / f"{machine.name(result['machine'])}-soak.json", "soak", result)
     flat = abs(result["rate_change"]) <= options.rate and result["memory_change"] <= options.growth
     if result["status"] or result["wrong"] or not flat:
         sys.exit(1)

@@ -14,7 +14,6 @@ Writes results/MACHINE-validation.json after a run of all levels. Exit status: 0
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,19 +24,18 @@ from typing import Any
 
 import emulated
 import numpy as np
+import raw
 
 from charcnn import catalog
 from charcnn.classify.classifier import SHIPPED
 from charcnn.config import SMALL, TINY, Config
-from charcnn.files import replacing
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.model import calibrate, network, params, validation
 from charcnn.model.rounding import Rounding
 from charcnn.text import encodings
 
-RESULTS = Path(__file__).resolve().parent / "results"
-WEIGHTS = RESULTS.parents[1] / "charcnn" / "model" / "weights"
+WEIGHTS = raw.RESULTS.parents[1] / "charcnn" / "model" / "weights"
 
 LEVELS = ("l12", "l13", "l14", "l15", "l16", "l17")
 """Which are run where none is named."""
@@ -386,13 +384,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{time.perf_counter() - begun:.0f} s")
     here = machine.describe()
     whole = options.levels is None and not options.tiny and not options.emulated
-    if (folder := options.results_dir or (RESULTS if whole else None)) is not None:
+    if (folder := options.results_dir or (raw.RESULTS if whole else None)) is not None:
         folder.mkdir(parents=True, exist_ok=True)
         document = {"validation": found, "emulated": options.emulated, "config": options.size.to_dict()}
         document |= {"kinds": KINDS, "machine": here, "commit": machine.commit()}
-        with replacing(folder / f"{machine.name(here)}-validation.json", "w") as file:
-            json.dump(document, file, indent=1)
-            file.write("\n")
+        raw.write(folder / f"{machine.name(here)}-validation.json", "validation", document)
     return 0 if all(one["within"] for one in found) else 1
 
 

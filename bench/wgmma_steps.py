@@ -10,7 +10,6 @@ Exit status: 0 measured, 1 a step is wrong, 2 it cannot run here.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,10 +19,10 @@ from typing import Any
 
 import cases
 import numpy as np
+import raw
 from numba import cuda
 from turns import Ready, by_turns
 
-from charcnn import files
 from charcnn.config import POOL_SIZE, SMALL
 from charcnn.gpu import device, graph
 from charcnn.host import machine
@@ -31,8 +30,6 @@ from charcnn.ops import reference
 from charcnn.ops.common.precision import FORMATS
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.steps.layer import STEPS, StepConv1d
-
-RESULTS = Path(__file__).resolve().parent / "results"
 
 DRAWN = 32
 """Inputs drawn; the batch is these again and again, as its numbers decide how much power a product takes."""
@@ -152,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", default="1024,4096", metavar="N,...", help="default: 1024,4096")
-    parser.add_argument("--results-dir", type=Path, default=RESULTS, metavar="DIR", help="default: bench/results")
+    parser.add_argument("--results-dir", type=Path, default=raw.RESULTS, metavar="DIR", help="default: bench/results")
     options = parser.parse_args(argv)
     if not all(word.isdecimal() and int(word) > 0 for word in options.batches.split(",")):
         parser.error(f"--batches {options.batches}: need whole numbers from 1 on")
@@ -170,9 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     here = machine.describe()
     result = {"wgmma_steps": rows, "data": "standard normal, seed 0", "machine": here, "commit": machine.commit()}
-    with files.replacing(options.results_dir / f"{machine.name(here)}-wgmma-steps.json", "w") as file:
-        json.dump(result, file, indent=1)
-        file.write("\n")
+    raw.write(options.results_dir / f"{machine.name(here)}-wgmma-steps.json", "wgmma_steps", result)
     return 0
 
 

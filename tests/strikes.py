@@ -272,7 +272,8 @@ def main() -> int:
     print(json.dumps(found, indent=1))
     if chosen.json is not None:
         with files.replacing(chosen.json, "w") as file:
-            json.dump({**found, "machine": machine.describe(), "commit": machine.commit()}, file, indent=1)
+            where = {"machine": machine.describe(), "commit": machine.commit()}
+            json.dump({"schema": "strikes", **found, **where}, file, indent=1)
             file.write("\n")
     return int(any(run["outcome"] not in ("complete", "ended") for run in done))
 

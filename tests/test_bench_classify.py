@@ -27,6 +27,7 @@ def test_the_file_repeats_rows_with_other_letters(tmp_path):
 
 def test_its_result_becomes_a_row(tmp_path, monkeypatch):
     raw = {
+        "schema": "classify",
         "files_alone": False,
         "level_rows_per_second": 1000.0,
         "first_label_seconds": {"first": 9.0, "later": [1.5, 1.25]},

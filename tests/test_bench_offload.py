@@ -45,7 +45,13 @@ def test_the_farms_overhead_is_measured(tmp_path):
 
 def level_report(rate, *, ranks=1, mode="async", mpi=True, **more):
     machine = {"gpus": ["A GPU"] * 4, "cpu": "A CPU", "cores": 64, "mpi": "An MPI"}
-    made = {"level": "l12", "config": SMALL.to_dict(), "validation": {"passed": True}, "machine": machine}
+    made = {
+        "schema": "level",
+        "level": "l12",
+        "config": SMALL.to_dict(),
+        "validation": {"passed": True},
+        "machine": machine,
+    }
     made |= {
         "inputs": 10**7,
         "batch": 256,
@@ -96,8 +102,15 @@ def test_forecasts_are_told_beside_measured_runs(tables):
     ways = {"farm": {"bytes_per_second": 9e9, "root_seconds_a_chunk": 1e-4}}
     machine = level_report(0.0)["machine"]
     one, four = level_report(1000.0, mpi=False), level_report(3960.0, ranks=4, mode="farm")
-    text = tables("forecasts", one=one, four=four, path={"path": ways, "ranks": 4, "machine": machine})
+    text = tables(
+        "forecasts", one=one, four=four, path={"schema": "path", "path": ways, "ranks": 4, "machine": machine}
+    )
     assert "| l12, 4 × A GPU | farm | 3,960 | 4,000 | +1.0% | compute |" in text
+
+
+def test_a_result_says_what_it_is(tables):
+    with pytest.raises(schema.ReportError, match=r"run\.json: schema='a run': need one of benchmarks, level"):
+        tables("scaling", run=level_report(1.0) | {"schema": "a run"})
 
 
 def test_a_wrong_run_is_no_result(tables):

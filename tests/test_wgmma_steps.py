@@ -214,7 +214,7 @@ def test_the_table_of_raw_results(monkeypatch, tmp_path):
         for step, rate in rates.items()
         if (step, layer) != ("pooled", "conv3")
     ]
-    raw = {"wgmma_steps": rows, "machine": {"gpus": ["GPU of the test"]}}
+    raw = {"schema": "wgmma_steps", "wgmma_steps": rows, "machine": {"gpus": ["GPU of the test"]}}
     (tmp_path / "gpu-of-the-test-wgmma-steps.json").write_text(json.dumps(raw))
     monkeypatch.setattr(schema, "RESULTS", tmp_path)
     schema.results.cache_clear()

@@ -93,46 +93,31 @@ def results() -> Results:
         ReportError: a file is no result, or not one to publish: a failed check, another config, a second of its kind.
     """
     found = Results(tuple(sorted(RESULTS.glob("*.json"))))
+    by_host = {"sanitizer": found.sanitized, "dram": found.dram}
+    by_file = {
+        "layers": found.layers,
+        "wgmma_steps": found.ladder,
+        "precisions": found.agreed,
+        "validation": found.validated,
+        "peers": found.peers,
+        "classify": found.classified,
+    }
     for file in found.files:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-        if "benchmarks" in raw:
-            rows, host = [row["extra_info"] for row in raw["benchmarks"]], raw["machine_info"]
-        elif "level" in raw:
-            if not raw["validation"]["passed"]:
-                raise ReportError(f"{file.name}: its validation failed")
-            rows, host = [raw], raw["machine"]
-        elif "tools" in raw:
-            found.sanitized[machine.name(raw["machine"])] = raw
+        raw = read(file)
+        schema = raw["schema"]
+        if schema in by_host:
+            by_host[schema][machine.name(raw["machine"])] = raw
+        elif schema in by_file:
+            if schema == "peers":
+                check_config(file, raw, "it")
+            by_file[schema][file] = raw
+        if schema not in ("benchmarks", "level"):
             continue
-        elif "layers" in raw:
-            found.layers[file] = raw
-            continue
-        elif "wgmma_steps" in raw:
-            found.ladder[file] = raw
-            continue
-        elif "dram" in raw:
-            found.dram[machine.name(raw["machine"])] = raw
-            continue
-        elif "precisions" in raw:
-            found.agreed[file] = raw
-            continue
-        elif "validation" in raw:
-            found.validated[file] = raw
-            continue
-        elif "minutes" in raw or "program" in raw:  # of bench/soak.py, of docs/upstream: no table shows them
-            continue
-        elif "peers" in raw:
-            check_config(file, raw, "it")
-            found.peers[file] = raw
-            continue
-        elif "command" in raw:
-            found.classified[file] = raw
-            continue
-        else:
-            raise ReportError(
-                f"{file.name}: need what pytest bench/, sanitize.py, dram.py, wgmma_steps.py, peers.py, classify.py or "
-                "a level's --json writes"
-            )
+        if schema == "level" and not raw["validation"]["passed"]:
+            raise ReportError(f"{file.name}: its validation failed")
+        rows, host = ([raw], raw["machine"]) if schema == "level" else (
+            [row["extra_info"] for row in raw["benchmarks"]], raw["machine_info"]
+        )  # fmt: skip
         for row in rows:
             if "level" in row:
                 _add_level(found, file, row, host)
@@ -148,6 +133,25 @@ def results() -> Results:
             if place in found.hosts and (row["level"], place) not in found.levels:
                 _add_level(found, file, row, row["machine"])
     return found
+
+
+SCHEMAS = (
+    "benchmarks", "level", "sanitizer", "dram", "layers", "wgmma_steps", "precisions", "validation", "peers",
+    "classify", "soak", "exits", "overhead", "path", "strikes", "cores",
+)  # fmt: skip
+"""What a raw result says of itself. Tables show all but soak, exits and cores."""
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A raw result.
+
+    Raises:
+        ReportError: it does not say of which of SCHEMAS it is.
+    """
+    raw: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    if raw.get("schema") not in SCHEMAS:
+        raise ReportError(f"{file.name}: schema={raw.get('schema')!r}: need one of {', '.join(SCHEMAS)}")
+    return raw
 
 
 def check_config(file: Path, raw: dict[str, Any], what: str) -> None:
@@ -198,8 +202,8 @@ def offloads() -> tuple[tuple[Path, dict[str, Any]], ...]:
     """
     found = []
     for file in sorted((RESULTS / "offload").glob("*.json")):
-        raw = json.loads(file.read_text(encoding="utf-8"))
-        if "validation" in raw:
+        raw = read(file)
+        if raw["schema"] == "level":
             check_config(file, raw, raw["level"])
             if not raw["validation"]["passed"]:
                 raise ReportError(f"{file.name}: its validation failed")

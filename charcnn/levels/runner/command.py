@@ -136,6 +136,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         return way.end(None)
     assert logits is not None
     report = {
+        "schema": "level",
         "level": name,
         "title": level.title,
         "config": weights.config.to_dict(),

@@ -1,0 +1,19 @@
+"""Raw results: JSON that says what it is, as `report/schema.py` reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from charcnn.files import replacing
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def write(file: Path | str, schema: str, result: Mapping[str, Any]) -> None:
+    """Write a result behind the name of its schema: whole, or not at all."""
+    with replacing(file, "w") as out:
+        json.dump({"schema": schema, **result}, out, indent=1)
+        out.write("\n")
