@@ -265,7 +265,7 @@ class GraphWorker(StreamWorker):
 def graph_size(n: int, batch: int) -> int:
     """How many inputs to compute for n: n up to 64, and above one of 8 sizes an octave, at most the batch.
 
-    A graph takes some 15 ms to make, on each stream: texts that come through a pipe make batches of any length.
+    Each stream makes graphs of its own, and texts that come through a pipe make batches of any length.
     """
     step = 1 << n.bit_length() >> 4 if n > 64 else 1
     return min(-(-n // step) * step, batch)
