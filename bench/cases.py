@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from case import Case, Layer
+from image_layers import IMAGE_LAYERS
 
 from charcnn.catalog import CHAIN
 from charcnn.config import POOL_SIZE, Config
@@ -15,24 +17,6 @@ from charcnn.ops.common.arrays import pack
 from charcnn.ops.reference import stat
 
 DATA = "standard normal, seed 0; token ids uniform"
-
-
-@dataclass(frozen=True)
-class Case:
-    """The arguments of one call, in the reference's order."""
-
-    args: tuple[np.ndarray, ...]
-    extra: tuple[int, ...] = ()
-    """Positional arguments that are no arrays."""
-    batched: int = 1
-    """How many of the first arguments have N inputs as their leading axis; the others are parameters."""
-    dtype: type = np.float32
-    """Of the result, where that is no index; in a pair (y, stat), of y."""
-    flops: int = 0
-    """Floating-point operations of the call by the operator's definition, of which some techniques need fewer, a
-    multiply-add counted as two; 0 where moving the data is the work."""
-    dtype: type = np.float32
-    """Of the result, where that is no index; of a pair's first."""
 
 
 class Draw:
@@ -134,14 +118,6 @@ class Draw:
         return Case((self.floats(self.n, self.config.classes),))
 
 
-@dataclass(frozen=True)
-class Layer:
-    """One place in the network where an operator stands."""
-
-    name: str
-    draw: Callable[[Draw], Case] = field(repr=False)
-
-
 def _blocks(kind: str, draw: Callable[[Draw, int], Case], *blocks: int) -> tuple[Layer, ...]:
     def layer(block: int) -> Layer:
         return Layer(f"{kind}{block}", lambda d: draw(d, block))
@@ -186,6 +162,7 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": (Layer("conv_block_1", lambda d: d.pooled(d.tokens_normalised())),),
     "softmax": (Layer("logits", Draw.logits),),
     "argmax": (Layer("logits", Draw.logits),),
+    **IMAGE_LAYERS,
 }
 """Where each operator of the catalogue is measured."""
 

@@ -36,12 +36,12 @@ Engine.logits = lambda self, ids: np.zeros((len(ids), self.config.classes), np.f
 
 LEVEL = """
 import json, sys, time
-from charcnn.text import encodings as text
 from charcnn.classify.classifier import Classifier
-from charcnn.text.column import Column, columns
+from charcnn.text import encodings
+from charcnn.text.texts import read_texts
 model, source, seconds, options = sys.argv[1], sys.argv[2], float(sys.argv[3]), json.loads(sys.argv[4])
 classifier = Classifier.load(model or None, **options)
-texts = encodings.read_texts(source, classifier.encoding).texts
+texts = read_texts(source, classifier.encoding).texts
 ids = encodings.encode([texts[n % len(texts)] for n in range(4 * classifier.rows)], classifier.encoding)
 classifier.engine.logits(ids[: classifier.rows])
 rows, started = 0, time.perf_counter()

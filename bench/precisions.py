@@ -25,6 +25,7 @@ from charcnn.gpu.device import DeviceError
 from charcnn.host import machine
 from charcnn.model import params, validation
 from charcnn.text import encodings
+from charcnn.text.texts import Texts, read_texts
 
 WEIGHTS = raw.RESULTS.parents[1] / "charcnn" / "model" / "weights"
 
@@ -32,9 +33,7 @@ CHECKED = 32
 """Rows whose logits are held against the float64 reference."""
 
 
-def measure(
-    model: params.Params, data: encodings.Texts, device: str
-) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+def measure(model: params.Params, data: Texts, device: str) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
     """A row for each precision that a level has here, fp32 first; and what is left out, with the reason."""
     assert data.labels is not None
     ids = encodings.encode(data.texts, model.encoding or "crepe", model.config.length)
@@ -86,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     file = options.data or Path(str(folder)) / "test.csv"
     model = params.load(WEIGHTS / SHIPPED)
     try:
-        data = encodings.read_texts(file, model.encoding or "crepe")
+        data = read_texts(file, model.encoding or "crepe")
     except (OSError, ValueError) as error:
         parser.error(f"--data {file}: {error}")
     if data.labels is None:

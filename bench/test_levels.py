@@ -15,6 +15,7 @@ from charcnn.gpu import device
 from charcnn.model import params, validation
 from charcnn.runtime.monitor import Monitor
 from charcnn.text import encodings
+from charcnn.text.texts import sample
 
 LONG_ENOUGH = 0.75
 """Seconds that one run should take at least: inputs are doubled until it does."""
@@ -27,8 +28,8 @@ ROUNDS = 3
 def test_level(level: catalog.Level, plan: Any, benchmark: Any) -> None:
     config = plan.config
     weights = params.init(config, seed=0)
-    sample = encodings.sample()
-    texts = encodings.encode(sample.texts, encodings.ENCODINGS["crepe"], config.length)
+    shipped = sample().texts
+    texts = encodings.encode(shipped, encodings.ENCODINGS["crepe"], config.length)
 
     build, monitor = level.module.build, Monitor()
     gpus = device.choose(plan.gpus) if level.device == "cuda" else None
@@ -60,7 +61,7 @@ def test_level(level: catalog.Level, plan: Any, benchmark: Any) -> None:
         title=level.title,
         device=level.device,
         config=config.to_dict(),
-        data=f"the {len(sample.texts)} sample texts, repeated; random weights, seed 0",
+        data=f"the {len(shipped)} sample texts, repeated; random weights, seed 0",
         inputs=inputs,
         batch=inspect.signature(build).parameters["batch"].default,
         ranks=1,

@@ -51,13 +51,13 @@ def test_operator(variant: catalog.Variant, layer: str, plan: Any, benchmark: An
     sample = sorted({0, batch // 2, batch - 1})
     exact = [array.astype(np.float64) if array.dtype == np.float32 else array for array in case.args]
     exact = [array[sample] if i < case.batched else array for i, array in enumerate(exact)]
-    expected = operator.reference(*exact, *case.extra)
+    expected = operator.reference(*exact, *case.extra, **case.options)
 
     args, kinds = list(case.args), (case.dtype, np.float64)
     out = [_poison(array, batch, kind) for array, kind in zip(cases.arrays(expected), kinds, strict=False)]
     if variant.device == "cuda":
         args, out = [device.to_device(array) for array in args], [device.to_device(array) for array in out]
-    options = {"out": tuple(out) if isinstance(expected, tuple) else out[0]}
+    options = {**case.options, "out": tuple(out) if isinstance(expected, tuple) else out[0]}
 
     def call() -> None:
         variant.launcher(*args, *case.extra, **options)

@@ -10,7 +10,8 @@ import ctypes
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
-from emulation import BASE, Barrier, Hopper, block, emulate_hopper
+from emulation import BASE, block
+from emulation_hopper import Barrier, Hopper, emulate_hopper
 
 from charcnn.gpu import ptx
 from charcnn.gpu.launch import Call

@@ -1,20 +1,19 @@
-"""Warps and tensor cores in plain Python, for kernels of `mma` and `wgmma` in Numba's simulator.
+"""Warps and tensor cores in plain Python, for kernels of `mma` in Numba's simulator.
 
 The simulator runs each thread of a block as one of the host, and knows no warps. Here 32 of them meet where an
-instruction is a whole warp's, or 128 where it is a warpgroup's, and one of them does it for all. Copies of `mma` happen
-as late as they may, when they are waited for; those of `wgmma` as early. Addresses in global memory are the host's own.
+instruction is a whole warp's, and one of them does it for all. Copies happen as late as they may, when they are waited
+for. Addresses in global memory are the host's own.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from collections import defaultdict
 
 import numpy as np
 from numba import cuda
 
-from charcnn.gpu import device, ptx, tensor_map
+from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
 from charcnn.gpu.ptx.simulated import float_of_e4m3
 
@@ -22,8 +21,6 @@ BASE = 4096
 """Where dynamic shared memory begins in the shared window."""
 
 LANES = 32
-
-WARPGROUP = 128
 
 EIGHTHS = np.array([float_of_e4m3(bits) for bits in range(256)], np.float64)
 
@@ -33,14 +30,32 @@ def block():
     return int(threading.current_thread().blockIdx.x)
 
 
+class Meeting:
+    """Of so many threads, again and again: the last to come does the work of all.
+
+    What it made is kept until all have come to the next one, so that nobody waits for those who still read it.
+    """
+
+    def __init__(self, size) -> None:
+        self.given, self.work, self.made, self.turn = [None] * size, None, [None, None], [0] * size
+        self.barrier = threading.Barrier(size, action=self.meet)
+
+    def meet(self):
+        self.made[self.turn[0] % 2] = list(self.work(self.given))
+
+    def result(self, place, value, work):
+        self.given[place], self.work, turn = value, work, self.turn[place]
+        self.barrier.wait()
+        self.turn[place] = turn + 1
+        return self.made[turn % 2][place]
+
+
 class Machine:
     """What the threads of a block share."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.meetings: dict[tuple[int, ...], threading.Barrier] = {}
-        self.given: dict[tuple[int, ...], dict[int, object]] = defaultdict(dict)
-        self.taken: dict[tuple[int, ...], dict[int, object]] = {}
+        self.meetings: dict[tuple[int, ...], Meeting] = {}
         self.copies = threading.local()
 
     def together(self, value, work, size=LANES):
@@ -48,12 +63,8 @@ class Machine:
         thread = threading.current_thread().threadIdx.x
         place, group = thread % size, (block(), size, thread // size)
         with self.lock:
-            meeting = self.meetings.setdefault(group, threading.Barrier(size))
-            self.given[group][place] = value
-        if meeting.wait() == 0:
-            self.taken[group] = dict(enumerate(work([self.given[group][i] for i in range(size)])))
-        meeting.wait()
-        return self.taken[group][place]
+            meeting = self.meetings.get(group) or self.meetings.setdefault(group, Meeting(size))
+        return meeting.result(place, value, work)
 
     def cvta_to_shared(self, array):
         self.memory = array.view(np.uint8).reshape(-1)
@@ -65,6 +76,12 @@ class Machine:
         at = int(address) - BASE
         assert 0 <= at <= len(self.memory) - 16, "outside shared memory"
         return self.memory[at : at + 16]
+
+    def ld_shared_v4_b32(self, address):
+        return tuple(int(word) for word in self.row(address).view(np.uint32))
+
+    def st_shared_v4_b32(self, address, *words):
+        self.row(address).view(np.uint32)[:] = words
 
     # Copies: a group a commit, done when waited for.
 
@@ -100,7 +117,8 @@ class Machine:
     def numbers(words, kind):
         """(..., words) as (..., numbers) in float64."""
         if kind == "tf32":
-            return (words & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+            words = np.ascontiguousarray(words).view(np.uint32) & np.uint32(0xFFFFE000)
+            return words.view(np.float32).astype(np.float64)
         if kind == "e4m3":
             return EIGHTHS[np.ascontiguousarray(words).view(np.uint8)]
         halves = np.ascontiguousarray(words).view(np.uint16)
@@ -120,12 +138,22 @@ class Machine:
             sums = (left @ right.T).reshape(2, 8, 4, 2).transpose(1, 2, 0, 3).reshape(LANES, 4)
         return (sums + c).astype(np.float32)
 
-    def mma_tile(self, kind, down, across, phases=1, split=False):
+    def ldmatrix_x4(self, address):
+        return self.together(address, lambda given: [tuple(map(int, words)) for words in self.load(given)])
+
+    def mma_sync(self, kind):
+        def work(given):
+            a, b = (np.array([one[at] for one in given], np.uint32) for at in (slice(4), slice(4, 6)))
+            return self.product(a, b, np.array([one[6:] for one in given], np.float32), kind)
+
+        return lambda *operands: self.together(operands, work)
+
+    def mma_tile(self, kind, down, across, phases=1, split=False, quarters=4):
         def work(given):
             sums = np.stack([one[0] for one in given])
             first = np.array([[int(address) for address in one[1]] for one in given])
             columns = np.array([int(one[2]) for one in given])
-            for turned in range(0, 128, 64 if split else 32):
+            for turned in range(0, 32 * quarters, 64 if split else 32):
 
                 def rows(low, turned=turned):
                     return [
@@ -161,137 +189,7 @@ class Machine:
         return self.together(value, work)
 
 
-class Barrier:
-    """Of a block, or an mbarrier: a phase ends with so many arrivals, and all bytes that are expected."""
-
-    def __init__(self, arrivals) -> None:
-        self.arrivals = self.missing = arrivals
-        self.bytes = self.phases = 0
-        self.change = threading.Condition()
-
-    def count(self, arrivals, size=0):
-        """Arrivals, and bytes to wait for, or less than none that came; the phases that had ended before."""
-        with self.change:
-            self.missing, self.bytes, before = self.missing - arrivals, self.bytes + size, self.phases
-            assert self.missing >= 0, "more arrivals than were waited for"
-            if self.missing == self.bytes == 0:
-                self.missing, self.phases = self.arrivals, before + 1
-                self.change.notify_all()
-            return before
-
-    def wait(self, ended):
-        with self.change:
-            assert self.change.wait_for(lambda: ended(self.phases), timeout=120), "waits for ever"
-
-
-class Hopper(Machine):
-    """A block that is a cluster of its own: copies by tensor maps, mbarriers, and products by warpgroups."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.barriers: dict[int, Barrier] = {}
-        self.named: dict[int, Barrier] = {}
-
-    def mbarrier_init(self, barrier, count):
-        self.barriers[barrier] = Barrier(count)
-
-    def mbarrier_arrive_expect_tx(self, barrier, size):
-        self.barriers[barrier].count(1, size)
-
-    def mbarrier_arrive(self, barrier):
-        self.barriers[barrier].count(1)
-
-    def mbarrier_wait(self, barrier, parity):
-        self.barriers[barrier].wait(lambda phases: phases % 2 != parity)
-
-    def _named(self, number, threads):
-        with self.lock:
-            return self.named.setdefault(number, Barrier(threads))
-
-    def named_barrier_arrive(self, number, threads):
-        return lambda: self._named(number, threads).count(1)
-
-    def named_barrier_sync(self, number, threads):
-        def sync():
-            before = self._named(number, threads).count(1)
-            self._named(number, threads).wait(lambda phases: phases > before)
-
-        return sync
-
-    # Copies.
-
-    def encode(self, array, shape, strides, box):
-        """A tensor map, as a device array that begins with its own number."""
-        tensor_map.check(shape, strides, box, 2)
-        made = device.to_device(np.zeros(16, np.uint64))
-        self.maps[device.address(made)] = device.address(array), shape, strides, box
-        return made
-
-    def _swizzled(self, addresses):
-        return (addresses ^ (addresses >> 7 & 7) << 4) - BASE
-
-    def copy_box(self, to, found, barrier, *first):
-        begin, shape, strides, box = self.maps[found]
-        assert to % 128 == 0
-        assert first[0] < shape[0]
-        for i, place in enumerate(np.ndindex(*box[:0:-1])):
-            row, at = np.zeros(box[0], np.uint16), [a + b for a, b in zip(first[1:], place[::-1], strict=True)]
-            if all(a < size for a, size in zip(at, shape[1:], strict=True)):
-                source = begin + sum(a * stride for a, stride in zip(at, strides, strict=True)) + 2 * first[0]
-                data = ctypes.string_at(source, 2 * min(box[0], shape[0] - first[0]))
-                row[: len(data) // 2] = np.frombuffer(data, np.uint16)
-            self.memory[self._swizzled(to + i * 128 + np.arange(128))] = row.view(np.uint8)
-        self.barriers[barrier].count(0, -2 * int(np.prod(box)))
-
-    def bulk_load(self, to, source, size, barrier):
-        self.memory[to - BASE : to - BASE + size] = np.frombuffer(ctypes.string_at(source, size), np.uint8)
-        self.barriers[barrier].count(0, -size)
-
-    def ld_shared_v4_b32(self, address):
-        return tuple(int(word) for word in self.row(address).view(np.uint32))
-
-    def ld_shared_v4_f32(self, address):
-        return tuple(self.row(address).view(np.float32))
-
-    def st_shared_v4_b32(self, address, *words):
-        self.row(address).view(np.uint32)[:] = words
-
-    def st_shared_v4_f32(self, address, *values):
-        self.row(address).view(np.float32)[:] = values
-
-    def shfl_exchange(self, words, apart):
-        def work(given):
-            made = []
-            for lane, (first, second, odd) in enumerate(given):
-                assert bool(odd) == bool(lane & apart)
-                others = given[lane ^ apart]
-                made.append((*others[1], *second) if odd else (*first, *others[0]))
-            return made
-
-        return lambda first, second, odd: self.together((first, second, odd), work, 32)
-
-    # Products.
-
-    def matrix(self, descriptor, rows, kind):
-        address = (int(descriptor) & 0x3FFF) << 4
-        return self.numbers(self.memory[self._swizzled(address + np.arange(rows * 128).reshape(rows, 128))], kind)
-
-    def wgmma(self, kind, columns, more=True):
-        def work(given):
-            _, a, b = given[0]
-            with np.errstate(invalid="ignore"):
-                made = self.matrix(a, 64, kind) @ self.matrix(b, columns, kind).T
-            # Rows of (warp, second half, group of lanes), columns of (eight, lane of a group, second).
-            made = made.reshape(4, 2, 8, columns // 8, 4, 2).transpose(0, 2, 4, 3, 1, 5).reshape(WARPGROUP, -1)
-            for (sums, *matrices), values in zip(given, made, strict=True):
-                assert matrices == [a, b]
-                sums[:] = sums + values if more else values
-            return [None] * WARPGROUP
-
-        return lambda sums, a, b: self.together((sums, a, b), work, WARPGROUP)
-
-
-def _store(kind, count, to_array=None):
+def stored(kind, count, to_array=None):
     def store(address, *values):
         if len(values) > count:  # after the index of an array
             return to_array(address, *values)
@@ -308,12 +206,12 @@ def _from_base(instruction):
     return lambda array, address, *more: instruction(array, address - BASE, *more)
 
 
-def _load(count, from_array):
+def _load(kind, count, from_array):
     def load(address, *index):
         if index:
             return from_array(address, *index)
         assert int(address) % (4 * count) == 0
-        values = np.frombuffer(ctypes.string_at(int(address), 4 * count), np.float32)
+        values = np.frombuffer(ctypes.string_at(int(address), 4 * count), kind)
         return values[0] if count == 1 else tuple(values)
 
     return load
@@ -323,6 +221,10 @@ def emulate(monkeypatch, machine=None):
     """Let kernels of `mma` run in the simulator."""
     machine = machine or Machine()
     launch = Call.launch
+    jit = cuda.jit
+    monkeypatch.setattr(  # the simulator's knows no `forceinline`, nor needs a device function be more than it is
+        cuda, "jit", lambda device=False, **options: (lambda function: function) if device else jit(**options)
+    )
 
     def launch_ints(call, kernel, blocks, threads, *args, shared=0, cluster=1, early=False):
         assert cluster == 1
@@ -338,8 +240,12 @@ def emulate(monkeypatch, machine=None):
         "cp_async_16",
         "cp_async_commit_group",
         "cp_async_wait_group",
+        "ldmatrix_x4",
+        "mma_sync",
         "mma_tile",
         "quad_sum",
+        "ld_shared_v4_b32",
+        "st_shared_v4_b32",
     ):
         monkeypatch.setattr(ptx, name, getattr(machine, name))
     for name in ("ld_shared_v4_b32_at", "ld_shared_v4_f32_at", "st_shared_v4_b32_at"):
@@ -347,53 +253,10 @@ def emulate(monkeypatch, machine=None):
     monkeypatch.setattr(ptx, "tid_x", lambda: threading.current_thread().threadIdx.x)
     monkeypatch.setattr(ptx, "mul_hi_u32", lambda a, b: int(a) * int(b) >> 32)
     monkeypatch.setattr(ptx, "max_nan_f32", lambda a, b: np.float32(np.maximum(a, b)))
-    monkeypatch.setattr(ptx, "ld_global_f32", _load(1, ptx.ld_global_f32))
-    monkeypatch.setattr(ptx, "ld_global_v4_f32", _load(4, ptx.ld_global_v4_f32))
-    monkeypatch.setattr(ptx, "st_global_f32", _store(np.float32, 1))
-    monkeypatch.setattr(ptx, "st_global_b32", _store(np.uint32, 1))
-    monkeypatch.setattr(ptx, "st_global_v4_b32", _store(np.uint32, 4, ptx.st_global_v4_b32))
-
-
-def emulate_hopper(monkeypatch, machine=None):
-    """Let kernels of `wgmma` run in the simulator, a block at a time."""
-    from numba.cuda.simulator.kernelapi import FakeCUDAModule  # where there is no GPU
-
-    machine = machine or Hopper()
-    machine.maps = {}
-    emulate(monkeypatch, machine)
-    jit = cuda.jit
-    monkeypatch.setattr(  # the simulator's knows no `forceinline`, nor needs a device function be more than it is
-        cuda, "jit", lambda device=False, **options: (lambda function: function) if device else jit(**options)
-    )
-    monkeypatch.setattr(tensor_map, "encode", machine.encode)
-    monkeypatch.setattr(device, "multiprocessors", lambda: 1)
-    monkeypatch.setattr(FakeCUDAModule, "syncwarp", lambda self: None, raising=False)
-    monkeypatch.setattr(cuda, "syncwarp", lambda: None, raising=False)  # as device functions of other files have it
-    for name in (
-        "mbarrier_init",
-        "mbarrier_arrive_expect_tx",
-        "mbarrier_arrive",
-        "mbarrier_wait",
-        "named_barrier_arrive",
-        "named_barrier_sync",
-    ):
-        monkeypatch.setattr(ptx, name, getattr(machine, name))
-    for name in ("ld_shared_v4_b32", "ld_shared_v4_f32", "st_shared_v4_b32", "st_shared_v4_f32"):
-        monkeypatch.setattr(ptx, name, getattr(machine, name))
-    for name in ("bulk_load", "shfl_exchange", "wgmma"):
-        monkeypatch.setattr(ptx, name, getattr(machine, name))
-    for name in ("tma_load_2d", "tma_load_3d"):
-        monkeypatch.setattr(ptx, name, machine.copy_box)
-    for name in (
-        "fence_mbarrier_init",
-        "fence_proxy_tensormap",
-        "fence_proxy_async",
-        "wgmma_fence",
-        "griddepcontrol_launch",
-        "griddepcontrol_wait",
-    ):
-        monkeypatch.setattr(ptx, name, lambda *_: None)
-    monkeypatch.setattr(ptx, "wgmma_wait_group", lambda groups: lambda: None)
-    monkeypatch.setattr(ptx, "setmaxnreg", lambda count, more: lambda: None)
-    half = _store(np.uint16, 1)
-    monkeypatch.setattr(ptx, "st_global_b16", lambda address, word: half(address, word & 0xFFFF))
+    monkeypatch.setattr(ptx, "ld_global_f32", _load(np.float32, 1, ptx.ld_global_f32))
+    monkeypatch.setattr(ptx, "ld_global_v4_f32", _load(np.float32, 4, ptx.ld_global_v4_f32))
+    words = _load(np.uint32, 4, ptx.ld_global_v4_b32)
+    monkeypatch.setattr(ptx, "ld_global_v4_b32", lambda *place: tuple(map(int, words(*place))))
+    monkeypatch.setattr(ptx, "st_global_f32", stored(np.float32, 1))
+    monkeypatch.setattr(ptx, "st_global_b32", stored(np.uint32, 1))
+    monkeypatch.setattr(ptx, "st_global_v4_b32", stored(np.uint32, 4, ptx.st_global_v4_b32))

@@ -47,10 +47,13 @@ from charcnn.config import SMALL
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
+from charcnn.ops.conv1d.ladder import StepConv1d
 from charcnn.ops.conv1d.mma.layer import MmaWeights
+from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
+from charcnn.ops.conv1d.mma.windows import MmaConv2dWeights
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
-from charcnn.ops.conv1d.wgmma.steps.layer import STEPS, StepConv1d
+from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
 from charcnn.ops.layernorm import small_batch
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
 from charcnn.ops.linear.few_outputs import FewOutputsLinear
@@ -67,9 +70,8 @@ LEVEL_17 = "l17"
 TILES = ("tiles of l12", "tiles of l14", "tiles of l15")
 """And what tuning may launch in place of what ships, for conv2: pooling takes more registers than other ends."""
 
-
-WGMMA_STEPS = "wgmma steps"
-"""The ladder of small kernels on the way to the tuned one."""
+LADDERS = {"mma steps": MmaStepConv1d, "wgmma steps": WgmmaStepConv1d}
+"""And the small kernels on the way to the tuned ones."""
 
 
 class Recorder:
@@ -190,16 +192,16 @@ def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, A
             if not names or name in names:
                 recorder.variant = name
                 other_tiles(name)
-        if not names or WGMMA_STEPS in names:
-            for step in STEPS:
-                recorder.variant = f"{WGMMA_STEPS}: {step}"
-                wgmma_step(step)
+        for name, layer in LADDERS.items():
+            for step in layer.steps if not names or name in names else ():
+                recorder.variant = f"{name}: {step}"
+                ladder_step(layer, step)
     return recorder.kernels
 
 
-def wgmma_step(step: str) -> None:
+def ladder_step(layer: type[StepConv1d], step: str) -> None:
     """Launch a step's kernel at conv2; conv3's is the same."""
-    conv = StepConv1d(step, np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32))
+    conv = layer(step, np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32))
     conv(np.zeros((2, 336, 256), np.float16))
 
 
@@ -248,17 +250,35 @@ def between_features(row: catalog.Variant) -> None:
         method, precision = row.operator.removesuffix("_nlc"), row.precision or ""
         made, of = MmaWeights(weight, bias, precision=precision), FORMATS[precision]
         getattr(made, method)(np.empty((1, 336, of.terms * 256), of.dtype))
+    if row.ampere and row.operator == "conv2d_relu_nhwc":
+        image_tiles(row.precision or "")
     if row.name == "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather":
         gamma, ids = np.empty((1008, 256), np.float32), np.empty((1, 1014), np.uint8)
         for precision, octets in (("tf32", False), ("fp16x3", False), ("fp16x3", True)):
             given = weight[:, :70].copy(), bias, gamma, gamma
             block = TokenConvWeights(*given, precision=precision, octets=octets)
             block.layernorm_relu_maxpool1d(ids, stat, 3)
+    if row.operator == "conv2d_relu_nhwc" and row.device == "cuda" and row.precision is None:
+        for channels, taps in ((64, 3), (96, 5), (128, 3), (64, 7)):  # every tile, and plans of networks' layers
+            square = np.zeros((taps, taps, channels, channels), np.float32)
+            row.launcher(np.zeros((1, 8, 8, channels), np.float32), square, square[0, 0, 0], padding=taps // 2)
     if row.name == "layernorm_relu_maxpool1d_nlc_vectorized_fp16":
         x = np.empty((1, 102, 256), np.float32)
         for precision in WIDE:
             encoded_maxima(x, stat, x[0], x[0], 3, precision=precision)
             normalised_maxima(x, stat, x[0], x[0], 3, precision="float32", results=precision)
+
+
+def image_tiles(precision: str) -> None:
+    """Launch every tile of `mma` that images take, and an epilogue that calls a function."""
+    of, x = FORMATS[precision], (1, 13, 13, 256)
+    for c_out in (32, 64, 96, 128):
+        conv = MmaConv2dWeights(np.zeros((3, 3, 256, c_out), np.float32), np.zeros(c_out, np.float32), padding=1,
+                                precision=precision)  # fmt: skip
+        tiles = conv._tiles
+        for epilogue, tile in [("gelu", tiles[0]), *(("relu", tile) for tile in tiles)]:
+            conv._tiles = (tile,)
+            conv.conv2d(np.zeros((*x[:3], of.terms * x[3]), of.dtype), epilogue=epilogue)
 
 
 def level_17() -> None:

@@ -7,11 +7,11 @@ handful of outputs can't miss a relative tolerance by bad luck; the large cases 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-from hypothesis import strategies as st
+from case_kinds import Case, Cases, Sizes, values, weights
+from image_cases import IMAGE_CASES, moves_by_one, on_tensor_cores
 
 from charcnn.catalog import CHAIN
 from charcnn.ops import reference
@@ -20,38 +20,6 @@ from charcnn.ops.common.mma_layout import TAKEN
 from charcnn.ops.common.moments import PART
 from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
 
-Sizes = dict[str, int]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One call: arrays by argument name, and the other arguments."""
-
-    inputs: dict[str, np.ndarray]
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def oracle(self, reference: Callable[..., Any]) -> Any:
-        """The reference's result, computed in float64: an array, or a pair (y, stat)."""
-        inputs = {
-            name: array.astype(np.float64) if array.dtype == np.float32 else array
-            for name, array in self.inputs.items()
-        }
-        return reference(**inputs, **self.options)
-
-
-def _values(rng: np.random.Generator, *shape: int, normal: bool) -> np.ndarray:
-    return np.asarray(rng.standard_normal(shape) if normal else rng.uniform(0.5, 1.5, shape), np.float32)
-
-
-def _weights(rng: np.random.Generator, c_out: int, *rest: int, normal: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Weight and bias; unless normal, those of one output have one sign, so that positive inputs can't cancel."""
-    weight, bias = _values(rng, c_out, *rest, normal=normal), _values(rng, c_out, normal=normal)
-    if not normal:
-        signs = rng.choice(np.array([-1, 1], np.float32), c_out)
-        weight *= signs.reshape(-1, *(1 for _ in rest))
-        bias *= signs
-    return weight, bias
-
 
 def _one_hot(rng, normal, n, length, depth):
     return Case({"ids": rng.integers(0, min(depth + 2, 256), (n, length), dtype=np.uint8)}, {"depth": depth})
@@ -59,13 +27,13 @@ def _one_hot(rng, normal, n, length, depth):
 
 def _one_hot_conv1d(rng, normal, n, depth, c_out, length, k):
     ids = _one_hot(rng, normal, n, length, depth).inputs["ids"]
-    weight, bias = _weights(rng, c_out, depth, k, normal=normal)
+    weight, bias = weights(rng, c_out, depth, k, normal=normal)
     return Case({"ids": ids, "weight": weight, "bias": bias})
 
 
 def _conv1d(rng, normal, n, c_in, c_out, length, k, **options):
-    weight, bias = _weights(rng, c_out, c_in, k, normal=normal)
-    return Case({"x": _values(rng, n, c_in, length, normal=normal), "weight": weight, "bias": bias}, options)
+    weight, bias = weights(rng, c_out, c_in, k, normal=normal)
+    return Case({"x": values(rng, n, c_in, length, normal=normal), "weight": weight, "bias": bias}, options)
 
 
 def _layernorm(rng, normal, n, c, length):
@@ -73,8 +41,8 @@ def _layernorm(rng, normal, n, c, length):
     return Case(
         {
             "x": x.reshape(n, c, length).astype(np.float32),
-            "gamma": _weights(rng, c, length, normal=normal)[0],
-            "beta": _values(rng, c, length, normal=True) / 8,
+            "gamma": weights(rng, c, length, normal=normal)[0],
+            "beta": values(rng, c, length, normal=True) / 8,
         }
     )
 
@@ -93,21 +61,21 @@ def _layernorm_relu_maxpool1d(rng, normal, n, c, length, kernel_size, **options)
 
 
 def _relu(rng, normal, n, c, length):
-    return Case({"x": _values(rng, n, c, length, normal=True)})
+    return Case({"x": values(rng, n, c, length, normal=True)})
 
 
 def _maxpool1d(rng, normal, n, c, length, kernel_size, **options):
-    return Case({"x": _values(rng, n, c, length, normal=True)}, {"kernel_size": kernel_size, **options})
+    return Case({"x": values(rng, n, c, length, normal=True)}, {"kernel_size": kernel_size, **options})
 
 
 def _linear(rng, normal, n, c_in, c_out):
-    weight, bias = _weights(rng, c_out, c_in, normal=normal)
-    return Case({"x": _values(rng, n, c_in, normal=normal), "weight": weight, "bias": bias})
+    weight, bias = weights(rng, c_out, c_in, normal=normal)
+    return Case({"x": values(rng, n, c_in, normal=normal), "weight": weight, "bias": bias})
 
 
 def _linear_relu_linear(rng, normal, n, c_in, c_mid, c_out):
     case = _linear(rng, normal, n, c_in, c_mid)
-    weight2, bias2 = _weights(rng, c_out, c_mid, normal=normal)
+    weight2, bias2 = weights(rng, c_out, c_mid, normal=normal)
     x, weight1, bias1 = case.inputs.values()
     return Case({"x": x, "weight1": weight1, "bias1": bias1, "weight2": weight2, "bias2": bias2})
 
@@ -118,10 +86,10 @@ def _conv1d_relu_maxpool1d(rng, normal, n, c_in, c_out, length, k, pool_size, **
 
 
 def _chain(rng, normal, n, length, c_in, **sizes):
-    inputs = {"x": _values(rng, n, c_in, length, normal=normal)}
+    inputs = {"x": values(rng, n, c_in, length, normal=normal)}
     for i in range(1, 5):
         c_out, k = sizes[f"c{i}"], sizes[f"k{i}"]
-        weight, bias = _weights(rng, c_out, c_in, k, normal=normal)
+        weight, bias = weights(rng, c_out, c_in, k, normal=normal)
         scale = np.float32((c_in * k) ** (-0.5 if normal else -1))  # so that no layer's values outgrow its biases
         inputs[f"weight{i}"], inputs[f"bias{i}"] = weight * scale, bias
         if not normal:  # a channel that ReLU lets through
@@ -161,62 +129,18 @@ def _one_hot_conv1d_layernorm_relu_maxpool1d_nlc(rng, normal, n, length, k, dept
     stat = reference.one_hot_conv1d_stat_nlc(ids, weight.astype(np.float64), bias.astype(np.float64))
     stat[:, 0] /= 4
     stat[:, 1] += 1
-    gamma = _weights(rng, length - k + 1, c_out, normal=normal)[0]
-    beta = _values(rng, length - k + 1, c_out, normal=True) / 8
+    gamma = weights(rng, length - k + 1, c_out, normal=normal)[0]
+    beta = values(rng, length - k + 1, c_out, normal=True) / 8
     inputs = {"ids": ids, "stat": stat, "weight": weight, "bias": bias, "gamma": gamma, "beta": beta}
     return Case(inputs, {"pool_size": pool_size})
 
 
 def _softmax(rng, normal, n, c):
-    return Case({"x": 4 * _values(rng, n, c, normal=True)})
+    return Case({"x": 4 * values(rng, n, c, normal=True)})
 
 
 def _argmax(rng, normal, n, c):
     return Case({"x": rng.integers(-3, 3, (n, c)).astype(np.float32)})  # with equals
-
-
-DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1}
-"""Of what sizes may leave out."""
-
-
-@dataclass(frozen=True)
-class Cases:
-    """How to make an operator's arguments from sizes, and which sizes."""
-
-    make: Callable[..., Case]
-    edges: tuple[Sizes, ...]
-    """Small: the simulator runs them too."""
-    large: tuple[Sizes, ...]
-    """Off every tile boundary, for compiled code."""
-    draw: dict[str, tuple[int, int, int]]
-    """Each size's least value, and its greatest in the simulator and for compiled code."""
-    fits: Callable[[Sizes], bool] = lambda sizes: True
-    dtype: type = np.float32
-    """Of the result, where that is no index."""
-    compiled_in: tuple[str, ...] = ()
-    """Sizes that are constants of some kernel. A GPU compiles for each that is new, for seconds: there they are drawn
-    from those of `edges` and `large`, together, and the other sizes freely."""
-    examples: int = 40
-    """Sizes drawn for compiled code."""
-
-    def build(self, sizes: Sizes, seed: int = 0, normal: bool = False) -> Case:
-        """The arguments of these sizes."""
-        return self.make(np.random.default_rng(seed), normal, **sizes)
-
-    def fit(self, sizes: Sizes) -> bool:
-        """Whether there is such a call."""
-        return self.fits({**DEFAULTS, **sizes})
-
-    def sizes(self, compiled: bool, gpu: bool = False) -> st.SearchStrategy[Sizes]:
-        """Sizes that fit, for compiled code or the simulator."""
-        bounds = {name: (least, most if compiled else few) for name, (least, few, most) in self.draw.items()}
-        if not (gpu and compiled and self.compiled_in):
-            drawn = {name: st.integers(*bound) for name, bound in bounds.items()}
-            return st.fixed_dictionaries(drawn).filter(self.fits)
-        constants = [{name: s[name] for name in self.compiled_in if name in s} for s in (*self.edges, *self.large)]
-        free = {name: st.integers(*bound) for name, bound in bounds.items() if name not in self.compiled_in}
-        both = st.tuples(st.sampled_from(constants), st.fixed_dictionaries(free)).map(lambda pair: pair[0] | pair[1])
-        return both.filter(self.fit)
 
 
 def _conv1d_fits(s: Sizes) -> bool:
@@ -290,6 +214,13 @@ LINEAR = Cases(
         {"n": 2, "c_in": 8704, "c_out": 130},
     ),
     draw={"n": (0, 3, 33), "c_in": (1, 140, 300), "c_out": (1, 5, 300)},
+)
+
+CLASSES = Cases(
+    _softmax,
+    edges=({"n": 3, "c": 4}, {"n": 1, "c": 1}, {"n": 0, "c": 4}, {"n": 33, "c": 5}),
+    large=({"n": 33, "c": 300}, {"n": 1030, "c": 4}),
+    draw={"n": (0, 9, 300), "c": (1, 7, 60)},
 )
 
 CONV1D_STAT = Cases(  # as CONV1D, less what only the taps see: here every value costs the simulator barriers
@@ -594,30 +525,23 @@ CASES = {
     "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": replace(
         ONE_HOT_CONV1D_POOLED_NLC, make=_one_hot_conv1d_layernorm_relu_maxpool1d_nlc
     ),
-    "softmax": Cases(
-        _softmax,
-        edges=({"n": 3, "c": 4}, {"n": 1, "c": 1}, {"n": 0, "c": 4}, {"n": 33, "c": 5}),
-        large=({"n": 33, "c": 300}, {"n": 1030, "c": 4}),
-        draw={"n": (0, 9, 300), "c": (1, 7, 60)},
-    ),
-    "argmax": Cases(
-        _argmax,
-        edges=({"n": 3, "c": 4}, {"n": 1, "c": 1}, {"n": 0, "c": 4}, {"n": 33, "c": 5}),
-        large=({"n": 33, "c": 300}, {"n": 1030, "c": 4}),
-        draw={"n": (0, 9, 300), "c": (1, 7, 60)},
-    ),
+    "softmax": CLASSES,
+    "argmax": replace(CLASSES, make=_argmax),
+    **IMAGE_CASES,
 }
 
 
 LIMITS: dict[str, Callable[[Sizes], bool]] = {
-    **{f"wgmma_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 for name in FORMATS},
+    **dict.fromkeys((f"wgmma_{name}" for name in FORMATS), on_tensor_cores),
     **{f"small_batch_{of}": lambda sizes: sizes.get("pool_size", 3) == 3 and sizes["k"] <= 7 for of in HALF_PRECISIONS},
-    **{f"mma_{name}": lambda sizes: sizes.get("pool_size", 3) == 3 for name in TAKEN},
+    **dict.fromkeys((f"mma_{name}" for name in TAKEN), on_tensor_cores),
     # Of a few values beside the given mean, too much may lie in the digits that 16 bits leave out.
     **{
         f"vectorized_{name}": lambda sizes: sizes["n"] * sizes["c"] * sizes["length"] == 0 or sizes["c"] > 1
         for name in HALF_PRECISIONS
     },
+    "cpu_gemm": lambda sizes: sizes.get("groups", 1) == 1 or sizes["c_in"] > 1,
+    **dict.fromkeys(("winograd", "winograd_cpu"), moves_by_one),
 }
 """By label: which sizes it takes, or can be held to its tolerance at, where not all."""
 

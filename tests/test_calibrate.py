@@ -19,7 +19,7 @@ from charcnn.ops.common.cast import narrow
 from charcnn.ops.common.precision import FORMATS
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import normalised_maxima
-from charcnn.text import encodings
+from charcnn.text import encodings, texts
 
 WIDE = replace(TINY, channels=16, units=32)
 """TINY with as many channels as FP8 takes."""
@@ -50,7 +50,7 @@ def emulated(weights, config, ids, calibration):
 
 
 def sample(config, n=40):
-    return encodings.encode(encodings.sample().texts[:n], length=config.length)
+    return encodings.encode(texts.sample().texts[:n], length=config.length)
 
 
 def draw(config, n=6, seed=0):
@@ -234,7 +234,7 @@ def test_level_17_keeps_what_is_no_number_apart():
 def test_level_17_takes_the_texts_it_is_given(tmp_path):
     weights, ids = params.init(SMALL, seed=0), sample(SMALL)[:4]
     file = tmp_path / "texts.txt"
-    file.write_text("\n".join(one.decode() if isinstance(one, bytes) else one for one in encodings.sample().texts))
+    file.write_text("\n".join(one.decode() for one in texts.sample().texts))
     build = catalog.level("l17").module.build
     np.testing.assert_array_equal(build(weights, SMALL, batch=4, texts=file)(ids), build(weights, SMALL, batch=4)(ids))
     with pytest.raises(ValueError, match=r"channels=8, units=1024.*need multiples of 16"):

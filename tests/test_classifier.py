@@ -16,7 +16,7 @@ from charcnn.config import TINY, Config
 from charcnn.gpu import device
 from charcnn.model import network, params
 from charcnn.ops import reference
-from charcnn.text import encodings
+from charcnn.text import encodings, texts
 
 TEXTS = ["Stocks fell on Monday as oil rose.", "The home side won in extra time.", "", "é\x00 \U0001f600", "x" * 5000]
 
@@ -341,7 +341,7 @@ def test_the_sizes_are_any(tmp_path):
 
 def test_the_model_that_ships_labels_the_sample():
     classifier = Classifier.load(device="cpu")
-    sample = encodings.sample(classifier.encoding)
+    sample = texts.sample(classifier.encoding)
     assert classifier.score(sample.texts, sample.labels) >= 0.8
     assert classifier.predict("The home side won the cup final in extra time.") == "Sports"
 

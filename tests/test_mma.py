@@ -19,8 +19,8 @@ from charcnn.ops import reference
 from charcnn.ops.common.mma_layout import OCTET, TAKEN, encode
 from charcnn.ops.common.precision import FORMATS
 from charcnn.ops.conv1d import one_shot
-from charcnn.ops.conv1d.mma import kernel, layer
-from charcnn.ops.conv1d.mma.kernel import Stages, TileConfig
+from charcnn.ops.conv1d.mma import kernel, layer, windows
+from charcnn.ops.conv1d.mma.config import Stages, TileConfig
 
 simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the same by test_ops")
 
@@ -69,16 +69,24 @@ def test_variant(name, sizes, machine):
 
 @pytest.mark.parametrize("row", [row for row in catalog.VARIANTS if row.ampere], ids=lambda row: row.name)
 def test_every_variant_asks_for_its_method_and_precision(row, monkeypatch):
-    asked = []
-    for kind in ("conv1d", "conv1d_stat", "linear"):
+    asked, options = [], {"precision": row.precision, "out": "out", "stream": "s"}
+    for kind in ("conv1d", "conv1d_moving", "conv1d_stat", "conv2d", "linear"):
         monkeypatch.setattr(one_shot, kind, lambda *given, kind=kind, **options: asked.append((kind, given, options)))
-    operator, pool = row.operator.removesuffix("_nlc"), (3,) if "maxpool" in row.operator else ()
-    row.launcher("x", "w", "b", *pool, out="out", stream="s")
-    ((kind, (_, *given), options),) = asked
-    assert kind == ("linear" if "linear" in operator else "conv1d_stat" if operator == "conv1d_stat" else "conv1d")
-    method = [] if kind == "conv1d_stat" else [operator.replace("linear", "conv1d")]
-    assert given == [*method, "x", "w", "b", *pool]
-    assert options == {"precision": row.precision, "out": "out", "stream": "s"}
+    operator, pool = row.operator.removesuffix("_nlc").removesuffix("_nhwc"), (3,) if "maxpool" in row.operator else ()
+    epilogue = "relu" if "relu" in operator else ""
+    moves, window = {"stride": 2, "padding": 3, "dilation": 4}, row.operator in ("conv1d_nlc", "conv1d_relu_nlc")
+    row.launcher("x", "w", "b", *pool, **(moves if window or "conv2d" in operator else {}), out="out", stream="s")
+    ((kind, given, found),) = asked
+    if "conv2d" in operator:
+        assert (kind, given) == ("conv2d", (windows.run, epilogue, "x", "w", "b"))
+        options |= {**moves, "groups": 1}
+    elif window:
+        assert (kind, given[1:]) == ("conv1d_moving", (windows.run, epilogue, "x", "w", "b", *moves.values()))
+    else:
+        assert kind == ("linear" if "linear" in operator else "conv1d_stat" if "stat" in operator else "conv1d")
+        method = [] if kind == "conv1d_stat" else [operator.replace("linear", "conv1d")]
+        assert given[1:] == (*method, "x", "w", "b", *pool)
+    assert found == options
 
 
 def run(method, x, weight, bias, precision, **options):
@@ -108,6 +116,14 @@ def test_features_to_features(precision, machine):
     exact = [array.astype(np.float64) for array in (x, weight, bias)]
     assert y.dtype == FORMATS[precision].dtype
     assert close(precision, decoded(y, precision), reference.conv1d_relu_maxpool1d_nlc(*exact, 3))
+
+
+@simulated
+def test_another_epilogue(machine):
+    x, weight, bias = arrays(1, 9, 24, 16, 2)
+    y = run("conv1d", x, weight, bias, "bf16", epilogue="tanh").copy_to_host()
+    exact = [array.astype(np.float64) for array in (x, weight, bias)]
+    assert close("bf16", decoded(y, "bf16"), np.tanh(reference.conv1d_nlc(*exact)))
 
 
 @simulated

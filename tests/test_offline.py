@@ -14,7 +14,8 @@ from conftest import compiler_installed
 from charcnn.catalog import CHAIN, VARIANTS
 from charcnn.ops.common.mma_layout import TAKEN
 from charcnn.ops.common.precision import FORMATS
-from charcnn.ops.conv1d.wgmma.steps.layer import STEPS
+from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
+from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
 
 pytestmark = [
     pytest.mark.exhaustive,
@@ -42,8 +43,8 @@ LEVEL_17 = "l17"
 TILES = ("tiles of l12", "tiles of l14", "tiles of l15")
 """And what tuning may launch in place of what ships."""
 
-WGMMA_STEPS = "wgmma steps"
-"""The ladder of small kernels on the way to the tuned one."""
+LADDERS = {"mma steps": MmaStepConv1d.steps, "wgmma steps": WgmmaStepConv1d.steps}
+"""And the small kernels on the way to the tuned ones."""
 
 SLOW = ("whole", "pairs", "double_buffered", "winograd")
 """Techniques whose kernels are written out, and take seconds each to compile."""
@@ -59,6 +60,8 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("conv1d_relu_nlc_winograd", "_weights_kernel"),
     ("conv1d_relu_maxpool1d_nlc_winograd", "_weights_kernel"),
     ("conv1d_stat_nlc_winograd", "_weights_kernel"),
+    ("conv2d_nhwc_winograd", "weights_kernel"),
+    ("conv2d_relu_nhwc_winograd", "weights_kernel"),
     ("conv1d_stat_nlc_winograd", "_merge_kernel"),
     ("conv1d_stat_nlc_double_buffered", "_merge_kernel"),
     ("layernorm_relu_maxpool1d_nlc_coalesced", "_make_kernel"),
@@ -73,10 +76,10 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("one_hot_conv1d_stat_nlc_lag_sums", "_pairs_kernel"),
     ("one_hot_conv1d_stat_nlc_lag_sums", "_tables_kernel"),
     ("one_hot_conv1d_stat_nlc_lag_sums", "_stat_kernel"),
-    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather", "_pooled_kernel"),
-    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather_fp16", "_pooled_kernel"),
-    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather_bf16", "_pooled_kernel"),
-    *((LEVEL_17, kernel) for kernel in ("_pooled_kernel", "_make_kernel", "_merge_kernel")),
+    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather", "_gather_pool_kernel"),
+    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather_fp16", "_warp_gather_pool_kernel"),
+    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather_bf16", "_warp_gather_pool_kernel"),
+    *((LEVEL_17, kernel) for kernel in ("_warp_gather_pool_kernel", "_make_kernel", "_merge_kernel")),
 }
 
 
@@ -95,7 +98,7 @@ def kernels():
 def compiled():
     """All that are compiled, and their costs."""
     # With a convolution the linear layer, which often has the same kernels: compiled once.
-    tasks = {name: [name] for name in (*TILES, LEVEL_17, WGMMA_STEPS)}
+    tasks = {name: [name] for name in (*TILES, LEVEL_17, *LADDERS)}
     for row in CUDA:
         task = row.name.replace("linear", "conv1d") if row.technique in SLOW else "the others"
         task = row.label if row.tensor_cores else task  # which share most of theirs
@@ -107,7 +110,8 @@ def compiled():
 
 def test_every_variant_compiles_a_kernel(kernels):
     assert {cost["variant"] for cost in kernels.values()} == {
-        *(row.name for row in CUDA), LEVEL_17, *TILES, *(f"{WGMMA_STEPS}: {step}" for step in STEPS)
+        *(row.name for row in CUDA), LEVEL_17, *TILES,
+        *(f"{name}: {step}" for name, steps in LADDERS.items() for step in steps),
     }  # fmt: skip
 
 
@@ -163,11 +167,13 @@ def test_no_kernel_has_grown(kernels):
 
 
 def test_portable_tensor_cores():
-    rows = ["conv1d_relu_maxpool1d_nlc_mma_fp16x3"]  # which takes the most registers
+    rows = ["conv1d_relu_maxpool1d_nlc_mma_fp16x3", "mma steps"]  # the first takes the most registers
     done = build(["--capability", "8.0", *rows])
     assert done.returncode == 0, done.stderr
     kernels = json.loads(done.stdout)
-    assert {cost["variant"] for cost in kernels.values()} == set(rows)
+    assert {cost["variant"] for cost in kernels.values()} == {
+        rows[0], *(f"{rows[1]}: {step}" for step in LADDERS[rows[1]])
+    }  # fmt: skip
     for name, cost in kernels.items():
         assert not cost["spill_stores"], name
         assert not cost["local_bytes"], name

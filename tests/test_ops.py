@@ -22,6 +22,8 @@ from charcnn.ops import reference
 VARIANTS = [row for row in EVERY if runs_here(row)]
 CUDA = [row for row in VARIANTS if row.device == "cuda"]
 CPU = [row for row in VARIANTS if row.device == "cpu"]
+ANY_RANK = ("relu", "tanh", "gelu", "collapse")  # collapse takes two: see test_images
+IN_PLACE = ("relu", "tanh", "gelu", "layernorm", "layernorm_relu", "batchnorm2d", "batchnorm2d_relu")
 
 
 def each(rows):
@@ -73,9 +75,9 @@ def arrays(result) -> tuple:
 
 def fitted(variant, sizes):
     """Drawn sizes as the variant takes them."""
-    for change in ({"pool_size": 3}, {"c": 2}, {"k": 7}):
-        if not takes(variant.label, sizes) and change.keys() <= sizes.keys():
-            sizes = {**sizes, **change}
+    for new in ({"pool_size": 3}, {"c": 2}, {"k": 7}, {"c_in": 2}, {"groups": 1, "sh": 1, "sw": 1, "dh": 1, "dw": 1}):
+        if not takes(variant.label, sizes) and new.keys() <= sizes.keys():
+            sizes = {**sizes, **new}
     return sizes
 
 
@@ -168,7 +170,6 @@ def test_large(variant, sizes):
 @pytest.mark.parametrize("variant", [pytest.param(row, id=row.name, marks=more_of(row)) for row in VARIANTS])
 def test_drawn_sizes(variant):
     cases = CASES[variant.operator]
-
     drawn = cases.sizes(compiled(variant), gpu=variant.device == "cuda")
 
     @settings(max_examples=cases.examples if compiled(variant) else min(8, cases.examples))
@@ -188,7 +189,7 @@ def test_inputs_stay_as_they_are(variant):
         np.testing.assert_array_equal(array, before[name])
 
 
-@each([row for row in VARIANTS if row.operator in ("relu", "layernorm", "layernorm_relu")])
+@each([row for row in VARIANTS if row.operator in IN_PLACE])
 def test_in_place(variant):
     case = example(variant)
     expected = case.oracle(operator(variant.operator).reference)
@@ -216,7 +217,7 @@ def test_what_is_not_finite(variant, value):
         run(variant, case)
 
 
-@each([row for row in VARIANTS if row.operator in ("maxpool1d", "relu_maxpool1d", "argmax")])
+@each([row for row in VARIANTS if row.operator in ("maxpool1d", "relu_maxpool1d", "maxpool2d", "argmax")])
 def test_all_alike(variant):
     for value in (np.nan, -np.inf, np.inf, 0.0, -0.0):
         case = example(variant)
@@ -238,7 +239,7 @@ def test_every_token_id(variant):
     np.testing.assert_array_equal(out[0], np.eye(256, dtype=np.float32)[:3])
 
 
-@each([row for row in with_x if row.operator != "argmax"])
+@each([row for row in with_x if "argmax" not in row.operator])
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
 def test_magnitudes(variant, scale):
     if "fp16" in variant.label:  # 6e-5 to 65,504
@@ -461,9 +462,7 @@ def test_wrong_kind(variant, name):
             variant.launcher(**{**case.inputs, name: wrong}, **case.options)
 
 
-@pytest.mark.parametrize(
-    ("variant", "name"), with_argument([row for row in VARIANTS if row.operator != "relu"])
-)  # relu takes any shape
+@pytest.mark.parametrize(("variant", "name"), with_argument([row for row in VARIANTS if row.operator not in ANY_RANK]))
 def test_wrong_rank(variant, name):
     case = example(variant)
     for wrong in (case.inputs[name][None], case.inputs[name][..., 0]):

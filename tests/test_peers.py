@@ -266,3 +266,9 @@ def test_the_report_puts_runs_beside_each_other():
         "",
         "[Raw result](x.json): N=1024 and N=8, 32: 16 CPU threads, torch 3; N=1: 14 CPU threads, torch 3.",
     ]
+
+
+def test_a_row_that_misses_its_bound_says_so(capsys):
+    row = {"batch": 1, "name": "l2", "inputs_per_second": 2.0, "timed": "host to host", "error": 1e-3}
+    peers._show([row | {"within_tolerance": False, "sigmas": 12.34, "bound": 9.0}], [])
+    assert capsys.readouterr().out.endswith("error 1.0e-03  MISSES: 12 sigma, 9 allowed\n")

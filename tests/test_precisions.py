@@ -53,7 +53,7 @@ def test_what_it_needs(given, said, tmp_path, monkeypatch, capsys):
 )
 def test_ag_news():
     model = precisions.params.load(precisions.WEIGHTS / precisions.SHIPPED)
-    data = precisions.encodings.read_texts(Path(os.environ["CHARCNN_AG_NEWS"]) / "test.csv", model.encoding)
+    data = precisions.read_texts(Path(os.environ["CHARCNN_AG_NEWS"]) / "test.csv", model.encoding)
     rows, _ = precisions.measure(model, data, precisions.engine.default_device()[0])
     for row in rows:
         assert row["agreement"] >= 0.995

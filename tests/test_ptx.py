@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import compiler_installed
-from emulation import emulate_hopper
+from emulation_hopper import emulate_hopper
 from ptx_calls import CONSTANTS, TYPED, intrinsics, names
 
 from charcnn.gpu import device, ptx, tensor_map
@@ -184,6 +184,8 @@ from charcnn.ops.conv1d import double_buffered, tile
 from charcnn.ops.conv1d.wgmma.config import TileConfig
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.mma import kernel
+from charcnn.ops.conv1d.mma.config import Stages
+from charcnn.ops.conv1d.mma.config import TileConfig as MmaTile
 from charcnn.ops.common.precision import FORMATS
 
 def key(made):
@@ -194,7 +196,7 @@ def key(made):
 for resident in (2, 3):
     print(key(double_buffered.make_kernel(tile.Tile(64, 128, 16, 8, 8, 2, resident), 4, "relu")))
 for name in ("fp16", "fp16x3"):
-    stages = kernel.Stages.of(kernel.TileConfig(192, 128, 48, 64, 4, 1), 7)
+    stages = Stages.of(MmaTile(192, 128, 48, 64, 4, 1), 7)
     print(key(kernel.make_kernel(FORMATS[name], stages, "pool", False, True, True)))
 for name, taps, epilogue in (("fp16", 7, "pool"), ("bf16", 7, "pool"), ("bf16", 3, "relu"), ("fp8", 3, "relu")):
     config = TileConfig.of(taps, epilogue == "pool", FORMATS[name])

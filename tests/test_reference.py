@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import image_oracles
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -181,6 +182,7 @@ LOOPS = {
     "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": one_hot_conv1d_layernorm_relu_maxpool1d_loops,
     "softmax": softmax_loops,
     "argmax": argmax_loops,
+    **image_oracles.LOOPS,
 }
 
 
@@ -275,6 +277,7 @@ def torch_functions():
         "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": one_hot_conv1d_layernorm_relu_maxpool1d,
         "softmax": lambda x: f.softmax(x, dim=1),
         "argmax": lambda x: x.argmax(dim=1),
+        **image_oracles.torch_functions(torch),
     }
 
 
@@ -302,7 +305,10 @@ def test_nan_as_in_pytorch():
     assert np.array_equal(reference.argmax(x[0]), functions["argmax"](torch.from_numpy(x[0])).numpy())
 
 
-@each([row for row in OPERATORS if row.name not in ("one_hot", "one_hot_nlc", "one_hot_conv1d", "argmax")])
+NO_FLOATS = ("one_hot", "one_hot_nlc", "one_hot_conv1d", "argmax", "linear_argmax")
+
+
+@each([row for row in OPERATORS if row.name not in NO_FLOATS])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_dtype_is_kept(row, dtype):
     cases = CASES[row.name]

@@ -312,9 +312,9 @@ def test_nan_wins_where_it_is_picked():
 
 @pytest.mark.parametrize(("free", "resident", "channel_tile"), [(6000, 2, 8), (3000, 1, 8), (1400, 1, 4)])
 def test_blocks_of_a_multiprocessor_share_its_memory(free, resident, channel_tile, monkeypatch):
-    asked, build = [], gather._pooled_kernel
+    asked, build = [], gather._gather_pool_kernel
     monkeypatch.setattr(device, "shared_limit", lambda: free)
-    monkeypatch.setattr(gather, "_pooled_kernel", lambda *constants: asked.append(constants) or build(*constants))
+    monkeypatch.setattr(gather, "_gather_pool_kernel", lambda *constants: asked.append(constants) or build(*constants))
     block(kinds(9, 5), *draw(4, 5, 8), 3, staged=1000)
     ((_, _, _, tile, _, _, blocks, *_),) = asked
     assert (blocks, tile) == (resident, channel_tile)

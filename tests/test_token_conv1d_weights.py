@@ -196,9 +196,11 @@ def test_ids_at_any_address(behind):
 
 @pytest.mark.parametrize(("free", "channel_tile", "threads"), [(3300, 24, 32), (2500, 8, 32)])
 def test_fewer_channels_where_shared_memory_is_short(free, channel_tile, threads, monkeypatch):
-    asked, build = [], warp_gather._pooled_kernel
+    asked, build = [], warp_gather._warp_gather_pool_kernel
     monkeypatch.setattr(device, "shared_limit", lambda: free)
-    monkeypatch.setattr(warp_gather, "_pooled_kernel", lambda *constants: asked.append(constants) or build(*constants))
+    monkeypatch.setattr(
+        warp_gather, "_warp_gather_pool_kernel", lambda *constants: asked.append(constants) or build(*constants)
+    )
     block(kinds(9, 5), *draw(4, 5, 32), 3, threads=32)
     ((_, _, _, *tiles, _, _, _, _),) = asked
     assert tiles == [channel_tile, threads]

@@ -17,7 +17,7 @@ from charcnn.levels.runner.report import CHECKED_INPUTS, validate
 from charcnn.model import network, params, validation
 from charcnn.model.rounding import ROUNDINGS, Rounding, filtered_sums
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
-from charcnn.text import encodings
+from charcnn.text import encodings, texts
 
 WIDE = replace(TINY, channels=16, units=32)
 """TINY with as many channels as FP8 takes."""
@@ -162,7 +162,7 @@ def test_inputs_are_drawn_at_random_and_at_borders():
 @pytest.mark.parametrize("seed", [0, 6])
 def test_levels_pass(name, seed):
     weights = params.init(TINY, seed)
-    ids = encodings.encode(encodings.sample().texts, length=TINY.length)
+    ids = encodings.encode(texts.sample().texts, length=TINY.length)
     logits = level(name).module.build(weights, TINY)(ids)
     result = validate(job(ids, weights), logits, level(name).rounding(), [], 1)
     assert result["passed"]

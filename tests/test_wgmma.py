@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import test_ops
-from emulation import emulate_hopper
+from emulation_hopper import emulate_hopper
 from numba import cuda
 
 from charcnn import catalog

@@ -26,13 +26,13 @@ from charcnn import catalog
 from charcnn.config import SMALL
 from charcnn.ops.common import tile_choice
 from charcnn.ops.conv1d import double_buffered, tile
-from charcnn.ops.conv1d.mma import kernel as mma_kernel
+from charcnn.ops.conv1d.mma import config as mma_config
 from charcnn.ops.conv1d.mma import layer as mma_layer
 from charcnn.ops.conv1d.wgmma import layer as wgmma_layer
 from charcnn.ops.conv1d.wgmma.config import TileConfig
 from charcnn.tuning import layers
 
-TILES = (tile.Tile, mma_kernel.Stages, TileConfig)
+TILES = (tile.Tile, mma_config.Stages, TileConfig)
 
 
 class Nothing:

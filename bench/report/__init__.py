@@ -19,7 +19,9 @@
 - classify: `charcnn classify` from file to file, beside the level's own rate;
 - sanitizer: what compute-sanitizer found;
 - layers: each prepared layer beside cuDNN and cuBLAS, and its share of the measured peak;
-- wgmma_steps: the ladder of wgmma kernels: what each step can reach, and what it reached beside cuBLAS;
+- conv2d: prepared convolutions on a GPU beside the libraries';
+- conv2d_cpu: prepared convolutions on a CPU beside PyTorch's;
+- mma_steps, wgmma_steps: a ladder of small kernels: what each step can reach, and what it reached beside cuBLAS;
 - agreement: what each precision does to a trained network's labels, from bench/precisions.py;
 - accuracy PART: what the model that ships reached on its "validation" or "test" rows;
 - training: the command that trained it, and what it ran on.

@@ -11,8 +11,8 @@ from charcnn.files import replacing
 from report.checks import agreement, dram, precisions, sanitizer, validation
 from report.classify import accuracy, classify, training
 from report.code import change, code
-from report.ladder import README as LADDER
-from report.ladder import wgmma_steps
+from report.images import conv2d, conv2d_cpu
+from report.ladder import READMES, mma_steps, wgmma_steps
 from report.levels import cost, headline, levels, measured, step
 from report.offload import forecasts, mixed, overhead, path, scaling, strikes
 from report.operators import chain, layers, operators, steps, trade
@@ -24,8 +24,8 @@ BLOCK = re.compile(r"(<!-- (\w+):begin ?([^\n]*?) ?-->\n).*?(<!-- \2:end -->)", 
 
 _BLOCKS = (
     headline, levels, measured, step, cost, change, code, precisions, validation, operators, steps, chain, trade, dram,
-    beside, peers, layers, wgmma_steps, sanitizer, scaling, mixed, path, strikes, overhead, forecasts, classify,
-    agreement, accuracy, training,
+    beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer, scaling, mixed, path, strikes,
+    overhead, forecasts, classify, agreement, accuracy, training,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 
@@ -33,7 +33,7 @@ KINDS = {kind.__name__: kind for kind in _BLOCKS}
 def documents() -> list[Path]:
     """The files that may hold blocks."""
     pages = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "levels").glob("*.md"))]
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages, WEIGHTS / "README.md", LADDER]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages, WEIGHTS / "README.md", *READMES]
 
 
 def filled(document: Path) -> str:

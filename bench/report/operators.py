@@ -34,6 +34,8 @@ def operators(document: Path) -> str:
     rows = []
     for operator in catalog.OPERATORS:
         variants = [row for row in catalog.VARIANTS if row.operator == operator.name and shown(row)]
+        if not variants:  # which leave it to `layers`
+            continue
         layers = list(dict.fromkeys(layer for name, layer, *_ in measured if name == operator.name)) or [""]
         for layer in layers:
             found = {

@@ -75,8 +75,12 @@ class Results:
     """What bench/peers.py wrote, by file."""
     layers: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/layers.py wrote, by file."""
-    ladder: dict[Path, dict[str, Any]] = field(default_factory=dict)
-    """What bench/wgmma_steps.py wrote, by file."""
+    convolutions: dict[str, dict[Path, dict[str, Any]]] = field(
+        default_factory=lambda: {"conv2d": {}, "conv2d_cpu": {}}
+    )
+    """What bench/conv2d.py and bench/conv2d_cpu.py wrote, by schema and file."""
+    ladders: dict[str, dict[Path, dict[str, Any]]] = field(default_factory=lambda: {"mma_steps": {}, "wgmma_steps": {}})
+    """What bench/steps.py wrote, by ladder and file."""
     classified: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/classify.py wrote, by file."""
     agreed: dict[Path, dict[str, Any]] = field(default_factory=dict)
@@ -96,11 +100,12 @@ def results() -> Results:
     by_host = {"sanitizer": found.sanitized, "dram": found.dram}
     by_file = {
         "layers": found.layers,
-        "wgmma_steps": found.ladder,
         "precisions": found.agreed,
         "validation": found.validated,
         "peers": found.peers,
         "classify": found.classified,
+        **found.ladders,
+        **found.convolutions,
     }
     for file in found.files:
         raw = read(file)
@@ -136,8 +141,9 @@ def results() -> Results:
 
 
 SCHEMAS = (
-    "benchmarks", "level", "sanitizer", "dram", "layers", "wgmma_steps", "precisions", "validation", "peers",
-    "classify", "soak", "exits", "overhead", "path", "strikes", "cores",
+    "benchmarks", "level", "sanitizer", "dram", "layers", "conv2d", "conv2d_cpu", "tiles", "mma_steps", "wgmma_steps",
+    "precisions", "validation",
+    "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores",
 )  # fmt: skip
 """What a raw result says of itself. Tables show all but soak, exits and cores."""
 

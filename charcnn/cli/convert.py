@@ -117,6 +117,7 @@ def _write_onnx(path: str, model: Params) -> str:
     from charcnn.files import replacing
     from charcnn.model import network
     from charcnn.text import encodings
+    from charcnn.text.texts import sample
 
     says = {
         "encoding": "" if model.encoding is None else json.dumps(model.encoding.to_dict(), allow_nan=False),
@@ -127,7 +128,7 @@ def _write_onnx(path: str, model: Params) -> str:
     )
     length, blank = model.config.length, model.config.alphabet
     if model.encoding is not None and model.encoding.blank == blank:
-        ids = encodings.encode(encodings.sample(model.encoding).texts[:CHECKED], model.encoding, length)
+        ids = encodings.encode(sample(model.encoding).texts[:CHECKED], model.encoding, length)
     else:
         ids = np.random.default_rng(0).integers(0, blank + 1, (CHECKED, length), np.uint8)
         ids[:, length // 4 :] = blank  # as texts are: most of it blank

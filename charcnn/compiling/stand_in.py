@@ -201,7 +201,11 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
             result=lambda call: call.out,
             second=lambda call, array, given=None: array,
         )  # fmt: skip
-        replaced(stack, tensor_map, encode=lambda array, *sizes: _memory(np.zeros(16, np.uint64)))
+        replaced(
+            stack, tensor_map,
+            encode=lambda array, *sizes: _memory(np.zeros(16, np.uint64)),
+            encode_im2col=lambda begin, *sizes: [0] * 16,
+        )  # fmt: skip
         replaced(
             stack, cuda,
             gpus=[nullcontext()],

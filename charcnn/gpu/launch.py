@@ -18,7 +18,7 @@ from charcnn.gpu.device import SIMULATED, DeviceError
 _launching = threading.Lock()
 """Numba loads a kernel at its first launch, and two threads that do so at once fail; nor can the simulator run two."""
 
-_NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto")
+_NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto", "forceinline")
 
 
 def jit(**options: Any) -> Callable[[Callable[..., None]], Any]:

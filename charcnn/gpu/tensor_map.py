@@ -7,6 +7,7 @@ Management".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,22 +54,75 @@ def encode(array: Any, shape: Sequence[int], strides: Sequence[int], box: Sequen
     from cuda.bindings import driver
 
     check(shape, strides, box, 2)
-    address = device.address(array)
+    sizes = [driver.cuuint32_t(size) for size in box]
+    words = _encoded(driver.cuTensorMapEncodeTiled, device.address(array), shape, strides, [sizes], [1] * len(shape))
+    return device.to_device(np.array(words, np.uint64))
+
+
+@dataclass(frozen=True)
+class Im2col:
+    """How TMA walks over images (N, H, W, C) with one tap of a window after another.
+
+    A copy takes so many pixels from its first one on, along W, then H, then N, from `lower` before an image's first
+    pixel to `upper` behind its last one, by steps of `stride`; the tap's place in the window is added to each.
+    """
+
+    lower: tuple[int, int]
+    """(W, H), of the pixels that a window's first tap touches."""
+    upper: tuple[int, int]
+    stride: tuple[int, int]
+    """(W, H)"""
+    pixels: int
+    """Of a copy."""
+
+    def check(self) -> None:
+        """Raise ValueError unless TMA has it."""
+        if any(not -128 <= corner <= 127 for corner in (*self.lower, *self.upper)):
+            raise ValueError(f"{self.lower=}, {self.upper=}: need -128 to 127 pixels: a smaller window, less padding")
+        if any(not 1 <= step <= 8 for step in self.stride):
+            raise ValueError(f"{self.stride=}: need 1 to 8 pixels")
+        if not 1 <= self.pixels <= LARGEST_BOX:
+            raise ValueError(f"{self.pixels=}: need 1 to {LARGEST_BOX}")
+
+
+def encode_im2col(begin: int, shape: Sequence[int], strides: Sequence[int], walk: Im2col) -> list[int]:
+    """The 16 words of a map of images of 16-bit numbers at an address; outside is zero, the swizzle of 128 bytes.
+
+    Args:
+        begin: address, a multiple of 16.
+        shape: (C, W, H, N), of which a copy takes 64 channels; `strides` of all but the first, in bytes.
+
+    Raises:
+        ValueError: as `check` and `Im2col.check`; or the address does not fit.
+        DeviceError: the driver refuses.
+    """
+    from cuda.bindings import driver
+
+    channels = SWIZZLE // 2
+    check(shape, strides, (channels, 1, 1, 1), 2)
+    walk.check()
+    more = [list(walk.lower), list(walk.upper), channels, walk.pixels]
+    return _encoded(driver.cuTensorMapEncodeIm2col, begin, shape, strides, more, [1, *walk.stride, 1])
+
+
+def _encoded(encoder, address, shape, strides, more, steps):
+    from cuda.bindings import driver
+
     if address % 16:
         raise ValueError(f"an array begins at address {address:#x}: need a multiple of 16 bytes")
-    status, made = driver.cuTensorMapEncodeTiled(
+    status, made = encoder(
         driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT16,
         len(shape),
         address,
         [driver.cuuint64_t(size) for size in shape],
         [driver.cuuint64_t(stride) for stride in strides],
-        [driver.cuuint32_t(size) for size in box],
-        [driver.cuuint32_t(1)] * len(shape),
+        *more,
+        [driver.cuuint32_t(step) for step in steps],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     if int(status) != 0:
-        raise device.DeviceError(f"the driver made no tensor map of {shape=}, {strides=}, {box=}: {status.name}")
-    return device.to_device(np.array([int(word) for word in made.opaque], np.uint64))
+        raise device.DeviceError(f"the driver made no tensor map of {shape=}, {strides=}, {more=}: {status.name}")
+    return [int(word) for word in made.opaque]

@@ -6,7 +6,7 @@ there (ldmatrix) and multiplies them (mma.sync), and bias, ReLU, pooling and sta
 products are the direct ones again: tensor cores leave Winograd's filtering nothing to save. Block 1 stays a gather. It
 attacks the rate of multiplication itself. What is multiplied has a precision of one's choice: fp16 or bf16, whose
 features take half the bytes; TF32; or fp16x3, where each number is the sum of two fp16 and three of their four products
-are summed, which keeps float32's accuracy.
+are summed, which keeps float32's accuracy. How one gets there, step by step, is in `charcnn/ops/conv1d/mma/steps`.
 """
 
 from functools import partial

@@ -30,7 +30,7 @@ OFFLOAD = asynchronous
 def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, texts=None, promoted=False):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch.
 
-    texts: a file of texts to calibrate with (`text.read_texts`); where None, the sample that ships.
+    texts: a file of texts to calibrate with (`texts.read_texts`); where None, the sample that ships.
     """
     length_5, length, fp8 = whole_windows(config, 16), config.conv_lengths[4], {"precision": "fp8"}
     p, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))

@@ -18,6 +18,7 @@ from charcnn.model.layers import Conv1d, Flatten, LayerNorm, Linear, MaxPool1d, 
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.precision import LARGEST_E4M3
 from charcnn.text import encodings
+from charcnn.text.texts import read_texts, sample
 
 HEADROOM = 4
 """How much greater than any of the calibration's features others may be before they are cut off."""
@@ -95,7 +96,7 @@ def _conv(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
 def calibration(params: Mapping[str, np.ndarray], config: Config, texts: Any = None) -> np.ndarray:
     """Token ids (N, L) uint8 to calibrate with: of a file of texts, or of the sample that ships."""
     encoding = getattr(params, "encoding", None) or encodings.find_encoding("crepe")
-    read = encodings.sample(encoding) if texts is None else encodings.read_texts(texts, encoding)
+    read = sample(encoding) if texts is None else read_texts(texts, encoding)
     return encodings.encode(read.texts[:TEXTS], encoding, config.length)
 
 

@@ -44,7 +44,7 @@ from typing import Any
 import numpy as np
 
 from charcnn.ops.common.precision import LARGEST_E4M3
-from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
+from charcnn.ops.conv1d.winograd_transforms import SPAN, growth
 
 
 @dataclass(frozen=True)
@@ -116,15 +116,11 @@ class Rounding:
 def filtered_sums(c_in: int, kernel_size: int) -> float:
     """`Rounding.roundings` by Winograd's filtering: of C_in times ceil(K / SPAN) products at each point.
 
-    The product at point p has the size |G_p| |B_p| where w and x have size 1, and output q takes A_qp of it. Over the
-    direct sum's K products of size 1 that makes sum_p A_qp^2 |G_p|^2 |B_p|^2 groups / K, in the mean over q. Rounded
-    are the partial sums, as often as half the products; and about once a point what the transforms sum up.
+    `growth` says how much larger they are than the direct sums. Rounded are the partial sums, as often as half the
+    products; and about once a point what the transforms sum up.
     """
     taps, groups = min(kernel_size, SPAN), -(-kernel_size // SPAN)
-    a, g, b = matrices(taps)
-    sizes = np.square(g).sum(axis=1) * np.square(b).sum(axis=1)
-    growth = float((np.square(a) @ sizes).mean()) * groups / kernel_size
-    return growth * (c_in * groups / 2 + len(g))
+    return growth(taps) * taps * groups / kernel_size * (c_in * groups / 2 + SPAN + taps - 1)
 
 
 _HALF = Rounding(0.0, first=FP16, affine=(FP16.unit, FP16.unit))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from numba import cuda, njit
@@ -22,18 +23,18 @@ def collapse_loops(x: Any, *, out: Any = None) -> Any:
     """`reference.collapse` as compiled plain loops on one CPU core: a copy.
 
     Args:
-        x: float32 (N, C, L), C-contiguous, NumPy.
-        out: where to write, (N, C*L); made where None.
+        x: float32 (N, C, L) or (N, C, H, W), C-contiguous, NumPy.
+        out: where to write, (N, C*L) or (N, C*H*W); made where None.
 
     Returns:
-        float32 (N, C*L).
+        float32 (N, C*L) or (N, C*H*W).
 
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit.
     """
     shape = shapes.collapse(x)
     out = arrays.host(out, shape, x=x)
-    _collapse_loops_kernel(x, out)
+    _collapse_loops_kernel(x.reshape(*x.shape[:2], math.prod(x.shape[2:])), out)
     return out
 
 
@@ -48,13 +49,13 @@ def collapse_naive(x: Any, *, out: Any = None, stream: Any = None) -> Any:
     """`reference.collapse` on a GPU, one thread an output: a copy.
 
     Args:
-        x: float32 (N, C, L), C-contiguous: a NumPy array, or a device array (Numba's, or any with
+        x: float32 (N, C, L) or (N, C, H, W), C-contiguous: a NumPy array, or a device array (Numba's, or any with
             __cuda_array_interface__).
-        out: where to write, (N, C*L), on the same side; made where None.
+        out: where to write, (N, C*L) or (N, C*H*W), on the same side; made where None.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C*L) where x lies; device results are not waited for.
+        float32 (N, C*L) or (N, C*H*W) where x lies; device results are not waited for.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.

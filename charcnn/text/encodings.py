@@ -1,31 +1,23 @@
-"""Characters to token ids, and the files that texts come from."""
+"""Characters to token ids."""
 
 from __future__ import annotations
 
-import csv
-import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from charcnn.files import Path
 from charcnn.text import names
-from charcnn.text.foreign import refuse_formats
-from charcnn.text.layout import LABEL_COLUMNS, TEXT_COLUMNS, WHOLE, Layout
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789-,;.!?:'\"/\\|_@#$%^&*~`+-=<>()[]{}\n"
 """The paper's 70 characters; '-' stands twice, at 36 and at 59."""
 
 CLASSES = ("World", "Sports", "Business", "Sci/Tech")
 """The four classes of AG News, and of the sample."""
-
-_LONGEST_FIELD = 2**31 - 1  # the most that csv takes on every platform
 
 
 @dataclass(frozen=True)
@@ -234,128 +226,3 @@ def pack(texts: Iterable[str | bytes], first: int = 0) -> tuple[np.ndarray, np.n
     offsets = np.zeros(len(parts) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
     return np.frombuffer(b"".join(parts), np.uint8), offsets
-
-
-@dataclass(frozen=True, eq=False)
-class Texts:
-    """Texts and, where they are known, their classes."""
-
-    texts: list[bytes] | list[str]
-    labels: np.ndarray | None
-    """int64 (N,): the index of each text's class, counted from 0, or None."""
-
-
-def read_texts(path: Path, encoding: str | Encoding = "crepe") -> Texts:
-    r"""The texts of a file: CSV where its name ends in .csv, else each line is a text, also an empty one.
-
-    A line ends in \n, \r\n or \r. Bytes that are not UTF-8 are kept as they are.
-
-    A CSV row is one text: its fields joined as the encoding says, less the label. Fields may be quoted, and a quoted
-    one holds commas, line ends and doubled quotes; rows need not be equally long; empty lines are skipped. The first
-    row says whether it is a header, and which column is the label, a whole number from 1 to the number of classes:
-    see `layout.Layout`.
-
-    Args:
-        path: the file.
-        encoding: which joins the fields of a CSV row; an Encoding, or the name of one of ENCODINGS.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is empty, holds a NUL (as UTF-16 does), or is broken CSV; a label is missing or not a positive
-            whole number; a row has no text. Names the file and the line.
-    """
-    encoding = find_encoding(encoding)
-    texts = _read_csv(path, encoding) if os.fspath(path).lower().endswith(".csv") else _read_lines(path)
-    if not texts.texts:
-        raise ValueError(f"{path} holds no texts")
-    return texts
-
-
-def sample(encoding: str | Encoding = "crepe") -> Texts:
-    """The sample that ships: 40 short news-like texts, ten of each of CLASSES, written for this project."""
-    with resources.as_file(resources.files("charcnn.text") / "sample.csv") as path:
-        return read_texts(path, encoding)
-
-
-def _read_lines(path: Path) -> Texts:
-    with open(path, "rb") as file:
-        _check_format(path, file)
-        lines = file.read().removeprefix(b"\xef\xbb\xbf").splitlines()  # less the byte order mark
-    for number, line in enumerate(lines, 1):
-        if b"\0" in line:
-            raise _nul(path, number)
-    return Texts(lines, None)
-
-
-def _read_csv(path: Path, encoding: Encoding) -> Texts:
-    rows = _csv_rows(path)
-    label_column = None
-    if rows:
-        label_column = Layout().label_column(rows[0][1])
-        whole = [WHOLE.fullmatch(row[0].strip()) is not None for _, row in rows]
-        if Layout().has_header(rows[0][1]):
-            rows = rows[1:]
-        elif not whole[0] and len(rows) > 1 and all(whole[1:]):
-            raise ValueError(
-                f"{path}, line {rows[0][0]}: all rows but this one start with a number; where this is a header, "
-                f"call the label's column {LABEL_COLUMNS[0]!r} or a text's {TEXT_COLUMNS[0]!r}"
-            )
-    texts, labels = [], []
-    for line, row in rows:
-        where = f"{path}, line {line}"
-        if label_column is not None:
-            label = row.pop(label_column).strip() if label_column < len(row) else ""
-            if not WHOLE.fullmatch(label) or int(label) < 1:
-                raise ValueError(
-                    f"{where}: label {label!r} in column {label_column + 1}: need a whole number from 1; where this "
-                    f"column is text, begin with a header row that calls it {TEXT_COLUMNS[0]!r}"
-                )
-            labels.append(int(label) - 1)
-        if not row:
-            raise ValueError(f"{where}: a label and no text")
-        texts.append(encoding.join(row))
-    return Texts(texts, None if label_column is None else np.array(labels, np.int64))
-
-
-def _csv_rows(path: Path) -> list[tuple[int, list[str]]]:
-    """Each row of a CSV file that is not empty, and the line that it starts at. Bytes that are not UTF-8 stay.
-
-    Raises:
-        ValueError: the file is broken CSV, or holds a NUL; names the file and the line.
-    """
-    rows = []
-    limit = csv.field_size_limit(_LONGEST_FIELD)
-    try:
-        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            _check_format(path, file.buffer)
-            reader = csv.reader(_no_nul(path, file), strict=True)  # else an open quote swallows the rest in silence
-            line = 1
-            try:
-                for row in reader:
-                    if row:
-                        rows.append((line, row))
-                    line = reader.line_num + 1
-            except csv.Error as error:
-                raise ValueError(f"{path}, line {line}: not CSV ({error})") from error
-    finally:
-        csv.field_size_limit(limit)
-    return rows
-
-
-def _check_format(path: Path, file: Any) -> None:
-    """Raise ValueError, naming the file, where it is no text: compressed, a workbook, or UTF-16; `file` is buffered."""
-    try:
-        refuse_formats(file.peek(16))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def _no_nul(path: Path, lines: Iterable[str]) -> Iterator[str]:
-    for number, line in enumerate(lines, 1):
-        if "\0" in line:  # Python 3.10's csv refuses it too, later ones do not
-            raise _nul(path, number)
-        yield line
-
-
-def _nul(path: Path, line: int) -> ValueError:
-    return ValueError(f"{path}, line {line}: holds a NUL byte; need text in UTF-8 (is it UTF-16, or no text?)")

@@ -17,9 +17,6 @@ from charcnn.text.readers.formats import SUFFIXES
 from charcnn.text.readers.open import open_reader
 from charcnn.text.readers.scan import BLANK, READABLE
 
-BLOCK_ROWS, BLOCK_BYTES = 1 << 14, 1 << 22
-"""What is read at once, at most."""
-
 SHOWN = 10
 """Bad rows that an error names; it counts the others."""
 
@@ -78,9 +75,9 @@ def read_rows(path: Path, encoding: Encoding, layout: Layout = Layout()) -> Rows
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     if suffix not in formats:
         raise ValueError(f"{path}: need a name that ends in {', '.join(formats)}")
-    rows, size = Rows([], [], [], []), {"rows": BLOCK_ROWS, "capacity": BLOCK_BYTES}
+    rows = Rows([], [], [], [])
     with open(path, "rb", buffering=0) as file:
-        reader = open_reader(formats[suffix], os.fspath(path), file, layout, encoding, **size)
+        reader = open_reader(formats[suffix], os.fspath(path), file, layout, encoding)
         for block in reader.blocks():
             try:
                 _take(block, reader, rows)

@@ -11,12 +11,14 @@ from charcnn.gpu.ptx.arithmetic import (
     add_f16x2,
     bitcast_b32,
     bitcast_f32,
+    ex2_approx_f32,
     fma_f16x2,
     max_nan_f16x2,
     max_nan_f32,
     mul_f16x2,
     mul_hi_u32,
     prmt,
+    rcp_approx_f32,
 )
 from charcnn.gpu.ptx.convert import (
     cvt_bf16x2_f16x2,
@@ -70,7 +72,7 @@ from charcnn.gpu.ptx.mbarrier import (
     named_barrier_arrive,
     named_barrier_sync,
 )
-from charcnn.gpu.ptx.mma import mma_sync, mma_tile
+from charcnn.gpu.ptx.mma import ldmatrix_x4, mma_sync, mma_tile
 from charcnn.gpu.ptx.simulated import E4M3_MAX, LOW_SCALE
 from charcnn.gpu.ptx.tma import (
     bulk_load,
@@ -79,6 +81,8 @@ from charcnn.gpu.ptx.tma import (
     fence_proxy_tensormap,
     tma_load_2d,
     tma_load_3d,
+    tma_load_4d,
+    tma_load_im2col_4d,
 )
 from charcnn.gpu.ptx.warp import quad_sum, setmaxnreg, shfl_exchange, warp_sum
 from charcnn.gpu.ptx.wgmma import DESCRIPTOR_HIGH, DESCRIPTOR_LOW, descriptor, wgmma, wgmma_fence, wgmma_wait_group

@@ -51,6 +51,22 @@ def max_nan_f32(a, b):
     """
 
 
+@instruction("rcp.approx.ftz.f32 $0, $1;", "f", "f", pure=True, simulated=lambda a: np.float32(1) / np.float32(a))
+def rcp_approx_f32(a):
+    """1 / a, off by one unit of the last place at most; subnormal numbers count as zero.
+
+    PTX: rcp.approx.ftz.f32; section "Floating Point Instructions: rcp". Since compute capability 2.0.
+    """
+
+
+@instruction("ex2.approx.ftz.f32 $0, $1;", "f", "f", pure=True, simulated=lambda a: np.float32(2.0 ** float(a)))
+def ex2_approx_f32(a):
+    """2 to the power of a, off by 2^-22 of it at most; subnormal numbers count as zero.
+
+    PTX: ex2.approx.ftz.f32; section "Floating Point Instructions: ex2". Since compute capability 2.0.
+    """
+
+
 @cache
 def max_nan_f16x2(kind: str) -> Any:
     """peak(a, b): the greater of each of two f16 or, by `kind`, bf16; NaN where either is NaN.

@@ -24,6 +24,17 @@ def _mma(kind: str) -> str:
     )
 
 
+@instruction(LDMATRIX, "rrrr", "r")
+def ldmatrix_x4(address):
+    """(a, b, c, d), of each of four 8 x 8 matrices of 16 bits a lane's word; matrices lie in shared memory.
+
+    Lanes 0 to 7 give the addresses of the first matrix's rows, 16 bytes each, lanes 8 to 15 those of the second, and so
+    on. Lane l gets word l % 4 of row l // 4 of each: what `mma_sync` takes.
+
+    PTX: ldmatrix.sync.aligned.m8n8.x4.shared.b16; section "ldmatrix". Since compute capability 7.5.
+    """
+
+
 @cache
 def mma_sync(kind: str) -> Any:
     """multiply(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3): c + a b as four float32, a lane's part of a 16 x 8 matrix.
@@ -44,8 +55,8 @@ def mma_sync(kind: str) -> Any:
 
 
 @cache
-def mma_tile(kind: str, down: int, across: int, phases: int = 1, split: bool = False) -> Any:
-    """multiply(acc, a, b): add a warp's product of 128 bytes of depth to 16 `down` x 8 `across` sums.
+def mma_tile(kind: str, down: int, across: int, phases: int = 1, split: bool = False, quarters: int = 4) -> Any:
+    """multiply(acc, a, b): add a warp's product of 32 `quarters` bytes of depth to 16 `down` x 8 `across` sums.
 
     Args of `multiply`: acc, a lane's float32 `cuda.local.array` of 4 x down x across: of each 16 x 8 matrix two
     neighbours in row l // 4 of lane l, and two in row l // 4 + 8, in columns 2 (l % 4) and the next; a, a uint32
@@ -56,15 +67,15 @@ def mma_tile(kind: str, down: int, across: int, phases: int = 1, split: bool = F
 
     With `split`, numbers are two halves each, as `pack_floats` makes them, and a piece of eight high halves stands
     before that of their low ones: the pieces of lane l are twice those above. Low halves of `b` are not multiplied by
-    LOW_SCALE. Of each 16 numbers the products low by high, high by low and high by high are summed apart and then
-    added to the sums: tensor cores round sums towards zero.
+    LOW_SCALE; `quarters` is even. Of each 16 numbers the products low by high, high by low and high by high are summed
+    apart and then added to the sums: tensor cores round sums towards zero.
 
     PTX: ldmatrix.sync.aligned.m8n8.x4.shared.b16 and mma.sync.aligned.m16n8k16.row.col.f32.kind.kind.f32, for tf32
     m16n8k8; with `split` also mul.rn.f16x2; sections "ldmatrix" and "mma". Since compute capability 8.0.
     """
     text = _mma(kind)
 
-    @typed(text, down, across, phases, split)
+    @typed(text, down, across, phases, split, quarters)
     def multiply(typingctx, acc, a, b):
         """As `mma_tile`."""
 
@@ -89,7 +100,7 @@ def mma_tile(kind: str, down: int, across: int, phases: int = 1, split: bool = F
             def rows(turned):
                 return [load(first[i % phases], turned, i // phases * phases * 16 * 128) for i in range(down)]
 
-            for turned in range(0, 128, 64 if split else 32):
+            for turned in range(0, 32 * quarters, 64 if split else 32):
                 high, low = rows(turned), rows(turned + 16) if split else []
                 for j in range(0, across, 2):
                     pair = load(arguments[2], turned, j * 8 * 128)

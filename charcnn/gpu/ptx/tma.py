@@ -51,6 +51,35 @@ def tma_load_3d(to, tensor_map, mbarrier, column, phase, row):
     """
 
 
+@instruction(
+    f"cp.async.bulk.tensor.4d.shared::cluster.global.{COMPLETES} [$0], [$1, {{$3, $4, $5, $6}}], [$2];", "", "rlrrrrr"
+)
+def tma_load_4d(to, tensor_map, mbarrier, channel, column, row, image):
+    """As `tma_load_2d`, of a map with four dimensions, the innermost first. All but that may be negative.
+
+    PTX: cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes; section "cp.async.bulk.tensor".
+    Since compute capability 9.0.
+    """
+
+
+@instruction(
+    "{.reg .b16 right, down;\ncvt.u16.u32 right, $7;\ncvt.u16.u32 down, $8;\n"
+    f"cp.async.bulk.tensor.4d.shared::cluster.global.im2col.{COMPLETES} "
+    "[$0], [$1, {$3, $4, $5, $6}], [$2], {right, down};}",
+    "",
+    "rlrrrrrrr",
+)
+def tma_load_im2col_4d(to, tensor_map, mbarrier, channel, column, row, image, right, down):
+    """Start to copy as many pixels as a map by im2col says, from (image, row, column) on, of one tap of a window.
+
+    The tap is so many pixels right of and down from the window's first one. Rows and columns may be negative, as two's
+    complement. Pixels that are not there are zero.
+
+    PTX: cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [to], [map, {channel,
+    column, row, image}], [mbarrier], {right, down}; section "cp.async.bulk.tensor". Since compute capability 9.0.
+    """
+
+
 @instruction(f"cp.async.bulk.shared::cluster.global.{COMPLETES} [$0], [$1], $2, [$3];", "", "rlrr")
 def bulk_load(to, source, size, mbarrier):
     """Start to copy `size` bytes from global to shared memory; all three are multiples of 16.

@@ -12,8 +12,8 @@ if not SIMULATED:
     from numba.cuda import cgutils, types
 
 WARP_SUM = "".join(
-    f"mov.b32 x, $0;\nshfl.sync.bfly.b32 x, x, {apart}, 31, -1;\nmov.b32 y, x;\nadd.rn.f32 $0, $0, y;\n"
-    for apart in (16, 8, 4, 2, 1)
+    f"mov.b32 x, $0;\nshfl.sync.bfly.b32 x, x, {lane_mask}, 31, -1;\nmov.b32 y, x;\nadd.rn.f32 $0, $0, y;\n"
+    for lane_mask in (16, 8, 4, 2, 1)
 )
 
 
@@ -39,11 +39,11 @@ def warp_sum(value):
 
 
 @cache
-def shfl_exchange(words: int, apart: int) -> Any:
-    """exchange(first, second, odd): lanes that are `apart` give each other one of their two runs of `words` words.
+def shfl_exchange(words: int, lane_mask: int) -> Any:
+    """exchange(first, second, odd): lanes that differ by `lane_mask` give each other one of two runs of `words` words.
 
     The result is 2 `words` words: where `odd` is 0, the lane's own first run, then the other lane's; where it is not,
-    the other lane's second run, then its own. `odd` is the lane's number & `apart`, a power of two below 32.
+    the other lane's second run, then its own. `odd` is the lane's number & `lane_mask`, a power of two below 32.
 
     PTX: selp.b32 and shfl.sync.bfly.b32; sections "selp" and "shfl.sync". Since compute capability 3.0.
     """
@@ -52,7 +52,7 @@ def shfl_exchange(words: int, apart: int) -> Any:
         first, second = 2 * words + i, 3 * words + i
         lines += [
             f"selp.b32 x, ${first}, ${second}, odd;",
-            f"shfl.sync.bfly.b32 x, x, {apart}, 31, -1;",
+            f"shfl.sync.bfly.b32 x, x, {lane_mask}, 31, -1;",
             f"selp.b32 ${i}, x, ${first}, odd;",
             f"selp.b32 ${words + i}, ${second}, x, odd;",
         ]

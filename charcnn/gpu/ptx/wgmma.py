@@ -55,17 +55,17 @@ def wgmma_wait_group(groups: int) -> Any:
 
 
 @cache
-def wgmma(kind: str, columns: int, more: bool = True) -> Any:
+def wgmma(kind: str, columns: int, more: bool = True, quarters: int = 4) -> Any:
     """multiply(acc, a, b): start a group that adds the product of 128 bytes of depth to 64 x `columns` sums.
 
-    Unless there are `more` to add to, sums are only written.
+    Unless there are `more` to add to, sums are only written. Of the depth only the first `quarters` may be wanted.
 
     Args of `multiply`: acc, a thread's float32 `cuda.local.array` of columns / 2, as the PTX section's figure of
     matrix D numbers them, not to be touched before the group was waited for; a and b, `descriptor` of 64 and of
     `columns` rows, 128 bytes each, in shared memory with 128-byte swizzle.
 
-    PTX: four wgmma.mma_async.sync.aligned.m64nNkK.f32.kind.kind, both operands K-major in shared memory, and
-    wgmma.commit_group; sections "wgmma.mma_async" and "Matrix Descriptor Format". Since compute capability 9.0
+    PTX: for each quarter wgmma.mma_async.sync.aligned.m64nNkK.f32.kind.kind, both operands K-major in shared memory,
+    and wgmma.commit_group; sections "wgmma.mma_async" and "Matrix Descriptor Format". Since compute capability 9.0
     (sm_90a).
     """
     depth = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32}[kind]
@@ -73,7 +73,7 @@ def wgmma(kind: str, columns: int, more: bool = True) -> Any:
     half = columns // 2
     registers = ",".join(f"${i}" for i in range(half))
     lines = ["{", ".reg .b64 a, b;", ".reg .b32 x, y;"]
-    for part in range(4):  # of 32 bytes: 2 in a descriptor's units
+    for part in range(quarters):  # of 32 bytes: 2 in a descriptor's units
         lines += [
             f"add.u32 x, ${2 * half}, {2 * part};",
             f"add.u32 y, ${2 * half + 1}, {2 * part};",

@@ -18,6 +18,7 @@ from charcnn.gpu import device
 from charcnn.host.terminal import tell
 from charcnn.model import original, params
 from charcnn.text import encodings
+from charcnn.text.texts import Texts, read_texts, sample
 
 CONFIGS = {"small": SMALL, "tiny": TINY}
 ENCODED_AHEAD = 65536
@@ -37,7 +38,7 @@ class Job:
     ids: offload.Repeated
     source: str
     params: params.Params
-    texts: list[Any] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)
     """The texts read, as labels and answers are: where there are more inputs, they repeat."""
     labels: np.ndarray | None = None
     """Class indices from 0."""
@@ -71,7 +72,7 @@ def parser(name: str, module: Any, build: Callable[..., Any], *, quiet: bool) ->
         description=module.__doc__,
         epilog=f"""examples:
   python -m charcnn.levels.{name}                        classify the sample that ships
-  python -m charcnn.levels.{name} --text news.csv        your texts: CSV (label and text columns) or plain lines
+  python -m charcnn.levels.{name} --text news.csv        your texts: CSV, JSON Lines, Parquet or plain lines
   mpiexec -n 4 python -m charcnn.levels.{name}           share the inputs out over 4 processes
 
 exit status: 0 validated (a farm: whoever died, no input is lost), 1 wrong logits or a crash, 2 unusable options, files
@@ -95,7 +96,8 @@ or machine""",
     add("--config", choices=CONFIGS, help="sizes of the network (default small, the paper's; tiny in the simulator)")
     add("--params", metavar="FILE", help="weights: .safetensors, .pt or the original's params.bin (default: random)")
     source = options.add_mutually_exclusive_group()
-    source.add_argument("--text", metavar="FILE", help="texts: .csv, else one a line (default: the sample that ships)")
+    texts = "CSV, JSON Lines or Parquet by its name, else a text a line (default: the sample that ships)"
+    source.add_argument("--text", metavar="FILE", help=texts)
     source.add_argument("--input", metavar="FILE", help="the original program's input.bin: dense one-hot float32")
     add("--answer", metavar="FILE", help="the original program's answer.bin, to compare labels with")
     add("--seed", type=int, default=0, metavar="S", help="of the random weights (default 0)")
@@ -201,19 +203,19 @@ def prepare(level: catalog.Level, options: argparse.Namespace) -> Job:
                 f"--answer {options.answer} holds {len(answers)} answers: need {len(ids)}, as --input holds"
             )
         rows: Any = ids
-        source, read = Path(options.input).name, encodings.Texts([], None)
+        source, read = Path(options.input).name, Texts([], None)
     else:
         encoding = weights.encoding or encodings.ENCODINGS["crepe"]
         if encoding.blank != config.alphabet:
             raise ValueError(
                 f"the model has {config.alphabet} one-hot channels: encoding {encoding.name!r} gives {encoding.blank}"
             )
-        read = encodings.sample(encoding) if options.text is None else encodings.read_texts(options.text, encoding)
+        read = sample(encoding) if options.text is None else read_texts(options.text, encoding)
         if read.labels is not None and options.text is not None and read.labels.max() >= config.classes:
             raise ValueError(
                 f"--text {options.text} holds label {read.labels.max() + 1}: the model has {config.classes} classes"
             )
-        rows = offload.Encoded(read.texts, lambda texts: encodings.encode(texts, encoding, config.length))
+        rows = offload.Encoded(read.texts, lambda part: encodings.encode(part, encoding, config.length))
         if len(rows) <= ENCODED_AHEAD:
             rows = rows[:]
         answers = None

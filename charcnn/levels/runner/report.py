@@ -107,7 +107,7 @@ def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
     if job.random:
         rows.append(("", f"(weights are random, seed {report['seed']}, so labels mean nothing: --params FILE)"))
     for i in range(min(3, len(job.texts), len(logits))):
-        words = job.texts[i] if isinstance(job.texts[i], str) else job.texts[i].decode("utf-8", "replace")
+        words = job.texts[i].decode("utf-8", "replace")
         rows.append(("", f"{job.class_name(labels[i])}: {' '.join(words.split())[:80]}"))
     print(f"{report['level']}: {report['title']}")
     for key, value in rows:

@@ -46,7 +46,7 @@ def make_kernel(step: Step) -> Any:
     @jit(launch_bounds=(step.threads, step.resident))
     def kernel(x, weights, biases, y, moments):
         shared = cuda.shared.array(0, float32)  # two stages of weights, then the feature maps
-        sums = cuda.local.array(accumulators, float32)
+        acc = cuda.local.array(accumulators, float32)
         window = cuda.local.array(window_size, float32)
         fetched = cuda.local.array(fetches, float32)
         thread = uint32(cuda.threadIdx.x)
@@ -58,7 +58,7 @@ def make_kernel(step: Step) -> Any:
             for i in range(tm):
                 value = shared[weight + i]
                 for j in range(tn):
-                    sums[i * tn + j] += value * window[j + tap]
+                    acc[i * tn + j] += value * window[j + tap]
 
         def fetch(weight, at, row, rows, c_out, width):
             """Start to read this thread's weights: every rows-th output channel, `width` weights each, from `row`."""
@@ -89,7 +89,7 @@ def make_kernel(step: Step) -> Any:
                 group = uint32(uint32(first + thread) // columns * tm)
                 position = uint32(uint32(first + thread) % columns * tn)
                 for i in range(accumulators):
-                    sums[i] = float32(0)
+                    acc[i] = float32(0)
                 if row < rows and column < width:
                     fetch(weight, weight_at, row, rows, c_out, width)
                     place(staged_at, row, rows, c_out)
@@ -127,7 +127,7 @@ def make_kernel(step: Step) -> Any:
                             offset = bias[group + i]
                             for j in range(tn):
                                 if position + j < length:
-                                    value = sums[i * tn + j] + offset
+                                    value = acc[i * tn + j] + offset
                                     if relu and value < float32(0):
                                         value = float32(0)
                                     shared[target + (group + i) * length + position + j] = value

@@ -306,9 +306,9 @@ def _step(
     budget = threads or (most if whole else max(32, most // 2))  # half: so that two blocks take turns to wait
     positions = outline.length_out if whole or tile is None else min(tile, outline.length_out)
     if not whole and tile is None:
-        groups = -(-max(outline.channels[1:]) // outline.channel_tile)
+        channel_tiles = -(-max(outline.channels[1:]) // outline.channel_tile)
         halo = sum(size - 1 for size in outline.kernel_sizes[1:])
-        most_positions = max(1, budget // groups * outline.position_tile - halo)
+        most_positions = max(1, budget // channel_tiles * outline.position_tile - halo)
         positions = -(-positions // -(-positions // most_positions))  # as many tiles, of equal length
     wanted = max(shape(tile=positions, stage=1, threads=1024, buffers=1).register_tiles)
     taps = max(outline.kernel_sizes)

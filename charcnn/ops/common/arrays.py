@@ -32,20 +32,36 @@ def pack(weight: np.ndarray) -> np.ndarray:
     """PyTorch's weights for the channels-last operators, once before they are used: the axes turned round.
 
     Args:
-        weight: (C_out, C_in, K) of a convolution, or (C_out, C_in) of a linear layer; NumPy. For a linear layer whose
-            inputs are collapsed features, pack(weight.reshape(C_out, C, L)).reshape(L * C, C_out) takes them as
-            they lie channels-last.
+        weight: (C_out, C_in, K) or (C_out, C_in / groups, KH, KW) of a convolution, or (C_out, C_in) of a linear layer;
+            NumPy. For a linear layer whose inputs are collapsed features, pack(weight.reshape(C_out, C, L)).reshape(L *
+            C, C_out) takes them as they lie channels-last; of images likewise, with (H, W) for L.
 
     Returns:
-        (K, C_in, C_out), or (C_in, C_out), C-contiguous: neighbouring threads read neighbouring output channels.
+        (K, C_in, C_out), (KH, KW, C_in / groups, C_out), which is TensorFlow's HWIO, or (C_in, C_out), C-contiguous:
+        neighbouring threads read neighbouring output channels.
 
     Raises:
-        ValueError: neither two nor three axes.
+        ValueError: neither two, three nor four axes.
     """
-    if np.ndim(weight) not in (2, 3):
-        raise ValueError(f"weight has shape {np.shape(weight)}: need (C_out, C_in, K) or (C_out, C_in)")
-    turned = np.transpose(weight)
+    axes = np.ndim(weight)
+    if axes not in (2, 3, 4):
+        need = "need (C_out, C_in, K), (C_out, C_in, KH, KW) or (C_out, C_in)"
+        raise ValueError(f"weight has shape {np.shape(weight)}: {need}")
+    turned = np.transpose(weight, (*range(2, axes), 1, 0))
     packed = np.empty(turned.shape, turned.dtype)
     for start in range(0, turned.shape[-1], _CHANNELS):
         packed[..., start : start + _CHANNELS] = turned[..., start : start + _CHANNELS]
     return packed
+
+
+def unpack(packed: np.ndarray) -> np.ndarray:
+    """What `pack` made, as it was: TensorFlow's kernels (HWIO) as PyTorch's weights (OIHW).
+
+    Raises:
+        ValueError: neither two, three nor four axes.
+    """
+    axes = np.ndim(packed)
+    if axes not in (2, 3, 4):
+        need = "need (K, C_in, C_out), (KH, KW, C_in, C_out) or (C_in, C_out)"
+        raise ValueError(f"packed has shape {np.shape(packed)}: {need}")
+    return np.ascontiguousarray(np.transpose(packed, (axes - 1, axes - 2, *range(axes - 2))))

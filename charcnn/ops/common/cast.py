@@ -74,12 +74,12 @@ def _widen_kernel(ptx_type, terms):
 @jit()
 def _peak_kernel(x, peak):
     i = cuda.grid(1)
-    best, apart = float32(0), cuda.gridsize(1)
+    best, stride = float32(0), cuda.gridsize(1)
     while i < x.size:
         value = abs(x[i])
         if value < float32(math.inf):  # NaN is not, either
             best = max(best, value)
-        i += apart
+        i += stride
     cuda.atomic.max(peak, uint32(0), best)
 
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import config, njit, prange, types
@@ -24,12 +25,13 @@ from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
 from charcnn.ops.common import threads
+from charcnn.ops.common.tasks import share_out
 
 PART = 512
 """Terms summed apart: the rounding error grows with a part's length, and a part of a panel should stay in cache L2."""
 
-TASK_TILES = 10
-"""Tiles of rows that a task takes at most: its result stays in cache L1, and a batch has tasks for many threads."""
+TASK_ROWS = 240
+"""Rows that a task takes at most: their sums stay in cache L1, and each weight read serves all."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,11 @@ def choose_tile(name: str | None = None) -> Tile:
 
 
 @intrinsic(prefer_literal=True)
-def add_product(typingctx, rows, vectors, width, a, row_stride, last, b, depth, c):
-    """C += A @ B for one tile. a, b, c are addresses; strides count floats.
+def add_product(typingctx, rows, vectors, width, a, starts, count, b, depth, c):
+    """C += A @ B for `count` rows, in tiles of `rows`: whole ones. a, starts, b, c are addresses.
 
-    A has `depth` columns and its row r starts at a + min(r, last) * row_stride: what a tile has past the last row
-    computes that row again. B is (depth, vectors * width) and C (rows, vectors * width), both contiguous.
+    A has `depth` columns, and its row r starts starts[r] floats behind a: int64, of any order, as often as one likes.
+    B is (depth, vectors * width) and C (count, vectors * width), both contiguous.
     """
     if not all(isinstance(size, types.IntegerLiteral) for size in (rows, vectors, width)):
         return None
@@ -88,7 +90,7 @@ def add_product(typingctx, rows, vectors, width, a, row_stride, last, b, depth, 
     def codegen(ctx, builder, signature, args):
         f32, i32, i64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
         vector = ir.VectorType(f32, width_)
-        *_, a, row_stride, last, b, depth, c = args
+        *_, a, starts, count, b, depth, c = args
         fma = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{width_}f32"
         )
@@ -100,57 +102,60 @@ def add_product(typingctx, rows, vectors, width, a, row_stride, last, b, depth, 
         def load(base, index, kind):
             return builder.load(at(base, index, kind), align=4)
 
-        row_at = []
-        for r in range(rows_):
-            row = builder.select(builder.icmp_signed("<", i64(r), last), i64(r), last)
-            row_at.append(builder.add(a, builder.shl(builder.mul(row, row_stride), i64(2))))
+        with cgutils.for_range_slice(builder, i64(0), count, i64(rows_), i64) as (of, _):
+            row_at = []
+            for r in range(rows_):
+                start = builder.add(starts, builder.shl(builder.add(of, i64(r)), i64(3)))
+                start = builder.load(builder.inttoptr(start, i64.as_pointer()))
+                row_at.append(builder.add(a, builder.shl(start, i64(2))))
 
-        before = builder.block
-        loop, after = builder.append_basic_block("terms"), builder.append_basic_block("terms.end")
-        builder.cbranch(builder.icmp_signed(">", depth, i64(0)), loop, after)
-        builder.position_at_end(loop)
-        term = builder.phi(i64)
-        term.add_incoming(i64(0), before)
-        tile = [(r, v) for r in range(rows_) for v in range(vectors_)]
-        zero = ir.Constant(vector, [0.0] * width_)
-        sums = {place: builder.phi(vector) for place in tile}
-        first = builder.mul(term, i64(vectors_ * width_))
-        weights = [load(b, builder.add(first, i64(v * width_)), vector) for v in range(vectors_)]
-        updated = {}
-        everywhere = ir.Constant(ir.VectorType(i32, width_), [0] * width_)
-        undefined = ir.Constant(vector, ir.Undefined)
-        for r in range(rows_):
-            one = builder.insert_element(undefined, load(row_at[r], term, f32), i32(0))
-            value = builder.shuffle_vector(one, undefined, everywhere)
-            for v in range(vectors_):
-                updated[r, v] = builder.call(fma, [value, weights[v], sums[r, v]])
-        following = builder.add(term, i64(1))
-        term.add_incoming(following, loop)
-        for place in tile:
-            sums[place].add_incoming(zero, before)
-            sums[place].add_incoming(updated[place], loop)
-        builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
+            before = builder.block
+            loop, after = builder.append_basic_block("terms"), builder.append_basic_block("terms.end")
+            builder.cbranch(builder.icmp_signed(">", depth, i64(0)), loop, after)
+            builder.position_at_end(loop)
+            term = builder.phi(i64)
+            term.add_incoming(i64(0), before)
+            tile = [(r, v) for r in range(rows_) for v in range(vectors_)]
+            zero = ir.Constant(vector, [0.0] * width_)
+            sums = {place: builder.phi(vector) for place in tile}
+            first = builder.mul(term, i64(vectors_ * width_))
+            weights = [load(b, builder.add(first, i64(v * width_)), vector) for v in range(vectors_)]
+            updated = {}
+            everywhere = ir.Constant(ir.VectorType(i32, width_), [0] * width_)
+            undefined = ir.Constant(vector, ir.Undefined)
+            for r in range(rows_):
+                one = builder.insert_element(undefined, load(row_at[r], term, f32), i32(0))
+                value = builder.shuffle_vector(one, undefined, everywhere)
+                for v in range(vectors_):
+                    updated[r, v] = builder.call(fma, [value, weights[v], sums[r, v]])
+            following = builder.add(term, i64(1))
+            term.add_incoming(following, loop)
+            for place in tile:
+                sums[place].add_incoming(zero, before)
+                sums[place].add_incoming(updated[place], loop)
+            builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
 
-        builder.position_at_end(after)
-        for r, v in tile:
-            total = builder.phi(vector)
-            total.add_incoming(zero, before)
-            total.add_incoming(updated[r, v], loop)
-            updated[r, v] = total
-        for r, v in tile:
-            place = at(c, i64((r * vectors_ + v) * width_), vector)
-            builder.store(builder.fadd(builder.load(place, align=4), updated[r, v]), place, align=4)
+            builder.position_at_end(after)
+            for r, v in tile:
+                total = builder.phi(vector)
+                total.add_incoming(zero, before)
+                total.add_incoming(updated[r, v], loop)
+                updated[r, v] = total
+            done = builder.mul(of, i64(vectors_ * width_))
+            for r, v in tile:
+                place = at(c, builder.add(done, i64((r * vectors_ + v) * width_)), vector)
+                builder.store(builder.fadd(builder.load(place, align=4), updated[r, v]), place, align=4)
         return ctx.get_dummy_value()
 
     return types.void(rows, vectors, width, *[types.int64] * 6), codegen
 
 
 @njit(cache=True, nogil=True)
-def add_product_plain(rows, a, start, row_stride, b, first, last, c, c_row):
-    """As `add_product` with rows first to last of b, in loops over contiguous weights, which compilers vectorise."""
-    for r in range(rows):
-        sums = c[c_row + r]
-        j, at = first, start + r * row_stride
+def add_product_plain(a, first, starts, b, c):
+    """As `add_product` from a[first:] on, in loops over contiguous weights, which compilers vectorise."""
+    for r in range(starts.size):
+        sums = c[r]
+        j, at, last = 0, first + starts[r], b.shape[0]
         while j + 4 <= last:  # four terms at once: sums are read and written a quarter as often
             a0, a1, a2, a3 = a[at], a[at + 1], a[at + 2], a[at + 3]
             b0, b1, b2, b3 = b[j], b[j + 1], b[j + 2], b[j + 3]
@@ -180,43 +185,110 @@ def finish(sums, pool, relu, y):
             y[t, c] = floor if row[c] < floor else row[c]
 
 
+@njit(cache=True, nogil=True)
+def copy_line(x, start, line, pixel, height, width, strides, to, first, count, channels):
+    """Pixels of an image whose first value is x[start], `count` from (line, pixel) on, to contiguous channels; zeros
+    where the image ends."""
+    low, high = min(max(-pixel, 0), count), max(min(width - pixel, count), 0)
+    if not 0 <= line < height:
+        low = high = count
+    to[first * channels : (first + low) * channels] = 0
+    to[(first + high) * channels : (first + count) * channels] = 0
+    at = start + line * strides[1] + (pixel + low) * strides[2]
+    if strides[2] == channels and strides[3] == 1:
+        target, source = to[(first + low) * channels : (first + high) * channels], x[at:]
+        for i in range(target.size):
+            target[i] = source[i]
+    else:
+        for c in range(channels):
+            for i in range(high - low):
+                to[(first + low + i) * channels + c] = x[at + i * strides[2] + c * strides[3]]
+
+
+def types_of(*tuples: int) -> list[types.Type]:
+    """What a kernel takes: x, so many tuples of so many integers, then weights and bias.
+
+    Given once and for all: it is compiled once, for arrays that are only read and for any strides of what it writes.
+    """
+    return [
+        types.Array(types.float32, 1, "C", readonly=True),
+        *(types.UniTuple(types.int64, size) for size in tuples),
+        types.Array(types.float32, 4, "C"),
+        types.Array(types.float32, 1, "C"),
+    ]
+
+
+WRITTEN = types.Array(types.float32, 4, "A")
+
+
 @cache
 def _compiled(tile):
     # Only numbers are taken from here: a function would get another name in each process, and never be found on disk.
     ROWS, VECTORS, WIDTH, PANEL, VECTORISED = tile.rows, tile.vectors, tile.width, tile.panel, tile.needs is not None
 
-    @njit(cache=True, nogil=True, parallel=True)
-    def multiply(x, input_stride, row_stride, run_stride, packed, runs, bias, pool, each, relu, y):
-        # A task computes one panel of `each` rows of one input's y.
-        outputs, columns, panels, terms = y.shape[1], y.shape[2], packed.shape[0], packed.shape[1]
-        run = terms // runs
-        pieces = -(-outputs // each)
-        for task in prange(y.shape[0] * panels * pieces):
-            n, panel, part = task // (panels * pieces), task // pieces % panels, task % pieces
-            start, stop = part * each, min((part + 1) * each, outputs)
-            rows = (stop - start) * pool
-            sums = np.empty((-(-rows // ROWS) * ROWS, PANEL), np.float32)
-            for r in range(sums.shape[0]):
-                for c in range(PANEL):
-                    sums[r, c] = bias[panel * PANEL + c]
-            origin = n * input_stride + start * pool * row_stride
-            for k in range(runs):
-                for j in range(0, run, PART):
-                    term, depth = k * run + j, min(PART, run - j)
-                    for r in range(0, rows, ROWS):
-                        first = origin + r * row_stride + k * run_stride + j
+    signature = types.void(
+        *types_of(4, 4, 2, 2, 2, 2), types.UniTuple(types.int64, 6), types.int64, types.boolean, WRITTEN
+    )
+
+    @njit(signature, cache=True, nogil=True, parallel=True)
+    def multiply(x, sizes, strides, kernel, stride, corner, dilation, packed, bias, blocks, pool, relu, y):
+        # A task computes some of a group's panels for `lines` rows of `columns` pixels of y, of `together` inputs.
+        inputs, height, width, channels = sizes
+        together, lines, columns, groups, split, copied = blocks
+        panels, terms = packed.shape[1], packed.shape[2]
+        c_in, c_out = channels // groups, y.shape[3] // groups
+        across, down = -(-y.shape[2] // columns), -(-y.shape[1] // lines)
+        for task in prange(-(-inputs // together) * down * across * groups * split):
+            share, group, block = task % split, task // split % groups, task // split // groups
+            n, h, w = block // across // down * together, block // across % down * lines, block % across * columns
+            count, high = min(together, inputs - n), min(lines, y.shape[1] - h)
+            wide = min(columns, y.shape[2] - w)
+            top, left = h * stride[0] - corner[0], w * pool * stride[1] - corner[1]
+            if copied:  # with the borders' zeros, and of the group alone
+                tall = (high - 1) * stride[0] + (kernel[0] - 1) * dilation[0] + 1
+                long = (wide * pool - 1) * stride[1] + (kernel[1] - 1) * dilation[1] + 1
+                features = np.empty(count * tall * long * c_in, np.float32)
+                for i in range(count * tall):
+                    at = (n + i // tall) * strides[0] + group * c_in * strides[3]
+                    copy_line(x, at, top + i % tall, left, height, width, strides, features, i * long, long, c_in)
+                origin, to_input, to_line, to_pixel = 0, tall * long * c_in, long * c_in, c_in
+            else:
+                features, to_input, to_line, to_pixel = x, strides[0], strides[1], strides[2]
+                origin = n * to_input + top * to_line + left * to_pixel
+            rows = count * high * wide * pool
+            starts = np.empty(-(-rows // ROWS) * ROWS, np.int64)
+            for r in range(starts.size):  # what a tile has past the last row computes that row again
+                line, pixel = min(r, rows - 1) // (wide * pool), min(r, rows - 1) % (wide * pool)
+                starts[r] = line // high * to_input + line % high * stride[0] * to_line + pixel * stride[1] * to_pixel
+            runs = 1 if dilation[1] * to_pixel == c_in else kernel[1]  # pixels that follow one another are one run
+            run = kernel[1] // runs * c_in
+            sums = np.empty((starts.size, PANEL), np.float32)
+            for panel in range(share * panels // split, (share + 1) * panels // split):
+                for r in range(starts.size):
+                    for c in range(PANEL):
+                        sums[r, c] = bias[(group * panels + panel) * PANEL + c]
+                for k in range(kernel[0] * runs):
+                    first = origin + k // runs * dilation[0] * to_line + k % runs * dilation[1] * to_pixel
+                    for j in range(0, run, PART):
+                        term, depth = k * run + j, min(PART, run - j)
                         if VECTORISED:
                             add_product(
                                 ROWS, VECTORS, WIDTH,
-                                x.ctypes.data + 4 * first, row_stride, min(ROWS, rows - r) - 1,
-                                packed.ctypes.data + 4 * (panel * terms + term) * PANEL, depth,
-                                sums.ctypes.data + 4 * r * PANEL,
+                                features.ctypes.data + 4 * (first + j), starts.ctypes.data, starts.size,
+                                packed.ctypes.data + 4 * ((group * panels + panel) * terms + term) * PANEL, depth,
+                                sums.ctypes.data,
                             )  # fmt: skip
                         else:
                             add_product_plain(
-                                min(ROWS, rows - r), x, first, row_stride, packed[panel], term, term + depth, sums, r
-                            )
-            finish(sums, pool, relu, y[n, start:stop, panel * PANEL : min((panel + 1) * PANEL, columns)])
+                                features, first + j, starts, packed[group, panel, term : term + depth], sums
+                            )  # fmt: skip
+                left = panel * PANEL
+                for i in range(count * high):
+                    finish(
+                        sums[i * wide * pool : (i + 1) * wide * pool], pool, relu,
+                        y[n + i // high, h + i % high, w : w + wide,
+                          group * c_out + left : group * c_out + min(left + PANEL, c_out)],
+                    )  # fmt: skip
 
     return multiply
 
@@ -257,46 +329,64 @@ def pack_bias(bias: np.ndarray, tile: Tile) -> np.ndarray:
 
 
 class Packed:
-    """Weights in the order in which the micro-kernel reads them, and the product with them.
+    """Weights in the order in which the micro-kernel reads them, and the convolution with them.
 
     Args:
-        weight: float32 (C_out, K, C_in), any strides.
+        weight: float32 (C_out, KH, KW, C_in / groups), any strides.
         bias: float32 (C_out,).
         tile: the micro-kernel's; `choose_tile()` where None.
+        groups: of channels.
     """
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None) -> None:
-        self.tile = tile or choose_tile()
-        self.c_out, self.taps, self.c_in = weight.shape
-        self.weights, self.bias = pack(weight[None], self.tile)[0], pack_bias(bias, self.tile)
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None, groups: int = 1) -> None:
+        self.tile, self.groups = tile or choose_tile(), groups
+        c_out, *_, c_in = weight.shape
+        self.kernel = weight.shape[1:3]
+        matrices = weight.reshape(groups, c_out // groups, -1, c_in)
+        self.weights = pack(matrices, self.tile)
+        self.bias = np.concatenate([pack_bias(part, self.tile) for part in bias.reshape(groups, -1)])
 
     def multiply(
         self,
         x: np.ndarray,
         out: np.ndarray,
         *,
-        row_stride: int,
-        tap_stride: int,
+        stride: tuple[int, int] = (1, 1),
+        corner: tuple[int, int] = (0, 0),
+        dilation: tuple[int, int] = (1, 1),
         pool_size: int = 1,
         relu: bool = False,
     ) -> None:
-        """out[n, t, c] = max over p < pool_size of bias[c] + sum over k, i of weight[c, k, i] * x[n].flat[start + i],
-        start = (t * pool_size + p) * row_stride + k * tap_stride; then ReLU. On all of Numba's threads, and the same
-        bits for any number of them.
+        """The convolution, its maximum over `pool_size` columns, then ReLU.
+
+        On all of Numba's threads, and the same bits for any number of them.
 
         Args:
-            x: float32, C-contiguous, inputs on the leading axis.
-            out: float32 (N, positions, C_out), any strides.
+            x: float32 (N, H, W, C_in): axes in any order of contiguous memory.
+            out: float32 (N, H_out, W_out, C_out), any strides. Windows that go beyond x read zeros.
+            corner: rows and columns of padding before x.
         """
         if out.size == 0:
             return
-        rows, outputs = self.tile.rows, out.shape[1]
-        whole = rows // math.gcd(rows, pool_size)  # outputs that end where a tile does
-        tasks = -(-outputs * pool_size // (TASK_TILES * rows))
-        each = -(-outputs // tasks // whole) * whole
-        runs = 1 if tap_stride == self.c_in else self.taps  # taps that follow one another are one run
-        threads.launch(
-            _compiled(self.tile),
-            x.reshape(x.size), x.size // len(x), row_stride, tap_stride,
-            self.weights, runs, self.bias, pool_size, each, relu, out,
+        sizes, strides, blocks = _arranged(
+            x.shape, x.strides, out.shape, tuple(self.kernel), stride, corner, dilation, pool_size,
+            self.groups, self.weights.shape[1], self.tile.rows, numba.get_num_threads(),
         )  # fmt: skip
+        threads.launch(
+            _compiled(self.tile), x.ravel(order="K"), sizes, strides, self.kernel, stride, corner, dilation,
+            self.weights, self.bias, blocks, pool_size, relu, out,
+        )  # fmt: skip
+
+
+@lru_cache(1024)
+def _arranged(x, strides, out, kernel, stride, corner, dilation, pool_size, groups, panels, rows, workers):
+    """What `multiply` is told of x's shape and strides, and of how it is shared out."""
+    whole = rows // math.gcd(rows, pool_size)  # outputs that end where a tile does
+    *block, split = share_out(out[:3], max(1, TASK_ROWS // pool_size), whole, rows, panels, 0.02, workers)
+    spans = [
+        (size - 1) * step + (taps - 1) * apart + 1
+        for size, step, taps, apart in zip((out[1], out[2] * pool_size), stride, kernel, dilation, strict=True)
+    ]
+    beyond = any(before or size < span for before, size, span in zip(corner, x[1:3], spans, strict=True))
+    copied = int(beyond or groups > 1 or strides[3] != 4)
+    return x, tuple(step // 4 for step in strides), (*block, groups, split, copied)

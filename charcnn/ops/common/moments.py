@@ -45,34 +45,34 @@ def part_count(size: int) -> int:
 
 
 @jit(device=True)
-def block_sum(value, sums):
-    """The sum of the value of each of the block's threads (a power of two), the same in all; by a tree in `sums`."""
+def block_sum(value, smem):
+    """The sum of the value of each of the block's threads (a power of two), the same in all; by a tree in `smem`."""
     thread = cuda.threadIdx.x
-    cuda.syncthreads()  # sums may still be read from the call before
-    sums[thread] = value
+    cuda.syncthreads()  # smem may still be read from the call before
+    smem[thread] = value
     cuda.syncthreads()
     half = cuda.blockDim.x // 2
     while half > 0:
         if thread < half:
-            sums[thread] += sums[thread + half]
+            smem[thread] += smem[thread + half]
         cuda.syncthreads()
         half //= 2
-    return sums[0]
+    return smem[0]
 
 
 @jit(device=True)
 def write_part(value, n, part, size, partial_moments):
     """From each thread of a block its value (of PART threads): partial_moments[n, part] = (shift, mean, M2)."""
-    sums = cuda.shared.array(PART, float32)
+    smem = cuda.shared.array(PART, float32)
     shift = cuda.shared.array(1, float32)
     held = min(PART, size - part * PART)
     if cuda.threadIdx.x == 0:
         shift[0] = value
     cuda.syncthreads()
     shifted = value - shift[0] if cuda.threadIdx.x < held else float32(0)
-    mean = block_sum(shifted, sums) / float32(held)
+    mean = block_sum(shifted, smem) / float32(held)
     deviation = shifted - mean if cuda.threadIdx.x < held else float32(0)
-    squares = block_sum(deviation * deviation, sums)
+    squares = block_sum(deviation * deviation, smem)
     if cuda.threadIdx.x == 0:
         partial_moments[n, part, 0] = shift[0]
         partial_moments[n, part, 1] = mean
@@ -92,10 +92,10 @@ def warp_sum(value):
     """The sum of the value of each of the warp's lanes, the same in all; by a tree. In the simulator, too."""
     if SIMULATED:  # the simulator knows no warps: there a block is one
         return block_sum(value, cuda.shared.array(LANES, float64))
-    apart = LANES // 2
-    while apart > 0:
-        value += cuda.shfl_xor_sync(0xFFFFFFFF, value, apart)
-        apart //= 2
+    lane_mask = LANES // 2
+    while lane_mask > 0:
+        value += cuda.shfl_xor_sync(0xFFFFFFFF, value, lane_mask)
+        lane_mask //= 2
     return value
 
 
@@ -115,10 +115,10 @@ def _merge_kernel(partial_moments, size, stat, part_size, row, row_parts):
         for _ in range(AT_ONCE):
             at = min(part, uint32(count - one))  # read in any case: a branch would have the next loads wait
             held = float64(min(part_size, uint32(row - uint32(at % row_parts * part_size))))
-            apart = float64(partial_moments[n, at, 0]) + float64(partial_moments[n, at, 1]) - first
-            more = float64(partial_moments[n, at, 2]) + held * apart * apart
+            difference = float64(partial_moments[n, at, 0]) + float64(partial_moments[n, at, 1]) - first
+            more = float64(partial_moments[n, at, 2]) + held * difference * difference
             if part < count:
-                total += held * apart
+                total += held * difference
                 squares += more
             part = uint32(part + lanes)
     total, squares = warp_sum(total) / size, warp_sum(squares) / size

@@ -6,6 +6,7 @@ argument, what it got and what it needs. References and launchers of every techn
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from charcnn.gpu.arrays import Shape, expect, shape_of
@@ -18,16 +19,7 @@ def conv1d(x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, di
     if w_in != c_in:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: need C_in={c_in}, as in x of shape {tuple(x.shape)}")
     expect("bias", bias, (c_out,))
-    at_least("stride", stride, 1)
-    at_least("padding", padding, 0)
-    at_least("dilation", dilation, 1)
-    out = (length + 2 * padding - dilation * (kernel_size - 1) - 1) // stride + 1
-    if kernel_size < 1 or out < 1:
-        raise ValueError(
-            f"x has {length} positions: need at least {dilation * (kernel_size - 1) + 1 - 2 * padding} for "
-            f"K={kernel_size}, padding={padding}, dilation={dilation}"
-        )
-    return n, c_out, out
+    return n, c_out, _windows(length, kernel_size, stride, padding, dilation)
 
 
 def layernorm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Shape:
@@ -120,6 +112,19 @@ def linear(x: Any, weight: Any, bias: Any) -> Shape:
     return _linear(x, weight, bias)
 
 
+def linear_softmax(x: Any, weight: Any, bias: Any) -> Shape:
+    """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out), at least one class."""
+    shape = linear(x, weight, bias)
+    if shape[1] < 1:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: need at least one class")
+    return shape
+
+
+def linear_argmax(x: Any, weight: Any, bias: Any) -> Shape:
+    """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N,)."""
+    return (linear_softmax(x, weight, bias)[0],)
+
+
 def one_hot(ids: Any, depth: int) -> Shape:
     """ids (N, L) -> (N, depth, L)."""
     n, length = ranked("ids", ids, "N, L")
@@ -140,9 +145,23 @@ def one_hot_conv1d(ids: Any, weight: Any, bias: Any) -> Shape:
 
 
 def collapse(x: Any) -> Shape:
-    """x (N, C, L) -> (N, C*L)."""
-    n, channels, length = ranked("x", x, "N, C, L")
-    return n, channels * length
+    """x (N, C, L) or (N, C, H, W) -> (N, C*L) or (N, C*H*W)."""
+    shape = shape_of("x", x)
+    if len(shape) not in (3, 4):
+        raise ValueError(f"x has shape {shape}: need (N, C, L) or (N, C, H, W)")
+    return shape[0], prod(shape[1:])
+
+
+def collapse_linear(x: Any, weight: Any, bias: Any) -> Shape:
+    """x (N, C, L) or (N, C, H, W), weight (C_out, C_in), bias (C_out,) -> (N, C_out), where C_in = C*L or C*H*W."""
+    n, c_in = collapse(x)
+    c_out, w_in = ranked("weight", weight, "C_out, C_in")
+    if w_in != c_in:
+        raise ValueError(
+            f"weight has shape {tuple(weight.shape)}: need C_in={c_in}, as x of shape {tuple(x.shape)} has"
+        )
+    expect("bias", bias, (c_out,))
+    return n, c_out
 
 
 def softmax(x: Any) -> Shape:
@@ -158,16 +177,14 @@ def argmax(x: Any) -> Shape:
     return (softmax(x)[0],)
 
 
-def conv1d_nlc(x: Any, weight: Any, bias: Any) -> Shape:
+def conv1d_nlc(x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, dilation: int = 1) -> Shape:
     """x (N, L, C_in), weight (K, C_in, C_out), bias (C_out,) -> (N, L_out, C_out)."""
     n, length, c_in = ranked("x", x, "N, L, C_in")
     kernel_size, w_in, c_out = ranked("weight", weight, "K, C_in, C_out")
     if w_in != c_in:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: need C_in={c_in}, as in x of shape {tuple(x.shape)}")
     expect("bias", bias, (c_out,))
-    if kernel_size < 1 or length < kernel_size:
-        raise ValueError(f"x has {length} positions: need at least {max(kernel_size, 1)} for K={kernel_size}")
-    return n, length - kernel_size + 1, c_out
+    return n, _windows(length, kernel_size, stride, padding, dilation), c_out
 
 
 def conv1d_relu_maxpool1d_nlc(x: Any, weight: Any, bias: Any, pool_size: int) -> Shape:
@@ -251,6 +268,20 @@ def one_hot_conv1d_layernorm_relu_maxpool1d_nlc(
     if not eps > 0:
         raise ValueError(f"eps={eps!r}: need a positive number")
     return one_hot_conv1d_relu_maxpool1d_nlc(ids, weight, bias, pool_size)
+
+
+def _windows(length: int, kernel_size: int, stride: int, padding: int, dilation: int) -> int:
+    """How many a sequence has, one at least."""
+    at_least("stride", stride, 1)
+    at_least("padding", padding, 0)
+    at_least("dilation", dilation, 1)
+    out = (length + 2 * padding - dilation * (kernel_size - 1) - 1) // stride + 1
+    if kernel_size < 1 or out < 1:
+        raise ValueError(
+            f"x has {length} positions: need at least {dilation * (kernel_size - 1) + 1 - 2 * padding} for "
+            f"K={kernel_size}, padding={padding}, dilation={dilation}"
+        )
+    return out
 
 
 def _linear(x: Any, weight: Any, bias: Any, number: str = "") -> Shape:

@@ -26,8 +26,8 @@ Candidate = TypeVar("Candidate")
 PACKAGE = Path(__file__).parent.parent.parent
 
 SOURCES = {
-    "double_buffered": ("ops/conv1d/double_buffered.py", "gpu/ptx"),
-    "mma": ("ops/conv1d/mma/kernel.py", "gpu/ptx"),
+    "double_buffered": ("ops/conv1d/double_buffered.py", "ops/conv1d/tile_moments.py", "gpu/ptx"),
+    "mma": (*(f"ops/conv1d/mma/{name}" for name in ("config.py", "kernel.py", "loads.py")), "gpu/ptx"),
     "wgmma": (
         *(f"ops/conv1d/wgmma/{name}" for name in ("config.py", "epilogue", "kernel.py", "loads.py")),
         "gpu/ptx",

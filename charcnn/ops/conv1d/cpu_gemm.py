@@ -19,7 +19,7 @@ class CpuConv1d:
     """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None) -> None:
-        self._packed = Packed(weight.transpose(0, 2, 1), bias, tile)
+        self._packed = Packed(weight.transpose(0, 2, 1)[:, None], bias, tile)
 
     def __call__(
         self,
@@ -32,9 +32,8 @@ class CpuConv1d:
         relu: bool = False,
     ) -> np.ndarray:
         """x float32 (N, L, C_in), C-contiguous -> out (N, L_out, C_out), any strides; pooled and ReLU'd where asked."""
-        c_in = x.shape[2]
         self._packed.multiply(
-            x, out, row_stride=stride * c_in, tap_stride=dilation * c_in, pool_size=pool_size, relu=relu
+            x[:, None], out[:, None], stride=(1, stride), dilation=(1, dilation), pool_size=pool_size, relu=relu
         )
         return out
 

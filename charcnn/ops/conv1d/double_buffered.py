@@ -1,4 +1,4 @@
-"""conv1d_nlc whose next stage is on its way to shared memory while one is multiplied, and what follows it, fused."""
+"""Convolutions whose next stage is on its way to shared memory while one is multiplied, and what follows, fused."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.launch import Call, jit, pair
+from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes, tile_choice
-from charcnn.ops.common.moments import PART_VALUES, launch_merge
-from charcnn.ops.conv1d.tile import Tile, candidates, fitting, vector_width
+from charcnn.ops.common.shapes2d import Window
+from charcnn.ops.conv1d.tile import Tile, candidates, filling, vector_width
+from charcnn.ops.conv1d.tile_moments import make_store_moments
 
 EPILOGUES = ("k_split", "several", "store", "relu", "pool", "stat")
 """What a block does with its sums.
@@ -31,7 +32,7 @@ def shared_bytes(tile: Tile, epilogue: str) -> int:
 
 
 @cache
-def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> Any:
+def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windowed: bool = False) -> Any:
     """The kernel (x, weight, bias, y, partial_moments, split), with a block for each tile and part of the depth.
 
     Args:
@@ -40,6 +41,8 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> An
             of it.
         epilogue: one of EPILOGUES.
         pool_size: positions of a window, for "pool".
+        windowed: for "store", "relu" and "several": split is words, as `launch_windows` makes them, x (N, H * W, C_in),
+            weight (runs, floats of a run, C_out), y (N, H_out * W_out, C_out).
 
     Of the kernel's arguments, partial_moments holds for "stat" a row's (shift, mean, M2) for each tile across. For
     "k_split", split is the depth that a block sums, and y has a (N, L_out, C_out) for each part of the depth. For
@@ -51,52 +54,68 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> An
     threads, accumulators = tile.threads, tile.thread_rows * tile.thread_columns
     a_size, b_size = tile.thread_rows * ptx.VECTOR, tile.thread_columns
     tm, tn, quads = uint32(tile.thread_rows), uint32(tile.thread_columns), uint32(tile.thread_columns // ptx.VECTOR)
-    rows_tile, columns_tile, step = uint32(tile.rows), uint32(tile.columns), uint32(tile.depth)
+    columns_tile, step = uint32(tile.columns), uint32(tile.depth)
     down, half_down, quads_apart = uint32(tile.down), uint32(tile.down // 2), uint32(tile.across * ptx.VECTOR)
     pitch, stage_size, features_size = uint32(tile.pitch), uint32(tile.stage_size), uint32(tile.rows * tile.pitch)
     last_stage = uint32((tile.stages - 1) * tile.stage_size)
     x_across, w_across = uint32(tile.depth // width), uint32(tile.columns // width)
+    window_copies = tile.rows * tile.depth // width // threads if windowed else 1
     x_copies, x_rows = tile.rows * tile.depth // width // threads, uint32(threads * width // tile.depth)
     w_copies, w_rows = tile.depth * tile.columns // width // threads, uint32(threads * width // tile.columns)
     copy, wait, drain = ptx.cp_async(width), ptx.cp_async_wait_group(tile.stages - 2), ptx.cp_async_wait_group(0)
     ahead, copy_bytes, block_threads = uint32(tile.stages - 1), uint32(4 * width), uint32(threads)
-    across, staged_pitch = uint32(tile.across), uint32((tile.across + 1) * ptx.VECTOR)
-    means_at, sums_at, sums_pitch = uint32(tile.rows), uint32(2 * tile.rows), uint32(tile.across + 1)
+    staged_pitch, word = uint32((tile.across + 1) * ptx.VECTOR), uint32(0xFFFFFFFF)
     zero, one, two, three, four, vector = (uint32(value) for value in (0, 1, 2, 3, ptx.VECTOR, width))
-    part_values, unrolled = uint64(PART_VALUES), uint32(4 * ptx.VECTOR)  # terms of a stage
+    unrolled = uint32(4 * ptx.VECTOR)  # terms of a stage
     shifted, rectified = epilogue not in ("k_split", "several"), epilogue in ("relu", "pool")
     several = epilogue == "several"
     pooled, measured = epilogue == "pool", epilogue == "stat"
     window, tile_rows = uint32(pool_size), uint32(tile.rows // pool_size * pool_size)
     pooled_tile = uint32(tile.rows // pool_size * tile.across * ptx.VECTOR)
+    store_moments = make_store_moments(tile, width)
 
     alignment = ptx.ALIGNMENT
     resident = tile.resident if width == ptx.VECTOR else 1  # so many places to copy from want more registers
 
     @jit(launch_bounds=(tile.threads, resident))
     def kernel(x, weight, bias, y, partial_moments, split):
-        shared = cuda.shared.array(
-            0, float32, alignment=alignment
-        )  # stages of features and weights; at the end, the epilogue's
-        sums = cuda.local.array(accumulators, float32)
+        # Stages of features and weights; at the end, the epilogue's values.
+        shared = cuda.shared.array(0, float32, alignment=alignment)
+        acc = cuda.local.array(accumulators, float32)
         a = cuda.local.array(a_size, float32)
         b = cuda.local.array(b_size, float32)
         x_at = cuda.local.array(x_copies, uint64)
+        x_line = cuda.local.array(window_copies, uint32)  # of each row's window: line, and float of it, of the image
+        x_from = cuda.local.array(window_copies, uint32)
+        tap = cuda.local.array(4, uint32)  # of a stage: the float of its run, where that begins, its line, its column
         length, c_in, length_out, c_out = (
             uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[y.ndim - 2]), uint32(weight.shape[2]),
         )  # fmt: skip
         if pooled:
             length_out = uint32(length_out * window)
         inputs, taps = uint32(x.shape[0]), uint32(weight.shape[0])
+        parts, run, width_out = one, c_in, c_out
+        if windowed:
+            parts, height, line, out_columns, move_down, move_right, top, left, tap_columns, tap_down, tap_right = split
+            run = uint32(weight.shape[1])
+            if not several:
+                width_out = uint32(c_out // parts)
+        elif several:
+            parts = uint32(split)
         if several:
-            inputs, taps = uint32(inputs // uint32(split)), uint32(taps // uint32(split))
-        rows, depth = uint32(inputs * length_out), uint32(taps * c_in)
-        tiles_across = uint32((c_out + columns_tile - one) // columns_tile)
+            inputs, taps = uint32(inputs // parts), uint32(taps // parts)
+        rows, depth = uint32(inputs * length_out), uint32(taps * run)
+        tiles_across = uint32((width_out + columns_tile - one) // columns_tile)
         tiles_down = uint32((rows + tile_rows - one) // tile_rows)
         thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
         tile_across = uint32(block % tiles_across)
         first_row = uint32(block // tiles_across % tiles_down * tile_rows)
         first_column = uint32(tile_across * columns_tile)
+        group, column_end = zero, c_out
+        if windowed and not several:
+            group = uint32(block // tiles_across // tiles_down)
+            first_column = uint32(first_column + group * width_out)
+            column_end = uint32(group * width_out + width_out)
         ty = uint32(thread // four % half_down * two + thread // two % two)
         tx = uint32(thread // four // half_down * two + thread % two)
 
@@ -115,29 +134,50 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> An
         for i in range(x_copies):
             row = min(uint32(first_row + x_row + uint32(i) * x_rows), uint32(rows - one))  # none past the end is stored
             n = uint32(row // length_out)
-            x_at[i] = uint64(uint32(x_first + n * length + row - n * length_out)) * uint64(c_in) + uint64(k0 + x_column)
-        w_inside = first_column + w_column < c_out
+            if windowed:
+                x_at[i], row = uint64(uint32(x_first + n * length)) * uint64(c_in), uint32(row - n * length_out)
+                x_line[i] = uint32(uint32(row // out_columns * move_down) - top)
+                x_from[i] = uint32(uint32(row % out_columns * move_right + group * run) - left)
+            else:
+                row = uint32(x_first + n * length + row - n * length_out)
+                x_at[i] = uint64(row) * uint64(c_in) + uint64(k0 + x_column)
+        tap[0], tap[1], tap[2], tap[3] = x_column, zero, zero, zero
+        w_inside = first_column + w_column < column_end
         w_at = uint64(uint32(w_first + k0 + w_row)) * uint64(c_out) + uint64(first_column + w_column)
         w_apart, next_w = uint64(w_rows) * uint64(c_out), uint64(step) * uint64(c_out)
         for i in range(accumulators):
-            sums[i] = float32(0)
+            acc[i] = float32(0)
+
+        def next_tap():
+            """Of a window, where in its run of floats, and where in the image, this thread's next copies are."""
+            while tap[0] >= run:
+                tap[0], tap[1], tap[3] = uint32(tap[0] - run), uint32(tap[1] + tap_right), uint32(tap[3] + one)
+                if tap[3] == tap_columns:
+                    tap[1], tap[2], tap[3] = zero, uint32(tap[2] + tap_down), zero
+
+        def in_window(i, wanted):
+            """Of a window, the i-th copy's source, and its bytes: outside the image none."""
+            line_at, float_at = (x_line[i] + tap[2]) & word, (x_from[i] + tap[1] + tap[0]) & word
+            source = x_at[i] + uint64(uint32(uint32(line_at) * line + uint32(float_at)))
+            return source, wanted if line_at < height and float_at < line else zero  # a word below 0 is beyond both
 
         def fetch(slot, at, w_from):
             """Start to copy this thread's part of the stage at depth `at`; past the end, zeros."""
             wanted = copy_bytes if uint32(at + x_column) < end else zero
+            if windowed:
+                next_tap()
             for i in range(x_copies):
-                copy(shared, uint32(slot + x_place), uint32(i) * x_rows * pitch, x, x_at[i], wanted)
-                x_at[i] += uint64(step)
+                if windowed:
+                    source, inside = in_window(i, wanted)
+                    copy(shared, uint32(slot + x_place), uint32(i) * x_rows * pitch, x, source, inside)
+                else:
+                    copy(shared, uint32(slot + x_place), uint32(i) * x_rows * pitch, x, x_at[i], wanted)
+                    x_at[i] += uint64(step)
+            tap[0] = uint32(tap[0] + step)
             for i in range(w_copies):
                 wanted = copy_bytes if w_inside and uint32(at + w_row + uint32(i) * w_rows) < end else zero
-                copy(
-                    shared,
-                    uint32(slot + w_place),
-                    uint32(i) * w_rows * columns_tile,
-                    weight,
-                    w_from + uint64(i) * w_apart,
-                    wanted,
-                )
+                begin = w_from + uint64(i) * w_apart
+                copy(shared, uint32(slot + w_place), uint32(i) * w_rows * columns_tile, weight, begin, wanted)
             ptx.cp_async_commit_group()
 
         def multiply_term(b_from, k, term):
@@ -147,7 +187,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> An
                 b[j * four], b[j * four + 1], b[j * four + 2], b[j * four + 3] = e, f, g, h
             for i in range(tm):
                 for j in range(tn):
-                    sums[i * tn + j] += a[i * four + term] * b[j]
+                    acc[i * tn + j] += a[i * four + term] * b[j]
 
         def multiply(a_from, b_from, k):
             """The products of 4 terms from the stage's k-th on."""
@@ -189,21 +229,20 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> An
         for j in range(quads):
             for c in range(four):
                 column = uint32(first_column + tx * four + j * quads_apart + c)
-                offset = bias[column] if shifted and column < c_out else float32(0)
+                offset = bias[column] if shifted and column < column_end else float32(0)
                 for i in range(tm):
-                    value = sums[i * tn + j * four + c] + offset
+                    value = acc[i * tn + j * four + c] + offset
                     if rectified and value < float32(0):
                         value = float32(0)
-                    sums[i * tn + j * four + c] = value
+                    acc[i * tn + j * four + c] = value
 
         if pooled:
             for j in range(quads):  # through shared memory, as many columns at a time as the block has threads across
                 cuda.syncthreads()
                 for i in range(tm):
                     q, at = i * tn + j * four, uint32(ty * staged_pitch + tx * four)
-                    ptx.st_shared_v4_f32(
-                        shared, at, i * down * staged_pitch, sums[q], sums[q + 1], sums[q + 2], sums[q + 3]
-                    )
+                    below = i * down * staged_pitch
+                    ptx.st_shared_v4_f32(shared, at, below, acc[q], acc[q + 1], acc[q + 2], acc[q + 3])
                 cuda.syncthreads()
                 at = thread
                 while at < pooled_tile:
@@ -226,52 +265,16 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1) -> An
                         column, q = uint32(first_column + tx * four + j * quads_apart), i * tn + j * four
                         if width == 1:
                             for c in range(four):
-                                if column + c < c_out:
-                                    y.flat[start + column + c] = sums[q + c]
-                        elif column < c_out:
-                            ptx.st_global_v4_f32(y, start + column, sums[q], sums[q + 1], sums[q + 2], sums[q + 3])
+                                if column + c < column_end:
+                                    y.flat[start + column + c] = acc[q + c]
+                        elif column < column_end:
+                            ptx.st_global_v4_f32(y, start + column, acc[q], acc[q + 1], acc[q + 2], acc[q + 3])
 
-        if (
-            measured
-        ):  # a row of the tile is a part, as charcnn.ops.common.moments has them: its shift is its first value
-            held = float32(min(columns_tile, uint32(c_out - first_column)))
-            cuda.syncthreads()
-            if tx == zero:
-                for i in range(tm):
-                    shared[uint32(ty + i * down)] = sums[i * tn]
-            cuda.syncthreads()
-            for i in range(tm):
-                shift, total = shared[uint32(ty + i * down)], float32(0)
-                for j in range(quads):
-                    for c in range(four):
-                        sums[i * tn + j * four + c] -= shift
-                        if first_column + tx * four + j * quads_apart + c // vector * vector < c_out:
-                            total += sums[i * tn + j * four + c]
-                shared[uint32(sums_at + (ty + i * down) * sums_pitch + tx)] = total
-            cuda.syncthreads()
-            for r in range(thread, rows_tile, block_threads):
-                total = float32(0)
-                for q in range(across):
-                    total += shared[uint32(sums_at + r * sums_pitch + q)]
-                shared[uint32(means_at + r)] = total / held
-            cuda.syncthreads()
-            for i in range(tm):
-                mean, total = shared[uint32(means_at + ty + i * down)], float32(0)
-                for j in range(quads):
-                    for c in range(four):
-                        deviation = sums[i * tn + j * four + c] - mean
-                        if first_column + tx * four + j * quads_apart + c // vector * vector < c_out:
-                            total += deviation * deviation
-                shared[uint32(sums_at + (ty + i * down) * sums_pitch + tx)] = total
-            cuda.syncthreads()
-            for r in range(thread, min(rows_tile, uint32(rows - first_row)), block_threads):
-                total = float32(0)
-                for q in range(across):
-                    total += shared[uint32(sums_at + r * sums_pitch + q)]
-                at = (uint64(first_row + r) * uint64(tiles_across) + uint64(tile_across)) * part_values
-                partial_moments.flat[at] = shared[uint32(r)]
-                partial_moments.flat[at + one] = shared[uint32(means_at + r)]
-                partial_moments.flat[at + two] = total
+        if measured:
+            store_moments(
+                shared, acc, partial_moments, rows, c_out, tiles_across, tile_across, first_row, first_column, thread,
+                ty, tx,
+            )  # fmt: skip
 
     return kernel
 
@@ -319,75 +322,40 @@ def launch(
     call.launch(kernel, blocks, tile.threads, *arguments, shared=shared_bytes(tile, epilogue))
 
 
-def conv1d_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.conv1d_nlc` on a GPU as a matrix product in register tiles, the next stage's copies under way.
+def launch_windows(
+    call: Call, inputs: Sequence[Any], y: Any, epilogue: str, window: Window, *, groups: int = 1, products: int = 1,
+    tile: Tile | None = None,
+) -> None:  # fmt: skip
+    """Start the kernel for a window that moves over images, which padding may surround.
 
-    Needs compute capability 8.0. The copies are of 32 bits where C_in or C_out is no multiple of 4, or an array starts
-    at no multiple of 16 bytes. Arguments, result and errors as for `conv1d_nlc_coalesced`.
-    """
-    call = Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
-    launch(call, call.inputs, call.out, "store")
-    return call.result()
-
-
-def conv1d_relu_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`conv1d_nlc_double_buffered` with ReLU in the same kernel. Arguments, result and errors as there."""
-    call = Call(out, stream, shapes.conv1d_nlc(x, weight, bias), x=x, weight=weight, bias=bias)
-    launch(call, call.inputs, call.out, "relu")
-    return call.result()
-
-
-def conv1d_relu_maxpool1d_nlc_double_buffered(
-    x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
-) -> Any:
-    """`conv1d_nlc_double_buffered` with ReLU and pooling in the same kernel: a pool_size-th is stored.
+    Where channels have no groups and columns no dilation, the floats of a row of taps follow one another in an image:
+    the depth is KH runs of KW * C_in. Else it is KH * KW runs.
 
     Args:
-        x, weight, bias, stream: as there.
-        pool_size: positions a window, and from one window to the next.
-        out: where to write, (N, (L - K + 1) // pool_size, C_out), on the same side; made where None.
-
-    Returns:
-        float32 (N, (L - K + 1) // pool_size, C_out) where the inputs lie; device results are not waited for.
-
-    Raises:
-        ValueError, DeviceError: as there; ValueError also for a window longer than a tile of positions.
+        inputs: x (N, H, W, C_in), weight (KH, KW, C_in / groups, C_out) and bias.
+        y: (N, H_out, W_out, C_out).
+        epilogue: "store", "relu" or "several".
+        products: for "several", as of `launch`.
+        tile: `filling` a group's columns where None.
     """
-    shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
-    most = fitting(shape[2]).rows
-    if pool_size > most:
-        raise ValueError(f"{pool_size=}: need at most {most}, the positions of a tile")
-    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    launch(call, call.inputs, call.out, "pool", pool_size=pool_size)
-    return call.result()
-
-
-def conv1d_stat_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`conv1d_nlc_double_buffered`, and the mean and variance of each input's output, for a LayerNorm that follows.
-
-    `charcnn.ops.common.moments` says how they stay accurate.
-
-    Args:
-        x, weight, bias, stream: as there.
-        out: where to write, a pair (y, stat) on the same side; made where None.
-
-    Returns:
-        (y, stat): float32 (N, L - K + 1, C_out), and float64 (N, 2), the mean and the biased variance of each y[n].
-
-    Raises:
-        ValueError, DeviceError: as there.
-    """
-    n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
-    y, given = pair(out)
-    inputs = {"x": x, "weight": weight, "bias": bias}
-    if given is not None:
-        shapes.expect("stat", given, (n, 2))
-        inputs["stat"] = given
-    call = Call(y, stream, shape, **inputs)
-    tile = chosen("stat", call.inputs[1].shape, n * length)
-    partial_moments = call.scratch((n, length * -(-c_out // tile.columns), PART_VALUES), np.float32)
-    launch(call, call.inputs[:3], call.out, "stat", partial_moments=partial_moments, tile=tile)
-    statistics = call.scratch((n, 2), np.float64) if given is None else call.inputs[3]
-    launch_merge(call, partial_moments, length * c_out, statistics, part=tile.columns, row=c_out)
-    statistics = call.second(statistics, given)
-    return call.result(), statistics
+    device.require_capability((8, 0), "cp.async", "use the technique naive")
+    x, weight, bias = inputs
+    (n, height, width, c_in), (_, _, depth, c_out), (rows, columns) = x.shape, weight.shape, window.kernel
+    (down, right), (top, _, left, _), (tap_down, tap_right) = window.stride, window.padding, window.dilation
+    if groups == 1 and tap_right == 1:
+        columns, depth = 1, columns * depth
+    out_rows, out_columns = window.out(height, width)
+    pixels, wide = n // products * out_rows * out_columns, c_out // groups
+    tile = tile or filling(wide)
+    blocks = max(groups, products) * tile.blocks(pixels, wide)
+    words = (
+        max(groups, products), height, width * c_in, out_columns, down, right * c_in, top, left * c_in, columns,
+        tap_down, tap_right * c_in,
+    )  # fmt: skip
+    whole = vector_width(x, weight, bias, y) if depth % ptx.VECTOR == 0 and wide % ptx.VECTOR == 0 else 1
+    kernel = make_kernel(tile, whole, epilogue, windowed=True)
+    x, weight = x.reshape((n, height * width, c_in)), weight.reshape((products * rows * columns, depth, c_out))
+    y = y.reshape((n, out_rows * out_columns, c_out))
+    kind = int if device.SIMULATED else np.uint32
+    arguments = x, weight, bias, y, y, tuple(map(kind, words))
+    call.launch(kernel, blocks, tile.threads, *arguments, shared=shared_bytes(tile, epilogue))

@@ -6,16 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.ops.common import shapes
+from charcnn.ops.common import epilogues, shapes
 from charcnn.ops.common.cast import as_format
 from charcnn.ops.common.layer import Array, Conv1dLayer, Launched, NoScratch, Space
 from charcnn.ops.common.precision import FP32, NumberFormat, choose
 from charcnn.ops.common.shapes import Shape
-from charcnn.ops.conv1d.double_buffered import conv1d_stat_nlc_double_buffered
+from charcnn.ops.conv1d.double_buffered_variants import conv1d_stat_nlc_double_buffered
 from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.winograd import WinogradWeights, between
+
+
+def _options(epilogue: str | None) -> dict[str, Any]:
+    """Of a method `conv1d`, where an epilogue is asked for by name."""
+    return {} if epilogue is None else {"epilogue": epilogues.check(epilogue)}
 
 
 class WgmmaConv1d(Conv1dLayer):
@@ -24,6 +29,7 @@ class WgmmaConv1d(Conv1dLayer):
     Args:
         weight, bias: as of `WgmmaWeights`.
         relu, pool, length: as of `Conv1dLayer`.
+        epilogue: in place of ReLU, another row of `common.epilogues`.
         float32: whether the result is float32, and not of the precision.
         precision, promoted: as of `WgmmaWeights`.
     """
@@ -31,11 +37,12 @@ class WgmmaConv1d(Conv1dLayer):
     def __init__(
         self, weight: np.ndarray, bias: np.ndarray, *, relu: bool = True, pool: bool = False,
         length: int | None = None, rows: bool = False, float32: bool = False, precision: str = "fp16",
-        promoted: bool = False,
+        promoted: bool = False, epilogue: str | None = None,
     ) -> None:  # fmt: skip
         results = FP32.name if float32 else None
         conv = WgmmaWeights(weight, bias, precision=precision, results=results, promoted=promoted)
-        super().__init__(conv, relu=relu, pool=pool, length=length, rows=rows)
+        options = _options(epilogue)
+        super().__init__(conv, relu=relu and not options, pool=pool, length=length, rows=rows, **options)
 
 
 class WgmmaLinear(WgmmaConv1d):
@@ -51,15 +58,17 @@ class MmaConv1d(Conv1dLayer):
     Args:
         weight, bias: as of `MmaWeights`.
         relu, pool: as of `Conv1dLayer`.
+        epilogue: in place of ReLU, another row of `common.epilogues`.
         float32: whether the result is float32, and not of the precision.
         precision: as of `MmaWeights`.
     """
 
     def __init__(
         self, weight: np.ndarray, bias: np.ndarray, *, relu: bool = True, pool: bool = False, rows: bool = False,
-        float32: bool = False, precision: str = "fp16",
+        float32: bool = False, precision: str = "fp16", epilogue: str | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(MmaWeights(weight, bias, precision=precision), relu=relu, pool=pool, rows=rows, wide=float32)
+        conv, options = MmaWeights(weight, bias, precision=precision), _options(epilogue)
+        super().__init__(conv, relu=relu and not options, pool=pool, rows=rows, wide=float32, **options)
 
 
 class MmaLinear(MmaConv1d):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from charcnn.gpu.launch import Call, pair
-from charcnn.ops.common import shapes
+from charcnn.ops.common import shapes, shapes2d
 
 
 class Prepared(Protocol):
@@ -28,6 +28,10 @@ Prepare = Callable[..., Any]
 """Called with the call; x (N, L, C_in), weight (K, C_in, C_out) and bias, on the GPU; precision; whether it pools.
 Gives a `Prepared`."""
 
+Run = Callable[..., None]
+"""Called with the call; x (N, H, W, C_in), weight (KH, KW, C_in / groups, C_out) and bias, on the GPU; precision;
+epilogue, a row of `common.epilogues`; stride, padding, dilation, groups. It computes conv2d_nhwc into the result."""
+
 
 def conv1d(
     prepare: Prepare, method: str, x: Any, weight: Any, bias: Any, *pool: int, precision: str, out: Any, stream: Any
@@ -36,6 +40,34 @@ def conv1d(
     of = shapes.conv1d_relu_maxpool1d_nlc if pool else shapes.conv1d_nlc
     call = Call(out, stream, of(x, weight, bias, *pool), x=x, weight=weight, bias=bias)
     prepare(call, *call.inputs, precision, bool(pool)).run(method, call.out, *pool)
+    return call.result()
+
+
+def conv1d_moving(
+    prepare: Prepare, run: Run, epilogue: str, x: Any, weight: Any, bias: Any, stride: int, padding: int,
+    dilation: int, *, precision: str, out: Any, stream: Any,
+) -> Any:  # fmt: skip
+    """conv1d_nlc, with an epilogue; where the window does not take each position in turn, over an image of one row."""
+    if (stride, padding, dilation) == (1, 0, 1):  # whose taps share a copy of the features
+        method = "_".join(filter(None, ("conv1d", epilogue)))
+        return conv1d(prepare, method, x, weight, bias, precision=precision, out=out, stream=stream)
+    shape = shapes.conv1d_nlc(x, weight, bias, stride, padding, dilation)
+    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    x, weight, bias = call.inputs
+    run(
+        call, x.reshape((x.shape[0], 1, *x.shape[1:])), weight.reshape((1, *weight.shape)), bias, precision,
+        epilogue=epilogue, stride=(1, stride), padding=(0, 0, padding, padding), dilation=(1, dilation),
+    )  # fmt: skip
+    return call.result()
+
+
+def conv2d(
+    run: Run, epilogue: str, x: Any, weight: Any, bias: Any, *, precision: str, out: Any, stream: Any, **moves: Any
+) -> Any:
+    """conv2d_nhwc, with an epilogue."""
+    shape = shapes2d.conv2d_nhwc(x, weight, bias, **moves)
+    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    run(call, *call.inputs, precision, epilogue=epilogue, **moves)
     return call.result()
 
 

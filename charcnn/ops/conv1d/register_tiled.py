@@ -35,7 +35,7 @@ def make_kernel(tile: Tile) -> Any:
     def kernel(x, weight, bias, y):
         features = cuda.shared.array(feature_count, float32)
         weights = cuda.shared.array(weight_count, float32)
-        sums = cuda.local.array(accumulators, float32)
+        acc = cuda.local.array(accumulators, float32)
         a = cuda.local.array(a_size, float32)
         b = cuda.local.array(b_size, float32)
         x_start = cuda.local.array(x_loads, uint64)
@@ -59,7 +59,7 @@ def make_kernel(tile: Tile) -> Any:
         w_start = uint64(w_row) * uint64(c_out) + first_column + w_column
         w_inside = first_column + w_column < c_out
         for i in range(accumulators):
-            sums[i] = float32(0)
+            acc[i] = float32(0)
 
         k0 = uint32(0)
         while k0 < depth:
@@ -81,7 +81,7 @@ def make_kernel(tile: Tile) -> Any:
                     b[j] = weights[uint32(k * columns_tile + tx + j * across)]
                 for i in range(tm):
                     for j in range(tn):
-                        sums[i * tn + j] += a[i] * b[j]
+                        acc[i * tn + j] += a[i] * b[j]
             cuda.syncthreads()
             k0 += step
 
@@ -91,7 +91,7 @@ def make_kernel(tile: Tile) -> Any:
                 for j in range(tn):
                     column = uint32(first_column + tx + j * across)
                     if column < c_out:
-                        y.flat[uint64(row) * uint64(c_out) + column] = sums[i * tn + j] + bias[column]
+                        y.flat[uint64(row) * uint64(c_out) + column] = acc[i * tn + j] + bias[column]
 
     return kernel
 

@@ -95,6 +95,17 @@ OTHERS = (
 """What else the double-buffered kernel may be tuned to: compiled for an H200, its epilogues spill no register there."""
 
 
+HALF_WIDE, THREE_QUARTERS = (WIDE, WIDE) if SIMULATED else (Tile(128, 64, 32, 8, 8, resident=3), Tile(96, 96, 32, 6, 8))
+"""For convolutions over images, which have 64 and 96 output channels where texts have 256."""
+
+
+def filling(columns: int) -> Tile:
+    """The tile for so many output channels of which fewest columns are past the end."""
+    if columns <= NARROW.columns:
+        return NARROW
+    return min((WIDE, HALF_WIDE, THREE_QUARTERS), key=lambda tile: -(-columns // tile.columns) * tile.columns)
+
+
 def fitting(columns: int) -> Tile:
     """The tile for so many output channels."""
     return NARROW if columns <= NARROW.columns else WIDE

@@ -41,7 +41,7 @@ def make_kernel(tile: Tile, width: int) -> Any:
     @jit(launch_bounds=(tile.threads, resident))
     def kernel(x, weight, bias, y):
         shared = cuda.shared.array(stage_size, float32, alignment=alignment)  # features, then weights
-        sums = cuda.local.array(accumulators, float32)
+        acc = cuda.local.array(accumulators, float32)
         a = cuda.local.array(a_size, float32)
         b = cuda.local.array(b_size, float32)
         x_at = cuda.local.array(x_loads, uint64)
@@ -63,7 +63,7 @@ def make_kernel(tile: Tile, width: int) -> Any:
                 b[j * four], b[j * four + 1], b[j * four + 2], b[j * four + 3] = e, f, g, h
             for i in range(tm):
                 for j in range(tn):
-                    sums[i * tn + j] += a[i * four + term] * b[j]
+                    acc[i * tn + j] += a[i * four + term] * b[j]
 
         def multiply(a_at, b_at, k):
             """The products of 4 terms from the stage's k-th on."""
@@ -88,7 +88,7 @@ def make_kernel(tile: Tile, width: int) -> Any:
         w_apart, next_w = uint64(w_rows) * uint64(c_out), uint64(step) * uint64(c_out)
         a_at, b_at = uint32(ty * pitch), uint32(features_size + tx * four)
         for i in range(accumulators):
-            sums[i] = float32(0)
+            acc[i] = float32(0)
 
         k0 = zero
         while k0 < depth:
@@ -130,7 +130,7 @@ def make_kernel(tile: Tile, width: int) -> Any:
                 column = uint32(first_column + tx * four + j * quads_apart + c)
                 offset = bias[column] if column < c_out else float32(0)
                 for i in range(tm):
-                    sums[i * tn + j * four + c] += offset
+                    acc[i * tn + j * four + c] += offset
         for i in range(tm):
             row = uint32(first_row + ty + i * down)
             if row < rows:
@@ -140,9 +140,9 @@ def make_kernel(tile: Tile, width: int) -> Any:
                     if width == 1:
                         for c in range(four):
                             if column + c < c_out:
-                                y.flat[start + column + c] = sums[q + c]
+                                y.flat[start + column + c] = acc[q + c]
                     elif column < c_out:
-                        ptx.st_global_v4_f32(y, start + column, sums[q], sums[q + 1], sums[q + 2], sums[q + 3])
+                        ptx.st_global_v4_f32(y, start + column, acc[q], acc[q + 1], acc[q + 2], acc[q + 3])
 
     return kernel
 

@@ -20,6 +20,7 @@ from charcnn.gpu.launch import Call, jit, pair
 from charcnn.ops.common import shapes
 from charcnn.ops.common.moments import PART_VALUES, block_sum, launch_merge
 from charcnn.ops.common.shapes import Shape
+from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.double_buffered import launch
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
 
@@ -36,20 +37,20 @@ def _weights_kernel(taps):
 
     @jit()
     def kernel(weight, transformed):
-        # One thread a group, input and output channel. In float64: it is done once.
+        # One thread a group of taps, input and output channel. In float64: it is done once.
         matrix = cuda.const.array_like(g)
-        groups = uint32(transformed.shape[0] // points)
+        tap_groups = uint32(transformed.shape[0] // points)
         values = uint32(weight.shape[1] * weight.shape[2])
         i = uint32(cuda.grid(1))
-        if i < groups * values:
-            group, at = uint32(i // values), uint64(i % values)
+        if i < tap_groups * values:
+            tap_group, at = uint32(i // values), uint64(i % values)
             for p in range(points):
                 total = float64(0)
                 for k in range(taps):
-                    tap = uint32(group * uint32(SPAN) + uint32(k))
+                    tap = uint32(tap_group * uint32(SPAN) + uint32(k))
                     if tap < weight.shape[0]:
                         total += matrix[p, k] * float64(weight.flat[uint64(tap) * uint64(values) + at])
-                transformed.flat[(uint64(p) * uint64(groups) + uint64(group)) * uint64(values) + at] = total
+                transformed.flat[(uint64(p) * uint64(tap_groups) + uint64(tap_group)) * uint64(values) + at] = total
 
     return kernel
 
@@ -124,7 +125,7 @@ def _outputs_kernel(taps, epilogue, pool_size=1):
                         best, held, t = float32(0), zero, uint32(t + one)  # ReLU: no maximum is less
 
         if measured:  # a tile is a part, as charcnn.ops.common.moments has them
-            sums = cuda.shared.array(THREADS, float32)
+            smem = cuda.shared.array(THREADS, float32)
             start = uint32(first * span)
             positions = min(span, uint32(length_out - start))
             held = float32(positions * channels)
@@ -133,12 +134,12 @@ def _outputs_kernel(taps, epilogue, pool_size=1):
             for c in range(uint32(cuda.threadIdx.x), channels, threads):
                 for q in range(zero, positions):
                     total += y[n, uint32(start + q), uint32(c)] - shift
-            mean, total = block_sum(total, sums) / held, float32(0)
+            mean, total = block_sum(total, smem) / held, float32(0)
             for c in range(uint32(cuda.threadIdx.x), channels, threads):
                 for q in range(zero, positions):
                     deviation = (y[n, uint32(start + q), uint32(c)] - shift) - mean
                     total += deviation * deviation
-            squares = block_sum(total, sums)
+            squares = block_sum(total, smem)
             if cuda.threadIdx.x == 0:
                 partial_moments[n, first, zero] = shift
                 partial_moments[n, first, one] = mean
@@ -150,9 +151,9 @@ def _outputs_kernel(taps, epilogue, pool_size=1):
 def between(x: Shape, weight: Shape) -> tuple[Shape, Shape]:
     """The shapes of the transformed features and of their products, for x (N, L, C_in) and weight (K, C_in, C_out)."""
     (n, length, _), (kernel_size, c_in, c_out) = x, weight
-    points, groups = SPAN + min(kernel_size, SPAN) - 1, -(-kernel_size // SPAN)
+    points, tap_groups = SPAN + min(kernel_size, SPAN) - 1, -(-kernel_size // SPAN)
     tiles = -(-(length - kernel_size + 1) // SPAN)
-    return (points * n, tiles + groups - 1, c_in), (points * n, tiles, c_out)
+    return (points * n, tiles + tap_groups - 1, c_in), (points * n, tiles, c_out)
 
 
 class WinogradWeights:
@@ -178,12 +179,12 @@ class WinogradWeights:
     def __init__(self, weight: Any, bias: Any, *, stream: Any = None) -> None:
         kernel_size, c_in, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
         shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
-        self.taps, self.groups = min(kernel_size, SPAN), -(-kernel_size // SPAN)
+        self.taps, self.tap_groups = min(kernel_size, SPAN), -(-kernel_size // SPAN)
         self.points = SPAN + self.taps - 1
-        call = Call(None, stream, (self.points * self.groups, c_in, c_out), weight=weight, bias=bias)
+        call = Call(None, stream, (self.points * self.tap_groups, c_in, c_out), weight=weight, bias=bias)
         self._weight, self._bias = call.inputs
         self._transformed = call.out
-        threads = self.groups * c_in * c_out
+        threads = self.tap_groups * c_in * c_out
         self.nbytes: int = self._transformed.nbytes
         call.launch(_weights_kernel(self.taps), -(-threads // THREADS), THREADS, self._weight, self._transformed)
 
@@ -268,6 +269,19 @@ class WinogradWeights:
         launch_merge(call, partial_moments, length * c_out, statistics, part=SPAN * c_out)
 
 
+class _Prepared:
+    """A `one_shot.Prepared`."""
+
+    def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
+        self._conv, self._x, self._stream = WinogradWeights(weight, bias, stream=call.stream), x, call.stream
+
+    def run(self, method: str, y: Any, *pool: int) -> None:
+        getattr(self._conv, method)(self._x, *pool, out=y, stream=self._stream)
+
+    def stat(self, y: Any, moments: Any) -> None:
+        self._conv.conv1d_stat(self._x, out=(y, moments), stream=self._stream)
+
+
 def conv1d_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
     """`reference.conv1d_nlc` on a GPU with about half the multiplications.
 
@@ -275,12 +289,12 @@ def conv1d_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None, stre
     finite may make NaN of all positions that share a tile with one that reads it. Arguments, result and errors as for
     `conv1d_nlc_coalesced`.
     """
-    return _once(x, weight, bias, shapes.conv1d_nlc(x, weight, bias), "store", out, stream)
+    return one_shot.conv1d(_Prepared, "conv1d", x, weight, bias, precision="fp32", out=out, stream=stream)
 
 
 def conv1d_relu_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
     """`conv1d_nlc_winograd` with ReLU in the last of its kernels. Arguments, result and errors as there."""
-    return _once(x, weight, bias, shapes.conv1d_nlc(x, weight, bias), "relu", out, stream)
+    return one_shot.conv1d(_Prepared, "conv1d_relu", x, weight, bias, precision="fp32", out=out, stream=stream)
 
 
 def conv1d_relu_maxpool1d_nlc_winograd(
@@ -299,8 +313,8 @@ def conv1d_relu_maxpool1d_nlc_winograd(
     Raises:
         ValueError, DeviceError: as there.
     """
-    shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
-    return _once(x, weight, bias, shape, "pool", out, stream, pool_size)
+    method = "conv1d_relu_maxpool1d"
+    return one_shot.conv1d(_Prepared, method, x, weight, bias, pool_size, precision="fp32", out=out, stream=stream)
 
 
 def conv1d_stat_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
@@ -308,25 +322,4 @@ def conv1d_stat_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None,
 
     Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`.
     """
-    shape = shapes.conv1d_nlc(x, weight, bias)
-    y, given = pair(out)
-    inputs = {"x": x, "weight": weight, "bias": bias}
-    if given is not None:
-        shapes.expect("stat", given, (shape[0], 2))
-        inputs["stat"] = given
-    call = Call(y, stream, shape, **inputs)
-    conv = WinogradWeights(*call.inputs[1:3], stream=call.stream)
-    statistics = call.scratch((shape[0], 2), np.float64) if given is None else call.inputs[3]
-    spaces, _ = conv._space(call.inputs[0], shape, call.out, call.stream, None)
-    conv._stat(call, call.inputs[0], spaces, statistics)
-    statistics = call.second(statistics, given)
-    return call.result(), statistics
-
-
-def _once(x, weight, bias, shape, epilogue, out, stream, pool_size=1):
-    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    x, weight, bias = call.inputs
-    conv = WinogradWeights(weight, bias, stream=call.stream)
-    spaces, _ = conv._space(x, shape, call.out, call.stream, None)
-    conv._launch(call, x, spaces, epilogue, pool_size=pool_size)
-    return call.result()
+    return one_shot.conv1d_stat(_Prepared, x, weight, bias, precision="fp32", out=out, stream=stream)

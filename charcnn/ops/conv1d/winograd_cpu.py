@@ -2,7 +2,7 @@
 
 Between the transforms, each point is a convolution of tiles with ceil(K / 4) taps: a product whose left rows overlap,
 which the micro-kernel multiplies where they lie. A task takes tiles from features to outputs, and what lies between
-stays in cache L2.
+stays in cache L2. A sequence is an image of one row. An image's rows are filtered, too, or are further taps.
 """
 
 from __future__ import annotations
@@ -13,43 +13,38 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import njit, prange
+from numba import njit, prange, types
 
 from charcnn.ops.common import arrays, shapes, threads
-from charcnn.ops.common.cpu_gemm import PART, Tile, add_product, add_product_plain, choose_tile, finish, pack, pack_bias
+from charcnn.ops.common.cpu_gemm import (
+    PART,
+    WRITTEN,
+    Tile,
+    add_product,
+    add_product_plain,
+    choose_tile,
+    copy_line,
+    finish,
+    pack,
+    pack_bias,
+    types_of,
+)
+from charcnn.ops.common.tasks import share_out
+from charcnn.ops.conv1d.winograd_sums import outputs, outputs_and_bias, transform
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
 
-TASK_TILES = 54
-"""Tiles of positions that a task takes at most: of 256 channels, 390 kB when transformed."""
+TASK_TILES = 120
+"""Tiles that a task takes at most: of 64 channels at 36 points, 1.1 MB when transformed."""
 
-POINTS = 2 * SPAN - 1
-"""The most there are."""
+AT_ONCE = 4
+"""Panels that a task multiplies before it transforms them: a point's features are in cache L1 for so many."""
 
+NESTED_PART = 128
+"""As `cpu_gemm.PART`, where both axes are filtered and magnify what sums round: with parts of 512, 512 channels would
+miss the tolerance."""
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def _transform(x, b, features, row):
-    """Row `row` of features (points, rows, C) = B @ x, for x (points, C)."""
-    last = len(features) - 1
-    i1, i2, i3, i4, i5 = min(1, last), min(2, last), min(3, last), min(4, last), min(5, last)
-    for p in range(len(features)):
-        b0, b1, b2, b3, b4, b5, b6 = b[p, 0], b[p, 1], b[p, 2], b[p, 3], b[p, 4], b[p, 5], b[p, 6]
-        for c in range(x.shape[1]):
-            low = (b0 * x[0, c] + b1 * x[i1, c]) + (b2 * x[i2, c] + b3 * x[i3, c])
-            features[p, row, c] = low + ((b4 * x[i4, c] + b5 * x[i5, c]) + b6 * x[last, c])
-
-
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def _outputs(products, first, a, bias, sums):
-    """sums (SPAN * tiles, columns) = A @ products (points, rows, columns) from row `first` on, and the bias."""
-    last = len(products) - 1
-    i1, i2, i3, i4, i5 = min(1, last), min(2, last), min(3, last), min(4, last), min(5, last)
-    for t in range(len(sums)):
-        i, q = first + t // SPAN, t % SPAN
-        a0, a1, a2, a3, a4, a5, a6 = a[q, 0], a[q, 1], a[q, 2], a[q, 3], a[q, 4], a[q, 5], a[q, 6]
-        for c in range(sums.shape[1]):
-            low = bias[c] + ((a0 * products[0, i, c] + a1 * products[i1, i, c]) + a2 * products[i2, i, c])
-            high = (a3 * products[i3, i, c] + a4 * products[i4, i, c]) + a5 * products[i5, i, c]
-            sums[t, c] = (low + high) + a6 * products[last, i, c]
+NESTED_POINTS = 6
+"""Of an axis where both are filtered, for 3 to 5 taps: 7 points magnify more than the tolerance allows."""
 
 
 @cache
@@ -57,62 +52,162 @@ def _compiled(tile):
     # Only numbers are taken from here, as in `cpu_gemm`.
     ROWS, VECTORS, WIDTH, PANEL, VECTORISED = tile.rows, tile.vectors, tile.width, tile.panel, tile.needs is not None
 
-    @njit(cache=True, nogil=True, parallel=True)
-    def convolve(x, weights, bias, a, b, together, each, split, pool, relu, y):
-        # A task computes `each` tiles of positions of `together` inputs, in one of `split` parts of the panels.
-        points, panels, terms = weights.shape[0], weights.shape[1], weights.shape[2]
-        inputs, length, channels = x.shape
-        outputs, columns = y.shape[1], y.shape[2]
-        tiles = -(-outputs * pool // SPAN)
-        pieces, groups = -(-tiles // each), -(-inputs // together)
-        behind = terms // channels - 1  # tiles that the last taps read
-        for task in prange(groups * pieces * split):
-            group, first, share = task // split // pieces, task // split % pieces * each, task % split
-            origin = group * together
-            held, count = min(each, tiles - first), min(together, inputs - origin)
-            pitch = held + behind  # rows from an input to the next; `behind` of each are multiplied in vain
-            rows = count * pitch - behind
-            features = np.empty((points, count * pitch, channels), np.float32)
-            edge = np.empty((points, channels), np.float32)
-            for i in range(count * pitch):
-                n, t = origin + i // pitch, (first + i % pitch) * SPAN
-                if t + points <= length:
-                    _transform(x[n, t : t + points], b, features, i)
+    i64 = types.int64
+    signature = types.void(*types_of(4, 2, 2, 2, 2), types.UniTuple(i64, 5), i64, i64, types.boolean, WRITTEN)
+
+    @njit(signature, cache=True, nogil=True, parallel=True)
+    def convolve(x, sizes, corner, points, span, groups, weights, bias, blocks, part, pool, relu, y):
+        # A task computes some panels of `lines` x `columns` tiles of `together` inputs.
+        inputs, height, width, channels = sizes
+        together, lines, columns, split, at_once = blocks
+        panels, terms = weights.shape[1], weights.shape[2]
+        down, across = -(-y.shape[1] // span[0]), -(-y.shape[2] * pool // span[1])
+        blocks_down, blocks_across = -(-down // lines), -(-across // columns)
+        strides = (height * width * channels, width * channels, channels, 1)
+        for task in prange(-(-inputs // together) * blocks_down * blocks_across * split):
+            share, block = task % split, task // split
+            n, h = block // blocks_across // blocks_down * together, block // blocks_across % blocks_down * lines
+            w = block % blocks_across * columns
+            count, high, wide = min(together, inputs - n), min(lines, down - h), min(columns, across - w)
+
+            # Features at the points, of all tiles that the groups of taps read.
+            tall, long = high + groups[0] - 1, wide + groups[1] - 1
+            pixels = (long - 1) * span[1] + points[1]
+            features = np.empty((points[0] * points[1], count * tall * long, channels), np.float32)
+            edge = np.empty(points[0] * pixels * channels, np.float32)
+            filtered = np.empty(edge.size if points[0] > 1 else 0, np.float32)
+            to_point = features.shape[1] * channels
+            for i in range(count * tall):
+                line, pixel = (h + i % tall) * span[0] - corner[0], w * span[1] - corner[1]
+                image = (n + i // tall) * strides[0]
+                if line < 0 or line + points[0] > height or pixel < 0 or pixel + pixels > width:
+                    for p in range(points[0]):
+                        copy_line(x, image, line + p, pixel, height, width, strides, edge, p * pixels, pixels, channels)
+                    source, to_line = edge.ctypes.data, pixels * channels
                 else:
-                    for j in range(points):
-                        for c in range(channels):
-                            edge[j, c] = x[n, t + j, c] if t + j < length else np.float32(0)
-                    _transform(edge, b, features, i)
+                    source, to_line = x.ctypes.data + 4 * (image + line * strides[1] + pixel * channels), strides[1]
+                if points[0] > 1:
+                    transform(points[0], source, to_line, filtered.ctypes.data, pixels * channels, pixels * channels)
+                    source, to_line = filtered.ctypes.data, pixels * channels
+                for j in range(long):
+                    for p in range(points[0]):
+                        at = source + 4 * (p * to_line + j * span[1] * channels)
+                        to = features.ctypes.data + 4 * (p * points[1] * to_point + (i * long + j) * channels)
+                        transform(points[1], at, channels, to, to_point, channels)
+
+            rows = count * high * wide
+            starts = np.empty(-(-rows // ROWS) * ROWS, np.int64)
+            for r in range(starts.size):
+                line, tile = min(r, rows - 1) // wide, min(r, rows - 1) % wide
+                starts[r] = ((line // high * tall + line % high) * long + tile) * channels
+            run = groups[1] * channels
             flat = features.reshape(features.size)
-            whole = -(-rows // ROWS) * ROWS
-            products = np.empty((points, whole, PANEL), np.float32)
-            sums = np.empty((held * SPAN, PANEL), np.float32)
-            start, stop = first * SPAN // pool, min((first + held) * SPAN // pool, outputs)
-            for panel in range(share * panels // split, (share + 1) * panels // split):
+            size = starts.size * PANEL
+            products = np.empty((at_once, len(features), starts.size, PANEL), np.float32)
+            lined = np.empty(span[0] * points[1] * size if points[0] > 1 else 0, np.float32)
+            sums = np.empty((wide * span[1], PANEL), np.float32)
+            start, stop = w * span[1] // pool, min((w + wide) * span[1] // pool, y.shape[2])
+            end = (share + 1) * panels // split
+            for several in range(share * panels // split, end, at_once):
                 products[:] = 0
-                for p in range(points):
-                    for term in range(0, terms, PART):
-                        depth = min(PART, terms - term)
-                        for r in range(0, rows, ROWS):
-                            at = (p * count * pitch + r) * channels + term
-                            if VECTORISED:
-                                add_product(
-                                    ROWS, VECTORS, WIDTH,
-                                    flat.ctypes.data + 4 * at, channels, min(ROWS, rows - r) - 1,
-                                    weights.ctypes.data + 4 * ((p * panels + panel) * terms + term) * PANEL, depth,
-                                    products.ctypes.data + 4 * (p * whole + r) * PANEL,
-                                )  # fmt: skip
-                            else:
-                                add_product_plain(
-                                    min(ROWS, rows - r), flat, at, channels, weights[p, panel], term, term + depth,
-                                    products[p], r,
-                                )  # fmt: skip
-                left, right = panel * PANEL, min((panel + 1) * PANEL, columns)
-                for i in range(count):
-                    _outputs(products, i * pitch, a, bias[left : left + PANEL], sums)
-                    finish(sums, pool, relu, y[origin + i, start:stop, left:right])
+                for p in range(len(features)):
+                    for panel in range(several, min(several + at_once, end)):
+                        for k in range(groups[0]):
+                            for j in range(0, run, part):
+                                depth, term = min(part, run - j), k * run + j
+                                at = p * to_point + k * long * channels + j
+                                if VECTORISED:
+                                    add_product(
+                                        ROWS, VECTORS, WIDTH,
+                                        flat.ctypes.data + 4 * at, starts.ctypes.data, starts.size,
+                                        weights.ctypes.data + 4 * ((p * panels + panel) * terms + term) * PANEL, depth,
+                                        products.ctypes.data + 4 * ((panel - several) * len(features) + p) * size,
+                                    )  # fmt: skip
+                                else:
+                                    add_product_plain(
+                                        flat, at, starts, weights[p, panel, term : term + depth],
+                                        products[panel - several, p],
+                                    )  # fmt: skip
+                for panel in range(several, min(several + at_once, end)):
+                    source = products.ctypes.data + 4 * (panel - several) * len(features) * size
+                    if points[0] > 1:
+                        line = points[1] * size
+                        outputs(span[0], source, line, lined.ctypes.data, line, line)
+                        source = lined.ctypes.data
+                    left, right = panel * PANEL, min((panel + 1) * PANEL, y.shape[3])
+                    bias_at = bias.ctypes.data + 4 * left
+                    for i in range(count * high):
+                        for q in range(min(span[0], y.shape[1] - (h + i % high) * span[0])):
+                            for t in range(wide):
+                                at = source + 4 * (q * points[1] * size + (i * wide + t) * PANEL)
+                                to = sums.ctypes.data + 4 * t * span[1] * PANEL
+                                outputs_and_bias(points[1], span[1], at, size, to, PANEL, PANEL, bias_at)
+                            line = (h + i % high) * span[0] + q
+                            finish(sums, pool, relu, y[n + i // high, line, start:stop, left:right])
 
     return convolve
+
+
+class Filtered:
+    """Weights at the points, packed for the micro-kernel, and the convolution with them.
+
+    Where the kernel has 3 to 5 rows and columns, both axes are filtered. Else rows of the kernel are groups of taps.
+
+    Args:
+        weight: float32 (C_out, KH, KW, C_in), any strides; bias (C_out,).
+        tile: the micro-kernel's; `choose_tile()` where None.
+    """
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None) -> None:
+        c_out, height, width, c_in = weight.shape
+        nested = min(height, width) >= 3 and max(height, width) <= 5
+        taps = (height, width) if nested else (1, min(width, SPAN))
+        self._span = (NESTED_POINTS + 1 - height, NESTED_POINTS + 1 - width) if nested else (1, SPAN)
+        self._groups, self._part = (height // taps[0], -(-width // taps[1])), NESTED_PART if nested else PART
+        whole = np.zeros((c_out, c_in, height, self._groups[1] * taps[1]))
+        whole[..., :width] = weight.transpose(0, 3, 1, 2)
+        by_group = whole.reshape(c_out, c_in, self._groups[0], taps[0], self._groups[1], taps[1])
+        across = matrices(taps[1], self._span[1])[1]
+        at_points = np.einsum("rl,oigkhl->kroghi", across, by_group)
+        if nested:
+            at_points = np.tensordot(matrices(taps[0], self._span[0])[1], at_points, 1)
+        self._points = at_points.shape[:2]
+        self._tile = tile or choose_tile()
+        matrix = at_points.astype(np.float32).reshape(math.prod(self._points), c_out, -1, c_in)
+        self._weights, self._bias = pack(matrix, self._tile), pack_bias(bias, self._tile)
+
+    def __call__(
+        self,
+        x: np.ndarray,
+        out: np.ndarray,
+        *,
+        corner: tuple[int, int] = (0, 0),
+        pool_size: int = 1,
+        relu: bool = False,
+    ) -> np.ndarray:
+        """The convolution, its maximum over `pool_size` columns, then ReLU; the same bits for any number of threads.
+
+        Args:
+            x: float32 (N, H, W, C_in), C-contiguous.
+            out: float32 (N, H_out, W_out, C_out), any strides. Windows that go beyond x read zeros.
+            corner: rows and columns of padding before x.
+        """
+        if out.size == 0:
+            return out
+        n, height, width, c_out = out.shape
+        tiles = n, -(-height // self._span[0]), -(-width * pool_size // self._span[1])
+        windows = math.lcm(pool_size, self._span[1]) // self._span[1]  # tiles that end where a window does
+        panels, rows = self._weights.shape[1], self._tile.rows
+        # Each part of the panels transforms the features again: as much as some 8 output channels take to multiply.
+        *block, split = share_out(
+            tiles, TASK_TILES, math.lcm(windows, rows), rows, panels, 8 / c_out, numba.get_num_threads()
+        )
+        threads.launch(
+            _compiled(self._tile), x.reshape(x.size), x.shape, corner, self._points, self._span, self._groups,
+            self._weights, self._bias, (*block, split, min(AT_ONCE, -(-panels // split))), self._part, pool_size, relu,
+            out,
+        )  # fmt: skip
+        return out
 
 
 class CpuWinogradConv1d:
@@ -126,38 +221,14 @@ class CpuWinogradConv1d:
     """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None) -> None:
-        c_out, c_in, kernel_size = weight.shape
-        taps, groups = min(kernel_size, SPAN), -(-kernel_size // SPAN)
-        a, g, b = matrices(taps)
-        points = len(g)
-        whole = np.zeros((c_out, c_in, groups * taps))
-        whole[:, :, :kernel_size] = weight
-        at_points = np.einsum("pk,oigk->pogi", g, whole.reshape(c_out, c_in, groups, taps))
-        self._tile = tile or choose_tile()
-        self._weights, self._bias = pack(at_points.astype(np.float32), self._tile), pack_bias(bias, self._tile)
-        self._a, self._b = np.zeros((SPAN, POINTS), np.float32), np.zeros((points, POINTS), np.float32)
-        self._a[:, :points], self._b[:, :points] = a, b
+        self._filtered = Filtered(weight.transpose(0, 2, 1)[:, None], bias, tile)
 
     def __call__(self, x: np.ndarray, out: np.ndarray, *, pool_size: int = 1, relu: bool = False) -> np.ndarray:
         """x float32 (N, L, C_in), C-contiguous -> out (N, L_out, C_out), any strides; pooled and ReLU'd where asked.
 
         The same bits for any number of threads.
         """
-        if out.size == 0:
-            return out
-        tiles = -(-out.shape[1] * pool_size // SPAN)
-        windows = math.lcm(pool_size, SPAN) // SPAN  # tiles that end where a window does
-        unit = windows if tiles <= TASK_TILES else math.lcm(windows, self._tile.rows)
-        each = -(-tiles // -(-tiles // TASK_TILES))
-        each = -(-each // unit) * unit
-        workers = numba.get_num_threads()
-        together = max(1, min(TASK_TILES // tiles, len(x) // workers))
-        tasks = -(-len(x) // together) * -(-tiles // each)
-        split = min(self._weights.shape[1], -(-workers // tasks))
-        function = _compiled(self._tile)
-        threads.launch(
-            function, x, self._weights, self._bias, self._a, self._b, together, each, split, pool_size, relu, out
-        )
+        self._filtered(x[:, None], out[:, None], pool_size=pool_size, relu=relu)
         return out
 
 

@@ -95,14 +95,14 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width):
         return unpack(high if j % 2 else low)
 
     @cuda.jit(device=True, inline="always")
-    def write_wide(y, to, apart, best):
+    def write_wide(y, to, low_offset, best):
         """Results of 32 bits a value."""
         if width == 1:
             first, second = pack_wide(best[0], float32(0))
             if rounded:
                 y.flat[to], y.flat[to + uint64(one)] = first & half, uint32(first >> sixteen)
             else:
-                y.flat[to], y.flat[to + apart] = first & half, second & half
+                y.flat[to], y.flat[to + low_offset] = first & half, second & half
             return
         a, b = pack_wide(best[0], best[1])
         c, d = pack_wide(best[2], best[3])
@@ -110,10 +110,10 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width):
         g, h = pack_wide(best[6], best[7])
         if rounded:
             ptx.st_global_v4_b32(y, to, a, b, c, d)
-            ptx.st_global_v4_b32(y, to + apart, e, f, g, h)
+            ptx.st_global_v4_b32(y, to + low_offset, e, f, g, h)
         else:
             ptx.st_global_v4_b32(y, to, a, c, e, g)
-            ptx.st_global_v4_b32(y, to + apart, b, d, f, h)
+            ptx.st_global_v4_b32(y, to + low_offset, b, d, f, h)
 
     @jit(launch_bounds=(THREADS, _resident(kernel_size)))
     def kernel(x, stat, gamma, beta, y, stride, eps):
@@ -125,8 +125,8 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width):
         channels, length, length_out = uint32(x.shape[2]), uint32(x.shape[1]), uint32(y.shape[1])
         across, thread = uint32(channels // octet), uint32(cuda.threadIdx.x)
         # Inputs apart from each other, the last first: what was written last may still be in the L2 cache.
-        apart, last = uint32(cuda.gridDim.y), uint32(uint32(x.shape[0]) - one - uint32(cuda.blockIdx.y))
-        count = uint32(last // apart + one)
+        input_stride, last = uint32(cuda.gridDim.y), uint32(uint32(x.shape[0]) - one - uint32(cuda.blockIdx.y))
+        count = uint32(last // input_stride + one)
         i = uint32(uint32(cuda.blockIdx.x) * threads + thread)
         t, channel, row = uint32(i // across), uint32(i % across * octet), uint64(channels)
         at, to = uint64(uint32(t * uint32(stride))) * row + uint64(channel), uint64(t) * row + uint64(channel)
@@ -140,7 +140,7 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width):
                 load_floats(gamma, at + uint64(p) * row, scale, p * width)
                 load_floats(beta, at + uint64(p) * row, offset, p * width)
             at, to = at + uint64(last) * step, to + uint64(last) * step_out
-            step, step_out = uint64(apart) * step, uint64(apart) * step_out
+            step, step_out = uint64(input_stride) * step, uint64(input_stride) * step_out
             for s in range(ahead):
                 if uint32(s) < count:
                     for p in range(kernel_size):
@@ -148,7 +148,7 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width):
                 at -= step
         k = thread
         while k < count:  # a division an input, not one a thread
-            n, place = uint32(last - uint32(k * apart)), uint32(k * four)
+            n, place = uint32(last - uint32(k * input_stride)), uint32(k * four)
             mean = stat[n, 0]
             high = float32(mean)
             moments[place] = high
@@ -228,7 +228,7 @@ def _launch(
     blocks = -(-length * (channels // width) // THREADS)
     # Groups of inputs: as many as the GPU has room for, or a multiple, so that all blocks end at about the same time.
     room = max(1, _resident(kernel_size) * device.multiprocessors() // max(1, blocks))
-    groups = min(n, -(-n // (room * INPUTS)) * room)
+    input_stride = min(n, -(-n // (room * INPUTS)) * room)
     kernel = _make_kernel(of.ptx_type, results, octets, kernel_size, width)
     words = WORDS[min(2, results.itemsize)]
     arguments = (
@@ -238,7 +238,7 @@ def _launch(
         stride or kernel_size,
         np.float32(eps),
     )
-    call.launch(kernel, (blocks, groups), THREADS, *arguments)
+    call.launch(kernel, (blocks, input_stride), THREADS, *arguments)
 
 
 def normalised_maxima(

@@ -16,10 +16,9 @@ class CpuLinear:
     """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None) -> None:
-        self._packed = Packed(weight[:, None], bias, tile)
+        self._packed = Packed(weight[:, None, None], bias, tile)
 
     def __call__(self, x: np.ndarray, out: np.ndarray, *, relu: bool = False) -> np.ndarray:
         """x float32 (N, C_in), C-contiguous -> out (N, C_out)."""
-        c_in = x.shape[1]
-        self._packed.multiply(x[None], out[None], row_stride=c_in, tap_stride=c_in, relu=relu)
+        self._packed.multiply(x[None, None], out[None, None], relu=relu)
         return out

@@ -51,7 +51,7 @@ def _few_outputs_kernel(ptx_type: str, outputs: int) -> Any:
 
     @jit(launch_bounds=THREADS)
     def kernel(x, weight, bias, y):
-        sums = cuda.local.array(outputs, float32)
+        acc = cuda.local.array(outputs, float32)
         read = cuda.local.array(held, types.uint32)
         values = cuda.local.array(OCTET, float32)
         thread = uint32(cuda.threadIdx.x)
@@ -60,7 +60,7 @@ def _few_outputs_kernel(ptx_type: str, outputs: int) -> Any:
         if row >= uint32(x.shape[0]):
             return
         for c in range(outputs):
-            sums[c] = float32(0)
+            acc[c] = float32(0)
         begin = uint32(lane * octet)
         while begin < features:
             for s in range(AT_ONCE):
@@ -86,10 +86,10 @@ def _few_outputs_kernel(ptx_type: str, outputs: int) -> Any:
                         e, f, g, h = ptx.ld_global_v4_f32(weight, place)
                         total = (values[0] * e + values[1] * f) + (values[2] * g + values[3] * h)
                         e, f, g, h = ptx.ld_global_v4_f32(weight, place + four)
-                        sums[c] += total + ((values[4] * e + values[5] * f) + (values[6] * g + values[7] * h))
+                        acc[c] += total + ((values[4] * e + values[5] * f) + (values[6] * g + values[7] * h))
             begin = uint32(begin + uint32(AT_ONCE) * stretch)
         for c in range(outputs):
-            total = warp_sum(sums[c])
+            total = warp_sum(acc[c])
             if lane == uint32(c):
                 y[row, c] = total + bias[c]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from numba import cuda, float32, njit
@@ -9,6 +10,7 @@ from numba import cuda, float32, njit
 from charcnn.gpu.device import uint32
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import arrays, shapes
+from charcnn.ops.common.epilogues import epilogue
 from charcnn.ops.linear.cpu_gemm import CpuLinear
 
 PART = 64
@@ -47,32 +49,33 @@ def linear_loops(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
     return out
 
 
-def _linear_naive_kernel(relu):
+@jit(device=True)
+def dot(row, row_weights, total):
+    """The product of a row of x and one of weights, added to `total`."""
+    c_in, end = uint32(0), uint32(row.shape[0])  # unsigned, as in conv1d_naive
+    while c_in < end:
+        part = float32(0)
+        stop = min(c_in + uint32(PART), end)
+        while c_in < stop:
+            part += row[c_in] * row_weights[c_in]
+            c_in += uint32(1)
+        total += part
+    return total
+
+
+@cache
+def _linear_naive_kernel(name):
+    finished = epilogue(name)
+
     @jit()
     def kernel(x, weight, bias, y):
         i = cuda.grid(1)
         if i < y.size:
             c_out = i % y.shape[1]
             n = i // y.shape[1]
-            row, row_weights = x[n], weight[c_out]
-            total = bias[c_out]
-            c_in, end = uint32(0), uint32(x.shape[1])  # unsigned, as in conv1d_naive
-            while c_in < end:
-                part = float32(0)
-                stop = min(c_in + uint32(PART), end)
-                while c_in < stop:
-                    part += row[c_in] * row_weights[c_in]
-                    c_in += uint32(1)
-                total += part
-            if relu and total < float32(0):
-                total = float32(0)
-            y[n, c_out] = total
+            y[n, c_out] = finished(dot(x[n], weight[c_out], bias[c_out]))
 
     return kernel
-
-
-_linear_naive = _linear_naive_kernel(relu=False)
-_linear_relu_naive = _linear_naive_kernel(relu=True)
 
 
 def linear_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
@@ -91,17 +94,36 @@ def linear_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    return _launch_naive(_linear_naive, x, weight, bias, out, stream)
+    return _launch_naive("", shapes.linear, x, weight, bias, out, stream)
 
 
 def linear_relu_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
     """`linear_naive` with ReLU in the same kernel. Arguments as there."""
-    return _launch_naive(_linear_relu_naive, x, weight, bias, out, stream)
+    return _launch_naive("relu", shapes.linear, x, weight, bias, out, stream)
 
 
-def _launch_naive(kernel, x, weight, bias, out, stream):
-    call = Call(out, stream, shapes.linear(x, weight, bias), x=x, weight=weight, bias=bias)
-    call.launch_each(kernel, *call.inputs, call.out)
+def linear_tanh_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """The same with tanh in place of ReLU."""
+    return _launch_naive("tanh", shapes.linear, x, weight, bias, out, stream)
+
+
+def linear_gelu_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """The same with GELU in place of ReLU."""
+    return _launch_naive("gelu", shapes.linear, x, weight, bias, out, stream)
+
+
+def collapse_linear_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`reference.collapse_linear` on a GPU: features (N, C, L) or (N, C, H, W) are read as they lie, nothing is copied.
+
+    Other arguments as where x has rows.
+    """
+    return _launch_naive("", shapes.collapse_linear, x, weight, bias, out, stream)
+
+
+def _launch_naive(name, shape, x, weight, bias, out, stream):
+    call = Call(out, stream, shape(x, weight, bias), x=x, weight=weight, bias=bias)
+    x, weight, bias = call.inputs
+    call.launch_each(_linear_naive_kernel(name), x.reshape(x.shape[0], weight.shape[1]), weight, bias, call.out)
     return call.result()
 
 

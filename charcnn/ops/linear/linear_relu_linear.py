@@ -28,7 +28,7 @@ def _kernel(rows):
     @jit()
     def kernel(x, weight1, bias1, weight2, bias2, y):
         hidden = cuda.shared.array(0, float32)  # (rows, C_mid)
-        sums = cuda.shared.array(THREADS, float32)
+        smem = cuda.shared.array(THREADS, float32)
         totals = cuda.local.array(rows, float32)
         chunk_sums = cuda.local.array(rows, float32)
         first, middle = cuda.blockIdx.x * rows, uint32(weight1.shape[0])
@@ -56,7 +56,7 @@ def _kernel(rows):
                 part = float32(0)
                 for c in range(uint32(cuda.threadIdx.x), middle, step):
                     part += hidden[uint32(uint32(r) * middle + c)] * weight2[c_out, c]
-                total = block_sum(part, sums)
+                total = block_sum(part, smem)
                 if cuda.threadIdx.x == 0:
                     y[first + r, c_out] = total + bias2[c_out]
 

@@ -76,7 +76,7 @@ RESERVED = 1024
 
 
 @cache
-def _pooled_kernel(kernel_size, alphabet, pool_size, channel_tile, window_tile, stage, resident, layernorm, width):
+def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_tile, stage, resident, layernorm, width):
     # A block has `channel_tile` channels of the whole table in shared memory, with a row of zeros for the blank, and
     # takes `window_tile` pooled positions of many inputs. A thread has four channels of one pooled position: its gamma
     # and beta stay in registers for all inputs. Ids are staged, `stage` inputs at a time, as the rows' places.
@@ -97,7 +97,7 @@ def _pooled_kernel(kernel_size, alphabet, pool_size, channel_tile, window_tile, 
         gammas = cuda.local.array(affine, float32)
         betas = cuda.local.array(affine, float32)
         offsets = cuda.local.array(QUAD, float32)
-        sums = cuda.local.array(QUAD, float32)
+        acc = cuda.local.array(QUAD, float32)
         best = cuda.local.array(QUAD, float32)
         thread = uint32(cuda.threadIdx.x)
         lane, local = uint32(thread % lanes * quad), uint32(thread // lanes)
@@ -158,15 +158,15 @@ def _pooled_kernel(kernel_size, alphabet, pool_size, channel_tile, window_tile, 
                 # All of the window are normalised before the maximum is taken: gamma may be negative.
                 for j in range(pool):
                     for c in range(quad):
-                        sums[c] = offsets[c]
+                        acc[c] = offsets[c]
                         if layernorm:
-                            sums[c] = (offsets[c] - moments[m, zero]) - moments[m, one]
+                            acc[c] = (offsets[c] - moments[m, zero]) - moments[m, one]
                     for k in range(taps):
                         row = uint32(uint32(rows[first + j + k] + thread % lanes) * quad + k * pitch)
                         for c in range(quad):
-                            sums[c] += table[row + c]
+                            acc[c] += table[row + c]
                     for c in range(quad):
-                        value = sums[c]
+                        value = acc[c]
                         if layernorm:
                             value = value * moments[m, two] * gammas[j * quad + c] + betas[j * quad + c]
                         if value > best[c] or value != value:  # NaN wins, and nothing is greater
@@ -225,15 +225,15 @@ def _launch_pooled(
         raise ValueError(f"{pool_size=}: need at most {most - kernel_size + 1} for K={kernel_size}")
     window_tile = max(1, min(threads // (channel_tile // QUAD), (most - kernel_size + 1) // pool_size))
     stage = staged // (4 * (window_tile * pool_size + kernel_size - 1) + 16)
-    tiles, groups = -(-pooled // window_tile), -(-channels // channel_tile)
-    inputs = max(1, -(-n // max(1, resident * device.multiprocessors() // (tiles * groups))))
-    kernel = _pooled_kernel(
+    tiles, channel_tiles = -(-pooled // window_tile), -(-channels // channel_tile)
+    inputs = max(1, -(-n // max(1, resident * device.multiprocessors() // (tiles * channel_tiles))))
+    kernel = _gather_pool_kernel(
         kernel_size, depth, pool_size, channel_tile, window_tile, stage, resident,
         normalisation is not None, vector_width(call.out),
     )  # fmt: skip
     call.launch(
         kernel,
-        (tiles, groups, -(-n // inputs)),
+        (tiles, channel_tiles, -(-n // inputs)),
         channel_tile // QUAD * window_tile,
         ids, weight, bias, *(normalisation or (bias, bias, bias)), call.out, inputs, np.float32(eps),
         shared=4 * rows * channel_tile,

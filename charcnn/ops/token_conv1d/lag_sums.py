@@ -42,12 +42,12 @@ def _tables_kernel(kernel_size):
     size, zero, one, two = uint32(kernel_size), uint32(0), uint32(1), uint32(2)
 
     @jit()
-    def kernel(singles, pairs, sums):
+    def kernel(singles, pairs, tables):
         # One thread a number: all taps' of a running sum; zeros for pairs with the blank.
         depth = uint32(pairs.shape[1])
         rows = uint32(depth + one)
         i = uint32(cuda.grid(1))
-        if i < uint32(sums.size):
+        if i < uint32(tables.size):
             value = float64(0)
             if i < uint32(two * rows):
                 value = singles[uint32(i // rows), uint32(size - one), uint32(i % rows)]
@@ -60,7 +60,7 @@ def _tables_kernel(kernel_size):
                     for d in range(one, uint32(lag + one)):
                         last = uint32(last + uint32(size - uint32(d)))
                     value = pairs[uint32(last - one), a, b]
-            sums[i] = value
+            tables[i] = value
 
     return kernel
 
@@ -77,7 +77,7 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads):
     copy, drain = ptx.cp_async(ptx.VECTOR), ptx.cp_async_wait_group(0)
 
     @jit(launch_bounds=block_threads)
-    def kernel(ids, sums, singles, pairs, stat, channels, lanes):
+    def kernel(ids, tables, singles, pairs, stat, channels, lanes):
         kept = cuda.shared.array(0, float32, ALIGNED)
         totals = cuda.shared.array(block_threads, float64)
         squares = cuda.shared.array(block_threads, float64)
@@ -94,7 +94,7 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads):
 
         i = uint32(thread * vector)
         while i < kept_floats:
-            copy(kept, i, zero, sums, uint64(i), full)
+            copy(kept, i, zero, tables, uint64(i), full)
             i = uint32(i + uint32(threads * vector))
         ptx.cp_async_commit_group()
         drain()
@@ -124,7 +124,7 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads):
                     for d in range(one, size):
                         b = min(uint32(ids[n, uint32(i + d)]), depth)
                         at = uint32(uint32(row + b) + uint32(uint32(d - one) * table))
-                        square += kept[at] if d <= nearest else sums[at]
+                        square += kept[at] if d <= nearest else tables[at]
                     i = uint32(i + group_lanes)
             totals[thread] = end_total + float64(total)
             squares[thread] = end_squares + float64(square)
@@ -160,9 +160,9 @@ class SharedPairTables(PairTables):
     def _make(self, call: Call, weight: Any, bias: Any) -> None:
         device.require_capability((8, 0), "lag_sums", "use lags")
         super()._make(call, weight, bias)
-        self.sums = call.scratch((_floats(self.kernel_size - 1, self.depth),), np.float32)
-        blocks = -(-self.sums.size // WARP)
-        call.launch(_tables_kernel(self.kernel_size), blocks, WARP, self.singles, self.pairs, self.sums)
+        self.tables = call.scratch((_floats(self.kernel_size - 1, self.depth),), np.float32)
+        blocks = -(-self.tables.size // WARP)
+        call.launch(_tables_kernel(self.kernel_size), blocks, WARP, self.singles, self.pairs, self.tables)
 
     def _launch(self, call: Call, ids: Any) -> None:
         n, multiprocessors = ids.shape[0], device.multiprocessors()
@@ -175,7 +175,7 @@ class SharedPairTables(PairTables):
             kept_lags = 0
         kernel = _stat_kernel(self.kernel_size, self.depth, kept_lags, THREADS)
         call.launch(
-            kernel, blocks, THREADS, ids, self.sums, self.singles, self.pairs, call.out, self.channels, lanes,
+            kernel, blocks, THREADS, ids, self.tables, self.singles, self.pairs, call.out, self.channels, lanes,
             shared=4 * _floats(kept_lags, self.depth),
         )  # fmt: skip
 

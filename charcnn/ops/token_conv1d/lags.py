@@ -62,7 +62,7 @@ def _singles_kernel(weight, bias, singles):
 
 @jit()
 def _pairs_kernel(weight, pairs):
-    sums = cuda.local.array(RUN, float64)
+    acc = cuda.local.array(RUN, float64)
     kernel_size, depth, channels = uint32(weight.shape[0]), uint32(weight.shape[1]), uint32(weight.shape[2])
     one, run = uint32(1), uint32(RUN)
     runs = (depth + run - one) // run
@@ -75,16 +75,16 @@ def _pairs_kernel(weight, pairs):
         for d in range(one, lag):
             row += kernel_size - d
         for j in range(RUN):
-            sums[j] = float64(0)
+            acc[j] = float64(0)
         for k in range(uint32(0), kernel_size - lag):
             for c in range(uint32(0), channels):
                 value = float64(2) * float64(weight[k, a, c])
                 for j in range(RUN):
                     b = min(first + uint32(j), depth - one)  # past the last: computed, not stored
-                    sums[j] += value * float64(weight[k + lag, b, c])
+                    acc[j] += value * float64(weight[k + lag, b, c])
             for j in range(RUN):
                 if first + uint32(j) < depth:
-                    pairs[row + k, a, first + uint32(j)] = sums[j]
+                    pairs[row + k, a, first + uint32(j)] = acc[j]
 
 
 @jit(device=True)
@@ -127,7 +127,7 @@ def _stat_kernel(kernel_size):
 
     @jit(launch_bounds=THREADS)
     def kernel(ids, singles, pairs, stat, channels):
-        sums = cuda.shared.array(THREADS, float64)
+        smem = cuda.shared.array(THREADS, float64)
         n = uint32(cuda.blockIdx.x)
         length = uint32(ids.shape[1])
         windows = uint32(length - size + one)
@@ -139,8 +139,8 @@ def _stat_kernel(kernel_size):
             squares += more_squares
             i += threads
         values = float64(windows) * float64(channels)
-        mean = block_sum(total, sums) / values
-        variance = block_sum(squares, sums) / values - mean * mean
+        mean = block_sum(total, smem) / values
+        variance = block_sum(squares, smem) / values - mean * mean
         if cuda.threadIdx.x == 0:
             stat[n, 0] = mean
             stat[n, 1] = max(variance, float64(0))  # of all equal values: rounding alone, of either sign

@@ -69,7 +69,7 @@ def scale_byte(span: int) -> int:
 
 
 @cache
-def _pooled_kernel(
+def _warp_gather_pool_kernel(
     kernel_size: int,
     alphabet: int,
     pool_size: int,
@@ -137,7 +137,7 @@ def _pooled_kernel(
         betas = cuda.local.array(affine, numbers)
         offsets = cuda.local.array(held, float32)
         start = cuda.local.array(WORDS, numbers)
-        sums = cuda.local.array(WORDS, numbers)
+        acc = cuda.local.array(WORDS, numbers)
         best = cuda.local.array(WORDS, numbers)
         read = cuda.local.array(record, types.uint32)
         raw = cuda.local.array(raw_count, types.uint32)
@@ -303,10 +303,10 @@ def _pooled_kernel(
                     # All positions are normalised before the maximum is taken: gamma may be negative.
                     if skips and other == zero:  # rows of zeros
                         for c in range(four):
-                            sums[c] = start[c] * rate if wide else multiply(start[c], scales) if layernorm else start[c]
+                            acc[c] = start[c] * rate if wide else multiply(start[c], scales) if layernorm else start[c]
                         for j in range(pool):
                             for c in range(four):
-                                value, s = sums[c], uint32(j * four + c)
+                                value, s = acc[c], uint32(j * four + c)
                                 if wide:
                                     if layernorm:
                                         value = value * gammas[s] + betas[s]
@@ -325,29 +325,29 @@ def _pooled_kernel(
                                 places[p] = uint32(uint32(a * row_bytes) + origin)
                         for j in range(pool):
                             for c in range(four):
-                                sums[c] = start[c]
+                                acc[c] = start[c]
                             if wide:
                                 for k in range(taps):
                                     f0, f1, f2, f3 = ptx.ld_shared_v4_f32_at(
                                         kept, places[uint32(j + k)], uint32(k * slab_bytes)
                                     )
-                                    sums[0], sums[1] = sums[0] + f0, sums[1] + f1
-                                    sums[2], sums[3] = sums[2] + f2, sums[3] + f3
+                                    acc[0], acc[1] = acc[0] + f0, acc[1] + f1
+                                    acc[2], acc[3] = acc[2] + f2, acc[3] + f3
                             else:
                                 if first_tap == one:
                                     a0, a1, a2, a3 = ptx.ld_shared_v4_b32_at(kept, places[j], zero)
-                                    sums[0], sums[1] = add(sums[0], a0), add(sums[1], a1)
-                                    sums[2], sums[3] = add(sums[2], a2), add(sums[3], a3)
+                                    acc[0], acc[1] = add(acc[0], a0), add(acc[1], a1)
+                                    acc[2], acc[3] = add(acc[2], a2), add(acc[3], a3)
                                 for k in range(first_tap, taps, two):
                                     p, at_tap = uint32(j + k), uint32(k * slab_bytes)
                                     a0, a1, a2, a3 = ptx.ld_shared_v4_b32_at(kept, places[p], at_tap)
                                     b0, b1, b2, b3 = ptx.ld_shared_v4_b32_at(
                                         kept, places[uint32(p + one)], uint32(at_tap + slab_bytes)
                                     )
-                                    sums[0], sums[1] = add(sums[0], add(a0, b0)), add(sums[1], add(a1, b1))
-                                    sums[2], sums[3] = add(sums[2], add(a2, b2)), add(sums[3], add(a3, b3))
+                                    acc[0], acc[1] = add(acc[0], add(a0, b0)), add(acc[1], add(a1, b1))
+                                    acc[2], acc[3] = add(acc[2], add(a2, b2)), add(acc[3], add(a3, b3))
                             for c in range(four):
-                                value, s = sums[c], uint32(j * four + c)
+                                value, s = acc[c], uint32(j * four + c)
                                 if wide:
                                     if layernorm:
                                         value = value * rate * gammas[s] + betas[s]
@@ -425,7 +425,7 @@ def launch(
         table: the weights, of this (K, depth, C_out) `shape`: with `wide` as they are, otherwise in fp16, two in a
             word, with a row of zeros more, and channels in whole vectors.
         bias, normalisation: float32 and for stat float64; without `wide` gamma and beta in fp16 with such channels.
-        form: see `_pooled_kernel`.
+        form: see `_warp_gather_pool_kernel`.
         channel_tile: of the table's channels, the most bytes that a block keeps of a row; fewer where shared memory
             does not hold them.
         per: inputs that a warp takes at a time, fewer where these would not keep all busy.
@@ -454,15 +454,15 @@ def launch(
             f"weight has shape {shape}, {pool_size=}: {rows} rows of {held} channels, with the blank's, and the "
             f"characters of {WARP} inputs need {shared()} bytes of shared memory, and {limit} are free"
         )
-    groups, tiles = -(-channels // (lanes * held)), -(-pooled // windows())
-    blocks = min(tiles * n, max(1, device.multiprocessors() // groups))
+    channel_tiles, tiles = -(-channels // (lanes * held)), -(-pooled // windows())
+    blocks = min(tiles * n, max(1, device.multiprocessors() // channel_tiles))
     per = max(1, min(per, n * tiles * WARP // (blocks * threads)))
     vectors = channels % held == 0 and device.address(y) % VECTOR_BYTES == 0
-    kernel = _pooled_kernel(
+    kernel = _warp_gather_pool_kernel(
         kernel_size, depth, pool_size, lanes * held, threads, normalisation is not None, form, vectors, wide
     )
     call.launch(
-        kernel, (blocks, groups), threads,
+        kernel, (blocks, channel_tiles), threads,
         ids, device.address(ids) % WORDS, table, bias, *(normalisation or (ids, y, y)), y, per, np.float32(eps),
         shared=shared(),
     )  # fmt: skip

@@ -85,6 +85,8 @@ class Reader(ABC):
     """What `size` and `Block.end` count."""
     resumable = True
     """Whether a second start can go on in the middle of an output file."""
+    labelled = False
+    """Whether a column is known to hold labels."""
     reads: tuple[Any, ...] = ()
     """How it finds its texts, as JSON values: what the layout says, or where it does not, what the file shows."""
 

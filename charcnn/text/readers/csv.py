@@ -45,6 +45,7 @@ class CsvReader(Reader):
         self.rows = max(1, min(rows, MOST_FIELDS // max(1, len(self._wanted))))
         self._order = np.searchsorted(self._wanted, texts[::-1] if encoding.reverse_fields else texts)
         self.reads = header, self._delimiter, texts
+        self.labelled = label is not None
         self._label_at = None if label is None else int(np.searchsorted(self._wanted, label))
 
     def _first_row(self) -> tuple[list[str], np.ndarray | None]:

@@ -38,6 +38,7 @@ class JsonlReader(Reader):
         self._texts = self._texts or TEXT_COLUMNS[:1]  # no object has keys: each is told that it has no text
         self.reads = self._texts
         self._label = self._label_beside(self._texts, self.taken, layout.label)
+        self.labelled = self._label is not None
         self._order = self._texts[::-1] if encoding.reverse_fields else self._texts
         wanted = tuple(dict.fromkeys(self._order))
         self._wanted, self._places = (

@@ -13,9 +13,19 @@ from charcnn.text.readers.lines import LinesReader
 from charcnn.text.readers.parquet import ParquetReader
 from charcnn.text.readers.source import Source
 
+BLOCK_ROWS, BLOCK_BYTES = 1 << 14, 1 << 22
+"""What is read at once, at most, where the whole file is to be kept anyway."""
+
 
 def open_reader(
-    format: str, path: str, file: Any, layout: Layout, encoding: encodings.Encoding, *, rows: int, capacity: int
+    format: str,
+    path: str,
+    file: Any,
+    layout: Layout,
+    encoding: encodings.Encoding,
+    *,
+    rows: int = BLOCK_ROWS,
+    capacity: int = BLOCK_BYTES,
 ) -> Reader:
     """A file to be read.
 

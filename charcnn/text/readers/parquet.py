@@ -52,6 +52,7 @@ class ParquetReader(Reader):
         self._order = self.reads[::-1] if encoding.reverse_fields else self.reads
         asked = None if layout.label is None else schema.names[find_column(layout.label, schema.names, True)]
         self._label = self._label_beside(self.reads, schema.names, asked)
+        self.labelled = self._label is not None
 
     @property
     def size(self) -> int | None:

@@ -12,4 +12,6 @@ The product is that of `double_buffered`, in one of four precisions: a block's w
   four such pairs are eight neighbouring channels: a thread stores 16 bytes or twice as many.
 - In fp16x3 a number is the sum of two halves. Who writes features splits them, once, and the kernel reads what it
   multiplies. Tensor cores round sums towards zero: products of 16 numbers each are summed there, the rest in float32.
+- Of images, and of sequences with strides, padding or dilation, a stage of features is of one tap. A row of it is the
+  pixel that an output's window has there, copied from where it lies, or zeros. So all rows of the product are outputs.
 """

@@ -1,8 +1,7 @@
-"""The kernel of `mma`: its tiles, and what a block of them does."""
+"""The kernel of `mma`: what a block does of its tile."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -11,90 +10,13 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
+from charcnn.ops.common.epilogues import in_place
 from charcnn.ops.common.mma_layout import words_of
 from charcnn.ops.common.moments import PART_VALUES
 from charcnn.ops.common.precision import NumberFormat
-
-ROW_BYTES = 128
-"""Of a k block, a chunk of channels, in shared memory: 64 of 16 bits, or 32."""
-
-PACKED_N = 128
-"""Output channels whose weights lie together."""
-
-POOL = 3
-"""Positions of a pooled window: as many products of 16 rows, one of each position, meet in a thread."""
-
-EPILOGUES = ("store", "relu", "pool", "stat")
-"""What becomes of a tile's accumulators: they are stored; ReLU of them; the maxima of that; they, with the moments of
-each row."""
-
-NO_ROW = 0xFFFFFFFF
-
-
-@dataclass(frozen=True)
-class TileConfig:
-    """A block's part of the product, and a warp's part of that."""
-
-    block_m: int
-    block_n: int
-    warp_m: int
-    warp_n: int
-    b_stages: int
-    """Of weights, each one tap and k block."""
-    resident: int
-    """Blocks that a multiprocessor is to hold: the compiler's limit on registers follows from it."""
-
-    def __post_init__(self) -> None:
-        if self.block_m % self.warp_m or self.block_n % self.warp_n or self.block_n % PACKED_N:
-            raise ValueError(f"{self}: need whole warps' parts, and a multiple of {PACKED_N} columns")
-        if self.warp_m % 16 or self.warp_n % 32 or self.b_stages < 2:
-            raise ValueError(f"{self}: need warps of 16s of rows and 32s of columns, and 2 stages or more")
-
-    @property
-    def warps_m(self) -> int:
-        """Warps below each other."""
-        return self.block_m // self.warp_m
-
-    @property
-    def threads(self) -> int:
-        """Of a block."""
-        return 32 * self.warps_m * (self.block_n // self.warp_n)
-
-    @property
-    def b_bytes(self) -> int:
-        """Of a stage of B."""
-        return self.block_n * ROW_BYTES
-
-
-@dataclass(frozen=True)
-class Stages:
-    """What a block's shared memory holds: stages of A, the features, and of B, the weights."""
-
-    config: TileConfig
-    a_rows: int
-    """Rows of a stage of A: what all taps read, in whole groups of 8 rows."""
-    a_stages: int
-    """Each for all taps."""
-
-    @classmethod
-    def of(cls, config: TileConfig, taps: int) -> Stages:
-        """For so many taps: as many features as are read or under way while weights are, `b_stages` taps in all."""
-        return cls(config, -(-(config.block_m + taps - 1) // 8) * 8, (taps + config.b_stages - 2) // taps + 1)
-
-    @property
-    def a_bytes(self) -> int:
-        """Of a stage of A."""
-        return self.a_rows * ROW_BYTES
-
-    @property
-    def b_at(self) -> int:
-        """Where stages of B begin."""
-        return self.a_stages * self.a_bytes
-
-    @property
-    def smem_bytes(self) -> int:
-        """In all."""
-        return self.b_at + self.config.b_stages * self.config.b_bytes
+from charcnn.ops.conv1d.mma.config import NO_ROW, POINTWISE, POOL, ROW_BYTES, Stages
+from charcnn.ops.conv1d.mma.im2col import GEOMETRY_BYTES
+from charcnn.ops.conv1d.mma.loads import make_copy_rows, make_im2col
 
 
 @cache
@@ -106,7 +28,8 @@ def make_kernel(
     Addresses: x; the packed weights; what undoes their scaling; the bias, padded to whole PACKED_N; y; partial moments.
     Sizes: taps; k blocks; output channels; of an input, rows of the product, and how many of them are stored; rows in
     all; positions in all; how many positions the last row of an input lacks; bytes of a position; 2^32 / rows of an
-    input, rounded up. With pooling, a row is a window.
+    input, rounded up. With pooling, a row is a window. Where windows move over images, partial moments are
+    `im2col.Geometry`'s words, there is 1 tap and a k block for each, a row is an output and an input of its own.
 
     Args:
         of: the format of x, of the weights, and unless `wide`, of y.
@@ -126,7 +49,7 @@ def make_kernel(
         raise ValueError(f"{config}: with pooling, need warps of {16 * POOL} rows: 16 windows")
     row_groups = m_tiles // phases  # of 16 rows or windows
     thread_rows, phase_acc = 2 * row_groups, n_tiles * 4
-    multiply, peak = ptx.mma_tile(of.ptx_type, m_tiles, n_tiles, phases, two_terms), ptx.max_nan_f32
+    multiply, peak = ptx.mma_tile(of.ptx_type, m_tiles, n_tiles, phases, two_terms, config.quarters), ptx.max_nan_f32
     pack = ptx.cvt_f16x2(of.ptx_type) if of.size == 2 and not wide else None
     halved = two_terms and not wide
     words = ptx.pack_floats("float") if wide else words_of(of)
@@ -134,19 +57,22 @@ def make_kernel(
     a_bytes, b_bytes, b_at = uint32(stages.a_bytes), uint32(config.b_bytes), uint32(stages.b_at)
     all_a_bytes, all_b_bytes = b_at, uint32(config.b_stages * config.b_bytes)
     threads, prefetch = config.threads, config.b_stages - 1
-    rows_at_once, copies_bytes = uint32(threads * 16 // ROW_BYTES), uint32(threads * 16)
-    b_copies, packed_blocks = config.block_n * ROW_BYTES // 16 // threads, config.block_n // PACKED_N
+    b_copies, packed_blocks = config.block_n * ROW_BYTES // 16 // threads, config.block_n // config.pack_n
     b_copies_of_block = b_copies // packed_blocks
     block_m, window = uint32(config.block_m // phases), uint32(phases)
     warps_m, warp_n = uint32(config.warps_m), uint32(config.warp_n)
     warp_m = uint32(config.warp_m // phases)
-    block_n, packed_n = uint32(config.block_n), uint32(PACKED_N)
+    block_n, packed_n = uint32(config.block_n), uint32(config.pack_n)
     zero, one, two, three, four, five, seven, eight = (uint32(i) for i in (0, 1, 2, 3, 4, 5, 7, 8))
     piece_shift = uint32(1 if two_terms else 0)  # of a piece's number, where every second one is of low halves
     fifteen, lanes, row_size = uint32(15), uint32(31), uint32(ROW_BYTES)
     no_row, copied = uint32(NO_ROW), uint32(16)
-    size, block_step = uint64(4 if wide else of.size), uint64(PACKED_N * ROW_BYTES)
+    size, block_step = uint64(4 if wide else of.size), uint64(config.pack_n * ROW_BYTES)
     float_size, moments_bytes = uint64(4), uint64(4 * PART_VALUES)
+    im2col, applied, copy_rows = config.im2col, epilogue in POINTWISE, make_copy_rows(stages)
+    apply = in_place(epilogue, acc_size) if applied else None
+    prepare, copy_pixels = make_im2col(stages) if im2col else (None, None)
+    pixels_at, step_bytes, geometry_bytes = uint32(stages.pixels_at), uint64(16), uint64(GEOMETRY_BYTES)
 
     @jit(launch_bounds=(threads, config.resident))
     def kernel(
@@ -175,26 +101,22 @@ def make_kernel(
         first_input = input_of(first_row)
         first_position = uint32(uint32(first_row * window) - uint32(first_input * shift))
         first_step = uint32(uint32(first_column // packed_n) * steps)  # of packed weights
+        image = zero, zero, zero, zero
+        if im2col:
+            image = prepare(uint32(base + pixels_at), moments, thread, first_row, rows, first_column)
+            cuda.syncthreads()
 
         def load(step, k_block, tap, a_slot, b_slot):
             """Start to copy a step's weights, and with a k block's first tap its features; what comes next."""
             if k_block < k_blocks:
                 # Places are computed from the thread's number each time: registers are scarce.
                 again = ptx.tid_x()
-                if tap == zero:  # pieces of 16 bytes, of one column of them
-                    row, piece = uint32(again >> three), uint32(again & seven)
-                    to = uint32(uint32(piece ^ uint32(row & seven)) << four)
-                    to = uint32(uint32(uint32(base + a_slot) + uint32(row * row_size)) + to)
-                    row, piece = (
-                        uint32(row + first_position),
-                        uint32(uint32(k_block * row_size) + uint32(piece << four)),
-                    )
-                    source, end = x + uint64(row) * uint64(row_bytes) + uint64(piece), uint32(base + a_slot)
-                    end = uint32(end + a_bytes)
-                    while to < end:
-                        ptx.cp_async_16(to, source, copied if piece < row_bytes and row < positions else zero)
-                        source += uint64(uint32(row_bytes * rows_at_once))
-                        to, row = uint32(to + copies_bytes), uint32(row + rows_at_once)
+                if tap == zero:
+                    if im2col:
+                        at = moments + geometry_bytes + uint64(k_block) * step_bytes
+                        copy_pixels(uint32(base + a_slot), uint32(base + pixels_at), x, again, at, row_bytes, image)
+                    else:
+                        copy_rows(uint32(base + a_slot), x, again, first_position, k_block, row_bytes, positions)
                     a_slot = uint32(a_slot + a_bytes)
                     if a_slot == all_a_bytes:
                         a_slot = zero
@@ -280,6 +202,8 @@ def make_kernel(
                     for e in range(4):
                         k = (i * phases * n_tiles + j) * 4 + e
                         acc[k] = peak(acc[k], float32(0))
+        if applied:
+            apply(acc)
 
         # Which of y's rows this thread's are, or none. A row of the product that straddles two inputs is none.
         for r in range(thread_rows):

@@ -11,6 +11,7 @@ from charcnn.gpu.launch import Call
 from charcnn.ops.common.mma_layout import OCTET, encode
 from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.mma.layer import MmaWeights
+from charcnn.ops.conv1d.mma.windows import run
 
 
 class _Prepared:
@@ -28,7 +29,16 @@ class _Prepared:
 
 
 def conv1d_nlc_mma(
-    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
+    x: Any,
+    weight: Any,
+    bias: Any,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    precision: str = "fp16",
+    out: Any = None,
+    stream: Any = None,
 ) -> Any:
     """`reference.conv1d_nlc` on tensor cores, with float32 sums.
 
@@ -36,27 +46,42 @@ def conv1d_nlc_mma(
         x: float32 (N, L, C_in), C-contiguous; in fp16 and fp16x3 infinite beyond 65,504, the most that fp16 holds.
         weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one
             side.
+        stride, padding, dilation: as of `reference.conv1d_nlc`. Where they are not 1, 0, 1, each tap's features are
+            copied apart.
         precision: what is multiplied: "fp16"; "bf16" and "tf32", with 8 and 11 bits and float32's range; or "fp16x3",
             each number as the sum of two fp16, of whose four products three are summed: float32's accuracy.
-        out: where to write, (N, L - K + 1, C_out), on the same side; made where None.
+        out: where to write, (N, L_out, C_out), on the same side; made where None.
         stream: a CUDA stream; the default stream where None.
 
     Returns:
-        float32 (N, L - K + 1, C_out) where the inputs lie; device results are not waited for.
+        float32 (N, L_out, C_out) where the inputs lie; device results are not waited for.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit, precision is none of these, or shared
             memory does not hold what so many taps read.
         DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
-    return one_shot.conv1d(_Prepared, "conv1d", x, weight, bias, precision=precision, out=out, stream=stream)
+    return one_shot.conv1d_moving(
+        _Prepared, run, "", x, weight, bias, stride, padding, dilation, precision=precision, out=out, stream=stream
+    )
 
 
 def conv1d_relu_nlc_mma(
-    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
+    x: Any,
+    weight: Any,
+    bias: Any,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    precision: str = "fp16",
+    out: Any = None,
+    stream: Any = None,
 ) -> Any:
     """`conv1d_nlc_mma` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return one_shot.conv1d(_Prepared, "conv1d_relu", x, weight, bias, precision=precision, out=out, stream=stream)
+    return one_shot.conv1d_moving(
+        _Prepared, run, "relu", x, weight, bias, stride, padding, dilation, precision=precision, out=out, stream=stream
+    )
 
 
 def conv1d_relu_maxpool1d_nlc_mma(

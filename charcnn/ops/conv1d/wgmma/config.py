@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from charcnn.gpu import device
+from charcnn.ops.common import epilogues
 from charcnn.ops.common.precision import NumberFormat
 
 WGMMA_M = 64
@@ -30,9 +31,12 @@ ROW_BYTES = 128
 
 NO_ROW = 0xFFFFFFFF
 
-EPILOGUES = ("store", "relu", "pool", "stat")
+POINTWISE = tuple(name for name in epilogues.EPILOGUES if name not in ("", "relu"))
+"""Functions of each accumulator, one row of `common.epilogues` each."""
+
+EPILOGUES = ("store", "relu", "pool", "stat", *POINTWISE)
 """What becomes of a tile's accumulators: they are stored; ReLU of them; the maxima of that; they, with the moments of
-each row."""
+each row; a function of each."""
 
 
 class Barrier(IntEnum):
@@ -135,6 +139,21 @@ class TileConfig:
             other = other if other.smem_bytes <= device.SHARED_LIMIT else three
         last = measured or (operands.ptx_type == "tf32" and taps > 1)
         return [three, other] if last else [other, three]
+
+    @property
+    def im2col(self) -> bool:
+        """Whether a stage of A is of one tap, of pixels that TMA gathers."""
+        return False
+
+    @property
+    def band(self) -> bool:
+        """Whether a stage of A is a band of an image, of which all taps read."""
+        return False
+
+    @property
+    def quarters(self) -> int:
+        """How many 32 bytes of a row of a k block are multiplied."""
+        return 4
 
     @property
     def phase_rows(self) -> int:

@@ -21,8 +21,10 @@ from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
+from charcnn.ops.conv1d.wgmma.bands import BandTile, make_band_produce, make_band_rows
 from charcnn.ops.conv1d.wgmma.config import NO_ROW, POOL, ROW_BYTES, WGMMA_M, Barrier, TileConfig
 from charcnn.ops.conv1d.wgmma.epilogue import make_epilogue
+from charcnn.ops.conv1d.wgmma.im2col import Im2colTile, make_produce
 from charcnn.ops.conv1d.wgmma.loads import make_loads
 
 
@@ -47,17 +49,42 @@ def _make_init(config: TileConfig) -> Any:
     return init
 
 
-def _make_output_row() -> Any:
-    one, no_row = uint32(1), uint32(NO_ROW)
+def _make_rows(config: TileConfig) -> tuple[Any, Any, Any, Any]:
+    """What depends on how features lie: device functions words, first, following, output_row. `bands` has others."""
+    pooled, phase_rows, one, zero, no_row = config.pooled, config.phase_rows, uint32(1), uint32(0), uint32(NO_ROW)
+    # In descriptors, which count 16 bytes: rows to the next tap's matrix, to the next phase's, and back to the first.
+    tap_row, phase_step = uint32(ROW_BYTES // 16), uint32(phase_rows * ROW_BYTES // 16)
+    phases_back, phases = uint32(POOL * phase_rows * ROW_BYTES // 16 - ROW_BYTES // 16), uint32(POOL)
+    inline = cuda.jit(device=True, forceinline=True)
 
-    @cuda.jit(device=True, forceinline=True)
-    def output_row(row, length, length_out, rows, length_magic):
+    @inline
+    def words(more):
+        """What it reads of images: nothing."""
+        return zero
+
+    @inline
+    def first(m_tile, warpgroup, words):
+        """The phase of the first tap, and how far its matrix is from the stage's beginning."""
+        return warpgroup, zero
+
+    @inline
+    def following(phase, a_desc, words):
+        """The next tap's: with pooling its rows are the next phase's, or the first one's, a row later."""
+        if not pooled:
+            return phase, uint32(a_desc + tap_row)
+        phase, a_desc = uint32(phase + one), uint32(a_desc + phase_step)
+        if phase == phases:
+            phase, a_desc = zero, uint32(a_desc - phases_back)
+        return phase, a_desc
+
+    @inline
+    def output_row(row, length, length_out, rows, length_magic, words):
         """Which of y's rows a row of the product is, or none."""
         n = ptx.mul_hi_u32(row, length_magic) if length > one else row
         t = uint32(row - uint32(n * length))
         return uint32(n * length_out + t) if row < rows and t < length_out else no_row
 
-    return output_row
+    return words, first, following, output_row
 
 
 def _make_start(config: TileConfig, bias_in_smem: bool) -> Any:
@@ -105,6 +132,25 @@ def _make_releases(config: TileConfig) -> tuple[Any, Any, Any]:
     return release_a, release_b, before
 
 
+def _make_multiply(operands: NumberFormat, config: TileConfig) -> Any:
+    """The device function multiply: of a k block."""
+    promoted, two_terms = operands.promoted, config.terms == 2
+    product = ptx.wgmma(operands.ptx_type, config.block_n, not promoted, config.quarters)
+    more = ptx.wgmma(operands.ptx_type, config.block_n, quarters=config.quarters)
+    a_low, b_low = (uint32(count * ROW_BYTES // 16) for count in (config.a_rows, config.block_n))
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply(acc, a_desc, b_desc):
+        if two_terms:  # the small products first, which lose least where sums are cut off
+            product(acc, uint32(a_desc + a_low), b_desc)
+            more(acc, a_desc, uint32(b_desc + b_low))
+            more(acc, a_desc, b_desc)
+        else:
+            product(acc, a_desc, b_desc)
+
+    return multiply
+
+
 @cache
 def make_kernel(
     operands: NumberFormat,
@@ -115,12 +161,12 @@ def make_kernel(
     full_n_tiles: bool,
     bias_in_smem: bool,
 ) -> Any:
-    """The kernel (map_x, weight, bias, y, moments, scale, taps, k_blocks, ...).
+    """The kernel (map_x, weight, bias, y, more, scale, taps, k_blocks, ...).
 
-    Its arguments: addresses of the tensor map, of the packed weights, of the bias, padded to whole n tiles, of y and of
-    partial moments; what accumulators are multiplied by; then taps, k blocks, output channels; tiles in all, a
-    cluster's as one; of an input, rows of the product and how many of them are stored; rows in all; 2^32 / rows of an
-    input, rounded up. With pooling, rows are windows.
+    Its arguments: addresses of the tensor map, of the packed weights, of the bias, padded to whole n tiles, of y, and
+    of partial moments, or of `im2col.Geometry`; what accumulators are multiplied by; then taps, k blocks, output
+    channels; tiles in all, a cluster's as one; of an input, rows of the product and how many of them are stored; rows
+    in all; 2^32 / rows of an input, rounded up. With pooling, rows are windows. By im2col, a k block is one of one tap.
 
     Args:
         operands, results: of features and weights, and of what is stored.
@@ -132,18 +178,23 @@ def make_kernel(
         bias_in_smem: whether the bias lies in shared memory, behind `smem_bytes`: where there is room, and no promoted
             accumulators take the registers.
     """
-    pooled, measured, promoted, two_terms = config.pooled, epilogue == "stat", operands.promoted, config.terms == 2
+    pooled, measured, promoted = config.pooled, epilogue == "stat", operands.promoted
     producer, clustered, reallocate_registers = config.producer, config.cluster_m > 1, config.registers is not None
     ending = make_epilogue(operands, results, config, epilogue, vector_store, full_n_tiles)
     stage_for_pool, store, row_moments, passes = ending.stage_for_pool, ending.store, ending.row_moments, ending.passes
     single_pass = passes == 1
+    im2col, band = config.im2col, config.band
+    produce_band = make_band_produce(config) if isinstance(config, BandTile) else None
     fetch_a, fetch_b = make_loads(config)
-    init, output_row, start = _make_init(config), _make_output_row(), _make_start(config, bias_in_smem)
+    produce = make_produce(config) if isinstance(config, Im2colTile) else None
+    words, first_tap, following, output_row = (
+        make_band_rows(config) if isinstance(config, BandTile) else _make_rows(config)
+    )
+    init, start = _make_init(config), _make_start(config, bias_in_smem)
     release_a, release_b, before = _make_releases(config)
     producer_registers, math_registers = config.registers or (0, 0)
     dealloc, alloc = ptx.setmaxnreg(producer_registers, False), ptx.setmaxnreg(math_registers, True)
-    multiply = ptx.wgmma(operands.ptx_type, config.block_n, not promoted)
-    multiply_more = ptx.wgmma(operands.ptx_type, config.block_n)
+    multiply = _make_multiply(operands, config)
     wait_one, wait_all = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     math_threads, threads = 128 * config.math_warpgroups, config.threads
     staged, staged_sync = ptx.named_barrier_arrive(1, math_threads), ptx.named_barrier_sync(1, math_threads)
@@ -153,11 +204,8 @@ def make_kernel(
     a_bytes, b_bytes, b_at = uint32(config.a_bytes), uint32(config.b_bytes), uint32(config.b_at)
     bias_at, last_warpgroup = uint32(config.smem_bytes), uint32(config.math_warpgroups - 1)
     b_full_at, b_empty_at, a_full_at, a_empty_at, pool_read_at = (uint32(config.barriers_at + kind) for kind in Barrier)
-    # Of a matrix, in descriptors, which count 16 bytes: rows to the next warpgroup's, tap's, phase's; to low terms.
+    # Of a matrix, in descriptors, which count 16 bytes: rows to the next warpgroup's.
     warpgroup_rows = uint32((config.phase_rows if pooled else WGMMA_M) * ROW_BYTES // 16)
-    tap_row, phase_rows = uint32(ROW_BYTES // 16), uint32(config.phase_rows * ROW_BYTES // 16)
-    phases_back = uint32(POOL * config.phase_rows * ROW_BYTES // 16 - ROW_BYTES // 16)
-    a_low, b_low = (uint32(count * ROW_BYTES // 16) for count in (config.a_rows, config.block_n))
     descriptor_low = uint32(ptx.DESCRIPTOR_LOW)
     block_m, block_n, cluster_m = uint32(config.block_m), uint32(config.block_n), uint32(config.cluster_m)
     all_threads, zero, one, two, three, four, five = (uint32(i) for i in (threads, 0, 1, 2, 3, 4, 5))
@@ -165,7 +213,7 @@ def make_kernel(
 
     @jit(launch_bounds=(threads, 1))
     def kernel(
-        map_x, weight, bias, y, moments, scale, taps, k_blocks, c_out, tiles, length, length_out, rows, length_magic
+        map_x, weight, bias, y, more, scale, taps, k_blocks, c_out, tiles, length, length_out, rows, length_magic
     ):
         # Prologue: mbarriers, and the bias in shared memory.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
@@ -221,12 +269,23 @@ def make_kernel(
                 dealloc()
             if loads:
                 ptx.griddepcontrol_wait()
-                while a_tile < tiles:
-                    a_tile, a_k_block, a_to, a_to_parity = load_a()
-                    tap = zero
-                    while tap < taps:
-                        b_tile, b_step, b_to, b_to_parity = load_b()
-                        tap = uint32(tap + one)
+                if im2col:
+                    produce(
+                        first, base, b_full, b_empty, a_full, a_empty, map_x, weight, more, tiles, n_tiles, steps,
+                        tile_stride, cta_rank,
+                    )  # fmt: skip
+                elif band:
+                    produce_band(
+                        first, base, b_full, b_empty, a_full, a_empty, map_x, weight, more, tiles, n_tiles, steps,
+                        tile_stride,
+                    )  # fmt: skip
+                else:
+                    while a_tile < tiles:
+                        a_tile, a_k_block, a_to, a_to_parity = load_a()
+                        tap = zero
+                        while tap < taps:
+                            b_tile, b_step, b_to, b_to_parity = load_b()
+                            tap = uint32(tap + one)
             if clustered:
                 cuda.syncwarp()
                 ptx.cluster_sync()
@@ -242,6 +301,7 @@ def make_kernel(
         cuda.syncwarp()
 
         # Main loop.
+        of_images = words(more)
         b_stage, b_parity, a_stage, a_parity = zero, zero, zero, zero
         while tile < tiles:
             n_tile = uint32(tile % n_tiles)
@@ -255,18 +315,14 @@ def make_kernel(
                 ptx.mbarrier_wait(uint32(a_full + a_stage * eight), a_parity)
                 a_desc = uint32(uint32(uint32(base + a_stage * a_bytes) >> four) | descriptor_low)
                 a_desc = uint32(a_desc + warpgroup * warpgroup_rows)
-                phase, tap = warpgroup, zero
+                phase, offset = first_tap(uint32(tile // n_tiles), warpgroup, of_images)
+                a_desc, tap = uint32(a_desc + offset), zero
                 while tap < taps:
                     ptx.mbarrier_wait(uint32(b_full + b_stage * eight), b_parity)
                     b_smem = uint32(base + uint32(b_at + b_stage * b_bytes))
                     ptx.wgmma_fence()
                     b_desc = uint32(uint32(b_smem >> four) | descriptor_low)
-                    if two_terms:  # the small products first, which lose least where sums are cut off
-                        multiply(acc, uint32(a_desc + a_low), b_desc)
-                        multiply_more(acc, a_desc, uint32(b_desc + b_low))
-                        multiply_more(acc, a_desc, b_desc)
-                    else:
-                        multiply(acc, a_desc, b_desc)
+                    multiply(acc, a_desc, b_desc)
                     if promoted:
                         wait_all()
                         if leads:
@@ -275,12 +331,7 @@ def make_kernel(
                             promoted_acc[i] += acc[i]
                     else:
                         wait_one()
-                    if pooled:  # the next tap's rows are the next phase's, or the first one's, a row later
-                        phase, a_desc = uint32(phase + one), uint32(a_desc + phase_rows)
-                        if phase == three:
-                            phase, a_desc = zero, uint32(a_desc - phases_back)
-                    else:
-                        a_desc = uint32(a_desc + tap_row)
+                    phase, a_desc = following(phase, a_desc, of_images)
                     if not promoted and uint32(k_block | tap) > zero:  # the step before is done
                         if leads:
                             release_b(b_empty, before(b_stage, b_stages), lane)
@@ -327,8 +378,8 @@ def make_kernel(
                 if pooled:
                     warp = uint32(warp & three)
                 row = uint32(row + warp * uint32(16))
-                to = output_row(row, length, length_out, rows, length_magic)
-                to_8 = output_row(uint32(row + eight), length, length_out, rows, length_magic)
+                to = output_row(row, length, length_out, rows, length_magic, of_images)
+                to_8 = output_row(uint32(row + eight), length, length_out, rows, length_magic, of_images)
                 for pool_pass in range(passes):
                     if pooled:
                         staged_sync()
@@ -336,8 +387,8 @@ def make_kernel(
                     if pooled:
                         ptx.mbarrier_arrive(pool_read)  # each thread for what it read
                 if measured:
-                    row_moments(final_acc, 0, column, to, n_tile, lane, scale, moments, n_tiles, c_out)
-                    row_moments(final_acc, 2, column, to_8, n_tile, lane, scale, moments, n_tiles, c_out)
+                    row_moments(final_acc, 0, column, to, n_tile, lane, scale, more, n_tiles, c_out)
+                    row_moments(final_acc, 2, column, to_8, n_tile, lane, scale, more, n_tiles, c_out)
         if clustered:  # no block ends before all have arrived at its mbarriers
             cuda.syncwarp()
             ptx.cluster_sync()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,25 +9,12 @@ import numpy as np
 
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call, pair
-from charcnn.ops.common import shapes, tile_choice
-from charcnn.ops.common.cast import largest
+from charcnn.ops.common import epilogues, shapes, tile_choice
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
-from charcnn.ops.common.precision import FP32, LARGEST_E4M3, NumberFormat, choose
-from charcnn.ops.conv1d.wgmma.config import BLOCK_N, K_BLOCK, POOL, ROW_BYTES, TileConfig
+from charcnn.ops.common.precision import FP32, NumberFormat, choose
+from charcnn.ops.conv1d.wgmma.config import BLOCK_N, K_BLOCK, POOL, TileConfig
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
-from charcnn.ops.conv1d.wgmma.pack import make_pack_kernel, pad_kernel
-
-THREADS_OF_PACKING = device.block_size(256)
-
-LARGEST = {"f16": 8192.0, "e4m3": LARGEST_E4M3}
-"""What the greatest finite weight becomes, or half that, where weights are scaled: f16 keeps room for sums, and one
-that is 2^-38 of the greatest is 0."""
-
-
-def _unit(call, weight, of):
-    """What the weights are divided by: a power of two, so that the division rounds nothing."""
-    unit = largest(call, weight) / LARGEST[of.ptx_type]
-    return 2.0 ** math.ceil(math.log2(unit)) if 0 < unit < math.inf else 1.0
+from charcnn.ops.conv1d.wgmma.pack import packed
 
 
 class WgmmaWeights:
@@ -80,28 +66,22 @@ class WgmmaWeights:
         together = 16 // of.itemsize
         self.width = -(-c_in // together) * together  # of a row of features, or of each of its terms
         self._block_n = BLOCK_N[of.promoted]
-        n_tiles = -(-c_out // self._block_n)
-        self._k_blocks = -(-c_in * of.itemsize // ROW_BYTES)
         if TileConfig.of(kernel_size, False, of).smem_bytes > device.shared_limit():
             raise ValueError(f"weight has {kernel_size} taps: shared memory does not hold what so many read of a tile")
-        words = of.terms * n_tiles * self._k_blocks * kernel_size * self._block_n * ROW_BYTES // 4
-        call = Call(None, stream, (n_tiles * self._block_n,), weight=weight, bias=bias)
-        weight, bias = call.inputs
-        self._weight, self._bias = call.scratch((words,), np.uint32), call.out
-        self.nbytes: int = self._weight.nbytes + self._bias.nbytes
-        unit = _unit(call, weight, of) if of.scaled else 1.0
-        self._scale = np.float32(unit * x_unit / y_unit)
-        arguments = np.uint64(device.address(self._weight)), kernel_size, self._k_blocks, words
-        pack = make_pack_kernel(of.ptx_type, of.terms == 2, self._block_n)
-        blocks = min(-(-words // THREADS_OF_PACKING), 8 * device.multiprocessors())
-        call.launch(pack, blocks, THREADS_OF_PACKING, weight, np.float32(1 / unit), *arguments)
-        call.launch_each(pad_kernel, bias, np.float32(1 / (unit * x_unit)), self._bias)
+        laid = packed(weight, bias, of, self._block_n, stream, x_unit=x_unit)
+        self._weight, self._bias, self._k_blocks, self.nbytes = laid.weight, laid.bias, laid.k_blocks, laid.nbytes
+        self._scale = np.float32(laid.unit * x_unit / y_unit)
+        self._y_unit = y_unit
         self._maps: dict[tuple[Any, ...], Any] = {}
         self._candidates: dict[str, tuple[TileConfig, ...]] = {}
 
-    def conv1d(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
-        """conv1d_nlc: (N, L - K + 1, C_out)."""
-        return self._apply("store", x, self._shape(x), out, stream)
+    def conv1d(self, x: Any, *, epilogue: str = "", out: Any = None, stream: Any = None) -> Any:
+        """conv1d_nlc: (N, L - K + 1, C_out).
+
+        Args:
+            epilogue: applied to each value, a row of `common.epilogues`: "", "relu", "tanh", "gelu".
+        """
+        return self._apply(epilogues.check(epilogue, self._y_unit) or "store", x, self._shape(x), out, stream)
 
     def conv1d_relu(self, x: Any, *, length: int | None = None, out: Any = None, stream: Any = None) -> Any:
         """conv1d_relu_nlc: (N, L - K + 1, C_out).

@@ -2,15 +2,79 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from numba import cuda, float32
 
-from charcnn.gpu import ptx
+from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.launch import jit
+from charcnn.gpu.launch import Call, jit
+from charcnn.ops.common.cast import largest
+from charcnn.ops.common.precision import LARGEST_E4M3, NumberFormat
 from charcnn.ops.conv1d.wgmma.config import ROW_BYTES
+
+THREADS = device.block_size(256)
+
+LARGEST = {"f16": 8192.0, "e4m3": LARGEST_E4M3}
+"""What the greatest finite weight becomes, or half that, where weights are scaled: f16 keeps room for sums, and one
+that is 2^-38 of the greatest is 0."""
+
+
+class Packed(NamedTuple):
+    """Weights as the kernel takes them, on the current GPU."""
+
+    weight: Any
+    bias: Any
+    """Zeros behind it, to whole n tiles."""
+    unit: float
+    """What the weights were divided by: a power of two, so that the division rounded nothing."""
+    k_blocks: int
+
+    @property
+    def nbytes(self) -> int:
+        """On the GPU."""
+        return int(self.weight.nbytes + self.bias.nbytes)
+
+
+def packed(
+    weight: Any,
+    bias: Any,
+    of: NumberFormat,
+    pack_n: int,
+    stream: Any,
+    *,
+    columns: int | None = None,
+    quarters: int = 4,
+    x_unit: float = 1.0,
+) -> Packed:
+    """Lay out a weight (K, C_in, C_out) and a bias (C_out,), float32, both NumPy arrays or both on the GPU.
+
+    Args:
+        pack_n: columns that lie together.
+        columns: of all tiles, a multiple of that; None: as many as hold C_out.
+        quarters: how many 32 bytes of a row of a k block count.
+        x_unit: what 1 stands for in x.
+    """
+    taps, c_in, c_out = weight.shape
+    columns = -(-c_out // pack_n) * pack_n if columns is None else columns
+    k_blocks = -(-c_in * of.itemsize // (quarters * ROW_BYTES // 4))
+    words = of.terms * columns * k_blocks * taps * ROW_BYTES // 4
+    call = Call(None, stream, (columns,), weight=weight, bias=bias)
+    weight, bias = call.inputs
+    laid = call.scratch((words,), np.uint32)
+    unit = 1.0
+    if of.scaled:
+        unit = largest(call, weight) / LARGEST[of.ptx_type]
+        unit = 2.0 ** math.ceil(math.log2(unit)) if 0 < unit < math.inf else 1.0
+    pack = make_pack_kernel(of.ptx_type, of.terms == 2, pack_n, quarters)
+    blocks = min(-(-words // THREADS), 8 * device.multiprocessors())
+    arguments = np.uint64(device.address(laid)), taps, k_blocks, words
+    call.launch(pack, blocks, THREADS, weight, np.float32(1 / unit), *arguments)
+    call.launch_each(pad_kernel, bias, np.float32(1 / (unit * x_unit)), call.out)
+    return Packed(laid, call.out, unit, k_blocks)
 
 
 @jit()
@@ -22,20 +86,21 @@ def pad_kernel(bias: Any, factor: Any, to: Any) -> None:
 
 
 @cache
-def make_pack_kernel(ptx_type: str, two_terms: bool, block_n: int) -> Any:
+def make_pack_kernel(ptx_type: str, two_terms: bool, block_n: int, quarters: int = 4) -> Any:
     """The kernel (weight, factor, to, taps, k_blocks, size): weight (K, C_in, C_out), to: address of `size` words.
 
     Args:
         ptx_type: of the numbers, as PTX calls it.
         two_terms: whether each is two fp16.
         block_n: columns of a tile.
+        quarters: how many 32 bytes of a row of a k block count.
     """
     pack, pack_terms = ptx.cvt_f16x2("bf16" if ptx_type == "bf16" else "f16"), ptx.pack_floats("halves")
     tf32, eighth = ptx_type == "tf32", ptx_type == "e4m3"
     together = 1 if tf32 else 4 if eighth else 2  # in a word
     one, two, four, eight, seven, three = (uint32(i) for i in (1, 2, 4, 8, 7, 3))
     terms = uint32(2 if two_terms else 1)
-    columns, inputs, k_block = uint32(block_n), uint32(together), uint32(ROW_BYTES // 4 * together)
+    columns, inputs, k_block = uint32(block_n), uint32(together), uint32(quarters * ROW_BYTES // 16 * together)
 
     @cuda.jit(device=True, forceinline=True)
     def value(weight, factor, tap, c_in, channel):

@@ -9,7 +9,9 @@ from charcnn.ops.common.cast import largest, narrow, widen
 from charcnn.ops.common.precision import FP32
 from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.wgmma.config import POOL
-from charcnn.ops.conv1d.wgmma.layer import LARGEST, WgmmaWeights
+from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+from charcnn.ops.conv1d.wgmma.pack import LARGEST
+from charcnn.ops.conv1d.wgmma.windows import run
 
 
 class _Prepared:
@@ -40,7 +42,16 @@ class _Prepared:
 
 
 def conv1d_nlc_wgmma(
-    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
+    x: Any,
+    weight: Any,
+    bias: Any,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    precision: str = "fp16",
+    out: Any = None,
+    stream: Any = None,
 ) -> Any:
     """`reference.conv1d_nlc` on Hopper's tensor cores, with float32 sums.
 
@@ -50,29 +61,44 @@ def conv1d_nlc_wgmma(
         x: float32 (N, L, C_in), C-contiguous.
         weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one
             side.
+        stride, padding, dilation: as of `reference.conv1d_nlc`. Where they are not 1, 0, 1, TMA gathers each tap's
+            features: strides of up to 8, windows that span up to 128 positions.
         precision: what is multiplied. "fp16": features beyond 65,504, the most that it holds, are infinite; "bf16" and
             "tf32" have 8 and 11 bits and float32's range; "fp16x3": two fp16 a number and three products, the fourth is
             below float32's own rounding: float32's accuracy, infinite from 65,536 on; "fp8": e4m3, weights and features
             each scaled to its range as a whole: infinities, which it has not, become the greatest finite value.
-        out: where to write, (N, L - K + 1, C_out), on the same side; made where None.
+        out: where to write, (N, L_out, C_out), on the same side; made where None.
         stream: a CUDA stream; the default stream where None.
 
     Returns:
-        float32 (N, L - K + 1, C_out) where the inputs lie; device results are not waited for.
+        float32 (N, L_out, C_out) where the inputs lie; device results are not waited for.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit, precision is none of these, or shared
             memory does not hold what so many taps read.
         DeviceError: no usable GPU, or none with these tensor cores (compute capability 9.0).
     """
-    return one_shot.conv1d(_Prepared, "conv1d", x, weight, bias, precision=precision, out=out, stream=stream)
+    return one_shot.conv1d_moving(
+        _Prepared, run, "", x, weight, bias, stride, padding, dilation, precision=precision, out=out, stream=stream
+    )
 
 
 def conv1d_relu_nlc_wgmma(
-    x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
+    x: Any,
+    weight: Any,
+    bias: Any,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    precision: str = "fp16",
+    out: Any = None,
+    stream: Any = None,
 ) -> Any:
     """`conv1d_nlc_wgmma` with ReLU in the same kernel. Arguments, result and errors as there."""
-    return one_shot.conv1d(_Prepared, "conv1d_relu", x, weight, bias, precision=precision, out=out, stream=stream)
+    return one_shot.conv1d_moving(
+        _Prepared, run, "relu", x, weight, bias, stride, padding, dilation, precision=precision, out=out, stream=stream
+    )
 
 
 def conv1d_relu_maxpool1d_nlc_wgmma(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from charcnn.ops.common.precision import NumberFormat
-from charcnn.ops.conv1d.wgmma.config import TileConfig
+from charcnn.ops.conv1d.wgmma.config import POINTWISE, TileConfig
 from charcnn.ops.conv1d.wgmma.epilogue.common import Case, make_read_four
 from charcnn.ops.conv1d.wgmma.epilogue.e4m3 import make_e4m3
 from charcnn.ops.conv1d.wgmma.epilogue.floats import make_32_bits, make_two_terms
@@ -43,8 +43,9 @@ def make_epilogue(
     full_n_tiles: bool,
 ) -> Epilogue:
     """Arguments as `make_kernel` has them."""
-    case = Case(config, operands.scaled, epilogue in ("relu", "pool"), vector_store, full_n_tiles)
-    read_four = make_read_four(case.scaled)
+    pointwise = epilogue if epilogue in POINTWISE else ""
+    case = Case(config, operands.scaled, epilogue in ("relu", "pool"), pointwise, vector_store, full_n_tiles)
+    read_four = make_read_four(case.scaled, case.pointwise)
     if results.ptx_type == "e4m3":
         stage, store, passes = make_e4m3(case, read_four)
     elif results.terms == 2:

@@ -9,6 +9,7 @@ from numba import cuda
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.common.epilogues import inlined
 from charcnn.ops.conv1d.wgmma.config import WGMMA_M, TileConfig
 
 PLACE = 16 * 128
@@ -23,6 +24,8 @@ class Case:
     scaled: bool
     """Whether accumulators are multiplied by a factor at the end."""
     rectified: bool
+    pointwise: str
+    """The row of `common.epilogues` that is applied to each value; ReLU is an instruction's, and not among them."""
     vector_store: bool
     full_n_tiles: bool
 
@@ -40,8 +43,9 @@ class Case:
         return self.config.block_n // 32 // passes
 
 
-def make_read_four(scaled: bool) -> Any:
+def make_read_four(scaled: bool, pointwise: str) -> Any:
     """The device function read_four."""
+    applied, function = bool(pointwise), inlined(pointwise)
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
@@ -50,6 +54,9 @@ def make_read_four(scaled: bool) -> Any:
         a, b, c, d = acc[i], acc[i + 1], acc[i + 4], acc[i + 5]
         if scaled:
             a, b, c, d = a * scale, b * scale, c * scale, d * scale
+        if applied:
+            a, b, c, d = function(a), function(b), function(c), function(d)
+            cuda.syncwarp()  # keeps the compiler from computing more at once than there are registers for
         return a, b, c, d
 
     return read_four

@@ -18,6 +18,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
+from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.wgmma.steps import common
 
 BLOCKS = 3
@@ -34,14 +35,14 @@ def config(taps: int, block_n: int) -> common.TileConfig:
 @cache
 def make_kernel(tile: common.TileConfig) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): four addresses, then sizes."""
-    start, _, store = common.make_accumulators(tile.block_n)
+    start, _, store = ladder.make_accumulators(tile.block_n)
     descriptor = common.make_descriptor()
     multiply, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(0)
     copies_done = ptx.cp_async_wait_group(0)
     threads, acc_size = tile.threads, tile.block_n // 2
     a_copies, b_copies = tile.a_bytes // 16 // threads, tile.b_bytes // 16 // threads
-    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
-    b_at, b_bytes, row_bytes = uint32(tile.b_at), uint32(tile.b_bytes), uint32(common.ROW_BYTES)
+    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(ladder.K_BLOCK)
+    b_at, b_bytes, row_bytes = uint32(tile.b_at), uint32(tile.b_bytes), uint32(ladder.ROW_BYTES)
     zero, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 2, 3, 5, 7, 8, 16))
 
     @jit(launch_bounds=(threads, BLOCKS))

@@ -16,6 +16,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
+from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.wgmma.steps import common
 
 MATH_WARPGROUPS = 2
@@ -32,21 +33,21 @@ def config(taps: int, block_n: int) -> common.TileConfig:
     rows = MATH_WARPGROUPS * common.WGMMA_M
     a_rows = common.whole_groups(rows + taps - 1)
     return common.TileConfig(
-        rows // common.POOL * common.POOL, a_rows, A_STAGES, B_STAGES, block_n, math_warpgroups=MATH_WARPGROUPS,
-        producer=True, shared_taps=True, persistent=True, cluster_m=CLUSTER_M, pool=common.POOL,
+        rows // ladder.POOL * ladder.POOL, a_rows, A_STAGES, B_STAGES, block_n, math_warpgroups=MATH_WARPGROUPS,
+        producer=True, shared_taps=True, persistent=True, cluster_m=CLUSTER_M, pool=ladder.POOL,
     )  # fmt: skip
 
 
 @cache
 def make_kernel(tile: common.TileConfig) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
-    start, words, _ = common.make_accumulators(tile.block_n)
-    output_row, peak = common.make_output_row(), ptx.max_nan_f16x2("f16")
+    start, words, _ = ladder.make_accumulators(tile.block_n)
+    output_row, peak = ladder.make_output_row(), ptx.max_nan_f16x2("f16")
     math_sync = ptx.named_barrier_sync(1, 128 * tile.math_warpgroups)
     runs, pieces = tile.block_n // 32, uint32(tile.block_n // 8)
     row_apart, exchange_at = uint32(tile.exchange_row), uint32(tile.exchange_at)
-    all_pieces = uint32(tile.block_m // common.POOL * tile.block_n // 8)
-    math_threads, pool, no_row = (uint32(i) for i in (128 * tile.math_warpgroups, common.POOL, common.NO_ROW))
+    all_pieces = uint32(tile.block_m // ladder.POOL * tile.block_n // 8)
+    math_threads, pool, no_row = (uint32(i) for i in (128 * tile.math_warpgroups, ladder.POOL, ladder.NO_ROW))
     descriptor, (init_a, advance_a) = common.make_descriptor(), common.make_ring(tile.a_stages, tile.math_warpgroups)
     init_b, advance_b = common.make_ring(tile.b_stages, tile.math_warpgroups * tile.cluster_m)
     multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
@@ -54,9 +55,9 @@ def make_kernel(tile: common.TileConfig) -> Any:
     load_to_all, cluster_m = ptx.bulk_load_multicast(tile.cluster_m), uint32(tile.cluster_m)
     part_bytes = uint32(tile.b_bytes // tile.cluster_m)
     threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, uint32(tile.math_warpgroups)
-    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
+    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(ladder.K_BLOCK)
     a_bytes, b_at, b_bytes = uint32(tile.a_bytes), uint32(tile.b_at), uint32(tile.b_bytes)
-    group_bytes, row_bytes = uint32(common.WGMMA_M * common.ROW_BYTES), uint32(common.ROW_BYTES)
+    group_bytes, row_bytes = uint32(common.WGMMA_M * ladder.ROW_BYTES), uint32(ladder.ROW_BYTES)
     b_full_at, b_empty_at, a_full_at, a_empty_at = (uint32(tile.barriers_at + kind) for kind in common.Barriers)
     zero, one, two, three, five, seven, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 7, 8, 16))
 
@@ -158,7 +159,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
                 window, piece = uint32(place // pieces), uint32(place % pieces)
                 source = uint32(exchange + window * pool * row_apart + piece * sixteen)
                 i, j, m, n = ptx.ld_shared_v4_b32(source)
-                for _ in range(common.POOL - 1):
+                for _ in range(ladder.POOL - 1):
                     source = uint32(source + row_apart)
                     p, q, r, s = ptx.ld_shared_v4_b32(source)
                     i, j, m, n = peak(i, p), peak(j, q), peak(m, r), peak(n, s)

@@ -15,6 +15,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
+from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.wgmma.steps import common
 
 MATH_WARPGROUPS = 2
@@ -29,11 +30,11 @@ def config(taps: int, block_n: int) -> common.TileConfig:
 @cache
 def make_kernel(tile: common.TileConfig) -> Any:
     """The kernel (x, weight, bias, y, taps, k_blocks, c_out, rows, length, length_out): x is the tensor map."""
-    start, _, store = common.make_accumulators(tile.block_n)
+    start, _, store = ladder.make_accumulators(tile.block_n)
     descriptor = common.make_descriptor()
     multiply, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(0)
     threads, acc_size = tile.threads, tile.block_n // 2
-    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(common.K_BLOCK)
+    block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(ladder.K_BLOCK)
     b_at, b_bytes, stage_bytes = uint32(tile.b_at), uint32(tile.b_bytes), uint32(tile.a_bytes + tile.b_bytes)
     group_bytes = uint32(tile.a_bytes // tile.math_warpgroups)
     full_at = uint32(tile.barriers_at + common.Barriers.FULL)

@@ -1,9 +1,4 @@
-"""The operators written plainly in NumPy: what every other variant is checked against.
-
-Any float dtype; the result has the dtype of the inputs. Run them in float64 for an oracle.
-Shapes that do not fit raise ValueError (see `shapes`). A fused operator's reference is the composition of
-the plain ones.
-"""
+"""References on sequences (N, C, L), channels-last ones (N, L, C), and token ids (N, L)."""
 
 from __future__ import annotations
 
@@ -13,8 +8,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from charcnn.ops.common import shapes
-
-Array = np.ndarray
+from charcnn.ops.reference.values import Array, linear, relu
 
 
 def one_hot(ids: Array, depth: int = 70, *, dtype: type = np.float32) -> Array:
@@ -50,11 +44,6 @@ def layernorm(x: Array, gamma: Array, beta: Array, *, eps: float = 1e-5) -> Arra
     return (x - mean) / np.sqrt(variance + x.dtype.type(eps)) * gamma + beta
 
 
-def relu(x: Array) -> Array:
-    """max(x, 0); NaN stays NaN."""
-    return np.maximum(x, x.dtype.type(0))
-
-
 def maxpool1d(x: Array, kernel_size: int, *, stride: int | None = None, padding: int = 0) -> Array:
     """The maximum of each window of kernel_size positions; stride defaults to kernel_size; padding is -inf.
 
@@ -67,27 +56,14 @@ def maxpool1d(x: Array, kernel_size: int, *, stride: int | None = None, padding:
 
 
 def collapse(x: Array) -> Array:
-    """(N, C, L) -> (N, C*L), channel-major."""
+    """(N, C, L) -> (N, C*L), or (N, C, H, W) -> (N, C*H*W), channel-major."""
     return x.reshape(shapes.collapse(x))
 
 
-def linear(x: Array, weight: Array, bias: Array) -> Array:
-    """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, C_out)."""
-    shapes.linear(x, weight, bias)
-    return x @ weight.T + bias
-
-
-def softmax(x: Array) -> Array:
-    """Logits (N, C) -> probabilities (N, C), each row summing to 1; the row's maximum is subtracted first."""
-    shapes.softmax(x)
-    exponentials = np.exp(x - x.max(axis=1, keepdims=True))
-    return exponentials / exponentials.sum(axis=1, keepdims=True)
-
-
-def argmax(x: Array) -> Array:
-    """Logits (N, C) -> the index of each row's maximum, (N,) int64; of equals the first, and NaN wins."""
-    shapes.argmax(x)
-    return np.argmax(x, axis=1)
+def collapse_linear(x: Array, weight: Array, bias: Array) -> Array:
+    """linear(collapse(x), weight, bias)"""
+    shapes.collapse_linear(x, weight, bias)
+    return linear(collapse(x), weight, bias)
 
 
 def conv1d_relu(x: Array, weight: Array, bias: Array, *, stride: int = 1, padding: int = 0, dilation: int = 1) -> Array:
@@ -99,11 +75,6 @@ def one_hot_conv1d(ids: Array, weight: Array, bias: Array) -> Array:
     """conv1d(one_hot(ids, depth), ...) for a weight (C_out, depth, K)."""
     shapes.one_hot_conv1d(ids, weight, bias)
     return conv1d(one_hot(ids, weight.shape[1], dtype=weight.dtype.type), weight, bias)
-
-
-def linear_relu(x: Array, weight: Array, bias: Array) -> Array:
-    """relu(linear(...))"""
-    return relu(linear(x, weight, bias))
 
 
 def stat(x: Array) -> Array:
@@ -158,12 +129,6 @@ def layernorm_relu_maxpool1d(
     return maxpool1d(layernorm_relu(x, stat, gamma, beta, eps=eps), kernel_size, stride=stride)
 
 
-def linear_relu_linear(x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: Array) -> Array:
-    """linear(linear_relu(x, weight1, bias1), weight2, bias2)"""
-    shapes.linear_relu_linear(x, weight1, bias1, weight2, bias2)
-    return linear(linear_relu(x, weight1, bias1), weight2, bias2)
-
-
 def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat(
     x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: Array,
     weight3: Array, bias3: Array, weight4: Array, bias4: Array,
@@ -174,18 +139,21 @@ def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat(
     return y, stat(y)
 
 
-def conv1d_nlc(x: Array, weight: Array, bias: Array) -> Array:
-    """conv1d on channels-last features, stride 1 and no padding.
+def conv1d_nlc(x: Array, weight: Array, bias: Array, *, stride: int = 1, padding: int = 0, dilation: int = 1) -> Array:
+    """conv1d on channels-last features.
 
-    x (N, L, C_in), weight (K, C_in, C_out) as `arrays.pack` gives it, bias (C_out,) -> (N, L - K + 1, C_out).
+    x (N, L, C_in), weight (K, C_in, C_out) as `arrays.pack` gives it, bias (C_out,) -> (N, L_out, C_out).
     """
-    shapes.conv1d_nlc(x, weight, bias)
-    return conv1d(x.swapaxes(1, 2), weight.transpose(2, 1, 0), bias).swapaxes(1, 2)
+    shapes.conv1d_nlc(x, weight, bias, stride, padding, dilation)
+    x, weight = x.swapaxes(1, 2), weight.transpose(2, 1, 0)
+    return conv1d(x, weight, bias, stride=stride, padding=padding, dilation=dilation).swapaxes(1, 2)
 
 
-def conv1d_relu_nlc(x: Array, weight: Array, bias: Array) -> Array:
+def conv1d_relu_nlc(
+    x: Array, weight: Array, bias: Array, *, stride: int = 1, padding: int = 0, dilation: int = 1
+) -> Array:
     """relu(conv1d_nlc(...))"""
-    return relu(conv1d_nlc(x, weight, bias))
+    return relu(conv1d_nlc(x, weight, bias, stride=stride, padding=padding, dilation=dilation))
 
 
 def conv1d_relu_maxpool1d_nlc(x: Array, weight: Array, bias: Array, pool_size: int) -> Array:

@@ -1,9 +1,9 @@
-"""How far each step of the wgmma ladder comes, beside cuBLAS: conv2 and conv3 of the network in fp16.
+"""How far each step of the ladders comes, beside cuBLAS: conv2 and conv3 of the network in fp16.
 
-`python bench/wgmma_steps.py [--batches 1024,4096]` needs a GPU with Hopper's tensor cores, and PyTorch for cuBLAS. The
-steps, the tuned kernel and cuBLAS take turns. cuBLAS multiplies the same product: features copied out to rows of
-K * C_in numbers beforehand, which is not timed, no bias and no ReLU. Each is checked against the float64 reference
-first. Writes results/MACHINE-wgmma-steps.json.
+`python bench/steps.py [--techniques mma,wgmma] [--batches 1024,4096]` needs a GPU with tensor cores, for `wgmma`
+Hopper's, and PyTorch for cuBLAS. The steps of all techniques, their tuned kernels and cuBLAS take turns. cuBLAS
+multiplies the same product: features copied out to rows of K * C_in numbers beforehand, which is not timed, no bias and
+no ReLU. Each is checked against the float64 reference first. Writes results/MACHINE-TECHNIQUE-steps.json, one each.
 Exit status: 0 measured, 1 a step is wrong, 2 it cannot run here.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,13 +28,28 @@ from charcnn.gpu import device, graph
 from charcnn.host import machine
 from charcnn.ops import reference
 from charcnn.ops.common.precision import FORMATS
+from charcnn.ops.conv1d.ladder import StepConv1d
+from charcnn.ops.conv1d.mma.layer import MmaWeights
+from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
-from charcnn.ops.conv1d.wgmma.steps.layer import STEPS, StepConv1d
+from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
 
 DRAWN = 32
 """Inputs drawn; the batch is these again and again, as its numbers decide how much power a product takes."""
 
 POOLED = "conv1d_relu_maxpool1d"
+
+
+@dataclass(frozen=True)
+class Technique:
+    """A ladder, and the tuned kernel at its end."""
+
+    steps: type[StepConv1d]
+    tuned: type[MmaWeights | WgmmaWeights]
+    hopper: bool = False
+
+
+TECHNIQUES = {"mma": Technique(MmaStepConv1d, MmaWeights), "wgmma": Technique(WgmmaStepConv1d, WgmmaWeights, True)}
 
 
 @dataclass(frozen=True)
@@ -92,7 +107,7 @@ class Product:
         row = {"step": name, "layer": self.layer.name, "operator": method, "batch": self.batch}
         return row | {"shape": list(sizes(self.layer)), "error": error, "tolerance": tolerance}
 
-    def kernel(self, name: str, method: str, start: Callable[..., Any]) -> Ready:
+    def kernel(self, technique: str, name: str, method: str, start: Callable[..., Any]) -> Ready:
         """Checked, and recorded as a graph. `start` takes x, and `out` and `stream` by name."""
         shape = start(self.x).shape
         y = device.to_device(np.full(shape, np.nan, np.float16))
@@ -100,7 +115,23 @@ class Product:
         row = self.check(name, method, lambda i: y[i].copy_to_host().astype(np.float64))
         stream = cuda.stream()
         recorded = graph.Graph(lambda on: start(self.x, out=y, stream=on), stream)
-        return Ready(f"{self.layer.name} {name}", recorded.launch, self.flop, row, stream)
+        return Ready(f"{self.layer.name} {technique} {name}", recorded.launch, self.flop, row, stream)
+
+    def kernels(self, technique: str) -> Iterator[Ready]:
+        """A technique's steps, and its tuned kernel."""
+        chosen = TECHNIQUES[technique]
+        for step in chosen.steps.steps:
+            method = POOLED if step == "pooled" else "conv1d_relu"
+            if method in ("conv1d_relu", self.layer.method):
+                yield self.kernel(technique, step, method, chosen.steps(step, self.weight, self.bias))
+        tuned = chosen.tuned(self.weight, self.bias, precision="fp16")
+        yield self.kernel(technique, TUNED["conv1d_relu"], "conv1d_relu", tuned.conv1d_relu)
+        if self.layer.method == POOLED:
+
+            def pooled(x: Any, **options: Any) -> Any:
+                return tuned.conv1d_relu_maxpool1d(x, POOL_SIZE, **options)
+
+            yield self.kernel(technique, TUNED[POOLED], POOLED, pooled)
 
     def cublas(self) -> Ready:
         """The same product by PyTorch."""
@@ -125,49 +156,50 @@ class Product:
         return Ready(f"{self.layer.name} cuBLAS", run, self.flop, row | {"torch": torch.__version__})
 
 
-def measure(layer: Layer, batch: int) -> list[dict[str, Any]]:
-    """All steps, the tuned kernel and cuBLAS by turns."""
-    product, every = Product(layer, batch), []
-    for step in STEPS:
-        if step != "pooled":
-            every.append(product.kernel(step, "conv1d_relu", StepConv1d(step, product.weight, product.bias)))
-        elif layer.method == POOLED:
-            every.append(product.kernel(step, POOLED, StepConv1d(step, product.weight, product.bias)))
-    tuned = WgmmaWeights(product.weight, product.bias, precision="fp16")
-    every.append(product.kernel(TUNED["conv1d_relu"], "conv1d_relu", tuned.conv1d_relu))
-    if layer.method == POOLED:
-
-        def pooled(x: Any, **options: Any) -> Any:
-            return tuned.conv1d_relu_maxpool1d(x, POOL_SIZE, **options)
-
-        every.append(product.kernel(TUNED[POOLED], POOLED, pooled))
-    every.append(product.cublas())
-    return by_turns(every)
+def measure(techniques: Sequence[str], layer: Layer, batch: int) -> dict[str, list[dict[str, Any]]]:
+    """Rows by technique: its steps and its tuned kernel, and cuBLAS in each. All take turns."""
+    product = Product(layer, batch)
+    every = [(technique, one) for technique in techniques for one in product.kernels(technique)]
+    *rows, cublas = by_turns([*(one for _, one in every), product.cublas()])
+    found: dict[str, list[dict[str, Any]]] = {technique: [] for technique in techniques}
+    for (technique, _), row in zip(every, rows, strict=True):
+        found[technique].append(row)
+    return {technique: [*own, cublas] for technique, own in found.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--techniques", metavar="NAME,...", help="of mma, wgmma (default: all that this GPU has)")
     parser.add_argument("--batches", default="1024,4096", metavar="N,...", help="default: 1024,4096")
     parser.add_argument("--results-dir", type=Path, default=raw.RESULTS, metavar="DIR", help="default: bench/results")
     options = parser.parse_args(argv)
     if not all(word.isdecimal() and int(word) > 0 for word in options.batches.split(",")):
         parser.error(f"--batches {options.batches}: need whole numbers from 1 on")
+    techniques = options.techniques.split(",") if options.techniques else []
+    if unknown := set(techniques) - set(TECHNIQUES):
+        parser.error(f"--techniques {options.techniques}: no {', '.join(sorted(unknown))}; need some of mma, wgmma")
     try:
         device.choose(1)
-        device.require_hopper("wgmma_steps")
+        for name in techniques or ["mma"]:
+            device.require_tensor_cores(name, hopper=TECHNIQUES[name].hopper)
     except device.DeviceError as error:
-        print(f"wgmma_steps: {error}", file=sys.stderr)
+        print(f"steps: {error}", file=sys.stderr)
         return 2
     if find_spec("torch") is None:
-        print("wgmma_steps: PyTorch is not installed: pip install 'charcnn[torch]'", file=sys.stderr)
+        print("steps: PyTorch is not installed: pip install 'charcnn[torch]'", file=sys.stderr)
         return 2
-    rows = [
-        row for batch in map(int, options.batches.split(",")) for layer in MEASURED for row in measure(layer, batch)
-    ]
+    techniques = techniques or [name for name, row in TECHNIQUES.items() if device.has_tensor_cores(hopper=row.hopper)]
+    rows: dict[str, list[dict[str, Any]]] = {technique: [] for technique in techniques}
+    for batch in map(int, options.batches.split(",")):
+        for layer in MEASURED:
+            for technique, own in measure(techniques, layer, batch).items():
+                rows[technique] += own
     here = machine.describe()
-    result = {"wgmma_steps": rows, "data": "standard normal, seed 0", "machine": here, "commit": machine.commit()}
-    raw.write(options.results_dir / f"{machine.name(here)}-wgmma-steps.json", "wgmma_steps", result)
+    about = {"data": "standard normal, seed 0", "machine": here, "commit": machine.commit()}
+    for technique, own in rows.items():
+        schema = f"{technique}_steps"
+        raw.write(options.results_dir / f"{machine.name(here)}-{technique}-steps.json", schema, {schema: own, **about})
     return 0
 
 

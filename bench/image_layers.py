@@ -1,0 +1,105 @@
+"""What the operators on images are measured on: layers of the networks they come from, filled with random numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from case import Case, Layer
+
+from charcnn.config import SMALL
+from charcnn.ops.common import shapes2d
+from charcnn.ops.common.arrays import pack
+
+if TYPE_CHECKING:
+    from cases import Draw
+
+CUT = 8
+"""Of each size, at most, in a try of the harness."""
+
+
+def _sizes(d: Draw, *sizes: int) -> tuple[int, ...]:
+    return sizes if d.config.channels >= SMALL.channels else tuple(min(size, CUT) for size in sizes)
+
+
+def _images(*sizes: int, extra: tuple[int, ...] = (), **options: Any) -> Callable[[Draw], Case]:
+    """Features (C, H, W), or rows (C,)."""
+    return lambda d: Case((d.floats(d.n, *_sizes(d, *sizes)),), extra, options=options)
+
+
+def _conv2d(c_in: int, side: int, c_out: int, kernel: int, extra: tuple[int, ...] = (), **options: Any) -> Any:
+    def draw(d: Draw) -> Case:
+        channels, size, maps = _sizes(d, c_in, side, c_out)
+        weight = d.floats(maps, channels // options.get("groups", 1), kernel, kernel)
+        weight /= np.float32(math.sqrt(math.prod(weight.shape[1:])))
+        args = d.floats(d.n, channels, size, size), weight, d.floats(maps)
+        flops = 2 * math.prod(shapes2d.conv2d(*args, **options)) * math.prod(weight.shape[1:])
+        return Case(args, extra, flops=flops, options=options)
+
+    return draw
+
+
+def _nhwc(draw: Callable[[Draw], Case]) -> Callable[[Draw], Case]:
+    def turned(d: Draw) -> Case:
+        case = draw(d)
+        x, weight, bias = case.args
+        return replace(case, args=(np.ascontiguousarray(x.transpose(0, 2, 3, 1)), pack(weight), bias))
+
+    return turned
+
+
+def _linear(c_out: int, *features: int) -> Callable[[Draw], Case]:
+    def draw(d: Draw) -> Case:
+        (maps,), sizes = _sizes(d, c_out), _sizes(d, *features)
+        depth = math.prod(sizes)
+        weight = d.floats(maps, depth) / np.float32(math.sqrt(depth))
+        return Case((d.floats(d.n, *sizes), weight, d.floats(maps)), flops=2 * d.n * maps * depth)
+
+    return draw
+
+
+def _batchnorm2d(d: Draw) -> Case:
+    c, h, w = _sizes(d, 5, 28, 28)
+    return Case((d.floats(d.n, c, h, w), *(d.floats(c) for _ in range(3)), abs(d.floats(c))))
+
+
+CONV3 = Layer("alexnet conv3", _conv2d(256, 13, 384, 3, padding=1))
+CONVOLUTIONS = (
+    Layer("ece408 conv1", _conv2d(1, 64, 6, 5)),
+    Layer("ece408 conv2", _conv2d(6, 30, 16, 5)),
+    CONV3,
+)
+POOLED = (Layer("ece408 conv1", _conv2d(1, 64, 6, 5, (2,))),)
+NORMS = (Layer("mnist norm1", _batchnorm2d),)
+ANSWERS = (Layer("mnist fc2", _linear(10, 120)), Layer("alexnet fc8", _linear(1000, 4096)))
+
+IMAGE_LAYERS: dict[str, tuple[Layer, ...]] = {
+    "conv2d": CONVOLUTIONS,
+    "conv2d_relu": CONVOLUTIONS[1:],
+    "conv2d_tanh": CONVOLUTIONS[:1],
+    "conv2d_relu_maxpool2d": POOLED,
+    "conv2d_tanh_maxpool2d": POOLED,
+    "conv2d_relu_global_avgpool2d": (CONV3,),
+    "conv2d_nhwc": tuple(replace(row, draw=_nhwc(row.draw)) for row in CONVOLUTIONS[1:]),
+    "conv2d_relu_nhwc": tuple(replace(row, draw=_nhwc(row.draw)) for row in CONVOLUTIONS[1:]),
+    "batchnorm2d": NORMS,
+    "batchnorm2d_relu": NORMS,
+    "maxpool2d": (
+        Layer("ece408 pool1", _images(6, 60, 60, extra=(2,))),
+        Layer("alexnet pool1", _images(96, 55, 55, extra=(3,), stride=2)),
+    ),
+    "avgpool2d": (Layer("ece408 pool1", _images(6, 60, 60, extra=(2,))),),
+    "global_avgpool2d": (Layer("alexnet conv5", _images(256, 13, 13)),),
+    "local_response_norm": (Layer("alexnet norm1", _images(96, 55, 55, extra=(5,), alpha=5e-4, k=2.0)),),
+    "tanh": (Layer("ece408 conv1", _images(6, 60, 60)),),
+    "gelu": (Layer("ffn, H 1024", _images(4096)),),
+    "linear_tanh": (Layer("ece408 fc1", _linear(140, 10816)),),
+    "linear_gelu": (Layer("ffn, H 1024", _linear(4096, 1024)),),
+    "linear_softmax": ANSWERS,
+    "linear_argmax": ANSWERS,
+    "collapse_linear": (Layer("ece408 fc1", _linear(140, 16, 26, 26)),),
+}
+"""Where each is measured."""

@@ -1,0 +1,226 @@
+"""The table of operators, their variants, layers and levels. Everything that lists them enumerates this one.
+
+Rows stand in the order of the story. A new variant is a kernel, a launcher, its line in `charcnn/ops/__init__.pyi` and
+one row of VARIANTS; a new level is a file under charcnn/levels and a row of LEVELS. A kernel loads when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from difflib import unified_diff
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from charcnn.catalog.operators import CHAIN as CHAIN
+from charcnn.catalog.operators import EXACT as EXACT
+from charcnn.catalog.operators import FLOAT32 as FLOAT32
+from charcnn.catalog.operators import MMA as MMA
+from charcnn.catalog.operators import OPERATORS as OPERATORS
+from charcnn.catalog.operators import TECHNIQUES as TECHNIQUES
+from charcnn.catalog.operators import VARIANTS as VARIANTS
+from charcnn.catalog.operators import Operator as Operator
+from charcnn.catalog.operators import Variant as Variant
+from charcnn.catalog.operators import operator as operator
+from charcnn.catalog.operators import tolerance as tolerance
+from charcnn.model.rounding import ROUNDINGS, Rounding
+from charcnn.ops.common.precision import FORMATS, FP32, HALF_PRECISIONS, NumberFormat
+
+PRECISIONS: dict[str, NumberFormat] = {name: FORMATS.get(name, FP32) for name in ROUNDINGS}
+"""What levels compute in, by the names that --precision takes."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer as levels list it: weights prepared once, then applied on a stream (`charcnn.ops.common.layer`)."""
+
+    name: str
+    home: str
+    """Its module under charcnn.ops."""
+    precisions: tuple[str, ...]
+    """Of PRECISIONS those that it takes, or fp32 alone."""
+    hopper: bool = False
+    """Needs Hopper's tensor cores."""
+    ampere: bool = False
+    """Needs tensor cores of compute capability 8.0 or later."""
+
+    @property
+    def made(self) -> Callable[..., Any]:
+        """The class; its module is imported here."""
+        made: Callable[..., Any] = getattr(import_module(f"charcnn.ops.{self.home}"), self.name)
+        return made
+
+
+FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(FORMATS)
+
+LAYERS = (
+    Layer("Launched", "common.layer", FLOAT),
+    Layer("DoubleBufferedConv1d", "conv1d.layers", FLOAT),
+    Layer("WinogradConv1d", "conv1d.layers", FLOAT),
+    Layer("MmaConv1d", "conv1d.layers", MMA, ampere=True),
+    Layer("MmaLinear", "conv1d.layers", MMA, ampere=True),
+    Layer("WgmmaConv1d", "conv1d.layers", ALL, hopper=True),
+    Layer("WgmmaLinear", "conv1d.layers", ALL, hopper=True),
+    Layer("SmallBatchConv1d", "conv1d.layers", HALF, hopper=True),
+    Layer("DoubleBufferedConv2d", "conv2d.layers", FLOAT),
+    Layer("WinogradConv2d", "conv2d.layers", FLOAT),
+    Layer("MmaConv2d", "conv2d.layers", MMA, ampere=True),
+    Layer("WgmmaConv2d", "conv2d.layers", ALL, hopper=True),
+    Layer("Cast", "conv1d.layers", ("tf32", "fp16x3")),
+    Layer("Float32TokenConvNormReluPool", "token_conv1d.layers", FLOAT),
+    Layer("TokenConvNormReluPool", "token_conv1d.layers", ALL),
+    Layer("SmallBatchTokenConvNormReluPool", "token_conv1d.layers", HALF),
+    Layer("Float32ConvNormReluPool", "layernorm.layers", FLOAT),
+    Layer("ConvNormReluPool", "layernorm.layers", ALL, ampere=True),
+    Layer("SmallBatchConvNormReluPool", "layernorm.layers", HALF, hopper=True),
+    Layer("FewOutputsLinear", "linear.few_outputs", ("fp16", "bf16", "fp8"), ampere=True),
+    Layer("SmallBatchLinear", "linear.layers", HALF, hopper=True),
+    Layer("MmaStepConv1d", "conv1d.mma.steps.layer", ("fp16",), ampere=True),
+    Layer("WgmmaStepConv1d", "conv1d.wgmma.steps.layer", ("fp16",), hopper=True),
+)
+"""What levels from l12 on consist of, and the ladders of steps inside l14 and l15."""
+
+
+DIFFERENCE = 60
+"""Lines that a step takes away or adds, at most, that a reader follows at a glance."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """One step of the history: `python -m charcnn.levels.NAME`."""
+
+    name: str
+    device: str
+    """cpu or cuda"""
+    original: float | None = None
+    """Inputs/s of the C++ project at this step, on 4 hosts of 4 TITAN RTX; None where it had none."""
+    gpus: int | None = None
+    """GPUs that a rank drives at most; None: all of its share."""
+    precisions: tuple[str, ...] = ("fp32",)
+    """Of PRECISIONS those that it has, first what it takes where none is asked for."""
+    hopper: bool = False
+    """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
+    ampere: bool = False
+    """Needs tensor cores of compute capability 8.0 or later: the simulator will not do."""
+    filtered: bool = False
+    """Whether it computes convolutions by Winograd's filtering, which rounds more."""
+    after: str | None = None
+    """The level that it builds on; None: that of the row before."""
+    differs: str | None = None
+    """Why its file differs from that level's by more than DIFFERENCE lines."""
+    tuned: tuple[str, str] | None = None
+    """Techniques of its convolutions and of its linear layers, of those whose tiles can be chosen."""
+
+    @property
+    def tensor_cores(self) -> bool:
+        """Whether it needs tensor cores, of some kind."""
+        return self.hopper or self.ampere
+
+    def rounding(self, asked: str | None = None) -> Rounding:
+        """What that precision rounds, and how far logits may be off for it; errors as for `precision`."""
+        return replace(ROUNDINGS[self.precision(asked)], filtered=self.filtered)
+
+    def precision(self, asked: str | None = None) -> str:
+        """Which one it computes in where this one is asked for: its own where that is None.
+
+        Raises:
+            ValueError: it has it not; names the levels that have.
+        """
+        precision = asked or self.precisions[0]
+        if precision not in PRECISIONS:
+            raise ValueError(f"{precision=}: need one of {', '.join(PRECISIONS)}")
+        if precision not in self.precisions:
+            others = spoken([row for row in LEVELS if precision in row.precisions])
+            raise ValueError(f"{precision=}: {self.name} has {', '.join(self.precisions)}; {precision} is in {others}")
+        return precision
+
+    def format(self, asked: str | None = None) -> NumberFormat:
+        """What numbers of that precision are; errors likewise."""
+        return PRECISIONS[self.precision(asked)]
+
+    def build_options(self, asked: str | None = None) -> dict[str, str]:
+        """What its `build` is told of that: nothing where it has one precision alone; errors likewise."""
+        precision = self.precision(asked)
+        return {"precision": precision} if len(self.precisions) > 1 else {}
+
+    @property
+    def predecessor(self) -> Level | None:
+        """The level that it builds on; None of the first."""
+        if self.after is not None:
+            return level(self.after)
+        place = LEVELS.index(self)
+        return LEVELS[place - 1] if place else None
+
+    def difference(self) -> list[str]:
+        """Its file beside its predecessor's, as a unified diff, without line ends; nothing of the first."""
+        if self.predecessor is None:
+            return []
+        files = [Path(__file__).parents[1] / "levels" / f"{name}.py" for name in (self.predecessor.name, self.name)]
+        old, new = (file.read_text(encoding="utf-8").splitlines() for file in files)
+        return list(unified_diff(old, new, files[0].name, files[1].name, lineterm=""))
+
+    @property
+    def module(self) -> ModuleType:
+        """The level's module, imported."""
+        return import_module(f"charcnn.levels.{self.name}")
+
+    @property
+    def title(self) -> str:
+        """What the step is."""
+        return str(self.module.TITLE)
+
+
+LEVELS = (
+    Level("l0", "cpu", 2.12),
+    Level("l1", "cpu", 8.33),
+    Level("l2", "cpu", 7.86),
+    Level("l3", "cuda", 12.76, gpus=1),
+    Level("l4", "cuda", 165.00, gpus=1),
+    Level("l5", "cuda", 555.00, differs="a class for what each GPU holds, where one GPU needed none"),
+    Level("l6", "cuda", 727.20),
+    Level("l7", "cuda", differs="streams, pinned buffers and threads come at once: each alone overlaps nothing"),
+    Level("l8", "cuda", differs="all that ran on the CPU goes to the GPU, and with it the CPU's stages"),
+    Level("l9", "cuda"),
+    Level("l10", "cuda", differs="blocks 3 to 6 become one planned kernel, and the plan its own code"),
+    Level("l11", "cpu", after="l2", differs="every operator is another one"),
+    Level(
+        "l12",
+        "cuda",
+        after="l10",
+        differs="from here on a level lists layers, and no longer spells each call",
+        tuned=("double_buffered",) * 2,
+    ),
+    Level("l13", "cuda", filtered=True, tuned=("winograd", "double_buffered")),
+    Level("l14", "cuda", precisions=MMA, ampere=True, tuned=("mma", "mma")),
+    Level("l15", "cuda", precisions=MMA, hopper=True, tuned=("wgmma", "wgmma")),
+    Level("l16", "cuda", precisions=MMA, hopper=True, tuned=("wgmma", "wgmma")),
+    Level(
+        "l17",
+        "cuda",
+        precisions=("fp8",),
+        hopper=True,
+        differs="the small batches of level 16 go, as they have no FP8",
+        tuned=("wgmma", "wgmma"),
+    ),
+    Level("l18", "cpu", filtered=True, after="l11"),
+)
+
+
+def level(name: str) -> Level:
+    """The level's row."""
+    return next(row for row in LEVELS if row.name == name)
+
+
+def spoken(levels: Sequence[Level]) -> str:
+    """Their names, those that follow each other as a range: "l0 to l13, l15"; "no level" of none."""
+    places = [LEVELS.index(row) for row in levels]
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and place == runs[-1][-1] + 1:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    names = [[LEVELS[place].name for place in run] for run in runs]
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else run[0] for run in names) or "no level"

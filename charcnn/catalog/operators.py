@@ -1,0 +1,269 @@
+"""The tables of operators, techniques and variants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
+
+FLOAT32 = 2e-6
+"""Tolerance of float32 arithmetic: a few roundings of 6e-8, grown by sums of up to 8,704 terms taken in parts."""
+
+FILTERED = 4e-6
+"""Of Winograd's filtering along both axes, whose transforms let roundings grow along each: `winograd_plan.ERROR`."""
+
+EXACT = 0.0
+"""Tolerance where values are only moved, picked or counted."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator, or a fused chain of them: what it computes, and how close a variant must come."""
+
+    name: str
+    tolerance: float
+    """Largest ||out - ref|| / ||ref|| against the float64 reference."""
+
+    @property
+    def reference(self) -> Callable[..., Any]:
+        """In float64."""
+        return getattr(import_module("charcnn.ops.reference"), self.name)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One implementation of an operator, in one precision."""
+
+    operator: str
+    technique: str
+    device: str
+    """cpu or cuda"""
+    precision: str | None = None
+    """What its launcher's argument of that name says; None: it has none, and computes in float32."""
+    tolerance: float | None = None
+    """Overrides the operator's."""
+    hopper: bool = False
+    """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
+    ampere: bool = False
+    """Needs tensor cores of compute capability 8.0 or later: the simulator will not do."""
+
+    @property
+    def tensor_cores(self) -> bool:
+        """Whether it needs tensor cores, of some kind."""
+        return self.hopper or self.ampere
+
+    @property
+    def function(self) -> str:
+        """As imported from charcnn.ops: conv1d_naive, conv1d_nlc_wgmma."""
+        return f"{self.operator}_{self.technique}"
+
+    @property
+    def label(self) -> str:
+        """Technique and precision: naive, wgmma_fp16."""
+        return f"{self.technique}_{self.precision}" if self.precision else self.technique
+
+    @property
+    def name(self) -> str:
+        """Of this row alone: conv1d_naive, conv1d_nlc_wgmma_fp16."""
+        return f"{self.operator}_{self.label}"
+
+    @property
+    def launcher(self) -> Callable[..., Any]:
+        """The function, in this precision; its module is imported here."""
+        launcher: Callable[..., Any] = getattr(import_module("charcnn.ops"), self.function)
+        return partial(launcher, precision=self.precision) if self.precision else launcher
+
+
+CHAIN = "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat"
+"""The strong fusion of blocks 3 to 6."""
+
+TECHNIQUES = {
+    "loops": "compiled plain loops on one CPU core",
+    "cpu_gemm": "all CPU cores: a GEMM over overlapping rows by a vector micro-kernel",
+    "cpu_gather": "all CPU cores, for token ids: of the weights, the rows of the characters are added up",
+    "naive": "CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory",
+    "whole": "CUDA, a chain of convolutions in one kernel, one block an input, all features in shared memory",
+    "pairs": "CUDA, a chain of convolutions two a kernel, in tiles of positions whose edges are computed twice",
+    "coalesced": "CUDA, one thread an output, neighbouring threads on neighbouring channels",
+    "tiled": "CUDA, a matrix product in tiles of shared memory, one thread an output",
+    "register_tiled": "the same with a tile of sums in each thread's registers",
+    "vectorized": "the same with loads and stores of 128 bits",
+    "double_buffered": "the same with the next stage's copies under way (cp.async: compute capability 8.0)",
+    "winograd": "the same on transformed features and weights, with a half to a sixth of the multiplications",
+    "winograd_cpu": "all CPU cores: the same GEMM, on transformed features and weights, with about half the products",
+    "gather": "CUDA, for token ids: of the weights, the rows of the characters are added up, and nothing is multiplied",
+    "warp_gather": "the same, each warp by itself, with sums, LayerNorm and features in the precision",
+    "lags": "CUDA, for token ids: sums looked up by character, and by pair of characters and their distance",
+    "lag_sums": "the same with a warp an input, and tables in float32 in shared memory",
+    "mma": "CUDA, tensor cores of any GPU since compute capability 8.0, by mma.sync; sums in float32",
+    "wgmma": "Hopper's tensor cores, by wgmma, fed by TMA; sums in float32",
+    "small_batch": "tensor cores, for a few inputs: small parts over the whole GPU, each loading all at once",
+}
+
+OPERATORS = (
+    Operator("one_hot", EXACT),
+    Operator("conv1d", FLOAT32),
+    Operator("conv1d_relu", FLOAT32),
+    Operator("layernorm", FLOAT32),
+    Operator("relu", EXACT),
+    Operator("maxpool1d", EXACT),
+    Operator("collapse", EXACT),
+    Operator("linear", FLOAT32),
+    Operator("linear_relu", FLOAT32),
+    Operator("conv1d_stat", FLOAT32),
+    Operator("layernorm_relu", FLOAT32),
+    Operator("relu_maxpool1d", EXACT),
+    Operator("conv1d_relu_maxpool1d", FLOAT32),
+    Operator("layernorm_relu_maxpool1d", FLOAT32),
+    Operator(CHAIN, FLOAT32),
+    Operator("linear_relu_linear", FLOAT32),
+    Operator("one_hot_conv1d", FLOAT32),
+    Operator("one_hot_nlc", EXACT),
+    Operator("conv1d_nlc", FLOAT32),
+    Operator("conv1d_relu_nlc", FLOAT32),
+    Operator("conv1d_relu_maxpool1d_nlc", FLOAT32),
+    Operator("conv1d_stat_nlc", FLOAT32),
+    Operator("layernorm_relu_maxpool1d_nlc", FLOAT32),
+    Operator("linear_nlc", FLOAT32),
+    Operator("linear_relu_nlc", FLOAT32),
+    Operator("one_hot_conv1d_nlc", FLOAT32),
+    Operator("one_hot_conv1d_stat_nlc", FLOAT32),
+    Operator("one_hot_conv1d_relu_maxpool1d_nlc", FLOAT32),
+    Operator("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", FLOAT32),
+    Operator("softmax", FLOAT32),
+    Operator("argmax", EXACT),
+    Operator("collapse_linear", FLOAT32),
+    Operator("linear_softmax", FLOAT32),
+    Operator("linear_argmax", EXACT),
+    Operator("conv2d", FLOAT32),
+    Operator("tanh", FLOAT32),
+    Operator("gelu", FLOAT32),
+    Operator("batchnorm2d", FLOAT32),
+    Operator("maxpool2d", EXACT),
+    Operator("avgpool2d", FLOAT32),
+    Operator("global_avgpool2d", FLOAT32),
+    Operator("local_response_norm", FLOAT32),
+    Operator("conv2d_relu", FLOAT32),
+    Operator("conv2d_tanh", FLOAT32),
+    Operator("conv2d_relu_maxpool2d", FLOAT32),
+    Operator("conv2d_tanh_maxpool2d", FLOAT32),
+    Operator("conv2d_relu_global_avgpool2d", FLOAT32),
+    Operator("batchnorm2d_relu", FLOAT32),
+    Operator("linear_tanh", FLOAT32),
+    Operator("linear_gelu", FLOAT32),
+    Operator("conv2d_nhwc", FLOAT32),
+    Operator("conv2d_relu_nhwc", FLOAT32),
+)
+
+MMA = ("fp16", "bf16", "tf32", "fp16x3")
+"""What mma.sync multiplies."""
+
+
+MULTIPLYING = (
+    "conv1d_nlc", "conv1d_relu_nlc", "conv1d_relu_maxpool1d_nlc", "conv1d_stat_nlc", "linear_nlc", "linear_relu_nlc",
+)  # fmt: skip
+"""Operators that tensor cores compute, by the same kernels."""
+
+STEPPING = (
+    "coalesced", "tiled", "register_tiled", "vectorized", "winograd", "winograd_cpu", "small_batch",
+)  # fmt: skip
+"""Techniques of conv1d_nlc and conv1d_relu_nlc whose window takes each position in turn: no stride, padding, or
+dilation."""
+
+IMAGES = ("conv2d_nhwc", "conv2d_relu_nhwc")
+"""Operators on images that tensor cores compute."""
+
+CPU = ("loops", "cpu_gemm", "cpu_gather", "winograd_cpu")
+"""Techniques that run there."""
+
+
+def _float32(operator: str, *techniques: str) -> Iterator[Variant]:
+    """A row a technique."""
+    for technique in techniques:
+        yield Variant(operator, technique, "cpu" if technique in CPU else "cuda")
+
+
+def _in(operator: str, technique: str, precisions: Iterable[str], **needs: bool) -> Iterator[Variant]:
+    """A row a precision, with its own tolerance."""
+    for name in precisions:
+        yield Variant(operator, technique, "cuda", name, FORMATS[name].tolerance, **needs)
+
+
+VARIANTS = (
+    *_float32("one_hot", "loops", "naive"),
+    *_float32("conv1d", "loops", "cpu_gemm", "naive"),
+    *_float32("conv1d_relu", "cpu_gemm", "naive"),
+    *_float32("layernorm", "loops", "naive"),
+    *_float32("relu", "loops", "naive"),
+    *_float32("maxpool1d", "loops", "naive"),
+    *_float32("collapse", "loops", "naive"),
+    *_float32("linear", "loops", "cpu_gemm", "naive"),
+    *_float32("linear_relu", "cpu_gemm", "naive"),
+    *_float32("conv1d_stat", "naive"),
+    *_float32("layernorm_relu", "naive"),
+    *_float32("relu_maxpool1d", "naive"),
+    *_float32("conv1d_relu_maxpool1d", "naive"),
+    *_float32("layernorm_relu_maxpool1d", "naive"),
+    *_float32(CHAIN, "whole", "pairs"),
+    *_float32("linear_relu_linear", "naive"),
+    *_float32("one_hot_conv1d", "cpu_gather"),
+    *_float32("one_hot_nlc", "coalesced"),
+    *_float32("conv1d_nlc", "coalesced", "tiled", "register_tiled", "vectorized"),
+    *_float32("conv1d_nlc", "double_buffered", "winograd", "winograd_cpu"),
+    *_float32("conv1d_relu_nlc", "double_buffered", "winograd", "winograd_cpu"),
+    *_float32("conv1d_relu_maxpool1d_nlc", "double_buffered", "winograd", "winograd_cpu"),
+    *_float32("conv1d_stat_nlc", "double_buffered", "winograd"),
+    *_float32("layernorm_relu_maxpool1d_nlc", "coalesced"),
+    *_float32("linear_nlc", "double_buffered"),
+    *_float32("linear_relu_nlc", "double_buffered"),
+    *_float32("one_hot_conv1d_nlc", "gather"),
+    *_float32("one_hot_conv1d_stat_nlc", "lags", "lag_sums"),
+    *_float32("one_hot_conv1d_relu_maxpool1d_nlc", "gather"),
+    *_in("one_hot_conv1d_relu_maxpool1d_nlc", "warp_gather", HALF_PRECISIONS),
+    *_float32("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "gather"),
+    *_in("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "warp_gather", HALF_PRECISIONS),
+    *_in("layernorm_relu_maxpool1d_nlc", "vectorized", HALF_PRECISIONS),
+    *(row for name in MULTIPLYING for row in _in(name, "mma", MMA, ampere=True)),
+    *(row for name in MULTIPLYING for row in _in(name, "wgmma", FORMATS, hopper=True)),
+    *(row for name in MULTIPLYING[:3] for row in _in(name, "small_batch", HALF_PRECISIONS, hopper=True)),
+    *(row for name in IMAGES for row in _in(name, "mma", MMA, ampere=True)),
+    *(row for name in IMAGES for row in _in(name, "wgmma", FORMATS, hopper=True)),
+    *_float32("softmax", "loops", "naive"),
+    *_float32("argmax", "loops", "naive"),
+    *_float32("collapse_linear", "naive"),
+    *_float32("linear_softmax", "naive"),
+    *_float32("linear_argmax", "naive"),
+    *_float32("conv2d", "loops", "cpu_gemm", "naive"),
+    *_float32("tanh", "loops", "naive"),
+    *_float32("gelu", "loops", "naive"),
+    *_float32("batchnorm2d", "loops", "naive"),
+    *_float32("maxpool2d", "loops", "naive"),
+    *_float32("avgpool2d", "loops", "naive"),
+    *_float32("global_avgpool2d", "loops", "naive"),
+    *_float32("local_response_norm", "loops", "naive"),
+    *_float32("conv2d_relu", "cpu_gemm", "naive"),
+    *_float32("conv2d_tanh", "naive"),
+    *_float32("conv2d_relu_maxpool2d", "naive"),
+    *_float32("conv2d_tanh_maxpool2d", "naive"),
+    *_float32("conv2d_relu_global_avgpool2d", "naive"),
+    *_float32("batchnorm2d_relu", "naive"),
+    *_float32("linear_tanh", "naive"),
+    *_float32("linear_gelu", "naive"),
+    *_float32("conv2d_nhwc", "cpu_gemm", "winograd_cpu", "double_buffered"),
+    *_float32("conv2d_relu_nhwc", "cpu_gemm", "winograd_cpu", "double_buffered"),
+    *(Variant(name, "winograd", "cuda", tolerance=FILTERED) for name in IMAGES),
+)
+
+
+def operator(name: str) -> Operator:
+    """The operator's row."""
+    return next(row for row in OPERATORS if row.name == name)
+
+
+def tolerance(variant: Variant) -> float:
+    """Largest ||out - ref|| / ||ref|| of a variant: its own, or its operator's."""
+    return operator(variant.operator).tolerance if variant.tolerance is None else variant.tolerance

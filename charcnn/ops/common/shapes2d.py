@@ -1,0 +1,227 @@
+"""What shapes an operator on images takes and gives, as `shapes` says it for sequences: the one place of these checks.
+
+Images are (N, C, H, W), weights (C_out, C_in / groups, KH, KW), as PyTorch has them; with channels last (N, H, W, C)
+and (KH, KW, C_in / groups, C_out), as TensorFlow has them. Everything that moves a window goes by `Window`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from charcnn.gpu.arrays import Shape, expect
+from charcnn.ops.common.shapes import at_least, ranked
+
+Pair = int | tuple[int, int]
+"""For both axes, or (vertical, horizontal)."""
+
+Padding = int | tuple[int, int] | tuple[int, int, int, int] | str
+"""On all sides; (vertical, horizontal); (top, bottom, left, right); "valid": none; "same": as TensorFlow pads."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a window moves over an image: every number is there, and fits."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """(top, bottom, left, right)"""
+    dilation: tuple[int, int] = (1, 1)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Rows and columns from its first to its last value."""
+        return self.dilation[0] * (self.kernel[0] - 1) + 1, self.dilation[1] * (self.kernel[1] - 1) + 1
+
+    def padded(self, height: int, width: int) -> tuple[int, int]:
+        """An image's size with its padding."""
+        top, bottom, left, right = self.padding
+        return height + top + bottom, width + left + right
+
+    def out(self, height: int, width: int) -> tuple[int, int]:
+        """How many windows an image has, vertically and horizontally."""
+        sizes = zip(self.padded(height, width), self.span, self.stride, strict=True)
+        vertical, horizontal = ((size - span) // stride + 1 for size, span, stride in sizes)
+        return vertical, horizontal
+
+
+def pair(name: str, value: Any, least: int = 1) -> tuple[int, int]:
+    """(vertical, horizontal) of an int or a pair of ints."""
+    values = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value, value)
+    if len(values) != 2:
+        raise ValueError(f"{name}={value!r}: need an int, or (vertical, horizontal)")
+    for one in values:
+        at_least(name, one, least)
+    return int(values[0]), int(values[1])
+
+
+def window(
+    height: int,
+    width: int,
+    kernel: tuple[int, int],
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    *,
+    of: str = "weight",
+) -> Window:
+    """The window for an image of this size, which must hold one at least.
+
+    Args:
+        padding: "same" gives ceil(size / stride) windows, the odd row or column of padding behind, as TensorFlow does.
+        of: what has the kernel, for errors.
+    """
+    steps, apart = pair("stride", stride), pair("dilation", dilation)
+    found = Window(kernel, steps, dilation=apart)
+    if padding == "same":
+        sides: list[int] = []
+        for size, step, span in zip((height, width), steps, found.span, strict=True):
+            total = max((-(-size // step) - 1) * step + span - size, 0)
+            sides += [total // 2, total - total // 2]
+    elif padding == "valid":
+        sides = [0] * 4
+    elif isinstance(padding, Sequence) and not isinstance(padding, str) and len(padding) == 4:
+        sides = list(padding)
+        for side in sides:
+            at_least("padding", side, 0)
+    elif isinstance(padding, str):
+        raise ValueError(f"{padding=}: need an int, (vertical, horizontal), (top, bottom, left, right), valid or same")
+    else:
+        vertical, horizontal = pair("padding", padding, 0)
+        sides = [vertical, vertical, horizontal, horizontal]
+    found = Window(kernel, steps, (sides[0], sides[1], sides[2], sides[3]), apart)
+    if min(kernel) < 1:
+        raise ValueError(f"{of} has a kernel of {kernel[0]} x {kernel[1]}: need at least 1 x 1")
+    if any(span > size for span, size in zip(found.span, found.padded(height, width), strict=True)):
+        padded, spans = found.padded(height, width), found.span
+        raise ValueError(
+            f"x has {height} x {width} pixels, {padded[0]} x {padded[1]} with padding={padding!r}: need at least "
+            f"{spans[0]} x {spans[1]} for a kernel of {kernel[0]} x {kernel[1]}, {dilation=}"
+        )
+    return found
+
+
+def conv2d(
+    x: Any, weight: Any, bias: Any, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1
+) -> Shape:
+    """x (N, C_in, H, W), weight (C_out, C_in / groups, KH, KW), bias (C_out,) -> (N, C_out, H_out, W_out)."""
+    n, c_in, height, width = ranked("x", x, "N, C_in, H, W")
+    c_out, w_in, rows, columns = ranked("weight", weight, "C_out, C_in/groups, KH, KW")
+    _channels(x, weight, bias, c_in, w_in, c_out, groups, 2, (3, 2, 0, 1))
+    found = window(height, width, (rows, columns), stride, padding, dilation)
+    return n, c_out, *found.out(height, width)
+
+
+def conv2d_nhwc(
+    x: Any, weight: Any, bias: Any, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1
+) -> Shape:
+    """x (N, H, W, C_in), weight (KH, KW, C_in / groups, C_out), bias (C_out,) -> (N, H_out, W_out, C_out)."""
+    n, height, width, c_in = ranked("x", x, "N, H, W, C_in")
+    rows, columns, w_in, c_out = ranked("weight", weight, "KH, KW, C_in/groups, C_out")
+    _channels(x, weight, bias, c_in, w_in, c_out, groups, 1, (2, 3, 1, 0))
+    found = window(height, width, (rows, columns), stride, padding, dilation)
+    return n, *found.out(height, width), c_out
+
+
+def filters(weight: Any, bias: Any, groups: int = 1) -> tuple[int, int, int, int]:
+    """(KH, KW, C_in / groups, C_out) of a weight for channels last, before there is an x."""
+    rows, columns, w_in, c_out = ranked("weight", weight, "KH, KW, C_in/groups, C_out")
+    at_least("groups", groups, 1)
+    if min(rows, columns, w_in) < 1 or c_out % groups:
+        shape = tuple(weight.shape)
+        raise ValueError(f"weight has shape {shape}: need (KH, KW, C_in/groups, C_out), none 0, C_out in {groups=}")
+    expect("bias", bias, (c_out,))
+    return rows, columns, w_in, c_out
+
+
+def conv2d_window(x: Any, weight: Any, stride: Pair, padding: Padding, dilation: Pair) -> Window:
+    """The window of a convolution whose shapes `conv2d` has checked."""
+    height, width = x.shape[2:]
+    rows, columns = weight.shape[2:]
+    return window(int(height), int(width), (int(rows), int(columns)), stride, padding, dilation)
+
+
+def conv2d_maxpool2d(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    pool_size: Pair,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    pool_stride: Pair | None = None,
+) -> Shape:
+    """As `conv2d`, with the pooling that follows -> (N, C_out, H_pooled, W_pooled)."""
+    n, c_out, height, width = conv2d(x, weight, bias, stride, padding, dilation, groups)
+    sizes = pair("pool_size", pool_size)
+    steps = sizes if pool_stride is None else pair("pool_stride", pool_stride)
+    if height < sizes[0] or width < sizes[1]:
+        need = f"need at least {sizes[0]} x {sizes[1]} for {pool_size=}"
+        raise ValueError(f"x convolves to {height} x {width} pixels: {need}")
+    return n, c_out, *Window(sizes, steps).out(height, width)
+
+
+def pool2d_window(x: Any, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0) -> Window:
+    """The window of a pooling of x (N, C, H, W). Each holds a pixel, since no side has more padding than half of it."""
+    *_, height, width = ranked("x", x, "N, C, H, W")
+    kernel = pair("kernel_size", kernel_size)
+    found = window(height, width, kernel, kernel if stride is None else stride, padding, of="kernel_size")
+    if any(side > kernel[i // 2] // 2 for i, side in enumerate(found.padding)):
+        raise ValueError(f"padding={padding!r}: need at most half of kernel_size={kernel_size!r}")
+    return found
+
+
+def pool2d(x: Any, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0) -> Shape:
+    """x (N, C, H, W) -> (N, C, H_out, W_out)."""
+    n, channels, height, width = ranked("x", x, "N, C, H, W")
+    return n, channels, *pool2d_window(x, kernel_size, stride, padding).out(height, width)
+
+
+def global_avgpool2d(x: Any) -> Shape:
+    """x (N, C, H, W) -> (N, C)."""
+    n, channels, height, width = ranked("x", x, "N, C, H, W")
+    if height * width < 1:
+        raise ValueError(f"x has shape {tuple(x.shape)}: need at least one pixel")
+    return n, channels
+
+
+def batchnorm2d(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any, eps: float = 1e-5) -> Shape:
+    """x (N, C, H, W), gamma, beta, mean and variance (C,) -> (N, C, H, W)."""
+    shape = ranked("x", x, "N, C, H, W")
+    for name, array in (("gamma", gamma), ("beta", beta), ("mean", mean), ("variance", variance)):
+        expect(name, array, shape[1:2])
+    if not eps > 0:
+        raise ValueError(f"eps={eps!r}: need a positive number")
+    return shape
+
+
+def local_response_norm(x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Shape:
+    """x (N, C, H, W) -> (N, C, H, W)."""
+    shape = ranked("x", x, "N, C, H, W")
+    at_least("size", size, 1)
+    if not k > 0:
+        raise ValueError(f"k={k!r}: need a positive number")
+    if not alpha >= 0:
+        raise ValueError(f"alpha={alpha!r}: need a number of at least 0")
+    if beta != beta:
+        raise ValueError(f"beta={beta!r}: need a number")
+    return shape
+
+
+def _channels(x, weight, bias, c_in, w_in, c_out, groups, other, turned):
+    """Channels fit. `other` is the axis of input channels in the other layout, and `turned` what turns that round."""
+    at_least("groups", groups, 1)
+    if c_in % groups:
+        raise ValueError(f"groups={groups}: need a divisor of C_in={c_in}, of x of shape {tuple(x.shape)}")
+    need = c_in // groups
+    if w_in != need:
+        hint = f"; weight.transpose{turned} has it" if weight.shape[other] == need else ""
+        raise ValueError(
+            f"weight has shape {tuple(weight.shape)}: need C_in/groups={need}, as in x of shape {tuple(x.shape)}{hint}"
+        )
+    if c_out % groups:
+        raise ValueError(f"groups={groups}: need a divisor of C_out={c_out}, of weight of shape {tuple(weight.shape)}")
+    expect("bias", bias, (c_out,))

@@ -1,0 +1,92 @@
+"""The copies of features in the kernel of `mma`: of the rows of a sequence, or of the pixels that a tap touches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import cuda
+
+from charcnn.gpu import ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.ops.conv1d.mma.config import PIXEL_BYTES, ROW_BYTES, Stages
+
+OUTSIDE = 0x80000000
+"""A row of an image that none has, whatever is added for a tap."""
+
+
+def make_copy_rows(stages: Stages) -> Any:
+    """The device function copy_rows: of a k block, all that all taps read of a tile of positions."""
+    threads = stages.config.threads
+    rows_at_once, copies_bytes = uint32(threads * 16 // ROW_BYTES), uint32(threads * 16)
+    a_bytes, row_size, copied = uint32(stages.a_bytes), uint32(ROW_BYTES), uint32(16)
+    zero, three, four, seven = (uint32(i) for i in (0, 3, 4, 7))
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_rows(begin, x, thread, first_position, k_block, row_bytes, positions):
+        row, piece = uint32(thread >> three), uint32(thread & seven)  # pieces of 16 bytes, of one column of them
+        to = uint32(uint32(piece ^ uint32(row & seven)) << four)
+        to = uint32(uint32(begin + uint32(row * row_size)) + to)
+        row, piece = uint32(row + first_position), uint32(uint32(k_block * row_size) + uint32(piece << four))
+        source, end = x + uint64(row) * uint64(row_bytes) + uint64(piece), uint32(begin + a_bytes)
+        while to < end:
+            ptx.cp_async_16(to, source, copied if piece < row_bytes and row < positions else zero)
+            source += uint64(uint32(row_bytes * rows_at_once))
+            to, row = uint32(to + copies_bytes), uint32(row + rows_at_once)
+
+    return copy_rows
+
+
+def make_im2col(stages: Stages) -> tuple[Any, Any]:
+    """Device functions prepare and copy_pixels, where windows move over images; what they read is `im2col.Geometry`.
+
+    prepare writes for each row of a tile, an output, where its window begins: pixel, row and column of the image, which
+    padding makes less than 0. copy_pixels adds to them, and only adds, what a tap is away.
+    """
+    config = stages.config
+    threads, block_m, copies = uint32(config.threads), uint32(config.block_m), config.block_m * 8 // config.threads
+    rows_at_once, copies_bytes = config.threads * 16 // ROW_BYTES, config.threads * 16
+    pixel_size, row_size, copied, pieces = (uint32(i) for i in (PIXEL_BYTES, ROW_BYTES, 16, 2 * config.quarters))
+    zero, three, four, seven = (uint32(i) for i in (0, 3, 4, 7))
+    outside, bits = uint32(OUTSIDE), uint32(0xFFFFFFFF)  # which only plain Python needs
+    inline = cuda.jit(device=True, forceinline=True)
+
+    @inline
+    def prepare(pixels, geometry, thread, first_row, rows, first_column):
+        """Also gives height and width of an image, and where the bytes of the tile's group begin and end in a pixel."""
+        out_columns, out_pixels, stride_h, stride_w = ptx.ld_global_v4_b32(geometry)
+        top, left, height, width = ptx.ld_global_v4_b32(geometry + uint64(16))
+        group_columns, group_bytes, _, _ = ptx.ld_global_v4_b32(geometry + uint64(32))
+        i = thread
+        while i < block_m:
+            pixel = uint32(first_row + i)
+            image = uint32(pixel // out_pixels)
+            pixel = uint32(pixel - uint32(image * out_pixels))
+            row = uint32(pixel // out_columns)
+            column = uint32(uint32(uint32(pixel - uint32(row * out_columns)) * stride_w) - left)
+            row = uint32(uint32(row * stride_h) - top)
+            pixel = uint32(uint32(uint32(uint32(image * height) + row) * width) + column)
+            row = row if uint32(first_row + i) < rows else outside
+            to = uint32(pixels + uint32(i * pixel_size))
+            ptx.st_shared_v4_b32(to, uint32(pixel & bits), uint32(row & bits), uint32(column & bits), zero)
+            i = uint32(i + threads)
+        begin = uint32(uint32(first_column // group_columns) * group_bytes)
+        return height, width, begin, uint32(begin + group_bytes)
+
+    @inline
+    def copy_pixels(begin, pixels, x, thread, step, pixel_bytes, image):
+        """A tap's k block: the step's, at the address `step`, of pixels or of zeros."""
+        height, width, first_byte, end = image
+        away, down, right, byte = ptx.ld_global_v4_b32(step)
+        row, piece = uint32(thread >> three), uint32(thread & seven)
+        to = uint32(uint32(begin + uint32(row * row_size)) + uint32(uint32(piece ^ uint32(row & seven)) << four))
+        byte = uint32(uint32(byte + first_byte) + uint32(piece << four))
+        held, source = piece < pieces and byte < end, x + uint64(byte)
+        at = uint32(pixels + uint32(row * pixel_size))
+        for i in range(copies):
+            pixel, vertical, horizontal, _ = ptx.ld_shared_v4_b32(uint32(at + uint32(i * rows_at_once * PIXEL_BYTES)))
+            pixel, vertical = uint32(uint32(pixel + away) & bits), uint32(uint32(vertical + down) & bits)
+            horizontal = uint32(uint32(horizontal + right) & bits)
+            wanted = copied if held and vertical < height and horizontal < width else zero
+            ptx.cp_async_16(uint32(to + uint32(i * copies_bytes)), source + uint64(pixel) * uint64(pixel_bytes), wanted)
+
+    return prepare, copy_pixels

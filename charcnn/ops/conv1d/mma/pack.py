@@ -1,0 +1,148 @@
+"""How the weights of `mma` lie: packed once, as its kernel copies them to shared memory."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda, float32
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit
+from charcnn.ops.common.mma_layout import words_of
+from charcnn.ops.common.precision import NumberFormat
+from charcnn.ops.conv1d.mma.config import ROW_BYTES
+
+THREADS = device.block_size(256)
+
+SCALE_THREADS = device.block_size(1024)
+
+WORDS = ROW_BYTES // 4
+
+
+class Packed(NamedTuple):
+    """Weights as the kernel takes them, on the current GPU."""
+
+    weight: Any
+    bias: Any
+    """Scaled as the weights are; zeros behind it, to whole n tiles."""
+    factor: Any
+    """What undoes the scaling, an array of one."""
+    k_blocks: int
+
+    @property
+    def nbytes(self) -> int:
+        """On the GPU."""
+        return int(self.weight.nbytes + self.bias.nbytes)
+
+
+def packed(
+    weight: Any, bias: Any, of: NumberFormat, pack_n: int, columns: int, stream: Any, quarters: int = 4
+) -> Packed:
+    """Lay out a weight (K, C_in, C_out) and a bias (C_out,), float32, both NumPy arrays or both on the GPU.
+
+    Args:
+        pack_n: columns that lie together.
+        columns: of all tiles, a multiple of that.
+        quarters: how many 32 bytes of a row of a k block count.
+    """
+    taps, c_in, _ = weight.shape
+    k_blocks = -(-c_in * of.size // (quarters * ROW_BYTES // 4))
+    words = columns * k_blocks * taps * WORDS
+    call = Call(None, stream, (columns,), weight=weight, bias=bias)
+    weight, bias = call.inputs
+    factor, laid = call.scratch((1,), np.float32), call.scratch((words,), np.uint32)
+    call.launch(_scale_kernel(of.terms == 2), 1, SCALE_THREADS, weight, bias, factor, call.out)
+    arguments = np.uint64(device.address(laid)), taps, k_blocks, words
+    blocks = min(-(-words // THREADS), 8 * device.multiprocessors())
+    call.launch(_pack_kernel(of, pack_n, quarters), blocks, THREADS, weight, factor, *arguments)
+    return Packed(laid, call.out, factor, k_blocks)
+
+
+@cache
+def _scale_kernel(two_terms):
+    threads, two, zero = uint32(SCALE_THREADS), uint32(2), uint32(0)
+    least, most_exponent = uint32(127 - 100), uint32(2 * 127 + 13)  # of weights all less than 2^-100, none
+
+    @jit(launch_bounds=SCALE_THREADS)
+    def kernel(weight, bias, factor, to):
+        # One block: the power of two that brings the greatest weight to 2^13 or more, and below 2^14; and the bias.
+        most = cuda.shared.array(SCALE_THREADS, float32)
+        thread = uint32(cuda.threadIdx.x)
+        greatest, scale = float32(0), float32(1)
+        if two_terms:
+            for i in range(thread, weight.size, threads):
+                greatest = max(greatest, abs(weight.flat[i]))
+        most[thread] = greatest
+        cuda.syncthreads()
+        half = uint32(threads // two)
+        while half > zero:
+            if thread < half:
+                most[thread] = max(most[thread], most[uint32(thread + half)])
+            cuda.syncthreads()
+            half = uint32(half // two)
+        exponent = uint32(ptx.bitcast_b32(most[0]) >> uint32(23))  # with a bias of 127
+        if least < exponent < uint32(255):
+            scale = ptx.bitcast_f32(uint32(uint32(most_exponent - exponent) << uint32(23)))
+        if thread == zero:
+            factor[0] = float32(1) / scale
+        for c in range(thread, to.size, threads):
+            to[c] = bias[c] * scale if c < bias.size else float32(0)
+
+    return kernel
+
+
+@cache
+def _pack_kernel(of, pack_n, quarters):
+    pack = None if of.size == 4 else ptx.cvt_f16x2(of.ptx_type)
+    words, two_terms = words_of(of), of.terms == 2
+    one, two, three, four, seven, eight = (uint32(i) for i in (1, 2, 3, 4, 7, 8))
+    columns, k_block_size, row_words = uint32(pack_n), uint32(quarters * ROW_BYTES // 4 // of.size), uint32(WORDS)
+    tiny = uint32(0x10001000)  # 1 / LOW_SCALE, twice
+    pair_size = 2 if of.size == 2 or two_terms else 1
+
+    @jit()
+    def kernel(weight, factor, to, taps, k_blocks, size):
+        # A thread writes words, each two halves of neighbouring input channels or a number, of (n tile, k block, tap,
+        # column, 32 words): of a row whose 16-byte pieces are swizzled as the kernel reads them. Of 32 columns, those
+        # that a thread of the kernel holds the sums of, two of each eight, are neighbouring channels.
+        i, stride = uint32(cuda.grid(1)), uint32(cuda.gridsize(1))
+        while i < uint32(size):
+            place = uint32(i % row_words)
+            column = uint32(i // row_words % columns)
+            step = uint32(i // row_words // columns)
+            tap = uint32(step % uint32(taps))
+            k_block = uint32(step // uint32(taps) % uint32(k_blocks))
+            n_tile = uint32(step // uint32(taps) // uint32(k_blocks))
+            piece = uint32(uint32(place // four) ^ uint32(column & seven))
+            inner = uint32(place & three)
+            if pair_size == 1:
+                c_in = uint32(piece * four + inner)
+            elif two_terms:
+                c_in = uint32(uint32(piece // two) * eight + inner * two)
+            else:
+                c_in = uint32(piece * eight + inner * two)
+            c_in = uint32(k_block * k_block_size + c_in)
+            channel = uint32(column // uint32(32) * uint32(32) + uint32(uint32(column & seven) // two) * eight)
+            channel = uint32(channel + uint32(uint32(column // eight) & three) * two + uint32(column & one))
+            channel = uint32(channel + n_tile * columns)
+            low, high = float32(0), float32(0)
+            if channel < uint32(weight.shape[2]):
+                if c_in < uint32(weight.shape[1]):
+                    low = weight[tap, c_in, channel]
+                if pair_size == 2 and uint32(c_in + one) < uint32(weight.shape[1]):
+                    high = weight[tap, uint32(c_in + one), channel]
+            if two_terms:
+                scale = float32(1) / factor[0]
+                upper, rest = words(low * scale, high * scale)
+                word = ptx.mul_f16x2(rest, tiny) if uint32(piece & one) == one else upper
+            elif pair_size == 2:
+                word = pack(low, high)
+            else:
+                word, _ = words(low, low)
+            ptx.st_global_b32(to + uint64(i) * uint64(4), word)
+            i = uint32(i + stride)
+
+    return kernel

@@ -1,0 +1,111 @@
+"""linear_softmax and linear_argmax: a classifier's last layer and what follows it, in one kernel."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, int32
+
+from charcnn.gpu.launch import Call, jit
+from charcnn.ops.common import shapes
+from charcnn.ops.linear.linear import dot
+
+THREADS = 32
+"""A block an input; a thread has every so manieth class."""
+
+
+@jit()
+def _linear_softmax_naive_kernel(x, weight, bias, y):
+    shared = cuda.shared.array(THREADS, float32)
+    n, thread = cuda.blockIdx.x, cuda.threadIdx.x
+    greatest = float32(-math.inf)
+    for c in range(thread, y.shape[1], THREADS):
+        logit = dot(x[n], weight[c], bias[c])
+        y[n, c] = logit  # which this thread alone reads again
+        greatest = max(greatest, logit)
+    shared[thread] = greatest
+    cuda.syncthreads()
+    for i in range(THREADS):
+        greatest = max(greatest, shared[i])
+    cuda.syncthreads()
+    part = float32(0)
+    for c in range(thread, y.shape[1], THREADS):
+        value = math.exp(y[n, c] - greatest)  # at most 1: can't overflow
+        y[n, c] = value
+        part += value
+    shared[thread] = part
+    cuda.syncthreads()
+    total = float32(0)
+    for i in range(THREADS):
+        total += shared[i]
+    for c in range(thread, y.shape[1], THREADS):
+        y[n, c] /= total
+
+
+@jit()
+def _linear_argmax_naive_kernel(x, weight, bias, y):
+    values = cuda.shared.array(THREADS, float32)
+    places = cuda.shared.array(THREADS, int32)
+    n, thread = cuda.blockIdx.x, cuda.threadIdx.x
+    held, best = float32(-math.inf), int32(thread)
+    for c in range(thread, weight.shape[0], THREADS):
+        value = dot(x[n], weight[c], bias[c])
+        if value > held or (value != value and held == held):  # the first NaN wins
+            held, best = value, int32(c)
+    values[thread], places[thread] = held, best
+    cuda.syncthreads()
+    if thread == 0:
+        for i in range(1, min(THREADS, weight.shape[0])):
+            value, place = values[i], places[i]
+            nan, had_nan = value != value, held != held
+            if (nan and not had_nan) or value > held or ((value == held or (nan and had_nan)) and place < best):
+                held, best = value, place
+        y[n] = best
+
+
+def linear_softmax_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`reference.linear_softmax` on a GPU, one block an input: logits are written once, and turned where they lie.
+
+    Args:
+        x: float32 (N, C_in), C-contiguous; weight (C_out, C_in) and bias (C_out,) likewise. All NumPy arrays, or all
+            device arrays (Numba's, or any with __cuda_array_interface__).
+        out: where to write, (N, C_out), on the same side; made where None.
+        stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
+
+    Returns:
+        float32 (N, C_out), each row summing to 1, where the inputs lie; device results are not waited for.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+    shape = shapes.linear_softmax(x, weight, bias)
+    call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
+    call.launch(_linear_softmax_naive_kernel, shape[0], THREADS, *call.inputs, call.out)
+    return call.result()
+
+
+def linear_argmax_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """`reference.linear_argmax` on a GPU, one block an input: no logit leaves the chip.
+
+    Args:
+        x, weight, bias, stream: as for `linear_softmax_naive`.
+        out: where to write, (N,), on the same side: int64, or uint8, a byte a label, for up to 256 classes; int64 is
+            made where None.
+
+    Returns:
+        int64 (N,), or `out`: the index of each row's greatest logit, of equals the first; NaN counts as the greatest.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+    shape = shapes.linear_argmax(x, weight, bias)
+    small = getattr(out, "dtype", None) == np.uint8
+    if small and weight.shape[0] > 256:
+        raise ValueError(f"out has dtype uint8: need int64 for {weight.shape[0]} classes")
+    call = Call(out, stream, shape, np.uint8 if small else np.int64, x=x, weight=weight, bias=bias)
+    call.launch(_linear_argmax_naive_kernel, shape[0], THREADS, *call.inputs, call.out)
+    return call.result()

@@ -1,0 +1,82 @@
+"""References of what knows no positions: pointwise functions, linear layers, and what turns logits into answers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from charcnn.ops.common import shapes
+
+Array = np.ndarray
+
+
+def relu(x: Array) -> Array:
+    """max(x, 0); NaN stays NaN."""
+    return np.maximum(x, x.dtype.type(0))
+
+
+def tanh(x: Array) -> Array:
+    """The hyperbolic tangent of each value; NaN stays NaN."""
+    return np.tanh(x)
+
+
+def gelu(x: Array) -> Array:
+    """x times the normal distribution function of x, (1 + erf(x / sqrt(2))) / 2: PyTorch's default, not the tanh form.
+
+    -inf gives NaN, as there. Source: Hendrycks, Gimpel 2016, arXiv:1606.08415.
+    """
+    tail = [math.erfc(value) for value in (x.reshape(-1) * -math.sqrt(0.5)).tolist()]
+    return x * (np.array(tail, x.dtype).reshape(x.shape) / 2)
+
+
+def linear(x: Array, weight: Array, bias: Array) -> Array:
+    """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> x @ weight.T + bias, (N, C_out)."""
+    shapes.linear(x, weight, bias)
+    return x @ weight.T + bias
+
+
+def softmax(x: Array) -> Array:
+    """Logits (N, C) -> probabilities (N, C), each row summing to 1; the row's maximum is subtracted first."""
+    shapes.softmax(x)
+    exponentials = np.exp(x - x.max(axis=1, keepdims=True))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def argmax(x: Array) -> Array:
+    """Logits (N, C) -> the index of each row's maximum, (N,) int64; of equals the first, and NaN wins."""
+    shapes.argmax(x)
+    return np.argmax(x, axis=1)
+
+
+def linear_relu(x: Array, weight: Array, bias: Array) -> Array:
+    """relu(linear(...))"""
+    return relu(linear(x, weight, bias))
+
+
+def linear_relu_linear(x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: Array) -> Array:
+    """linear(linear_relu(x, weight1, bias1), weight2, bias2)"""
+    shapes.linear_relu_linear(x, weight1, bias1, weight2, bias2)
+    return linear(linear_relu(x, weight1, bias1), weight2, bias2)
+
+
+def linear_tanh(x: Array, weight: Array, bias: Array) -> Array:
+    """tanh(linear(...))"""
+    return tanh(linear(x, weight, bias))
+
+
+def linear_gelu(x: Array, weight: Array, bias: Array) -> Array:
+    """gelu(linear(...))"""
+    return gelu(linear(x, weight, bias))
+
+
+def linear_softmax(x: Array, weight: Array, bias: Array) -> Array:
+    """softmax(linear(...)): x (N, C_in), weight (C_out, C_in), bias (C_out,) -> probabilities (N, C_out)"""
+    shapes.linear_softmax(x, weight, bias)
+    return softmax(linear(x, weight, bias))
+
+
+def linear_argmax(x: Array, weight: Array, bias: Array) -> Array:
+    """argmax(linear(...)): x (N, C_in), weight (C_out, C_in), bias (C_out,) -> labels (N,) int64"""
+    shapes.linear_argmax(x, weight, bias)
+    return argmax(linear(x, weight, bias))

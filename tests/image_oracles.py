@@ -1,0 +1,218 @@
+"""The definitions of `image_cases`' operators, one output at a time in plain Python; and what PyTorch has for them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def relu(x):
+    return np.array([value if value > 0 else 0.0 for value in x.flat]).reshape(x.shape)
+
+
+def tanh(x):
+    return np.array([math.tanh(value) for value in x.flat]).reshape(x.shape)
+
+
+def gelu(x):
+    return np.array([value * 0.5 * (1 + math.erf(value / math.sqrt(2))) for value in x.flat]).reshape(x.shape)
+
+
+def windows_of(shape, kernel, stride, padding, dilation=(1, 1)):
+    """Of an image (H, W): the windows' number, and of each its pixels, as (place in the kernel, place in the image)."""
+    (height, width), (top, bottom, left, right) = shape, padding
+    rows = (height + top + bottom - dilation[0] * (kernel[0] - 1) - 1) // stride[0] + 1
+    columns = (width + left + right - dilation[1] * (kernel[1] - 1) - 1) // stride[1] + 1
+    places = {}
+    for p, q in np.ndindex(rows, columns):
+        taps = [
+            ((i, j), (p * stride[0] - top + i * dilation[0], q * stride[1] - left + j * dilation[1]))
+            for i, j in np.ndindex(*kernel)
+        ]
+        places[p, q] = [(tap, (y, x)) for tap, (y, x) in taps if 0 <= y < height and 0 <= x < width]
+    return (rows, columns), places
+
+
+def conv2d(x, weight, bias, stride=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1), groups=1):
+    c_out, c_in, *kernel = weight.shape
+    size, places = windows_of(x.shape[2:], kernel, stride, padding, dilation)
+    out = np.zeros((len(x), c_out, *size))
+    for n, o, p, q in np.ndindex(out.shape):
+        first = o // (c_out // groups) * c_in
+        products = [x[n, first + c][at] * weight[o, c][tap] for c in range(c_in) for tap, at in places[p, q]]
+        out[n, o, p, q] = math.fsum([bias[o], *products])
+    return out
+
+
+def pooled(x, kernel_size, stride, padding, made):
+    size, places = windows_of(x.shape[2:], kernel_size, stride or kernel_size, padding)
+    out = np.zeros((*x.shape[:2], *size))
+    for n, c, p, q in np.ndindex(out.shape):
+        out[n, c, p, q] = made([x[n, c][at] for _, at in places[p, q]])
+    return out
+
+
+def maxpool2d(x, kernel_size, stride=None, padding=(0, 0, 0, 0)):
+    return pooled(x, kernel_size, stride, padding, max)
+
+
+def avgpool2d(x, kernel_size, stride=None, padding=(0, 0, 0, 0), count_include_pad=True):
+    area = math.prod(kernel_size)
+    mean = (
+        (lambda found: math.fsum(found) / area) if count_include_pad else (lambda found: math.fsum(found) / len(found))
+    )
+    return pooled(x, kernel_size, stride, padding, mean)
+
+
+def global_avgpool2d(x):
+    return avgpool2d(x, x.shape[2:])[..., 0, 0]
+
+
+def batchnorm2d(x, gamma, beta, mean, variance):
+    out = np.zeros(x.shape)
+    for n, c, p, q in np.ndindex(x.shape):
+        out[n, c, p, q] = (x[n, c, p, q] - mean[c]) / math.sqrt(variance[c] + 1e-5) * gamma[c] + beta[c]
+    return out
+
+
+def local_response_norm(x, size, alpha, k):
+    out = np.zeros(x.shape)
+    for n, c, p, q in np.ndindex(x.shape):
+        near = range(max(c - size // 2, 0), min(c + (size - 1) // 2, x.shape[1] - 1) + 1)
+        total = math.fsum(x[n, other, p, q] ** 2 for other in near)
+        out[n, c, p, q] = x[n, c, p, q] / (k + alpha / size * total) ** 0.75
+    return out
+
+
+def linear(x, weight, bias):
+    x = x.reshape(len(x), weight.shape[1])
+    out = np.zeros((len(x), len(weight)))
+    for n, o in np.ndindex(out.shape):
+        out[n, o] = math.fsum([bias[o], *(x[n] * weight[o])])
+    return out
+
+
+def softmax(x):
+    exponentials = np.array([math.exp(value) for value in x.flat]).reshape(x.shape)
+    return np.array([row / math.fsum(row) for row in exponentials]).reshape(x.shape)
+
+
+def argmax(x):
+    return [list(row).index(max(row)) for row in x]
+
+
+def with_pool(activation):
+    def fused(x, weight, bias, pool_size, pool_stride=None, **options):
+        return maxpool2d(activation(conv2d(x, weight, bias, **options)), pool_size, pool_stride)
+
+    return fused
+
+
+def then(first, *after):
+    def composed(*arguments, **options):
+        y = first(*arguments, **options)
+        for function in after:
+            y = function(y)
+        return y
+
+    return composed
+
+
+def nhwc(function):
+    """On channels-last features and weights."""
+
+    def turned(x, weight, bias, **options):
+        y = function(x.transpose(0, 3, 1, 2), weight.transpose(3, 2, 0, 1), bias, **options)
+        return y.transpose(0, 2, 3, 1)
+
+    return turned
+
+
+LOOPS = {
+    "conv2d": conv2d,
+    "conv2d_relu": then(conv2d, relu),
+    "conv2d_tanh": then(conv2d, tanh),
+    "conv2d_relu_maxpool2d": with_pool(relu),
+    "conv2d_tanh_maxpool2d": with_pool(tanh),
+    "conv2d_relu_global_avgpool2d": then(conv2d, relu, global_avgpool2d),
+    "conv2d_nhwc": nhwc(conv2d),
+    "conv2d_relu_nhwc": nhwc(then(conv2d, relu)),
+    "batchnorm2d": batchnorm2d,
+    "batchnorm2d_relu": then(batchnorm2d, relu),
+    "maxpool2d": maxpool2d,
+    "avgpool2d": avgpool2d,
+    "global_avgpool2d": global_avgpool2d,
+    "local_response_norm": local_response_norm,
+    "tanh": tanh,
+    "gelu": gelu,
+    "linear_tanh": then(linear, tanh),
+    "linear_gelu": then(linear, gelu),
+    "linear_softmax": then(linear, softmax),
+    "linear_argmax": then(linear, argmax),
+    "collapse_linear": linear,
+}
+
+
+def torch_functions(torch):
+    """By operator, on PyTorch's arrays. Its own padding is the same on opposite sides, so it pads before."""
+    f = torch.nn.functional
+
+    def sides(padding):
+        top, bottom, left, right = padding
+        return left, right, top, bottom
+
+    def conv2d(x, weight, bias, padding=(0, 0, 0, 0), **options):
+        return f.conv2d(f.pad(x, sides(padding)), weight, bias, **options)
+
+    def max_pool2d(x, kernel_size, stride=None, padding=(0, 0, 0, 0)):
+        return f.max_pool2d(f.pad(x, sides(padding), value=-math.inf), kernel_size, stride)
+
+    def avg_pool2d(x, kernel_size, stride=None, padding=(0, 0, 0, 0), count_include_pad=True):
+        sums = f.avg_pool2d(f.pad(x, sides(padding)), kernel_size, stride)
+        if count_include_pad:
+            return sums
+        return sums / f.avg_pool2d(f.pad(torch.ones_like(x), sides(padding)), kernel_size, stride)
+
+    def average(x):
+        return f.adaptive_avg_pool2d(x, 1).flatten(1)
+
+    def batch_norm(x, gamma, beta, mean, variance):
+        return f.batch_norm(x, mean, variance, gamma, beta)
+
+    def with_pool(activation):
+        def fused(x, weight, bias, pool_size, pool_stride=None, **options):
+            return f.max_pool2d(activation(conv2d(x, weight, bias, **options)), pool_size, pool_stride)
+
+        return fused
+
+    def turned(function):
+        def of(x, weight, bias, **options):
+            y = function(x.permute(0, 3, 1, 2), weight.permute(3, 2, 0, 1), bias, **options)
+            return y.permute(0, 2, 3, 1)
+
+        return of
+
+    return {
+        "conv2d": conv2d,
+        "conv2d_relu": then(conv2d, f.relu),
+        "conv2d_tanh": then(conv2d, torch.tanh),
+        "conv2d_relu_maxpool2d": with_pool(f.relu),
+        "conv2d_tanh_maxpool2d": with_pool(torch.tanh),
+        "conv2d_relu_global_avgpool2d": then(conv2d, f.relu, average),
+        "conv2d_nhwc": turned(conv2d),
+        "conv2d_relu_nhwc": turned(then(conv2d, f.relu)),
+        "batchnorm2d": batch_norm,
+        "batchnorm2d_relu": then(batch_norm, f.relu),
+        "maxpool2d": max_pool2d,
+        "avgpool2d": avg_pool2d,
+        "global_avgpool2d": average,
+        "local_response_norm": f.local_response_norm,
+        "tanh": torch.tanh,
+        "gelu": f.gelu,
+        "linear_tanh": then(f.linear, torch.tanh),
+        "linear_gelu": then(f.linear, f.gelu),
+        "linear_softmax": then(f.linear, lambda x: f.softmax(x, dim=1)),
+        "linear_argmax": then(f.linear, lambda x: x.argmax(dim=1)),
+        "collapse_linear": lambda x, weight, bias: f.linear(x.flatten(1), weight, bias),
+    }
