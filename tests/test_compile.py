@@ -234,8 +234,7 @@ for name in ("l12", "l13", "l14", "l15", "l16", "l17"):
         for config in (SMALL, replace(SMALL, layernorm=False)):
             network = Network(name, precision, config, 80)
             record(network, target, lambda *_: None, [1])
-others = ("StepConv1d", "Conv2d")  # of ladders, and of images, which no level has
-rows = {row.name: set(row.precisions) for row in LAYERS if not row.name.endswith(others)}
+rows = {row.name: set(row.precisions) for row in LAYERS if not row.name.endswith(("StepConv1d", "Conv2d"))}
 print(used == rows, sorted(set(used) ^ set(rows)), [name for name in used if used[name] != rows.get(name)])
 assert all(row.made for row in LAYERS)
 """
