@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from charcnn.model.layers import Conv1d, Flatten, Layer, LayerNorm, Linear, MaxPool1d, Node, OneHot, Relu, place
+from charcnn.model.layers import Conv1d, Flatten, Layer, LayerNorm, Linear, MaxPool1d, Network, OneHot, Relu, place
 
 POOL_SIZE = 3
 POOLED_BLOCKS = (1, 2, 6)
@@ -15,7 +14,7 @@ NORMALISED_BLOCKS = (1, 6)
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Network):
     """The sizes of one character-level CNN (Zhang, Zhao, LeCun 2015, arXiv:1509.01626, with two LayerNorms).
 
     Six convolution blocks (stride 1, no padding), of which blocks 1, 2 and 6 end in a max-pool of 3, and
@@ -63,7 +62,7 @@ class Config:
             raise ValueError(f"length={self.length}: {error}") from None
 
     @cached_property
-    def layers(self) -> tuple[Layer, ...]:
+    def layers(self) -> tuple[Layer, ...]:  # type: ignore[override]
         """The network, token ids (L,) to logits (classes,): every other form of it is made of these."""
         layers: list[Layer] = [OneHot(self.alphabet)]
         for block, size in enumerate(self.kernel_sizes, 1):
@@ -76,10 +75,10 @@ class Config:
         fc1, fc2 = Linear(self.units, name="fc1"), Linear(self.units, name="fc2")
         return (*layers, Flatten(), fc1, Relu(), fc2, Relu(), Linear(self.classes, name="fc3"))
 
-    @cached_property
-    def nodes(self) -> tuple[Node, ...]:
-        """The layers, each with the shapes before and after it."""
-        return place(self.layers, (self.length,))
+    @property
+    def in_shape(self) -> tuple[int]:  # type: ignore[override]
+        """(L,)"""
+        return (self.length,)
 
     def in_channels(self, block: int) -> int:
         """C_in of convolution block 1 to 6."""
@@ -100,21 +99,6 @@ class Config:
         """Inputs of fc1: 8704 for SMALL."""
         return self.channels * self.block_lengths[-1]
 
-    @property
-    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every parameter's name and shape, in the order of the original program's params.bin."""
-        return {name: shape for node in self.nodes for name, shape in node.parameters.items()}
-
-    @property
-    def parameters(self) -> int:
-        """Values in all parameters: 11,908,100 for SMALL."""
-        return sum(map(math.prod, self.parameter_shapes.values()))
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations an input on dense one-hot input, a multiply-add counted as two."""
-        return sum(node.flops for node in self.nodes)
-
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values; `Config(**value)` reads them back."""
         return asdict(self)
@@ -126,7 +110,7 @@ def _positive(name: str, value: object) -> None:
 
 
 SMALL = Config()
-"""The paper's small network, with two LayerNorms: 11,908,100 parameters."""
+"""The paper's small network, with two LayerNorms: 11,908,100 parameters, in the order of the original's params.bin."""
 
 TINY = Config(length=123, channels=4, units=8)
 """The shortest length that the chain admits and a few channels: for the simulator and quick tests."""

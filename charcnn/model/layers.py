@@ -10,7 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import ClassVar
+from functools import cached_property
+from typing import Any, ClassVar
+
+from charcnn.ops.common import shapes2d
+from charcnn.ops.common.shapes2d import Padding, Pair
 
 Shape = tuple[int, ...]
 
@@ -129,6 +133,157 @@ class MaxPool1d(Layer):
 
 
 @dataclass(frozen=True)
+class Pixels(Layer):
+    """Bytes (C * H * W,) as an image (C, H, W) of (byte / 255 - mean) / std, one mean and std a channel."""
+
+    channels: int
+    height: int
+    width: int
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    in_itemsize = 1
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(C, H, W)"""
+        image = self.channels, self.height, self.width
+        if shape != (math.prod(image),):
+            raise ValueError(f"{self.label} reads shape {shape}: need ({math.prod(image)},)")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != self.channels:
+                raise ValueError(f"{self.label}: {name}={values}: need {self.channels}, one a channel")
+        return image
+
+
+class Window2d(Layer):
+    """What moves a window over an image: subclasses say what they make of its values."""
+
+    kernel_size: Pair
+    stride: Pair | None
+    padding: Padding
+    dilation: Pair = 1
+
+    def window(self, shape: Shape) -> shapes2d.Window:
+        """How it moves over an image (C, H, W).
+
+        Raises:
+            ValueError: it does not fit; names the layer.
+        """
+        _, height, width = self._read(shape, "C, H, W")
+        try:
+            kernel = shapes2d.pair("kernel_size", self.kernel_size)
+            stride = kernel if self.stride is None else self.stride
+            return shapes2d.window(height, width, kernel, stride, self.padding, self.dilation)
+        except ValueError as error:
+            raise ValueError(f"{self.label}: {error}") from None
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(C, H_out, W_out)"""
+        return shape[0], *self.window(shape).out(*shape[1:])
+
+
+@dataclass(frozen=True)
+class Conv2d(Window2d):
+    """A convolution: (C, H, W) -> (channels, H_out, W_out); arguments as of `charcnn.ops.reference.conv2d`."""
+
+    channels: int
+    kernel_size: Pair
+    stride: Pair = 1
+    padding: Padding = 0
+    dilation: Pair = 1
+    groups: int = 1
+    bias: bool = True
+
+    @property
+    def moves(self) -> dict[str, Any]:
+        """How its window moves, as operators take it."""
+        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(channels, H_out, W_out)"""
+        return self.channels, *self.window(shape).out(*shape[1:])
+
+    def parameters(self, shape: Shape) -> dict[str, Shape]:
+        """weight (channels, C / groups, KH, KW), bias (channels,) where it has one"""
+        if shape[0] % self.groups or self.channels % self.groups:
+            need = f"need a divisor of {shape[0]} and {self.channels} channels"
+            raise ValueError(f"{self.label}: groups={self.groups}: {need}")
+        weight = self.channels, shape[0] // self.groups, *self.window(shape).kernel
+        return {"weight": weight, "bias": (self.channels,)} if self.bias else {"weight": weight}
+
+    def multiply_adds(self, shape: Shape) -> int:
+        """One a weight of a channel, for each value of the result."""
+        return math.prod(self.parameters(shape)["weight"][1:]) * math.prod(self.out_shape(shape))
+
+
+@dataclass(frozen=True)
+class MaxPool2d(Window2d):
+    """The maximum of each window; stride is kernel_size where None; padding is -inf, at most half of kernel_size."""
+
+    kernel_size: Pair
+    stride: Pair | None = None
+    padding: Padding = 0
+
+
+@dataclass(frozen=True)
+class AvgPool2d(Window2d):
+    """The mean of each window, padding counted as zeros; stride is kernel_size where None."""
+
+    kernel_size: Pair
+    stride: Pair | None = None
+    padding: Padding = 0
+
+
+@dataclass(frozen=True)
+class GlobalAvgPool2d(Layer):
+    """The mean of each channel: (C, H, W) -> (C,)."""
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(C,)"""
+        return self._read(shape, "C, H, W")[:1]
+
+
+@dataclass(frozen=True)
+class BatchNorm2d(Layer):
+    """At inference: each channel minus its mean, over the root of its variance + eps, times weight, plus bias."""
+
+    eps: float = 1e-5
+
+    def parameters(self, shape: Shape) -> dict[str, Shape]:
+        """weight, bias, running_mean, running_var: (C,) each, as PyTorch names them."""
+        return dict.fromkeys(("weight", "bias", "running_mean", "running_var"), self._read(shape, "C, H, W")[:1])
+
+
+@dataclass(frozen=True)
+class LocalResponseNorm(Layer):
+    """Each value over (k + alpha / size * s) ** beta, s the sum of squares of `size` channels about its own."""
+
+    size: int = 5
+    alpha: float = 1e-4
+    beta: float = 0.75
+    k: float = 1.0
+
+
+@dataclass(frozen=True)
+class Tanh(Layer):
+    """tanh(x)"""
+
+
+@dataclass(frozen=True)
+class Gelu(Layer):
+    """x times the normal distribution function of x."""
+
+
+@dataclass(frozen=True)
+class Softmax(Layer):
+    """Logits (C,) as probabilities."""
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(C,)"""
+        return self._read(shape, "C")
+
+
+@dataclass(frozen=True)
 class Flatten(Layer):
     """Features as a vector, channel after channel."""
 
@@ -206,3 +361,30 @@ def place(layers: Sequence[Layer], in_shape: Shape) -> tuple[Node, ...]:
         nodes.append(node)
         in_shape = node.out_shape
     return tuple(nodes)
+
+
+class Network:
+    """What follows from a network's layers; a subclass says them, and an input's shape."""
+
+    layers: tuple[Layer, ...]
+    in_shape: Shape
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The layers, each with the shapes before and after it."""
+        return place(self.layers, self.in_shape)
+
+    @property
+    def parameter_shapes(self) -> dict[str, Shape]:
+        """Every parameter's name and shape, in order."""
+        return {name: shape for node in self.nodes for name, shape in node.parameters.items()}
+
+    @property
+    def parameters(self) -> int:
+        """Values in all parameters."""
+        return sum(map(math.prod, self.parameter_shapes.values()))
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations an input, a multiply-add counted as two."""
+        return sum(node.flops for node in self.nodes)

@@ -8,7 +8,26 @@ from typing import Any
 import numpy as np
 
 from charcnn.config import Config
-from charcnn.model.layers import Conv1d, Flatten, LayerNorm, Linear, MaxPool1d, Node, OneHot, Relu
+from charcnn.model.layers import (
+    AvgPool2d,
+    BatchNorm2d,
+    Conv1d,
+    Conv2d,
+    Flatten,
+    Gelu,
+    GlobalAvgPool2d,
+    LayerNorm,
+    Linear,
+    LocalResponseNorm,
+    MaxPool1d,
+    MaxPool2d,
+    Node,
+    OneHot,
+    Pixels,
+    Relu,
+    Softmax,
+    Tanh,
+)
 from charcnn.model.rounding import FP32, Rounding
 from charcnn.ops import reference
 
@@ -40,9 +59,40 @@ def run(nodes: Sequence[Node], x: np.ndarray, params: Mapping[str, np.ndarray], 
                 x = reference.collapse(x)
             case Linear():
                 x = reference.linear(x, *p)
+            case Pixels():
+                x = pixels(node, x, dtype)
+            case Conv2d() as of:
+                weight, *bias = p
+                bias = bias or [np.zeros(len(weight), dtype)]
+                x = reference.conv2d(x, weight, *bias, **of.moves)
+            case BatchNorm2d(eps):
+                x = reference.batchnorm2d(x, *p, eps=eps)
+            case MaxPool2d(size, stride, padding):
+                x = reference.maxpool2d(x, size, stride=stride, padding=padding)
+            case AvgPool2d(size, stride, padding):
+                x = reference.avgpool2d(x, size, stride=stride, padding=padding)
+            case GlobalAvgPool2d():
+                x = reference.global_avgpool2d(x)
+            case LocalResponseNorm(size, alpha, beta, k):
+                x = reference.local_response_norm(x, size, alpha=alpha, beta=beta, k=k)
+            case Tanh():
+                x = reference.tanh(x)
+            case Gelu():
+                x = reference.gelu(x)
+            case Softmax():
+                x = reference.softmax(x)
             case other:
                 raise TypeError(f"{other!r} has no reference")
     return x
+
+
+def pixels(node: Node, x: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+    """Rows of bytes (N, C * H * W) as images (N, C, H, W) in `dtype`, as the node's Pixels says: a table a channel."""
+    of, images = node.layer, x.reshape(len(x), *node.out_shape)
+    assert isinstance(of, Pixels)
+    tables = (np.arange(256) / 255 - np.array(of.mean)[:, None]) / np.array(of.std)[:, None]
+    tables = tables.astype(dtype)
+    return np.stack([table[images[:, c]] for c, table in enumerate(tables)], axis=1)
 
 
 def forward_with_sigma(
