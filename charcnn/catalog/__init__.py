@@ -7,7 +7,7 @@ one row of VARIANTS; a new level is a file under charcnn/levels and a row of LEV
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import unified_diff
 from importlib import import_module
 from pathlib import Path
@@ -88,30 +88,27 @@ DIFFERENCE = 60
 
 
 @dataclass(frozen=True)
-class Level:
-    """One step of the history: `python -m charcnn.levels.NAME`."""
+class Program:
+    """What a command runs: a level of the history, or a technique of the networks."""
 
     name: str
     device: str
     """cpu or cuda"""
-    original: float | None = None
-    """Inputs/s of the C++ project at this step, on 4 hosts of 4 TITAN RTX; None where it had none."""
-    gpus: int | None = None
+    gpus: int | None = field(default=None, kw_only=True)
     """GPUs that a rank drives at most; None: all of its share."""
-    precisions: tuple[str, ...] = ("fp32",)
+    precisions: tuple[str, ...] = field(default=("fp32",), kw_only=True)
     """Of PRECISIONS those that it has, first what it takes where none is asked for."""
-    hopper: bool = False
+    hopper: bool = field(default=False, kw_only=True)
     """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
-    ampere: bool = False
+    ampere: bool = field(default=False, kw_only=True)
     """Needs tensor cores of compute capability 8.0 or later: the simulator will not do."""
-    filtered: bool = False
+    filtered: bool = field(default=False, kw_only=True)
     """Whether it computes convolutions by Winograd's filtering, which rounds more."""
-    after: str | None = None
-    """The level that it builds on; None: that of the row before."""
-    differs: str | None = None
-    """Why its file differs from that level's by more than DIFFERENCE lines."""
-    tuned: tuple[str, str] | None = None
-    """Techniques of its convolutions and of its linear layers, of those whose tiles can be chosen."""
+
+    @property
+    def family(self) -> Sequence[Program]:
+        """All of its kind, in order."""
+        raise NotImplementedError
 
     @property
     def tensor_cores(self) -> bool:
@@ -119,20 +116,20 @@ class Level:
         return self.hopper or self.ampere
 
     def rounding(self, asked: str | None = None) -> Rounding:
-        """What that precision rounds, and how far logits may be off for it; errors as for `precision`."""
+        """What that precision rounds, and how far results may be off for it; errors as for `precision`."""
         return replace(ROUNDINGS[self.precision(asked)], filtered=self.filtered)
 
     def precision(self, asked: str | None = None) -> str:
         """Which one it computes in where this one is asked for: its own where that is None.
 
         Raises:
-            ValueError: it has it not; names the levels that have.
+            ValueError: it has it not; names those that have.
         """
         precision = asked or self.precisions[0]
         if precision not in PRECISIONS:
             raise ValueError(f"{precision=}: need one of {', '.join(PRECISIONS)}")
         if precision not in self.precisions:
-            others = spoken([row for row in LEVELS if precision in row.precisions])
+            others = self.spoken([row for row in self.family if precision in row.precisions])
             raise ValueError(f"{precision=}: {self.name} has {', '.join(self.precisions)}; {precision} is in {others}")
         return precision
 
@@ -144,6 +141,35 @@ class Level:
         """What its `build` is told of that: nothing where it has one precision alone; errors likewise."""
         precision = self.precision(asked)
         return {"precision": precision} if len(self.precisions) > 1 else {}
+
+    @staticmethod
+    def spoken(rows: Sequence[Any]) -> str:
+        """Their names, for a sentence."""
+        return ", ".join(row.name for row in rows) or "none"
+
+
+@dataclass(frozen=True)
+class Level(Program):
+    """One step of the history: `python -m charcnn.levels.NAME`."""
+
+    original: float | None = None
+    """Inputs/s of the C++ project at this step, on 4 hosts of 4 TITAN RTX; None where it had none."""
+    after: str | None = None
+    """The level that it builds on; None: that of the row before."""
+    differs: str | None = None
+    """Why its file differs from that level's by more than DIFFERENCE lines."""
+    tuned: tuple[str, str] | None = None
+    """Techniques of its convolutions and of its linear layers, of those whose tiles can be chosen."""
+
+    @property
+    def family(self) -> Sequence[Level]:
+        """All levels."""
+        return LEVELS
+
+    @staticmethod
+    def spoken(rows: Sequence[Level]) -> str:
+        """With ranges."""
+        return spoken(rows)
 
     @property
     def predecessor(self) -> Level | None:

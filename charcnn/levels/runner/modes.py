@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from charcnn import catalog, offload
+from charcnn import offload
+from charcnn.catalog import Program
 from charcnn.levels.runner.farm import FarmMode
 from charcnn.levels.runner.rank import Run, Standing, landings
 from charcnn.model.params import Params
@@ -28,9 +29,7 @@ class Offload(Protocol):
     comm: Any
     """For the steps that all ranks take together; None where each talks to the root alone."""
 
-    def __init__(
-        self, comm: Any, level: catalog.Level, build: Callable[..., Run], options: argparse.Namespace
-    ) -> None: ...
+    def __init__(self, comm: Any, level: Program, build: Callable[..., Run], options: argparse.Namespace) -> None: ...
 
     def serve(self) -> None:
         """Work to the end of the process, on a rank that the root tells all it does; else nothing."""
@@ -74,7 +73,7 @@ class _Together:
 
     function: ClassVar[Callable[..., Any]]
 
-    def __init__(self, comm: Any, level: catalog.Level, build: Callable[..., Run], options: argparse.Namespace) -> None:
+    def __init__(self, comm: Any, level: Program, build: Callable[..., Run], options: argparse.Namespace) -> None:
         self.comm = comm
         self._follow: dict[str, Any] = {}
 
@@ -157,9 +156,8 @@ MODES: dict[str, type[Offload]] = {"static": Static, "async": Asynchronous, "far
 """By the names of `offload.MODES`."""
 
 
-def named(module: Any, options: argparse.Namespace) -> str:
-    """The mode that the options or else the level's module name; l0 names none, and does under mpiexec as l1."""
+def named(function: Callable[..., Any], options: argparse.Namespace) -> str:
+    """The mode that the options name, or else the one that has this function."""
     if options.offload is not None:
         return str(options.offload)
-    function = getattr(module, "OFFLOAD", offload.static)
     return next(mode for mode, candidate in offload.MODES.items() if candidate is function)
