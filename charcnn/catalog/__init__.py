@@ -54,6 +54,10 @@ class Layer:
 
 
 FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(FORMATS)
+BETWEEN = (*FLOAT, *MMA)
+
+IMAGE_LAYERS = ("Pixels", "MaxPool2d", "AvgPool2d", "GlobalAvgPool2d", "LocalResponseNorm")
+"""Of images, beside convolutions."""
 
 LAYERS = (
     Layer("Launched", "common.layer", FLOAT),
@@ -68,6 +72,7 @@ LAYERS = (
     Layer("WinogradConv2d", "conv2d.layers", FLOAT),
     Layer("MmaConv2d", "conv2d.layers", MMA, ampere=True),
     Layer("WgmmaConv2d", "conv2d.layers", ALL, hopper=True),
+    *(Layer(f"Vectorized{name}", "image_layers", BETWEEN) for name in IMAGE_LAYERS),
     Layer("Cast", "conv1d.layers", ("tf32", "fp16x3")),
     Layer("Float32TokenConvNormReluPool", "token_conv1d.layers", FLOAT),
     Layer("TokenConvNormReluPool", "token_conv1d.layers", ALL),

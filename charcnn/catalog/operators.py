@@ -157,6 +157,12 @@ OPERATORS = (
     Operator("linear_gelu", FLOAT32),
     Operator("conv2d_nhwc", FLOAT32),
     Operator("conv2d_relu_nhwc", FLOAT32),
+    Operator("maxpool2d_nhwc", EXACT),
+    Operator("avgpool2d_nhwc", FLOAT32),
+    Operator("global_avgpool2d_nhwc", FLOAT32),
+    Operator("local_response_norm_nhwc", FLOAT32),
+    Operator("pixels", EXACT),
+    Operator("pixels_nhwc", EXACT),
 )
 
 MMA = ("fp16", "bf16", "tf32", "fp16x3")
@@ -176,6 +182,11 @@ dilation."""
 
 IMAGES = ("conv2d_nhwc", "conv2d_relu_nhwc")
 """Operators on images that tensor cores compute."""
+
+BETWEEN = (
+    "maxpool2d_nhwc", "avgpool2d_nhwc", "global_avgpool2d_nhwc", "local_response_norm_nhwc", "pixels_nhwc",
+)  # fmt: skip
+"""Operators that stand between convolutions of images, or before them."""
 
 CPU = ("loops", "cpu_gemm", "cpu_gather", "winograd_cpu")
 """Techniques that run there."""
@@ -256,6 +267,10 @@ VARIANTS = (
     *_float32("conv2d_nhwc", "cpu_gemm", "winograd_cpu", "double_buffered"),
     *_float32("conv2d_relu_nhwc", "cpu_gemm", "winograd_cpu", "double_buffered"),
     *(Variant(name, "winograd", "cuda", tolerance=FILTERED) for name in IMAGES),
+    *(Variant(name, "coalesced", "cuda") for name in BETWEEN),
+    *(Variant(name, "vectorized", "cuda", "fp32") for name in BETWEEN),
+    *(row for name in BETWEEN for row in _in(name, "vectorized", ("fp16x3", *HALF_PRECISIONS))),
+    *_float32("pixels", "loops", "naive"),
 )
 
 
