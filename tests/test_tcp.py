@@ -55,7 +55,11 @@ def hosts(tmp_path_factory):
 
 
 def over_hosts(hosts, *command, options=()):
-    environment = {**ENVIRONMENT, "PYTHONPATH": ROOT, "CHARCNN_MPI_STOPPED": "5"}  # not a minute, where it waits for them
+    environment = {
+        **ENVIRONMENT,
+        "PYTHONPATH": ROOT,
+        "CHARCNN_MPI_STOPPED": "5",
+    }  # not a minute, where it waits for them
     return hosts.mpiexec(MPIEXEC, 2, [sys.executable, *command], options=options, env=environment)
 
 
