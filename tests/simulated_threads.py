@@ -80,12 +80,17 @@ def wait(ready: Callable[[], bool]) -> None:
 
 def run(threads: Iterable[Thread]) -> None:
     """Run them to their ends, each round in another order."""
-    living, order = list(threads), random.Random(0)
-    while living:
-        if not sum([thread.turn() for thread in living]):
-            raise AssertionError(f"{len(living)} threads wait for ever: {living[0].threadIdx} ...")
-        living = [thread for thread in living if not thread.dead]
-        order.shuffle(living)
+    living = list(threads)
+    order = random.Random(repr(living[0].blockIdx))
+    try:
+        while living:
+            order.shuffle(living)
+            if not sum([thread.turn() for thread in living]):
+                raise AssertionError(f"{len(living)} threads wait for ever, {living[0].threadIdx} among them")
+            living = [thread for thread in living if not thread.dead]
+    finally:
+        for thread in living:  # of which one failed: others would keep what they hold until nobody knows of them
+            thread.throw()
 
 
 class BlockManager:

@@ -55,11 +55,8 @@ def hosts(tmp_path_factory):
 
 
 def over_hosts(hosts, *command, options=()):
-    environment = {
-        **ENVIRONMENT,
-        "PYTHONPATH": ROOT,
-        "CHARCNN_MPI_STOPPED": "5",
-    }  # not a minute, where it waits for them
+    # Stopped ones end within seconds, not a minute.
+    environment = {**ENVIRONMENT, "PYTHONPATH": ROOT, "CHARCNN_MPI_STOPPED": "5"}
     return hosts.mpiexec(MPIEXEC, 2, [sys.executable, *command], options=options, env=environment)
 
 
