@@ -100,7 +100,8 @@ class Fused:
         targets = (*workspace[: len(plan.steps) - 1], call.out)
         first = 0
         for step, target in zip(plan.steps, targets, strict=True):
-            arguments = [source, weights[first : first + step.convolutions], biases[first : first + step.convolutions], target]
+            last = first + step.convolutions
+            arguments = [source, weights[first:last], biases[first:last], target]
             if isinstance(step, Step2d):
                 device.require_capability((8, 0), "cp.async", "use the technique naive")
                 made = kernel2d.make_kernel(step)
@@ -108,7 +109,7 @@ class Fused:
                 made = kernel.make_kernel(step)
                 arguments.append(target if not step.stat else workspace[-1] if plan.merges else moments)
             call.launch(made, n * step.tiles, step.threads, *arguments, shared=step.shared_bytes)
-            source, first = target, first + step.convolutions
+            source, first = target, last
         if plan.merges:
             step = plan.steps[-1]
             call.launch(

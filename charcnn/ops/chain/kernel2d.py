@@ -72,7 +72,7 @@ def _make_walk(step: Step2d, number: int) -> Any:
 @cache
 def _make_back(step: Step2d, i: int, to: int) -> Any:
     """What of map i makes these rows and columns of map `to`, and where its rows begin."""
-    wants, far, more = make_wants(step.links[i]), -FAR, i + 1 < to
+    wants, far, more = _make_wants(step.links[i]), -FAR, i + 1 < to
     later = _make_back(step, i + 1, to) if more else None
     stride, pad = step.links[i].window.stride[1], step.links[i].window.padding[2]
 
@@ -87,7 +87,7 @@ def _make_back(step: Step2d, i: int, to: int) -> Any:
 
 
 @cache
-def make_wants(link: Link) -> Any:
+def _make_wants(link: Link) -> Any:
     """`Link.wants` of both axes: wants(before, begin, end, first, last) -> the same of what it reads."""
     (down, right), (top, _, left, _) = link.window.stride, link.window.padding
     bottom, beyond = link.window.span[0] - top, link.window.span[1] - left
@@ -110,7 +110,8 @@ def _make_advance(step: Step2d, i: int, start: int) -> Any:
     if i == 0:
         return _make_load(step)
     link, more = step.links[i - 1], i - 1 > start or start == 0
-    make, fill, wants = _make_link(step, i - 1), _make_fill(step, i), make_wants(link)
+    make = _make_conv2d(step, i - 1) if link.groups else _make_maxpool2d(step, i - 1)
+    fill, wants = _make_fill(step, i), _make_wants(link)
     stride, pad = link.window.stride[1], link.window.padding[2]
     advance_before = _make_advance(step, i - 1, start) if more else None
 
@@ -132,7 +133,7 @@ def _place(step: Step2d, i: int) -> tuple[Any, ...]:
     padding = -math.inf if i < len(step.links) and not step.links[i].groups else 0.0
     place = step.offsets[i] if i < len(step.links) else 0
     kind = float32 if step.itemsize == 4 else types.float16
-    return kind, uint32(place), uint32(tiling.rings[i]), uint32(tiling.pitches[i]), kind(padding)
+    return kind, uint32(place), uint32(tiling.rings[i]), uint32(tiling.pitches[i]), float32(padding)
 
 
 @cache
@@ -148,9 +149,9 @@ def _make_load(step: Step2d) -> Any:
             line = uint32(at) // pitch
             c, row, column = line % channels, uint32(begin) + line // channels, origin + int32(uint32(at) % pitch)
             value = padding
-            if 0 <= column and column < width:
-                value = kind(x[n, c, row, uint32(column)])
-            maps[place + (c * ring + row % ring) * pitch + uint32(at) % pitch] = value
+            if column >= 0 and column < width:
+                value = x[n, c, row, uint32(column)]
+            maps[place + (c * ring + row % ring) * pitch + uint32(at) % pitch] = kind(value)
 
     return load
 
@@ -175,8 +176,8 @@ def _make_fill(step: Step2d, i: int) -> Any:
                 line, side = uint32(at) // sides, int32(uint32(at) % sides)
                 c, row = line % channels, uint32(begin) + line // channels
                 column = (side - left if side < left else width + side - left) - origin
-                if 0 <= column and column < pitch:
-                    maps[place + (c * ring + row % ring) * pitch + uint32(column)] = padding
+                if column >= 0 and column < pitch:
+                    maps[place + (c * ring + row % ring) * pitch + uint32(column)] = kind(padding)
 
     return fill
 
@@ -206,7 +207,7 @@ def _make_hold(step: Step2d, i: int) -> Any:
 @cache
 def _make_bring(step: Step2d, i: int) -> Any:
     """Start to copy a stage of link i's weights to shared memory, turned from (C_out, taps) to (taps, C_out)."""
-    link, tm = step.links[i], step.sums[i][0]
+    link = step.links[i]
     run, depth = uint32(step.staged_lines(i) * link.window.kernel[1]), uint32(link.depth)
     outs, channels = uint32(link.out_shape[0] // link.groups), uint32(link.out_shape[0])
     padded, pitch, threads = uint32(step.padded(i) // link.groups), uint32(step.weight_pitch(i)), uint32(step.threads)
@@ -227,7 +228,8 @@ def _make_bring(step: Step2d, i: int) -> Any:
 @cache
 def _make_multiply(taps: int, tm: int, tn: int, stride: int, dilation: int, pitch: int) -> Any:
     """A row of taps of one input channel: tm weights, the same in lanes of a channel tile, times tn features a tap."""
-    before, more, tap = _make_multiply(taps - 1, tm, tn, stride, dilation, pitch) if taps > 1 else None, taps > 1, taps - 1
+    more, tap = taps > 1, taps - 1
+    before = _make_multiply(tap, tm, tn, stride, dilation, pitch) if more else None
     weights, features = uint32(tap * pitch), uint32(tap * dilation)
     down, across, step = uint32(tm), uint32(tn), uint32(stride)
 
@@ -244,13 +246,8 @@ def _make_multiply(taps: int, tm: int, tn: int, stride: int, dilation: int, pitc
 
 
 @cache
-def _make_link(step: Step2d, i: int) -> Any:
-    """Make rows and columns of map i + 1 of map i."""
-    return _make_conv2d(step, i) if step.links[i].groups else _make_maxpool2d(step, i)
-
-
-@cache
 def _make_conv2d(step: Step2d, i: int) -> Any:
+    """Make rows and columns of map i + 1 by a convolution: a register tile a thread, in passes."""
     link, (tm, tn), staged = step.links[i], step.sums[i], step.stage > 0
     kind, place, ring, pitch, _ = _place(step, i)
     store, number, biased = _make_store(step, i), sum(one.groups > 0 for one in step.links[:i]), link.bias
@@ -265,10 +262,11 @@ def _make_conv2d(step: Step2d, i: int) -> Any:
     kernel_columns, one, zero = uint32(link.window.kernel[1]), uint32(1), uint32(0)
     multiply = _make_multiply(link.window.kernel[1], tm, tn, right, link.window.dilation[1], step.weight_pitch(i))
     bring, wait, finished = _make_bring(step, i), ptx.cp_async_wait_group(0), inlined(link.epilogue)
+    alignment = ptx.ALIGNMENT
 
     @jit(device=True, forceinline=True)
     def conv2d(weights, biases, y, n, begin, end, first, last, origin):
-        maps, shared = cuda.shared.array(0, kind), cuda.shared.array(0, float32)
+        maps, shared = cuda.shared.array(0, kind), cuda.shared.array(0, float32, alignment=alignment)
         acc = cuda.local.array(accumulators, float32)
         across = (uint32(last - first) + across_tile - one) // across_tile
         positions = uint32(uint32(end - begin) * across)
@@ -281,10 +279,10 @@ def _make_conv2d(step: Step2d, i: int) -> Any:
             over = row * stride - top
             for j in range(accumulators):
                 acc[j] = float32(0)
-            current, line = weights_at, zero
+            slot, line = zero, zero  # where a slot begins is a product, by which loads of four weights show as aligned
             if staged:
                 cuda.syncthreads()
-                bring(weights[number], zero, current)
+                bring(weights[number], zero, zero)
                 ptx.cp_async_commit_group()
             while line < lines:
                 following = uint32(line + chunk)
@@ -292,17 +290,17 @@ def _make_conv2d(step: Step2d, i: int) -> Any:
                     wait()
                     cuda.syncthreads()
                     if following < lines:  # on its way while this one is multiplied
-                        bring(weights[number], following * kernel_columns, stage - current)
+                        bring(weights[number], following * kernel_columns, uint32((one - slot) * stage))
                         ptx.cp_async_commit_group()
                 if active:
-                    weight = uint32(current + channel * down)
+                    weight = uint32(weights_at + slot * stage + channel * down)
                     for at in range(line, min(following, lines)):
                         read = over + int32(uint32(at) % kernel_rows) * dilation
-                        if 0 <= read and read < height:
+                        if read >= 0 and read < height:
                             from_row = uint32(at) // kernel_rows * plane + uint32(read) % ring * pitch
                             multiply(shared, maps, acc, weight, uint32(feature + from_row))
                         weight = uint32(weight + line_size)
-                current, line = uint32(stage - current), following
+                slot, line = uint32(one - slot), following
             if active:
                 inner = channel % group_tiles * down
                 for k in range(down):
@@ -319,6 +317,7 @@ def _make_conv2d(step: Step2d, i: int) -> Any:
 
 @cache
 def _make_maxpool2d(step: Step2d, i: int) -> Any:
+    """The same by pooling, a value a thread."""
     link = step.links[i]
     kind, place, ring, pitch, lowest = _place(step, i)
     store, finished = _make_store(step, i), inlined(link.epilogue)
@@ -332,10 +331,10 @@ def _make_maxpool2d(step: Step2d, i: int) -> Any:
         for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * channels * columns, threads):
             line, column = uint32(at) // columns, uint32(at) % columns
             c, row = line % channels, begin + int32(line // channels)
-            best = float32(lowest)
+            best = lowest
             for k in range(down):
                 read = row * stride - top + k
-                if 0 <= read and read < height:
+                if read >= 0 and read < height:
                     feature = place + (c * ring + uint32(read) % ring) * pitch + column * uint32(right)
                     for j in range(across):
                         value = float32(maps[feature + uint32(j)])

@@ -1,11 +1,11 @@
-"""From a list of layers over images to the kernels of a fused chain: how each is tiled, what it recomputes and saves."""
+"""From a list of layers over images to the kernels of a fused chain: their tiles, what they recompute and save."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import accumulate, pairwise, product
 
 from charcnn.gpu import device
@@ -64,14 +64,6 @@ class Roofline:
         """Warps of a block below which a multiprocessor waits: the fewer, the more blocks it has."""
         return -(-WARPS // max(1, min(step.resident, n * step.tiles // self.multiprocessors)))
 
-    def apart(self, links: Sequence[Link], n: int) -> float:
-        """What it allows a kernel a convolution, each with all of the GPU, and multiply-adds alone."""
-        return sum(
-            max(n * sum(2 * link.depth * math.prod(link.out_shape) for link in part) / self.flops,
-                moved(part, n) / self.bytes) + self.launch
-            for part in convolutions(links)
-        )  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Plan2d(Planned):
@@ -89,7 +81,7 @@ class Plan2d(Planned):
     """Images of a call that forecasts are for."""
     roofline: Roofline
 
-    @property
+    @cached_property
     def links(self) -> tuple[Link, ...]:
         """Of all kernels."""
         return tuple(link for step in self.steps for link in step.links)
@@ -155,39 +147,39 @@ class Plan2d(Planned):
 
     def describe(self) -> str:
         """Kernels, tiles, halos, recomputation, shared memory, bytes and forecast as a table: nothing is compiled."""
-        kernels = [
-            {
-                "kernel": f"{number}: {step.method}",
-                "layers": ", ".join(map(_named, step.links)),
-                "feature maps": " > ".join("x".join(map(str, shape)) for shape in step.tiling.shapes),
-                "blocks an image": f"{step.tiles} of {step.tiling.tile[0]}x{step.tiling.tile[1]} pixels",
-                "with halo": " > ".join(f"{rows}x{columns}" for rows, columns in step.tiling.pyramid),
-                "rows a strip": ", ".join(f"{rows}" for _, rows in step.tiling.walks),
-                "rows held": ", ".join(f"{rows}" for rows in step.tiling.rings[:-1]),
-                "multiplications": f"{step.tiling.computed_flops / step.tiling.flops:.2f}x of the unfused, "
-                f"{step.tiling.alike_flops / step.tiling.flops:.2f}x if blocks at borders computed as much as others",
-                "recomputed": f"{step.tiling.recomputed_flops:,} of {step.tiling.computed_flops:,} FLOP an image",
-                "threads a block": f"{step.threads}",
-                "sums a thread": ", ".join(f"{tm}x{tn}" for (tm, tn), link in zip(step.sums, step.links, strict=True)
-                                           if link.groups),
-                "sums in use": f"{step.busy:.1%}",
-                "weights": f"staged, 2 x {4 * step.stage:,} bytes" if step.stage else "held",
-                "shared memory": f"{step.shared_bytes:,} of {self.shared_limit:,} bytes a block",
-                "forecast": f"{1e6 * self.roofline.seconds(step, self.batch):.1f} us",
-            }
-            for number, step in enumerate(self.steps, 1)
-        ]  # fmt: skip
-        line, apart = self.roofline, 1e6 * self.roofline.apart(self.links, self.batch)
+        kernels, line = [], self.roofline
+        for number, step in enumerate(self.steps, 1):
+            tiling = step.tiling
+            sums = (f"{tm}x{tn}" for (tm, tn), link in zip(step.sums, step.links, strict=True) if link.groups)
+            kernels.append(
+                {
+                    "kernel": f"{number}, {step.method}",
+                    "layers": ", ".join(link.named for link in step.links),
+                    "feature maps": " > ".join("x".join(map(str, shape)) for shape in tiling.shapes),
+                    "blocks an image": f"{step.tiles} of {tiling.tile[0]}x{tiling.tile[1]} pixels",
+                    "with halos": " > ".join(f"{rows}x{columns}" for rows, columns in tiling.pyramid),
+                    "rows a strip": ", ".join(f"{rows}" for _, rows in tiling.walks),
+                    "rows held": ", ".join(f"{rows}" for rows in tiling.rings[:-1]),
+                    "multiplications": f"{tiling.clipped:.2f}x the layers' own; {tiling.alike:.2f}x if blocks at "
+                    "borders computed as much as others",
+                    "recomputed": f"{tiling.recomputed_flops:,} of {tiling.computed_flops:,} FLOP an image",
+                    "threads a block": f"{step.threads}",
+                    "sums a thread": ", ".join(sums) + " (channels x columns)",
+                    "sums in use": f"{step.busy:.1%}",
+                    "weights": f"staged, 2 x {4 * step.stage:,} bytes" if step.stage else "held",
+                    "shared memory": f"{step.shared_bytes:,} of {self.shared_limit:,} bytes a block",
+                    "forecast": f"{1e6 * line.seconds(step, self.batch):,.1f} us",
+                }
+            )
         chain = {
             "launches": f"{self.launches}",
-            "work": f"{self.flops:,} FLOP an image, {self.computed_flops:,} computed "
-            f"({self.computed_flops / self.flops:.2f}x)",
+            "work": f"{self.flops:,} FLOP an image, {self.computed_flops:,} computed: "
+            f"{self.computed_flops / self.flops:.2f}x",
             "maps in DRAM": f"{self.dram_bytes:,} bytes an image, {self.weakly_fused_bytes:,} with a kernel a "
             f"convolution, {self.unfused_bytes:,} with a kernel a layer",
             "parameters": f"{self.parameter_bytes:,} bytes a launch",
-            "forecast": f"{1e6 * self.seconds:.1f} us for {self.batch:,} images, at least {apart:.1f} with a kernel "
-            f"a convolution: at {line.flops / 1e12:g} TFLOP/s, {line.bytes / 1e12:g} TB/s, "
-            f"{line.multiprocessors} multiprocessors, {1e6 * line.launch:g} us a launch",
+            "forecast": f"{1e6 * self.seconds:,.1f} us for a batch of {self.batch:,}: {line.flops / 1e12:g} TFLOP/s, "
+            f"{line.bytes / 1e12:g} TB/s, {line.multiprocessors} multiprocessors, {1e6 * line.launch:g} us a launch",
         }
         return tabulated((*kernels, chain))
 
@@ -221,8 +213,8 @@ def plan2d(
             where there is a tile.
         tile: rows and columns of the last map, or an int for both. Of "rolling" a strip's; an int: rows as wide as the
             map. What has the least forecast where None.
-        kernels: how many convolutions each kernel has; where None all are one, or with no method what has the least
-            forecast.
+        kernels: how many convolutions each kernel has. None: all in one, or with neither method nor tile what has the
+            least forecast.
         precision: how maps are held in shared memory: "fp32", or "fp16", with sums in float32. Arrays are float32.
         batch: images of a call that the forecast is for.
         roofline: what the forecast takes the GPU to be; an H200 where None.
@@ -235,18 +227,22 @@ def plan2d(
     links = _links(layers, in_shape)
     if method not in (None, *METHODS):
         raise ValueError(f"method={method!r}: need one of {', '.join(METHODS)}, or None")
-    if tile is not None and method == "whole":
-        raise ValueError(f"tile={tile!r}: method 'whole' has no tiles")
+    if tile is not None:
+        pair("tile", tile)
+        if method == "whole":
+            raise ValueError(f"tile={tile!r}: method 'whole' has no tiles")
     if precision not in PRECISIONS:
         raise ValueError(f"{precision=}: need one of {', '.join(PRECISIONS)}")
     at_least("batch", batch, 1)
-    if threads is not None and (threads not in range(32, 1025) or threads % 32):
-        raise ValueError(f"threads={threads}: need a multiple of 32, at most 1024")
+    if threads is not None and threads not in range(32, 513, 32):
+        raise ValueError(f"threads={threads}: need a multiple of 32, at most 512")
     if shared_limit is not None:
         at_least("shared_limit", shared_limit, 1)
     parts = convolutions(links)
-    if kernels is not None and (sum(kernels) != len(parts) or min(kernels, default=0) < 1):
-        raise ValueError(f"kernels={kernels!r}: need at least 1 convolution each, {len(parts)} together")
+    for count in kernels or ():
+        at_least("kernels", count, 1)
+    if kernels is not None and sum(kernels) != len(parts):
+        raise ValueError(f"kernels={kernels!r}: need {len(parts)} convolutions together")
     line, limit = roofline or Roofline(), device.shared_limit() if shared_limit is None else shared_limit
     itemsize, counts = PRECISIONS[precision].itemsize, (threads,) if threads else THREADS
     methods = (method,) if method else METHODS if tile is None else ("tiles",)
@@ -265,7 +261,7 @@ def plan2d(
                         break
         return min(found, key=lambda one: (one[0], one[2].shared_bytes if one[0] else one[1]))
 
-    every = kernels is None and method is None
+    every = kernels is None and method is None and tile is None
     ends = _partitions(len(parts)) if every else [(0, *accumulate(kernels or (len(parts),)))]
     cuts = min(ends, key=lambda cuts: (any(best(*pair)[0] for pair in pairwise(cuts)),
                                        sum(best(*pair)[1] for pair in pairwise(cuts))))  # fmt: skip
@@ -273,42 +269,21 @@ def plan2d(
         large, _, step = best(first, last)
         if large:
             raise ValueError(
-                f"convolutions {first + 1} to {last} need at least {step.shared_bytes:,} bytes of shared memory a block "
-                f"(method {step.method!r}), there are {limit:,}: try another method, a smaller tile, precision='fp16', "
+                f"convolutions {first + 1} to {last} need {step.shared_bytes:,} bytes of shared memory a block by "
+                f"method {step.method!r}, there are {limit:,}: try another method, a smaller tile, precision='fp16', "
                 "or fewer convolutions a kernel"
             )
     return Plan2d(tuple(layers), limit, tuple(best(*pair)[2] for pair in pairwise(cuts)), batch, line)
 
 
-@dataclass(frozen=True)
-class Pyramid:
-    """A kernel of all of a chain, by the tile of its last map."""
+def pyramid(layers: Sequence[Layer2d], in_shape: Sequence[int], tiles: Sequence[Pair]) -> tuple[Tiling, ...]:
+    """How tiles of a chain's last map share out those below, whether or not that fits a GPU; arguments as of `plan2d`.
 
-    tile: tuple[int, int]
-    blocks: int
-    """An image."""
-    extents: tuple[tuple[int, int], ...]
-    """Rows and columns of each map under a tile: of what is read, then of what each convolution or pooling makes."""
-    alike: float
-    """Multiplications over those unfused, if every block makes the whole of these extents."""
-    clipped: float
-    """The same of blocks that leave out what lies beyond the image, as kernels here do."""
-    held: int
-    """Values of the largest map between two convolutions under a tile."""
-
-
-def pyramid(layers: Sequence[Layer2d], in_shape: Sequence[int], tiles: Sequence[Pair]) -> tuple[Pyramid, ...]:
-    """What tiles of a chain's last map cost, whether they fit a GPU or not; arguments as of `plan2d`.
-
-    Source: Alwani et al., Fused-layer CNN accelerators, MICRO 2016.
+    A tiling's `alike` and `clipped` are the multiplications over those unfused, `held` a block's largest map between
+    convolutions. Source: Alwani et al., Fused-layer CNN accelerators, MICRO 2016.
     """
-    links, rows = _links(layers, in_shape), []
-    for tile in tiles:
-        t = next(_tilings(links, "tiles", pair("tile", tile)))
-        held = max((t.shapes[i][0] * math.prod(t.pyramid[i]) for i in t.ends[:-1]), default=0)
-        alike, clipped = t.alike_flops / t.flops, t.computed_flops / t.flops
-        rows.append(Pyramid(t.tile, math.prod(t.grid), t.pyramid, alike, clipped, held))
-    return tuple(rows)
+    links = _links(layers, in_shape)
+    return tuple(next(_tilings(links, "tiles", pair("tile", tile))) for tile in tiles)
 
 
 def moved(links: Sequence[Link], n: int = 0) -> int:
@@ -325,11 +300,11 @@ def convolutions(links: Sequence[Link]) -> list[tuple[Link, ...]]:
 
 
 def _links(layers: Sequence[Layer2d], in_shape: Sequence[int]) -> tuple[Link, ...]:
-    shape: tuple[int, ...] = tuple(in_shape)
-    if len(shape) != 3:
+    if len(in_shape) != 3:
         raise ValueError(f"in_shape={in_shape!r}: need (C_in, H, W)")
-    for size in shape:
+    for size in in_shape:
         at_least("in_shape", size, 1)
+    shape: tuple[int, ...] = tuple(map(int, in_shape))
     links: list[Link] = []
     for i, layer in enumerate(layers):
         if isinstance(layer, Conv2d) or (isinstance(layer, MaxPool2d) and links):
@@ -351,13 +326,6 @@ def _links(layers: Sequence[Layer2d], in_shape: Sequence[int]) -> tuple[Link, ..
     return tuple(links)
 
 
-def _named(link: Link) -> str:
-    kernel, stride = link.window.kernel, link.window.stride
-    said = f"conv2d {kernel[0]}x{kernel[1]}" if link.groups else f"maxpool2d {kernel[0]}x{kernel[1]}"
-    said += f"/{stride[0]}" if stride[0] == stride[1] else f"/{stride[0]}x{stride[1]}"
-    return f"{said} {link.epilogue}".rstrip()
-
-
 def _partitions(count: int) -> list[tuple[int, ...]]:
     """All ways to cut so many convolutions into kernels: where each begins, and where the last ends."""
     cuts = product((False, True), repeat=count - 1)
@@ -374,7 +342,7 @@ def _tiles(shape: tuple[int, int, int], method: str, tile: Pair | None) -> list[
     if tile is not None:
         return [pair("tile", tile)]
     if method == "rolling":
-        return [(rows, -(-width // parts)) for parts in (1, 2, 4, 8) for rows in (8, 4, 2, 1)]
+        return [(rows, -(-width // parts)) for parts in (1, 2, 4) for rows in (8, 4, 2, 1)]
     most = max(height, width)
     sides = sorted({-(-most // parts) for parts in range(2, min(most, 16) + 1)} | {1})
     return [(side, side) for side in sides]
@@ -399,16 +367,15 @@ def _tilings(links: tuple[Link, ...], method: str, tile: tuple[int, int]) -> Ite
             return
 
 
-def _step(
-    method: str, tiling: Tiling, itemsize: int, threads: int, limit: int, line: Roofline, batch: int
-) -> Step2d:  # fmt: skip
+def _step(method: str, tiling: Tiling, itemsize: int, threads: int, limit: int, line: Roofline, batch: int) -> Step2d:
     """Choose register tiles, how weights come, and how many blocks a multiprocessor is to hold."""
     links = tiling.links
     convs = [i for i, link in enumerate(links) if link.groups]
     step = _with_weights(Step2d(method, tiling, itemsize, threads, ((1, 1),) * len(links)), limit, convs)
     least, sums = line.least(step, batch), list(step.sums)
     for i in convs:
-        trials = (replace(step, sums=(*sums[:i], (tm, tn), *sums[i + 1 :])) for tm in (1, 2, 4, 8) for tn in range(1, 9))
+        tiles = product((1, 2, 4, 8), range(1, 9))
+        trials = (replace(step, sums=(*sums[:i], tile, *sums[i + 1 :])) for tile in tiles)
         sums[i] = min((trial.instructions(i, least), trial.sums[i]) for trial in trials)[1]
     return _with_weights(replace(step, sums=tuple(sums), stage=0), limit, convs)
 

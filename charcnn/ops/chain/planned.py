@@ -19,10 +19,16 @@ class Planned:
     """A fused chain: its kernels, in order, and what a call of it takes and gives."""
 
     steps: tuple[Any, ...]
-    stat = False
-    """Whether the chain ends in Stat."""
-    merges = False
-    """Whether one more, small kernel joins the statistics of an input's tiles."""
+
+    @property
+    def stat(self) -> bool:
+        """Whether the chain ends in Stat."""
+        return False
+
+    @property
+    def merges(self) -> bool:
+        """Whether one more, small kernel joins the statistics of an input's tiles."""
+        return False
 
     @property
     def in_shape(self) -> Shape:

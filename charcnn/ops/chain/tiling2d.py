@@ -34,6 +34,13 @@ class Link:
     """A name of `common.epilogues`."""
 
     @property
+    def named(self) -> str:
+        """As people write it: conv2d 11x11/4 relu."""
+        (rows, columns), (down, across) = self.window.kernel, self.window.stride
+        step = f"{down}" if down == across else f"{down}x{across}"
+        return f"{'conv2d' if self.groups else 'maxpool2d'} {rows}x{columns}/{step} {self.epilogue}".rstrip()
+
+    @property
     def weight_shape(self) -> tuple[int, int, int, int]:
         """Of a convolution: (C_out, C_in / groups, KH, KW)."""
         return self.out_shape[0], self.in_shape[0] // self.groups, *self.window.kernel
@@ -51,7 +58,7 @@ class Link:
     def wants(self, axis: int, out: Range, before: int = -FAR) -> tuple[int, int, int]:
         """What of its input makes these outputs: the first, one past the last, and one past the last of `before`.
 
-        It begins no earlier than what makes the outputs up to `before` ends. The kernel has the same in `make_wants`.
+        It begins no earlier than what makes the outputs up to `before` ends. The kernel has the same in `kernel2d`.
         """
         stride, pad, size = self.window.stride[axis], self.window.padding[2 * axis], self.in_shape[1 + axis]
         last = self.window.span[axis] - pad
@@ -173,11 +180,21 @@ class Tiling:
         return sum(2 * link.depth * (made - once) for link, made, once in again)
 
     @property
-    def alike_flops(self) -> int:
-        """What blocks would compute if all made the whole `pyramid`, those at borders, too."""
+    def clipped(self) -> float:
+        """Multiplications over those of the layers' definitions: blocks leave out what lies beyond the image."""
+        return self.computed_flops / self.flops
+
+    @property
+    def alike(self) -> float:
+        """The same if all blocks made the whole `pyramid`, those at borders, too."""
         sizes = zip(self.links, self.pyramid[1:], strict=True)
         one = sum(2 * link.depth * link.out_shape[0] * math.prod(extent) for link, extent in sizes)
-        return math.prod(self.grid) * one
+        return math.prod(self.grid) * one / self.flops
+
+    @property
+    def held(self) -> int:
+        """Values under a tile of the largest map between walks; 0 of one walk."""
+        return max((self.shapes[i][0] * math.prod(self.pyramid[i]) for i in self.ends[:-1]), default=0)
 
     @cached_property
     def rings(self) -> tuple[int, ...]:
