@@ -46,7 +46,7 @@ TILES = ("tiles of l12", "tiles of l14", "tiles of l15")
 LADDERS = {"mma steps": MmaStepConv1d.steps, "wgmma steps": WgmmaStepConv1d.steps}
 """And the small kernels on the way to the tuned ones."""
 
-SLOW = ("whole", "pairs", "double_buffered", "winograd")
+SLOW = ("whole", "pairs", "tiles", "rolling", "double_buffered", "winograd")
 """Techniques whose kernels are written out, and take seconds each to compile."""
 
 FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is kept in float64, until it is subtracted

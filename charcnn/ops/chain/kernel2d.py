@@ -38,7 +38,7 @@ def make_kernel(step: Step2d) -> Any:
         begin, first = int32(tile // across * rows), int32(tile % across * columns)
         if held:
             hold(weights)
-        end, last = min(begin + int32(rows), int32(height)), min(first + int32(columns), int32(width))
+        end, last = int32(min(begin + int32(rows), int32(height))), int32(min(first + int32(columns), int32(width)))
         walk(x, weights, biases, y, n, begin, end, first, last, int32(0))
 
     return kernel
@@ -58,10 +58,10 @@ def _make_walk(step: Step2d, number: int) -> Any:
         if more:
             a, b, c, d, e = back(begin, end, first, last)
             walk_before(x, weights, biases, y, n, a, b, c, d, e)
-        before, top = far, begin
+        before, top = int32(far), begin
         while top < end:
             cuda.syncthreads()  # what a strip puts in the place of other rows, the one before has read
-            bottom = min(top + rows, end)
+            bottom = int32(min(top + rows, end))
             advance(x, weights, biases, y, n, before, top, bottom, first, last, origin)
             before = bottom
             top = bottom
@@ -81,7 +81,7 @@ def _make_back(step: Step2d, i: int, to: int) -> Any:
         if more:
             begin, end, first, last, _ = later(begin, end, first, last)
         _, a, b, c, d = wants(far, begin, end, first, last)
-        return a, b, c, d, first * stride - pad
+        return a, b, c, d, int32(first * stride - pad)
 
     return back
 
@@ -95,11 +95,11 @@ def _make_wants(link: Link) -> Any:
 
     @jit(device=True, forceinline=True)
     def wants(before, begin, end, first, last):
-        had = min((before - 1) * down + bottom, height)
-        a = min(max(begin * down - top, had, 0), height)
-        b = max(min((end - 1) * down + bottom, height), a)
-        c = min(max(first * right - left, 0), width)
-        return had, a, b, c, max(min((last - 1) * right + beyond, width), c)
+        had = int32(min((before - 1) * down + bottom, height))
+        a = int32(min(max(begin * down - top, had, 0), height))
+        b = int32(max(min((end - 1) * down + bottom, height), a))
+        c = int32(min(max(first * right - left, 0), width))
+        return had, a, b, c, int32(max(min((last - 1) * right + beyond, width), c))
 
     return wants
 
@@ -119,7 +119,7 @@ def _make_advance(step: Step2d, i: int, start: int) -> Any:
     def advance(x, weights, biases, y, n, before, begin, end, first, last, origin):
         if more:
             had, a, b, c, d = wants(before, begin, end, first, last)
-            advance_before(x, weights, biases, y, n, had, a, b, c, d, first * stride - pad)
+            advance_before(x, weights, biases, y, n, had, a, b, c, d, int32(first * stride - pad))
             cuda.syncthreads()
         make(weights, biases, y, n, begin, end, first, last, origin)
         fill(begin, end, origin)
@@ -268,15 +268,16 @@ def _make_conv2d(step: Step2d, i: int) -> Any:
     def conv2d(weights, biases, y, n, begin, end, first, last, origin):
         maps, shared = cuda.shared.array(0, kind), cuda.shared.array(0, float32, alignment=alignment)
         acc = cuda.local.array(accumulators, float32)
-        across = (uint32(last - first) + across_tile - one) // across_tile
+        across = uint32((uint32(last - first) + across_tile - one) // across_tile)
         positions = uint32(uint32(end - begin) * across)
-        for start in range(zero, positions * channel_tiles, threads):
+        tiles = uint32(positions * channel_tiles)
+        for start in range(zero, tiles, threads):
             tile = uint32(start + uint32(cuda.threadIdx.x))
-            active = tile < positions * channel_tiles
-            channel, position = tile // positions, tile % positions
-            row, column = begin + int32(position // across), uint32(position % across * across_tile)
-            feature = place + channel // group_tiles * group_size + column * step_right
-            over = row * stride - top
+            active = tile < tiles
+            channel, position = uint32(tile // positions), uint32(tile % positions)
+            row, column = int32(begin + int32(position // across)), uint32(position % across * across_tile)
+            feature = uint32(place + channel // group_tiles * group_size + column * step_right)
+            over = int32(row * stride - top)
             for j in range(accumulators):
                 acc[j] = float32(0)
             slot, line = zero, zero  # where a slot begins is a product, by which loads of four weights show as aligned

@@ -25,13 +25,13 @@ METHODS = ("whole", "tiles", "rolling")
 PRECISIONS = {"fp32": FP32, "fp16": FORMATS["fp16"]}
 """What maps are held as in shared memory."""
 
-REGISTERS = 128
-"""Of a thread, at which blocks are counted that fit a multiprocessor."""
+REGISTERS, TILE = 168, 80
+"""Of a thread, at which blocks are counted that fit a multiprocessor; and what sums and a row's features may take."""
 
 WARPS = 8
 """Of a multiprocessor, so many that some compute while others wait."""
 
-THREADS = (32, 64, 128, 256, 512)
+THREADS = (32, 64, 128, 256, 384)
 """Of a block, to choose from."""
 
 HELD, STAGE = 64 << 10, 4096
@@ -234,8 +234,8 @@ def plan2d(
     if precision not in PRECISIONS:
         raise ValueError(f"{precision=}: need one of {', '.join(PRECISIONS)}")
     at_least("batch", batch, 1)
-    if threads is not None and threads not in range(32, 513, 32):
-        raise ValueError(f"threads={threads}: need a multiple of 32, at most 512")
+    if threads is not None and threads not in range(32, 385, 32):
+        raise ValueError(f"threads={threads}: need a multiple of 32, at most 384")
     if shared_limit is not None:
         at_least("shared_limit", shared_limit, 1)
     parts = convolutions(links)
@@ -342,7 +342,7 @@ def _tiles(shape: tuple[int, int, int], method: str, tile: Pair | None) -> list[
     if tile is not None:
         return [pair("tile", tile)]
     if method == "rolling":
-        return [(rows, -(-width // parts)) for parts in (1, 2, 4) for rows in (8, 4, 2, 1)]
+        return [(rows, -(-width // parts)) for parts in (1, 2, 4, 8) for rows in (8, 4, 2, 1)]
     most = max(height, width)
     sides = sorted({-(-most // parts) for parts in range(2, min(most, 16) + 1)} | {1})
     return [(side, side) for side in sides]
@@ -374,7 +374,7 @@ def _step(method: str, tiling: Tiling, itemsize: int, threads: int, limit: int, 
     step = _with_weights(Step2d(method, tiling, itemsize, threads, ((1, 1),) * len(links)), limit, convs)
     least, sums = line.least(step, batch), list(step.sums)
     for i in convs:
-        tiles = product((1, 2, 4, 8), range(1, 9))
+        tiles = ((tm, tn) for tm, tn in product((1, 2, 4, 8), range(1, 9)) if tm * tn + links[i].row(tn) <= TILE)
         trials = (replace(step, sums=(*sums[:i], tile, *sums[i + 1 :])) for tile in tiles)
         sums[i] = min((trial.instructions(i, least), trial.sums[i]) for trial in trials)[1]
     return _with_weights(replace(step, sums=tuple(sums), stage=0), limit, convs)

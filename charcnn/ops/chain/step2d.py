@@ -118,8 +118,8 @@ class Step2d:
         where that fits, and some dozen for addresses. Of loads from shared memory it starts one where four others.
         """
         link, (tm, tn), (passes, threads) = self.links[i], self.sums[i], self.waiting(i, least)
-        taps, stride = link.window.kernel[1], link.window.stride[1]
-        loads = min(taps * tn, (tn - 1) * stride + taps) + taps * (tm // 4 if tm % 4 == 0 else tm)
+        taps = link.window.kernel[1]
+        loads = link.row(tn) + taps * (tm // 4 if tm % 4 == 0 else tm)
         line = max(taps * tm * tn + loads + 12, 4 * loads)
         brought = COPY * math.prod(link.weight_shape) * (passes if self.stage else self.tiles)
         return link.lines * line * threads + brought

@@ -55,6 +55,11 @@ class Link:
         """Multiplications of an output."""
         return math.prod(self.weight_shape[1:]) if self.groups else 0
 
+    def row(self, outputs: int) -> int:
+        """Values of an input's row that so many neighbours read through a row of taps."""
+        taps, stride = self.window.kernel[1], self.window.stride[1]
+        return min(taps * outputs, (outputs - 1) * stride + taps)
+
     def wants(self, axis: int, out: Range, before: int = -FAR) -> tuple[int, int, int]:
         """What of its input makes these outputs: the first, one past the last, and one past the last of `before`.
 
