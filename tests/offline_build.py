@@ -278,8 +278,8 @@ def image_chains(method: str) -> None:
     alexnet = [Conv2d(96, 11, 4), Relu(), MaxPool2d(3, 2), Conv2d(256, 5, 1, 2, groups=2), Relu(), MaxPool2d(3, 2)]
     convs = Conv2d(6, 5, padding=2), Conv2d(16, 4, 2), Conv2d(8, 3, padding=1, bias=False), Conv2d(4, 3)
     small = [layer for conv in convs for layer in (conv, Tanh())]
-    for layers, shape, precision in ((alexnet, (3, 227, 227), "fp16"), (small, (1, 28, 28), "fp32")):
-        made = chain.plan(layers, in_shape=shape, method=method, precision=precision, batch=1024)
+    for links, shape, precision in ((alexnet, (3, 227, 227), "fp16"), (small, (1, 28, 28), "fp32")):
+        made = chain.plan(links, in_shape=shape, method=method, precision=precision, batch=1024)
         weights = [np.zeros(size, np.float32) for size in made.parameter_shapes]
         biases = [weight[:, 0, 0, 0].copy() if own else None for weight, own in zip(weights, made.biased, strict=True)]
         made.compile()(np.zeros((1, *shape), np.float32), weights, biases)
