@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from case import Case, Layer
 
+from charcnn.catalog import IMAGE_CHAIN
 from charcnn.config import SMALL
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.arrays import pack
@@ -40,6 +41,24 @@ def _conv2d(c_in: int, side: int, c_out: int, kernel: int, extra: tuple[int, ...
         return Case(args, extra, flops=flops, options=options)
 
     return draw
+
+
+def _chain(d: Draw) -> Case:
+    """AlexNet's first two layers, without their normalisation."""
+    if d.config.channels < SMALL.channels:
+        image, first, second, strides, paddings = (3, 23, 23), (4, 3, 5, 5), (6, 2, 3, 3), (2, 1), (0, 1)
+    else:
+        image, first, second, strides, paddings = (3, 227, 227), (96, 3, 11, 11), (256, 48, 5, 5), (4, 1), (0, 2)
+    flops, args, groups, x = 0, [d.floats(d.n, *image)], (1, 2), (d.n, *image)
+    for i, shape in enumerate((first, second)):
+        weight, bias = d.floats(*shape) / np.float32(math.sqrt(math.prod(shape[1:]))), d.floats(shape[0])
+        moves = {"stride": strides[i], "padding": paddings[i], "groups": groups[i]}
+        made = shapes2d.conv2d(np.broadcast_to(np.float32(0), x), weight, bias, **moves)
+        flops += 2 * math.prod(made) * math.prod(shape[1:])
+        x = (*made[:2], *shapes2d.Window((3, 3), (2, 2)).out(*made[2:]))
+        args += [weight, bias]
+    options = {"pool_stride": 2, "strides": strides, "paddings": paddings, "groups": groups}
+    return Case(tuple(args), (3,), flops=flops, options=options)
 
 
 def _nhwc(draw: Callable[[Draw], Case]) -> Callable[[Draw], Case]:
@@ -103,6 +122,7 @@ IMAGE_LAYERS: dict[str, tuple[Layer, ...]] = {
     "conv2d_relu_maxpool2d": POOLED,
     "conv2d_tanh_maxpool2d": POOLED,
     "conv2d_relu_global_avgpool2d": (CONV3,),
+    IMAGE_CHAIN: (Layer("alexnet conv1 to pool2", _chain),),
     "conv2d_nhwc": tuple(replace(row, draw=_nhwc(row.draw)) for row in CONVOLUTIONS[1:]),
     "conv2d_relu_nhwc": tuple(replace(row, draw=_nhwc(row.draw)) for row in CONVOLUTIONS[1:]),
     "batchnorm2d": NORMS,

@@ -35,6 +35,8 @@ from kernel_costs import all_compiled, function, title
 from charcnn import catalog
 from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
+from charcnn.model.layers import Conv2d, MaxPool2d, Relu, Tanh
+from charcnn.ops import chain
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
@@ -170,6 +172,8 @@ def between_features(row: catalog.Variant) -> None:
         getattr(made, method)(np.empty((1, 336, of.terms * 256), of.dtype))
     if row.ampere and row.operator == "conv2d_relu_nhwc":
         image_tiles(row.precision or "")
+    if row.operator == catalog.IMAGE_CHAIN:
+        image_chains(row.technique)
     if row.name == "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather":
         gamma, ids = np.empty((1008, 256), np.float32), np.empty((1, 1014), np.uint8)
         for precision, octets in (("tf32", False), ("fp16x3", False), ("fp16x3", True)):
@@ -185,6 +189,18 @@ def between_features(row: catalog.Variant) -> None:
         for precision in WIDE:
             encoded_maxima(x, stat, x[0], x[0], 3, precision=precision)
             normalised_maxima(x, stat, x[0], x[0], 3, precision="float32", results=precision)
+
+
+def image_chains(method: str) -> None:
+    """Launch plans of networks' chains at their sizes: AlexNet's first two layers, and four small convolutions."""
+    alexnet = [Conv2d(96, 11, 4), Relu(), MaxPool2d(3, 2), Conv2d(256, 5, 1, 2, groups=2), Relu(), MaxPool2d(3, 2)]
+    convs = Conv2d(6, 5, padding=2), Conv2d(16, 4, 2), Conv2d(8, 3, padding=1, bias=False), Conv2d(4, 3)
+    small = [layer for conv in convs for layer in (conv, Tanh())]
+    for links, shape, precision in ((alexnet, (3, 227, 227), "fp16"), (small, (1, 28, 28), "fp32")):
+        made = chain.plan(links, in_shape=shape, method=method, precision=precision, batch=1024)
+        weights = [np.zeros(size, np.float32) for size in made.parameter_shapes]
+        biases = [weight[:, 0, 0, 0].copy() if own else None for weight, own in zip(weights, made.biased, strict=True)]
+        made.compile()(np.zeros((1, *shape), np.float32), weights, biases)
 
 
 def image_tiles(precision: str) -> None:
