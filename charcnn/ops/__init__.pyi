@@ -77,6 +77,11 @@ from .conv2d.winograd import conv2d_nhwc_winograd as conv2d_nhwc_winograd
 from .conv2d.winograd import conv2d_relu_nhwc_winograd as conv2d_relu_nhwc_winograd
 from .conv2d.winograd_cpu import conv2d_nhwc_winograd_cpu as conv2d_nhwc_winograd_cpu
 from .conv2d.winograd_cpu import conv2d_relu_nhwc_winograd_cpu as conv2d_relu_nhwc_winograd_cpu
+from .images_cpu import avgpool2d_nhwc_cpu_vector as avgpool2d_nhwc_cpu_vector
+from .images_cpu import gelu_cpu_vector as gelu_cpu_vector
+from .images_cpu import local_response_norm_nhwc_cpu_vector as local_response_norm_nhwc_cpu_vector
+from .images_cpu import maxpool2d_nhwc_cpu_vector as maxpool2d_nhwc_cpu_vector
+from .images_cpu import tanh_cpu_vector as tanh_cpu_vector
 from .layernorm.layernorm import layernorm_loops as layernorm_loops
 from .layernorm.layernorm import layernorm_naive as layernorm_naive
 from .layernorm.layernorm import layernorm_relu_naive as layernorm_relu_naive
