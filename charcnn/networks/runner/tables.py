@@ -134,6 +134,27 @@ def compare(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
     return status
 
 
-def plan(network: Architecture) -> int:
-    """Print how the network's convolutions fuse. Exit status: 0."""
-    raise ValueError(f"{network.name}: no plan of convolutions in two dimensions yet")
+def plan(network: Architecture, batch: int) -> int:
+    """Print how the network's convolutions fuse, and what tiles of the first ones compute twice. Exit status: 0.
+
+    Raises:
+        ValueError: it has no convolutions.
+    """
+    unnamed = {name: np.zeros(shape, np.float32) for name, shape in network.parameter_shapes.items()}
+    chains = [run for run in chained(simplified(network, unnamed)[0]) if chain(run)]
+    if not chains:
+        raise ValueError(f"--plan: {network.name} has no convolutions to fuse")
+    for run in chains:
+        print(f"{', '.join(node.layer.label for node in run)}, a batch of {batch:,}\n")
+        print(planned(run, batch).describe(), end="\n\n")
+    first = simplified(without_norms(network), unnamed)[0]
+    two = [at for at, node in enumerate(first) if isinstance(node.layer, Conv2d)][:3]
+    if len(two) > 1:
+        run = first[two[0] : two[2] if len(two) > 2 else None]
+        run = [node for node in run if isinstance(node.layer, CHAINED)]
+        size = run[-1].out_shape[1]
+        tiles = [tile for tile in (1, 2, 4, 7) if tile < size] + [size]
+        print(f"multiplications of {run[0].layer.label} and {run[-1].layer.label} in one kernel, by the tile of ", end="")
+        print(f"{size} x {size}:")
+        print("  ".join(f"{at.tile[0]}: {at.alike:.2f} x" for at in pyramid([n.layer for n in run], run[0].in_shape, tiles)))
+    return 0
