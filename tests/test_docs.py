@@ -22,7 +22,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 PYTHON = re.compile(r"^```python\n(?!# charcnn/)(.*?)^```", re.DOTALL | re.MULTILINE)
 EXAMPLES = [
     (name, number)
-    for name in ("README.md", "docs/operators.md")
+    for name in ("README.md", "docs/operators.md", "docs/fusion.md")
     for number in range(len(PYTHON.findall((ROOT / name).read_text())))
 ]
 NAMES = [level.name for level in catalog.LEVELS]

@@ -15,7 +15,7 @@ from report.images import conv2d, conv2d_cpu
 from report.ladder import READMES, mma_steps, wgmma_steps
 from report.levels import cost, headline, levels, measured, step
 from report.offload import forecasts, mixed, overhead, path, scaling, strikes
-from report.operators import chain, layers, operators, steps, trade
+from report.operators import chain, image_chain, layers, operators, pyramid, steps, trade
 from report.peers import beside, peers
 from report.plot import PLOT, drawn
 from report.schema import ROOT, WEIGHTS, ReportError
@@ -23,7 +23,8 @@ from report.schema import ROOT, WEIGHTS, ReportError
 BLOCK = re.compile(r"(<!-- (\w+):begin ?([^\n]*?) ?-->\n).*?(<!-- \2:end -->)", re.DOTALL)
 
 _BLOCKS = (
-    headline, levels, measured, step, cost, change, code, precisions, validation, operators, steps, chain, trade, dram,
+    headline, levels, measured, step, cost, change, code, precisions, validation, operators, steps, chain,
+    image_chain, pyramid, trade, dram,
     beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer, scaling, mixed, path, strikes,
     overhead, forecasts, classify, agreement, accuracy, training,
 )  # fmt: skip
