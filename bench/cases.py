@@ -30,6 +30,10 @@ class Draw:
         """Standard normal float32."""
         return self._random.standard_normal(shape, np.float32)
 
+    def bytes(self, *shape: int) -> np.ndarray:
+        """Uniform uint8."""
+        return self._random.integers(0, 256, shape, np.uint8)
+
     def product(self, name: str) -> Case:
         """The convolution or linear layer of this name."""
         node = next(node for node in self.config.nodes if node.layer.name == name)

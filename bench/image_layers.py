@@ -65,6 +65,26 @@ def _nhwc(draw: Callable[[Draw], Case]) -> Callable[[Draw], Case]:
     return turned
 
 
+def _last(*sizes: int, extra: tuple[int, ...] = (), **options: Any) -> Callable[[Draw], Case]:
+    """Features (H, W, C), of sizes (C, H, W)."""
+    draw = _images(*sizes, extra=extra, **options)
+
+    def turned(d: Draw) -> Case:
+        case = draw(d)
+        return replace(case, args=(np.ascontiguousarray(case.args[0].transpose(0, 2, 3, 1)),))
+
+    return turned
+
+
+def _pixels(*sizes: int, **options: Any) -> Callable[[Draw], Case]:
+    def draw(d: Draw) -> Case:
+        channels, height, width = _sizes(d, *sizes)
+        images = d.bytes(d.n, channels * height * width)
+        return Case((images, d.floats(channels, 256)), (height, width), options=options)
+
+    return draw
+
+
 def _linear(c_out: int, *features: int) -> Callable[[Draw], Case]:
     def draw(d: Draw) -> Case:
         (maps,), sizes = _sizes(d, c_out), _sizes(d, *features)
@@ -109,6 +129,15 @@ IMAGE_LAYERS: dict[str, tuple[Layer, ...]] = {
     "avgpool2d": (Layer("ece408 pool1", _images(6, 60, 60, extra=(2,))),),
     "global_avgpool2d": (Layer("alexnet conv5", _images(256, 13, 13)),),
     "local_response_norm": (Layer("alexnet norm1", _images(96, 55, 55, extra=(5,), alpha=5e-4, k=2.0)),),
+    "maxpool2d_nhwc": (
+        Layer("ece408 pool1", _last(6, 60, 60, extra=(2,))),
+        Layer("alexnet pool1", _last(96, 55, 55, extra=(3,), stride=2)),
+    ),
+    "avgpool2d_nhwc": (Layer("ece408 pool1", _last(6, 60, 60, extra=(2,))),),
+    "global_avgpool2d_nhwc": (Layer("alexnet conv5", _last(256, 13, 13)),),
+    "local_response_norm_nhwc": (Layer("alexnet norm1", _last(96, 55, 55, extra=(5,), alpha=5e-4, k=2.0)),),
+    "pixels": (Layer("alexnet input", _pixels(3, 227, 227)),),
+    "pixels_nhwc": (Layer("alexnet input", _pixels(3, 227, 227, channels=8)),),
     "tanh": (Layer("ece408 conv1", _images(6, 60, 60)),),
     "gelu": (Layer("ffn, H 1024", _images(4096)),),
     "linear_tanh": (Layer("ece408 fc1", _linear(140, 10816)),),

@@ -16,8 +16,13 @@ import charcnn.levels
 
 charcnn.levels.prepare()  # stands before the first import of numba.cuda
 
+import simulated_threads  # noqa: E402
+
 from charcnn.catalog import Level, Variant  # noqa: E402
 from charcnn.gpu import device  # noqa: E402
+
+if device.SIMULATED:
+    simulated_threads.install()
 
 os.environ["CHARCNN_CACHE"] = str(Path(__file__).parent / "no cache")  # tests take no tiles that somebody tuned
 

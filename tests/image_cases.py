@@ -106,6 +106,26 @@ def _local_response_norm(rng, normal, n, c, h, w, size):
     return Case(_images(rng, True, n, c, h, w).inputs, {"size": size, "alpha": 0.5, "k": 2.0})
 
 
+def _nhwc(make):
+    """The same case on channels-last features."""
+
+    def turned(*arguments, **sizes):
+        case = make(*arguments, **sizes)
+        return Case({"x": np.ascontiguousarray(case.inputs["x"].transpose(0, 2, 3, 1))}, case.options)
+
+    return turned
+
+
+def _pixels(rng, normal, n, c, h, w):
+    images = rng.integers(0, 256, (n, c * h * w), dtype=np.uint8)
+    return Case({"images": images, "tables": values(rng, c, 256, normal=normal)}, {"height": h, "width": w})
+
+
+def _pixels_nhwc(rng, normal, n, c, h, w, more=0):
+    case = _pixels(rng, normal, n, c, h, w)
+    return Case(case.inputs, {**case.options, **({"channels": c + more} if more else {})})
+
+
 def _pointwise(rng, normal, n, c, length):
     return Case({"x": values(rng, n, c, length, normal=True)})
 
@@ -275,6 +295,23 @@ LINEAR = Cases(
     examples=20,
 )
 
+NORM = replace(
+    IMAGES,
+    make=_local_response_norm,
+    edges=tuple({**sizes, "size": size} for sizes, size in zip(IMAGES.edges, (3, 1, 5, 4), strict=True)),
+    large=tuple({**sizes, "size": 5} for sizes in IMAGES.large),
+    draw={**IMAGES.draw, "size": (1, 6, 9)},
+)
+
+
+def last(cases, make):
+    """The same on channels-last features, of channels that fill vectors, too."""
+    edges = (*cases.edges, {**cases.edges[3], "c": 8, "h": 5}, {**cases.edges[-1], "c": 12})
+    compiled_in = tuple({"kh", "kw", "size"} & set(cases.draw))
+    return replace(cases, make=_nhwc(make), edges=edges, large=({**cases.large[0], "c": 96}, cases.large[1]),
+                   compiled_in=compiled_in)  # fmt: skip
+
+
 IMAGE_CASES = {
     "conv2d": CONV2D,
     "conv2d_relu": CONV2D,
@@ -338,12 +375,19 @@ IMAGE_CASES = {
     "maxpool2d": POOL2D,
     "avgpool2d": AVGPOOL2D,
     "global_avgpool2d": IMAGES,
-    "local_response_norm": replace(
+    "local_response_norm": NORM,
+    "maxpool2d_nhwc": last(POOL2D, _maxpool2d),
+    "avgpool2d_nhwc": last(AVGPOOL2D, _avgpool2d),
+    "global_avgpool2d_nhwc": last(IMAGES, _images),
+    "local_response_norm_nhwc": last(NORM, _local_response_norm),
+    "pixels": replace(IMAGES, make=_pixels),
+    "pixels_nhwc": replace(
         IMAGES,
-        make=_local_response_norm,
-        edges=tuple({**sizes, "size": size} for sizes, size in zip(IMAGES.edges, (3, 1, 5, 4), strict=True)),
-        large=tuple({**sizes, "size": 5} for sizes in IMAGES.large),
-        draw={**IMAGES.draw, "size": (1, 6, 9)},
+        make=_pixels_nhwc,
+        edges=(*IMAGES.edges, {"n": 2, "c": 3, "h": 5, "w": 3, "more": 5}, {"n": 1, "c": 1, "h": 2, "w": 5, "more": 1}),
+        large=({"n": 5, "c": 3, "h": 27, "w": 29, "more": 5}, {"n": 33, "c": 1, "h": 13, "w": 13, "more": 7}),
+        draw={**IMAGES.draw, "more": (0, 4, 16)},
+        compiled_in=("c", "more"),
     ),
     "tanh": POINTWISE,
     "gelu": POINTWISE,

@@ -141,6 +141,30 @@ def nhwc(function):
     return turned
 
 
+def nhwc_of(function):
+    """On channels-last features alone."""
+
+    def turned(x, *arguments, **options):
+        y = function(x.transpose(0, 3, 1, 2), *arguments, **options)
+        return y.transpose(0, 2, 3, 1) if y.ndim == 4 else y
+
+    return turned
+
+
+def pixels(images, tables, height, width):
+    out = np.zeros((len(images), len(tables), height, width))
+    for n, c, p, q in np.ndindex(out.shape):
+        out[n, c, p, q] = tables[c, images[n, (c * height + p) * width + q]]
+    return out
+
+
+def pixels_nhwc(images, tables, height, width, channels=None):
+    out = np.zeros((len(images), height, width, channels or len(tables)))
+    for n, p, q, c in np.ndindex(*out.shape[:3], len(tables)):
+        out[n, p, q, c] = tables[c, images[n, (c * height + p) * width + q]]
+    return out
+
+
 LOOPS = {
     "conv2d": conv2d,
     "conv2d_relu": then(conv2d, relu),
@@ -157,6 +181,12 @@ LOOPS = {
     "avgpool2d": avgpool2d,
     "global_avgpool2d": global_avgpool2d,
     "local_response_norm": local_response_norm,
+    "maxpool2d_nhwc": nhwc_of(maxpool2d),
+    "avgpool2d_nhwc": nhwc_of(avgpool2d),
+    "global_avgpool2d_nhwc": nhwc_of(global_avgpool2d),
+    "local_response_norm_nhwc": nhwc_of(local_response_norm),
+    "pixels": pixels,
+    "pixels_nhwc": pixels_nhwc,
     "tanh": tanh,
     "gelu": gelu,
     "linear_tanh": then(linear, tanh),
@@ -206,7 +236,31 @@ def torch_functions(torch):
 
         return of
 
+    def last(function):
+        """On channels-last features alone."""
+
+        def of(x, **options):
+            y = function(x.permute(0, 3, 1, 2), **options)
+            return y.permute(0, 2, 3, 1) if y.ndim == 4 else y
+
+        return of
+
+    def pixels(images, tables, height, width):
+        rows = images.long().view(len(images), len(tables), -1)
+        found = [f.embedding(rows[:, c], table[:, None]) for c, table in enumerate(tables)]
+        return torch.stack(found, 1).view(len(images), len(tables), height, width)
+
+    def pixels_nhwc(images, tables, height, width, channels=None):
+        more = (channels or len(tables)) - len(tables)
+        return f.pad(pixels(images, tables, height, width).permute(0, 2, 3, 1), (0, more))
+
     return {
+        "maxpool2d_nhwc": last(max_pool2d),
+        "avgpool2d_nhwc": last(avg_pool2d),
+        "global_avgpool2d_nhwc": last(average),
+        "local_response_norm_nhwc": last(f.local_response_norm),
+        "pixels": pixels,
+        "pixels_nhwc": pixels_nhwc,
         "conv2d": conv2d,
         "conv2d_relu": then(conv2d, f.relu),
         "conv2d_tanh": then(conv2d, torch.tanh),

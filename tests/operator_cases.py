@@ -537,7 +537,7 @@ LIMITS: dict[str, Callable[[Sizes], bool]] = {
     **dict.fromkeys((f"mma_{name}" for name in TAKEN), on_tensor_cores),
     # Of a few values beside the given mean, too much may lie in the digits that 16 bits leave out.
     **{
-        f"vectorized_{name}": lambda sizes: sizes["n"] * sizes["c"] * sizes["length"] == 0 or sizes["c"] > 1
+        f"vectorized_{name}": lambda sizes: sizes["c"] > 1 or sizes["n"] * sizes.get("length", 0) == 0
         for name in HALF_PRECISIONS
     },
     "cpu_gemm": lambda sizes: sizes.get("groups", 1) == 1 or sizes["c_in"] > 1,

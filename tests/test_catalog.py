@@ -68,6 +68,7 @@ MATRIX = {  # operator: its weak fusions, its strong ones
     "avgpool2d": ([], []),
     "global_avgpool2d": (["conv2d_relu_global_avgpool2d"], []),
     "local_response_norm": ([], []),
+    "pixels": ([], []),
 }
 
 

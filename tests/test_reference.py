@@ -305,7 +305,7 @@ def test_nan_as_in_pytorch():
     assert np.array_equal(reference.argmax(x[0]), functions["argmax"](torch.from_numpy(x[0])).numpy())
 
 
-NO_FLOATS = ("one_hot", "one_hot_nlc", "one_hot_conv1d", "argmax", "linear_argmax")
+NO_FLOATS = ("one_hot", "one_hot_nlc", "one_hot_conv1d", "argmax", "linear_argmax", "pixels", "pixels_nhwc")
 
 
 @each([row for row in OPERATORS if row.name not in NO_FLOATS])

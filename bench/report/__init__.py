@@ -5,6 +5,7 @@
 - headline: the fastest level beside the fastest other library;
 - levels: all levels, each beside the one that it builds on and beside the fastest other library;
 - measured: all levels on all machines;
+- history: the original program's steps, and what each won there and here;
 - step lK: what level K won, with batch sizes and the share of the hardware's limit;
 - cost lK: what level K costs, and the level before it, stage by stage;
 - change lK [FUNCTION ...]: what level K's `build`, or these functions in it, changed of the level that it builds on;
@@ -25,7 +26,9 @@
 - mma_steps, wgmma_steps: a ladder of small kernels: what each step can reach, and what it reached beside cuBLAS;
 - agreement: what each precision does to a trained network's labels, from bench/precisions.py;
 - accuracy PART: what the model that ships reached on its "validation" or "test" rows;
-- training: the command that trained it, and what it ran on.
+- training: the command that trained it, and what it ran on;
+- layer_costs: parameters, multiplications and bytes of a convolution, an FFN and attention;
+- op_times: the course project's op times, and the rates that they come to.
 
 `python bench/report.py --check` changes nothing, and exits with status 1 if a block or the plot is out of date.
 `schema` reads the raw results, `limits` has what levels are held against; the others are called after their blocks.

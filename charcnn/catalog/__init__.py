@@ -7,13 +7,17 @@ one row of VARIANTS; a new level is a file under charcnn/levels and a row of LEV
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from difflib import unified_diff
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from charcnn.catalog.networks import NETWORK_TECHNIQUES as NETWORK_TECHNIQUES
+from charcnn.catalog.networks import NETWORKS as NETWORKS
+from charcnn.catalog.networks import NetworkTechnique as NetworkTechnique
+from charcnn.catalog.networks import network_technique as network_technique
 from charcnn.catalog.operators import CHAIN as CHAIN
 from charcnn.catalog.operators import EXACT as EXACT
 from charcnn.catalog.operators import FLOAT32 as FLOAT32
@@ -26,11 +30,9 @@ from charcnn.catalog.operators import Operator as Operator
 from charcnn.catalog.operators import Variant as Variant
 from charcnn.catalog.operators import operator as operator
 from charcnn.catalog.operators import tolerance as tolerance
-from charcnn.model.rounding import ROUNDINGS, Rounding
-from charcnn.ops.common.precision import FORMATS, FP32, HALF_PRECISIONS, NumberFormat
-
-PRECISIONS: dict[str, NumberFormat] = {name: FORMATS.get(name, FP32) for name in ROUNDINGS}
-"""What levels compute in, by the names that --precision takes."""
+from charcnn.catalog.programs import PRECISIONS as PRECISIONS
+from charcnn.catalog.programs import Program as Program
+from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,10 @@ class Layer:
 
 
 FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(FORMATS)
+BETWEEN = (*FLOAT, *MMA)
+
+IMAGE_LAYERS = ("Pixels", "MaxPool2d", "AvgPool2d", "GlobalAvgPool2d", "LocalResponseNorm")
+"""Of images, beside convolutions."""
 
 LAYERS = (
     Layer("Launched", "common.layer", FLOAT),
@@ -69,6 +75,7 @@ LAYERS = (
     Layer("WinogradConv2d", "conv2d.layers", FLOAT),
     Layer("MmaConv2d", "conv2d.layers", MMA, ampere=True),
     Layer("WgmmaConv2d", "conv2d.layers", ALL, hopper=True),
+    *(Layer(f"Vectorized{name}", "image_layers", BETWEEN) for name in IMAGE_LAYERS),
     Layer("Cast", "conv1d.layers", ("tf32", "fp16x3")),
     Layer("Float32TokenConvNormReluPool", "token_conv1d.layers", FLOAT),
     Layer("TokenConvNormReluPool", "token_conv1d.layers", ALL),
@@ -86,67 +93,6 @@ LAYERS = (
 
 DIFFERENCE = 60
 """Lines that a step takes away or adds, at most, that a reader follows at a glance."""
-
-
-@dataclass(frozen=True)
-class Program:
-    """What a command runs: a level of the history, or a technique of the networks."""
-
-    name: str
-    device: str
-    """cpu or cuda"""
-    gpus: int | None = field(default=None, kw_only=True)
-    """GPUs that a rank drives at most; None: all of its share."""
-    precisions: tuple[str, ...] = field(default=("fp32",), kw_only=True)
-    """Of PRECISIONS those that it has, first what it takes where none is asked for."""
-    hopper: bool = field(default=False, kw_only=True)
-    """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
-    ampere: bool = field(default=False, kw_only=True)
-    """Needs tensor cores of compute capability 8.0 or later: the simulator will not do."""
-    filtered: bool = field(default=False, kw_only=True)
-    """Whether it computes convolutions by Winograd's filtering, which rounds more."""
-
-    @property
-    def family(self) -> Sequence[Program]:
-        """All of its kind, in order."""
-        raise NotImplementedError
-
-    @property
-    def tensor_cores(self) -> bool:
-        """Whether it needs tensor cores, of some kind."""
-        return self.hopper or self.ampere
-
-    def rounding(self, asked: str | None = None) -> Rounding:
-        """What that precision rounds, and how far results may be off for it; errors as for `precision`."""
-        return replace(ROUNDINGS[self.precision(asked)], filtered=self.filtered)
-
-    def precision(self, asked: str | None = None) -> str:
-        """Which one it computes in where this one is asked for: its own where that is None.
-
-        Raises:
-            ValueError: it has it not; names those that have.
-        """
-        precision = asked or self.precisions[0]
-        if precision not in PRECISIONS:
-            raise ValueError(f"{precision=}: need one of {', '.join(PRECISIONS)}")
-        if precision not in self.precisions:
-            others = self.spoken([row for row in self.family if precision in row.precisions])
-            raise ValueError(f"{precision=}: {self.name} has {', '.join(self.precisions)}; {precision} is in {others}")
-        return precision
-
-    def format(self, asked: str | None = None) -> NumberFormat:
-        """What numbers of that precision are; errors likewise."""
-        return PRECISIONS[self.precision(asked)]
-
-    def build_options(self, asked: str | None = None) -> dict[str, str]:
-        """What its `build` is told of that: nothing where it has one precision alone; errors likewise."""
-        precision = self.precision(asked)
-        return {"precision": precision} if len(self.precisions) > 1 else {}
-
-    @staticmethod
-    def spoken(rows: Sequence[Any]) -> str:
-        """Their names, for a sentence."""
-        return ", ".join(row.name for row in rows) or "none"
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,7 @@ TECHNIQUES = {
     "loops": "compiled plain loops on one CPU core",
     "cpu_gemm": "all CPU cores: a GEMM over overlapping rows by a vector micro-kernel",
     "cpu_gather": "all CPU cores, for token ids: of the weights, the rows of the characters are added up",
+    "cpu_vector": "all CPU cores, channels last: neighbouring values fill the vector registers",
     "naive": "CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory",
     "whole": "CUDA, a chain of convolutions in one kernel, one block an input, all features in shared memory",
     "pairs": "CUDA, a chain of convolutions two a kernel, in tiles of positions whose edges are computed twice",
@@ -163,6 +164,12 @@ OPERATORS = (
     Operator("linear_gelu", FLOAT32),
     Operator("conv2d_nhwc", FLOAT32),
     Operator("conv2d_relu_nhwc", FLOAT32),
+    Operator("maxpool2d_nhwc", EXACT),
+    Operator("avgpool2d_nhwc", FLOAT32),
+    Operator("global_avgpool2d_nhwc", FLOAT32),
+    Operator("local_response_norm_nhwc", FLOAT32),
+    Operator("pixels", EXACT),
+    Operator("pixels_nhwc", EXACT),
 )
 
 MMA = ("fp16", "bf16", "tf32", "fp16x3")
@@ -183,7 +190,12 @@ dilation."""
 IMAGES = ("conv2d_nhwc", "conv2d_relu_nhwc")
 """Operators on images that tensor cores compute."""
 
-CPU = ("loops", "cpu_gemm", "cpu_gather", "winograd_cpu")
+BETWEEN = (
+    "maxpool2d_nhwc", "avgpool2d_nhwc", "global_avgpool2d_nhwc", "local_response_norm_nhwc", "pixels_nhwc",
+)  # fmt: skip
+"""Operators that stand between convolutions of images, or before them."""
+
+CPU = ("loops", "cpu_gemm", "cpu_gather", "winograd_cpu", "cpu_vector")
 """Techniques that run there."""
 
 
@@ -263,6 +275,17 @@ VARIANTS = (
     *_float32("conv2d_nhwc", "cpu_gemm", "winograd_cpu", "double_buffered"),
     *_float32("conv2d_relu_nhwc", "cpu_gemm", "winograd_cpu", "double_buffered"),
     *(Variant(name, "winograd", "cuda", tolerance=FILTERED) for name in IMAGES),
+    *(Variant(name, "coalesced", "cuda") for name in BETWEEN),
+    *(Variant(name, "vectorized", "cuda", "fp32") for name in BETWEEN),
+    *(row for name in BETWEEN for row in _in(name, "vectorized", ("fp16x3", *HALF_PRECISIONS))),
+    *_float32("pixels", "loops", "naive"),
+    *(
+        row
+        for name in ("maxpool2d_nhwc", "avgpool2d_nhwc", "local_response_norm_nhwc")
+        for row in _float32(name, "cpu_vector")
+    ),
+    *_float32("tanh", "cpu_vector"),
+    *_float32("gelu", "cpu_vector"),
 )
 
 

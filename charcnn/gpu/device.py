@@ -283,3 +283,11 @@ def multiprocessors() -> int:
     if SIMULATED or not cuda.is_available():
         return MULTIPROCESSORS
     return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+
+
+def peaks() -> tuple[float, float]:
+    """float32 FLOP/s of the current GPU's cores at their highest clock, and bytes/s of its memory, by its own data."""
+    of = cuda.get_current_device()
+    cores = 64 if tuple(of.compute_capability) <= (8, 0) else 128  # of a multiprocessor: CUDA's programming guide
+    flops = 2 * cores * of.MULTIPROCESSOR_COUNT * of.CLOCK_RATE * 1e3
+    return flops, 2 * of.MEMORY_CLOCK_RATE * 1e3 * of.GLOBAL_MEMORY_BUS_WIDTH / 8

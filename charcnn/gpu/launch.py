@@ -112,7 +112,7 @@ def _launch_with(kernel: Any, blocks: Any, threads: Any, stream: Any, shared: in
     launch(Stream.from_handle(int(stream)), config, compiled._codelibrary.get_cufunc().kernel, *values)
 
 
-DTYPES = {"ids": np.uint8, "stat": np.float64}
+DTYPES = {"ids": np.uint8, "images": np.uint8, "stat": np.float64}
 """What a launcher's input of this name must hold; all others hold float32."""
 
 

@@ -30,6 +30,7 @@ from charcnn.model.layers import (
 )
 from charcnn.model.rounding import FP32, Rounding
 from charcnn.ops import reference
+from charcnn.ops.common.pixel_tables import pixel_tables
 
 EPS = LayerNorm.eps
 """LayerNorm's."""
@@ -59,8 +60,8 @@ def run(nodes: Sequence[Node], x: np.ndarray, params: Mapping[str, np.ndarray], 
                 x = reference.collapse(x)
             case Linear():
                 x = reference.linear(x, *p)
-            case Pixels():
-                x = pixels(node, x, dtype)
+            case Pixels() as of:
+                x = reference.pixels(x, pixel_tables(of.mean, of.std).astype(dtype), of.height, of.width)
             case Conv2d() as of:
                 weight, *bias = p
                 bias = bias or [np.zeros(len(weight), dtype)]
@@ -84,15 +85,6 @@ def run(nodes: Sequence[Node], x: np.ndarray, params: Mapping[str, np.ndarray], 
             case other:
                 raise TypeError(f"{other!r} has no reference")
     return x
-
-
-def pixels(node: Node, x: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
-    """Rows of bytes (N, C * H * W) as images (N, C, H, W) in `dtype`, as the node's Pixels says: a table a channel."""
-    of, images = node.layer, x.reshape(len(x), *node.out_shape)
-    assert isinstance(of, Pixels)
-    tables = (np.arange(256) / 255 - np.array(of.mean)[:, None]) / np.array(of.std)[:, None]
-    tables = tables.astype(dtype)
-    return np.stack([table[images[:, c]] for c, table in enumerate(tables)], axis=1)
 
 
 def forward_with_sigma(

@@ -89,8 +89,8 @@ def _launch_naive(x, shape, window, mean, count_include_pad, out, stream):
 
 
 def _pooled(x: Any, kernel_size: Pair, stride: Pair | None, padding: Padding) -> tuple[Shape, Window]:
-    window = shapes2d.pool2d_window(x, kernel_size, stride, padding)
-    return shapes2d.pool2d(x, kernel_size, stride, padding), window
+    shape = shapes2d.pool2d(x, kernel_size, stride, padding)
+    return shape, shapes2d.pool2d_window(x.shape[2], x.shape[3], kernel_size, stride, padding)
 
 
 def _whole(x: Any) -> tuple[Shape, Window]:

@@ -19,6 +19,8 @@ from charcnn.gpu.ptx.arithmetic import (
     mul_hi_u32,
     prmt,
     rcp_approx_f32,
+    rsqrt_approx_f32,
+    sqrt_approx_f32,
 )
 from charcnn.gpu.ptx.convert import (
     cvt_bf16x2_f16x2,

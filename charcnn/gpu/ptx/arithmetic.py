@@ -67,6 +67,24 @@ def ex2_approx_f32(a):
     """
 
 
+@instruction("sqrt.approx.ftz.f32 $0, $1;", "f", "f", pure=True, simulated=lambda a: np.sqrt(np.float32(a)))
+def sqrt_approx_f32(a):
+    """The square root of a, off by 2^-23 of it at most; subnormal numbers count as zero.
+
+    PTX: sqrt.approx.ftz.f32; section "Floating Point Instructions: sqrt". Since compute capability 2.0.
+    """
+
+
+@instruction(
+    "rsqrt.approx.ftz.f32 $0, $1;", "f", "f", pure=True, simulated=lambda a: np.float32(1) / np.sqrt(np.float32(a))
+)
+def rsqrt_approx_f32(a):
+    """1 over the square root of a, off by 2^-22.9 of it at most; subnormal numbers count as zero.
+
+    PTX: rsqrt.approx.ftz.f32; section "Floating Point Instructions: rsqrt". Since compute capability 2.0.
+    """
+
+
 @cache
 def max_nan_f16x2(kind: str) -> Any:
     """peak(a, b): the greater of each of two f16 or, by `kind`, bf16; NaN where either is NaN.

@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -58,6 +58,9 @@ class Subject(Protocol):
 
     def head(self, program: catalog.Program) -> dict[str, Any]:
         """What its report begins with: schema, title, and its own name under its kind."""
+
+    def closing(self, report: dict[str, Any], job: Job, options: argparse.Namespace) -> Sequence[str]:
+        """Lines that follow the report."""
 
 
 def main(build: Callable[..., Run], argv: list[str] | None = None) -> NoReturn:
@@ -200,6 +203,8 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
         timeline.write(options.trace, spans)
         report["timeline"] = {"file": Path(options.trace).name, **timeline.bound(spans)}
     show(name, report, job, logits)
+    for line in subject.closing(report, job, options):
+        print(line)
     if options.json is not None:
         with files.replacing(options.json, "w") as file:
             file.write(f"{files.as_json(report, indent=1)}\n")

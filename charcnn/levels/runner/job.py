@@ -182,6 +182,10 @@ class LevelCommand:
         """What its report begins with."""
         return {"schema": "level", "level": self.name, "title": catalog.level(self.name).title}
 
+    def closing(self, report: dict[str, Any], job: Job, options: argparse.Namespace) -> Sequence[str]:
+        """Nothing."""
+        return ()
+
     @property
     def _module(self) -> Any:
         return sys.modules[self.build.__module__]

@@ -17,6 +17,9 @@ from charcnn.model.rounding import Rounding
 CHECKED_INPUTS = 12
 """So many are held against the reference, which takes a second; whether logits are finite is asked of all."""
 
+MANY = 20
+"""Classes of which the report counts all; of more, so many of those that occur."""
+
 
 def validate(
     job: Job, logits: np.ndarray, rounding: Rounding, borders: Sequence[range] = (), seed: int | None = None
@@ -98,7 +101,8 @@ def show(name: str, report: dict[str, Any], job: Job, logits: np.ndarray) -> Non
         rows.append(("", line if first is None else f"{line}; the first other one at input {first}"))
     labels = logits.argmax(axis=1)
     counts = np.bincount(labels, minlength=config.classes)
-    rows.append(("result", ", ".join(f"{job.class_name(i)} {n}" for i, n in enumerate(counts))))
+    named = [f"{job.class_name(i)} {n}" for i, n in enumerate(counts) if n or len(counts) <= MANY]
+    rows.append(("result", ", ".join(named[:MANY]) + f", and {len(named) - MANY} more" * (len(named) > MANY)))
     if job.labels is not None:
         accuracy = np.mean(labels == np.resize(job.labels, len(labels)))
         rows.append(("", f"accuracy {accuracy:.2%} against the file's own labels"))

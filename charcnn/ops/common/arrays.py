@@ -14,11 +14,11 @@ half the time."""
 
 
 def host(out: np.ndarray | None, shape: Shape, dtype: Any = np.float32, **inputs: Any) -> np.ndarray:
-    """Check a CPU launcher's inputs (`ids` uint8, all else float32) and its `out`, which is made where None."""
+    """Check a CPU launcher's inputs (`ids`, `images` uint8, others float32) and its `out`, which is made where None."""
     for name, array in inputs.items():
         if not isinstance(array, np.ndarray):
             raise ValueError(f"{name} is a {type(array).__name__}: a CPU variant needs a NumPy array")
-        check(name, array, np.uint8 if name == "ids" else np.float32)
+        check(name, array, np.uint8 if name in ("ids", "images") else np.float32)
     if out is None:
         return np.empty(shape, dtype)
     if not isinstance(out, np.ndarray):

@@ -164,9 +164,10 @@ def conv2d_maxpool2d(
     return n, c_out, *Window(sizes, steps).out(height, width)
 
 
-def pool2d_window(x: Any, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0) -> Window:
-    """The window of a pooling of x (N, C, H, W). Each holds a pixel, since no side has more padding than half of it."""
-    *_, height, width = ranked("x", x, "N, C, H, W")
+def pool2d_window(
+    height: int, width: int, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0
+) -> Window:
+    """The window of a pooling of such images. Each holds a pixel, since no side has more padding than half of it."""
     kernel = pair("kernel_size", kernel_size)
     found = window(height, width, kernel, kernel if stride is None else stride, padding, of="kernel_size")
     if any(side > kernel[i // 2] // 2 for i, side in enumerate(found.padding)):
@@ -177,13 +178,29 @@ def pool2d_window(x: Any, kernel_size: Pair, stride: Pair | None = None, padding
 def pool2d(x: Any, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0) -> Shape:
     """x (N, C, H, W) -> (N, C, H_out, W_out)."""
     n, channels, height, width = ranked("x", x, "N, C, H, W")
-    return n, channels, *pool2d_window(x, kernel_size, stride, padding).out(height, width)
+    return n, channels, *pool2d_window(height, width, kernel_size, stride, padding).out(height, width)
+
+
+def pool2d_nhwc(x: Any, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0) -> Shape:
+    """x (N, H, W, C) -> (N, H_out, W_out, C)."""
+    n, height, width, channels = ranked("x", x, "N, H, W, C")
+    return n, *pool2d_window(height, width, kernel_size, stride, padding).out(height, width), channels
 
 
 def global_avgpool2d(x: Any) -> Shape:
     """x (N, C, H, W) -> (N, C)."""
-    n, channels, height, width = ranked("x", x, "N, C, H, W")
-    if height * width < 1:
+    n, channels, *size = ranked("x", x, "N, C, H, W")
+    return _averaged(x, n, channels, size)
+
+
+def global_avgpool2d_nhwc(x: Any) -> Shape:
+    """x (N, H, W, C) -> (N, C)."""
+    n, *size, channels = ranked("x", x, "N, H, W, C")
+    return _averaged(x, n, channels, size)
+
+
+def _averaged(x, n, channels, size):
+    if min(size) < 1:
         raise ValueError(f"x has shape {tuple(x.shape)}: need at least one pixel")
     return n, channels
 
@@ -200,7 +217,15 @@ def batchnorm2d(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any, eps: fl
 
 def local_response_norm(x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Shape:
     """x (N, C, H, W) -> (N, C, H, W)."""
-    shape = ranked("x", x, "N, C, H, W")
+    return _normalised(ranked("x", x, "N, C, H, W"), size, alpha, beta, k)
+
+
+def local_response_norm_nhwc(x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Shape:
+    """x (N, H, W, C) -> (N, H, W, C)."""
+    return _normalised(ranked("x", x, "N, H, W, C"), size, alpha, beta, k)
+
+
+def _normalised(shape, size, alpha, beta, k):
     at_least("size", size, 1)
     if not k > 0:
         raise ValueError(f"k={k!r}: need a positive number")
@@ -209,6 +234,28 @@ def local_response_norm(x: Any, size: int, alpha: float = 1e-4, beta: float = 0.
     if beta != beta:
         raise ValueError(f"beta={beta!r}: need a number")
     return shape
+
+
+def pixels(images: Any, tables: Any, height: int, width: int) -> Shape:
+    """images (N, C * height * width), tables (C, 256) -> (N, C, height, width)."""
+    n, size = ranked("images", images, "N, C * height * width")
+    channels, entries = ranked("tables", tables, "C, 256")
+    at_least("height", height, 1)
+    at_least("width", width, 1)
+    if entries != 256 or channels < 1:
+        raise ValueError(f"tables has shape {tuple(tables.shape)}: need (C, 256), at least one channel")
+    if size != channels * height * width:
+        need = f"need (N, {channels * height * width}) for {channels} channels of {height} x {width} pixels"
+        raise ValueError(f"images has shape {tuple(images.shape)}: {need}")
+    return n, channels, height, width
+
+
+def pixels_nhwc(images: Any, tables: Any, height: int, width: int, channels: int | None = None) -> Shape:
+    """images (N, C * height * width), tables (C, 256) -> (N, height, width, channels), of which C are not padding."""
+    n, least, height, width = pixels(images, tables, height, width)
+    if channels is not None:
+        at_least("channels", channels, least)
+    return n, height, width, least if channels is None else channels
 
 
 def _channels(x, weight, bias, c_in, w_in, c_out, groups, other, turned):

@@ -216,7 +216,9 @@ def maxpool2d(x: Array, kernel_size: Pair, *, stride: Pair | None = None, paddin
     x (N, C, H, W) -> (N, C, H_out, W_out), H_out = (H + top + bottom - KH) // stride + 1; NaN wins. kernel_size and
     stride are an int or (vertical, horizontal), padding is as conv2d's.
     """
-    return _windows(x, shapes2d.pool2d_window(x, kernel_size, stride, padding), -np.inf).max(axis=(4, 5))
+    shapes2d.pool2d(x, kernel_size, stride, padding)
+    window = shapes2d.pool2d_window(x.shape[2], x.shape[3], kernel_size, stride, padding)
+    return _windows(x, window, -np.inf).max(axis=(4, 5))
 
 
 def avgpool2d(
@@ -231,7 +233,8 @@ def avgpool2d(
 
     Arguments and shapes as for `maxpool2d`. PyTorch counts padding where nothing else is said, TensorFlow never does.
     """
-    window = shapes2d.pool2d_window(x, kernel_size, stride, padding)
+    shapes2d.pool2d(x, kernel_size, stride, padding)
+    window = shapes2d.pool2d_window(x.shape[2], x.shape[3], kernel_size, stride, padding)
     sums = _windows(x, window, 0).sum(axis=(4, 5), dtype=x.dtype)
     if count_include_pad:
         return sums / x.dtype.type(window.kernel[0] * window.kernel[1])
@@ -257,3 +260,57 @@ def local_response_norm(x: Array, size: int, *, alpha: float = 1e-4, beta: float
     sums = sliding_window_view(squares, size, axis=1).sum(axis=-1, dtype=x.dtype)
     kind = x.dtype.type
     return x / (kind(k) + kind(alpha / size) * sums) ** kind(beta)
+
+
+def maxpool2d_nhwc(x: Array, kernel_size: Pair, *, stride: Pair | None = None, padding: Padding = 0) -> Array:
+    """maxpool2d on channels-last features: x (N, H, W, C) -> (N, H_out, W_out, C)."""
+    shapes2d.pool2d_nhwc(x, kernel_size, stride, padding)
+    y = maxpool2d(x.transpose(0, 3, 1, 2), kernel_size, stride=stride, padding=padding)
+    return y.transpose(0, 2, 3, 1)
+
+
+def avgpool2d_nhwc(
+    x: Array,
+    kernel_size: Pair,
+    *,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    count_include_pad: bool = True,
+) -> Array:
+    """avgpool2d on channels-last features: x (N, H, W, C) -> (N, H_out, W_out, C)."""
+    shapes2d.pool2d_nhwc(x, kernel_size, stride, padding)
+    y = avgpool2d(
+        x.transpose(0, 3, 1, 2), kernel_size, stride=stride, padding=padding, count_include_pad=count_include_pad
+    )
+    return y.transpose(0, 2, 3, 1)
+
+
+def global_avgpool2d_nhwc(x: Array) -> Array:
+    """The mean of each channel: (N, H, W, C) -> (N, C)."""
+    shapes2d.global_avgpool2d_nhwc(x)
+    return x.mean(axis=(1, 2))
+
+
+def local_response_norm_nhwc(x: Array, size: int, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Array:
+    """local_response_norm on channels-last features: x (N, H, W, C) -> (N, H, W, C)."""
+    shapes2d.local_response_norm_nhwc(x, size, alpha, beta, k)
+    return local_response_norm(x.transpose(0, 3, 1, 2), size, alpha=alpha, beta=beta, k=k).transpose(0, 2, 3, 1)
+
+
+def pixels(images: Array, tables: Array, height: int, width: int) -> Array:
+    """Rows of bytes as images: what a network of images begins with.
+
+    images uint8 (N, C * height * width), channel after channel, tables (C, 256) -> (N, C, height, width), each byte's
+    entry in its channel's table. `pixel_tables` makes those of (byte / 255 - mean) / std.
+    """
+    n, channels, *size = shapes2d.pixels(images, tables, height, width)
+    images = images.reshape(n, channels, *size)
+    return np.stack([table[images[:, c]] for c, table in enumerate(tables)], axis=1)
+
+
+def pixels_nhwc(images: Array, tables: Array, height: int, width: int, *, channels: int | None = None) -> Array:
+    """pixels, channels last: (N, height, width, channels), zeros beyond the tables' C, which None stands for."""
+    n, *size, channels = shapes2d.pixels_nhwc(images, tables, height, width, channels)
+    y = np.zeros((n, *size, channels), tables.dtype)
+    y[..., : len(tables)] = pixels(images, tables, height, width).transpose(0, 2, 3, 1)
+    return y

@@ -1,0 +1,63 @@
+"""The tables of networks of images, and of the ways to run any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from charcnn.catalog.programs import Program
+
+
+@dataclass(frozen=True)
+class NetworkRow:
+    """A network: `python -m charcnn.networks.NAME`."""
+
+    name: str
+
+    @property
+    def module(self) -> ModuleType:
+        """Its page, imported."""
+        return import_module(f"charcnn.networks.{self.name}")
+
+
+NETWORKS = (NetworkRow("mnist"), NetworkRow("ece408"), NetworkRow("fused4"), NetworkRow("alexnet"), NetworkRow("ffn"))
+
+
+@dataclass(frozen=True)
+class NetworkTechnique(Program):
+    """A way to run any of the networks: `--as NAME`."""
+
+    summary: str
+    home: str
+    """Its module under charcnn.networks, whose `build` takes its name first."""
+
+    @property
+    def family(self) -> Sequence[NetworkTechnique]:
+        """All ways."""
+        return NETWORK_TECHNIQUES
+
+    @property
+    def build(self) -> Callable[..., Any]:
+        """As a level's, but for the technique's name, which comes first; its module is imported here."""
+        made: Callable[..., Any] = import_module(f"charcnn.networks.{self.home}").build
+        return made
+
+
+NETWORK_TECHNIQUES = (
+    NetworkTechnique("loops", "cpu", "plain compiled loops on one CPU core", "cpu"),
+    NetworkTechnique("cpu_gemm", "cpu", "all CPU cores, convolutions as GEMMs over overlapping rows", "cpu"),
+    NetworkTechnique(
+        "winograd_cpu", "cpu", "the same with half the products, where convolutions move by 1", "cpu", filtered=True
+    ),
+    NetworkTechnique("naive", "cuda", "an operator a layer, one thread an output", "cuda"),
+    NetworkTechnique("weak", "cuda", "the same with what is pointwise, and pooling, in the kernel before", "cuda"),
+)
+"""In the order of the history."""
+
+
+def network_technique(name: str) -> NetworkTechnique:
+    """The technique's row."""
+    return next(row for row in NETWORK_TECHNIQUES if row.name == name)

@@ -1,0 +1,139 @@
+"""Tables of a network on the terminal: a row a layer, a row a technique, and how its convolutions fuse."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from charcnn import catalog
+from charcnn.gpu import device
+from charcnn.levels.runner.options import serves
+from charcnn.levels.runner.report import validate
+from charcnn.model.layers import Flatten, Node
+from charcnn.networks.architecture import Architecture
+from charcnn.networks.calls import simplified
+from charcnn.runtime.monitor import Monitor
+
+if TYPE_CHECKING:
+    from charcnn.networks.runner.command import NetworkCommand
+
+
+def lines(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """A table's lines: the first columns to the left, the others to the right."""
+    table = [head, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(head))]
+    return [
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def staged(network: Architecture, stages: Sequence[str]) -> list[tuple[str, list[Node]]]:
+    """The layers that each stage computes, in order.
+
+    Raises:
+        ValueError: the stages are not those of the network's layers.
+    """
+    unnamed = {name: np.zeros(shape, np.float32) for name, shape in network.parameter_shapes.items()}
+    for nodes in (network.nodes, simplified(network, unnamed)[0]):
+        rest = [node for node in nodes if not isinstance(node.layer, Flatten)]
+        found = []
+        for stage in stages:
+            count = stage.count("+") + 1
+            found.append((stage, rest[:count]))
+            rest = rest[count:]
+        if not rest and all("+".join(node.layer.label for node in part) == stage for stage, part in found):
+            return found
+    raise ValueError(f"stages {', '.join(stages)} are not the layers of {network.name}")
+
+
+def layers(network: Architecture, seconds: Mapping[str, float], inputs: int, batch: int, peaks: Peaks) -> list[str]:
+    """A row a stage: shapes, FLOP and bytes an image, time, rates, and its share of the roofline.
+
+    Args:
+        network: whose layers the stages compute.
+        seconds: of all inputs, by stage.
+        inputs, batch: of all, and at once: parameters are read once a batch.
+        peaks: of the machine.
+    """
+    rows = []
+    for stage, nodes in staged(network, list(seconds)):
+        flop = sum(node.flops for node in nodes)
+        first, last = nodes[0], nodes[-1]
+        ends = int(np.prod(first.in_shape)) * (first.layer.in_itemsize or 4) + 4 * int(np.prod(last.out_shape))
+        held = 4 * sum(int(np.prod(shape)) for node in nodes for shape in node.parameters.values())
+        moved, spent = ends + held / batch, seconds[stage] / inputs
+        bound = max(flop / peaks.flops, moved / peaks.bytes)
+        shape = " > ".join("x".join(map(str, of)) for of in (first.in_shape, last.out_shape))
+        rates = f"{flop / spent / 1e9:,.1f}", f"{moved / spent / 1e9:,.2f}"
+        rows.append([stage, shape, f"{flop:,}", f"{moved:,.0f}", f"{1e6 * spent:,.2f}", *rates, f"{bound / spent:.0%}"])
+    head = ["layers", "shape", "FLOP", "bytes", "us an image", "GFLOP/s", "GB/s", "of roofline"]
+    return [*lines(head, rows, 2), f"roofline: {peaks.source}"]
+
+
+class Peaks:
+    """What the machine can do at most: float32 FLOP/s and bytes/s of memory, and whence that is known."""
+
+    def __init__(self, flops: float, bytes_: float, source: str) -> None:
+        self.flops, self.bytes = flops, bytes_
+        self.source = f"{flops / 1e9:,.0f} GFLOP/s and {bytes_ / 1e9:,.0f} GB/s, {source}"
+
+    @classmethod
+    def of(cls, program: catalog.Program) -> Peaks:
+        """Of all CPU cores by a product of matrices and a copy; of the current GPU by its data and a copy."""
+        if program.device == "cuda" and not device.SIMULATED:
+            return cls(*device.peaks(), "of the GPU's cores and memory at their highest clocks")
+        a = np.ones((1536, 1536), np.float32)
+        large = np.ones(1 << 25, np.float32)
+        flops = 2 * 1536**3 / _least(lambda: a @ a)
+        copied = 2 * large.nbytes / _least(lambda: large.copy())
+        return cls(flops, copied, "as a product of matrices and a copy have it on all CPU cores")
+
+
+def _least(function) -> float:
+    def once() -> float:
+        start = time.perf_counter()
+        function()
+        return time.perf_counter() - start
+
+    return min(once() for _ in range(5))
+
+
+def compare(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
+    """Run the network by every technique that runs here, after its results are checked. Exit status: 0, or 1: wrong."""
+    rows, status = [], 0
+    for program in catalog.NETWORK_TECHNIQUES:
+        if not serves(program, chosen.precision) or (program.device == "cuda" and device.SIMULATED):
+            continue
+        job = subject.prepare(program, argparse.Namespace(**vars(chosen) | {"technique": program.name}))
+        how = program.build_options(chosen.precision) | ({"batch": chosen.batch} if chosen.batch else {})
+        run = program.build(program.name, job.params, job.params.config, monitor=Monitor(), **how)
+        inputs = job.rows[:]
+        results = run(inputs)
+        check = validate(job, results, program.rounding(chosen.precision))
+        seconds = []
+        for _ in range(chosen.repeat):
+            start = time.perf_counter()
+            run(inputs)
+            seconds.append(time.perf_counter() - start)
+        spent = statistics.median(seconds)
+        verdict = f"{'passed' if check['passed'] else 'FAILED'}, {check['sigmas'] or float('nan'):.2g} sigma"
+        status |= not check["passed"]
+        rows.append([program.name, program.precision(chosen.precision), verdict, f"{len(inputs) / spent:,.1f}"])
+    print("\n".join(lines(["technique", "precision", "validated", "images/s"], rows, 3)))
+    if device.SIMULATED:
+        print("No GPU in use: techniques in CUDA are left out.")
+    return status
+
+
+def plan(network: Architecture) -> int:
+    """Print how the network's convolutions fuse. Exit status: 0."""
+    raise ValueError(f"{network.name}: no plan of convolutions in two dimensions yet")

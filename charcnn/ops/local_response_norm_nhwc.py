@@ -1,0 +1,167 @@
+"""local_response_norm, channels last: neighbouring channels are neighbours in memory.
+
+A thread takes a vector of a pixel's channels, and those of the vectors beside it that its sums reach: they come from
+the first cache, as neighbouring threads have them for their own.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import int32, uint32, uint64
+from charcnn.gpu.launch import Call, jit
+from charcnn.ops.common import shapes2d
+from charcnn.ops.common.features import STORED, Layout, channels_of, narrowed, places, reader, widened, writer
+from charcnn.ops.common.precision import choose
+
+THREADS = device.block_size(256)
+
+LEAST = 2.0**-100
+"""Of k, so that 1 / sqrt(k) may be taken of it by an instruction that counts subnormal numbers as zero."""
+
+
+@cuda.jit(device=True, inline="always")
+def _three_quarters(value, beta):
+    """value ** -0.75; of infinity 0."""
+    root = ptx.rsqrt_approx_f32(value)
+    return root * ptx.sqrt_approx_f32(root)
+
+
+@cuda.jit(device=True, inline="always")
+def _any_power(value, beta):
+    return value**-beta
+
+
+@cache
+def _make_kernel(layout, size, quick):
+    place, load, store, registers = places(layout), reader(layout), writer(layout), layout.width
+    power, below, vector = _three_quarters if quick else _any_power, size // 2, int32(layout.width)
+    first, last = -(-below // registers), -(-((size - 1) // 2) // registers)  # vectors below, and above
+    reach, count, terms = (first + 1 + last) * registers, first + 1 + last, uint32(layout.form.terms)
+    begin = first * registers - below  # the first square that the first channel's sum has
+    own = first * registers
+
+    @jit()
+    def kernel(x, y, share, beta, k):
+        values = cuda.local.array(registers, float32)
+        near = cuda.local.array(reach, float32)
+        channels = uint32(uint32(x.shape[3]) // terms)
+        vectors = uint32(channels // uint32(registers))
+        i = uint32(uint32(cuda.blockIdx.x) * uint32(cuda.blockDim.x) + uint32(cuda.threadIdx.x))
+        pixel, c = uint32(i // vectors), int32(uint32(i % vectors) * uint32(registers))
+        if pixel < uint32(x.shape[0] * x.shape[1] * x.shape[2]):
+            for v in range(count):
+                other = int32(c + int32(v - first) * vector)
+                for j in range(registers):
+                    values[j] = float32(0)  # beyond the last channel, and before the first
+                if int32(0) <= other and other < int32(channels):
+                    at, low = place(uint64(pixel), uint32(other), channels)
+                    load(x, at, low, values)
+                for j in range(registers):
+                    near[v * registers + j] = values[j]
+            for j in range(registers):
+                total = float32(0)
+                for s in range(size):
+                    total += near[begin + j + s] * near[begin + j + s]
+                values[j] = near[own + j] * power(k + share * total, beta)
+            at, low = place(uint64(pixel), uint32(c), channels)
+            store(y, at, low, values)
+
+    return kernel
+
+
+def _start(call, x, y, size, alpha, beta, k, precision, octets, vectors):
+    channels = channels_of("x", x, precision, octets)
+    layout = Layout.of(precision, channels, x, y, octets=octets) if vectors else Layout(STORED[precision], False, 1)
+    work = y.size // (layout.form.terms * layout.width)
+    if work >= 1 << 31:
+        raise ValueError(f"x has shape {tuple(x.shape)}: that many values need a smaller batch")
+    kernel = _make_kernel(layout, size, beta == 0.75 and k >= LEAST)
+    numbers = map(np.float32, (alpha / size, beta, k))
+    call.launch(kernel, -(-work // THREADS), THREADS, layout.seen(x), layout.seen(y), *numbers)
+
+
+def normalised_features(
+    x: Any,
+    size: int,
+    *,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    k: float = 1.0,
+    precision: str = "fp16",
+    octets: bool = False,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """local_response_norm_nhwc of features in a precision, on the GPU, to such.
+
+    Args:
+        x: (N, H, W, terms * C) in the precision's dtype, on the GPU.
+        size, alpha, beta, k: as of `reference.local_response_norm`.
+        precision: one of `features.STORED`.
+        octets: with two terms, whether they lie as `mma_layout` has them.
+        out: where to write, of x's shape, not x itself; made where None.
+        stream: a CUDA stream; the default stream where None.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+    form, shape = choose(precision, STORED), shapes2d.local_response_norm_nhwc(x, size, alpha, beta, k)
+    call = Call(out, stream, shape, form.dtype, {"x": form.dtype}, x=x)
+    device.require_capability((8, 0), "vectorized", "use coalesced")
+    _start(call, call.inputs[0], call.out, size, alpha, beta, k, precision, octets, True)
+    return call.result()
+
+
+def local_response_norm_nhwc_coalesced(
+    x: Any, size: int, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0, out: Any = None, stream: Any = None
+) -> Any:
+    """`reference.local_response_norm_nhwc` on a GPU, one thread an output.
+
+    Args:
+        x: float32 (N, H, W, C), C-contiguous: a NumPy array, or a device array (Numba's, or any with
+            __cuda_array_interface__).
+        size: channels that a value is normalised over; AlexNet's 5.
+        alpha: of their sum of squares, divided by size, as PyTorch has it; AlexNet's 1e-4 is 5e-4 here.
+        beta, k: the power, and what is added to the sum; AlexNet's 0.75 and 2. That power is two instructions.
+        out: where to write, of x's shape, on the same side, not x itself; made where None.
+        stream: a CUDA stream; the default stream where None.
+
+    Returns:
+        float32 (N, H, W, C) where x lies; device results are not waited for.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU.
+    """
+    call = Call(out, stream, shapes2d.local_response_norm_nhwc(x, size, alpha, beta, k), x=x)
+    _start(call, call.inputs[0], call.out, size, alpha, beta, k, "fp32", False, False)
+    return call.result()
+
+
+def local_response_norm_nhwc_vectorized(
+    x: Any,
+    size: int,
+    *,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    k: float = 1.0,
+    precision: str = "fp16",
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """The same with 128-bit loads and stores, on features in a precision: x is cast, the result is cast back.
+
+    Layers leave both out (`VectorizedLocalResponseNorm`). Arguments, result and errors as there, and:
+
+    precision: "fp32", "fp16x3", "fp16" or "bf16". DeviceError where the GPU has compute capability below 8.0.
+    """
+    call = Call(out, stream, shapes2d.local_response_norm_nhwc(x, size, alpha, beta, k), x=x)
+    features = narrowed(call, call.inputs[0], precision)
+    return widened(call, precision, lambda y: _start(call, features, y, size, alpha, beta, k, precision, False, True))

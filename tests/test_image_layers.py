@@ -1,0 +1,215 @@
+"""Pixels, pooling and normalisation on features in every precision, as they lie for tensor cores; what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from charcnn.config import Config
+from charcnn.gpu import device
+from charcnn.gpu.launch import Call
+from charcnn.model import network
+from charcnn.model.layers import Pixels, place
+from charcnn.ops import reference
+from charcnn.ops.common import features
+from charcnn.ops.common.cast import as_float, as_format
+from charcnn.ops.common.mma_layout import encode
+from charcnn.ops.common.pixel_tables import pixel_tables
+from charcnn.ops.image_layers import (
+    VectorizedAvgPool2d,
+    VectorizedGlobalAvgPool2d,
+    VectorizedLocalResponseNorm,
+    VectorizedMaxPool2d,
+    VectorizedPixels,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's: of NaN, in the simulator
+
+LAYOUTS = [("fp32", False), ("tf32", False), ("fp16x3", False), ("fp16x3", True), ("fp16", False), ("bf16", False)]
+UNITS = {"fp32": 2e-7, "tf32": 5e-4, "fp16x3": 5e-7, "fp16": 5e-4, "bf16": 4e-3}
+"""Half a unit of the last place, and a few roundings of float32."""
+
+each = pytest.mark.parametrize(
+    ("precision", "octets", "channels"),
+    [(*layout, channels) for layout in LAYOUTS for channels in (8, 3) if channels == 8 or not layout[1]],
+)
+
+
+class Space:
+    """New arrays, poisoned."""
+
+    stream = None
+
+    def device(self, shape, dtype=np.float32):
+        return device.to_device(np.full(shape, np.nan if np.dtype(dtype).kind == "f" else 0x7FFF, dtype))
+
+
+def stored(x, precision, octets):
+    """x float32 (N, H, W, C) in a format, on the GPU."""
+    n, height, width, channels = x.shape
+    rows = device.to_device(x.reshape(n * height, width, channels))
+    if precision == "fp32":
+        made = rows
+    elif octets:
+        made = encode(Call(None, None, rows.shape, x=rows), rows, width, channels, features.STORED[precision])
+    else:
+        made = as_format(rows, precision)
+    return made.reshape((n, height, width, tuple(made.shape)[-1]))
+
+
+def values(y, precision, octets):
+    """What features are, in float64."""
+    if octets:
+        parts = y.copy_to_host().astype(np.float64).reshape(*y.shape[:-1], -1, 2, 8)
+        joined = parts[..., 0, :] + parts[..., 1, :] / 2048
+        return joined.reshape(*joined.shape[:-2], -1)
+    if precision in ("fp32", "tf32"):
+        return y.copy_to_host().astype(np.float64)
+    return as_float(y, precision).copy_to_host().astype(np.float64)
+
+
+def draw(precision, octets, channels, n=2, height=6, width=7):
+    x = np.random.default_rng(0).standard_normal((n, height, width, channels), np.float32)
+    x[0, -1, -1, channels // 2], x[-1, 0, 0, 1] = np.nan, -np.inf
+    given = stored(x, precision, octets)
+    return given, values(given, precision, octets)
+
+
+def check(layer, given, expected, precision, octets, tolerance=0.0):
+    y = layer(given, Space())
+    (written,) = layer.writes(given.shape)
+    assert (y.shape, y.dtype) == (written.shape, np.dtype(written.dtype))
+    np.testing.assert_allclose(values(y, precision, octets), expected, rtol=tolerance, atol=tolerance)
+
+
+@each
+def test_maxima_are_exact_and_nan_wins(precision, octets, channels):
+    given, x = draw(precision, octets, channels)
+    for moves in ({"kernel_size": 3, "stride": 2}, {"kernel_size": (2, 3), "stride": (1, 3), "padding": (1, 0, 1, 1)}):
+        layer = VectorizedMaxPool2d(**moves, precision=precision, octets=octets)
+        check(layer, given, reference.maxpool2d_nhwc(x, **moves), precision, octets)
+
+
+@each
+def test_means(precision, octets, channels):
+    given, x = draw(precision, octets, channels)
+    moves = {"kernel_size": 3, "stride": 2, "padding": 1}
+    layer = VectorizedAvgPool2d(**moves, precision=precision, octets=octets)
+    check(layer, given, reference.avgpool2d_nhwc(x, **moves), precision, octets, UNITS[precision])
+    layer = VectorizedGlobalAvgPool2d(precision=precision, octets=octets)
+    check(layer, given, reference.global_avgpool2d_nhwc(x), precision, octets, UNITS[precision])
+
+
+@each
+@pytest.mark.parametrize("beta", [0.75, 0.6])
+def test_local_response_norm(precision, octets, channels, beta):
+    given, x = draw(precision, octets, channels, height=2, width=3)
+    numbers = {"alpha": 0.7, "beta": beta, "k": 2.0}
+    for size in (5, 2):
+        layer = VectorizedLocalResponseNorm(size, **numbers, precision=precision, octets=octets)
+        expected = reference.local_response_norm_nhwc(x, size, **numbers)
+        check(layer, given, expected, precision, octets, UNITS[precision])
+
+
+def test_local_response_norm_reaches_past_a_vector():
+    given, x = draw("fp16", False, 32, n=1, height=1, width=2)
+    layer = VectorizedLocalResponseNorm(21, alpha=3.0)
+    check(layer, given, reference.local_response_norm_nhwc(x, 21, alpha=3.0), "fp16", False, UNITS["fp16"])
+
+
+@each
+def test_pixels(precision, octets, channels):
+    images = np.random.default_rng(0).integers(0, 256, (2, 3 * 4 * 5), dtype=np.uint8)
+    tables = pixel_tables((0.5, 0.4, 0.3), (0.2, 0.25, 1.5)).astype(np.float32)
+    layer = VectorizedPixels(tables, 4, 5, channels=channels, precision=precision, octets=octets)
+    assert layer.nbytes == tables.nbytes
+    expected = reference.pixels_nhwc(images, tables, 4, 5, channels=channels)
+    check(layer, device.to_device(images), expected, precision, octets, UNITS[precision])
+
+
+def test_a_block_takes_pixels_by_turns(monkeypatch):
+    monkeypatch.setattr(device, "multiprocessors", lambda: 0)
+    images = np.random.default_rng(0).integers(0, 256, (3, 20 * 11), dtype=np.uint8)
+    tables = pixel_tables().astype(np.float32)
+    layer = VectorizedPixels(tables, 20, 11, channels=8)
+    check(
+        layer, device.to_device(images), reference.pixels_nhwc(images, tables, 20, 11, channels=8), "fp16", False, 1e-3
+    )
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16x3", "bf16"])
+def test_arrays_that_start_at_no_multiple_of_16_bytes(precision, monkeypatch):
+    given, _ = draw(precision, False, 8)
+    layers = [VectorizedMaxPool2d(2, precision=precision), VectorizedLocalResponseNorm(5, precision=precision)]
+    vectors = [layer(given, Space()).copy_to_host() for layer in layers]
+    monkeypatch.setattr(device, "address", lambda array: 8)
+    for layer, before in zip(layers, vectors, strict=True):
+        np.testing.assert_array_equal(layer(given, Space()).copy_to_host(), before)
+    octets, _ = draw("fp16x3", True, 8)
+    with pytest.raises(ValueError, match=r"^features in octets begin at no multiple of 16 bytes"):
+        VectorizedMaxPool2d(2, precision="fp16x3", octets=True)(octets, Space())
+
+
+def test_a_network_begins_as_its_layer_does():
+    """The reference's pixels are the layer's, from one table."""
+    mean, std = (0.485, 0.456), (0.229, 0.224)
+    nodes = place([Pixels(2, 3, 4, mean, std)], (24,))
+    images = np.arange(48, dtype=np.uint8).reshape(2, 24) * 5
+    expected = (images.reshape(2, 2, 3, 4) / 255 - np.array(mean)[:, None, None]) / np.array(std)[:, None, None]
+    np.testing.assert_allclose(network.run(nodes, images, {}), expected, rtol=1e-14)
+    tables = pixel_tables(mean, std)
+    np.testing.assert_array_equal(network.run(nodes, images, {}), reference.pixels(images, tables, 3, 4))
+    assert not any(isinstance(node.layer, Pixels) for node in Config().nodes)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: pixel_tables((0.5,), (1.0, 2.0)), r"^std=\(1.0, 2.0\): need one a channel, as mean=\(0.5,\) has"),
+        (lambda: pixel_tables((), ()), "need one a channel.*and at least one"),
+        (lambda: pixel_tables((0.5,), (0.0,)), r"^std=\(0.0,\): need numbers greater than 0"),
+        (
+            lambda: VectorizedMaxPool2d(2, precision="fp8"),
+            "^precision='fp8': need one of fp32, fp16, bf16, tf32, fp16x3",
+        ),
+        (
+            lambda: VectorizedMaxPool2d(3, padding=2).writes((1, 5, 5, 8)),
+            "^padding=2: need at most half of kernel_size",
+        ),
+        (
+            lambda: VectorizedMaxPool2d(2, precision="fp16x3")(stored_as(np.float16, 1, 4, 4, 9), Space()),
+            r"^x has shape \(1, 4, 4, 9\): need a multiple of 2 in its last axis",
+        ),
+        (
+            lambda: VectorizedMaxPool2d(2, precision="fp16x3", octets=True)(stored_as(np.float16, 1, 4, 4, 8), Space()),
+            r"^x has shape \(1, 4, 4, 8\): need a multiple of 16 in its last axis",
+        ),
+        (
+            lambda: VectorizedLocalResponseNorm(5)(stored_as(np.float32, 1, 4, 4, 8), Space()),
+            "^x has dtype float32: need float16",
+        ),
+        (
+            lambda: VectorizedPixels(np.zeros((3, 256), np.float32), 4, 4, channels=2).writes((1, 48)),
+            "^channels=2: need an int of at least 3",
+        ),
+        (
+            lambda: VectorizedPixels(np.zeros((3, 256), np.float32), 4, 4).writes((1, 47)),
+            r"^images has shape \(1, 47\): need \(N, 48\) for 3 channels of 4 x 4 pixels",
+        ),
+        (
+            lambda: VectorizedPixels(np.zeros((3, 255), np.float32), 4, 4).writes((1, 48)),
+            r"^tables has shape \(3, 255\): need \(C, 256\)",
+        ),
+        (
+            lambda: VectorizedPixels(np.zeros((49, 256), np.float32), 1, 1)(stored_as(np.uint8, 1, 49), Space()),
+            r"^tables has shape \(49, 256\): need at most 48 channels; coalesced has more",
+        ),
+    ],
+)
+def test_what_does_not_fit(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def stored_as(dtype, *shape):
+    return device.to_device(np.zeros(shape, dtype))

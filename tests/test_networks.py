@@ -1,0 +1,219 @@
+"""Networks of images: every technique gives what the reference and PyTorch give, and the command says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from charcnn.catalog import NETWORK_TECHNIQUES, NETWORKS
+from charcnn.gpu import device
+from charcnn.levels.runner.options import serves
+from charcnn.model import network as forms
+from charcnn.model import params
+from charcnn.model.layers import BatchNorm2d, Conv2d, Linear, MaxPool2d, Relu, place
+from charcnn.model.rounding import ROUNDINGS
+from charcnn.model.validation import in_sigmas
+from charcnn.networks.architecture import Architecture
+from charcnn.networks.calls import calls, simplified
+from charcnn.networks.reference import expected
+from charcnn.networks.runner import tables
+
+TITLES = [row.name for row in NETWORKS]
+
+
+def architecture(name, variant="tiny"):
+    page = next(row for row in NETWORKS if row.name == name).module
+    return Architecture(name, variant, page.layers(variant))
+
+
+def drawn(network, n=3, seed=0):
+    """Weights, batch normalisation's gamma of either sign and one tiny variance, and images."""
+    weights, rng = params.init(network, seed), np.random.default_rng(seed)
+    for node in network.nodes:
+        if isinstance(node.layer, BatchNorm2d):
+            weights[f"{node.layer.name}.weight"][::2] *= -1
+            weights[f"{node.layer.name}.running_var"][0] = 1e-6
+    return weights, rng.integers(0, 256, (n, network.length), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "flops", "parameters"),
+    [
+        ("mnist", "stride1", 433_600, 119_075),
+        ("mnist", "stride2", 110_200, 30_875),
+        ("ece408", "64", 7_356_080, 1_518_340),
+        ("fused4", "28", 1_223_120, 8_010),
+        ("alexnet", "2012", 1_448_813_632, 60_965_224),
+        ("alexnet", "torchvision", 1_428_376_960, 61_100_840),
+        ("ffn", "768", 16 * 768**2, 2 * 4 * 768**2 + 5 * 768),
+        ("ffn", "1024-relu", 16 * 1024**2, 2 * 4 * 1024**2 + 5 * 1024),
+    ],
+)
+def test_sizes(name, variant, flops, parameters):
+    network = architecture(name, variant)
+    assert (network.flops, network.parameters) == (flops, parameters)
+
+
+@pytest.mark.parametrize("name", TITLES)
+def test_every_variant_is_laid_out(name):
+    page = next(row for row in NETWORKS if row.name == name).module
+    for variant in page.VARIANTS:
+        network = architecture(name, variant)
+        assert network.nodes[0].out_shape == network.image
+        labels = [node.layer.label for node in network.nodes]
+        assert len({*labels}) == len(labels)
+    assert page.VARIANTS[-1] == "tiny"
+    assert page.__doc__.startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize("technique", [row.name for row in NETWORK_TECHNIQUES])
+@pytest.mark.parametrize("name", TITLES)
+def test_techniques(name, technique):
+    row = next(row for row in NETWORK_TECHNIQUES if row.name == technique)
+    if not serves(row, None):
+        pytest.skip("needs tensor cores")
+    network = architecture(name)
+    n = 2 if row.device == "cuda" and device.SIMULATED else 5
+    weights, images = drawn(network, n)
+    run = row.build(technique, weights, network, batch=2)
+    found = run(images)
+    assert (found.shape, found.dtype) == ((n, network.classes), np.float32)
+    for precision in row.precisions:
+        exact, sigma = expected(images, weights, network, row.rounding(precision))
+        errors = in_sigmas(found, exact, sigma)
+        assert errors.max() < row.rounding(precision).bound
+        assert in_sigmas(np.roll(found, 1, 0), exact, sigma).min() > row.rounding(precision).bound
+
+
+@pytest.mark.parametrize("name", TITLES)
+def test_pytorch_agrees(name):
+    torch = pytest.importorskip("torch")
+    from charcnn.model import pytorch
+
+    network = architecture(name)
+    weights, images = drawn(network)
+    y = torch.from_numpy(images).double()
+    for node in network.nodes:
+        y = pytorch.function(node.layer, False)(y, *(torch.from_numpy(weights[of]).double() for of in node.parameters))
+    np.testing.assert_allclose(y.numpy(), forms.run(network.nodes, images, weights), rtol=1e-5, atol=1e-7)
+
+
+def test_simplified_is_the_same_network():
+    network = architecture("mnist", "stride2")
+    weights, images = drawn(network)
+    nodes, held = simplified(network, weights)
+    kinds = [type(node.layer) for node in nodes]
+    assert kinds[1:4] == [Conv2d, Relu, MaxPool2d]
+    assert BatchNorm2d not in kinds
+    expected_, found = forms.run(network.nodes, images, weights), forms.run(nodes, images, held)
+    assert np.linalg.norm(found - expected_) <= 2e-6 * np.linalg.norm(expected_)
+    assert weights.keys() == network.parameter_shapes.keys()  # the given ones stay
+
+
+def test_the_longest_fusions_are_taken():
+    def labels(name, fused):
+        network = architecture(name)
+        nodes, weights = simplified(network, drawn(network)[0]) if fused else (network.nodes, drawn(network)[0])
+        return [call.operator for call in calls(nodes, weights, "naive", fused=fused)]
+
+    assert labels("mnist", True) == [
+        "pixels", "conv2d_relu_maxpool2d", "linear_relu", "linear_softmax"
+    ]  # fmt: skip
+    assert labels("ece408", True)[1:3] == ["conv2d_tanh_maxpool2d", "conv2d"]
+    assert labels("mnist", False)[1:5] == ["conv2d", "batchnorm2d", "maxpool2d", "relu"]
+    padded = place([Conv2d(2, 3, name="a"), Relu(), MaxPool2d(3, 2, 1)], (1, 9, 9))
+    weights = {"a.weight": np.ones((2, 1, 3, 3), np.float32), "a.bias": np.ones(2, np.float32)}
+    assert [call.operator for call in calls(padded, weights, "naive", fused=True)] == ["conv2d_relu", "maxpool2d"]
+    with pytest.raises(ValueError, match="a has no operator of technique pairs"):
+        calls(padded, weights, "pairs", fused=False)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_sigma_is_the_size_of_rounding_and_mistakes_are_larger(precision):
+    """Results of rounded operands are within the bound; those of a wrong network are not."""
+    network, rounding = architecture("fused4"), ROUNDINGS[precision]
+    weights, images = drawn(network, 8)
+    exact, sigma = expected(images, weights, network, rounding)
+    step = 2 * (rounding.operands or replace(forms_grid(), unit=2.0**-24)).unit
+
+    def rounded(x):
+        return np.round(x / (scale := 2.0 ** np.floor(np.log2(np.abs(x) + 1e-300)) * step)) * scale
+
+    y = images
+    for node in network.nodes:
+        y = forms.run([node], y, {name: rounded(weights[name].astype(np.float64)) for name in node.parameters})
+        if not isinstance(node.layer, Linear):
+            y = rounded(y)
+    assert in_sigmas(y, exact, sigma).max() < rounding.bound
+    for name, change in (("conv2.weight", lambda w: np.roll(w, 1, 3)), ("conv3.bias", lambda b: b * 0)):
+        wrong = forms.run(network.nodes, images, {**weights, name: change(weights[name])})
+        assert in_sigmas(wrong, exact, sigma).min() > rounding.bound
+
+
+def forms_grid():
+    from charcnn.model.rounding import FP32
+
+    return FP32
+
+
+def run(*words, module="mnist", **options):
+    command = [sys.executable, "-m", f"charcnn.networks.{module}", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_command(tmp_path):
+    done = run("--as", "cpu_gemm", "--inputs", "30", "--layers", "--json", tmp_path / "r.json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["network"], report["technique"], report["inputs"]) == ("mnist", "cpu_gemm", 30)
+    assert report["validation"]["passed"]
+    assert report["config"]["variant"] == "stride1"
+    assert "conv+relu1  1x28x28 > 5x28x28  196,000" in done.stdout
+    assert "roofline: " in done.stdout
+
+
+def test_compare():
+    done = run("--compare", "--inputs", "20", "--variant", "stride2")
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.splitlines()
+    assert [row.split()[0] for row in rows[1:]][:3] == ["loops", "cpu_gemm", "winograd_cpu"]
+    assert all("passed" in row for row in rows[1:4])
+
+
+def test_stages_are_the_layers():
+    network = architecture("mnist")
+    found = tables.staged(network, ["pixels1", "conv+relu1+maxpool2d1", "fc1+relu2", "fc2+softmax1"])
+    assert [len(nodes) for _, nodes in found] == [1, 3, 2, 2]
+    with pytest.raises(ValueError, match="are not the layers of mnist"):
+        tables.staged(network, ["pixels1", "fc1"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--as", "wgmmaa"], "argument --as: invalid choice: 'wgmmaa'"),
+        (["--variant", "stride3"], "argument --variant: invalid choice: 'stride3'"),
+        (["--as", "loops", "--precision", "fp16"], "precision='fp16': loops has fp32; fp16 is in"),
+        (["--as", "loops", "--gpus", "1"], "--gpus 1: loops runs on the CPU"),
+        (["--images", "none.png"], "none.png"),
+        (["--params", "none.safetensors"], "none.safetensors"),
+        (["--as", "loops", "--gpu-direct"], "--gpu-direct: needs"),
+    ],
+)
+def test_bad_options(words, message):
+    done = run(*words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU")
+def test_the_simulator_takes_no_large_network():
+    done = run("--as", "naive", "--variant", "2012", module="alexnet")
+    assert done.returncode == 2
+    assert "1,448,813,632 FLOP an image would take the simulator hours: run with --variant tiny" in done.stderr
