@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,21 +45,15 @@ def _conv2d(c_in: int, side: int, c_out: int, kernel: int, extra: tuple[int, ...
 
 
 def _chain(d: Draw) -> Case:
-    """AlexNet's first two layers, without their normalisation."""
-    if d.config.channels < SMALL.channels:
-        image, first, second, strides, paddings = (3, 23, 23), (4, 3, 5, 5), (6, 2, 3, 3), (2, 1), (0, 1)
-    else:
-        image, first, second, strides, paddings = (3, 227, 227), (96, 3, 11, 11), (256, 48, 5, 5), (4, 1), (0, 2)
-    flops, args, groups, x = 0, [d.floats(d.n, *image)], (1, 2), (d.n, *image)
-    for i, shape in enumerate((first, second)):
-        weight, bias = d.floats(*shape) / np.float32(math.sqrt(math.prod(shape[1:]))), d.floats(shape[0])
-        moves = {"stride": strides[i], "padding": paddings[i], "groups": groups[i]}
-        made = shapes2d.conv2d(np.broadcast_to(np.float32(0), x), weight, bias, **moves)
-        flops += 2 * math.prod(made) * math.prod(shape[1:])
-        x = (*made[:2], *shapes2d.Window((3, 3), (2, 2)).out(*made[2:]))
-        args += [weight, bias]
-    options = {"pool_stride": 2, "strides": strides, "paddings": paddings, "groups": groups}
-    return Case(tuple(args), (3,), flops=flops, options=options)
+    """LeNet-5's first two layers, which every technique holds in float32; AlexNet's do not fit whole."""
+    side, *channels = (28, 1, 6, 16) if d.config.channels >= SMALL.channels else (14, 1, 2, 3)
+    flops, shape, parameters = 0, (d.n, 1, side, side), []
+    for (c_in, c_out), padding in zip(pairwise(channels), (2, 0), strict=True):
+        parameters += [d.floats(c_out, c_in, 5, 5) / np.float32(math.sqrt(25 * c_in)), d.floats(c_out)]
+        shape = shapes2d.conv2d(np.broadcast_to(np.float32(0), shape), *parameters[-2:], padding=padding)
+        flops += 2 * math.prod(shape) * 25 * c_in
+        shape = *shape[:2], shape[2] // 2, shape[3] // 2
+    return Case((d.floats(d.n, 1, side, side), *parameters), (2,), flops=flops, options={"paddings": (2, 0)})
 
 
 def _nhwc(draw: Callable[[Draw], Case]) -> Callable[[Draw], Case]:
@@ -122,7 +117,7 @@ IMAGE_LAYERS: dict[str, tuple[Layer, ...]] = {
     "conv2d_relu_maxpool2d": POOLED,
     "conv2d_tanh_maxpool2d": POOLED,
     "conv2d_relu_global_avgpool2d": (CONV3,),
-    IMAGE_CHAIN: (Layer("alexnet conv1 to pool2", _chain),),
+    IMAGE_CHAIN: (Layer("lenet conv1 to pool2", _chain),),
     "conv2d_nhwc": tuple(replace(row, draw=_nhwc(row.draw)) for row in CONVOLUTIONS[1:]),
     "conv2d_relu_nhwc": tuple(replace(row, draw=_nhwc(row.draw)) for row in CONVOLUTIONS[1:]),
     "batchnorm2d": NORMS,

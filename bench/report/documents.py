@@ -16,7 +16,7 @@ from report.images import conv2d, conv2d_cpu
 from report.ladder import READMES, mma_steps, wgmma_steps
 from report.levels import cost, headline, history, levels, measured, step
 from report.offload import forecasts, mixed, overhead, path, scaling, strikes
-from report.operators import chain, layers, operators, steps, trade
+from report.operators import chain, image_chain, layers, operators, pyramid, steps, trade
 from report.peers import beside, peers
 from report.plot import PLOT, drawn
 from report.schema import ROOT, WEIGHTS, ReportError
@@ -25,8 +25,9 @@ BLOCK = re.compile(r"(<!-- (\w+):begin ?([^\n]*?) ?-->\n).*?(<!-- \2:end -->)", 
 
 _BLOCKS = (
     headline, levels, measured, history, step, cost, change, code, precisions, validation, operators, steps, chain,
-    trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer, scaling, mixed, path,
-    strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs, op_times,
+    image_chain, pyramid, trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer,
+    scaling, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
+    op_times,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

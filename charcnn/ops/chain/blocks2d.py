@@ -36,7 +36,7 @@ def conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_whole(
             bias (C_out,). All NumPy, or all on the device.
         pool_size: of both poolings' windows, an int, or (vertical, horizontal).
         pool_stride: from one window to the next, likewise; pool_size where None.
-        strides, paddings, groups: of the first convolution and of the second, as of `conv2d_naive`.
+        strides, paddings, groups: of the first convolution and of the second, as of `charcnn.ops.reference.conv2d`.
         out: where to write, (N, C_out, H_out, W_out), on the same side; made where None.
         stream: a CUDA stream; the default stream where None.
 
