@@ -187,4 +187,5 @@ def chained(nodes: Sequence[Node]) -> list[list[Node]]:
 
 def planned(run: Sequence[Node], batch: int, **options: Any) -> Plan2d:
     """The chain's plan, by default what has the least forecast; arguments and errors as of `charcnn.ops.chain.plan`."""
-    return plan2d([node.layer for node in run], in_shape=run[0].in_shape, batch=batch, **options)
+    layers = [node.layer for node in run if isinstance(node.layer, CHAINED)]
+    return plan2d(layers, in_shape=run[0].in_shape, batch=batch, **options)

@@ -14,9 +14,10 @@ from charcnn import catalog
 from charcnn.gpu import device
 from charcnn.levels.runner.options import serves
 from charcnn.levels.runner.report import validate
-from charcnn.model.layers import Flatten, Node
+from charcnn.model.layers import Conv2d, Flatten, Node, place
 from charcnn.networks.architecture import Architecture
-from charcnn.networks.calls import simplified
+from charcnn.networks.calls import CHAINED, chain, chained, planned, simplified
+from charcnn.ops.chain import pyramid
 from charcnn.runtime.monitor import Monitor
 
 if TYPE_CHECKING:
@@ -134,6 +135,10 @@ def compare(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
     return status
 
 
+TILES = (1, 2, 4, 7)
+"""Of the last map, of which `plan` says what they compute twice."""
+
+
 def plan(network: Architecture, batch: int) -> int:
     """Print how the network's convolutions fuse, and what tiles of the first ones compute twice. Exit status: 0.
 
@@ -141,20 +146,20 @@ def plan(network: Architecture, batch: int) -> int:
         ValueError: it has no convolutions.
     """
     unnamed = {name: np.zeros(shape, np.float32) for name, shape in network.parameter_shapes.items()}
-    chains = [run for run in chained(simplified(network, unnamed)[0]) if chain(run)]
+    nodes = simplified(network, unnamed)[0]
+    chains = [run for run in chained(nodes) if chain(run)]
     if not chains:
         raise ValueError(f"--plan: {network.name} has no convolutions to fuse")
     for run in chains:
         print(f"{', '.join(node.layer.label for node in run)}, a batch of {batch:,}\n")
         print(planned(run, batch).describe(), end="\n\n")
-    first = simplified(without_norms(network), unnamed)[0]
-    two = [at for at, node in enumerate(first) if isinstance(node.layer, Conv2d)][:3]
-    if len(two) > 1:
-        run = first[two[0] : two[2] if len(two) > 2 else None]
-        run = [node for node in run if isinstance(node.layer, CHAINED)]
-        size = run[-1].out_shape[1]
-        tiles = [tile for tile in (1, 2, 4, 7) if tile < size] + [size]
-        print(f"multiplications of {run[0].layer.label} and {run[-1].layer.label} in one kernel, by the tile of ", end="")
-        print(f"{size} x {size}:")
-        print("  ".join(f"{at.tile[0]}: {at.alike:.2f} x" for at in pyramid([n.layer for n in run], run[0].in_shape, tiles)))
+    layers = [node.layer for node in nodes if isinstance(node.layer, CHAINED) and len(node.in_shape) == 3]
+    convolutions = [at for at, layer in enumerate(layers) if isinstance(layer, Conv2d)]
+    if len(convolutions) > 1:
+        layers = layers[: convolutions[2] if len(convolutions) > 2 else None]
+        size = place(layers, network.image)[-1].out_shape[1]
+        tiles = [tile for tile in TILES if tile < size] + [size]
+        found = pyramid(layers, network.image, tiles)
+        counts = ", ".join(f"{tile}: {of.alike:.2f}x" for tile, of in zip(tiles, found, strict=True))
+        print(f"multiplications of its first two convolutions in one kernel, by the tile of {size}x{size}: {counts}")
     return 0
