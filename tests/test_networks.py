@@ -185,6 +185,25 @@ def test_compare():
     assert all("passed" in row for row in rows[1:4])
 
 
+def test_plan():
+    done = run("--plan", "--batch", "7", "--variant", "28", module="fused4")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("conv1, conv2, conv3, conv4, by the least forecast:\n\nkernel           1, ")
+    assert "us for a batch of 7: " in done.stdout
+
+
+def test_chains_of_a_network(capsys):
+    assert tables.plan(architecture("alexnet"), 1) == 0  # normalisation cuts them
+    printed = capsys.readouterr().out
+    assert [line for line in printed.splitlines() if "least forecast" in line] == [
+        f"{names}, by the least forecast:" for names in ("conv1", "conv2", "conv3, conv4, conv5")
+    ]
+    assert tables.plan(architecture("mnist"), 1) == 0  # whose normalisation is in the weights
+    assert "conv2d 5x5/1 relu, maxpool2d 2x2/2\n" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"^ffn: no convolutions to fuse"):
+        tables.plan(architecture("ffn"), 1)
+
+
 def test_stages_are_the_layers():
     network = architecture("mnist")
     found = tables.staged(network, ["pixels1", "conv+relu1+maxpool2d1", "fc1+relu2", "fc2+softmax1"])

@@ -14,9 +14,10 @@ from charcnn import catalog
 from charcnn.gpu import device
 from charcnn.levels.runner.options import serves
 from charcnn.levels.runner.report import validate
-from charcnn.model.layers import Flatten, Node
+from charcnn.model.layers import Conv2d, Flatten, MaxPool2d, Node, Relu, Shape, Tanh
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.calls import simplified
+from charcnn.ops import chain
 from charcnn.runtime.monitor import Monitor
 
 if TYPE_CHECKING:
@@ -134,6 +135,27 @@ def compare(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
     return status
 
 
-def plan(network: Architecture) -> int:
-    """Print how the network's convolutions fuse. Exit status: 0."""
-    raise ValueError(f"{network.name}: no plan of convolutions in two dimensions yet")
+def plan(network: Architecture, batch: int) -> int:
+    """Print how each chain of the network's convolutions fuses, for so many images at once. Exit status: 0.
+
+    Raises:
+        ValueError: it has no convolutions.
+    """
+    unnamed = {name: np.zeros(shape, np.float32) for name, shape in network.parameter_shapes.items()}
+    chains: list[tuple[Shape, list[Conv2d | MaxPool2d | Relu | Tanh]]] = []
+    behind = False
+    for node in simplified(network, unnamed)[0]:
+        if isinstance(node.layer, Conv2d) and not behind:
+            chains.append((node.in_shape, []))
+        behind = behind or isinstance(node.layer, Conv2d)
+        if behind and isinstance(node.layer, (Conv2d, MaxPool2d, Relu, Tanh)):
+            chains[-1][1].append(node.layer)
+        else:
+            behind = False
+    if not chains:
+        raise ValueError(f"{network.name}: no convolutions to fuse")
+    for shape, links in chains:
+        convolutions = ", ".join(layer.label for layer in links if isinstance(layer, Conv2d))
+        fused = chain.plan(links, in_shape=shape, batch=batch)
+        print(f"{convolutions}, by the least forecast:\n\n{fused.describe()}\n")
+    return 0
