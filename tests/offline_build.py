@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -35,7 +36,8 @@ from kernel_costs import all_compiled, function, title
 from charcnn import catalog
 from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
-from charcnn.model.layers import Conv2d, MaxPool2d, Relu, Tanh
+from charcnn.model.layers import LocalResponseNorm, Relu, Tanh
+from charcnn.networks import alexnet, fused4
 from charcnn.ops import chain
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.mma_layout import WIDE
@@ -193,10 +195,10 @@ def between_features(row: catalog.Variant) -> None:
 
 def image_chains(method: str) -> None:
     """Launch plans of networks' chains at their sizes: AlexNet's first two layers, and four small convolutions."""
-    alexnet = [Conv2d(96, 11, 4), Relu(), MaxPool2d(3, 2), Conv2d(256, 5, 1, 2, groups=2), Relu(), MaxPool2d(3, 2)]
-    convs = Conv2d(6, 5, padding=2), Conv2d(16, 4, 2), Conv2d(8, 3, padding=1, bias=False), Conv2d(4, 3)
-    small = [layer for conv in convs for layer in (conv, Tanh())]
-    for links, shape, precision in ((alexnet, (3, 227, 227), "fp16"), (small, (1, 28, 28), "fp32")):
+    pair = [layer for layer in alexnet.layers("2012")[1:9] if not isinstance(layer, LocalResponseNorm)]
+    four = [Tanh() if isinstance(layer, Relu) else layer for layer in fused4.layers("28")[1:9]]
+    four[4] = replace(four[4], bias=False)
+    for links, shape, precision in ((pair, (3, 227, 227), "fp16"), (four, (1, 28, 28), "fp32")):
         made = chain.plan(links, in_shape=shape, method=method, precision=precision, batch=1024)
         weights = [np.zeros(size, np.float32) for size in made.parameter_shapes]
         biases = [weight[:, 0, 0, 0].copy() if own else None for weight, own in zip(weights, made.biased, strict=True)]

@@ -9,7 +9,9 @@ from typing import Any
 from charcnn import catalog
 from charcnn.config import SMALL
 from charcnn.gpu import device
-from charcnn.ops.chain import Conv1d, Conv2d, MaxPool2d, Plan, Relu, Stat
+from charcnn.model.layers import LocalResponseNorm
+from charcnn.networks import alexnet
+from charcnn.ops.chain import Conv1d, Plan, Relu, Stat
 from charcnn.ops.chain import plan as plan_chain
 from charcnn.ops.chain import pyramid as pyramid_of
 from report.limits import peak_of
@@ -20,7 +22,7 @@ PREPARED = ("winograd", "winograd_cpu", "warp_gather", "mma", "wgmma", "small_ba
 """Techniques whose weights are laid out first: called once, that is most of what they do."""
 
 
-ALEXNET = (Conv2d(96, 11, 4), Relu(), MaxPool2d(3, 2), Conv2d(256, 5, 1, 2, groups=2), Relu(), MaxPool2d(3, 2))
+ALEXNET = [layer for layer in alexnet.layers("2012")[1:9] if not isinstance(layer, LocalResponseNorm)]
 IMAGE = (3, 227, 227)
 """AlexNet's first two layers, without their normalisation, and what they read."""
 
