@@ -19,7 +19,7 @@ from charcnn.model.layers import BatchNorm2d, Conv2d, Linear, MaxPool2d, Relu, p
 from charcnn.model.rounding import ROUNDINGS
 from charcnn.model.validation import in_sigmas
 from charcnn.networks.architecture import Architecture
-from charcnn.networks.calls import calls, simplified
+from charcnn.networks.calls import calls, chain, chained, simplified
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import tables
 
@@ -185,23 +185,24 @@ def test_compare():
     assert all("passed" in row for row in rows[1:4])
 
 
-def test_plan():
-    done = run("--plan", "--batch", "7", "--variant", "28", module="fused4")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("conv1, conv2, conv3, conv4, by the least forecast:\n\nkernel           1, ")
-    assert "us for a batch of 7: " in done.stdout
-
-
-def test_chains_of_a_network(capsys):
-    assert tables.plan(architecture("alexnet"), 1) == 0  # normalisation cuts them
-    printed = capsys.readouterr().out
-    assert [line for line in printed.splitlines() if "least forecast" in line] == [
-        f"{names}, by the least forecast:" for names in ("conv1", "conv2", "conv3, conv4, conv5")
-    ]
-    assert tables.plan(architecture("mnist"), 1) == 0  # whose normalisation is in the weights
-    assert "conv2d 5x5/1 relu, maxpool2d 2x2/2\n" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"^ffn: no convolutions to fuse"):
+def test_plan(capsys):
+    assert tables.plan(architecture("alexnet", "2012"), 256) == 0
+    told = capsys.readouterr().out
+    assert told.count("launches ") == 3  # normalisation parts its chains
+    assert "by the tile of 13x13: 1: 5.44x, 2: 3.01x, 4: 2.44x, 7: 1.48x, 13: 1.00x" in told
+    with pytest.raises(ValueError, match="--plan: ffn has no convolutions to fuse"):
         tables.plan(architecture("ffn"), 1)
+
+
+def test_chains_are_as_long_as_they_can_be():
+    def labels(name):
+        network = architecture(name)
+        runs = chained(simplified(network, drawn(network)[0])[0])
+        return [len(run) for run in runs], [chain(run) for run in runs]
+
+    assert labels("fused4") == ([1, 8, 2], [False, True, False])
+    assert labels("alexnet") == ([1, 2, 2, 2, 2, 7, 7], [False, True, False, True, False, True, False])
+    assert labels("ffn") == ([5], [False])
 
 
 def test_stages_are_the_layers():

@@ -54,6 +54,9 @@ NETWORK_TECHNIQUES = (
     ),
     NetworkTechnique("naive", "cuda", "an operator a layer, one thread an output", "cuda"),
     NetworkTechnique("weak", "cuda", "the same with what is pointwise, and pooling, in the kernel before", "cuda"),
+    NetworkTechnique(
+        "strong", "cuda", "the same with convolutions that follow one another planned as one chain", "cuda"
+    ),
 )
 """In the order of the history."""
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from charcnn.model.layers import BatchNorm2d, Flatten, Network, Node, Softmax
 from charcnn.model.pytorch import function
 
-BATCH, RATE, DECAY, SMOOTHING = 128, 3e-3, 0.02, 0.0
+BATCH, RATE, DECAY, SMOOTHING = 128, 2e-3, 0.02, 0.0
 """Inputs a step; AdamW's largest step and weight decay; label smoothing."""
 
 SHIFT = 2

@@ -46,9 +46,11 @@ def main(name: str, argv: list[str] | None = None) -> NoReturn:
     try:
         if getattr(chosen, "train", None) is not None:
             sys.exit(fit.train(subject, chosen))
-        if chosen.compare:
-            sys.exit(tables.compare(subject, chosen))
-        sys.exit(tables.plan(subject.architecture(chosen), chosen.batch or 1))
+        sys.exit(
+            tables.compare(subject, chosen)
+            if chosen.compare
+            else tables.plan(subject.architecture(chosen), chosen.batch or 1)
+        )
     except (ValueError, OSError, device.DeviceError) as error:
         tell(f"{name}: {' '.join(str(error).split())}")
         sys.exit(options.UNUSABLE)

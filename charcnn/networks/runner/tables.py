@@ -14,10 +14,10 @@ from charcnn import catalog
 from charcnn.gpu import device
 from charcnn.levels.runner.options import serves
 from charcnn.levels.runner.report import validate
-from charcnn.model.layers import Conv2d, Flatten, MaxPool2d, Node, Relu, Shape, Tanh
+from charcnn.model.layers import Conv2d, Flatten, Node, place
 from charcnn.networks.architecture import Architecture
-from charcnn.networks.calls import simplified
-from charcnn.ops import chain
+from charcnn.networks.calls import CHAINED, chain, chained, planned, simplified
+from charcnn.ops.chain import pyramid
 from charcnn.runtime.monitor import Monitor
 
 if TYPE_CHECKING:
@@ -135,27 +135,31 @@ def compare(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
     return status
 
 
+TILES = (1, 2, 4, 7)
+"""Of the last map, of which `plan` says what they compute twice."""
+
+
 def plan(network: Architecture, batch: int) -> int:
-    """Print how each chain of the network's convolutions fuses, for so many images at once. Exit status: 0.
+    """Print how the network's convolutions fuse, and what tiles of the first ones compute twice. Exit status: 0.
 
     Raises:
         ValueError: it has no convolutions.
     """
     unnamed = {name: np.zeros(shape, np.float32) for name, shape in network.parameter_shapes.items()}
-    chains: list[tuple[Shape, list[Conv2d | MaxPool2d | Relu | Tanh]]] = []
-    behind = False
-    for node in simplified(network, unnamed)[0]:
-        if isinstance(node.layer, Conv2d) and not behind:
-            chains.append((node.in_shape, []))
-        behind = behind or isinstance(node.layer, Conv2d)
-        if behind and isinstance(node.layer, (Conv2d, MaxPool2d, Relu, Tanh)):
-            chains[-1][1].append(node.layer)
-        else:
-            behind = False
+    nodes = simplified(network, unnamed)[0]
+    chains = [run for run in chained(nodes) if chain(run)]
     if not chains:
-        raise ValueError(f"{network.name}: no convolutions to fuse")
-    for shape, links in chains:
-        convolutions = ", ".join(layer.label for layer in links if isinstance(layer, Conv2d))
-        fused = chain.plan(links, in_shape=shape, batch=batch)
-        print(f"{convolutions}, by the least forecast:\n\n{fused.describe()}\n")
+        raise ValueError(f"--plan: {network.name} has no convolutions to fuse")
+    for run in chains:
+        print(f"{', '.join(node.layer.label for node in run)}, a batch of {batch:,}\n")
+        print(planned(run, batch).describe(), end="\n\n")
+    layers = [node.layer for node in nodes if isinstance(node.layer, CHAINED) and len(node.in_shape) == 3]
+    convolutions = [at for at, layer in enumerate(layers) if isinstance(layer, Conv2d)]
+    if len(convolutions) > 1:
+        layers = layers[: convolutions[2] if len(convolutions) > 2 else None]
+        size = place(layers, network.image)[-1].out_shape[1]
+        tiles = [tile for tile in TILES if tile < size] + [size]
+        found = pyramid(layers, network.image, tiles)
+        counts = ", ".join(f"{tile}: {of.alike:.2f}x" for tile, of in zip(tiles, found, strict=True))
+        print(f"multiplications of its first two convolutions in one kernel, by the tile of {size}x{size}: {counts}")
     return 0
