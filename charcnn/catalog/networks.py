@@ -46,6 +46,9 @@ class NetworkTechnique(Program):
         return made
 
 
+TENSOR_CORES = ("fp16", "bf16", "tf32", "fp16x3")
+"""Precisions of features that need no scales."""
+
 NETWORK_TECHNIQUES = (
     NetworkTechnique("loops", "cpu", "plain compiled loops on one CPU core", "cpu"),
     NetworkTechnique("cpu_gemm", "cpu", "all CPU cores, convolutions as GEMMs over overlapping rows", "cpu"),
@@ -54,7 +57,19 @@ NETWORK_TECHNIQUES = (
     ),
     NetworkTechnique("naive", "cuda", "an operator a layer, one thread an output", "cuda"),
     NetworkTechnique("weak", "cuda", "the same with what is pointwise, and pooling, in the kernel before", "cuda"),
-)
+    NetworkTechnique(
+        "winograd", "cuda", "channels last, with half the products or fewer where convolutions move by 1",
+        "channels_last", filtered=True,
+    ),
+    NetworkTechnique(
+        "mma", "cuda", "channels last on tensor cores, one CUDA graph a batch", "channels_last", ampere=True,
+        precisions=TENSOR_CORES,
+    ),
+    NetworkTechnique(
+        "wgmma", "cuda", "the same on Hopper's tensor cores, with copies by TMA", "channels_last", hopper=True,
+        precisions=TENSOR_CORES,
+    ),
+)  # fmt: skip
 """In the order of the history."""
 
 

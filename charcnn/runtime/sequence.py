@@ -80,7 +80,7 @@ class LayerSequence:
                 for name, layers in self.stages:
                     with buffers.stage(name):
                         x = run(layers, x, n)
-            return x if x.ndim == 2 else x.reshape((n, x.shape[2]))
+            return x if x.ndim == 2 else x.reshape((n, x.shape[-1]))
 
         return forward
 
