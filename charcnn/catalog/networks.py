@@ -16,14 +16,31 @@ class NetworkRow:
     """A network: `python -m charcnn.networks.NAME`."""
 
     name: str
+    on_gpu: tuple[str, ...] = ("weak",)
+    """Techniques where none is asked for and there is a GPU: the first that runs there, in the precision asked for."""
 
     @property
     def module(self) -> ModuleType:
         """Its page, imported."""
         return import_module(f"charcnn.networks.{self.name}")
 
+    def architecture(self, variant: str | None = None) -> Any:
+        """The `charcnn.networks.architecture.Architecture` of a variant of its page's; the first where None."""
+        variant = variant or self.module.VARIANTS[0]
+        of = import_module("charcnn.networks.architecture").Architecture
+        return of(self.name, variant, self.module.layers(variant))
 
-NETWORKS = (NetworkRow("mnist"), NetworkRow("ece408"), NetworkRow("fused4"), NetworkRow("alexnet"), NetworkRow("ffn"))
+
+_DENSE = ("wgmma", "mma", "weak")
+"""Of networks with channels enough to fill tensor cores. On the others that is not measured."""
+
+NETWORKS = (
+    NetworkRow("mnist"),
+    NetworkRow("ece408"),
+    NetworkRow("fused4"),
+    NetworkRow("alexnet", _DENSE),
+    NetworkRow("ffn", _DENSE),
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +55,11 @@ class NetworkTechnique(Program):
     def family(self) -> Sequence[NetworkTechnique]:
         """All ways."""
         return NETWORK_TECHNIQUES
+
+    @property
+    def graphs(self) -> bool:
+        """Whether its `build` takes `graph`, without which layers are timed apart."""
+        return self.home == "channels_last"
 
     @property
     def build(self) -> Callable[..., Any]:
@@ -71,6 +93,11 @@ NETWORK_TECHNIQUES = (
     ),
 )  # fmt: skip
 """In the order of the history."""
+
+
+def network(name: str) -> NetworkRow:
+    """The network's row."""
+    return next(row for row in NETWORKS if row.name == name)
 
 
 def network_technique(name: str) -> NetworkTechnique:
