@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ class LayerSequence:
                 for name, layers in self.stages:
                     with buffers.stage(name):
                         x = run(layers, x, n)
-            return x if x.ndim == 2 else x.reshape((n, x.shape[2]))
+            return x if x.ndim == 2 else x.reshape((n, prod(x.shape[1:])))
 
         return forward
 

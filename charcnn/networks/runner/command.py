@@ -31,8 +31,8 @@ DATA: dict[str, Callable[..., images.Images]] = {
 ROWS = 512
 """Random inputs of a network of rows."""
 
-CPU, CUDA = "winograd_cpu", "weak"
-"""Techniques where none is asked for: without a GPU, and with one."""
+CPU = "winograd_cpu"
+"""The technique where none is asked for and there is no GPU; with one, the network's row has it."""
 
 
 def main(name: str, argv: list[str] | None = None) -> NoReturn:
@@ -62,7 +62,8 @@ class NetworkCommand:
     offload = staticmethod(offload.asynchronous)
 
     def __init__(self, name: str) -> None:
-        self.name, self.page = name, next(row for row in catalog.NETWORKS if row.name == name).module
+        self.name, self._row = name, catalog.network(name)
+        self.page = self._row.module
         self.raw: dict[str, str] = getattr(self.page, "RAW", {})
 
     def parser(self, *, quiet: bool) -> argparse.ArgumentParser:
@@ -83,8 +84,8 @@ class NetworkCommand:
 exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files or machine""",
         )
         add = found.add_argument
-        ways = [row.name for row in catalog.NETWORK_TECHNIQUES]
-        add("--as", dest="technique", choices=ways, help=f"how (default {CPU}, with a GPU {CUDA})")
+        ways, on_gpu = [row.name for row in catalog.NETWORK_TECHNIQUES], " or ".join(self._row.on_gpu)
+        add("--as", dest="technique", choices=ways, help=f"how (default {CPU}, with a GPU {on_gpu})")
         variants = self.page.VARIANTS
         add("--variant", choices=variants, help=f"of the network (default {variants[0]}; tiny in the simulator)")
         options.add_work(add, "images", "default by the technique", "by the technique, fp32 first")
@@ -107,9 +108,16 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
 
     def program(self, chosen: argparse.Namespace) -> tuple[catalog.Program, Callable[..., Any]]:
         """The technique that --as names, or else the fastest of the machine."""
-        name = chosen.technique or (CPU if device.SIMULATED else CUDA)
-        technique = catalog.network_technique(name)
-        return technique, partial(technique.build, name)
+        technique = catalog.network_technique(chosen.technique or self._fastest(chosen.precision))
+        timed = {"graph": False} if chosen.layers and technique.graphs else {}  # a graph is timed as a whole
+        return technique, partial(technique.build, technique.name, **timed)
+
+    def _fastest(self, precision: str | None) -> str:
+        """The technique where none is asked for; of none in this precision, the first, which says so."""
+        if device.SIMULATED:
+            return CPU
+        found = [name for name in self._row.on_gpu if options.serves(catalog.network_technique(name), precision)]
+        return (found or self._row.on_gpu)[0]
 
     def architecture(self, chosen: argparse.Namespace, *, simulated: bool = False) -> Architecture:
         """The network's variant that the options name.
@@ -117,9 +125,8 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         Raises:
             ValueError: it is too large for the simulator.
         """
-        variant = chosen.variant or ("tiny" if simulated else self.page.VARIANTS[0])
-        found = Architecture(self.name, variant, self.page.layers(variant))
-        if simulated and variant != "tiny":
+        found: Architecture = self._row.architecture(chosen.variant or ("tiny" if simulated else None))
+        if simulated and found.variant != "tiny":
             raise ValueError(
                 f"no GPU in use, and {found.flops:,} FLOP an image would take the simulator hours: run with --variant "
                 "tiny, on the CPU with --as loops, cpu_gemm or winograd_cpu, or on a machine with an NVIDIA GPU"
@@ -164,7 +171,7 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         """With --layers a row each."""
         if not chosen.layers:
             return []
-        peaks = tables.Peaks.of(catalog.network_technique(report["technique"]))
+        peaks = tables.Peaks.of(catalog.network_technique(report["technique"]), report["precision"])
         return tables.layers(job.params.config, report["stages"], report["inputs"], report["batch"], peaks)
 
     def _weights(self, network: Architecture, chosen: argparse.Namespace) -> tuple[params.Params, bool]:

@@ -63,14 +63,14 @@ def layers(network: Architecture, seconds: Mapping[str, float], inputs: int, bat
         network: whose layers the stages compute.
         seconds: of all inputs, by stage.
         inputs, batch: of all, and at once: parameters are read once a batch.
-        peaks: of the machine.
+        peaks: of the machine, in the precision.
     """
-    rows = []
+    rows, size = [], peaks.size
     for stage, nodes in staged(network, list(seconds)):
         flop = sum(node.flops for node in nodes)
         first, last = nodes[0], nodes[-1]
-        ends = int(np.prod(first.in_shape)) * (first.layer.in_itemsize or 4) + 4 * int(np.prod(last.out_shape))
-        held = 4 * sum(int(np.prod(shape)) for node in nodes for shape in node.parameters.values())
+        ends = int(np.prod(first.in_shape)) * (first.layer.in_itemsize or size) + size * int(np.prod(last.out_shape))
+        held = size * sum(int(np.prod(shape)) for node in nodes for shape in node.parameters.values())
         moved, spent = ends + held / batch, seconds[stage] / inputs
         bound = max(flop / peaks.flops, moved / peaks.bytes)
         shape = " > ".join("x".join(map(str, of)) for of in (first.in_shape, last.out_shape))
@@ -81,15 +81,28 @@ def layers(network: Architecture, seconds: Mapping[str, float], inputs: int, bat
 
 
 class Peaks:
-    """What the machine can do at most: float32 FLOP/s and bytes/s of memory, and whence that is known."""
+    """What the machine can do at most: FLOP/s and bytes/s of memory, and whence that is known.
 
-    def __init__(self, flops: float, bytes_: float, source: str) -> None:
-        self.flops, self.bytes = flops, bytes_
+    Args:
+        size: bytes of a value.
+    """
+
+    def __init__(self, flops: float, bytes_: float, source: str, size: int = 4) -> None:
+        self.flops, self.bytes, self.size = flops, bytes_, size
         self.source = f"{flops / 1e9:,.0f} GFLOP/s and {bytes_ / 1e9:,.0f} GB/s, {source}"
 
     @classmethod
-    def of(cls, program: catalog.Program) -> Peaks:
-        """Of all CPU cores by a product of matrices and a copy; of the current GPU by its data and a copy."""
+    def of(cls, program: catalog.Program, precision: str | None = None) -> Peaks:
+        """Of all CPU cores by a product of matrices and a copy; of the current GPU by its data.
+
+        Raises:
+            DeviceError: the program computes on tensor cores, of which that is not known.
+        """
+        if program.tensor_cores:
+            of = program.format(precision)
+            flops, bytes_ = device.peaks(tensor_cores=True)
+            part = 3 if of.terms == 2 else of.itemsize / 2  # three products a pair of values; half the rate on 32 bits
+            return cls(flops / part, bytes_, "of the GPU's tensor cores and memory at their highest clocks", of.size)
         if program.device == "cuda" and not device.SIMULATED:
             return cls(*device.peaks(), "of the GPU's cores and memory at their highest clocks")
         a = np.ones((1536, 1536), np.float32)
