@@ -26,6 +26,7 @@ from charcnn.model.layers import (
     MaxPool2d,
     Network,
     Node,
+    Pixels,
     Relu,
 )
 from charcnn.model.network import run
