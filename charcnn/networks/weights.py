@@ -28,7 +28,7 @@ LAYOUTS = ("pytorch", "tensorflow")
 
 def shipped(network: Architecture) -> Path | None:
     """The file that ships for this network; None where there is none."""
-    path = Path(str(files("charcnn.networks"))) / "weights" / f"{network.name}-{network.variant}.safetensors"
+    path = Path(str(files("charcnn.networks"))) / "trained" / f"{network.name}-{network.variant}.safetensors"
     return path if path.is_file() else None
 
 

@@ -15,20 +15,10 @@ from charcnn.ops.common.shapes2d import Padding, Pair
 
 
 def conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_whole(
-    x: Any,
-    weight1: Any,
-    bias1: Any,
-    weight2: Any,
-    bias2: Any,
-    pool_size: Pair,
-    *,
-    pool_stride: Pair | None = None,
-    strides: Sequence[Pair] = (1, 1),
-    paddings: Sequence[Padding] = (0, 0),
-    groups: Sequence[int] = (1, 1),
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any, pool_size: Pair,
+    *, pool_stride: Pair | None = None, strides: Sequence[Pair] = (1, 1), paddings: Sequence[Padding] = (0, 0),
+    groups: Sequence[int] = (1, 1), out: Any = None, stream: Any = None,
+) -> Any:  # fmt: skip
     """Two convolutions with ReLU and max-pooling in one kernel, a block an image, nothing recomputed.
 
     Args:
@@ -47,54 +37,31 @@ def conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_whole(
         ValueError: an argument's shape, dtype, layout or side does not fit, or the maps do not fit shared memory.
         DeviceError: no usable GPU, or one that has no cp.async.
     """
-    moves = strides, paddings, groups
-    return _fused("whole", x, (weight1, weight2), pool_size, pool_stride, moves)(
-        x, (weight1, weight2), (bias1, bias2), out=out, stream=stream
-    )
+    moves, weights = (strides, paddings, groups), (weight1, weight2)
+    fused = _fused("whole", x, weights, pool_size, pool_stride, moves)
+    return fused(x, weights, (bias1, bias2), out=out, stream=stream)
 
 
 def conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_tiles(
-    x: Any,
-    weight1: Any,
-    bias1: Any,
-    weight2: Any,
-    bias2: Any,
-    pool_size: Pair,
-    *,
-    pool_stride: Pair | None = None,
-    strides: Sequence[Pair] = (1, 1),
-    paddings: Sequence[Padding] = (0, 0),
-    groups: Sequence[int] = (1, 1),
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any, pool_size: Pair,
+    *, pool_stride: Pair | None = None, strides: Sequence[Pair] = (1, 1), paddings: Sequence[Padding] = (0, 0),
+    groups: Sequence[int] = (1, 1), out: Any = None, stream: Any = None,
+) -> Any:  # fmt: skip
     """The same with a block a tile of the result: what their halos share is recomputed. Arguments likewise."""
-    moves = strides, paddings, groups
-    return _fused("tiles", x, (weight1, weight2), pool_size, pool_stride, moves)(
-        x, (weight1, weight2), (bias1, bias2), out=out, stream=stream
-    )
+    moves, weights = (strides, paddings, groups), (weight1, weight2)
+    fused = _fused("tiles", x, weights, pool_size, pool_stride, moves)
+    return fused(x, weights, (bias1, bias2), out=out, stream=stream)
 
 
 def conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_rolling(
-    x: Any,
-    weight1: Any,
-    bias1: Any,
-    weight2: Any,
-    bias2: Any,
-    pool_size: Pair,
-    *,
-    pool_stride: Pair | None = None,
-    strides: Sequence[Pair] = (1, 1),
-    paddings: Sequence[Padding] = (0, 0),
-    groups: Sequence[int] = (1, 1),
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any, pool_size: Pair,
+    *, pool_stride: Pair | None = None, strides: Sequence[Pair] = (1, 1), paddings: Sequence[Padding] = (0, 0),
+    groups: Sequence[int] = (1, 1), out: Any = None, stream: Any = None,
+) -> Any:  # fmt: skip
     """The same with blocks that walk down the image, and keep of each map the rows that windows share."""
-    moves = strides, paddings, groups
-    return _fused("rolling", x, (weight1, weight2), pool_size, pool_stride, moves)(
-        x, (weight1, weight2), (bias1, bias2), out=out, stream=stream
-    )
+    moves, weights = (strides, paddings, groups), (weight1, weight2)
+    fused = _fused("rolling", x, weights, pool_size, pool_stride, moves)
+    return fused(x, weights, (bias1, bias2), out=out, stream=stream)
 
 
 def _fused(

@@ -17,7 +17,8 @@ from charcnn.ops.common.epilogues import inlined
 
 # Device functions are made for a step and link, whose sizes are their constants, and inlined: a kernel is one function.
 # Of a map they take rows [begin, end) and columns [first, last), and where its rows in shared memory begin, a column
-# `origin`. As in kernel.py constants of indices are uint32, and loops over register tiles unroll.
+# `origin`. As in kernel.py constants of indices are uint32, and loops over register tiles unroll. One function makes a
+# link's map, `make` in `_make_advance`: products by other units, as of tensor cores, would be another one in its place.
 
 
 @cache

@@ -215,7 +215,8 @@ def plan2d(
             map. What has the least forecast where None.
         kernels: how many convolutions each kernel has. None: all in one, or with neither method nor tile what has the
             least forecast.
-        precision: how maps are held in shared memory: "fp32", or "fp16", with sums in float32. Arrays are float32.
+        precision: how maps are held in shared memory: "fp32", or "fp16", where values from 65,520 on are infinite. Sums
+            and arrays are float32.
         batch: images of a call that the forecast is for.
         roofline: what the forecast takes the GPU to be; an H200 where None.
         threads: threads a block, a multiple of 32; chosen where None.
@@ -337,10 +338,9 @@ def _tiles(shape: tuple[int, int, int], method: str, tile: Pair | None) -> list[
     _, height, width = shape
     if method == "whole":
         return [(height, width)]
-    if isinstance(tile, int):
-        return [(tile, width if method == "rolling" else tile)]
     if tile is not None:
-        return [pair("tile", tile)]
+        rows, columns = pair("tile", tile)
+        return [(rows, columns if method == "tiles" or isinstance(tile, Sequence) else width)]
     if method == "rolling":
         return [(rows, -(-width // parts)) for parts in (1, 2, 4, 8) for rows in (8, 4, 2, 1)]
     most = max(height, width)

@@ -16,8 +16,8 @@ from charcnn.ops.common.shapes2d import Window
 
 Range = tuple[int, int]
 
-FAR = 1 << 20
-"""So many rows above an image, a strip before the first ended."""
+FAR = 1 << 14
+"""So many rows above an image, more than a window has, a strip before the first ended."""
 
 
 @dataclass(frozen=True)
