@@ -171,20 +171,8 @@ def test_command(name, tmp_path, in_process):
     run = in_process if simulated and name in ("l9", "l10", "l12", "l13") else command  # l8 in Numba's own simulator
     inputs, repeat = (2, 1) if simulated else (3, 2)
     size = "small" if LEVELS[name].tensor_cores else "tiny"
-    options = [
-        "--precision",
-        LEVELS[name].precisions[-1],
-        "--config",
-        size,
-        "--inputs",
-        inputs,
-        "--batch",
-        2,
-        "--repeat",
-        repeat,
-        "--json",
-        report_file,
-    ]
+    options = ["--precision", LEVELS[name].precisions[-1], "--config", size, "--inputs", inputs, "--batch", 2]
+    options += ["--repeat", repeat, "--json", report_file]
     done = run(name, *options)
     assert done.returncode == 0, done.stderr
     assert ("simulator" in done.stdout.splitlines()[0]) == simulated
