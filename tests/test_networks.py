@@ -23,7 +23,7 @@ from charcnn.networks import weights
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.calls import calls, chain, chained, simplified
 from charcnn.networks.reference import expected
-from charcnn.networks.runner import tables
+from charcnn.networks.runner import command, tables
 
 TITLES = [row.name for row in NETWORKS]
 
@@ -163,8 +163,8 @@ def forms_grid():
 
 
 def run(*words, module="mnist", **options):
-    command = [sys.executable, "-m", f"charcnn.networks.{module}", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+    started = [sys.executable, "-m", f"charcnn.networks.{module}", *map(str, words)]
+    return subprocess.run(started, capture_output=True, text=True, timeout=120, **options)
 
 
 def test_command(tmp_path):
@@ -311,15 +311,15 @@ def test_training(tmp_path):
         (["--as", "loops", "--gpu-direct"], "--gpu-direct: needs"),
     ],
 )
-def test_bad_options(words, message):
-    done = run(*words)
+def test_bad_options(words, message, ended):
+    done = ended(command.main, "mnist", words)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU")
-def test_the_simulator_takes_no_large_network():
-    done = run("--as", "naive", "--variant", "2012", module="alexnet")
+def test_the_simulator_takes_no_large_network(ended):
+    done = ended(command.main, "alexnet", ["--as", "naive", "--variant", "2012"])
     assert done.returncode == 2
     assert "1,448,813,632 FLOP an image would take the simulator hours: run with --variant tiny" in done.stderr
