@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -80,7 +81,7 @@ class LayerSequence:
                 for name, layers in self.stages:
                     with buffers.stage(name):
                         x = run(layers, x, n)
-            return x if x.ndim == 2 else x.reshape((n, x.shape[2]))
+            return x if x.ndim == 2 else x.reshape((n, math.prod(x.shape[1:])))
 
         return forward
 
