@@ -9,9 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from test_farm import ULFM, needs_ulfm
 from test_mpi import mpiexec, needs_mpi
 from test_networks import TITLES, architecture, drawn
 from test_plan import plan
+from test_watch import ended
 
 from charcnn import offload
 from charcnn.catalog import NETWORK_TECHNIQUES
@@ -316,3 +318,35 @@ def test_plan_of_a_network(capsys):
     ):
         with pytest.raises(ValueError, match=message):
             plan(capsys, "--rate", 1, *words)
+
+
+STRUCK = """
+import os, signal, sys
+import charcnn.networks
+charcnn.networks.prepare()
+from charcnn import offload
+from charcnn.networks import cpu
+from charcnn.networks.runner import command
+rank, whole = offload.world().rank, cpu.build
+def build(*arguments, **options):
+    run, calls = whole(*arguments, **options), []
+    def struck(rows):
+        calls.append(1)
+        if rank == 1 and len(calls) > 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return run(rows)
+    return struck
+cpu.build = build
+options = ["--variant", "tiny", "--as", "cpu_gemm", "--inputs", "60", "--batch", "2", "--offload", sys.argv[1]]
+command.main("ece408", options)
+"""
+
+
+@needs_mpi
+@needs_ulfm
+@pytest.mark.parametrize("mode", offload.PARTED)
+def test_a_death_ends_all_ranks(mode):
+    done = mpiexec(3, "-c", STRUCK, mode, options=ULFM, timeout=60)
+    ended(done)
+    assert f"rank 0: rank 1 has died, and ends this run: --offload {mode} needs all" in done.stderr
+    assert "validated" not in done.stdout
