@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,9 +20,22 @@ from charcnn import offload
 from charcnn.catalog import NETWORK_TECHNIQUES
 from charcnn.gpu import device
 from charcnn.levels.runner.options import serves
-from charcnn.model.layers import Conv2d, Linear, LocalResponseNorm, MaxPool2d, Relu, place
+from charcnn.model.layers import (
+    AvgPool2d,
+    BatchNorm2d,
+    Conv2d,
+    Flatten,
+    Linear,
+    LocalResponseNorm,
+    MaxPool2d,
+    Pixels,
+    Relu,
+    place,
+)
+from charcnn.model.rounding import ROUNDINGS
 from charcnn.model.validation import in_sigmas
-from charcnn.networks import parts
+from charcnn.networks import cpu, parts
+from charcnn.networks.architecture import Architecture
 from charcnn.networks.reference import expected
 from charcnn.offload import partition, parts_model
 from charcnn.offload.cost_model import Machine, Work
@@ -153,6 +167,22 @@ def test_parts_of_every_technique(name, technique):
             x = stage(x.view(np.uint8))
             assert x.shape[1] == stage.width
         assert in_sigmas(x, exact, sigma).max() < row.rounding().bound
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_any_order_of_layers(ranks):
+    layers = (
+        Pixels(1, 10, 10), Conv2d(4, 3, name="a"), LocalResponseNorm(5), AvgPool2d(2), BatchNorm2d(name="n"),
+        Conv2d(12, 3, padding=1, groups=2, name="b"), Relu(), Conv2d(8, 2, groups=4, name="c"), LocalResponseNorm(3),
+        Flatten(), Linear(5, name="d"), Linear(6, name="e"), Linear(4, name="f"), Linear(7, name="g"),
+    )  # fmt: skip
+    network = Architecture("any", "tiny", layers)
+    weights, images = drawn(network, 2)
+    exact, sigma = expected(images, weights, network, ROUNDINGS["fp32"])
+    build = parts.parted("tensor", partial(cpu.build, "loops"))
+    steps = [build(weights, network, place=(rank, ranks), monitor=Monitor()) for rank in range(ranks)]
+    assert in_sigmas(together(steps, ranks, images), exact, sigma).max() < ROUNDINGS["fp32"].bound
+    assert sum(parts.flops(network, "tensor", ranks)) == network.flops
 
 
 def test_what_neighbours_add_to_a_normalisation_reaches_over_several_ranks():
