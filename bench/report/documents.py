@@ -17,6 +17,7 @@ from report.ladder import READMES, mma_steps, wgmma_steps
 from report.levels import cost, headline, history, levels, measured, step
 from report.offload import forecasts, mixed, overhead, path, scaling, strikes
 from report.operators import chain, layers, operators, steps, trade
+from report.parallel import parallel, parted
 from report.peers import beside, peers
 from report.plot import PLOT, drawn
 from report.schema import ROOT, WEIGHTS, ReportError
@@ -27,6 +28,7 @@ _BLOCKS = (
     headline, levels, measured, history, step, cost, change, code, precisions, validation, operators, steps, chain,
     trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer, scaling, mixed, path,
     strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs, op_times,
+    parted, parallel,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 
