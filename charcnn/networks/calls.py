@@ -33,6 +33,7 @@ from charcnn.model.layers import (
     Tanh,
     place,
 )
+from charcnn.networks.architecture import Features
 from charcnn.ops.chain.plan2d import Plan2d, plan2d
 from charcnn.ops.common.folding import fold_batchnorm
 from charcnn.ops.common.pixel_tables import pixel_tables
@@ -53,7 +54,7 @@ OPERATORS: dict[type[Layer], str] = {
     Linear: "linear",
     Softmax: "softmax",
 }
-"""What an operator that computes the layer is called; Flatten is none, as features lie in order."""
+"""What an operator that computes the layer is called; Flatten and Features are none, as features lie in order."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def calls(nodes: Sequence[Node], params: Params, technique: str, *, fused: bool)
         ValueError: a layer has no operator of this technique.
     """
     known = {row.operator for row in VARIANTS if row.technique == technique}
-    nodes, found = [node for node in nodes if not isinstance(node.layer, Flatten)], []
+    nodes, found = [node for node in nodes if not isinstance(node.layer, Flatten | Features)], []
     while nodes:
         for length in range(len(nodes) if fused else 1, 0, -1):
             run = nodes[:length]

@@ -41,6 +41,8 @@ class Operator(NoScratch):
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on x of the call's shape, or of as many values."""
         (y,) = self.writes(x.shape)
+        if x.dtype == np.uint8 and self._call.operator != "pixels":  # a part's first, whose rows are features
+            x = x.view(np.float32)
         if tuple(x.shape[1:]) != self._call.in_shape:
             x = x.reshape((x.shape[0], *self._call.in_shape))
         return self._launcher(x, *self._arguments, **self._call.options, out=space.device(*y), stream=space.stream)
@@ -77,7 +79,10 @@ def build(
     technique: str, params: Params, config: Architecture, *, batch: int = 256, streams: int = 2,
     gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None,
 ) -> GpuPipeline:  # fmt: skip
-    """Return run: bytes (N, C * H * W) uint8 -> results (N, classes) float32; run.submit, run.on_device: one batch."""
+    """Return run: bytes (N, C * H * W) uint8 -> results (N, classes) float32; run.submit, run.on_device: one batch.
+
+    Of a part as `charcnn.networks.cpu.build`.
+    """
     nodes, weights = (config.nodes, params) if technique == "naive" else simplified(config, params)
     runs = chained(nodes) if technique == "strong" else [nodes]
     plans = [planned(run, batch) if technique == "strong" and chain(run) else None for run in runs]

@@ -50,9 +50,10 @@ def add_offload(add: Callable[..., Any]) -> None:
     """How inputs reach other ranks, and where the report goes."""
     add(
         "--offload",
-        choices=offload.MODES,
+        choices=(*offload.MODES, *offload.PARTED),
         help="how inputs go to other ranks: all at once and back (static), in chunks that overlap with everything else "
-        "(async), or in chunks to whoever is free, in spite of dead workers (farm; default: its own)",
+        "(async), or in chunks to whoever is free, in spite of dead workers (farm; default: its own); of networks of "
+        "images a rank may have a share of every layer (tensor), or a stage of layers (pipeline)",
     )
     add(
         "--deadline",
@@ -107,7 +108,12 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
     for option in ("deadline", "checkpoint", "root_serves"):
         if getattr(options, option) and options.offload != "farm":
             raise ValueError(f"--{option.replace('_', '-')}: needs --offload farm")
-    if options.gpu_direct and (options.offload == "static" or program.device == "cpu"):
+    if options.offload in offload.PARTED and not isinstance(program, catalog.NetworkTechnique):
+        raise ValueError(
+            f"--offload {options.offload}: {program.name} is not cut into parts; networks of images are, such as "
+            f"python -m charcnn.networks.alexnet --offload {options.offload}"
+        )
+    if options.gpu_direct and (options.offload in ("static", *offload.PARTED) or program.device == "cpu"):
         raise ValueError("--gpu-direct: needs a level that computes on GPUs, and --offload async or farm")
     if options.checkpoint is not None and options.repeat > 1:
         raise ValueError(f"--checkpoint {options.checkpoint}: a run that is repeated has no use for it; leave one out")

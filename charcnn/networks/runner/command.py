@@ -18,6 +18,7 @@ from charcnn.levels.runner.job import SHOWN, SIMULATED_INPUTS, Job
 from charcnn.model import params
 from charcnn.networks import weights
 from charcnn.networks.architecture import Architecture
+from charcnn.networks.parts import parted
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import fit, tables
 
@@ -110,7 +111,8 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         """The technique that --as names, or else the fastest of the machine."""
         technique = catalog.network_technique(chosen.technique or self._fastest(chosen.precision))
         timed = {"graph": False} if chosen.layers and technique.graphs else {}  # a graph is timed as a whole
-        return technique, partial(technique.build, technique.name, **timed)
+        build = partial(technique.build, technique.name, **timed)
+        return technique, parted(chosen.offload, build) if chosen.offload in offload.PARTED else build
 
     def _fastest(self, precision: str | None) -> str:
         """The technique where none is asked for; of none in this precision, the first, which says so."""
@@ -136,6 +138,8 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
     def prepare(self, program: catalog.Program, chosen: argparse.Namespace) -> Job:
         """Read weights and images as the options say."""
         options.check(program, chosen)
+        if chosen.layers and chosen.offload in offload.PARTED:
+            raise ValueError(f"--layers: with --offload {chosen.offload} no rank has all layers; leave one out")
         simulated = program.device == "cuda" and device.SIMULATED
         network = self.architecture(chosen, simulated=simulated)
         held, random = self._weights(network, chosen)
@@ -168,7 +172,9 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         return {"schema": "network", "network": self.name, "technique": program.name, "title": self.page.TITLE}
 
     def closing(self, report: dict[str, Any], job: Job, chosen: argparse.Namespace) -> list[str]:
-        """With --layers a row each."""
+        """With --layers a row each; where ranks have parts of the network, a line each."""
+        if "parts" in report:
+            return tables.parts(job.params.config, report)
         if not chosen.layers:
             return []
         peaks = tables.Peaks.of(catalog.network_technique(report["technique"]), report["precision"])
