@@ -14,7 +14,17 @@ from charcnn.gpu import device
 from charcnn.model import network as forms
 from charcnn.model import params
 from charcnn.model.layers import (
-    AvgPool2d, Conv2d, Flatten, GlobalAvgPool2d, Linear, LocalResponseNorm, MaxPool2d, Pixels, Relu, Softmax, Tanh,
+    AvgPool2d,
+    Conv2d,
+    Flatten,
+    GlobalAvgPool2d,
+    Linear,
+    LocalResponseNorm,
+    MaxPool2d,
+    Pixels,
+    Relu,
+    Softmax,
+    Tanh,
 )  # fmt: skip
 from charcnn.model.validation import in_sigmas
 from charcnn.networks import channels_last
@@ -210,7 +220,7 @@ def test_a_network_that_it_cannot_compute():
     of = Architecture("odd", "", (Pixels(1, 4, 4), MaxPool2d(2), Tanh(), Flatten(), Linear(3, name="fc")))
     with pytest.raises(ValueError, match=r"^odd: winograd cannot compute it: tanh1: .*; loops, .*naive, weak can$"):
         network_technique("winograd").build("winograd", params.init(of, 0), of)
-    with pytest.raises(ValueError, match="^precision='fp16': winograd has fp32; fp16 is in mma, wgmma"):
+    with pytest.raises(ValueError, match=r"^precision='fp16': winograd has fp32; fp16 is in mma, wgmma"):
         network_technique("winograd").build("winograd", params.init(of, 0), of, precision="fp16")
 
 

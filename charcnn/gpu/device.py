@@ -304,7 +304,9 @@ def peaks(*, tensor_cores: bool = False) -> tuple[float, float]:
     a_clock = 2 * (64 if capability <= (8, 0) else 128)  # of a multiprocessor: CUDA's programming guide
     if tensor_cores:
         if capability not in TENSOR_FLOP:
-            raise DeviceError(f"compute capability {capability[0]}.{capability[1]}: its tensor cores' FLOP are not known")
+            raise DeviceError(
+                f"compute capability {capability[0]}.{capability[1]}: its tensor cores' FLOP are not known"
+            )
         a_clock = TENSOR_FLOP[capability]
     flops = a_clock * of.MULTIPROCESSOR_COUNT * of.CLOCK_RATE * 1e3
     return flops, 2 * of.MEMORY_CLOCK_RATE * 1e3 * of.GLOBAL_MEMORY_BUS_WIDTH / 8

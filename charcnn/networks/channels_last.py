@@ -300,5 +300,5 @@ def build(
             raise ValueError(f"{config.name}: {technique} cannot compute it: {error}; {others} can") from error
 
     graph = row.tensor_cores if graph is None else graph
-    how = {"batch": batch, "streams": streams, "gpus": gpus, "monitor": monitor}
-    return on_gpus(network, config, **how, graph=graph and not device.SIMULATED)
+    graph = graph and not device.SIMULATED
+    return on_gpus(network, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph)
