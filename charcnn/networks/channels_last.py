@@ -122,7 +122,8 @@ class Winograd(Layers):
 
     def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer]:
         """As there."""
-        function = ops.linear_relu_nlc_double_buffered if epilogue == "relu" else ops.linear_nlc_double_buffered
+        name = "linear_relu" if epilogue == "relu" else "linear"
+        function = getattr(ops, f"{name}_nlc_double_buffered")
         return [Launched(function, shapes.linear_nlc, weight, bias, rows=True), *_pointwise(epilogue)]
 
 
