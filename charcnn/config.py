@@ -80,6 +80,11 @@ class Config(Network):
         """(L,)"""
         return (self.length,)
 
+    @property
+    def byte_values(self) -> int:  # type: ignore[override]
+        """alphabet + 1, with the blank."""
+        return self.alphabet + 1
+
     def in_channels(self, block: int) -> int:
         """C_in of convolution block 1 to 6."""
         return self.alphabet if block == 1 else self.channels

@@ -7,11 +7,12 @@ each with its own.
 from __future__ import annotations
 
 import ctypes
-from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 
 import numpy as np
 from emulation import BASE, block
 from emulation_hopper import Barrier, Hopper, emulate_hopper
+from simulated_threads import BlockManager, run
 
 from charcnn.gpu import ptx
 from charcnn.gpu.launch import Call
@@ -54,8 +55,7 @@ class Cluster(Hopper):
 
     @memory.setter
     def memory(self, array):
-        with self.lock:  # the simulator's own array is one for all blocks
-            self.memories.setdefault("shared", np.full_like(array, 0xFF))
+        self.memories.setdefault("shared", np.full_like(array, 0xFF))  # the simulator's own is one for all blocks
 
     def _others(self):
         first = block() // self.size * self.size
@@ -90,15 +90,14 @@ def emulate_clusters(monkeypatch):
     machine, blocks_now, launch = Cluster(), [], Call.launch
     emulate_hopper(monkeypatch, machine)
 
-    class Manager(simulator.BlockManager):
-        """Runs a block beside the others of its cluster; the last one of them waits for all."""
+    class Manager(BlockManager):
+        """Keeps a block's threads; with the last one of a cluster all run."""
 
-        def run(self, grid_point, *args):
-            blocks_now.append(pool.submit(super().run, grid_point, *args))
+        def run(self, place, *args):
+            blocks_now.append(self.threads(place, *args))
             if len(blocks_now) == machine.size:
-                done: list[Future[None]] = [blocks_now.pop(0) for _ in range(machine.size)]
-                for one in done:
-                    one.result()
+                run(list(chain.from_iterable(blocks_now)))
+                blocks_now.clear()
 
     def launch_ints(call, kernel, blocks, threads, *args, shared=0, cluster=1, early=False):
         machine.__init__()
@@ -106,7 +105,6 @@ def emulate_clusters(monkeypatch):
         args = [int(arg) if isinstance(arg, np.integer) else arg for arg in args]
         launch(call, kernel, blocks * cluster, threads, *args, shared=shared)
 
-    pool = ThreadPoolExecutor(4)
     monkeypatch.setattr(simulator, "BlockManager", Manager)
     monkeypatch.setattr(Call, "launch", launch_ints)
     for name in ("bulk_load_multicast", "mapa", "mbarrier_arrive_cluster", "cluster_sync"):

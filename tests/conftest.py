@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,8 +17,13 @@ import charcnn.levels
 
 charcnn.levels.prepare()  # stands before the first import of numba.cuda
 
+import simulated_threads  # noqa: E402
+
 from charcnn.catalog import Level, Variant  # noqa: E402
 from charcnn.gpu import device  # noqa: E402
+
+if device.SIMULATED:
+    simulated_threads.install()
 
 os.environ["CHARCNN_CACHE"] = str(Path(__file__).parent / "no cache")  # tests take no tiles that somebody tuned
 
@@ -130,3 +136,16 @@ def stream():
     from numba import cuda
 
     return cuda.stream()
+
+
+@pytest.fixture
+def ended(capsys):
+    """Call what ends a process, such as a command's `main`: its status and what it said, as of a process."""
+
+    def call(main, *arguments):
+        with pytest.raises(SystemExit) as end:
+            main(*arguments)
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, end.value.code, said.out, said.err)
+
+    return call

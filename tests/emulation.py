@@ -1,17 +1,18 @@
 """Warps and tensor cores in plain Python, for kernels of `mma` in Numba's simulator.
 
-The simulator runs each thread of a block as one of the host, and knows no warps. Here 32 of them meet where an
-instruction is a whole warp's, and one of them does it for all. Copies happen as late as they may, when they are waited
+The simulator knows no warps. Here 32 threads of a block meet where an instruction is a whole warp's, and one of them
+does it for all. Copies happen as late as they may, when they are waited
 for. Addresses in global memory are the host's own.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
 
 import numpy as np
+from greenlet import getcurrent
 from numba import cuda
+from simulated_threads import wait
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
@@ -27,7 +28,7 @@ EIGHTHS = np.array([float_of_e4m3(bits) for bits in range(256)], np.float64)
 
 def block():
     """The number of the current thread's block."""
-    return int(threading.current_thread().blockIdx.x)
+    return int(getcurrent().blockIdx.x)
 
 
 class Meeting:
@@ -37,15 +38,14 @@ class Meeting:
     """
 
     def __init__(self, size) -> None:
-        self.given, self.work, self.made, self.turn = [None] * size, None, [None, None], [0] * size
-        self.barrier = threading.Barrier(size, action=self.meet)
-
-    def meet(self):
-        self.made[self.turn[0] % 2] = list(self.work(self.given))
+        self.given, self.made, self.turn = [None] * size, [None, None], [0] * size
+        self.come = self.met = 0
 
     def result(self, place, value, work):
-        self.given[place], self.work, turn = value, work, self.turn[place]
-        self.barrier.wait()
+        turn, self.given[place], self.come = self.turn[place], value, self.come + 1
+        if self.come == len(self.given):
+            self.made[turn % 2], self.come, self.met = list(work(self.given)), 0, turn + 1
+        wait(lambda: self.met > turn)
         self.turn[place] = turn + 1
         return self.made[turn % 2][place]
 
@@ -54,16 +54,13 @@ class Machine:
     """What the threads of a block share."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
         self.meetings: dict[tuple[int, ...], Meeting] = {}
-        self.copies = threading.local()
 
     def together(self, value, work, size=LANES):
         """What `work` makes of the values of a warp, or of so many threads, a value for each of them."""
-        thread = threading.current_thread().threadIdx.x
+        thread = getcurrent().threadIdx.x
         place, group = thread % size, (block(), size, thread // size)
-        with self.lock:
-            meeting = self.meetings.get(group) or self.meetings.setdefault(group, Meeting(size))
+        meeting = self.meetings.get(group) or self.meetings.setdefault(group, Meeting(size))
         return meeting.result(place, value, work)
 
     def cvta_to_shared(self, array):
@@ -86,9 +83,10 @@ class Machine:
     # Copies: a group a commit, done when waited for.
 
     def _groups(self):
-        if not hasattr(self.copies, "groups"):
-            self.copies.groups = [[]]
-        return self.copies.groups
+        thread = getcurrent()
+        if not hasattr(thread, "copies"):
+            thread.copies = [[]]
+        return thread.copies
 
     def cp_async_16(self, to, source, wanted):
         assert wanted in (0, 16)
@@ -219,8 +217,11 @@ def _load(kind, count, from_array):
 
 def emulate(monkeypatch, machine=None):
     """Let kernels of `mma` run in the simulator."""
+    from numba.cuda.simulator.kernelapi import FakeCUDALocal  # where there is no GPU
+
     machine = machine or Machine()
     launch = Call.launch
+    monkeypatch.setattr(cuda, "local", FakeCUDALocal(), raising=False)  # as device functions of other files have it
     jit = cuda.jit
     monkeypatch.setattr(  # the simulator's knows no `forceinline`, nor needs a device function be more than it is
         cuda, "jit", lambda device=False, **options: (lambda function: function) if device else jit(**options)
@@ -250,7 +251,7 @@ def emulate(monkeypatch, machine=None):
         monkeypatch.setattr(ptx, name, getattr(machine, name))
     for name in ("ld_shared_v4_b32_at", "ld_shared_v4_f32_at", "st_shared_v4_b32_at"):
         monkeypatch.setattr(ptx, name, _from_base(getattr(ptx, name)))
-    monkeypatch.setattr(ptx, "tid_x", lambda: threading.current_thread().threadIdx.x)
+    monkeypatch.setattr(ptx, "tid_x", lambda: getcurrent().threadIdx.x)
     monkeypatch.setattr(ptx, "mul_hi_u32", lambda a, b: int(a) * int(b) >> 32)
     monkeypatch.setattr(ptx, "max_nan_f32", lambda a, b: np.float32(np.maximum(a, b)))
     monkeypatch.setattr(ptx, "ld_global_f32", _load(np.float32, 1, ptx.ld_global_f32))

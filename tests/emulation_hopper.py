@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 
 import numpy as np
 from emulation import BASE, Machine, emulate, stored
 from numba import cuda
+from simulated_threads import wait
 
 from charcnn.gpu import device, ptx, tensor_map
 
@@ -23,21 +23,17 @@ class Barrier:
     def __init__(self, arrivals) -> None:
         self.arrivals = self.missing = arrivals
         self.bytes = self.phases = 0
-        self.change = threading.Condition()
 
     def count(self, arrivals, size=0):
         """Arrivals, and bytes to wait for, or less than none that came; the phases that had ended before."""
-        with self.change:
-            self.missing, self.bytes, before = self.missing - arrivals, self.bytes + size, self.phases
-            assert self.missing >= 0, "more arrivals than were waited for"
-            if self.missing == self.bytes == 0:
-                self.missing, self.phases = self.arrivals, before + 1
-                self.change.notify_all()
-            return before
+        self.missing, self.bytes, before = self.missing - arrivals, self.bytes + size, self.phases
+        assert self.missing >= 0, "more arrivals than were waited for"
+        if self.missing == self.bytes == 0:
+            self.missing, self.phases = self.arrivals, before + 1
+        return before
 
     def wait(self, ended):
-        with self.change:
-            assert self.change.wait_for(lambda: ended(self.phases), timeout=120), "waits for ever"
+        wait(lambda: ended(self.phases))
 
 
 class Hopper(Machine):
@@ -61,8 +57,7 @@ class Hopper(Machine):
         self.barriers[barrier].wait(lambda phases: phases % 2 != parity)
 
     def _named(self, number, threads):
-        with self.lock:
-            return self.named.setdefault(number, Barrier(threads))
+        return self.named.setdefault(number, Barrier(threads))
 
     def named_barrier_arrive(self, number, threads):
         return lambda: self._named(number, threads).count(1)

@@ -50,11 +50,15 @@ def attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
             at += length
 
 
+def instructions(cubin: bytes) -> bytes:
+    """All of a compiled kernel's machine code."""
+    return b"".join(sorted(content for name, content in sections(cubin) if name.startswith(b".text.")))
+
+
 def described(cubin: bytes) -> dict[str, Any]:
     """The registers of a kernel, its bytes, and the digest of its instructions."""
-    found = list(sections(cubin))
-    code = b"".join(sorted(content for name, content in found if name.startswith(b".text.")))
-    values = (value for name, content in found if name == b".nv.info" for value in attributes(content))
+    code = instructions(cubin)
+    values = (value for name, content in sections(cubin) if name == b".nv.info" for value in attributes(content))
     registers = max(struct.unpack("<II", value)[1] for attribute, value in values if attribute == REGISTERS)
     return {"registers": registers, "bytes": len(code), "digest": hashlib.sha256(code).hexdigest()[:16]}
 

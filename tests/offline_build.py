@@ -9,24 +9,18 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import inspect
 import json
-import numbers
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from functools import cache, partial
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 if __name__ == "__main__":  # before numba is imported
@@ -35,15 +29,17 @@ if __name__ == "__main__":  # before numba is imported
     atexit.register(shutil.rmtree, os.environ["NUMBA_CACHE_DIR"])
     sys.path[:0] = [str(Path(__file__).parent.parent)]
 
-import machine_code
 import numpy as np
 import operator_cases
-from cuda.pathfinder import find_nvidia_binary_utility
-from numba.cuda.cudadrv import driver
+import source_digest
+from kernel_costs import all_compiled, function, title
 
 from charcnn import catalog
 from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
+from charcnn.model.layers import LocalResponseNorm, Relu, Tanh
+from charcnn.networks import alexnet, fused4
+from charcnn.ops import chain
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
@@ -62,9 +58,6 @@ from charcnn.ops.linear.small_batch import SmallBatchMlp
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 from charcnn.tuning import layers, measure
 
-TARGET = Target.named("sm_90a")
-"""The GPU to compile for."""
-
 LEVEL_17 = "l17"
 """Beside the variants: what only that level launches."""
 
@@ -82,108 +75,38 @@ IMAGE_LAYERS = (
 """Of networks, where many images make other tiles: features, weights, and how the window moves."""
 
 
-class Recorder:
-    """Compiles what would be launched, and keeps each kernel's costs."""
+class Launch(NamedTuple):
+    """A kernel that a variant launches."""
 
-    def __init__(self, cubins: Path | None = None) -> None:
-        self.kernels: dict[str, dict[str, Any]] = {}
-        self.cubins = cubins
+    variant: str
+    kernel: Any
+    kinds: tuple[Any, ...]
+    """Numba's types of its arguments."""
+
+    @property
+    def entry(self) -> tuple[str, str]:
+        """Its variant and function: what limits are kept for."""
+        return self.variant, function(self.kernel)
+
+
+class Recorder:
+    """Keeps what would be launched, by its variant and title."""
+
+    def __init__(self) -> None:
         self.variant = ""
-        self._compiled: dict[str, Any] = {}
+        self.launches: dict[str, Launch] = {}
 
     def launch(self, kernel: Any, kinds: tuple[Any, ...]) -> None:
         """Stands in for a launch."""
-        library = kernel.compile(kinds)._codelibrary
-        cubin = bytes(library.get_cubin(TARGET.compiler).code)
-        ptx = library.get_asm_str(TARGET.compiler)
-        key = f"{self.variant}: {title(kernel)}"
-        if self._compiled.setdefault(key, kernel) is not kernel:
+        key, launch = f"{self.variant}: {title(kernel)}", Launch(self.variant, kernel, kinds)
+        if self.launches.setdefault(key, launch)[1:] != launch[1:]:
             raise RuntimeError(f"two kernels are called {key}: the costs of one would hide the other's")
-        self.kernels[key] = {
-            "variant": self.variant,
-            "function": function(kernel),
-            **costs(library.get_linkerinfo(TARGET.compiler)),
-            "code_bytes": machine_code.described(cubin)["bytes"],
-            "local_instructions": sass_count(cubin, r"\b(LDL|STL)\b"),
-            "float64_instructions": len(re.findall(r"\.f64", ptx)),
-        }
-        if self.cubins:
-            name = re.sub(r"[^a-z0-9_=]+", "_", key)[:100]  # file systems allow some 250
-            (self.cubins / f"{len(self.kernels):03}_{name}.cubin").write_bytes(cubin)
 
 
-def function(kernel: Any) -> str:
-    """The name of the kernel's function, or of the factory that made it."""
-    return kernel.py_func.__qualname__.split(".")[0]
-
-
-def title(kernel: Any) -> str:
-    """The kernel's function, with the constants that its factory closed over: _conv1d_naive_kernel(kernel_size=7)."""
-    values = ", ".join(f"{name}={text}" for name, text in sorted(constants(kernel.py_func).items()))
-    return f"{function(kernel)}({values})"
-
-
-def constants(function: Any) -> dict[str, str]:
-    """What a function closed over, as text, and what its device functions did."""
-    found: dict[str, str] = {}
-    for name, value in inspect.getclosurevars(function).nonlocals.items():
-        if hasattr(value, "py_func"):
-            found |= constants(value.py_func)
-        elif text := shown(value):
-            found[name] = text
-    return found
-
-
-def shown(value: Any) -> str | None:
-    """A constant as text: a number or a tuple of numbers; None for anything else."""
-    if isinstance(value, tuple):
-        return f"({' '.join(str(shown(one)) for one in value)})"
-    return str(value) if isinstance(value, numbers.Number) else None
-
-
-@cache  # variants share kernels
-def sass_count(cubin: bytes, pattern: str) -> int | None:
-    """How many machine instructions match; None where the wheel nvidia-cuda-nvdisasm is not installed."""
-    nvdisasm = find_nvidia_binary_utility("nvdisasm")
-    if nvdisasm is None:
-        return None
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        listing = subprocess.run([nvdisasm, "-c", file.name], capture_output=True, text=True, check=True).stdout
-    return len(re.findall(pattern, listing))
-
-
-def costs(log: str) -> dict[str, Any]:
-    """Resources and warnings from the linker's log; bytes that it does not mention are 0."""
-
-    def number(pattern: str, default: int | None = 0) -> int | None:
-        match = re.search(pattern, log)
-        return int(match.group(1)) if match else default
-
-    return {
-        "registers": number(r"[Uu]sed (\d+) registers", None),
-        "spill_stores": number(r"(\d+) bytes spill stores", None),
-        "spill_loads": number(r"(\d+) bytes spill loads", None),
-        "local_bytes": number(r"(\d+) bytes stack frame", None),
-        "shared_bytes": number(r"(\d+) bytes smem"),
-        # C75xx: wgmma was serialised, or setmaxnreg ignored
-        "warnings": [line for line in log.splitlines() if "warn" in line.lower() or "C75" in line],
-    }
-
-
-@contextmanager
-def compiling(recorder: Recorder) -> Iterator[None]:
-    """What is launched in this context stays on the host, and is compiled."""
-    verbose = partial(driver.LinkerOptions, verbose=True)
-    with mock.patch.object(driver, "LinkerOptions", verbose), standing_in(TARGET, recorder.launch):
-        yield
-
-
-def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, Any]]:
-    """Compile what the named CUDA variants launch (all where none is named); each kernel's costs."""
-    recorder = Recorder(cubins)
-    with compiling(recorder):
+def launched(names: list[str], target: Target) -> dict[str, Launch]:
+    """What the named CUDA variants launch (all where none is named), by variant and title; nothing is compiled."""
+    recorder = Recorder()
+    with standing_in(target, recorder.launch):
         for row in catalog.VARIANTS:
             if row.device == "cuda" and (not names or row.name in names):
                 recorder.variant = row.name
@@ -204,7 +127,7 @@ def build(names: list[str], cubins: Path | None = None) -> dict[str, dict[str, A
             for step in layer.steps if not names or name in names else ():
                 recorder.variant = f"{name}: {step}"
                 ladder_step(layer, step)
-    return recorder.kernels
+    return recorder.launches
 
 
 def ladder_step(layer: type[StepConv1d], step: str) -> None:
@@ -265,6 +188,8 @@ def between_features(row: catalog.Variant) -> None:
             for x, filters, moves in IMAGE_LAYERS:
                 pool = (2,) if "maxpool2d" in row.operator else ()
                 row.launcher(*(np.zeros(of, np.float32) for of in ((1, *x), filters, filters[:1])), *pool, **moves)
+    if row.operator == catalog.IMAGE_CHAIN:
+        image_chains(row.technique)
     if row.name == "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather":
         gamma, ids = np.empty((1008, 256), np.float32), np.empty((1, 1014), np.uint8)
         for precision, octets in (("tf32", False), ("fp16x3", False), ("fp16x3", True)):
@@ -280,6 +205,18 @@ def between_features(row: catalog.Variant) -> None:
         for precision in WIDE:
             encoded_maxima(x, stat, x[0], x[0], 3, precision=precision)
             normalised_maxima(x, stat, x[0], x[0], 3, precision="float32", results=precision)
+
+
+def image_chains(method: str) -> None:
+    """Launch plans of networks' chains at their sizes: AlexNet's first two layers, and four small convolutions."""
+    pair = [layer for layer in alexnet.layers("2012")[1:9] if not isinstance(layer, LocalResponseNorm)]
+    four = [Tanh() if isinstance(layer, Relu) else layer for layer in fused4.layers("28")[1:9]]
+    four[4] = replace(four[4], bias=False)
+    for links, shape, precision in ((pair, (3, 227, 227), "fp16"), (four, (1, 28, 28), "fp32")):
+        made = chain.plan(links, in_shape=shape, method=method, precision=precision, batch=1024)
+        weights = [np.zeros(size, np.float32) for size in made.parameter_shapes]
+        biases = [weight[:, 0, 0, 0].copy() if own else None for weight, own in zip(weights, made.biased, strict=True)]
+        made.compile()(np.zeros((1, *shape), np.float32), weights, biases)
 
 
 def image_tiles(precision: str) -> None:
@@ -334,24 +271,66 @@ def other_tiles(name: str) -> None:
                     work.start(None)
 
 
+def digests(launches: Iterable[Launch], target: Target) -> dict[tuple[str, str], str]:
+    """Of each entry: of the source of its kernels, and what compiles them."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for launch in launches:
+        found.setdefault(launch.entry, []).append(source_digest.digest(launch.kernel, launch.kinds))
+    return {
+        entry: source_digest.short(f"{target} {source_digest.compilers()} {sorted(set(own))}")
+        for entry, own in found.items()
+    }
+
+
+def share(text: str) -> tuple[int, int]:
+    """A part K of N, as "K/N".
+
+    Raises:
+        ValueError: it is none.
+    """
+    part, count = map(int, text.split("/"))
+    if not 0 <= part < count:
+        raise ValueError(f"{text}: need K/N, K from 0 below N")
+    return part, count
+
+
 def main() -> None:
     """Print the costs as JSON."""
-    global TARGET
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = "such as conv1d_naive, or several that share kernels with commas between; all where none is named"
-    parser.add_argument("variants", nargs="*", metavar="VARIANT,...", help=names)
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that take these by turns")
+    parser.add_argument("variants", nargs="*", metavar="VARIANT", help="such as conv1d_naive; all where none is named")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that compile")
     parser.add_argument("--cubins", type=Path, metavar="FOLDER", help="leave the compiled kernels there")
     parser.add_argument("--capability", default="9.0a", metavar="C", help="to compile for: 9.0a (default), 8.0 ...")
+    known = "JSON, variant -> function -> digest: what has the same digest still is not compiled, and has no costs"
+    parser.add_argument("--known", type=Path, metavar="FILE", help=known)
+    also = "compile part K of N of these, too: each function is in one of the parts 0 to N - 1"
+    parser.add_argument("--share", type=share, default=(0, 0), metavar="K/N", help=also)
     arguments = parser.parse_args()
-    TARGET = Target.named(arguments.capability)
-    if arguments.cubins:
-        arguments.cubins.mkdir(parents=True, exist_ok=True)
-    # Forked, as importing all of it takes seconds; a process that compiles one group finds much of the next compiled.
-    with ProcessPoolExecutor(arguments.jobs, get_context("fork")) as pool:
-        groups = [group.split(",") for group in arguments.variants] or [[]]
-        built = list(pool.map(partial(build, cubins=arguments.cubins), groups))
-    print(json.dumps({name: cost for costs in built for name, cost in costs.items()}, indent=2))
+    target = Target.named(arguments.capability)
+    launches = launched(arguments.variants, target)
+    known = json.loads(arguments.known.read_text()) if arguments.known else {}
+    part, parts = arguments.share
+
+    entries = digests(launches.values(), target)
+    due = {
+        entry
+        for entry, digest in entries.items()
+        if known.get(entry[0], {}).get(entry[1]) != digest
+        or (parts and int(source_digest.short("".join(entry)), 16) % parts == part)
+    }
+    kernels = list(dict.fromkeys((launch.kernel, launch.kinds) for launch in launches.values() if launch.entry in due))
+    built = dict(zip(kernels, all_compiled(kernels, target, arguments.jobs), strict=True))
+    found: dict[str, dict[str, Any]] = {}
+    for key, launch in launches.items():
+        found[key] = {"variant": launch.variant, "function": launch.entry[1], "digest": entries[launch.entry]}
+        if launch.entry in due:
+            made = built[launch.kernel, launch.kinds]
+            found[key]["costs"] = made.costs
+            if arguments.cubins:
+                arguments.cubins.mkdir(parents=True, exist_ok=True)
+                name = re.sub(r"[^a-z0-9_=]+", "_", key)[:100]  # file systems allow some 250
+                (arguments.cubins / f"{len(found):03}_{name}.cubin").write_bytes(made.cubin)
+    print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ def test_what_is_no_capability(text):
         (["sm_99"], "compute capability 'sm_99': need one of sm_75, sm_80, "),
         (["sm_80", "--levels", "l16"], "--levels l16: a GPU of sm_80 runs l3, l4, "),
         (["sm_90a", "--levels", "l11"], "--levels l11: a GPU of sm_90a runs l3, l4, "),
-        (["sm_90a", "--levels", "l16", "--precision", "fp32"], "--precision fp32: none of these levels computes in it"),
+        (["sm_90a", "--levels", "l16", "--precision", "fp32"], "--precision fp32: none of these computes in it"),
         (["sm_90a", "--precision", "fp7"], "--precision fp7: need one of fp32, "),
         (["sm_90a", "--config", "{"], "--config {: need small, tiny, or sizes as JSON"),
         (["sm_90a", "--levels", "l16", "--config", '{"channels": 12}', "--jobs", "1"], "channels=12"),

@@ -1,5 +1,8 @@
 """README.md, CONTRIBUTING.md and docs/: generated parts up to date, links that resolve, examples that run."""
 
+import ast
+import contextlib
+import io
 import re
 import shutil
 import subprocess
@@ -8,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import cases
+import numpy as np
 import pytest
 from report import documents, limits, plot
 from report.markdown import anchor, headings
@@ -19,12 +23,29 @@ from charcnn.gpu import device
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [*documents.documents(), ROOT / "bench" / "README.md", ROOT / "CHANGELOG.md"]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-PYTHON = re.compile(r"^```python\n(?!# charcnn/)(.*?)^```", re.DOTALL | re.MULTILINE)
-EXAMPLES = [
-    (name, number)
-    for name in ("README.md", "docs/operators.md")
-    for number in range(len(PYTHON.findall((ROOT / name).read_text())))
-]
+EXAMPLE = re.compile(
+    r"^```python\n(?!# charcnn/)(?P<code>.*?)^```\n"
+    r"(?:```text\n(?P<printed>.*?)^```\n)?"
+    r"(?P<after>.*?)(?=^```python\n(?!# charcnn/)|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
+"""A block of Python, what it prints where the page shows that, and what stands before the next one."""
+CALLS = re.compile(r"^(\| computed by \|.*?\n)(?!\|)", re.DOTALL | re.MULTILINE)
+"""A table of calls that give one result, a column a result. They follow the block whose names they use."""
+EXAMPLES = {
+    name: list(EXAMPLE.finditer((ROOT / name).read_text()))
+    for name in (
+        "README.md",
+        "docs/operators.md",
+        "docs/lecture.md",
+        "docs/documents.md",
+        "docs/fusion.md",
+        "docs/networks.md",
+    )
+}
+NUMBERED = [(name, number) for name, found in EXAMPLES.items() for number in range(len(found))]
+LIBRARIES = {"ops": "charcnn.ops", "F": "torch.nn.functional", "tf": "tensorflow"}
+"""What calls in tables begin with."""
 NAMES = [level.name for level in catalog.LEVELS]
 
 
@@ -138,11 +159,77 @@ def test_links_resolve(document):
             assert fragment in [anchor(heading) for heading in headings(file.read_text())], target
 
 
-@pytest.mark.parametrize(("name", "number"), EXAMPLES)
+def run_example(name, number):
+    """What an example prints, and its names. One that does not begin with imports goes on from those before it."""
+    blocks = [found["code"] for found in EXAMPLES[name][: number + 1]]
+    first = max((i for i, code in enumerate(blocks) if code.startswith(("import ", "from "))), default=0)
+    names, printed = {}, io.StringIO()
+    for i in range(first, number + 1):
+        with contextlib.redirect_stdout(printed if i == number else io.StringIO()):
+            exec(compile(blocks[i], f"{name}, example {i + 1}", "exec"), names)
+    return printed.getvalue(), names
+
+
+@pytest.mark.parametrize(("name", "number"), NUMBERED)
 def test_example_runs(name, number):
-    example = PYTHON.findall((ROOT / name).read_text())[number]
-    if "torch" in example:
+    found = EXAMPLES[name][number]
+    if "torch" in found["code"]:
         torch = pytest.importorskip("torch", reason="the example needs PyTorch")
-        if device.SIMULATED or not torch.cuda.is_available():
+        if "cuda" in found["code"] and (device.SIMULATED or not torch.cuda.is_available()):
             pytest.skip("the example needs a GPU")
-    exec(compile(example, f"{name}, example {number + 1}", "exec"), {})
+    printed, _ = run_example(name, number)
+    if found["printed"] is not None:
+        assert printed == found["printed"]
+
+
+def tables_of(name, number):
+    """The tables of calls after an example: of each column its calls, and what they are said to give."""
+    for table in CALLS.findall(EXAMPLES[name][number]["after"]):
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+        assert rows[-1][0] == "result", table
+        for cells in list(zip(*rows, strict=True))[1:]:
+            yield [cell.strip("`") for cell in cells[2:-1] if cell != "–"], cells[-1].strip("`")
+
+
+WITH_CALLS = [(name, number) for name, number in NUMBERED if any(tables_of(name, number))]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(("name", "number"), WITH_CALLS)
+def test_calls_give_what_their_table_says(name, number, library):
+    module = pytest.importorskip(LIBRARIES[library], reason=f"{LIBRARIES[library]} is not installed")
+    names = {key: value for key, value in run_example(name, number)[1].items() if isinstance(value, np.ndarray)}
+    if library == "F":
+        torch = pytest.importorskip("torch")
+        names = {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in names.items()}
+    names |= {library: module, "nhwc": lambda x: x.transpose(0, 2, 3, 1), "hwio": lambda w: w.transpose(2, 3, 1, 0)}
+    for calls, said in tables_of(name, number):
+        expected = np.array(ast.literal_eval(said), np.float64)
+        digits = max((len(digits) for digits in re.findall(r"\.(\d+)", said)), default=0)
+        rounded = 0.5 * 10.0**-digits if digits > 2 else 0.0  # with two digits or fewer it is exact
+        for call in (call for call in calls if call.startswith(f"{library}.")):
+            found = np.asarray(eval(call, names)).reshape(expected.shape)
+            np.testing.assert_allclose(found, expected, catalog.FLOAT32, rounded, err_msg=call)
+
+
+@pytest.mark.parametrize(("name", "number"), WITH_CALLS)
+def test_tables_of_calls_have_every_technique(name, number):
+    """In float32 and as the page calls the operator; and PyTorch's call beside."""
+    operators = {row.function: row.operator for row in catalog.VARIANTS}
+    for calls, _ in tables_of(name, number):
+        own = [call.removeprefix("ops.").partition("(")[0] for call in calls if call.startswith("ops.")]
+        operator = operators[own[0]]
+        assert own == [row.function for row in catalog.VARIANTS if row.operator == operator and not row.precision]
+        libraries = [call.partition(".")[0] for call in calls[len(own) :]]
+        assert libraries in (["F"], ["F", "tf"])
+
+
+@pytest.mark.parametrize(
+    "wrong", ["ops.conv2d_loops(x, w, b) + 1", "F.conv2d(x, w, b) + 1", "ops.conv2d_naive(x, w[:, :, ::-1].copy(), b)"]
+)
+def test_a_wrong_call_is_seen(monkeypatch, wrong):
+    library = wrong.partition(".")[0]
+    monkeypatch.setattr(sys.modules[__name__], "tables_of", lambda name, number: [([wrong], "[[37, 47], [67, 77]]")])
+    pytest.importorskip(LIBRARIES[library])
+    with pytest.raises(AssertionError):
+        test_calls_give_what_their_table_says("docs/lecture.md", 0, library)

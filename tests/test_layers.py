@@ -7,13 +7,42 @@ import pytest
 
 from charcnn.config import SMALL, TINY, Config
 from charcnn.model import network, params
-from charcnn.model.layers import Conv1d, Flatten, Layer, LayerNorm, Linear, MaxPool1d, OneHot, Relu, place
+from charcnn.model.layers import (
+    AvgPool2d,
+    BatchNorm2d,
+    Conv1d,
+    Conv2d,
+    Flatten,
+    Gelu,
+    GlobalAvgPool2d,
+    Layer,
+    LayerNorm,
+    Linear,
+    LocalResponseNorm,
+    MaxPool1d,
+    MaxPool2d,
+    Network,
+    OneHot,
+    Pixels,
+    Relu,
+    Softmax,
+    Tanh,
+    place,
+)  # fmt: skip
 
 OTHER = (
     Conv1d(8, 4, name="a"), LayerNorm(1e-3, name="b"), Conv1d(6, 2, name="c"), Relu(), MaxPool1d(2), Flatten(),
     Linear(5, name="d"), Relu(), Linear(3, name="e"),
 )  # fmt: skip
 """Of features (3, 16): no CharCNN."""
+
+IMAGES = (
+    Pixels(2, 11, 13, (0.4, 0.5), (0.2, 0.3)), Conv2d(6, (3, 2), stride=(2, 1), padding="same", name="a"), Relu(),
+    LocalResponseNorm(3, alpha=0.5, k=2.0), MaxPool2d(3, 2, 1), BatchNorm2d(1e-3, name="b"), Tanh(),
+    Conv2d(4, 3, padding=(1, 0, 2, 1), groups=2, bias=False, name="c"), AvgPool2d(2, 1, 1), Gelu(),
+    Conv2d(5, 2, dilation=2, name="d"), GlobalAvgPool2d(), Linear(3, name="e"), Softmax(),
+)  # fmt: skip
+"""Every layer of images, of bytes (286,)."""
 
 SMALL_BY_HAND = [
     ("OneHot", (70, 1014), 0),
@@ -143,6 +172,52 @@ def test_onnx_is_derived(conv1):
     }
 
 
+def drawn_images(nodes):
+    p = drawn(nodes)
+    return p | {name: abs(value) + 0.1 for name, value in p.items() if name.endswith("running_var")}
+
+
+def test_images_by_hand():
+    nodes = place(IMAGES, (286,))
+    assert [node.out_shape for node in nodes] == [
+        (2, 11, 13), (6, 6, 13), (6, 6, 13), (6, 6, 13), (6, 3, 7), (6, 3, 7), (6, 3, 7), (4, 2, 8), (4, 3, 9),
+        (4, 3, 9), (5, 1, 7), (5,), (3,), (3,),
+    ]  # fmt: skip
+    flops = [node.flops for node in nodes if node.flops]
+    assert flops == [2 * 12 * 6 * 6 * 13, 2 * 27 * 4 * 2 * 8, 2 * 16 * 5 * 7, 2 * 15]
+    assert nodes[7].parameters == {"c.weight": (4, 3, 3, 3)}
+    assert nodes[0].bytes(2) == 2 * (286 + 4 * 286)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_images_in_pytorch(channels_last):
+    torch = pytest.importorskip("torch")
+    from charcnn.model import pytorch
+
+    nodes = place(IMAGES, (286,))
+    p, x = drawn_images(nodes), np.random.default_rng(1).integers(0, 256, (3, 286), np.uint8)
+    y = torch.from_numpy(x).double()
+    for node in nodes:
+        weights = [torch.from_numpy(p[name]).double() for name in node.parameters]
+        y = pytorch.function(node.layer, channels_last)(y, *weights)
+        if channels_last and y.ndim == 4:
+            y = y.contiguous(memory_format=torch.channels_last)
+    np.testing.assert_allclose(y.numpy(), network.run(nodes, x, p), rtol=1e-6)  # pixels' bytes are float32 in PyTorch
+
+
+def test_images_in_onnx():
+    runtime = pytest.importorskip("onnxruntime")
+    from charcnn.model import onnx_graph
+
+    class Images(Network):
+        layers, in_shape, length, classes = IMAGES, (286,), 286, 3
+
+    of = Images()
+    p, x = drawn_images(of.nodes), np.random.default_rng(1).integers(0, 256, (3, 286), np.uint8)
+    session = runtime.InferenceSession(onnx_graph.graph(p, of, None), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"ids": x})[0], network.run(of.nodes, x, p), rtol=1e-4)
+
+
 class Unknown(Layer):
     pass
 
@@ -163,6 +238,12 @@ def test_a_layer_that_a_form_lacks_is_told():
     [
         ([Conv1d(4, 3, name="c"), Conv1d(4, 3, name="d")], (2, 4), "d gets 2 positions: need at least 3"),
         ([Conv1d(4, 3, name="c"), MaxPool1d(3)], (2, 4), "MaxPool1d gets 2 positions: need at least 3"),
+        ([Conv2d(4, 5, name="c")], (1, 4, 9), "c: x has 4 x 9 pixels"),
+        ([Conv2d(4, 3, groups=2, name="c")], (3, 9, 9), "c: groups=2: need a divisor of 3 and 4 channels"),
+        ([Conv2d(4, 3, padding="around", name="c")], (3, 9, 9), "c: padding='around': need"),
+        ([MaxPool2d(2, name="p")], (9, 9), r"p reads shape \(9, 9\): need \(C, H, W\)"),
+        ([Pixels(2, 3, 4, (0.0,), (1.0,))], (24,), r"Pixels: mean=\(0.0,\): need 2, one a channel"),
+        ([Pixels(1, 3, 4)], (13,), r"Pixels reads shape \(13,\): need \(12,\)"),
         ([Conv1d(4, 3, name="c")], (9,), r"c reads shape \(9,\): need \(C, L\)"),
         ([OneHot(5)], (2, 9), r"OneHot reads shape \(2, 9\): need \(L\)"),
         ([Linear(4, name="f")], (2, 9), r"f reads shape \(2, 9\): need \(C\)"),

@@ -1,4 +1,10 @@
-"""Every CUDA kernel compiled for Hopper with no GPU: that it compiles (the simulator checks no types), and how well."""
+"""Every CUDA kernel compiled for Hopper with no GPU: that it compiles (the simulator checks no types), and how well.
+
+machine_code.json has what each function cost when it was last compiled, and a digest of its source. One that is as it
+was is not compiled again, but for a part of them that goes by the commit; with --all, everything is.
+
+    python tests/test_offline.py [--all]        write machine_code.json anew
+"""
 
 from __future__ import annotations
 
@@ -7,11 +13,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
 from conftest import compiler_installed
 
-from charcnn.catalog import CHAIN, VARIANTS
+from charcnn.catalog import CHAIN, IMAGE_CHAIN, VARIANTS
 from charcnn.ops.common.mma_layout import TAKEN
 from charcnn.ops.common.precision import FORMATS
 from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
@@ -34,8 +41,12 @@ def repeats(row):
 
 CUDA = [row for row in VARIANTS if row.device == "cuda" and not repeats(row)]
 
-LIMITS = Path(__file__).with_name("machine_code.json")
-"""What kernels are meant to cost at most; `python tests/test_offline.py` writes what they do."""
+RECORD = Path(__file__).with_name("machine_code.json")
+"""What kernels are meant to cost at most, by variant and function: the most registers, bytes of machine code, whether
+any has an instruction of double precision, and the digest."""
+
+PARTS = 8
+"""Of what is as it was, a part in so many is compiled nevertheless."""
 
 LEVEL_17 = "l17"
 """What only that level launches, beside the variants (`offline_build`)."""
@@ -45,9 +56,6 @@ TILES = ("tiles of l12", "tiles of l14", "tiles of l15")
 
 LADDERS = {"mma steps": MmaStepConv1d.steps, "wgmma steps": WgmmaStepConv1d.steps}
 """And the small kernels on the way to the tuned ones."""
-
-SLOW = ("whole", "pairs", "double_buffered", "winograd")
-"""Techniques whose kernels are written out, and take seconds each to compile."""
 
 FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is kept in float64, until it is subtracted
     ("conv1d_stat_naive", "_merge_kernel"),
@@ -77,110 +85,149 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("one_hot_conv1d_stat_nlc_lag_sums", "_tables_kernel"),
     ("one_hot_conv1d_stat_nlc_lag_sums", "_stat_kernel"),
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather", "_gather_pool_kernel"),
+    ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather", "_warp_gather_pool_kernel"),
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather_fp16", "_warp_gather_pool_kernel"),
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather_bf16", "_warp_gather_pool_kernel"),
     *((LEVEL_17, kernel) for kernel in ("_warp_gather_pool_kernel", "_make_kernel", "_merge_kernel")),
 }
 
 
-def build(arguments):
-    return subprocess.run(
-        [sys.executable, Path(__file__).with_name("offline_build.py"), *arguments],
-        capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, timeout=1200, check=False,
+def build(*words):
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("offline_build.py"), "--jobs", str(os.cpu_count() or 1), *words],
+        capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, timeout=1800, check=False,
     )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def kernels():
-    return compiled()
-
-
-def compiled():
-    """All that are compiled, and their costs."""
-    # With a convolution the linear layer, which often has the same kernels: compiled once.
-    tasks = {name: [name] for name in (*TILES, LEVEL_17, *LADDERS)}
-    for row in CUDA:
-        task = row.name.replace("linear", "conv1d") if row.technique in SLOW else "the others"
-        task = row.label if row.tensor_cores else task  # which share most of theirs
-        tasks.setdefault(task, []).append(row.name)
-    done = build(["--jobs", str(min(4, os.cpu_count() or 1)), *map(",".join, tasks.values())])
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
+def compiled(known, *words):
+    """All kernels; those that had to be compiled with their costs."""
+    with NamedTemporaryFile("w", suffix=".json") as file:
+        digests = {name: {function: row[-1] for function, row in own.items()} for name, own in known.items()}
+        json.dump(digests, file)
+        file.flush()
+        return build("--known", file.name, *words, *(row.name for row in CUDA), *TILES, LEVEL_17, *LADDERS)
+
+
+def part():
+    """Which of PARTS is this commit's."""
+    git = ["git", "-C", RECORD.parent, "rev-parse", "HEAD"]
+    done = subprocess.run(git, capture_output=True, text=True, check=False)
+    return int(done.stdout.strip() or "0", 16) % PARTS  # the first, outside a clone
+
+
+@pytest.fixture(scope="module")
+def known():
+    return json.loads(RECORD.read_text())
+
+
+@pytest.fixture(scope="module")
+def kernels(known, request):
+    if request.config.getoption("--all"):
+        return compiled({})
+    return compiled(known, "--share", f"{part()}/{PARTS}")
+
+
+@pytest.fixture(scope="module")
+def costs(kernels):
+    """Of those that were compiled."""
+    return {name: row["costs"] for name, row in kernels.items() if "costs" in row}
+
+
 def test_every_variant_compiles_a_kernel(kernels):
-    assert {cost["variant"] for cost in kernels.values()} == {
+    assert {row["variant"] for row in kernels.values()} == {
         *(row.name for row in CUDA), LEVEL_17, *TILES,
         *(f"{name}: {step}" for name, steps in LADDERS.items() for step in steps),
     }  # fmt: skip
 
 
-def test_no_kernel_spills_or_uses_local_memory(kernels):
-    for name, cost in kernels.items():
-        for key in ("spill_stores", "spill_loads", "local_bytes"):
-            assert cost[key] == 0, f"{name}: {key} {cost[key]}"
+def test_what_is_new_and_a_part_of_the_rest_are_compiled(kernels, known, costs):
+    for name, row in kernels.items():
+        assert name in costs or row["digest"] == known[row["variant"]][row["function"]][-1]
+    assert len(costs) > len(kernels) / PARTS / 4
 
 
-def test_no_local_memory_instructions(kernels):
-    counts = {name: cost["local_instructions"] for name, cost in kernels.items()}
-    if None in counts.values():
+def faults(cost):
+    """What no kernel may have."""
+    keys = ("spill_stores", "spill_loads", "local_bytes", "local_instructions", "warnings")
+    return {key: cost[key] for key in keys if cost[key]}
+
+
+def test_no_kernel_spills_uses_local_memory_or_is_warned_of(costs):
+    assert not {name: found for name, cost in costs.items() if (found := faults(cost))}
+
+
+def test_local_memory_instructions_were_looked_for(costs):
+    if None in (counts := [cost["local_instructions"] for cost in costs.values()]):
         pytest.skip("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
-    assert not any(counts.values()), counts
+    assert counts
 
 
-def test_double_precision_is_where_it_is_meant_to_be(kernels):
+def test_double_precision_is_where_it_is_meant_to_be(kernels, known):
     # A literal such as 2.0 is float64 in a kernel; on most GPUs that runs at 1/32 or 1/64 of the rate.
-    found = {(cost["variant"], cost["function"]) for cost in kernels.values() if cost["float64_instructions"]}
-    assert found == FLOAT64
+    found = recorded(kernels, known)
+    assert {(name, function) for name, own in found.items() for function, row in own.items() if row[2]} == FLOAT64
 
 
 def test_the_networks_chain_is_among_them(kernels):
     for technique in ("whole", "pairs"):
-        built = [name for name, cost in kernels.items() if cost["variant"] == f"{CHAIN}_{technique}"]
+        built = [name for name, row in kernels.items() if row["variant"] == f"{CHAIN}_{technique}"]
         assert any("c_first=256" in name and "full_in=110" in name for name in built), built
 
 
-def test_no_warnings_of_ptxas(kernels):
-    for name, cost in kernels.items():
-        assert cost["warnings"] == [], name
+def test_networks_chains_over_images_are_among_them(kernels):
+    for technique in ("whole", "tiles", "rolling"):  # two cases, AlexNet's first two layers and fused4's four
+        built = [name for name, row in kernels.items() if row["variant"] == f"{IMAGE_CHAIN}_{technique}"]
+        assert len(built) == 4, built
 
 
-def sizes(kernels):
-    """The most registers of a variant's kernels that one function makes, and bytes of machine code."""
+def recorded(kernels, known):
+    """As machine_code.json: of what was compiled its costs, of all else what is known."""
     found = {}
-    for cost in kernels.values():
-        most = found.setdefault(cost["variant"], {}).setdefault(cost["function"], [0, 0])
-        most[:] = max(most[0], cost["registers"]), max(most[1], cost["code_bytes"])
+    for row in kernels.values():
+        variant, function = row["variant"], row["function"]
+        if "costs" not in row:
+            found.setdefault(variant, {})[function] = known[variant][function]
+            continue
+        cost = row["costs"]
+        most = found.setdefault(variant, {}).setdefault(function, [0, 0, 0, row["digest"]])
+        own = cost["registers"], cost["code_bytes"], int(cost["float64_instructions"] > 0)
+        most[:3] = map(max, most[:3], own)
     return found
 
 
-def test_no_kernel_has_grown(kernels):
+def test_no_kernel_has_grown(kernels, known):
     """Against machine_code.json: registers as there, and machine code but for what another compiler release does."""
-    known = json.loads(LIMITS.read_text())
-    found = sizes(kernels)
+    found = recorded(kernels, known)
     assert {name: set(own) for name, own in found.items()} == {name: set(own) for name, own in known.items()}
     for variant, own in found.items():
-        for function, (registers, code) in own.items():
+        for function, (registers, code, *_) in own.items():
             most = known[variant][function]
             assert 0 < registers <= most[0], f"{variant}, {function}: {registers} registers, {most[0]} before"
             assert code <= 1.02 * most[1], f"{variant}, {function}: {code} bytes of machine code, {most[1]} before"
 
 
 def test_portable_tensor_cores():
-    rows = ["conv1d_relu_maxpool1d_nlc_mma_fp16x3", "mma steps"]  # the first takes the most registers
-    done = build(["--capability", "8.0", *rows])
-    assert done.returncode == 0, done.stderr
-    kernels = json.loads(done.stdout)
-    assert {cost["variant"] for cost in kernels.values()} == {
-        rows[0], *(f"{rows[1]}: {step}" for step in LADDERS[rows[1]])
-    }  # fmt: skip
-    for name, cost in kernels.items():
-        assert not cost["spill_stores"], name
-        assert not cost["local_bytes"], name
-        assert 0 < cost["registers"] <= 255, name
-        assert cost["warnings"] == [], name
+    names = "conv1d_relu_maxpool1d_nlc_mma_fp16x3", "mma steps"  # the first takes the most registers
+    kernels = build("--capability", "8.0", *names)
+    steps = {f"{names[1]}: {step}" for step in LADDERS[names[1]]}
+    assert {row["variant"] for row in kernels.values()} == {names[0], *steps}
+    for key, row in kernels.items():
+        assert not faults(row["costs"]), key
+        assert 0 < row["costs"]["registers"] <= 255, key
+
+
+def main():
+    """Write the record; what has the same digest still keeps its own."""
+    known = json.loads(RECORD.read_text())
+    kernels = compiled({} if "--all" in sys.argv else known)
+    wrong = {name: found for name, row in kernels.items() if "costs" in row and (found := faults(row["costs"]))}
+    if wrong:
+        sys.exit(f"these must not be: {wrong}")
+    lines = [f"{json.dumps(name)}: {json.dumps(own)}" for name, own in sorted(recorded(kernels, known).items())]
+    RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":
-    lines = [f"{json.dumps(name)}: {json.dumps(own)}" for name, own in sorted(sizes(compiled()).items())]
-    LIMITS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    main()

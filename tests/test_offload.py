@@ -353,13 +353,13 @@ def test_many_inputs_are_never_all_made(monkeypatch):
 
     options = job.parser("l2", l2, l2.build, quiet=False).parse_args(["--inputs", "2000000", "--config", "tiny"])
     many = job.prepare(catalog.level("l2"), options)
-    assert len(many.ids) == 2_000_000
-    assert np.array_equal(many.ids[1_000_000:1_000_003], many.ids[0:3])  # 40 texts
-    assert len(many.texts) == 40
+    assert len(many.rows) == 2_000_000
+    assert np.array_equal(many.rows[1_000_000:1_000_003], many.rows[0:3])  # 40 texts
+    assert (len(many.shown), len(many.labels)) == (3, 40)
     monkeypatch.setattr(job, "ENCODED_AHEAD", 10)
     late = job.prepare(catalog.level("l2"), options)
-    assert np.array_equal(late.ids[99:150], many.ids[99:150])
-    assert np.array_equal(late.ids[np.array([5, 1_999_999])], many.ids[np.array([5, 1_999_999])])
+    assert np.array_equal(late.rows[99:150], many.rows[99:150])
+    assert np.array_equal(late.rows[np.array([5, 1_999_999])], many.rows[np.array([5, 1_999_999])])
 
 
 def test_a_lane_has_two_host_buffers_and_keeps_what_it_did():

@@ -32,7 +32,10 @@ def draw(n, config):
 
 
 def job(ids, weights, answers=None):
-    return SimpleNamespace(ids=ids, params=weights, answers=answers)
+    def expected(rows, rounding):
+        return validation.expected(rows, weights, weights.config, rounding)
+
+    return SimpleNamespace(rows=ids, expected=expected, answers=answers)
 
 
 @pytest.mark.parametrize(("config", "seed"), MODELS, ids=["with layernorm", "without"])

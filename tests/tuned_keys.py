@@ -20,9 +20,9 @@ if __name__ == "__main__":  # before numba is imported
     sys.path[:0] = [str(Path(__file__).parent.parent)]
 
 import numpy as np
-from offline_build import compiling
 
 from charcnn import catalog
+from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
 from charcnn.ops.common import tile_choice
 from charcnn.ops.conv1d import double_buffered, tile
@@ -33,13 +33,6 @@ from charcnn.ops.conv1d.wgmma.config import TileConfig
 from charcnn.tuning import layers
 
 TILES = (tile.Tile, mma_config.Stages, TileConfig)
-
-
-class Nothing:
-    """Stands in for `offline_build.Recorder`, and compiles nothing."""
-
-    def launch(self, kernel: Any, *args: Any) -> None:
-        """Start nothing."""
 
 
 def main() -> None:
@@ -66,7 +59,7 @@ def main() -> None:
         return np.empty((batch, *drawn.shape[1:]), drawn.dtype)
 
     with (
-        compiling(Nothing()),
+        standing_in(Target.named("sm_90a"), lambda *launch: None),
         mock.patch.object(tile_choice, "_chosen", noting_key),
         mock.patch.object(layers, "_repeated", repeated),
         mock.patch.object(layers, "DRAWN", 1),

@@ -5,6 +5,7 @@
 - headline: the fastest level beside the fastest other library;
 - levels: all levels, each beside the one that it builds on and beside the fastest other library;
 - measured: all levels on all machines;
+- history: the original program's steps, and what each won there and here;
 - step lK: what level K won, with batch sizes and the share of the hardware's limit;
 - cost lK: what level K costs, and the level before it, stage by stage;
 - change lK [FUNCTION ...]: what level K's `build`, or these functions in it, changed of the level that it builds on;
@@ -15,7 +16,9 @@
 - beside: levels on a GPU as so many times the fastest other library;
 - peers: other libraries beside the levels, a table for each machine;
 - chain METHOD: the plan of blocks 3 to 6, fused by this method, on an H200;
+- image_chain METHOD PRECISION: the same of AlexNet's first two layers; pyramid: these by tile of their result;
 - scaling, mixed, path, strikes, overhead, forecasts: the offload, from bench/results/offload;
+- parted, parallel: parts of networks on two ranks: what they send by the plans, and how long they took;
 - classify: `charcnn classify` from file to file, beside the level's own rate;
 - sanitizer: what compute-sanitizer found;
 - layers: each prepared layer beside cuDNN and cuBLAS, and its share of the measured peak;
@@ -24,7 +27,9 @@
 - mma_steps, wgmma_steps: a ladder of small kernels: what each step can reach, and what it reached beside cuBLAS;
 - agreement: what each precision does to a trained network's labels, from bench/precisions.py;
 - accuracy PART: what the model that ships reached on its "validation" or "test" rows;
-- training: the command that trained it, and what it ran on.
+- training: the command that trained it, and what it ran on;
+- layer_costs: parameters, multiplications and bytes of a convolution, an FFN and attention;
+- op_times: the course project's op times, and the rates that they come to.
 
 `python bench/report.py --check` changes nothing, and exits with status 1 if a block or the plot is out of date.
 `schema` reads the raw results, `limits` has what levels are held against; the others are called after their blocks.

@@ -46,21 +46,47 @@ def levels(document: Path) -> str:
         if now is None:
             rows.append([_page(document, level.name), level.title, UNMEASURED, "", ""])
             continue
-        files.append(now.file)
-        before, times = predecessor(level.name), "1"
-        if before is not None:
-            times = _times(now, _before(before, HOST)[1])
-            if place := MORE_RANKS.get(level.name):
-                shared = _times(results().levels[level.name, place], _before(before, place)[1])
-                times += f"; {place.gpus} GPUs: {shared}" if place.gpus > 1 else f"; {place.ranks} ranks: {shared}"
-                files.append(results().levels[level.name, place].file)
-        share = ""
+        times, share = _won(level, now), ""
+        files += [now.file, *(results().levels[level.name, place].file for place in _more_ranks(level))]
         if beside := beside_peers(level):
             rate, peer = beside
             share = percent(rate / peer.inputs_per_second)
             files.append(peer.file)
         rows.append([_page(document, level.name), level.title, number(now.inputs_per_second), times, share])
     head = ["level", "idea", "inputs/s", "× before", "of the best other library"]
+    return table(head, rows, 2) + sources(document, dict.fromkeys(files))
+
+
+def _more_ranks(level: catalog.Level) -> list[Place]:
+    return [MORE_RANKS[level.name]] if level.name in MORE_RANKS else []
+
+
+def _won(level: catalog.Level, now: LevelResult) -> str:
+    """How many times as fast as the level that it builds on, with more of the machine, too, where that is its idea."""
+    before = predecessor(level.name)
+    if before is None:
+        return "1"
+    won = _times(now, _before(before, HOST)[1])
+    for place in _more_ranks(level):
+        shared = _times(results().levels[level.name, place], _before(before, place)[1])
+        won += f"; {place.gpus} GPUs: {shared}" if place.gpus > 1 else f"; {place.ranks} ranks: {shared}"
+    return won
+
+
+def history(document: Path) -> str:
+    """The original program's steps, and what each won there and here."""
+    rows, files = [], []
+    for level in catalog.LEVELS:
+        if level.original is None:
+            continue
+        before, cells = predecessor(level.name), [f"{level.original:.2f}", "1"]
+        if before is not None and before.original is not None:
+            cells[1] = f"{level.original / before.original:.2f}"
+        if now := results().levels.get((level.name, HOST)):
+            files += [now.file, *(results().levels[level.name, place].file for place in _more_ranks(level))]
+        cells += [number(now.inputs_per_second), _won(level, now)] if now else [UNMEASURED, ""]
+        rows.append([_page(document, level.name), level.title, *cells])
+    head = ["level", "idea", "there: inputs/s", "× before", "here: inputs/s", "× before"]
     return table(head, rows, 2) + sources(document, dict.fromkeys(files))
 
 

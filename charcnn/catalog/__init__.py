@@ -7,16 +7,22 @@ one row of VARIANTS; a new level is a file under charcnn/levels and a row of LEV
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import unified_diff
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from charcnn.catalog.networks import NETWORK_TECHNIQUES as NETWORK_TECHNIQUES
+from charcnn.catalog.networks import NETWORKS as NETWORKS
+from charcnn.catalog.networks import NetworkTechnique as NetworkTechnique
+from charcnn.catalog.networks import network as network
+from charcnn.catalog.networks import network_technique as network_technique
 from charcnn.catalog.operators import CHAIN as CHAIN
 from charcnn.catalog.operators import EXACT as EXACT
 from charcnn.catalog.operators import FLOAT32 as FLOAT32
+from charcnn.catalog.operators import IMAGE_CHAIN as IMAGE_CHAIN
 from charcnn.catalog.operators import MMA as MMA
 from charcnn.catalog.operators import OPERATORS as OPERATORS
 from charcnn.catalog.operators import TECHNIQUES as TECHNIQUES
@@ -25,11 +31,9 @@ from charcnn.catalog.operators import Operator as Operator
 from charcnn.catalog.operators import Variant as Variant
 from charcnn.catalog.operators import operator as operator
 from charcnn.catalog.operators import tolerance as tolerance
-from charcnn.model.rounding import ROUNDINGS, Rounding
-from charcnn.ops.common.precision import FORMATS, FP32, HALF_PRECISIONS, NumberFormat
-
-PRECISIONS: dict[str, NumberFormat] = {name: FORMATS.get(name, FP32) for name in ROUNDINGS}
-"""What levels compute in, by the names that --precision takes."""
+from charcnn.catalog.programs import PRECISIONS as PRECISIONS
+from charcnn.catalog.programs import Program as Program
+from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -94,24 +98,11 @@ DIFFERENCE = 60
 
 
 @dataclass(frozen=True)
-class Level:
+class Level(Program):
     """One step of the history: `python -m charcnn.levels.NAME`."""
 
-    name: str
-    device: str
-    """cpu or cuda"""
     original: float | None = None
     """Inputs/s of the C++ project at this step, on 4 hosts of 4 TITAN RTX; None where it had none."""
-    gpus: int | None = None
-    """GPUs that a rank drives at most; None: all of its share."""
-    precisions: tuple[str, ...] = ("fp32",)
-    """Of PRECISIONS those that it has, first what it takes where none is asked for."""
-    hopper: bool = False
-    """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
-    ampere: bool = False
-    """Needs tensor cores of compute capability 8.0 or later: the simulator will not do."""
-    filtered: bool = False
-    """Whether it computes convolutions by Winograd's filtering, which rounds more."""
     after: str | None = None
     """The level that it builds on; None: that of the row before."""
     differs: str | None = None
@@ -120,36 +111,14 @@ class Level:
     """Techniques of its convolutions and of its linear layers, of those whose tiles can be chosen."""
 
     @property
-    def tensor_cores(self) -> bool:
-        """Whether it needs tensor cores, of some kind."""
-        return self.hopper or self.ampere
+    def family(self) -> Sequence[Level]:
+        """All levels."""
+        return LEVELS
 
-    def rounding(self, asked: str | None = None) -> Rounding:
-        """What that precision rounds, and how far logits may be off for it; errors as for `precision`."""
-        return replace(ROUNDINGS[self.precision(asked)], filtered=self.filtered)
-
-    def precision(self, asked: str | None = None) -> str:
-        """Which one it computes in where this one is asked for: its own where that is None.
-
-        Raises:
-            ValueError: it has it not; names the levels that have.
-        """
-        precision = asked or self.precisions[0]
-        if precision not in PRECISIONS:
-            raise ValueError(f"{precision=}: need one of {', '.join(PRECISIONS)}")
-        if precision not in self.precisions:
-            others = spoken([row for row in LEVELS if precision in row.precisions])
-            raise ValueError(f"{precision=}: {self.name} has {', '.join(self.precisions)}; {precision} is in {others}")
-        return precision
-
-    def format(self, asked: str | None = None) -> NumberFormat:
-        """What numbers of that precision are; errors likewise."""
-        return PRECISIONS[self.precision(asked)]
-
-    def build_options(self, asked: str | None = None) -> dict[str, str]:
-        """What its `build` is told of that: nothing where it has one precision alone; errors likewise."""
-        precision = self.precision(asked)
-        return {"precision": precision} if len(self.precisions) > 1 else {}
+    @staticmethod
+    def spoken(rows: Sequence[Level]) -> str:
+        """With ranges."""
+        return spoken(rows)
 
     @property
     def predecessor(self) -> Level | None:

@@ -1,8 +1,8 @@
 """The optimisation history: `python -m charcnn.levels.lK` runs step K. See docs/levels/README.md.
 
 Numba's simulator is a mode of the whole process, and a rank's cores are counted when Numba is imported: both are
-settled before. `python -m charcnn.levels.lK` imports this package first, and there it settles them. Any other program
-that imports a level calls `prepare` itself, or runs on a GPU.
+settled before. `python -m charcnn.levels.lK` imports this package first, and there it settles them; that of a network,
+`charcnn.networks`, imports it, too. Any other program that imports a level calls `prepare` itself, or runs on a GPU.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ def prepare() -> None:
 
 
 if any(
-    flag == "-m" and re.fullmatch(r"charcnn\.levels\.l\d+", name) for flag, name in itertools.pairwise(sys.orig_argv)
+    flag == "-m" and re.fullmatch(r"charcnn\.(levels\.l\d+|networks\.\w+)", name)
+    for flag, name in itertools.pairwise(sys.orig_argv)
 ):
     prepare()

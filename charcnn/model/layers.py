@@ -368,6 +368,13 @@ class Network:
 
     layers: tuple[Layer, ...]
     in_shape: Shape
+    """(L,) bytes"""
+    length: int
+    """Bytes an input."""
+    classes: int
+    """Values of a result."""
+    byte_values: int = 256
+    """How many values a byte of an input takes."""
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:

@@ -23,6 +23,7 @@ import safetensors.numpy
 
 from charcnn.config import SMALL, Config
 from charcnn.files import Path
+from charcnn.model.layers import Network
 from charcnn.text.encodings import Encoding
 from charcnn.text.names import check_classes
 
@@ -135,7 +136,7 @@ def _finite(text: str) -> float:
     return value
 
 
-def check_shapes(shapes: Mapping[Any, tuple[int, ...]], config: Config) -> None:
+def check_shapes(shapes: Mapping[Any, tuple[int, ...]], config: Network) -> None:
     """Raise ValueError unless these are just the names that the config has, with its shapes."""
     need = config.parameter_shapes
     for what, names in (("missing", need.keys() - shapes.keys()), ("not of this network", shapes.keys() - need.keys())):
@@ -153,7 +154,7 @@ def listed(names: Iterable[object]) -> str:
     return ", ".join(shown) + (f" and {len(ordered) - 4} more" if len(ordered) > 4 else "")
 
 
-def read_safetensors(path: Path, config: Config | None) -> tuple[Arrays, Header]:
+def read_safetensors(path: Path, config: Any) -> tuple[Arrays, Header]:
     """Arrays as float32, and what the file says; `config` where it says none."""
     with open(path, "rb") as begin:  # a missing file or a folder is a plain OSError
         size = int.from_bytes(begin.read(8), "little")
@@ -180,7 +181,7 @@ def read_safetensors(path: Path, config: Config | None) -> tuple[Arrays, Header]
         return {name: stored.pop(name).astype(np.float32, copy=False) for name in list(stored)}, header
 
 
-def _header(said: dict[str, str], config: Config | None) -> Header:
+def _header(said: dict[str, str], config: Any) -> Header:
     if KEY in said:
         header = Header.from_json(said[KEY])
         if config is not None and config != header.config:
@@ -193,7 +194,7 @@ def _header(said: dict[str, str], config: Config | None) -> Header:
     return Header(config)
 
 
-def read_bin(path: Path, config: Config | None) -> tuple[Arrays, Header]:
+def read_bin(path: Path, config: Any) -> tuple[Arrays, Header]:
     """The original program's params.bin, whose size is all that tells it from other bytes."""
     config = SMALL if config is None else config
     need = 4 * config.parameters
@@ -212,7 +213,7 @@ def read_bin(path: Path, config: Config | None) -> tuple[Arrays, Header]:
     return arrays, Header(config)
 
 
-def read_torch(path: Path, config: Config | None) -> tuple[Arrays, Header]:
+def read_torch(path: Path, config: Any) -> tuple[Arrays, Header]:
     """A PyTorch checkpoint, as torch.save has written them since PyTorch 1.6: a zip file, whose checksums must hold."""
     config = SMALL if config is None else config
     with open(path, "rb") as file:

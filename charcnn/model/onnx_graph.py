@@ -9,8 +9,27 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from charcnn.config import Config
-from charcnn.model.layers import Conv1d, Flatten, LayerNorm, Linear, MaxPool1d, Node, OneHot, Relu
+from charcnn.model.layers import (
+    AvgPool2d,
+    BatchNorm2d,
+    Conv1d,
+    Conv2d,
+    Flatten,
+    Gelu,
+    GlobalAvgPool2d,
+    LayerNorm,
+    Linear,
+    LocalResponseNorm,
+    MaxPool1d,
+    MaxPool2d,
+    Network,
+    Node,
+    OneHot,
+    Pixels,
+    Relu,
+    Softmax,
+    Tanh,
+)
 
 OPSET = 17
 """The first with LayerNormalization."""
@@ -27,6 +46,9 @@ class _Graph:
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
+    def scalar(self, value: float) -> str:
+        return self.constant(f"scalar{len(self.constants)}", np.array(value, np.float32))
+
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
         name = f"{operator.lower()}{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
@@ -35,7 +57,7 @@ class _Graph:
 
 def graph(
     params: Mapping[str, np.ndarray],
-    config: Config,
+    config: Network,
     batch: int | None,
     conv1: str = "dense",
     metadata: Mapping[str, str] | None = None,
@@ -72,6 +94,28 @@ def graph(
                 x = g.add("Flatten", x)
             case Linear():
                 x = g.add("Gemm", x, *weights, transB=1)
+            case Pixels():
+                x = _pixels(g, x, node)
+            case Conv2d() as of:
+                x = g.add("Conv", x, *weights, **_moves(node), group=of.groups)
+            case MaxPool2d():
+                x = g.add("MaxPool", x, **_moves(node))
+            case AvgPool2d():
+                x = g.add("AveragePool", x, **_moves(node), count_include_pad=1)
+            case GlobalAvgPool2d():
+                x = g.add("Flatten", g.add("GlobalAveragePool", x))
+            case BatchNorm2d(eps):
+                x = g.add("BatchNormalization", x, *weights, epsilon=eps)
+            case LocalResponseNorm(size, alpha, beta, k):
+                x = g.add("LRN", x, size=size, alpha=alpha, beta=beta, bias=k)
+            case Tanh():
+                x = g.add("Tanh", x)
+            case Gelu():
+                half, root = g.scalar(0.5), g.scalar(0.5**0.5)
+                erf = g.add("Add", g.add("Erf", g.add("Mul", x, root)), g.scalar(1.0))
+                x = g.add("Mul", g.add("Mul", x, erf), half)
+            case Softmax():
+                x = g.add("Softmax", x, axis=1)
             case other:
                 raise TypeError(f"{other!r} has no ONNX operator here")
     g.nodes[-1].output[0] = "logits"
@@ -85,6 +129,25 @@ def graph(
     helper.set_model_props(model, dict(metadata or {}))
     onnx.checker.check_model(model)
     return model.SerializeToString()
+
+
+def _moves(node: Node) -> dict[str, Any]:
+    """How a window moves, as ONNX says it."""
+    window = node.layer.window(node.in_shape)  # type: ignore[attr-defined]
+    top, bottom, left, right = window.padding
+    found = {"kernel_shape": [*window.kernel], "strides": [*window.stride], "pads": [top, left, bottom, right]}
+    return found if isinstance(node.layer, AvgPool2d) else {**found, "dilations": [*window.dilation]}
+
+
+def _pixels(g: _Graph, ids: str, node: Node) -> str:
+    """Bytes as integers (N, C * H * W) -> features (N, C, H, W)."""
+    of = node.layer
+    assert isinstance(of, Pixels)
+    std, mean = (np.array(values, np.float32)[:, None, None] for values in (of.std, of.mean))
+    shape = g.constant("image", np.array([0, *node.out_shape]))
+    x = g.add("Reshape", g.add("Cast", ids, to=TensorProto.FLOAT), shape)
+    x = g.add("Sub", g.add("Div", x, g.scalar(255.0)), g.constant("mean", mean))
+    return g.add("Div", x, g.constant("std", std))
 
 
 def _gathered(g: _Graph, ids: str, params: Mapping[str, np.ndarray], node: Node) -> str:

@@ -12,8 +12,11 @@ import numpy as np
 
 from charcnn.config import Config
 from charcnn.files import Path, replacing
+from charcnn.model.layers import BatchNorm2d, Layer, LayerNorm, Network, OneHot
 from charcnn.model.model_files import Header, check_shapes, read_bin, read_safetensors, read_torch
 from charcnn.text.encodings import Encoding, find_encoding
+
+NORMS = (LayerNorm, BatchNorm2d)
 
 
 class Params(dict[str, np.ndarray]):
@@ -21,7 +24,7 @@ class Params(dict[str, np.ndarray]):
 
     Args:
         values: the arrays.
-        config: the sizes that they belong to.
+        config: the network that they belong to: a Config, or another one.
         encoding: the one that they were trained with, or None where it is not known.
         classes: the classes' names, or None.
         metadata: whatever else their file says: name -> JSON value.
@@ -30,7 +33,7 @@ class Params(dict[str, np.ndarray]):
     def __init__(
         self,
         values: Mapping[str, np.ndarray],
-        config: Config,
+        config: Any,
         encoding: Encoding | None = None,
         classes: tuple[str, ...] | None = None,
         metadata: dict[str, Any] | None = None,
@@ -42,7 +45,7 @@ class Params(dict[str, np.ndarray]):
         self.metadata = metadata or {}
 
 
-def init(config: Config, seed: int = 0) -> Params:
+def init(config: Network, seed: int = 0) -> Params:
     """Random weights, equal on every platform for equal seeds.
 
     Weights are uniform with variance 2 / fan-in (He et al. 2015, arXiv:1502.01852), so that features keep their scale
@@ -57,19 +60,24 @@ def init(config: Config, seed: int = 0) -> Params:
         raise ValueError(f"seed={seed!r}: need a non-negative int")
     rng = np.random.default_rng(seed)
     params = Params({}, config)
-    for name, shape in config.parameter_shapes.items():
-        centre, spread = 0.0, 0.1
-        if name.startswith("norm") and name.endswith(".weight"):
-            centre, spread = 1.0, 0.25
-        elif name.endswith(".weight"):
-            variance = 1 / shape[2] if name == "conv1.weight" else 2 / math.prod(shape[1:])
-            spread = math.sqrt(3 * variance)
-        uniform = rng.random(shape, np.float32)  # its bits are exact; a normal's depend on the C library's logarithm
-        params[name] = np.float32(2 * spread) * uniform + np.float32(centre - spread)
+    before: Layer | None = None
+    for node in config.nodes:
+        for name, shape in node.parameters.items():
+            centre, spread = 0.0, 0.1
+            if name.endswith("running_var") or (name.endswith(".weight") and isinstance(node.layer, NORMS)):
+                centre, spread = 1.0, 0.25
+            elif name.endswith(".weight"):
+                variance = 1 / shape[2] if isinstance(before, OneHot) else 2 / math.prod(shape[1:])
+                spread = math.sqrt(3 * variance)
+            uniform = rng.random(
+                shape, np.float32
+            )  # its bits are exact; a normal's depend on the C library's logarithm
+            params[name] = np.float32(2 * spread) * uniform + np.float32(centre - spread)
+        before = node.layer
     return params
 
 
-def check(params: Mapping[str, np.ndarray], config: Config) -> None:
+def check(params: Mapping[str, np.ndarray], config: Network) -> None:
     """Raise ValueError unless the arrays are just those that the config names: shape, float32, all finite."""
     for name, array in params.items():
         if not isinstance(array, np.ndarray):
@@ -166,7 +174,7 @@ def _stored(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
     return np.ascontiguousarray(array, dtype)
 
 
-def load(path: Path, config: Config | None = None) -> Params:
+def load(path: Path, config: Network | None = None) -> Params:
     """Read weights.
 
     Names, shapes and dtypes are compared before any array is read. What `save` wrote as .safetensors has a digest of

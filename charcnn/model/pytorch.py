@@ -1,7 +1,7 @@
 """A network's layers in PyTorch, channels first or last.
 
-Channels last, features are (N, C, 1, L) and lie as (N, L, C), convolutions are conv2d of height 1, and parameters lie
-to fit: nothing is transposed in between.
+Channels last, features of sequences are (N, C, 1, L) and lie as (N, L, C), convolutions are conv2d of height 1, and
+parameters lie to fit: nothing is transposed in between. Images are (N, C, H, W) in PyTorch's own memory format.
 """
 
 from __future__ import annotations
@@ -12,7 +12,27 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from charcnn.model.layers import Conv1d, Flatten, Layer, LayerNorm, Linear, MaxPool1d, Node, Relu
+from charcnn.model.layers import (
+    AvgPool2d,
+    BatchNorm2d,
+    Conv1d,
+    Conv2d,
+    Flatten,
+    Gelu,
+    GlobalAvgPool2d,
+    Layer,
+    LayerNorm,
+    Linear,
+    LocalResponseNorm,
+    MaxPool1d,
+    MaxPool2d,
+    Node,
+    Pixels,
+    Relu,
+    Softmax,
+    Tanh,
+    Window2d,
+)
 
 Tensor = torch.Tensor
 
@@ -45,7 +65,46 @@ def function(layer: Layer, channels_last: bool) -> Callable[..., Tensor]:
             return _flat_last if channels_last else partial(torch.flatten, start_dim=1)
         case Linear():
             return F.linear
+        case Pixels():
+            return partial(_pixels, of=layer)
+        case Conv2d(stride=stride, dilation=dilation, groups=groups):
+            return partial(_padded, layer, partial(F.conv2d, stride=stride, dilation=dilation, groups=groups))
+        case MaxPool2d(size, stride):
+            return partial(_padded, layer, partial(F.max_pool2d, kernel_size=size, stride=stride))
+        case AvgPool2d(size, stride):
+            return partial(_padded, layer, partial(F.avg_pool2d, kernel_size=size, stride=stride))
+        case GlobalAvgPool2d():
+            return partial(torch.mean, dim=(2, 3))
+        case BatchNorm2d(eps):
+            return partial(_batch_norm, eps=eps)
+        case LocalResponseNorm(size, alpha, beta, k):
+            return partial(F.local_response_norm, size=size, alpha=alpha, beta=beta, k=k)
+        case Tanh():
+            return torch.tanh
+        case Gelu():
+            return F.gelu
+        case Softmax():
+            return partial(F.softmax, dim=1)
     raise TypeError(f"{layer!r} is not written in PyTorch")
+
+
+def _pixels(x: Tensor, *, of: Pixels) -> Tensor:
+    x = x.reshape(len(x), of.channels, of.height, of.width) / 255
+    mean, std = (torch.tensor(values, dtype=x.dtype, device=x.device)[:, None, None] for values in (of.mean, of.std))
+    return (x - mean) / std
+
+
+def _padded(layer: Window2d, function: Callable[..., Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
+    """PyTorch's own padding where it has it: alike on both sides; else zeros, or -inf of a max-pooling, before."""
+    top, bottom, left, right = layer.window(tuple(x.shape[1:])).padding
+    if (top, left) == (bottom, right):
+        return function(x, *parameters, padding=(top, left))
+    around = -torch.inf if isinstance(layer, MaxPool2d) else 0.0
+    return function(F.pad(x, (left, right, top, bottom), value=around), *parameters)
+
+
+def _batch_norm(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:
+    return F.batch_norm(x, mean, variance, weight, bias, eps=eps)
 
 
 def inward(node: Node, value: Tensor) -> Tensor:

@@ -107,20 +107,25 @@ class Rounding:
     filtered: bool = False
     """Whether blocks 2 to 6 are computed by Winograd's filtering."""
 
-    def roundings(self, c_in: int, kernel_size: int) -> float:
-        """How often a sum of C_in K products, of the mean size of its partial sums, is rounded."""
-        return filtered_sums(c_in, kernel_size) if self.filtered else c_in * kernel_size / 2
+    def roundings(self, c_in: int, *kernel: int) -> float:
+        """How often a sum over C_in channels and a kernel, of the mean size of its partial sums, is rounded."""
+        return filtered_sums(c_in, *kernel) if self.filtered else c_in * math.prod(kernel) / 2
 
 
 @cache
-def filtered_sums(c_in: int, kernel_size: int) -> float:
-    """`Rounding.roundings` by Winograd's filtering: of C_in times ceil(K / SPAN) products at each point.
+def filtered_sums(c_in: int, *kernel: int) -> float:
+    """`Rounding.roundings` by Winograd's filtering along each axis: of ceil(K / SPAN) products a channel at each point.
 
     `growth` says how much larger they are than the direct sums. Rounded are the partial sums, as often as half the
     products; and about once a point what the transforms sum up.
     """
-    taps, groups = min(kernel_size, SPAN), -(-kernel_size // SPAN)
-    return growth(taps) * taps * groups / kernel_size * (c_in * groups / 2 + SPAN + taps - 1)
+    larger, groups, points = 1.0, 1, 0
+    for size in kernel:
+        taps, parts = min(size, SPAN), -(-size // SPAN)
+        larger *= growth(taps) * taps * parts / size
+        groups *= parts
+        points += SPAN + taps - 1
+    return larger * (c_in * groups / 2 + points)
 
 
 _HALF = Rounding(0.0, first=FP16, affine=(FP16.unit, FP16.unit))

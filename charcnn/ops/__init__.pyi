@@ -13,6 +13,15 @@ from .chain import (
 from .chain import (
     conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole as conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole,
 )
+from .chain.blocks2d import (
+    conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_rolling as conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_rolling,
+)
+from .chain.blocks2d import (
+    conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_tiles as conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_tiles,
+)
+from .chain.blocks2d import (
+    conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_whole as conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_whole,
+)
 from .collapse import collapse_loops as collapse_loops
 from .collapse import collapse_naive as collapse_naive
 from .conv1d.coalesced import conv1d_nlc_coalesced as conv1d_nlc_coalesced
@@ -82,6 +91,11 @@ from .conv2d.winograd import conv2d_nhwc_winograd as conv2d_nhwc_winograd
 from .conv2d.winograd import conv2d_relu_nhwc_winograd as conv2d_relu_nhwc_winograd
 from .conv2d.winograd_cpu import conv2d_nhwc_winograd_cpu as conv2d_nhwc_winograd_cpu
 from .conv2d.winograd_cpu import conv2d_relu_nhwc_winograd_cpu as conv2d_relu_nhwc_winograd_cpu
+from .images_cpu import avgpool2d_nhwc_cpu_vector as avgpool2d_nhwc_cpu_vector
+from .images_cpu import gelu_cpu_vector as gelu_cpu_vector
+from .images_cpu import local_response_norm_nhwc_cpu_vector as local_response_norm_nhwc_cpu_vector
+from .images_cpu import maxpool2d_nhwc_cpu_vector as maxpool2d_nhwc_cpu_vector
+from .images_cpu import tanh_cpu_vector as tanh_cpu_vector
 from .layernorm.layernorm import layernorm_loops as layernorm_loops
 from .layernorm.layernorm import layernorm_naive as layernorm_naive
 from .layernorm.layernorm import layernorm_relu_naive as layernorm_relu_naive

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numba import cuda
 
 from charcnn.config import POOL_SIZE, Config
 from charcnn.gpu import device
+from charcnn.model.layers import Network
 from charcnn.model.params import Params
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import Array, ByBatch, Layer, flat
@@ -79,30 +81,45 @@ class LayerSequence:
                 for name, layers in self.stages:
                     with buffers.stage(name):
                         x = run(layers, x, n)
-            return x if x.ndim == 2 else x.reshape((n, x.shape[2]))
+            return x if x.ndim == 2 else x.reshape((n, prod(x.shape[1:])))
 
         return forward
 
 
 def gpu_pipeline(
-    network: Callable[[Weights], Iterable[Stage]], params: Params, config: Config, *, batch: int, streams: int,
-    gpus: int | Sequence[int] | None, monitor: Monitor | None, graph: bool = False,
-) -> GpuPipeline:  # fmt: skip
-    """The run of a level: its network's layers on each GPU, and so many streams there that take batches by turns.
+    network: Callable[[Weights], Iterable[Stage]], params: Params, config: Config, **how: Any
+) -> GpuPipeline:
+    """The run of a level: its network's layers on each GPU.
 
     Args:
         network: gives stages of layers, called once a GPU, which is current.
-        params, config, batch, streams, gpus, monitor: as of a level's `build`.
+        params, config: as of a level's `build`.
+        how: as of `on_gpus`.
+    """
+    weights = Weights(params, config)
+    return on_gpus(lambda: network(weights), config, **how)
+
+
+def on_gpus(
+    network: Callable[[], Iterable[Stage]], config: Network, *, batch: int, streams: int,
+    gpus: int | Sequence[int] | None, monitor: Monitor | None, graph: bool = False,
+) -> GpuPipeline:  # fmt: skip
+    """A network's layers on each GPU, and so many streams there that take batches by turns.
+
+    Args:
+        network: gives stages of layers, called once a GPU, which is current.
+        config: its bytes an input and values a result.
+        batch, streams, gpus, monitor: as of a level's `build`.
         graph: whether a batch's kernels are recorded, and started as one CUDA graph.
 
     Raises:
         DeviceError: a GPU has less memory free than weights and features need.
     """
-    monitor, weights, workers = monitor or Monitor(), Weights(params, config), []
+    monitor, workers = monitor or Monitor(), []
     sequences = {}
     for gpu in device.choose(gpus):
         with cuda.gpus[gpu]:
-            sequence = sequences[gpu] = LayerSequence(network(weights))
+            sequence = sequences[gpu] = LayerSequence(network())
             monitor.hold(gpu, sequence.nbytes)
             largest, scratch = sequence.room(batch, config.length)
             for number in range(streams):

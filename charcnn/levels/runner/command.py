@@ -1,4 +1,4 @@
-"""What all levels share: command line, inputs, offload, timing, validation and the closing report."""
+"""What levels and networks share: command line, inputs, offload, timing, validation and the closing report."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from tqdm import tqdm
 
@@ -20,7 +20,8 @@ from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.host.terminal import let_go_of, prepare_streams, tell
 from charcnn.levels.runner import modes
-from charcnn.levels.runner.job import UNUSABLE, parser, prepare
+from charcnn.levels.runner.job import Job, LevelCommand
+from charcnn.levels.runner.options import UNUSABLE
 from charcnn.levels.runner.rank import Run, Standing, built, choose_landing, standing, usable_gpus, warmed
 from charcnn.levels.runner.report import show, validate
 from charcnn.offload import watch
@@ -31,11 +32,48 @@ PASSED, FAILED, INTERRUPTED = 0, 1, 130
 """Exit statuses beside UNUSABLE: the logits are right; they are not, or a rank crashed; Ctrl-C."""
 
 
+class Subject(Protocol):
+    """What the command is about."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def offload(self) -> Callable[..., Any]:
+        """What it does under mpiexec where nothing is asked for, of `offload.MODES`."""
+
+    def parser(self, *, quiet: bool) -> argparse.ArgumentParser:
+        """Its command line; `quiet` where another rank prints the help and the errors."""
+
+    def program(self, options: argparse.Namespace) -> tuple[catalog.Program, Callable[..., Run]]:
+        """What the options choose, and its `build`."""
+
+    def prepare(self, program: catalog.Program, options: argparse.Namespace) -> Job:
+        """Read weights and inputs as the options say.
+
+        Raises:
+            ValueError, OSError, DeviceError: what the options name does not fit or cannot be read; in one line.
+        """
+
+    def head(self, program: catalog.Program) -> dict[str, Any]:
+        """What its report begins with: schema, title, and its own name under its kind."""
+
+    def closing(self, report: dict[str, Any], job: Job, options: argparse.Namespace) -> Sequence[str]:
+        """Lines that follow the report."""
+
+
 def main(build: Callable[..., Run], argv: list[str] | None = None) -> NoReturn:
     """Run the level whose `build` this is as a command; ends the process."""
-    prepare_streams()
     module = sys.modules[build.__module__]
     name = (module.__spec__.name if module.__spec__ else build.__module__).rpartition(".")[2]
+    run(LevelCommand(name, build), argv)
+
+
+def run(subject: Subject, argv: list[str] | None = None) -> NoReturn:
+    """The command; ends the process."""
+    prepare_streams()
+    name = subject.name
     try:
         comm = offload.world()
     except RuntimeError as error:
@@ -44,7 +82,7 @@ def main(build: Callable[..., Run], argv: list[str] | None = None) -> NoReturn:
         tell(f"{name}: {error}")
         sys.exit(UNUSABLE)
     try:
-        status = _main(name, module, build, comm, argv)
+        status = _main(subject, comm, argv)
     except SystemExit:
         raise
     except BrokenPipeError:  # whoever read the report has seen enough
@@ -69,11 +107,11 @@ def main(build: Callable[..., Run], argv: list[str] | None = None) -> NoReturn:
     sys.exit(status)
 
 
-def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: list[str] | None) -> int:
-    level = catalog.level(name)
-    root = comm is None or comm.rank == 0
-    options = parser(name, module, build, quiet=not root).parse_args(argv)
-    mode = modes.named(module, options)
+def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
+    name, root = subject.name, comm is None or comm.rank == 0
+    options = subject.parser(quiet=not root).parse_args(argv)
+    level, build = subject.program(options)
+    mode = modes.named(subject.offload, options)
     way = modes.MODES[mode](comm, level, build, options)
     way.serve()
     watch.follow(way.comm, mode)
@@ -82,7 +120,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         try:
             if level.device == "cuda" and device.SIMULATED:
                 print("No GPU in use: CUDA kernels run in Numba's simulator, correct but thousands of times slower.")
-            job = prepare(level, options)
+            job = subject.prepare(level, options)
             for option, file in (("--json", options.json), ("--trace", options.trace)):
                 if file is not None and not Path(file).parent.is_dir():
                     raise ValueError(f"{option} {file}: there is no folder {Path(file).parent}")
@@ -97,14 +135,14 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     assert weights is not None
     gpus = usable_gpus(level, options.gpus, comm)
     batch = options.batch or inspect.signature(build).parameters["batch"].default
-    total = _broadcast(way.comm, len(job.ids) if job else None)
+    total = _broadcast(way.comm, len(job.rows) if job else None)
 
     monitor, bar = _monitored(name, root, way.share(total), options)
     run, problem, started = None, None, time.perf_counter()
     try:
         # Before the root builds, so that a farm's workers build meanwhile.
         way.begin(weights, total, batch, batch * max(1, len(gpus)), monitor, bar.update)
-        run = built(build, level, weights, batch, gpus, monitor, options.precision)
+        run = built(way.build, level, weights, batch, gpus, monitor, options.precision)
     except (ValueError, OSError, device.DeviceError) as error:  # not to be had: the kernels, buffers, or checkpoint
         problem = " ".join(str(error).split())
     problems = [problem] if way.comm is None else way.comm.allgather(problem)
@@ -126,7 +164,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         way.line_up()
         monitor.timeline.spans.clear()
         started = time.perf_counter()
-        logits = way.run(job.ids if job else None, run)
+        logits = way.run(job.rows if job else None, run)
         seconds.append(time.perf_counter() - started)
     bar.close()
     own = standing(comm, level, run, gpus, monitor, landing)
@@ -136,9 +174,7 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
         return way.end(None)
     assert logits is not None
     report = {
-        "schema": "level",
-        "level": name,
-        "title": level.title,
+        **subject.head(level),
         "config": weights.config.to_dict(),
         "inputs": total,
         "source": job.source,
@@ -166,7 +202,9 @@ def _main(name: str, module: Any, build: Callable[..., Run], comm: Any, argv: li
     if spans is not None:
         timeline.write(options.trace, spans)
         report["timeline"] = {"file": Path(options.trace).name, **timeline.bound(spans)}
-    show(report, job, logits)
+    show(name, report, job, logits)
+    for line in subject.closing(report, job, options):
+        print(line)
     if options.json is not None:
         with files.replacing(options.json, "w") as file:
             file.write(f"{files.as_json(report, indent=1)}\n")

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from charcnn import catalog, offload
+from charcnn import offload
+from charcnn.catalog import Program
 from charcnn.host.terminal import tell
 from charcnn.levels.runner.rank import Run, Standing, built, choose_landing, landings, standing, usable_gpus, warmed
 from charcnn.model import params
@@ -26,15 +27,15 @@ class FarmMode:
 
     comm = None
 
-    def __init__(self, comm: Any, level: catalog.Level, build: Callable[..., Run], options: argparse.Namespace) -> None:
-        self._ranks, self._level, self._build, self._options = comm, level, build, options
+    def __init__(self, comm: Any, level: Program, build: Callable[..., Run], options: argparse.Namespace) -> None:
+        self._ranks, self._level, self.build, self._options = comm, level, build, options
         self._farm: offload.Farm | None = None
         self._checkpoint: offload.Checkpoint | None = None
 
     def serve(self) -> None:
         """A worker's part, to the end of the process."""
         if self._ranks is not None and self._ranks.rank > 0:
-            _work(self._level, self._build, self._ranks, self._options)
+            _work(self._level, self.build, self._ranks, self._options)
 
     def share(self, total: int) -> int:
         """All of them."""
@@ -123,7 +124,7 @@ class FarmMode:
         farm.leave(status)
 
 
-def _work(level: catalog.Level, build: Callable[..., Run], comm: Any, options: argparse.Namespace) -> NoReturn:
+def _work(level: Program, build: Callable[..., Run], comm: Any, options: argparse.Namespace) -> NoReturn:
     """A worker's part, to the end of the process."""
     monitor = Monitor(timeline=timeline.Timeline(on=options.trace is not None))
     own: Standing | None = None

@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from charcnn import catalog, offload
 from charcnn.config import SMALL, TINY
 from charcnn.gpu import device
-from charcnn.host.terminal import tell
-from charcnn.model import original, params
+from charcnn.levels.runner import options
+from charcnn.levels.runner.options import check
+from charcnn.model import original, params, validation
+from charcnn.model.rounding import Rounding
 from charcnn.text import encodings
 from charcnn.text.texts import Texts, read_texts, sample
 
@@ -25,49 +27,44 @@ ENCODED_AHEAD = 65536
 """Texts up to this many are encoded before the clock starts; of more, each when it is sent, which keeps memory flat."""
 
 SIMULATED_INPUTS = 4
-"""How many of the texts are taken in the simulator, where nothing else is asked for."""
+"""How many of the inputs are taken in the simulator, where nothing else is asked for."""
 
-UNUSABLE = 2
-"""Exit status: the command or the machine does not fit."""
+SHOWN = 3
+"""Inputs that the report shows."""
 
 
 @dataclass
 class Job:
     """What the root has read: the inputs, the weights, and how to call them."""
 
-    ids: offload.Repeated
+    rows: offload.Repeated
+    """Token ids, or images' bytes."""
     source: str
     params: params.Params
-    texts: list[bytes] = field(default_factory=list)
-    """The texts read, as labels and answers are: where there are more inputs, they repeat."""
+    size: str
+    """Of the network, for the report."""
+    expected: Callable[[np.ndarray, Rounding], tuple[np.ndarray, np.ndarray]]
+    """Of some rows: the float64 reference's results, and the sigma of each."""
+    classes: Sequence[str] | None = None
+    """The classes' names."""
+    shown: list[str] = field(default_factory=list)
+    """What the first inputs are, in words."""
     labels: np.ndarray | None = None
-    """Class indices from 0."""
+    """Class indices from 0, of the inputs read: where there are more inputs, they repeat, as answers do."""
     answers: np.ndarray | None = None
     random: bool = False
     """Whether nobody trained the weights."""
 
     def class_name(self, index: int) -> str:
         """What the class is called."""
-        names = self.params.classes
-        if names is None and self.params.config.classes == len(encodings.CLASSES):
-            names = encodings.CLASSES
-        return names[index] if names is not None else f"class {index}"
+        return self.classes[index] if self.classes is not None else f"class {index}"
 
 
 def parser(name: str, module: Any, build: Callable[..., Any], *, quiet: bool) -> argparse.ArgumentParser:
     """The command line of a level; `quiet` where another rank prints the help and the errors."""
-
-    class Parser(argparse.ArgumentParser):
-        def error(self, message: str) -> NoReturn:
-            if not quiet:
-                tell(f"{name}: {message} (--help lists the options)")
-            sys.exit(UNUSABLE)
-
-        def print_help(self, file: Any = None) -> None:
-            if not quiet:
-                super().print_help(file)
-
-    options = Parser(
+    found = options.parser(
+        name,
+        quiet=quiet,
         prog=f"python -m charcnn.levels.{name}",
         description=module.__doc__,
         epilog=f"""examples:
@@ -77,111 +74,29 @@ def parser(name: str, module: Any, build: Callable[..., Any], *, quiet: bool) ->
 
 exit status: 0 validated (a farm: whoever died, no input is lost), 1 wrong logits or a crash, 2 unusable options, files
 or machine""",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    default, level = inspect.signature(build).parameters["batch"].default, catalog.level(name)
-    add = options.add_argument
-    add(
-        "--inputs",
-        type=_positive,
-        metavar="N",
-        help="how many inputs; texts repeat from the first where there are fewer",
-    )
-    add("--batch", type=_positive, metavar="B", help=f"inputs an operator takes at once (default {default})")
-    add(
-        "--precision",
-        choices=catalog.PRECISIONS,
-        help=f"what it computes in: {', '.join(level.precisions)} (default {level.precision()}); others have others",
-    )
+    add, level = found.add_argument, catalog.level(name)
+    precisions = f"{', '.join(level.precisions)} (default {level.precision()}); others have others"
+    options.add_work(add, "texts", f"default {inspect.signature(build).parameters['batch'].default}", precisions)
     add("--config", choices=CONFIGS, help="sizes of the network (default small, the paper's; tiny in the simulator)")
     add("--params", metavar="FILE", help="weights: .safetensors, .pt or the original's params.bin (default: random)")
-    source = options.add_mutually_exclusive_group()
+    source = found.add_mutually_exclusive_group()
     texts = "CSV, JSON Lines or Parquet by its name, else a text a line (default: the sample that ships)"
     source.add_argument("--text", metavar="FILE", help=texts)
     source.add_argument("--input", metavar="FILE", help="the original program's input.bin: dense one-hot float32")
     add("--answer", metavar="FILE", help="the original program's answer.bin, to compare labels with")
-    add("--seed", type=int, default=0, metavar="S", help="of the random weights (default 0)")
-    add("--repeat", type=_positive, default=1, metavar="R", help="times to run; the median is reported (default 1)")
-    add("--gpus", type=_positive, metavar="G", help="how many GPUs of the host (default: all that the level uses)")
-    add(
-        "--offload",
-        choices=offload.MODES,
-        help="how inputs go to other ranks: all at once and back (static), in chunks that overlap with everything else "
-        "(async), or in chunks to whoever is free, in spite of dead workers (farm; default: the level's own)",
-    )
-    add(
-        "--deadline",
-        type=_seconds,
-        metavar="S",
-        help="with --offload farm: a worker that keeps a chunk longer than S seconds, or gives no sign of life for so "
-        "long before it is ready, is given up (default: 20 times its slowest chunk, at least 30 s; 600 s before)",
-    )
-    add(
-        "--checkpoint",
-        metavar="FILE",
-        help="with --offload farm: keep results so far here; the same command started again continues",
-    )
-    add("--root-serves", action="store_true", help="with --offload farm: the root only computes where nobody else does")
-    add(
-        "--gpu-direct",
-        action="store_true",
-        help="with --offload async or farm: messages land in GPU memory, where MPI is CUDA-aware (default: they are "
-        "staged through the host, and the report says why)",
-    )
-    add("--json", metavar="FILE", help="write the report here, too")
-    add(
-        "--trace",
-        metavar="FILE",
-        help="write a timeline of the last run here, for ui.perfetto.dev or chrome://tracing, and name the bound; "
-        "memory then grows with the inputs",
-    )
-    return options
+    options.add_offload(add)
+    return found
 
 
-def _positive(value: str) -> int:
-    number = int(value)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{value}: need at least 1")
-    return number
-
-
-def _seconds(value: str) -> float:
-    number = float(value)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"{value}: need seconds above 0")
-    return number
-
-
-def _serves(level: catalog.Level, precision: str | None) -> bool:
-    """Whether it runs on the current GPU, in this precision where one is asked for."""
-    if precision is not None and precision not in level.precisions:
-        return False
-    return not level.tensor_cores or device.has_tensor_cores(hopper=level.hopper)
-
-
-def prepare(level: catalog.Level, options: argparse.Namespace) -> Job:
+def prepare(level: catalog.Program, options: argparse.Namespace) -> Job:
     """Read weights and inputs as the options say.
 
     Raises:
         ValueError, OSError: what the options name does not fit or cannot be read; in one line.
     """
-    level.format(options.precision)
+    check(level, options)
     simulated = level.device == "cuda" and device.SIMULATED
-    for option in ("deadline", "checkpoint", "root_serves"):
-        if getattr(options, option) and options.offload != "farm":
-            raise ValueError(f"--{option.replace('_', '-')}: needs --offload farm")
-    if options.gpu_direct and (options.offload == "static" or level.device == "cpu"):
-        raise ValueError("--gpu-direct: needs a level that computes on GPUs, and --offload async or farm")
-    if options.checkpoint is not None and options.repeat > 1:
-        raise ValueError(f"--checkpoint {options.checkpoint}: a run that is repeated has no use for it; leave one out")
-    if options.gpus is not None and level.device == "cpu":
-        raise ValueError(f"--gpus {options.gpus}: {level.name} runs on the CPU")
-    if level.device == "cuda":
-        device.choose(options.gpus)
-    if level.tensor_cores:
-        here = catalog.spoken([row for row in catalog.LEVELS if _serves(row, options.precision)])
-        asked = "" if options.precision is None else f" in {options.precision}"
-        device.require_tensor_cores(level.name, hopper=level.hopper, way_out=f"here runs {here}{asked}")
     config = CONFIGS[options.config] if options.config else None
     if options.params is not None:
         weights = params.load(options.params, config)
@@ -221,5 +136,56 @@ def prepare(level: catalog.Level, options: argparse.Namespace) -> Job:
         answers = None
         source = "the sample that ships" if options.text is None else Path(options.text).name
     inputs = options.inputs or (min(len(rows), SIMULATED_INPUTS) if simulated else len(rows))
-    repeated = offload.Repeated(rows, inputs)
-    return Job(repeated, source, weights, list(read.texts), read.labels, answers, random=options.params is None)
+    names: Sequence[str] | None = weights.classes
+    if names is None and config.classes == len(encodings.CLASSES):
+        names = encodings.CLASSES
+    return Job(
+        offload.Repeated(rows, inputs),
+        source,
+        weights,
+        next((name for name, value in CONFIGS.items() if value == config), "of the model file"),
+        lambda rows, rounding: validation.expected(rows, weights, config, rounding),
+        names,
+        [" ".join(text.decode("utf-8", "replace").split()) for text in read.texts[:SHOWN]],
+        read.labels,
+        answers,
+        random=options.params is None,
+    )
+
+
+@dataclass(frozen=True)
+class LevelCommand:
+    """A level, as `charcnn.levels.runner.command.Subject` says."""
+
+    name: str
+    build: Callable[..., Any]
+
+    @property
+    def offload(self) -> Callable[..., Any]:
+        """The level's own; l0 names none, and does under mpiexec as l1."""
+        function: Callable[..., Any] = getattr(self._module, "OFFLOAD", offload.static)
+        return function
+
+    def parser(self, *, quiet: bool) -> argparse.ArgumentParser:
+        """As `parser`."""
+        return parser(self.name, self._module, self.build, quiet=quiet)
+
+    def program(self, options: argparse.Namespace) -> tuple[catalog.Program, Callable[..., Any]]:
+        """The level."""
+        return catalog.level(self.name), self.build
+
+    def prepare(self, program: catalog.Program, options: argparse.Namespace) -> Job:
+        """As `prepare`."""
+        return prepare(program, options)
+
+    def head(self, program: catalog.Program) -> dict[str, Any]:
+        """What its report begins with."""
+        return {"schema": "level", "level": self.name, "title": catalog.level(self.name).title}
+
+    def closing(self, report: dict[str, Any], job: Job, options: argparse.Namespace) -> Sequence[str]:
+        """Nothing."""
+        return ()
+
+    @property
+    def _module(self) -> Any:
+        return sys.modules[self.build.__module__]

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from charcnn import catalog, offload
-from charcnn.config import Config
 from charcnn.gpu import device
 from charcnn.host import cores
 from charcnn.model import params
+from charcnn.model.layers import Network
 from charcnn.ops.common.threads import used_threads
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline
@@ -22,7 +22,7 @@ from charcnn.runtime.pipeline import Pipeline
 Run = Callable[[np.ndarray], np.ndarray]
 
 
-def usable_gpus(level: catalog.Level, wanted: int | None, comm: Any) -> list[int]:
+def usable_gpus(level: catalog.Program, wanted: int | None, comm: Any) -> list[int]:
     """The GPUs that this rank drives."""
     if level.device == "cpu":
         return []
@@ -35,7 +35,7 @@ def usable_gpus(level: catalog.Level, wanted: int | None, comm: Any) -> list[int
 
 def built(
     build: Callable[..., Run],
-    level: catalog.Level,
+    level: catalog.Program,
     weights: params.Params,
     batch: int,
     gpus: list[int],
@@ -47,11 +47,12 @@ def built(
     return build(weights, weights.config, batch=batch, gpus=gpus, monitor=monitor, **options)
 
 
-def warmed(run: Run, level: catalog.Level, config: Config, batch: int, gpus: list[int], total: int) -> float:
+def warmed(run: Run, level: catalog.Program, config: Network, batch: int, gpus: list[int], total: int) -> float:
     """Run a batch, which compiles, allocates, and brings weights into caches: not part of what is timed. Seconds."""
     simulated = level.device == "cuda" and device.SIMULATED  # where nothing is compiled
     share = 0 if simulated else min(batch * max(1, len(gpus)), total)
-    warm = np.random.default_rng(0).integers(0, config.alphabet + 1, (share, config.length), np.uint8)
+    of: Any = run if isinstance(run, offload.Stage) else config
+    warm = np.random.default_rng(0).integers(0, of.byte_values, (share, of.length), np.uint8)
     started = time.perf_counter()
     run(warm)
     return time.perf_counter() - started
@@ -72,7 +73,7 @@ class Standing:
     """Its cores, where they are not those that mpiexec gave it, and those."""
 
 
-def choose_landing(comm: Any, level: catalog.Level, run: Any, wanted: bool) -> str | None:
+def choose_landing(comm: Any, level: catalog.Program, run: Any, wanted: bool) -> str | None:
     """Have messages land in GPU memory where that is wanted and can be. Where they land, and why; None on the CPU."""
     if comm is None or level.device == "cpu":
         return None
@@ -87,7 +88,7 @@ def choose_landing(comm: Any, level: catalog.Level, run: Any, wanted: bool) -> s
 
 
 def standing(
-    comm: Any, level: catalog.Level, run: Any, gpus: list[int], monitor: Monitor, landing: str | None
+    comm: Any, level: catalog.Program, run: Any, gpus: list[int], monitor: Monitor, landing: str | None
 ) -> Standing:
     """Of this rank."""
     if level.device == "cuda" and device.SIMULATED:

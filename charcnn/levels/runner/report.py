@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 
 from charcnn.host.terminal import printable
-from charcnn.levels.runner.job import CONFIGS, Job
+from charcnn.levels.runner.job import Job
 from charcnn.model import validation
 from charcnn.model.rounding import Rounding
 
 CHECKED_INPUTS = 12
 """So many are held against the reference, which takes a second; whether logits are finite is asked of all."""
+
+MANY = 20
+"""Classes of which the report counts all; of more, so many of those that occur."""
 
 
 def validate(
@@ -30,10 +33,9 @@ def validate(
         borders: where batches and chunks begin: some of them are looked at.
         seed: of the sample; drawn where None.
     """
-    config = job.params.config
     seed = secrets.randbits(32) if seed is None else seed
-    sample = validation.drawn(len(job.ids), CHECKED_INPUTS, borders, seed)
-    expected, sigma = validation.expected(job.ids[sample], job.params, config, rounding)
+    sample = validation.drawn(len(job.rows), CHECKED_INPUTS, borders, seed)
+    expected, sigma = job.expected(job.rows[sample], rounding)
     errors = validation.in_sigmas(logits[sample], expected, sigma)
     unusable = np.flatnonzero(~np.isfinite(logits).all(axis=1))
     worst = int(np.argmax(errors))
@@ -60,15 +62,14 @@ def validate(
     return result
 
 
-def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
+def show(name: str, report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
     """The closing report."""
     config, seconds, check = job.params.config, report["seconds"], report["validation"]
-    size = next((name for name, value in CONFIGS.items() if value == config), "of the model file")
     where = f"{report['ranks']} rank{'s' * (report['ranks'] > 1)}"
     if report["gpus"]:
         where += f", {report['gpus']} GPU{'s' * (report['gpus'] > 1)}{' a rank' * (report['ranks'] > 1)}"
         where += ", simulated" * report["simulated"]
-    how = f"config {size}, batch {report['batch']}, {report['precision']}"
+    how = f"config {job.size}, batch {report['batch']}, {report['precision']}"
     rows = [
         ("inputs", f"{report['inputs']} from {report['source']}, {how}, on {where}"),
         ("elapsed", f"{statistics.median(seconds):.3f} s" + f", median of {len(seconds)} runs" * (len(seconds) > 1)),
@@ -100,16 +101,16 @@ def show(report: dict[str, Any], job: Job, logits: np.ndarray) -> None:
         rows.append(("", line if first is None else f"{line}; the first other one at input {first}"))
     labels = logits.argmax(axis=1)
     counts = np.bincount(labels, minlength=config.classes)
-    rows.append(("result", ", ".join(f"{job.class_name(i)} {n}" for i, n in enumerate(counts))))
+    named = [f"{job.class_name(i)} {n}" for i, n in enumerate(counts) if n or len(counts) <= MANY]
+    rows.append(("result", ", ".join(named[:MANY]) + f", and {len(named) - MANY} more" * (len(named) > MANY)))
     if job.labels is not None:
         accuracy = np.mean(labels == np.resize(job.labels, len(labels)))
         rows.append(("", f"accuracy {accuracy:.2%} against the file's own labels"))
     if job.random:
         rows.append(("", f"(weights are random, seed {report['seed']}, so labels mean nothing: --params FILE)"))
-    for i in range(min(3, len(job.texts), len(logits))):
-        words = job.texts[i].decode("utf-8", "replace")
-        rows.append(("", f"{job.class_name(labels[i])}: {' '.join(words.split())[:80]}"))
-    print(f"{report['level']}: {report['title']}")
+    for words, found in zip(job.shown, labels, strict=False):
+        rows.append(("", f"{job.class_name(found)}: {words[:80]}"))
+    print(f"{name}: {report['title']}")
     for key, value in rows:
         print(f"  {key:<10}{printable(value)}")
 

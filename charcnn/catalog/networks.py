@@ -1,0 +1,108 @@
+"""The tables of networks of images, and of the ways to run any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from charcnn.catalog.programs import Program
+
+
+@dataclass(frozen=True)
+class NetworkRow:
+    """A network: `python -m charcnn.networks.NAME`."""
+
+    name: str
+    on_gpu: tuple[str, ...] = ("weak",)
+    """Techniques where none is asked for and there is a GPU: the first that runs there, in the precision asked for."""
+
+    @property
+    def module(self) -> ModuleType:
+        """Its page, imported."""
+        return import_module(f"charcnn.networks.{self.name}")
+
+    def architecture(self, variant: str | None = None) -> Any:
+        """The `charcnn.networks.architecture.Architecture` of a variant of its page's; the first where None."""
+        variant = variant or self.module.VARIANTS[0]
+        of = import_module("charcnn.networks.architecture").Architecture
+        return of(self.name, variant, self.module.layers(variant))
+
+
+_DENSE = ("wgmma", "mma", "weak")
+"""Of networks with channels enough to fill tensor cores. On the others that is not measured."""
+
+NETWORKS = (
+    NetworkRow("mnist"),
+    NetworkRow("ece408"),
+    NetworkRow("fused4"),
+    NetworkRow("alexnet", _DENSE),
+    NetworkRow("ffn", _DENSE),
+)
+
+
+@dataclass(frozen=True)
+class NetworkTechnique(Program):
+    """A way to run any of the networks: `--as NAME`."""
+
+    summary: str
+    home: str
+    """Its module under charcnn.networks, whose `build` takes its name first."""
+
+    @property
+    def family(self) -> Sequence[NetworkTechnique]:
+        """All ways."""
+        return NETWORK_TECHNIQUES
+
+    @property
+    def graphs(self) -> bool:
+        """Whether its `build` takes `graph`, without which layers are timed apart."""
+        return self.home == "channels_last"
+
+    @property
+    def build(self) -> Callable[..., Any]:
+        """As a level's, but for the technique's name, which comes first; its module is imported here."""
+        made: Callable[..., Any] = import_module(f"charcnn.networks.{self.home}").build
+        return made
+
+
+TENSOR_CORES = ("fp16", "bf16", "tf32", "fp16x3")
+"""Precisions of features that need no scales."""
+
+NETWORK_TECHNIQUES = (
+    NetworkTechnique("loops", "cpu", "plain compiled loops on one CPU core", "cpu"),
+    NetworkTechnique("cpu_gemm", "cpu", "all CPU cores, convolutions as GEMMs over overlapping rows", "cpu"),
+    NetworkTechnique(
+        "winograd_cpu", "cpu", "the same with half the products, where convolutions move by 1", "cpu", filtered=True
+    ),
+    NetworkTechnique("naive", "cuda", "an operator a layer, one thread an output", "cuda"),
+    NetworkTechnique("weak", "cuda", "the same with what is pointwise, and pooling, in the kernel before", "cuda"),
+    NetworkTechnique(
+        "strong", "cuda", "the same with convolutions that follow one another planned as one chain", "cuda",
+    ),
+    NetworkTechnique(
+        "winograd", "cuda", "channels last, with half the products or fewer where convolutions move by 1",
+        "channels_last", filtered=True,
+    ),
+    NetworkTechnique(
+        "mma", "cuda", "channels last on tensor cores, one CUDA graph a batch", "channels_last", ampere=True,
+        precisions=TENSOR_CORES,
+    ),
+    NetworkTechnique(
+        "wgmma", "cuda", "the same on Hopper's tensor cores, with copies by TMA", "channels_last", hopper=True,
+        precisions=TENSOR_CORES,
+    ),
+)  # fmt: skip
+"""In the order of the history."""
+
+
+def network(name: str) -> NetworkRow:
+    """The network's row."""
+    return next(row for row in NETWORKS if row.name == name)
+
+
+def network_technique(name: str) -> NetworkTechnique:
+    """The technique's row."""
+    return next(row for row in NETWORK_TECHNIQUES if row.name == name)

@@ -1,0 +1,135 @@
+"""Options that every command of the runner has, for a level or a network, and whether they fit it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from charcnn import catalog, offload
+from charcnn.gpu import device
+from charcnn.host.terminal import tell
+
+UNUSABLE = 2
+"""Exit status: the command or the machine does not fit."""
+
+
+def parser(name: str, *, quiet: bool, **texts: Any) -> argparse.ArgumentParser:
+    """A command line without options; `quiet` where another rank prints the help and the errors."""
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            if not quiet:
+                tell(f"{name}: {message} (--help lists the options)")
+            sys.exit(UNUSABLE)
+
+        def print_help(self, file: Any = None) -> None:
+            if not quiet:
+                super().print_help(file)
+
+    return Parser(formatter_class=argparse.RawDescriptionHelpFormatter, **texts)
+
+
+def add_work(add: Callable[..., Any], what: str, batch: str, precisions: str) -> None:
+    """What is computed: how many of `what`, how, in what precision, on how many GPUs."""
+    add(
+        "--inputs",
+        type=positive,
+        metavar="N",
+        help=f"how many inputs; {what} repeat from the first where there are fewer",
+    )
+    add("--batch", type=positive, metavar="B", help=f"inputs an operator takes at once ({batch})")
+    add("--precision", choices=catalog.PRECISIONS, help=f"what it computes in: {precisions}")
+    add("--seed", type=int, default=0, metavar="S", help="of the random weights (default 0)")
+    add("--repeat", type=positive, default=1, metavar="R", help="times to run; the median is reported (default 1)")
+    add("--gpus", type=positive, metavar="G", help="how many GPUs of the host (default: all that it uses)")
+
+
+def add_offload(add: Callable[..., Any]) -> None:
+    """How inputs reach other ranks, and where the report goes."""
+    add(
+        "--offload",
+        choices=(*offload.MODES, *offload.PARTED),
+        help="how inputs go to other ranks: all at once and back (static), in chunks that overlap with everything else "
+        "(async), or in chunks to whoever is free, in spite of dead workers (farm; default: its own); of networks of "
+        "images a rank may have a share of every layer (tensor), or a stage of layers (pipeline)",
+    )
+    add(
+        "--deadline",
+        type=above_0,
+        metavar="S",
+        help="with --offload farm: a worker that keeps a chunk longer than S seconds, or gives no sign of life for so "
+        "long before it is ready, is given up (default: 20 times its slowest chunk, at least 30 s; 600 s before)",
+    )
+    add(
+        "--checkpoint",
+        metavar="FILE",
+        help="with --offload farm: keep results so far here; the same command started again continues",
+    )
+    add("--root-serves", action="store_true", help="with --offload farm: the root only computes where nobody else does")
+    add(
+        "--gpu-direct",
+        action="store_true",
+        help="with --offload async or farm: messages land in GPU memory, where MPI is CUDA-aware (default: they are "
+        "staged through the host, and the report says why)",
+    )
+    add("--json", metavar="FILE", help="write the report here, too")
+    add(
+        "--trace",
+        metavar="FILE",
+        help="write a timeline of the last run here, for ui.perfetto.dev or chrome://tracing, and name the bound; "
+        "memory then grows with the inputs",
+    )
+
+
+def positive(value: str) -> int:
+    """An int of at least 1."""
+    number = int(value)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{value}: need at least 1")
+    return number
+
+
+def above_0(value: str) -> float:
+    """A number above 0."""
+    number = float(value)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{value}: need a number above 0")
+    return number
+
+
+def check(program: catalog.Program, options: argparse.Namespace) -> None:
+    """Whether the shared options fit the program and the machine.
+
+    Raises:
+        ValueError, DeviceError: they do not; in one line.
+    """
+    program.format(options.precision)
+    for option in ("deadline", "checkpoint", "root_serves"):
+        if getattr(options, option) and options.offload != "farm":
+            raise ValueError(f"--{option.replace('_', '-')}: needs --offload farm")
+    if options.offload in offload.PARTED and not isinstance(program, catalog.NetworkTechnique):
+        raise ValueError(
+            f"--offload {options.offload}: {program.name} is not cut into parts; networks of images are, such as "
+            f"python -m charcnn.networks.alexnet --offload {options.offload}"
+        )
+    if options.gpu_direct and (options.offload in ("static", *offload.PARTED) or program.device == "cpu"):
+        raise ValueError("--gpu-direct: needs a level that computes on GPUs, and --offload async or farm")
+    if options.checkpoint is not None and options.repeat > 1:
+        raise ValueError(f"--checkpoint {options.checkpoint}: a run that is repeated has no use for it; leave one out")
+    if options.gpus is not None and program.device == "cpu":
+        raise ValueError(f"--gpus {options.gpus}: {program.name} runs on the CPU")
+    if program.device == "cuda":
+        device.choose(options.gpus)
+    if program.tensor_cores:
+        here = program.spoken([row for row in program.family if serves(row, options.precision)])
+        asked = "" if options.precision is None else f" in {options.precision}"
+        device.require_tensor_cores(program.name, hopper=program.hopper, way_out=f"here runs {here}{asked}")
+
+
+def serves(program: catalog.Program, precision: str | None) -> bool:
+    """Whether it runs on the current GPU, in this precision where one is asked for."""
+    if precision is not None and precision not in program.precisions:
+        return False
+    return not program.tensor_cores or device.has_tensor_cores(hopper=program.hopper)

@@ -1,0 +1,130 @@
+"""Networks of images on the CPU: an operator a layer in plain loops, or channels last on all cores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from charcnn import ops
+from charcnn.model.layers import (
+    Conv2d,
+    Flatten,
+    Linear,
+    Node,
+    Pixels,
+    Relu,
+)  # fmt: skip
+from charcnn.model.params import Params
+from charcnn.networks.architecture import Architecture, Features
+from charcnn.networks.calls import calls, simplified, weights_of
+from charcnn.ops.common import threads
+from charcnn.ops.common.pixel_tables import pixel_tables
+from charcnn.ops.conv2d.cpu_gemm import CpuConv2d
+from charcnn.ops.conv2d.winograd_cpu import CpuWinogradConv2d
+from charcnn.ops.linear.cpu_gemm import CpuLinear
+from charcnn.runtime.monitor import Monitor
+
+Step = tuple[str, Callable[[np.ndarray, np.ndarray], object], tuple[int, ...]]
+"""What its time is counted as; what writes the result of x into out; the shape of an input's result."""
+
+
+def build(
+    technique: str, params: Params, config: Architecture, *, batch: int = 32, gpus: Any = None,
+    monitor: Monitor | None = None,
+) -> Callable[[np.ndarray], np.ndarray]:  # fmt: skip
+    """Return run: bytes (N, C * H * W) uint8 -> results (N, classes) float32; of a part, features as Features says."""
+    monitor = monitor or Monitor()
+    if technique == "loops":
+        steps = list(_loops(config, params))
+    else:
+        threads.layer()
+        steps = list(_channels_last(config, params, filtered=technique == "winograd_cpu"))
+    largest = batch * max(math.prod(shape) for *_, shape in steps)
+    buffers = [np.empty(largest, np.float32) for _ in range(2)]  # operators read one and write the other
+
+    def forward(x: np.ndarray, results: np.ndarray) -> None:
+        for name, function, shape in steps:
+            buffers.reverse()
+            out = buffers[0][: len(x) * math.prod(shape)].reshape(len(x), *shape)
+            with monitor.stage(name):
+                function(x, out)
+            x = out
+        np.copyto(results, x.reshape(results.shape))
+
+    def run(rows: np.ndarray) -> np.ndarray:
+        results = np.empty((len(rows), config.classes), np.float32)
+        for part in monitor.batches(len(rows), batch):
+            forward(rows[part].view(config.dtype), results[part])
+        return results
+
+    return run
+
+
+def _loops(config: Architecture, params: Params) -> Iterator[Step]:
+    for call in calls(config.nodes, params, "loops", fused=False):
+        launcher = getattr(ops, f"{call.operator}_loops")
+
+        def function(x: Any, out: Any, call: Any = call, launcher: Any = launcher) -> object:
+            return launcher(x.reshape(len(x), *call.in_shape), *call.arguments, **call.options, out=out)
+
+        yield call.label, function, call.out_shape
+
+
+def _channels_last(config: Architecture, params: Params, *, filtered: bool) -> Iterator[Step]:
+    """Convolutions and linear layers with ReLU in their last pass; weights are packed here."""
+    nodes, params_ = simplified(config, params)
+    rest = list(nodes)
+    while rest:
+        node = rest.pop(0)
+        if isinstance(node.layer, Flatten):
+            continue
+        relu = bool(rest) and isinstance(rest[0].layer, Relu) and isinstance(node.layer, Conv2d | Linear)
+        label = f"{node.layer.label}+{rest.pop(0).layer.label}" if relu else node.layer.label
+        yield label, _function(node, params_, relu=relu, filtered=filtered), _last(node.out_shape)
+    if len(shape := nodes[-1].out_shape) > 1:  # a part's
+        yield "order", lambda x, out: np.copyto(out, np.moveaxis(x, -1, 1)), shape
+
+
+def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """An input's shape, channels last."""
+    return (*shape[1:], shape[0])
+
+
+def _function(node: Node, params: Any, *, relu: bool, filtered: bool) -> Callable[[Any, Any], object]:
+    match node.layer:
+        case Pixels(mean=mean, std=std):
+            return partial(_pixels, node.out_shape, pixel_tables(mean, std).astype(np.float32))
+        case Features(shape):
+            return lambda x, out: np.copyto(out, np.moveaxis(x.reshape(len(x), *shape), 1, -1))
+        case Conv2d(stride=stride, padding=padding, dilation=dilation, groups=groups):
+            weight, bias = weights_of(node, params)
+            conv: CpuConv2d | CpuWinogradConv2d
+            steps = (stride, dilation, groups)
+            if filtered and all(one in (1, (1, 1)) for one in steps) and max(weight.shape[2:]) > 1:
+                conv = CpuWinogradConv2d(weight, bias, padding=padding)
+            else:
+                conv = CpuConv2d(weight, bias, **node.layer.moves)
+            return lambda x, out: conv(x, out, relu=relu)
+        case Linear():
+            weight, bias = weights_of(node, params)
+            if node.flattened:  # its columns in the order of the features
+                weight = weight.reshape(-1, node.flattened[0], math.prod(node.flattened[1:])).swapaxes(1, 2)
+            linear = CpuLinear(weight.reshape(len(bias), -1), bias)
+            return lambda x, out: linear(x.reshape(len(x), -1), out, relu=relu)
+    (call,) = calls([node], params, "loops", fused=False)
+    launcher = next(
+        getattr(ops, name)
+        for name in (f"{call.operator}_{technique}" for technique in ("nhwc_cpu_vector", "cpu_vector", "loops"))
+        if hasattr(ops, name)
+    )
+    return lambda x, out: launcher(x, *call.arguments, **call.options, out=out)
+
+
+def _pixels(shape: tuple[int, ...], tables: np.ndarray, x: np.ndarray, out: np.ndarray) -> None:
+    """Bytes as features, channels last."""
+    for c, images in enumerate(x.reshape(len(x), *shape).swapaxes(0, 1)):
+        np.take(tables[c], images, out=out[..., c])

@@ -1,0 +1,205 @@
+"""Tables of a network on the terminal: a row a layer, a technique or a rank, and how its convolutions fuse."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from charcnn import catalog, offload
+from charcnn.gpu import device
+from charcnn.levels.runner.options import serves
+from charcnn.levels.runner.report import validate
+from charcnn.model.layers import Conv2d, Flatten, Node, place
+from charcnn.networks.architecture import Architecture
+from charcnn.networks.calls import CHAINED, chain, chained, planned, simplified
+from charcnn.networks.parts import flops
+from charcnn.offload import partition
+from charcnn.ops.chain import pyramid
+from charcnn.runtime.monitor import Monitor
+
+if TYPE_CHECKING:
+    from charcnn.networks.runner.command import NetworkCommand
+
+
+def lines(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """A table's lines: the first columns to the left, the others to the right."""
+    table = [head, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(head))]
+    return [
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def staged(network: Architecture, stages: Sequence[str]) -> list[tuple[str, list[Node]]]:
+    """The layers that each stage computes, in order.
+
+    Raises:
+        ValueError: the stages are not those of the network's layers.
+    """
+    unnamed = {name: np.zeros(shape, np.float32) for name, shape in network.parameter_shapes.items()}
+    for nodes in (network.nodes, simplified(network, unnamed)[0]):
+        rest = [node for node in nodes if not isinstance(node.layer, Flatten)]
+        found = []
+        for stage in stages:
+            count = stage.count("+") + 1
+            found.append((stage, rest[:count]))
+            rest = rest[count:]
+        if not rest and all("+".join(node.layer.label for node in part) == stage for stage, part in found):
+            return found
+    raise ValueError(f"stages {', '.join(stages)} are not the layers of {network.name}")
+
+
+def layers(network: Architecture, seconds: Mapping[str, float], inputs: int, batch: int, peaks: Peaks) -> list[str]:
+    """A row a stage: shapes, FLOP and bytes an image, time, rates, and its share of the roofline.
+
+    Args:
+        network: whose layers the stages compute.
+        seconds: of all inputs, by stage.
+        inputs, batch: of all, and at once: parameters are read once a batch.
+        peaks: of the machine, in the precision.
+    """
+    rows, size = [], peaks.size
+    for stage, nodes in staged(network, list(seconds)):
+        flop = sum(node.flops for node in nodes)
+        first, last = nodes[0], nodes[-1]
+        ends = int(np.prod(first.in_shape)) * (first.layer.in_itemsize or size) + size * int(np.prod(last.out_shape))
+        held = size * sum(int(np.prod(shape)) for node in nodes for shape in node.parameters.values())
+        moved, spent = ends + held / batch, seconds[stage] / inputs
+        bound = max(flop / peaks.flops, moved / peaks.bytes)
+        shape = " > ".join("x".join(map(str, of)) for of in (first.in_shape, last.out_shape))
+        rates = f"{flop / spent / 1e9:,.1f}", f"{moved / spent / 1e9:,.2f}"
+        rows.append([stage, shape, f"{flop:,}", f"{moved:,.0f}", f"{1e6 * spent:,.2f}", *rates, f"{bound / spent:.0%}"])
+    head = ["layers", "shape", "FLOP", "bytes", "us an image", "GFLOP/s", "GB/s", "of roofline"]
+    return [*lines(head, rows, 2), f"roofline: {peaks.source}"]
+
+
+class Peaks:
+    """What the machine can do at most: FLOP/s and bytes/s of memory, and whence that is known.
+
+    Args:
+        size: bytes of a value.
+    """
+
+    def __init__(self, flops: float, bytes_: float, source: str, size: int = 4) -> None:
+        self.flops, self.bytes, self.size = flops, bytes_, size
+        self.source = f"{flops / 1e9:,.0f} GFLOP/s and {bytes_ / 1e9:,.0f} GB/s, {source}"
+
+    @classmethod
+    def of(cls, program: catalog.Program, precision: str | None = None) -> Peaks:
+        """Of all CPU cores by a product of matrices and a copy; of the current GPU by its data.
+
+        Raises:
+            DeviceError: the program computes on tensor cores, of which that is not known.
+        """
+        if program.tensor_cores:
+            of = program.format(precision)
+            flops, bytes_ = device.peaks(tensor_cores=True)
+            part = 3 if of.terms == 2 else of.itemsize / 2  # three products a pair of values; half the rate on 32 bits
+            return cls(flops / part, bytes_, "of the GPU's tensor cores and memory at their highest clocks", of.size)
+        if program.device == "cuda" and not device.SIMULATED:
+            return cls(*device.peaks(), "of the GPU's cores and memory at their highest clocks")
+        a = np.ones((1536, 1536), np.float32)
+        large = np.ones(1 << 25, np.float32)
+        flops = 2 * 1536**3 / _least(lambda: a @ a)
+        copied = 2 * large.nbytes / _least(lambda: large.copy())
+        return cls(flops, copied, "as a product of matrices and a copy have it on all CPU cores")
+
+
+def _least(function) -> float:
+    def once() -> float:
+        start = time.perf_counter()
+        function()
+        return time.perf_counter() - start
+
+    return min(once() for _ in range(5))
+
+
+def compare(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
+    """Run the network by every technique that runs here, after its results are checked. Exit status: 0, or 1: wrong."""
+    rows, status = [], 0
+    for program in catalog.NETWORK_TECHNIQUES:
+        if not serves(program, chosen.precision) or (program.device == "cuda" and device.SIMULATED):
+            continue
+        job = subject.prepare(program, argparse.Namespace(**vars(chosen) | {"technique": program.name}))
+        how = program.build_options(chosen.precision) | ({"batch": chosen.batch} if chosen.batch else {})
+        run = program.build(program.name, job.params, job.params.config, monitor=Monitor(), **how)
+        inputs = job.rows[:]
+        results = run(inputs)
+        check = validate(job, results, program.rounding(chosen.precision))
+        seconds = []
+        for _ in range(chosen.repeat):
+            start = time.perf_counter()
+            run(inputs)
+            seconds.append(time.perf_counter() - start)
+        spent = statistics.median(seconds)
+        verdict = f"{'passed' if check['passed'] else 'FAILED'}, {check['sigmas'] or float('nan'):.2g} sigma"
+        status |= not check["passed"]
+        rows.append([program.name, program.precision(chosen.precision), verdict, f"{len(inputs) / spent:,.1f}"])
+    print("\n".join(lines(["technique", "precision", "validated", "images/s"], rows, 3)))
+    if device.SIMULATED:
+        print("No GPU in use: techniques in CUDA are left out.")
+    return status
+
+
+TILES = (1, 2, 4, 7)
+"""Of the last map, of which `plan` says what they compute twice."""
+
+
+def plan(network: Architecture, batch: int) -> int:
+    """Print how the network's convolutions fuse, and what tiles of the first ones compute twice. Exit status: 0.
+
+    Raises:
+        ValueError: it has no convolutions.
+    """
+    unnamed = {name: np.zeros(shape, np.float32) for name, shape in network.parameter_shapes.items()}
+    nodes = simplified(network, unnamed)[0]
+    chains = [run for run in chained(nodes) if chain(run)]
+    if not chains:
+        raise ValueError(f"--plan: {network.name} has no convolutions to fuse")
+    for run in chains:
+        print(f"{', '.join(node.layer.label for node in run)}, a batch of {batch:,}\n")
+        print(planned(run, batch).describe(), end="\n\n")
+    layers = [node.layer for node in nodes if isinstance(node.layer, CHAINED) and len(node.in_shape) == 3]
+    convolutions = [at for at, layer in enumerate(layers) if isinstance(layer, Conv2d)]
+    if len(convolutions) > 1:
+        layers = layers[: convolutions[2] if len(convolutions) > 2 else None]
+        size = place(layers, network.image)[-1].out_shape[1]
+        tiles = [tile for tile in TILES if tile < size] + [size]
+        found = pyramid(layers, network.image, tiles)
+        counts = ", ".join(f"{tile}: {of.alike:.2f}x" for tile, of in zip(tiles, found, strict=True))
+        print(f"multiplications of its first two convolutions in one kernel, by the tile of {size}x{size}: {counts}")
+    return 0
+
+
+def parts(network: Architecture, report: Mapping[str, Any]) -> list[str]:
+    """What each rank computed, sent and waited, where ranks have parts of the network; and the bubble of a pipeline."""
+    mode, ranks, inputs = report["offload"], report["parts"], report["inputs"]
+    shares = [of / network.flops for of in flops(network, mode, len(ranks))]
+    rows, found = [], []
+    for rank, (did, share) in enumerate(zip(ranks, shares, strict=True)):
+        if mode == "pipeline":
+            sent, per = 4 * did["width"] * did["chunk"] * (len(ranks) > 1), "a micro-batch"
+        else:
+            sent, per = did["sent"] / inputs, "an input"
+        busy = f"{did['busy'] / did['elapsed']:.1%}" if did["elapsed"] else "–"
+        rows.append([str(rank), f"{share:.1%}", busy, f"{sent:,.0f}"])
+    if mode == "pipeline":
+        batches = -(-inputs // ranks[0]["chunk"])
+        stages = [node[0].layer.label for node in partition.stages(network.nodes, len(ranks))]
+        found = [
+            f"{batches} micro-batches of {ranks[0]['chunk']}; stages begin at {', '.join(stages)}",
+            f"bubble: {report['idle']:.1%} of the ranks' time was idle; {offload.bubble(len(ranks), batches):.1%} of "
+            f"equal stages, {offload.bubble_of(shares, batches):.1%} of these",
+        ]
+    else:
+        found = [f"{report['idle']:.1%} of the ranks' time went to messages and waiting"]
+    return [*lines(["rank", "of all FLOP", "busy", f"bytes sent {per}"], rows), *found]
