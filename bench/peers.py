@@ -62,10 +62,18 @@ class Job:
     """What a network is built from."""
 
     weights: params.Params
-    config: Config
+    config: Any
     device: str
     threads: int
     batch: int
+
+    def draw(self, n: int) -> np.ndarray:
+        """So many inputs."""
+        return draw(n, self.config)
+
+    def expected(self, ids: np.ndarray, rounding: Rounding) -> tuple[np.ndarray, np.ndarray]:
+        """The reference's results, and the sigma of each."""
+        return validation.expected(ids, self.weights, self.config, rounding)
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ class Contender:
     build: Callable[[Job], Network] = field(repr=False)
     needs: tuple[str, ...] = ()
     """Packages, as imported."""
-    level: catalog.Level | None = None
+    level: catalog.Program | None = None
 
     def called(self, name: str) -> bool:
         """Whether --peers or --levels means it: its name, or what its name and others' begin with, up to a dash."""
@@ -231,7 +239,7 @@ def ready(contender: Contender, job: Job, ids: np.ndarray, seconds: float) -> _R
     elapsed = time.perf_counter() - start
     rows = sorted({0, len(ids) // 2, len(ids) - 1, min(1, len(ids) - 1)})
     rounding = contender.rounding
-    expected, sigma = validation.expected(ids[rows], job.weights, job.config, rounding)
+    expected, sigma = job.expected(ids[rows], rounding)
     error = sigmas = np.nan
     if len(logits) == len(ids) and np.isfinite(logits).all():
         error = cases.error(logits[rows], expected)
@@ -264,7 +272,7 @@ def measure(
     contenders: Sequence[Contender], job: Job, *, seconds: float, rounds: int, compile_seconds: float
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Check all, then time all by turns: the rows of the result, and what is left out."""
-    ids, open_, left_out = draw(job.batch, job.config), [], []
+    ids, open_, left_out = job.draw(job.batch), [], []
     for row in contenders:
         try:
             open_.append(ready(row, job, ids, compile_seconds))

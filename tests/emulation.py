@@ -217,8 +217,11 @@ def _load(kind, count, from_array):
 
 def emulate(monkeypatch, machine=None):
     """Let kernels of `mma` run in the simulator."""
+    from numba.cuda.simulator.kernelapi import FakeCUDALocal  # where there is no GPU
+
     machine = machine or Machine()
     launch = Call.launch
+    monkeypatch.setattr(cuda, "local", FakeCUDALocal(), raising=False)  # as device functions of other files have it
     jit = cuda.jit
     monkeypatch.setattr(  # the simulator's knows no `forceinline`, nor needs a device function be more than it is
         cuda, "jit", lambda device=False, **options: (lambda function: function) if device else jit(**options)

@@ -79,6 +79,8 @@ class Results:
         default_factory=lambda: {"conv2d": {}, "conv2d_cpu": {}}
     )
     """What bench/conv2d.py and bench/conv2d_cpu.py wrote, by schema and file."""
+    networks: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/networks.py wrote, by file."""
     ladders: dict[str, dict[Path, dict[str, Any]]] = field(default_factory=lambda: {"mma_steps": {}, "wgmma_steps": {}})
     """What bench/steps.py wrote, by ladder and file."""
     classified: dict[Path, dict[str, Any]] = field(default_factory=dict)
@@ -100,6 +102,7 @@ def results() -> Results:
     by_host = {"sanitizer": found.sanitized, "dram": found.dram}
     by_file = {
         "layers": found.layers,
+        "networks": found.networks,
         "precisions": found.agreed,
         "validation": found.validated,
         "peers": found.peers,

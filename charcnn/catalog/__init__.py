@@ -17,10 +17,12 @@ from typing import Any
 from charcnn.catalog.networks import NETWORK_TECHNIQUES as NETWORK_TECHNIQUES
 from charcnn.catalog.networks import NETWORKS as NETWORKS
 from charcnn.catalog.networks import NetworkTechnique as NetworkTechnique
+from charcnn.catalog.networks import network as network
 from charcnn.catalog.networks import network_technique as network_technique
 from charcnn.catalog.operators import CHAIN as CHAIN
 from charcnn.catalog.operators import EXACT as EXACT
 from charcnn.catalog.operators import FLOAT32 as FLOAT32
+from charcnn.catalog.operators import IMAGE_CHAIN as IMAGE_CHAIN
 from charcnn.catalog.operators import MMA as MMA
 from charcnn.catalog.operators import OPERATORS as OPERATORS
 from charcnn.catalog.operators import TECHNIQUES as TECHNIQUES

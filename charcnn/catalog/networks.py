@@ -16,14 +16,31 @@ class NetworkRow:
     """A network: `python -m charcnn.networks.NAME`."""
 
     name: str
+    on_gpu: tuple[str, ...] = ("weak",)
+    """Techniques where none is asked for and there is a GPU: the first that runs there, in the precision asked for."""
 
     @property
     def module(self) -> ModuleType:
         """Its page, imported."""
         return import_module(f"charcnn.networks.{self.name}")
 
+    def architecture(self, variant: str | None = None) -> Any:
+        """The `charcnn.networks.architecture.Architecture` of a variant of its page's; the first where None."""
+        variant = variant or self.module.VARIANTS[0]
+        of = import_module("charcnn.networks.architecture").Architecture
+        return of(self.name, variant, self.module.layers(variant))
 
-NETWORKS = (NetworkRow("mnist"), NetworkRow("ece408"), NetworkRow("fused4"), NetworkRow("alexnet"), NetworkRow("ffn"))
+
+_DENSE = ("wgmma", "mma", "weak")
+"""Of networks with channels enough to fill tensor cores. On the others that is not measured."""
+
+NETWORKS = (
+    NetworkRow("mnist"),
+    NetworkRow("ece408"),
+    NetworkRow("fused4"),
+    NetworkRow("alexnet", _DENSE),
+    NetworkRow("ffn", _DENSE),
+)
 
 
 @dataclass(frozen=True)
@@ -40,11 +57,24 @@ class NetworkTechnique(Program):
         return NETWORK_TECHNIQUES
 
     @property
+    def graphs(self) -> bool:
+        """Whether its `build` takes `graph`, without which layers are timed apart."""
+        return self.home == "channels_last"
+
+    @property
+    def parts(self) -> bool:
+        """Whether its `build` takes parts of a network, which begin with features."""
+        return self.home != "channels_last"
+
+    @property
     def build(self) -> Callable[..., Any]:
         """As a level's, but for the technique's name, which comes first; its module is imported here."""
         made: Callable[..., Any] = import_module(f"charcnn.networks.{self.home}").build
         return made
 
+
+TENSOR_CORES = ("fp16", "bf16", "tf32", "fp16x3")
+"""Precisions of features that need no scales."""
 
 NETWORK_TECHNIQUES = (
     NetworkTechnique("loops", "cpu", "plain compiled loops on one CPU core", "cpu"),
@@ -54,8 +84,28 @@ NETWORK_TECHNIQUES = (
     ),
     NetworkTechnique("naive", "cuda", "an operator a layer, one thread an output", "cuda"),
     NetworkTechnique("weak", "cuda", "the same with what is pointwise, and pooling, in the kernel before", "cuda"),
-)
+    NetworkTechnique(
+        "strong", "cuda", "the same with convolutions that follow one another planned as one chain", "cuda",
+    ),
+    NetworkTechnique(
+        "winograd", "cuda", "channels last, with half the products or fewer where convolutions move by 1",
+        "channels_last", filtered=True,
+    ),
+    NetworkTechnique(
+        "mma", "cuda", "channels last on tensor cores, one CUDA graph a batch", "channels_last", ampere=True,
+        precisions=TENSOR_CORES,
+    ),
+    NetworkTechnique(
+        "wgmma", "cuda", "the same on Hopper's tensor cores, with copies by TMA", "channels_last", hopper=True,
+        precisions=TENSOR_CORES,
+    ),
+)  # fmt: skip
 """In the order of the history."""
+
+
+def network(name: str) -> NetworkRow:
+    """The network's row."""
+    return next(row for row in NETWORKS if row.name == name)
 
 
 def network_technique(name: str) -> NetworkTechnique:

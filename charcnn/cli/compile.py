@@ -1,4 +1,5 @@
-"""Compile the kernels of levels into the cache that later runs load, for this machine's GPU or another kind of GPU.
+"""Compile the kernels of levels, or of networks of images, into the cache that later runs load, for this machine's GPU
+or another kind of GPU.
 
 No GPU is needed. Several processes share the kernels out. One more compiles what reads and writes files, for this
 machine's CPU. What the cache has already is left as it is. The cache is
@@ -19,6 +20,7 @@ from charcnn.cli import DONE, FAILED
 from charcnn.config import SMALL, TINY, Config
 
 if TYPE_CHECKING:
+    from charcnn.compiling.networks import ImageNetwork, Network
     from charcnn.compiling.stand_in import Target
 
 CONFIGS = {"small": SMALL, "tiny": TINY}
@@ -27,6 +29,7 @@ EPILOG = """examples:
   charcnn compile                                    all levels that this machine's GPU runs
   charcnn compile sm_90a                             for an H100 or H200, on any machine
   charcnn compile sm_90a --levels l16 --precision fp16
+  charcnn compile sm_90a --networks alexnet --as wgmma
   NUMBA_CACHE_DIR=/shared/kernels charcnn compile    keep them there; a run finds them with the same setting
 
 exit status: 0 done; 1 a process that compiles failed; 2 unusable options or machine; 130 interrupted"""
@@ -38,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("capability", nargs="?", metavar="CAPABILITY", help="sm_75 to sm_121 (default: this machine's GPU's)")
     add("--levels", nargs="+", metavar="LEVEL", help="which (default: all that such a GPU runs)")
+    add("--networks", nargs="+", metavar="NAME[:VARIANT]", help="networks of images, in place of levels")
+    add("--as", dest="techniques", nargs="+", metavar="T", help="of networks: how (default: all that such a GPU runs)")
     add("--precision", metavar="P", help="what they compute in (default: each of a level's own)")
     add("--config", default="small", metavar="SIZES", help="small (default), tiny, or JSON of what differs from small")
     add("--batch", type=_count, metavar="B", help="the most inputs at once (default: each level's own)")
@@ -53,20 +58,19 @@ def _count(value: str) -> int:
 def run(options: argparse.Namespace) -> int:
     """Compile; the exit status."""
     from charcnn.compiling.host import CPU
-    from charcnn.compiling.networks import Network
     from charcnn.compiling.workers import compiled, cores
     from charcnn.gpu import device
 
     device.require_compiler()
     target = _target(options.capability)
-    config, jobs = _config(options.config), options.jobs or cores()
-    networks = [Network(level, precision, config, options.batch) for level, precision in _levels(options, target)]
-    print(f"{target}: {len(networks)} levels and precisions, {jobs} processes", flush=True)
+    jobs, networks = options.jobs or cores(), _networks(options, target)
+    kind = "networks" if options.networks else "levels"
+    print(f"{target}: {len(networks)} {kind} and precisions, {jobs} processes", flush=True)
     started, counts = time.perf_counter(), Counter[str]()
     try:
         for done in compiled(networks, target, jobs):
             if done.problem is not None:
-                if options.levels:
+                if options.levels or options.networks:
                     raise ValueError(f"{done.network}: {done.problem}")
                 print(f"{done.network} is left out: {done.problem}", flush=True)
                 continue
@@ -108,31 +112,58 @@ def _config(given: str) -> Config:
         raise ValueError(f"--config {given}: need {', '.join(CONFIGS)}, or sizes as JSON ({error})") from error
 
 
-def _levels(options: argparse.Namespace, target: Target) -> list[tuple[str, str]]:
-    """The levels with their precisions: those that are named, or all that such a GPU runs.
+def _networks(options: argparse.Namespace, target: Target) -> list[Network | ImageNetwork]:
+    """The levels, or networks of images, with their precisions: those that are named, or all that such a GPU runs.
 
     Raises:
         ValueError: none fits, or one that is named does not.
     """
-    from charcnn import catalog
-    from charcnn.compiling.networks import runnable
+    from charcnn.compiling.networks import ImageNetwork, Network, runnable, runnable_techniques
 
-    found = list(runnable(target))
-    known = {level for level, _ in found}
-    for level in options.levels or ():
-        if level not in known:
-            raise ValueError(f"--levels {level}: a GPU of {target} runs {', '.join(sorted(known, key=_number))}")
+    if options.networks is None:
+        if options.techniques:
+            raise ValueError(f"--as {' '.join(options.techniques)}: needs --networks")
+        config = _config(options.config)
+        chosen = _chosen(options, target, "--levels", options.levels, list(runnable(target)))
+        return [Network(level, precision, config, options.batch) for level, precision in chosen]
+    if options.levels:
+        raise ValueError("--networks: leave out --levels")
+    named = [_named(name) for name in options.networks]
+    chosen = _chosen(options, target, "--as", options.techniques, list(runnable_techniques(target)))
+    return [ImageNetwork(name, *how, variant, options.batch) for name, variant in named for how in chosen]
+
+
+def _chosen(
+    options: argparse.Namespace, target: Target, option: str, named: list[str] | None, found: list[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Of what such a GPU runs, with precisions, what an option and --precision name."""
+    from charcnn import catalog
+
+    known = dict.fromkeys(name for name, _ in found)
+    for name in named or ():
+        if name not in known:
+            raise ValueError(f"{option} {name}: a GPU of {target} runs {', '.join(known)}")
     if options.precision is not None and options.precision not in catalog.PRECISIONS:
         raise ValueError(f"--precision {options.precision}: need one of {', '.join(catalog.PRECISIONS)}")
     chosen = [
-        (level, precision)
-        for level, precision in found
-        if level in (options.levels or known) and options.precision in (None, precision)
+        (name, precision)
+        for name, precision in found
+        if name in (named or known) and options.precision in (None, precision)
     ]
     if not chosen:
-        raise ValueError(f"--precision {options.precision}: none of these levels computes in it on a GPU of {target}")
+        raise ValueError(f"--precision {options.precision}: none of these computes in it on a GPU of {target}")
     return chosen
 
 
-def _number(level: str) -> int:
-    return int(level[1:])
+def _named(text: str) -> tuple[str, str | None]:
+    """A network's name and variant, from "name" or "name:variant"."""
+    from charcnn import catalog
+
+    name, _, variant = text.partition(":")
+    known = [row.name for row in catalog.NETWORKS]
+    if name not in known:
+        raise ValueError(f"--networks {text}: need {', '.join(known)}")
+    variants = catalog.network(name).module.VARIANTS
+    if variant and variant not in variants:
+        raise ValueError(f"--networks {text}: {name} has the variants {', '.join(variants)}")
+    return name, variant or None

@@ -1,4 +1,5 @@
-"""What levels launch: each built and run on the stand-in for a GPU, for every number of inputs that matters."""
+"""What levels and networks of images launch, built and run on the stand-in for a GPU, for each number of inputs that
+matters."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -36,30 +38,90 @@ class Network:
     def __str__(self) -> str:
         return f"{self.level} {self.precision}"
 
+    @property
+    def row(self) -> Any:
+        """The level's in the catalogue."""
+        return catalog.level(self.level)
+
+    @property
+    def build(self) -> Callable[..., Any]:
+        """The level's."""
+        found: Callable[..., Any] = self.row.module.build
+        return found
+
+
+@dataclass(frozen=True)
+class ImageNetwork:
+    """A network of images by a technique, as it is built."""
+
+    name: str
+    technique: str
+    precision: str
+    variant: str | None = None
+    """None for the first one."""
+    batch: int | None = None
+    """As of `Network`."""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.name, self.variant, self.technique, self.precision)))
+
+    @property
+    def row(self) -> catalog.NetworkTechnique:
+        """The technique's in the catalogue."""
+        return catalog.network_technique(self.technique)
+
+    @property
+    def build(self) -> Callable[..., Any]:
+        """The technique's."""
+        return partial(self.row.build, self.technique)
+
+    @property
+    def config(self) -> Any:
+        """Its layers."""
+        return catalog.network(self.name).architecture(self.variant)
+
+
+def from_dict(given: dict[str, Any]) -> Network | ImageNetwork:
+    """What `dataclasses.asdict` made of one, back."""
+    if "level" in given:
+        return Network(**{**given, "config": Config(**given["config"])})
+    return ImageNetwork(**given)
+
 
 def runnable(target: Target) -> Iterator[tuple[str, str]]:
     """The levels whose kernels run on a GPU, with each precision: those that this one has the tensor cores for."""
-    for row in catalog.LEVELS:
+    yield from _runnable(catalog.LEVELS, target)
+
+
+def runnable_techniques(target: Target) -> Iterator[tuple[str, str]]:
+    """The same of the techniques of networks of images."""
+    yield from _runnable(catalog.NETWORK_TECHNIQUES, target)
+
+
+def _runnable(rows: Sequence[catalog.Program], target: Target) -> Iterator[tuple[str, str]]:
+    for row in rows:
         if row.device == "cuda" and (not row.tensor_cores or target.has_tensor_cores(hopper=row.hopper)):
             yield from ((row.name, precision) for precision in row.precisions)
 
 
-def record(network: Network, target: Target, launched: Launched, sizes: Sequence[int] | None = None) -> None:
-    """Hand over all that the level launches, from its weights on; ids on the GPU, texts to be encoded there, too.
+def record(
+    network: Network | ImageNetwork, target: Target, launched: Launched, sizes: Sequence[int] | None = None
+) -> None:
+    """Hand over all that it launches, from its weights on; inputs on the GPU, a level's texts to be encoded there, too.
 
     Args:
         sizes: numbers of inputs, the smallest first; None for those of BATCHES.
 
     Raises:
-        ValueError, DeviceError: the level cannot be built with this config, or on this target.
+        ValueError, DeviceError: it cannot be built with this config, or on this target.
     """
-    row = catalog.level(network.level)
-    build, config = row.module.build, network.config
+    row, build, config = network.row, network.build, network.config
     batch = network.batch or inspect.signature(build).parameters["batch"].default
     wanted = sorted({min(n, batch) for n in (sizes or (*BATCHES, batch))})
     params = Params({name: np.zeros(shape, np.float32) for name, shape in config.parameter_shapes.items()}, config)
     with ExitStack() as stack:
-        _leave_out_the_host(stack, row.module)
+        if isinstance(network, Network):
+            _leave_out_the_host(stack, row.module)
         stack.enter_context(standing_in(target, launched))
         options: dict[str, Any] = {"batch": batch, "gpus": [0], **row.build_options(network.precision)}
         if "streams" in inspect.signature(build).parameters:
@@ -74,7 +136,7 @@ def record(network: Network, target: Target, launched: Launched, sizes: Sequence
                     run.submit(ids, np.zeros((n, config.classes), np.float32)).result()
                 else:
                     run(ids)
-            if getattr(run, "encodes", False):
+            if isinstance(network, Network) and getattr(run, "encodes", False):
                 _encode(config)
         finally:
             if hasattr(run, "close"):

@@ -30,9 +30,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from charcnn.compiling import host
-from charcnn.compiling.networks import Network, record
+from charcnn.compiling.networks import ImageNetwork, Network, from_dict, record
 from charcnn.compiling.stand_in import Target, compiling_for
-from charcnn.config import Config
 
 COSTLY = ("double_buffered", "kernel", "gather", "warp_gather", "small_batch", "lag_sums")
 """Modules whose kernels take the longest to compile, those first."""
@@ -62,7 +61,7 @@ def cores() -> int:
 
 
 def compiled(
-    networks: Sequence[Network],
+    networks: Sequence[Network | ImageNetwork],
     target: Target,
     jobs: int | None = None,
     sizes: Sequence[int] | None = None,
@@ -71,7 +70,7 @@ def compiled(
     """Compile what the cache lacks of all that these launch, and of functions for the CPU; gives each as it is done.
 
     Args:
-        networks: the levels.
+        networks: the levels, or networks of images.
         target: for which GPU. None need be there.
         jobs: processes for kernels; as many as cores where None.
         sizes: as for `record`.
@@ -142,7 +141,7 @@ def _read(process: subprocess.Popen[str], errors: Any, lines: SimpleQueue[str | 
 def main(shared: int, number: int) -> None:
     """Compile what no other process has taken, and print each as JSON; READY behind what is waited for."""
     task = _task(shared)
-    networks = [Network(**{**network, "config": Config(**network["config"])}) for network in task["networks"]]
+    networks = [from_dict(network) for network in task["networks"]]
     target = Target(**{**task["target"], "capability": tuple(task["target"]["capability"])})
     first = number % len(networks)  # each begins with another one
     for place, sizes in enumerate(task["parts"]):
@@ -158,7 +157,7 @@ def _task(shared: int) -> dict[str, Any]:
     return found
 
 
-def _compile(network: Network, target: Target, sizes: Sequence[int] | None, shared: int) -> None:
+def _compile(network: Network | ImageNetwork, target: Target, sizes: Sequence[int] | None, shared: int) -> None:
     found: dict[tuple[Any, ...], None] = {}
     try:
         record(network, target, lambda *launch: found.setdefault(launch), sizes)

@@ -285,9 +285,28 @@ def multiprocessors() -> int:
     return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
 
-def peaks() -> tuple[float, float]:
-    """float32 FLOP/s of the current GPU's cores at their highest clock, and bytes/s of its memory, by its own data."""
+TENSOR_FLOP = {(8, 0): 2048, (8, 6): 1024, (8, 9): 1024, (9, 0): 4096}
+"""FLOP a clock of a multiprocessor's tensor cores on numbers of 16 bits, by compute capability: NVIDIA's white papers
+of GA100, GA102, AD102 and GH100."""
+
+
+def peaks(*, tensor_cores: bool = False) -> tuple[float, float]:
+    """float32 FLOP/s of the current GPU's cores at their highest clock, and bytes/s of its memory, by its own data.
+
+    Args:
+        tensor_cores: those of its tensor cores on numbers of 16 bits instead.
+
+    Raises:
+        DeviceError: how many these are is not known.
+    """
     of = cuda.get_current_device()
-    cores = 64 if tuple(of.compute_capability) <= (8, 0) else 128  # of a multiprocessor: CUDA's programming guide
-    flops = 2 * cores * of.MULTIPROCESSOR_COUNT * of.CLOCK_RATE * 1e3
+    capability = tuple(of.compute_capability)
+    a_clock = 2 * (64 if capability <= (8, 0) else 128)  # of a multiprocessor: CUDA's programming guide
+    if tensor_cores:
+        if capability not in TENSOR_FLOP:
+            raise DeviceError(
+                f"compute capability {capability[0]}.{capability[1]}: its tensor cores' FLOP are not known"
+            )
+        a_clock = TENSOR_FLOP[capability]
+    flops = a_clock * of.MULTIPROCESSOR_COUNT * of.CLOCK_RATE * 1e3
     return flops, 2 * of.MEMORY_CLOCK_RATE * 1e3 * of.GLOBAL_MEMORY_BUS_WIDTH / 8

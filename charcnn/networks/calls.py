@@ -34,6 +34,7 @@ from charcnn.model.layers import (
     place,
 )
 from charcnn.networks.architecture import Features
+from charcnn.ops.chain.plan2d import Plan2d, plan2d
 from charcnn.ops.common.folding import fold_batchnorm
 from charcnn.ops.common.pixel_tables import pixel_tables
 
@@ -162,3 +163,30 @@ def simplified(network: Network, params: Params) -> tuple[tuple[Node, ...], dict
         else:
             layers.append(node.layer)
     return place(layers, network.in_shape), held
+
+
+CHAINED = (Conv2d, MaxPool2d, Relu, Tanh)
+"""What a chain over images may consist of; it begins with a convolution."""
+
+
+def chain(run: Sequence[Node]) -> bool:
+    """Whether these layers are a chain."""
+    return isinstance(run[0].layer, Conv2d) and all(isinstance(node.layer, CHAINED) for node in run)
+
+
+def chained(nodes: Sequence[Node]) -> list[list[Node]]:
+    """The layers in runs: each a chain of convolutions, as long as there is one, or what lies between two."""
+    runs: list[list[Node]] = []
+    for node in nodes:
+        joins = runs and chain(runs[-1]) and isinstance(node.layer, CHAINED)
+        if joins or (runs and not chain(runs[-1]) and not isinstance(node.layer, Conv2d)):
+            runs[-1].append(node)
+        else:
+            runs.append([node])
+    return runs
+
+
+def planned(run: Sequence[Node], batch: int, **options: Any) -> Plan2d:
+    """The chain's plan, by default what has the least forecast; arguments and errors as of `charcnn.ops.chain.plan`."""
+    layers = [node.layer for node in run if isinstance(node.layer, CHAINED)]
+    return plan2d(layers, in_shape=run[0].in_shape, batch=batch, **options)

@@ -3,21 +3,45 @@
 The sigma of an input's results is measured, not derived: the reference is computed a few times with each rounding of
 the precision in place, as a random error of its size, and sigma is the root of the mean square of what that changes,
 over draws and results. Errors arise as `charcnn.model.rounding` has them: in operands, where tensor cores multiply; in
-sums of K terms, whose partial sums grow as a random walk does; and once in each value that a layer writes.
+sums of K terms, whose partial sums grow as a random walk does; and in each value that a layer writes.
+
+Between layers features are stored as operands. Of what only picks among them, as pooling does, they stay as they are,
+and are rounded once for the next layer that multiplies; what computes with them (`MIXING`) reads rounded ones, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from charcnn.model.layers import Conv2d, Flatten, Linear, MaxPool2d, Network, Node, Pixels, Relu
+from charcnn.model.layers import (
+    AvgPool2d,
+    Conv2d,
+    Flatten,
+    GlobalAvgPool2d,
+    Linear,
+    LocalResponseNorm,
+    MaxPool2d,
+    Network,
+    Node,
+    Pixels,
+    Relu,
+)
 from charcnn.model.network import run
 from charcnn.model.rounding import FP32, Grid, Rounding
 
-DRAWS = 4
-"""Times that errors are drawn; sigma is over as many times the results of an input."""
+MIXING = (LocalResponseNorm, AvgPool2d, GlobalAvgPool2d)
+"""Layers that compute with stored features, and multiply no weights."""
+
+DRAWS, WORK = (4, 32), 2e8
+"""Times that errors are drawn, at least and at most: as often as that many FLOP an input allow. Sigma is over as many
+times the results of an input, of which a large network has many; of few results, which err together, few draws would
+tell little."""
+
+FUNCTION = replace(FP32, unit=4 * FP32.unit)
+"""What tanh, exp, a power or a quotient of sums is off by: a few units in the last place."""
 
 
 def expected(
@@ -26,10 +50,11 @@ def expected(
     """Bytes (N, L) -> the float64 reference's results (N, classes), and the sigma of each input's, alike in a row."""
     exact = run(network.nodes, rows, params)
     squares = np.zeros(len(rows))
-    for draw in range(DRAWS):
+    draws = int(np.clip(WORK / network.flops, *DRAWS))
+    for draw in range(draws):
         changed = _rounded(network, rows, params, rounding, np.random.default_rng(draw)) - exact
         squares += np.square(changed).mean(axis=1)
-    return exact, np.broadcast_to(np.sqrt(squares / DRAWS)[:, None], exact.shape)
+    return exact, np.broadcast_to(np.sqrt(squares / draws)[:, None], exact.shape)
 
 
 def _rounded(
@@ -40,11 +65,11 @@ def _rounded(
         if isinstance(node.layer, Conv2d | Linear):
             x = _multiplied(node, x, held, rounding, rng)
         else:
+            if isinstance(node.layer, MIXING) and rounding.operands is not None:
+                x = _moved(x, rounding.operands, rng)
             x = run([node], x, held)
             if not isinstance(node.layer, Flatten | Relu | MaxPool2d):  # which only pick
-                x = _moved(x, FP32, rng)
-            if isinstance(node.layer, Pixels) and rounding.operands is not None:
-                x = _moved(x, rounding.operands, rng)
+                x = _moved(x, FP32 if isinstance(node.layer, Pixels) else FUNCTION, rng)
     return x
 
 

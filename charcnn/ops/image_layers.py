@@ -18,6 +18,7 @@ from charcnn.ops.common.shapes import Shape
 from charcnn.ops.common.shapes2d import Padding, Pair, Window
 from charcnn.ops.local_response_norm_nhwc import normalised_features
 from charcnn.ops.pixels_nhwc import features_shape, pixel_features
+from charcnn.ops.pixels_to_depth import Blocks, block_features, block_shape
 from charcnn.ops.pool2d_nhwc import pooled_features, pooled_shape
 
 
@@ -128,21 +129,27 @@ class VectorizedPixels(_Features):
         tables: float32 (C, 256), as `pixel_tables` gives it, rounded.
         height, width: of an image.
         channels: of the features, those beyond C zero: `conv.width` of a prepared convolution. C where None.
+        blocks: of the image that are pixels of the features, as `block_features` has them; None: its own pixels.
         precision, octets: as of `VectorizedMaxPool2d`.
     """
 
     def __init__(
-        self, tables: np.ndarray, height: int, width: int, *, channels: int | None = None, precision: str = "fp16",
-        octets: bool = False,
+        self, tables: np.ndarray, height: int, width: int, *, channels: int | None = None, blocks: Blocks | None = None,
+        precision: str = "fp16", octets: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(precision, octets)
         self._tables, self._size, self._channels = device.to_device(tables), (height, width), channels
-        self.nbytes = self._tables.nbytes
+        self.nbytes, self._blocks = self._tables.nbytes, blocks
 
     def _shape(self, x: Shape) -> Shape:
+        if self._blocks is not None:
+            return block_shape(x, self._tables.shape, self._blocks, self._channels, self._given["precision"])
         images = np.broadcast_to(np.uint8(0), x)
         return features_shape(images, self._tables, *self._size, self._channels, self._given["precision"])
 
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on bytes (N, C * H * W)."""
-        return pixel_features(x, self._tables, *self._size, channels=self._channels, **self._out(x, space))
+        given = {"channels": self._channels, **self._out(x, space)}
+        if self._blocks is not None:
+            return block_features(x, self._tables, *self._size, self._blocks, **given)
+        return pixel_features(x, self._tables, *self._size, **given)

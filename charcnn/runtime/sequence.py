@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,7 @@ class LayerSequence:
                 for name, layers in self.stages:
                     with buffers.stage(name):
                         x = run(layers, x, n)
-            return x if x.ndim == 2 else x.reshape((n, math.prod(x.shape[1:])))
+            return x if x.ndim == 2 else x.reshape((n, prod(x.shape[1:])))
 
         return forward
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from charcnn.model.layers import BatchNorm2d, Flatten, Network, Node, Softmax
 from charcnn.model.pytorch import function
 
-BATCH, RATE, DECAY, SMOOTHING = 128, 2e-3, 0.02, 0.05
+BATCH, RATE, DECAY, SMOOTHING = 128, 2e-3, 0.02, 0.0
 """Inputs a step; AdamW's largest step and weight decay; label smoothing."""
 
 SHIFT = 2
@@ -44,7 +44,7 @@ def train(
     held = {name: torch.from_numpy(_first(name, value, network)) for name, value in params.items()}
     learned = [value.requires_grad_() for name, value in held.items() if "running" not in name]
     optimiser = torch.optim.AdamW(learned, RATE, weight_decay=DECAY)
-    images, targets = torch.from_numpy(rows), torch.from_numpy(labels.astype(np.int64))
+    images, targets = torch.from_numpy(rows.copy()), torch.from_numpy(labels.astype(np.int64))
     shape, steps = network.nodes[0].out_shape, -(-len(rows) // BATCH)
     for epoch in range(epochs):
         total = 0.0

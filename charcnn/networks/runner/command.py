@@ -6,8 +6,6 @@ import argparse
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib.resources import files
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,10 +16,11 @@ from charcnn.host.terminal import prepare_streams, tell
 from charcnn.levels.runner import command, options
 from charcnn.levels.runner.job import SHOWN, SIMULATED_INPUTS, Job
 from charcnn.model import params
+from charcnn.networks import weights
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.parts import parted
 from charcnn.networks.reference import expected
-from charcnn.networks.runner import tables
+from charcnn.networks.runner import fit, tables
 
 DATA: dict[str, Callable[..., images.Images]] = {
     "fashion-mnist": images.fashion_mnist,
@@ -33,20 +32,26 @@ DATA: dict[str, Callable[..., images.Images]] = {
 ROWS = 512
 """Random inputs of a network of rows."""
 
-CPU, CUDA = "winograd_cpu", "weak"
-"""Techniques where none is asked for: without a GPU, and with one."""
+CPU = "winograd_cpu"
+"""The technique where none is asked for and there is no GPU; with one, the network's row has it."""
 
 
 def main(name: str, argv: list[str] | None = None) -> NoReturn:
     """Run the network of this page as a command; ends the process."""
     subject = NetworkCommand(name)
     asked = sys.argv[1:] if argv is None else argv
-    if not {"--compare", "--plan"} & {word.partition("=")[0] for word in asked}:
+    if not {"--compare", "--plan", "--train"} & {word.partition("=")[0] for word in asked}:
         command.run(subject, argv)
     prepare_streams()
     chosen = subject.parser(quiet=False).parse_args(argv)
     try:
-        sys.exit(tables.compare(subject, chosen) if chosen.compare else tables.plan(subject.architecture(chosen)))
+        if getattr(chosen, "train", None) is not None:
+            sys.exit(fit.train(subject, chosen))
+        sys.exit(
+            tables.compare(subject, chosen)
+            if chosen.compare
+            else tables.plan(subject.architecture(chosen), chosen.batch or 1)
+        )
     except (ValueError, OSError, device.DeviceError) as error:
         tell(f"{name}: {' '.join(str(error).split())}")
         sys.exit(options.UNUSABLE)
@@ -58,7 +63,9 @@ class NetworkCommand:
     offload = staticmethod(offload.asynchronous)
 
     def __init__(self, name: str) -> None:
-        self.name, self.page = name, next(row for row in catalog.NETWORKS if row.name == name).module
+        self.name, self._row = name, catalog.network(name)
+        self.page = self._row.module
+        self.raw: dict[str, str] = getattr(self.page, "RAW", {})
 
     def parser(self, *, quiet: bool) -> argparse.ArgumentParser:
         """Its command line; `quiet` where another rank prints the help and the errors."""
@@ -78,27 +85,41 @@ class NetworkCommand:
 exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files or machine""",
         )
         add = found.add_argument
-        ways = [row.name for row in catalog.NETWORK_TECHNIQUES]
-        add("--as", dest="technique", choices=ways, help=f"how (default {CPU}, with a GPU {CUDA})")
+        ways, on_gpu = [row.name for row in catalog.NETWORK_TECHNIQUES], " or ".join(self._row.on_gpu)
+        add("--as", dest="technique", choices=ways, help=f"how (default {CPU}, with a GPU {on_gpu})")
         variants = self.page.VARIANTS
         add("--variant", choices=variants, help=f"of the network (default {variants[0]}; tiny in the simulator)")
         options.add_work(add, "images", "default by the technique", "by the technique, fp32 first")
-        add("--params", metavar="FILE", help="weights: .safetensors, or a state_dict as .pt (default: those that ship)")
+        kinds = ".safetensors, a state_dict as .pt" + ", or a folder of raw arrays" * bool(self.raw)
+        add("--params", metavar="FILE", help=f"weights: {kinds} (default: those that ship, else random)")
+        if self.raw:
+            held = f"what a folder's {', '.join(self.raw)} hold (default {weights.LAYOUTS[0]})"
+            add("--layout", choices=weights.LAYOUTS, default=weights.LAYOUTS[0], help=held)
         add("--random", action="store_true", help="random weights, of --seed, in place of those that ship")
         add("--images", metavar="FILE", help=f"pictures, a folder of them, IDX, .npy, or {', '.join(DATA)}")
         add("--resize", action="store_true", help="fit pictures of other sizes")
         add("--layers", action="store_true", help="a row a layer: shape, FLOP, bytes, time, share of the roofline")
         add("--plan", action="store_true", help="print how its convolutions fuse, and run nothing")
+        if hasattr(self.page, "DATA"):
+            add("--train", metavar="FILE", help=f"fit it to --images (default {self.page.DATA}), and write its weights")
+            add("--epochs", type=options.positive, default=12, metavar="E", help="with --train (default 12)")
         add("--compare", action="store_true", help="all techniques of --as that run here, checked first")
         options.add_offload(add)
         return found
 
     def program(self, chosen: argparse.Namespace) -> tuple[catalog.Program, Callable[..., Any]]:
         """The technique that --as names, or else the fastest of the machine."""
-        name = chosen.technique or (CPU if device.SIMULATED else CUDA)
-        technique = catalog.network_technique(name)
-        build = partial(technique.build, name)
+        technique = catalog.network_technique(chosen.technique or self._fastest(chosen.precision))
+        timed = {"graph": False} if chosen.layers and technique.graphs else {}  # a graph is timed as a whole
+        build = partial(technique.build, technique.name, **timed)
         return technique, parted(chosen.offload, build) if chosen.offload in offload.PARTED else build
+
+    def _fastest(self, precision: str | None) -> str:
+        """The technique where none is asked for; of none in this precision, the first, which says so."""
+        if device.SIMULATED:
+            return CPU
+        found = [name for name in self._row.on_gpu if options.serves(catalog.network_technique(name), precision)]
+        return (found or self._row.on_gpu)[0]
 
     def architecture(self, chosen: argparse.Namespace, *, simulated: bool = False) -> Architecture:
         """The network's variant that the options name.
@@ -106,9 +127,8 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         Raises:
             ValueError: it is too large for the simulator.
         """
-        variant = chosen.variant or ("tiny" if simulated else self.page.VARIANTS[0])
-        found = Architecture(self.name, variant, self.page.layers(variant))
-        if simulated and variant != "tiny":
+        found: Architecture = self._row.architecture(chosen.variant or ("tiny" if simulated else None))
+        if simulated and found.variant != "tiny":
             raise ValueError(
                 f"no GPU in use, and {found.flops:,} FLOP an image would take the simulator hours: run with --variant "
                 "tiny, on the CPU with --as loops, cpu_gemm or winograd_cpu, or on a machine with an NVIDIA GPU"
@@ -122,7 +142,7 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
             raise ValueError(f"--layers: with --offload {chosen.offload} no rank has all layers; leave one out")
         simulated = program.device == "cuda" and device.SIMULATED
         network = self.architecture(chosen, simulated=simulated)
-        weights, random = self._weights(network, chosen)
+        held, random = self._weights(network, chosen)
         if chosen.images is None and network.image[1] == 1:  # rows of features: nothing to see
             rows = np.random.default_rng(chosen.seed).integers(0, 256, (ROWS, network.length), np.uint8)
             read = images.Images(rows, f"{ROWS} random rows")
@@ -138,10 +158,10 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         return Job(
             offload.Repeated(read.rows, count),
             read.source,
-            weights,
+            held,
             network.variant,
-            lambda rows, rounding: expected(rows, weights, network, rounding),
-            weights.classes,
+            lambda rows, rounding: expected(rows, held, network, rounding),
+            held.classes,
             list((read.names or ())[:SHOWN]),
             read.labels,
             random=random,
@@ -157,13 +177,12 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
             return tables.parts(job.params.config, report)
         if not chosen.layers:
             return []
-        peaks = tables.Peaks.of(catalog.network_technique(report["technique"]))
+        peaks = tables.Peaks.of(catalog.network_technique(report["technique"]), report["precision"])
         return tables.layers(job.params.config, report["stages"], report["inputs"], report["batch"], peaks)
 
     def _weights(self, network: Architecture, chosen: argparse.Namespace) -> tuple[params.Params, bool]:
         """What --params names, else what ships, else random ones; and whether they are random."""
-        shipped = Path(str(files("charcnn.networks"))) / "weights" / f"{network.name}-{network.variant}.safetensors"
-        path = chosen.params or (str(shipped) if shipped.exists() and not chosen.random else None)
+        path = chosen.params or (None if chosen.random else weights.shipped(network))
         if path is None:
             return params.init(network, chosen.seed), True
-        return params.load(path, network), False
+        return weights.load(path, network, self.raw, getattr(chosen, "layout", weights.LAYOUTS[0])), False

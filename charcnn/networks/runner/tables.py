@@ -14,11 +14,12 @@ from charcnn import catalog, offload
 from charcnn.gpu import device
 from charcnn.levels.runner.options import serves
 from charcnn.levels.runner.report import validate
-from charcnn.model.layers import Flatten, Node
+from charcnn.model.layers import Conv2d, Flatten, Node, place
 from charcnn.networks.architecture import Architecture
-from charcnn.networks.calls import simplified
+from charcnn.networks.calls import CHAINED, chain, chained, planned, simplified
 from charcnn.networks.parts import flops
 from charcnn.offload import partition
+from charcnn.ops.chain import pyramid
 from charcnn.runtime.monitor import Monitor
 
 if TYPE_CHECKING:
@@ -64,14 +65,14 @@ def layers(network: Architecture, seconds: Mapping[str, float], inputs: int, bat
         network: whose layers the stages compute.
         seconds: of all inputs, by stage.
         inputs, batch: of all, and at once: parameters are read once a batch.
-        peaks: of the machine.
+        peaks: of the machine, in the precision.
     """
-    rows = []
+    rows, size = [], peaks.size
     for stage, nodes in staged(network, list(seconds)):
         flop = sum(node.flops for node in nodes)
         first, last = nodes[0], nodes[-1]
-        ends = int(np.prod(first.in_shape)) * (first.layer.in_itemsize or 4) + 4 * int(np.prod(last.out_shape))
-        held = 4 * sum(int(np.prod(shape)) for node in nodes for shape in node.parameters.values())
+        ends = int(np.prod(first.in_shape)) * (first.layer.in_itemsize or size) + size * int(np.prod(last.out_shape))
+        held = size * sum(int(np.prod(shape)) for node in nodes for shape in node.parameters.values())
         moved, spent = ends + held / batch, seconds[stage] / inputs
         bound = max(flop / peaks.flops, moved / peaks.bytes)
         shape = " > ".join("x".join(map(str, of)) for of in (first.in_shape, last.out_shape))
@@ -82,15 +83,28 @@ def layers(network: Architecture, seconds: Mapping[str, float], inputs: int, bat
 
 
 class Peaks:
-    """What the machine can do at most: float32 FLOP/s and bytes/s of memory, and whence that is known."""
+    """What the machine can do at most: FLOP/s and bytes/s of memory, and whence that is known.
 
-    def __init__(self, flops: float, bytes_: float, source: str) -> None:
-        self.flops, self.bytes = flops, bytes_
+    Args:
+        size: bytes of a value.
+    """
+
+    def __init__(self, flops: float, bytes_: float, source: str, size: int = 4) -> None:
+        self.flops, self.bytes, self.size = flops, bytes_, size
         self.source = f"{flops / 1e9:,.0f} GFLOP/s and {bytes_ / 1e9:,.0f} GB/s, {source}"
 
     @classmethod
-    def of(cls, program: catalog.Program) -> Peaks:
-        """Of all CPU cores by a product of matrices and a copy; of the current GPU by its data and a copy."""
+    def of(cls, program: catalog.Program, precision: str | None = None) -> Peaks:
+        """Of all CPU cores by a product of matrices and a copy; of the current GPU by its data.
+
+        Raises:
+            DeviceError: the program computes on tensor cores, of which that is not known.
+        """
+        if program.tensor_cores:
+            of = program.format(precision)
+            flops, bytes_ = device.peaks(tensor_cores=True)
+            part = 3 if of.terms == 2 else of.itemsize / 2  # three products a pair of values; half the rate on 32 bits
+            return cls(flops / part, bytes_, "of the GPU's tensor cores and memory at their highest clocks", of.size)
         if program.device == "cuda" and not device.SIMULATED:
             return cls(*device.peaks(), "of the GPU's cores and memory at their highest clocks")
         a = np.ones((1536, 1536), np.float32)
@@ -136,9 +150,34 @@ def compare(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
     return status
 
 
-def plan(network: Architecture) -> int:
-    """Print how the network's convolutions fuse. Exit status: 0."""
-    raise ValueError(f"{network.name}: no plan of convolutions in two dimensions yet")
+TILES = (1, 2, 4, 7)
+"""Of the last map, of which `plan` says what they compute twice."""
+
+
+def plan(network: Architecture, batch: int) -> int:
+    """Print how the network's convolutions fuse, and what tiles of the first ones compute twice. Exit status: 0.
+
+    Raises:
+        ValueError: it has no convolutions.
+    """
+    unnamed = {name: np.zeros(shape, np.float32) for name, shape in network.parameter_shapes.items()}
+    nodes = simplified(network, unnamed)[0]
+    chains = [run for run in chained(nodes) if chain(run)]
+    if not chains:
+        raise ValueError(f"--plan: {network.name} has no convolutions to fuse")
+    for run in chains:
+        print(f"{', '.join(node.layer.label for node in run)}, a batch of {batch:,}\n")
+        print(planned(run, batch).describe(), end="\n\n")
+    layers = [node.layer for node in nodes if isinstance(node.layer, CHAINED) and len(node.in_shape) == 3]
+    convolutions = [at for at, layer in enumerate(layers) if isinstance(layer, Conv2d)]
+    if len(convolutions) > 1:
+        layers = layers[: convolutions[2] if len(convolutions) > 2 else None]
+        size = place(layers, network.image)[-1].out_shape[1]
+        tiles = [tile for tile in TILES if tile < size] + [size]
+        found = pyramid(layers, network.image, tiles)
+        counts = ", ".join(f"{tile}: {of.alike:.2f}x" for tile, of in zip(tiles, found, strict=True))
+        print(f"multiplications of its first two convolutions in one kernel, by the tile of {size}x{size}: {counts}")
+    return 0
 
 
 def parts(network: Architecture, report: Mapping[str, Any]) -> list[str]:

@@ -97,9 +97,9 @@ class Conv1dLayer(NoScratch):
         return [Array((n, valid, of.terms * self.conv.c_out), of.dtype)]
 
     def __call__(self, x: Any, space: Space) -> Any:
-        """Start on features (N, L, C_in)."""
+        """Start on features (N, L, C_in), or where they are rows, of any shape."""
         (y,) = self.writes(x.shape)
-        if self._rows and x.shape[1] != 1:
+        if self._rows and (len(x.shape) != 3 or x.shape[1] != 1):
             x = x.reshape((x.shape[0], 1, prod(x.shape[1:])))
         return self._apply(x, **self._options, out=space.device(*y), stream=space.stream)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,10 @@ class DoubleBufferedConv1d(Launched):
 
 
 class Cast(NoScratch):
-    """float32 features (N, L, C), as a linear layer takes them: (N, 1, L C) of a precision, of fp16x3 (N, 1, 2 L C)."""
+    """float32 features (N, ..., C), as a linear layer takes them: rows (N, 1, V) of a precision, of fp16x3 (N, 1, 2 V).
+
+    V is the product of all axes but the first.
+    """
 
     nbytes = 0
 
@@ -140,10 +144,10 @@ class Cast(NoScratch):
 
     def writes(self, x: Shape) -> list[Array]:
         """The result."""
-        return [Array((x[0], 1, self._of.terms * x[1] * x[2]), self._of.dtype)]
+        return [Array((x[0], 1, self._of.terms * prod(x[1:])), self._of.dtype)]
 
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on features."""
         (y,) = self.writes(x.shape)
-        x = x.reshape((x.shape[0], 1, x.shape[1] * x.shape[2]))
+        x = x.reshape((x.shape[0], 1, prod(x.shape[1:])))
         return as_format(x, self._of.name, out=space.device(*y), stream=space.stream)

@@ -1,0 +1,304 @@
+"""Networks of images in CUDA, channels last: on tensor cores (`wgmma`, `mma`), or by Winograd's filtering in float32.
+
+Weights are packed once. What is pointwise is in the last pass of the layer before it; batch normalisation is in its
+weights, and ReLU comes before pooling (`calls.simplified`). Features stay in the precision from the pixels to the last
+linear layer, whose results are float32. Their channels are padded with zeros to what the next layer reads
+(`channels`). Of tensor cores, a batch's kernels are one CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from charcnn import ops
+from charcnn.catalog import NETWORK_TECHNIQUES, network_technique
+from charcnn.gpu import device
+from charcnn.model.layers import (
+    AvgPool2d,
+    Conv2d,
+    Flatten,
+    Gelu,
+    GlobalAvgPool2d,
+    Linear,
+    LocalResponseNorm,
+    MaxPool2d,
+    Node,
+    Pixels,
+    Relu,
+    Softmax,
+    Tanh,
+)
+from charcnn.model.params import Params
+from charcnn.networks.architecture import Architecture
+from charcnn.networks.calls import OPERATORS, calls, simplified, weights_of
+from charcnn.networks.channels import Channels, filters, rows, to_depth
+from charcnn.networks.cuda import Operator
+from charcnn.ops.common import shapes
+from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.layer import Launched, Layer
+from charcnn.ops.common.pixel_tables import pixel_tables
+from charcnn.ops.common.shapes2d import Window
+from charcnn.ops.conv1d.layers import Cast, MmaLinear, WgmmaLinear
+from charcnn.ops.conv1d.windows import COLUMNS
+from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, MmaConv2d, WgmmaConv2d, WinogradConv2d
+from charcnn.ops.image_layers import (
+    VectorizedAvgPool2d,
+    VectorizedGlobalAvgPool2d,
+    VectorizedLocalResponseNorm,
+    VectorizedMaxPool2d,
+    VectorizedPixels,
+)
+from charcnn.ops.pixels_to_depth import Blocks
+from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.sequence import Stage, on_gpus
+from charcnn.runtime.stream import GpuPipeline
+
+POINTWISE = (Relu, Tanh, Gelu)
+"""What is in the last pass of a convolution or a linear layer."""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A technique's layers, in a precision."""
+
+    precision: str
+
+    together = 8
+    """Channels that features have a multiple of."""
+    columns = COLUMNS
+    """Output channels that a group has a multiple of."""
+    octets = False
+    """Whether two terms lie so."""
+    whole_rows = False
+    """Whether the two terms of a pixel make no part of a row that a linear layer reads."""
+
+    def conv(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any) -> list[Layer]:
+        """A convolution with what follows it. Weight (KH, KW, C_in / groups, C_out)."""
+        raise NotImplementedError
+
+    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer]:
+        """A linear layer with what follows it. Weight (C_in, C_out)."""
+        raise NotImplementedError
+
+
+class Mma(Layers):
+    """On tensor cores by mma.sync."""
+
+    octets = True
+    of: tuple[type[WgmmaConv2d], Callable[..., Layer]] = MmaConv2d, MmaLinear
+
+    def conv(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any) -> list[Layer]:
+        """As there."""
+        return [self.of[0](weight, bias, epilogue=epilogue, float32=float32, precision=self.precision, **moves)]
+
+    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer]:
+        """As there."""
+        return [self.of[1](weight, bias, epilogue=epilogue, float32=float32, precision=self.precision)]
+
+
+class Wgmma(Mma):
+    """On Hopper's tensor cores."""
+
+    octets, whole_rows = False, True
+    of = WgmmaConv2d, WgmmaLinear
+
+
+class Winograd(Layers):
+    """In float32: by Winograd's filtering where convolutions move by 1 in one group, else as a matrix product."""
+
+    together = columns = 4  # a thread's
+
+    def conv(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any) -> list[Layer]:
+        """As there."""
+        steps = (moves["stride"], moves["dilation"], moves["groups"])
+        if all(one in (1, (1, 1)) for one in steps) and max(weight.shape[:2]) > 1:
+            return [WinogradConv2d(weight, bias, padding=moves["padding"], epilogue=epilogue)]
+        return [DoubleBufferedConv2d(weight, bias, relu=epilogue == "relu", **moves), *_pointwise(epilogue)]
+
+    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer]:
+        """As there."""
+        function = ops.linear_relu_nlc_double_buffered if epilogue == "relu" else ops.linear_nlc_double_buffered
+        return [Launched(function, shapes.linear_nlc, weight, bias, rows=True), *_pointwise(epilogue)]
+
+
+def _pointwise(name: str) -> list[Layer]:
+    """As a layer of its own, where the layer before has it not."""
+    return [Launched(getattr(ops, f"{name}_naive"), lambda x: tuple(x.shape))] if name not in ("", "relu") else []
+
+
+TECHNIQUES: dict[str, type[Layers]] = {"wgmma": Wgmma, "mma": Mma, "winograd": Winograd}
+"""By the catalogue's names."""
+
+
+class Chain:
+    """A network's layers for one technique, in order: what features are between two of them.
+
+    Args:
+        made: the technique's layers.
+        nodes, params: of a network that is `simplified`.
+        to_depth: whether a first convolution that moves by more than 1 reads blocks of pixels as pixels. None: where
+            that takes fewer products, which is no measurement.
+    """
+
+    def __init__(
+        self, made: Layers, nodes: Sequence[Node], params: Params | dict[str, np.ndarray], to_depth: bool | None = None
+    ) -> None:
+        self._made, self._nodes, self._params, self._to_depth = made, nodes, params, to_depth
+        self._channels, self._area = Channels.grouped(1, 1), 1
+        self._stored = made.precision
+        self._window: Window | None = None
+        """Of the convolution that reads blocks of pixels."""
+
+    def stages(self) -> Iterator[Stage]:
+        """Each with its layers, weights packed on the current GPU.
+
+        Raises:
+            ValueError: a layer is none that the technique has here.
+        """
+        rest = list(self._nodes)
+        while rest:
+            node = rest.pop(0)
+            if isinstance(node.layer, Flatten):
+                continue
+            label, epilogue = node.layer.label, ""
+            if isinstance(node.layer, Conv2d | Linear) and rest and isinstance(rest[0].layer, POINTWISE):
+                follows = rest.pop(0).layer
+                label, epilogue = f"{label}+{follows.label}", OPERATORS[type(follows)]
+            yield label, self._layers(node, epilogue, rest)
+
+    def _layers(self, node: Node, epilogue: str, rest: Sequence[Node]) -> list[Layer]:
+        of: dict[str, Any] = {"precision": self._stored, "octets": self._made.octets}
+        match node.layer:
+            case Pixels() as pixels:
+                return [self._pixels(pixels, rest)]
+            case Conv2d():
+                return self._conv(node, epilogue, rest)
+            case Linear():
+                return self._linear(node, epilogue, rest)
+            case MaxPool2d(size, stride, padding):
+                return [VectorizedMaxPool2d(size, stride=stride, padding=padding, **of)]
+            case AvgPool2d(size, stride, padding):
+                return [VectorizedAvgPool2d(size, stride=stride, padding=padding, **of)]
+            case GlobalAvgPool2d():
+                return [VectorizedGlobalAvgPool2d(**of)]
+            case LocalResponseNorm(size, alpha, beta, k):
+                return [VectorizedLocalResponseNorm(size, alpha=alpha, beta=beta, k=k, **of)]
+            case Softmax() if self._stored == "fp32":
+                (call,) = calls([node], self._params, "naive", fused=False)
+                return [Operator(call, "naive")]
+        raise ValueError(f"{node.layer.label}: no layer for it here behind the one before")
+
+    def _pixels(self, pixels: Pixels, rest: Sequence[Node]) -> Layer:
+        blocks, count = None, pixels.channels
+        if isinstance(rest[0].layer, Flatten):  # a row of values, channel after channel, as PyTorch has it
+            blocks, count = Blocks.whole(pixels.height, pixels.width), math.prod(rest[0].in_shape)
+        elif isinstance(rest[0].layer, Conv2d) and self._as_blocks(rest[0]):
+            self._window = window = rest[0].layer.window(rest[0].in_shape)
+            blocks, count = Blocks.of(window, pixels.height, pixels.width), count * math.prod(window.stride)
+        self._channels = Channels.grouped(count, self._made.together)
+        tables = pixel_tables(pixels.mean, pixels.std).astype(np.float32)
+        return VectorizedPixels(
+            tables, pixels.height, pixels.width, channels=self._channels.width, blocks=blocks, precision=self._stored,
+            octets=self._made.octets,
+        )  # fmt: skip
+
+    def _as_blocks(self, node: Node) -> bool:
+        """Whether a first convolution reads blocks of pixels."""
+        of: Any = node.layer
+        window = of.window(node.in_shape)
+        if window.stride == (1, 1) or window.dilation != (1, 1) or of.groups > 1:
+            return False
+        if self._to_depth is not None:
+            return self._to_depth
+        reach = (-(-taps // step) for taps, step in zip(window.kernel, window.stride, strict=True))
+        channels, multiple = node.in_shape[0], self._made.together
+        fewer = math.prod(reach) * Channels.grouped(channels * math.prod(window.stride), multiple).width
+        return fewer < math.prod(window.kernel) * Channels.grouped(channels, multiple).width
+
+    def _conv(self, node: Node, epilogue: str, rest: Sequence[Node]) -> list[Layer]:
+        of, made, inputs = node.layer, self._made, self._channels
+        assert isinstance(of, Conv2d)
+        (weight, bias), moves, groups = weights_of(node, self._params), of.moves, of.groups
+        if self._window is not None:
+            weight, moves, self._window = to_depth(weight, self._window), {**moves, "stride": 1, "padding": 0}, None
+        reads, mixes = _reader(rest)
+        outputs = Channels.grouped(of.channels, made.columns, groups)
+        if groups > 1 and not (inputs.split(groups, made.together) and (outputs.together or not mixes)):
+            groups = 1  # with zeros between groups
+        if groups == 1:
+            outputs = Channels.grouped(of.channels, made.together, 1 if mixes else reads)
+        weight = filters(weight, of.groups, inputs, outputs, dense=groups == 1)
+        float32 = self._writes_float32(rest)
+        self._channels = outputs
+        return made.conv(pack(weight), outputs.spread(bias), epilogue, float32, {**moves, "groups": groups})
+
+    def _linear(self, node: Node, epilogue: str, rest: Sequence[Node]) -> list[Layer]:
+        of, made, (weight, bias) = node.layer, self._made, weights_of(node, self._params)
+        assert isinstance(of, Linear)
+        area = weight.shape[1] // len(self._channels.places)
+        before: list[Layer] = [] if self._stored == made.precision else [Cast(made.precision)]
+        self._stored = made.precision
+        float32 = self._writes_float32(rest)
+        outputs = Channels.grouped(of.units, 1 if float32 else made.together)
+        weight = rows(weight, area, self._channels, outputs)
+        self._channels = outputs
+        return [*before, *made.linear(weight, outputs.spread(bias), epilogue, float32)]
+
+    def _writes_float32(self, rest: Sequence[Node]) -> bool:
+        """Whether what is multiplied here is stored as float32, up to the next that multiplies, if there is any.
+
+        That casts it, where it is a linear layer to which two terms of a pixel are no part of a row.
+        """
+        after = next((node for node in rest if isinstance(node.layer, Conv2d | Linear)), None)
+        cast = self._made.whole_rows and self._made.precision == "fp16x3"
+        wide = after is None or (cast and after.flattened is not None and math.prod(after.flattened[1:]) > 1)
+        self._stored = "fp32" if wide else self._made.precision
+        return wide
+
+
+def _reader(rest: Sequence[Node]) -> tuple[int, bool]:
+    """Groups of the convolution that reads these channels next, 1 of none; whether neighbours are mixed before that."""
+    for node in rest:
+        match node.layer:
+            case Conv2d(groups=groups):
+                return groups, False
+            case LocalResponseNorm():
+                return 1, True
+            case Linear():
+                break
+    return 1, False
+
+
+def build(
+    technique: str, params: Params, config: Architecture, *, batch: int = 1024, streams: int = 2,
+    gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None, precision: str | None = None,
+    graph: bool | None = None,
+) -> GpuPipeline:  # fmt: skip
+    """Return run: bytes (N, C * H * W) uint8 -> results (N, classes) float32; run.submit, run.on_device: one batch.
+
+    Args:
+        precision: one of the technique's; its first where None.
+        graph: whether a batch is one CUDA graph, whose layers are not timed apart; None: on tensor cores.
+
+    Raises:
+        ValueError: the technique cannot compute the network; names those that can.
+    """
+    row = network_technique(technique)
+    nodes, weights = simplified(config, params)
+    made = TECHNIQUES[technique](row.precision(precision))
+
+    def network() -> Iterator[Stage]:  # once a GPU: weights are packed there
+        try:
+            yield from Chain(made, nodes, weights).stages()
+        except ValueError as error:
+            others = row.spoken([other for other in NETWORK_TECHNIQUES if other.home != row.home])
+            raise ValueError(f"{config.name}: {technique} cannot compute it: {error}; {others} can") from error
+
+    graph = row.tensor_cores if graph is None else graph
+    how = {"batch": batch, "streams": streams, "gpus": gpus, "monitor": monitor}
+    return on_gpus(network, config, **how, graph=graph and not device.SIMULATED)

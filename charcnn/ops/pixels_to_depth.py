@@ -1,0 +1,146 @@
+"""Bytes of images as features whose pixels are blocks of the image's: a convolution by steps of S reads them by steps
+of 1.
+
+A block's S_h x S_w pixels become as many channels of each of its own (space to depth). The convolution's weights are
+turned likewise (`networks.channels.to_depth`): AlexNet's 11 x 11 by steps of 4 on 3 channels is 3 x 3 on 48, of 432
+products a value 363 that count. On 3 channels padded to 8 it would be 363 of 968.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from numba import cuda, float32
+
+from charcnn.gpu import device
+from charcnn.gpu.device import int32, uint32, uint64
+from charcnn.gpu.launch import Call, jit
+from charcnn.ops.common import shapes2d
+from charcnn.ops.common.features import STORED, Layout, channels_of, places, writer
+from charcnn.ops.common.precision import choose
+from charcnn.ops.common.shapes import Shape
+from charcnn.ops.common.shapes2d import Window
+
+THREADS = device.block_size(256)
+
+VECTORS = 16
+"""Of a thread, at most: a block copies its tables once."""
+
+
+class Blocks(NamedTuple):
+    """How blocks lie on an image."""
+
+    size: tuple[int, int]
+    """Pixels of a block, down and across."""
+    count: tuple[int, int]
+    """Blocks of an image."""
+    before: tuple[int, int] = (0, 0)
+    """Zeros above the image and left of it; what lies beyond it is zero, too."""
+
+    @classmethod
+    def of(cls, window: Window, height: int, width: int) -> Blocks:
+        """Those that a convolution's window moves over by steps of 1; it is not dilated."""
+        reach = [-(-taps // step) for taps, step in zip(window.kernel, window.stride, strict=True)]
+        rows, columns = window.out(height, width)
+        top, _, left, _ = window.padding
+        return cls(window.stride, (rows - 1 + reach[0], columns - 1 + reach[1]), (top, left))
+
+    @classmethod
+    def whole(cls, height: int, width: int) -> Blocks:
+        """One, of all pixels: a row of values, channel after channel."""
+        return cls((height, width), (1, 1))
+
+
+@cache
+def _make_kernel(layout, c_in, c_out, down, across):
+    place, store, registers = places(layout), writer(layout), layout.width
+    entries, vectors, threads = 256 * c_in, uint32(c_out // layout.width), uint32(THREADS)
+    area, used, zero = uint32(down * across), uint32(c_in * down * across), int32(0)
+
+    @jit()
+    def kernel(images, tables, y, height, width, top, left):
+        # A thread a vector of a block's channels: neighbours write neighbouring vectors.
+        table = cuda.shared.array(entries, float32)
+        values = cuda.local.array(registers, float32)
+        thread = uint32(cuda.threadIdx.x)
+        k = thread
+        while k < uint32(entries):
+            table[k] = tables.flat[k]
+            k = uint32(k + threads)
+        cuda.syncthreads()
+        rows, columns = uint32(y.shape[1]), uint32(y.shape[2])
+        end = uint32(uint32(uint32(y.shape[0]) * rows) * uint32(columns * vectors))
+        i, stride = uint32(uint32(cuda.blockIdx.x) * threads + thread), uint32(uint32(cuda.gridDim.x) * threads)
+        while i < end:
+            pixel, first = uint32(i // vectors), uint32(uint32(i % vectors) * uint32(registers))
+            line = uint32(pixel // columns)
+            n, begin = uint32(line // rows), int32(uint32(pixel % columns) * uint32(across)) - int32(left)
+            above = int32(uint32(line % rows) * uint32(down)) - int32(top)
+            for j in range(registers):
+                channel = uint32(first + uint32(j))
+                c, inside = uint32(channel // area), uint32(channel % area)
+                row = int32(above + int32(uint32(inside // uint32(across))))
+                column = int32(begin + int32(uint32(inside % uint32(across))))
+                values[j] = float32(0)
+                seen = zero <= row and row < int32(height) and zero <= column and column < int32(width)
+                if seen and channel < used:
+                    line_at = (uint64(n) * uint64(c_in) + uint64(c)) * uint64(height) + uint64(uint32(row))
+                    byte = uint32(images.flat[line_at * uint64(width) + uint64(uint32(column))])
+                    values[j] = table[uint32(uint32(c * uint32(256)) + byte)]
+            at, low = place(uint64(pixel), first, uint32(c_out))
+            store(y, at, low, values)
+            i = uint32(i + stride)
+
+    return kernel
+
+
+def block_shape(images: Shape, tables: Shape, blocks: Blocks, channels: int | None, precision: str) -> Shape:
+    """The shape of `block_features`; errors as there."""
+    least = tables[0] * blocks.size[0] * blocks.size[1]
+    if channels is not None and channels < least:
+        raise ValueError(f"channels={channels}: need at least the {least} of a block")
+    return images[0], *blocks.count, choose(precision, STORED).terms * (least if channels is None else channels)
+
+
+def block_features(
+    images: Any,
+    tables: Any,
+    height: int,
+    width: int,
+    blocks: Blocks,
+    *,
+    channels: int | None = None,
+    precision: str = "fp16",
+    octets: bool = False,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Bytes as features, a pixel a block: channel (c * S_h + row) * S_w + column of it is that pixel's channel c.
+
+    Args:
+        images, tables, height, width, precision, octets, stream: as of `pixels_nhwc.pixel_features`, of up to 48
+            channels.
+        blocks: of S_h x S_w pixels.
+        channels: of the features, those beyond C * S_h * S_w zero; that many where None.
+        out: where to write, (N, *blocks.count, terms * channels); made where None.
+
+    Raises:
+        ValueError: an argument's shape, dtype, layout or side does not fit.
+        DeviceError: no usable GPU, or one of compute capability below 8.0.
+    """
+    shapes2d.pixels_nhwc(images, tables, height, width)
+    form, shape = choose(precision, STORED), block_shape(images.shape, tables.shape, blocks, channels, precision)
+    call = Call(out, stream, shape, form.dtype, images=images, tables=tables)
+    device.require_capability((8, 0), "vectorized", "use coalesced")
+    (images, tables), y = call.inputs, call.out
+    c_in, c_out = int(tables.shape[0]), channels_of("y", y, precision, octets)
+    layout = Layout.of(precision, c_out, y, octets=octets)
+    vectors = y.size // (form.terms * layout.width)
+    if c_in > 48 or vectors >= 1 << 31:
+        raise ValueError(f"images has shape {tuple(images.shape)}: need at most 48 channels, and a smaller batch")
+    count = -(-vectors // THREADS)
+    count = min(count, max(-(-count // VECTORS), 8 * device.multiprocessors()))
+    kernel = _make_kernel(layout, c_in, c_out, *blocks.size)
+    call.launch(kernel, count, THREADS, images, tables, layout.seen(y), height, width, *blocks.before)
+    return call.result()
