@@ -32,7 +32,7 @@ import raw
 from libraries import Network, own
 
 from charcnn import catalog
-from charcnn.config import SMALL, TINY, Config
+from charcnn.config import SMALL, TINY
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.model import params, validation
@@ -68,8 +68,11 @@ class Job:
     batch: int
 
     def draw(self, n: int) -> np.ndarray:
-        """So many inputs."""
-        return draw(n, self.config)
+        """So many inputs, here token ids (n, L): sample texts in even rows, random ids in odd ones."""
+        ids = np.random.default_rng(0).integers(0, self.config.byte_values, (n, self.config.length), np.uint8)
+        texts = encodings.encode(sample().texts, length=self.config.length)
+        ids[::2] = texts[np.arange(len(ids[::2])) % len(texts)]
+        return ids
 
     def expected(self, ids: np.ndarray, rounding: Rounding) -> tuple[np.ndarray, np.ndarray]:
         """The reference's results, and the sigma of each."""
@@ -184,14 +187,6 @@ def _at_most(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
     if time.perf_counter() - start > seconds:
         raise _TooLong
-
-
-def draw(n: int, config: Config) -> np.ndarray:
-    """Token ids (n, L): sample texts in even rows, random ids in odd ones."""
-    ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (n, config.length), np.uint8)
-    texts = encodings.encode(sample().texts, length=config.length)
-    ids[::2] = texts[np.arange(len(ids[::2])) % len(texts)]
-    return ids
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Networks of images channels last: what lies where, and tensor cores in plain Python, beside the reference."""
+"""Networks of images channels last: where channels lie, what is refused, and tensor cores in plain Python."""
 
 from __future__ import annotations
 
@@ -7,48 +7,227 @@ import pytest
 import test_mma
 import test_wgmma
 from test_mma import simulated
-from test_networks import architecture, drawn
+from test_networks import architecture, drawn, rounded
 
-from charcnn.catalog import network_technique
+from charcnn.catalog import NETWORK_TECHNIQUES, NETWORKS, network, network_technique
+from charcnn.gpu import device
+from charcnn.model import network as forms
+from charcnn.model import params
+from charcnn.model.layers import (
+    AvgPool2d,
+    Conv2d,
+    Flatten,
+    GlobalAvgPool2d,
+    Linear,
+    LocalResponseNorm,
+    MaxPool2d,
+    Pixels,
+    Relu,
+    Softmax,
+    Tanh,
+)  # fmt: skip
 from charcnn.model.validation import in_sigmas
+from charcnn.networks import channels_last
+from charcnn.networks.architecture import Architecture
+from charcnn.networks.calls import simplified
+from charcnn.networks.channels import Channels, filters, rows, to_depth
 from charcnn.networks.reference import expected
+from charcnn.ops import reference
+from charcnn.ops.common.shapes2d import window
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
+from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, WinogradConv2d
 
 mma, wgmma = test_mma.machine, test_wgmma.machine
 
+draw = np.random.default_rng(0).standard_normal
 
-def errors(technique, name, precision, n=1, **how):
+
+def test_places_of_channels():
+    assert Channels.grouped(3, 8) == Channels((0, 1, 2), 8)
+    assert Channels.grouped(6, 4, 2) == Channels((0, 1, 2, 4, 5, 6), 8)
+    assert Channels.grouped(5, 1) == Channels((0, 1, 2, 3, 4), 5)
+    assert Channels.grouped(256, 32, 2).together
+    assert not Channels.grouped(6, 4, 2).together
+    assert Channels.grouped(6, 4, 2).split(2, 4)
+    assert not Channels.grouped(6, 4, 2).split(2, 8)
+    assert not Channels.grouped(6, 4).split(2, 4), "channels 3 to 5 are of the second group"
+    np.testing.assert_array_equal(Channels((0, 2), 3).spread(np.array([[5, 6]]), 1), [[5, 0, 6]])
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("dense", [False, True])
+def test_filters_give_the_same_values_at_other_places(groups, dense):
+    x, weight = draw((2, 6, 5, 5)), draw((4, 6 // groups, 3, 3))
+    inputs, outputs = Channels.grouped(6, 4, 2), Channels.grouped(4, 8, 2)
+    spread = filters(weight, groups, inputs, outputs, dense=dense)
+    left = 1 if dense else groups
+    assert spread.shape == (16, 8 // left, 3, 3)
+    y = reference.conv2d(inputs.spread(x, 1), spread, np.zeros(16), groups=left)
+    expected_ = outputs.spread(reference.conv2d(x, weight, np.zeros(4), groups=groups), 1)
+    np.testing.assert_allclose(y, expected_, atol=1e-12)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [((11, 11), (4, 4)), ((3, 5), (2, 3)), ((2, 2), (2, 2))])
+def test_blocks_of_pixels_give_the_same_convolution(kernel, stride):
+    moves = window(14, 17, kernel, stride)
+    weight, x = draw((2, 3, *kernel)), draw((1, 3, 14, 17))
+    turned = to_depth(weight, moves)
+    down, across = -(-14 // stride[0]), -(-17 // stride[1])
+    padded = np.zeros((1, 3, down * stride[0], across * stride[1]))
+    padded[:, :, :14, :17] = x
+    blocks = padded.reshape(1, 3, down, stride[0], across, stride[1]).transpose(0, 1, 3, 5, 2, 4)
+    y = reference.conv2d(blocks.reshape(1, -1, down, across), turned, np.zeros(2))
+    want = reference.conv2d(x, weight, np.zeros(2), stride=stride)
+    np.testing.assert_allclose(y[:, :, : want.shape[2], : want.shape[3]], want, atol=1e-12)
+
+
+def test_rows_of_a_linear_layer_follow_the_features():
+    x, weight = draw((2, 3, 4, 5)), draw((6, 60))
+    inputs, outputs = Channels.grouped(3, 8), Channels.grouped(6, 8)
+    packed = rows(weight, 20, inputs, outputs)
+    flat = inputs.spread(x, 1).transpose(0, 2, 3, 1).reshape(2, -1)
+    np.testing.assert_allclose(flat @ packed, outputs.spread(x.reshape(2, -1) @ weight.T, 1), atol=1e-12)
+
+
+MIXED = (
+    Pixels(3, 11, 9, (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)),
+    Conv2d(10, (5, 4), stride=(2, 3), padding=(1, 2), name="a"),
+    Tanh(),
+    AvgPool2d(2, 1),
+    Conv2d(6, 3, padding=1, groups=2, name="b"),
+    Relu(),
+    LocalResponseNorm(),
+    Conv2d(12, 2, dilation=(1, 2), padding=1, groups=2, name="c"),
+    Relu(),
+    Conv2d(9, 1, groups=3, name="d"),
+    GlobalAvgPool2d(),
+    Linear(5, name="e"),
+    Tanh(),
+    Linear(4, name="f"),
+    Softmax(),
+)
+"""What the networks have not: channels by other numbers than eight, groups that change, means, dilation."""
+
+
+def errors(technique, of, precision, n=1):
     """In sigmas, and the bound."""
     row = network_technique(technique)
-    network = architecture(name)
-    weights, images = drawn(network, n)
-    found = row.build(technique, weights, network, batch=n, streams=1, precision=precision, **how)(images)
+    weights, images = drawn(of, n)
+    how = {"precision": precision, "batch": n, "streams": 1}
+    found = row.build(technique, weights, of, **how)(images)
     rounding = row.rounding(precision)
-    exact, sigma = expected(images, weights, network, rounding)
+    exact, sigma = expected(images, weights, of, rounding)
     assert (found.shape, found.dtype) == (exact.shape, np.float32)
     return in_sigmas(found, exact, sigma), rounding.bound
 
 
+def test_other_layers_by_winograd():
+    found, bound = errors("winograd", Architecture("mixed", "", MIXED), "fp32", 2)
+    assert found.max() < bound
+
+
 EMULATED = [
-    (name, precision) for name in ("mnist", "ece408", "fused4", "alexnet", "ffn") for precision in ("fp16", "fp16x3")
-]
+    ("alexnet", "fp16"), ("mnist", "fp16x3"), ("ffn", "fp16x3"), ("mixed", "tf32"),
+    *(
+        pytest.param(name, precision, marks=pytest.mark.exhaustive)
+        for name, precision in [
+            ("alexnet", "fp16x3"), ("alexnet", "tf32"), ("fused4", "fp16x3"), ("fused4", "bf16"), ("ece408", "fp16x3"),
+            ("ece408", "tf32"), ("mnist", "bf16"), ("ffn", "tf32"), ("mixed", "fp16x3"),
+        ]
+    ),
+]  # fmt: skip
+"""Emulation is slow: each precision, and what only one of them does, once."""
+
+
+def named(name):
+    return Architecture(name, "", MIXED) if name == "mixed" else architecture(name)
 
 
 @simulated
 @pytest.mark.parametrize(("name", "precision"), EMULATED)
-def test_wgmma(name, precision, wgmma, monkeypatch):
+def test_wgmma_in_plain_python(name, precision, wgmma, monkeypatch):
     def few_threads(self, x):
         return {next(tile for tile in self._tiles if tile.math_warpgroups == 2): 1.0}
 
     monkeypatch.setattr(WgmmaConv2dWeights, "_candidates", few_threads)
-    found, bound = errors("wgmma", name, precision)
-    print(found)
+    found, bound = errors("wgmma", named(name), precision)
     assert found.max() < bound
 
 
 @simulated
 @pytest.mark.parametrize(("name", "precision"), EMULATED)
-def test_mma(name, precision, mma, monkeypatch):
-    found, bound = errors("mma", name, precision)
-    print(found)
+def test_mma_in_plain_python(name, precision, mma):
+    found, bound = errors("mma", named(name), precision)
     assert found.max() < bound
+
+
+@pytest.mark.parametrize("technique", ["mma", "wgmma"])
+@pytest.mark.parametrize("precision", ["fp16", "fp16x3"])
+def test_tensor_cores_on_a_gpu(technique, precision):
+    if not device.has_tensor_cores(hopper=technique == "wgmma"):
+        pytest.skip("needs tensor cores")
+    found, bound = errors(technique, Architecture("mixed", "", MIXED), precision, 5)
+    assert found.max() < bound
+    found, bound = errors(technique, architecture("mnist", "stride2"), precision, 70)
+    assert found.max() < bound
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp16x3"])
+@pytest.mark.parametrize("name", [row.name for row in NETWORKS])
+def test_sigma_is_the_size_of_rounding_between_layers(name, precision):
+    """Weights folded, then rounded; features rounded where they are stored, once a layer; all else exact."""
+    of, rounding = architecture(name), network_technique("wgmma").rounding(precision)
+    weights, images = drawn(of, 12)
+    exact, sigma = expected(images, weights, of, rounding)
+    nodes, held = simplified(of, weights)
+    y, rest = images, [node for node in nodes if not isinstance(node.layer, Flatten)]
+    for place, node in enumerate(rest):
+        mine = {key: held[key].astype(np.float64) for key in node.parameters}
+        y = forms.run([node], y.reshape(len(y), *node.in_shape), {
+            key: rounded(value, rounding.operands) if key.endswith("weight") else value for key, value in mine.items()
+        })  # fmt: skip
+        fused = place + 1 < len(rest) and isinstance(rest[place + 1].layer, channels_last.POINTWISE)
+        if not fused and any(isinstance(after.layer, Conv2d | Linear) for after in rest[place + 1 :]):
+            y = rounded(y, rounding.operands)
+    found = in_sigmas(y, exact, sigma)
+    assert found.max() < rounding.bound
+    assert found.mean() > 0.02, "sigma is that of other errors"
+    wrong = forms.run(of.nodes, images, {**weights, f"{last(of)}.weight": weights[f"{last(of)}.weight"][::-1]})
+    assert in_sigmas(wrong, exact, sigma).min() > rounding.bound
+
+
+def last(of):
+    return next(node.layer.name for node in reversed(of.nodes) if isinstance(node.layer, Linear))
+
+
+@simulated
+@pytest.mark.parametrize("as_blocks", [None, False, True])
+def test_a_first_convolution_with_steps_reads_blocks_of_pixels_or_pixels(as_blocks):
+    of = architecture("alexnet")
+    nodes, weights = simplified(of, params.init(of, 0))
+    made = channels_last.Winograd("fp32")
+    stages = channels_last.Chain(made, nodes, weights, as_blocks).stages()
+    (_, (pixels,)), (label, (conv, *_)) = next(stages), next(stages)
+    assert label == "conv1+relu1"
+    assert type(conv) is (DoubleBufferedConv2d if as_blocks is False else WinogradConv2d)
+    (features,) = pixels.writes((1, of.length))
+    assert features.shape == ((1, 67, 67, 4) if as_blocks is False else (1, 17, 17, 48))
+    assert conv.writes(features.shape)[-1].shape == (1, 15, 15, 4)
+
+
+@simulated
+def test_a_network_that_it_cannot_compute():
+    of = Architecture("odd", "", (Pixels(1, 4, 4), MaxPool2d(2), Tanh(), Flatten(), Linear(3, name="fc")))
+    with pytest.raises(ValueError, match=r"^odd: winograd cannot compute it: tanh1: .*; loops, .*naive, weak can$"):
+        network_technique("winograd").build("winograd", params.init(of, 0), of)
+    with pytest.raises(ValueError, match=r"^precision='fp16': winograd has fp32; fp16 is in mma, wgmma"):
+        network_technique("winograd").build("winograd", params.init(of, 0), of, precision="fp16")
+
+
+def test_techniques_are_the_catalogues():
+    rows_ = [row.name for row in NETWORK_TECHNIQUES if row.graphs]
+    assert sorted(rows_) == sorted(channels_last.TECHNIQUES)
+    for row in NETWORKS:
+        assert row.on_gpu[-1] == "weak"
+        assert {*row.on_gpu} <= {each.name for each in NETWORK_TECHNIQUES}
+    assert network("alexnet").on_gpu[0] == "wgmma"

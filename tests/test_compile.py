@@ -123,47 +123,11 @@ def test_a_kernels_key_is_the_same_in_every_process(level, precision, tmp_path):
     assert len(set(one)) == len(one) > 15
 
 
-NETWORKS = """
-from charcnn.catalog import NETWORK_TECHNIQUES, NETWORKS
-from charcnn.compiling.networks import ImageNetwork, record
-from charcnn.compiling.stand_in import Target
-from charcnn.compiling.workers import title
-target = Target.named("sm_90a")
-for row in NETWORKS:
-    for way in NETWORK_TECHNIQUES:
-        for precision in way.precisions if way.device == "cuda" else ():
-            found = set()
-            network = ImageNetwork(row.name, way.name, precision)
-            record(network, target, lambda kernel, kinds: found.add(title(kernel)), [1])
-            home = f"conv1d.{way.name}.kernel.make_kernel"
-            assert not way.tensor_cores or home in found, (str(network), found)
-            assert way.tensor_cores == ("conv1d.naive" not in str(found) and any("mma.kernel" in one for one in found))
-print("all")
-"""
-"""Each at its full size, but for its batch."""
-
-
-def test_every_network_of_images_is_recorded(tmp_path):
-    assert python("-c", NETWORKS, cache=tmp_path).stdout == "all\n"
-
-
-def test_a_networks_kernels_are_compiled(tmp_path):
-    words = "-m", "charcnn", "compile", "sm_90a", "--networks", "ffn:tiny", "--as", "weak", "--jobs", "1"
-    lines = python(*words, cache=tmp_path).stdout.splitlines()
-    assert lines[0] == "sm_90a: 1 networks and precisions, 1 processes"
-    assert {line.split()[-1] for line in lines[1:-1] if "ffn" in line} == {
-        "pixels._pixels_naive_kernel", "linear.linear._linear_kernel", "linear.linear._linear_gelu_kernel"
-    }  # fmt: skip
-
-
 def test_every_level_is_recorded():
-    from charcnn.compiling.networks import runnable, runnable_techniques
+    from charcnn.compiling.networks import runnable
 
     rows = [(row.name, precision) for row in catalog.LEVELS if row.device == "cuda" for precision in row.precisions]
     assert list(runnable(HOPPER)) == rows
-    ways = [(row.name, of) for row in catalog.NETWORK_TECHNIQUES if row.device == "cuda" for of in row.precisions]
-    assert list(runnable_techniques(HOPPER)) == ways
-    assert list(runnable_techniques(Target.named("8.0"))) == [way for way in ways if way[0] != "wgmma"]
     ampere = [pair for pair in rows if not catalog.level(pair[0]).hopper]
     assert list(runnable(Target.named("8.0"))) == ampere
     assert list(runnable(Target.named("sm_120"))) == ampere
@@ -191,11 +155,6 @@ def test_what_is_no_capability(text):
         (["sm_80", "--levels", "l16"], "--levels l16: a GPU of sm_80 runs l3, l4, "),
         (["sm_90a", "--levels", "l11"], "--levels l11: a GPU of sm_90a runs l3, l4, "),
         (["sm_90a", "--levels", "l16", "--precision", "fp32"], "--precision fp32: none of these computes in it"),
-        (["sm_80", "--networks", "ffn", "--as", "wgmma"], "--as wgmma: a GPU of sm_80 runs naive, weak, winograd, mma"),
-        (["sm_90a", "--networks", "resnet"], "--networks resnet: need mnist, "),
-        (["sm_90a", "--networks", "ffn:512"], "--networks ffn:512: ffn has the variants 768, "),
-        (["sm_90a", "--as", "mma"], "--as mma: needs --networks"),
-        (["sm_90a", "--networks", "ffn", "--levels", "l16"], "--networks: leave out --levels"),
         (["sm_90a", "--precision", "fp7"], "--precision fp7: need one of fp32, "),
         (["sm_90a", "--config", "{"], "--config {: need small, tiny, or sizes as JSON"),
         (["sm_90a", "--levels", "l16", "--config", '{"channels": 12}', "--jobs", "1"], "channels=12"),

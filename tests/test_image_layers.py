@@ -11,7 +11,7 @@ from charcnn.gpu.launch import Call
 from charcnn.model import network
 from charcnn.model.layers import Pixels, place
 from charcnn.ops import reference
-from charcnn.ops.common import features
+from charcnn.ops.common import features, shapes2d
 from charcnn.ops.common.cast import as_float, as_format
 from charcnn.ops.common.mma_layout import encode
 from charcnn.ops.common.pixel_tables import pixel_tables
@@ -22,6 +22,7 @@ from charcnn.ops.image_layers import (
     VectorizedMaxPool2d,
     VectorizedPixels,
 )
+from charcnn.ops.pixels_to_depth import Blocks
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's: of NaN, in the simulator
 
@@ -125,6 +126,36 @@ def test_pixels(precision, octets, channels):
     assert layer.nbytes == tables.nbytes
     expected = reference.pixels_nhwc(images, tables, 4, 5, channels=channels)
     check(layer, device.to_device(images), expected, precision, octets, UNITS[precision])
+
+
+@pytest.mark.parametrize(("precision", "octets"), LAYOUTS)
+@pytest.mark.parametrize("blocks", [Blocks((2, 3), (3, 2), (1, 2)), Blocks.whole(4, 5)])
+def test_pixels_as_blocks(precision, octets, blocks):
+    images = np.random.default_rng(0).integers(0, 256, (2, 3 * 4 * 5), dtype=np.uint8)
+    tables = pixel_tables((0.5, 0.4, 0.3), (0.2, 0.25, 1.5)).astype(np.float32)
+    (down, across), (height, width), (top, left) = blocks
+    room = np.zeros((2, 3, height * down, width * across))
+    room[:, :, top : top + 4, left : left + 5] = reference.pixels(images, tables, 4, 5)[
+        :, :, : room.shape[2] - top, : room.shape[3] - left
+    ]
+    parts = room.reshape(2, 3, height, down, width, across).transpose(0, 2, 4, 1, 3, 5)
+    expected, area = parts.reshape(2, height, width, -1), 3 * down * across
+    for channels in (-(-area // 8) * 8, *(() if octets else (area,))):
+        layer = VectorizedPixels(tables, 4, 5, channels=channels, blocks=blocks, precision=precision, octets=octets)
+        padded = np.pad(expected, ((0, 0), (0, 0), (0, 0), (0, channels - area)))
+        check(layer, device.to_device(images), padded, precision, octets, UNITS[precision])
+    few = VectorizedPixels(tables, 4, 5, channels=area - 1, blocks=blocks, precision=precision, octets=octets)
+    with pytest.raises(ValueError, match=f"^channels={area - 1}: need at least the {area} of a block"):
+        few.writes(images.shape)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [((11, 11), (4, 4), 2), ((3, 5), (2, 3), (1, 0, 3, 2))])
+def test_blocks_are_those_that_a_window_reads(kernel, stride, padding):
+    moves = shapes2d.window(26, 31, kernel, stride, padding)
+    blocks = Blocks.of(moves, 26, 31)
+    reach = [-(-taps // step) for taps, step in zip(kernel, stride, strict=True)]
+    assert [count - taps + 1 for count, taps in zip(blocks.counts, reach, strict=True)] == [*moves.out(26, 31)]
+    assert (blocks.size, blocks.before) == (stride, (moves.padding[0], moves.padding[2]))
 
 
 def test_a_block_takes_pixels_by_turns(monkeypatch):

@@ -127,7 +127,8 @@ def agree(out, expected):
 
 
 def test_every_operator_on_images_has_an_example():
-    assert {name for name in IMAGE_CASES if not name.endswith("_nhwc")} <= set(EXAMPLES)
+    chains = {row.operator for row in VARIANTS if row.technique in ("whole", "tiles", "rolling")}
+    assert {name for name in IMAGE_CASES if not name.endswith("_nhwc")} - chains - {"pixels"} <= set(EXAMPLES)
 
 
 @pytest.mark.parametrize("variant", CHANNELS_FIRST, ids=lambda row: row.name)

@@ -6,21 +6,20 @@ import importlib
 import json
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from charcnn.catalog import NETWORK_TECHNIQUES, NETWORKS
+from charcnn.catalog import network as catalog_row
 from charcnn.gpu import device
 from charcnn.levels.runner.options import serves
 from charcnn.model import network as forms
 from charcnn.model import params
 from charcnn.model.layers import BatchNorm2d, Conv2d, Linear, MaxPool2d, Relu, place
-from charcnn.model.rounding import ROUNDINGS
+from charcnn.model.rounding import FP32, ROUNDINGS
 from charcnn.model.validation import in_sigmas
 from charcnn.networks import weights
-from charcnn.networks.architecture import Architecture
 from charcnn.networks.calls import calls, chain, chained, simplified
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import command, tables
@@ -29,8 +28,7 @@ TITLES = [row.name for row in NETWORKS]
 
 
 def architecture(name, variant="tiny"):
-    page = next(row for row in NETWORKS if row.name == name).module
-    return Architecture(name, variant, page.layers(variant))
+    return catalog_row(name).architecture(variant)
 
 
 def drawn(network, n=3, seed=0):
@@ -134,32 +132,27 @@ def test_the_longest_fusions_are_taken():
         calls(padded, weights, "pairs", fused=False)
 
 
+def rounded(x, grid):
+    """To numbers of so many digits; of none of them is the exponent too small or too large."""
+    scale = 2.0 ** np.floor(np.log2(np.abs(x) + 1e-300)) * (2 * grid.unit)
+    return np.round(x / scale) * scale
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_sigma_is_the_size_of_rounding_and_mistakes_are_larger(precision):
     """Results of rounded operands are within the bound; those of a wrong network are not."""
     network, rounding = architecture("fused4"), ROUNDINGS[precision]
     weights, images = drawn(network, 8)
     exact, sigma = expected(images, weights, network, rounding)
-    step = 2 * (rounding.operands or replace(forms_grid(), unit=2.0**-24)).unit
-
-    def rounded(x):
-        return np.round(x / (scale := 2.0 ** np.floor(np.log2(np.abs(x) + 1e-300)) * step)) * scale
-
-    y = images
+    grid, y = rounding.operands or FP32, images
     for node in network.nodes:
-        y = forms.run([node], y, {name: rounded(weights[name].astype(np.float64)) for name in node.parameters})
+        y = forms.run([node], y, {name: rounded(weights[name].astype(np.float64), grid) for name in node.parameters})
         if not isinstance(node.layer, Linear):
-            y = rounded(y)
+            y = rounded(y, grid)
     assert in_sigmas(y, exact, sigma).max() < rounding.bound
     for name, change in (("conv2.weight", lambda w: np.roll(w, 1, 3)), ("conv3.bias", lambda b: b * 0)):
         wrong = forms.run(network.nodes, images, {**weights, name: change(weights[name])})
         assert in_sigmas(wrong, exact, sigma).min() > rounding.bound
-
-
-def forms_grid():
-    from charcnn.model.rounding import FP32
-
-    return FP32
 
 
 def run(*words, module="mnist", **options):

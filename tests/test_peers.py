@@ -52,7 +52,7 @@ def test_every_peer_is_the_network(peer, config):
         pytest.skip("compiling takes seconds: eager rows have it")
     if "compile" in peer.name and not shutil.which("g++"):
         pytest.skip("torch.compile needs g++")
-    given, ids = job(config), peers.draw(3, config)
+    given, ids = job(config), job(config).draw(3)
     try:
         built = peer.build(given)  # on the CPU, also what is measured on a GPU alone
         built.load(ids)
@@ -81,7 +81,7 @@ def test_names_are_unique_and_chosen_up_to_a_dash():
 
 
 def test_what_is_not_installed_fails_or_takes_too_long_is_named():
-    level, given, ids = peers.entries(catalog.level("l2"))[0], job(), peers.draw(3, TINY)
+    level, given, ids = peers.entries(catalog.level("l2"))[0], job(), job().draw(3)
 
     def fails(_):
         raise RuntimeError("no such\ndevice")

@@ -115,15 +115,15 @@ def record(
     Raises:
         ValueError, DeviceError: it cannot be built with this config, or on this target.
     """
-    row, build, config = network.row, network.build, network.config
+    build, config = network.build, network.config
     batch = network.batch or inspect.signature(build).parameters["batch"].default
     wanted = sorted({min(n, batch) for n in (sizes or (*BATCHES, batch))})
     params = Params({name: np.zeros(shape, np.float32) for name, shape in config.parameter_shapes.items()}, config)
     with ExitStack() as stack:
         if isinstance(network, Network):
-            _leave_out_the_host(stack, row.module)
+            _leave_out_the_host(stack, network.row.module)
         stack.enter_context(standing_in(target, launched))
-        options: dict[str, Any] = {"batch": batch, "gpus": [0], **row.build_options(network.precision)}
+        options: dict[str, Any] = {"batch": batch, "gpus": [0], **network.row.build_options(network.precision)}
         if "streams" in inspect.signature(build).parameters:
             options["streams"] = 1  # all launch the same
         run = build(params, config, **options)

@@ -107,7 +107,8 @@ def compiled(
         with tempfile.TemporaryFile() as shared:
             shared.write(json.dumps(task).encode() + b"\n")
             shared.flush()
-            start(host.__name__, *host.FILES[: None if later is None else 1], shared=shared.fileno())
+            if any(isinstance(network, Network) for network in networks) or not networks:  # which read texts
+                start(host.__name__, *host.FILES[: None if later is None else 1], shared=shared.fileno())
             for number in range(jobs):
                 start(__name__, str(shared.fileno()), str(number), shared=shared.fileno())
         ready = 0

@@ -68,14 +68,14 @@ def filters(
     parts, width = np.split(weight, groups), weight.shape[1]
     whole = np.zeros((len(weight), groups * width, *weight.shape[2:]), weight.dtype)
     for group, part in enumerate(parts):
-        rows, columns = len(part), group * width
-        whole[group * rows : (group + 1) * rows, columns : columns + width] = part
+        units, columns = len(part), group * width
+        whole[group * units : (group + 1) * units, columns : columns + width] = part
     spread = outputs.spread(inputs.spread(whole, 1))
     if groups == 1 or dense:
         return spread
     own = inputs.width // groups
-    rows = np.split(spread, groups)
-    return np.concatenate([part[:, group * own : (group + 1) * own] for group, part in enumerate(rows)])
+    rows_ = np.split(spread, groups)
+    return np.concatenate([part[:, group * own : (group + 1) * own] for group, part in enumerate(rows_)])
 
 
 def to_depth(weight: np.ndarray, window: Window) -> np.ndarray:

@@ -122,7 +122,8 @@ class Winograd(Layers):
 
     def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer]:
         """As there."""
-        function = ops.linear_relu_nlc_double_buffered if epilogue == "relu" else ops.linear_nlc_double_buffered
+        name = "linear_relu" if epilogue == "relu" else "linear"
+        function = getattr(ops, f"{name}_nlc_double_buffered")
         return [Launched(function, shapes.linear_nlc, weight, bias, rows=True), *_pointwise(epilogue)]
 
 
@@ -300,5 +301,5 @@ def build(
             raise ValueError(f"{config.name}: {technique} cannot compute it: {error}; {others} can") from error
 
     graph = row.tensor_cores if graph is None else graph
-    how = {"batch": batch, "streams": streams, "gpus": gpus, "monitor": monitor}
-    return on_gpus(network, config, **how, graph=graph and not device.SIMULATED)
+    graph = graph and not device.SIMULATED
+    return on_gpus(network, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph)

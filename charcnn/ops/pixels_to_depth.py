@@ -33,8 +33,8 @@ class Blocks(NamedTuple):
 
     size: tuple[int, int]
     """Pixels of a block, down and across."""
-    count: tuple[int, int]
-    """Blocks of an image."""
+    counts: tuple[int, int]
+    """Blocks of an image, down and across."""
     before: tuple[int, int] = (0, 0)
     """Zeros above the image and left of it; what lies beyond it is zero, too."""
 
@@ -100,7 +100,7 @@ def block_shape(images: Shape, tables: Shape, blocks: Blocks, channels: int | No
     least = tables[0] * blocks.size[0] * blocks.size[1]
     if channels is not None and channels < least:
         raise ValueError(f"channels={channels}: need at least the {least} of a block")
-    return images[0], *blocks.count, choose(precision, STORED).terms * (least if channels is None else channels)
+    return images[0], *blocks.counts, choose(precision, STORED).terms * (least if channels is None else channels)
 
 
 def block_features(
@@ -123,7 +123,7 @@ def block_features(
             channels.
         blocks: of S_h x S_w pixels.
         channels: of the features, those beyond C * S_h * S_w zero; that many where None.
-        out: where to write, (N, *blocks.count, terms * channels); made where None.
+        out: where to write, (N, *blocks.counts, terms * channels); made where None.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.

@@ -132,10 +132,8 @@ class DoubleBufferedConv1d(Launched):
 
 
 class Cast(NoScratch):
-    """float32 features (N, ..., C), as a linear layer takes them: rows (N, 1, V) of a precision, of fp16x3 (N, 1, 2 V).
-
-    V is the product of all axes but the first.
-    """
+    """float32 features (N, ..., C), as a linear layer takes them: rows (N, 1, ... C) in a precision, twice as long ones
+    in fp16x3."""
 
     nbytes = 0
 

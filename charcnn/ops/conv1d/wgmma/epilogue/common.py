@@ -12,6 +12,10 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.common.epilogues import inlined
 from charcnn.ops.conv1d.wgmma.config import WGMMA_M, TileConfig
 
+CALLING = 4
+"""Octets of a loop that the compiler writes out where each value goes through a function: of longer ones, accumulators
+would lie in memory."""
+
 PLACE = 16 * 128
 """Bytes of 16 of each thread of a warpgroup: one store to shared memory."""
 
@@ -87,19 +91,28 @@ def make_store(case: Case, itemsize: int, store_octet: Any) -> Any:
     inline = cuda.jit(device=True, forceinline=True)
     octets, exchange_at = case.octets(case.passes(itemsize)), uint32(case.config.exchange_at)
     row_bytes, octet_bytes, in_warpgroup = uint32(itemsize // 2 * PLACE), uint32(itemsize * PLACE), uint32(127)
+    most = CALLING if case.pointwise else octets
 
-    @inline
-    def store(acc, pool_pass, base, thread, column, row, row_8, scale, y, c_out):
-        """This pass's columns, of this thread's two rows."""
-        for k in range(octets):
-            i = (pool_pass * octets + k) * 16
-            at = uint32(base + uint32(exchange_at + uint32(k) * octet_bytes))
-            at = uint32(at + uint32(thread & in_warpgroup) * uint32(16))
-            to = uint32(column + uint32((pool_pass * octets + k) * 32))
-            store_octet(acc, i, at, to, row, scale, y, c_out)
-            store_octet(acc, i + 2, uint32(at + row_bytes), to, row_8, scale, y, c_out)
+    def up_to(end):
+        begin = max(0, end - most)
+        rest, more = up_to(begin) if begin else None, begin > 0
 
-    return store
+        @inline
+        def store(acc, pool_pass, base, thread, column, row, row_8, scale, y, c_out):
+            """This pass's columns, of this thread's two rows."""
+            if more:
+                rest(acc, pool_pass, base, thread, column, row, row_8, scale, y, c_out)
+            for k in range(begin, end):
+                i = (pool_pass * octets + k) * 16
+                at = uint32(base + uint32(exchange_at + uint32(k) * octet_bytes))
+                at = uint32(at + uint32(thread & in_warpgroup) * uint32(16))
+                to = uint32(column + uint32((pool_pass * octets + k) * 32))
+                store_octet(acc, i, at, to, row, scale, y, c_out)
+                store_octet(acc, i + 2, uint32(at + row_bytes), to, row_8, scale, y, c_out)
+
+        return store
+
+    return up_to(octets)
 
 
 def make_store_pair() -> Any:

@@ -1,0 +1,103 @@
+"""Kernels of networks of images compiled ahead: all are recorded at full size, compile for Hopper, and none spills."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import compiler_installed
+from test_compile import HOPPER, python
+from test_offline import PARTS, faults, part
+
+from charcnn import catalog
+from charcnn.compiling.networks import runnable_techniques
+from charcnn.compiling.stand_in import Target
+
+pytestmark = pytest.mark.skipif(
+    not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
+)
+
+NETWORKS = """
+from charcnn.catalog import NETWORK_TECHNIQUES, NETWORKS
+from charcnn.compiling.networks import ImageNetwork, record
+from charcnn.compiling.stand_in import Target
+from charcnn.compiling.workers import title
+target = Target.named("sm_90a")
+for row in NETWORKS:
+    for way in NETWORK_TECHNIQUES:
+        for precision in way.precisions if way.device == "cuda" else ():
+            found = set()
+            network = ImageNetwork(row.name, way.name, precision)
+            record(network, target, lambda kernel, kinds: found.add(title(kernel)), [1])
+            home = f"conv1d.{way.name}.kernel.make_kernel"
+            assert not way.tensor_cores or home in found, (str(network), found)
+            assert way.tensor_cores == any("mma.kernel" in one for one in found), (str(network), found)
+print("all")
+"""
+"""Each at its full size, but for its batch."""
+
+COSTS = """
+import json, sys
+from kernel_costs import all_compiled, title
+from charcnn.catalog import NETWORK_TECHNIQUES
+from charcnn.compiling.networks import ImageNetwork, record
+from charcnn.compiling.stand_in import Target
+part, parts = map(int, sys.argv[1:])
+target, found = Target.named("sm_90a"), {}
+for name in ("alexnet", "ffn"):
+    for way in NETWORK_TECHNIQUES:
+        for precision in way.precisions if way.graphs else ():
+            network = ImageNetwork(name, way.name, precision)
+            record(network, target, lambda *launch: found.setdefault(launch, str(network)), [1, 1024])
+kernels = list(found)[part::parts]
+made = all_compiled(kernels, target)
+print(json.dumps([(found[one], title(one[0]), each.costs) for one, each in zip(kernels, made, strict=True)]))
+"""
+
+
+def test_every_network_of_images_is_recorded(tmp_path):
+    assert python("-c", NETWORKS, cache=tmp_path).stdout == "all\n"
+
+
+@pytest.mark.exhaustive
+def test_no_kernel_of_a_network_spills_uses_local_memory_or_is_warned_of(tmp_path):
+    path = ":".join([str(Path(__file__).parent), *sys.path])
+    rows = json.loads(python("-c", COSTS, str(part()), str(PARTS), cache=tmp_path, PYTHONPATH=path).stdout)
+    assert len(rows) > 20
+    assert not [(name, kernel, found) for name, kernel, cost in rows if (found := faults(cost))]
+
+
+def test_a_networks_kernels_are_compiled(tmp_path):
+    words = "-m", "charcnn", "compile", "sm_90a", "--networks", "ffn:tiny", "--as", "weak", "--jobs", "1"
+    lines = python(*words, cache=tmp_path).stdout.splitlines()
+    assert lines[0] == "sm_90a: 1 networks and precisions, 1 processes"
+    kernels = {line.split()[-1] for line in lines[1:-1]}
+    assert kernels == {"pixels._pixels_naive_kernel", "linear.linear._linear_naive_kernel"}
+    assert " and 0 functions for this CPU compiled in " in lines[-1]
+
+
+def test_techniques_are_those_that_a_gpu_runs():
+    ways = [(row.name, of) for row in catalog.NETWORK_TECHNIQUES if row.device == "cuda" for of in row.precisions]
+    assert list(runnable_techniques(HOPPER)) == ways
+    assert list(runnable_techniques(Target.named("8.0"))) == [way for way in ways if way[0] != "wgmma"]
+    assert {name for name, _ in runnable_techniques(Target.named("7.5"))} == {"naive", "weak", "winograd"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sm_80", "--networks", "ffn", "--as", "wgmma"], "--as wgmma: a GPU of sm_80 runs naive, weak, winograd, mma"),
+        (["sm_90a", "--networks", "ffn", "--as", "mma", "--precision", "fp32"], "none of these computes in it"),
+        (["sm_90a", "--networks", "resnet"], "--networks resnet: need mnist, "),
+        (["sm_90a", "--networks", "ffn:512"], "--networks ffn:512: ffn has the variants 768, "),
+        (["sm_90a", "--as", "mma"], "--as mma: needs --networks"),
+        (["sm_90a", "--networks", "ffn", "--levels", "l16"], "--networks: leave out --levels"),
+    ],
+)
+def test_options_that_do_not_fit(words, message, capsys):
+    from charcnn.__main__ import main
+
+    assert main(["compile", *words]) == 2
+    assert message in capsys.readouterr().err
