@@ -70,8 +70,7 @@ class Job:
     def draw(self, n: int) -> np.ndarray:
         """So many inputs, here token ids (n, L): sample texts in even rows, random ids in odd ones."""
         ids = np.random.default_rng(0).integers(0, self.config.byte_values, (n, self.config.length), np.uint8)
-        texts = encodings.encode(sample().texts, length=self.config.length)
-        ids[::2] = texts[np.arange(len(ids[::2])) % len(texts)]
+        ids[::2] = np.resize(encodings.encode(sample().texts, length=self.config.length), ids[::2].shape)
         return ids
 
     def expected(self, ids: np.ndarray, rounding: Rounding) -> tuple[np.ndarray, np.ndarray]:
@@ -272,9 +271,8 @@ def measure(
         try:
             open_.append(ready(row, job, ids, compile_seconds))
         except LeftOut as reason:
-            left_out.append(
-                {"name": row.name, "batch": job.batch, "reason": str(reason), "wrong": isinstance(reason, Wrong)}
-            )
+            wrong = isinstance(reason, Wrong)
+            left_out.append({"name": row.name, "batch": job.batch, "reason": str(reason), "wrong": wrong})
     for one in open_:
         one.times = _calibrate(one.network, seconds)
     draw_order = random.Random(0)
@@ -356,9 +354,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         batches = map(_positive, options.batches.split(",")) if options.batches else BATCHES[options.device]
         options.batches = [*dict.fromkeys(batches)]
         options.peers = _choose("--peers", options.peers, peers, peers)
-        options.levels = _choose(
-            "--levels", options.levels, levels, [one for one in levels if one.level is levels[-1].level]
-        )
+        last = [one for one in levels if one.level is levels[-1].level]
+        options.levels = _choose("--levels", options.levels, levels, last)
     except ValueError as error:
         parser.error(str(error))
     if not options.peers and not options.levels:

@@ -78,6 +78,11 @@ def test_a_networks_kernels_are_compiled(tmp_path):
     assert " and 0 functions for this CPU compiled in " in lines[-1]
 
 
+def test_what_an_older_gpu_has_not_is_left_out(tmp_path):
+    words = "-m", "charcnn", "compile", "sm_75", "--networks", "ffn:tiny", "--as", "winograd", "--jobs", "1"
+    assert "ffn tiny winograd fp32: " in python(*words, cache=tmp_path, status=2).stderr
+
+
 def test_techniques_are_those_that_a_gpu_runs():
     ways = [(row.name, of) for row in catalog.NETWORK_TECHNIQUES if row.device == "cuda" for of in row.precisions]
     assert list(runnable_techniques(HOPPER)) == ways

@@ -32,6 +32,7 @@ from typing import Any
 from charcnn.compiling import host
 from charcnn.compiling.networks import ImageNetwork, Network, from_dict, record
 from charcnn.compiling.stand_in import Target, compiling_for
+from charcnn.gpu import device
 
 COSTLY = ("double_buffered", "kernel", "gather", "warp_gather", "small_batch", "lag_sums")
 """Modules whose kernels take the longest to compile, those first."""
@@ -162,7 +163,7 @@ def _compile(network: Network | ImageNetwork, target: Target, sizes: Sequence[in
     found: dict[tuple[Any, ...], None] = {}
     try:
         record(network, target, lambda *launch: found.setdefault(launch), sizes)
-    except ValueError as error:
+    except (ValueError, device.DeviceError) as error:
         if _take(shared, str(network)):
             tell(Compiled(str(network), problem=" ".join(str(error).split())))
         return
