@@ -57,7 +57,7 @@ def add_offload(add: Callable[..., Any]) -> None:
     )
     add(
         "--deadline",
-        type=_seconds,
+        type=above_0,
         metavar="S",
         help="with --offload farm: a worker that keeps a chunk longer than S seconds, or gives no sign of life for so "
         "long before it is ready, is given up (default: 20 times its slowest chunk, at least 30 s; 600 s before)",
@@ -91,10 +91,11 @@ def positive(value: str) -> int:
     return number
 
 
-def _seconds(value: str) -> float:
+def above_0(value: str) -> float:
+    """A number above 0."""
     number = float(value)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"{value}: need seconds above 0")
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{value}: need a number above 0")
     return number
 
 

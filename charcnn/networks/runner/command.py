@@ -103,6 +103,7 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         if hasattr(self.page, "DATA"):
             add("--train", metavar="FILE", help=f"fit it to --images (default {self.page.DATA}), and write its weights")
             add("--epochs", type=options.positive, default=12, metavar="E", help="with --train (default 12)")
+            add("--rate", type=options.above_0, default=2e-3, metavar="R", help="its largest step (default 0.002)")
         add("--compare", action="store_true", help="all techniques of --as that run here, checked first")
         options.add_offload(add)
         return found

@@ -61,7 +61,7 @@ def train(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
     print(f"{subject.name}: {len(learned.rows):,} images of {data} to learn from, {len(asked.rows):,} held out")
     found = fit(
         network, params.init(network, chosen.seed), learned.rows, learned.labels,
-        epochs=chosen.epochs, seed=chosen.seed, mirrored=data == "fashion-mnist",
+        epochs=chosen.epochs, seed=chosen.seed, rate=chosen.rate, mirrored=data == "fashion-mnist",
         told=lambda epoch, loss: print(f"  epoch {epoch} of {chosen.epochs}: loss {loss:.4f}", flush=True),
     )  # fmt: skip
     program, build = subject.program(chosen)
@@ -69,7 +69,7 @@ def train(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
     right = int((results.argmax(axis=1) == asked.labels).sum())
     low, high = interval(right, len(asked.rows))
     print(f"  {right:,} of {len(asked.rows):,} held out right: {right / len(asked.rows):.2%} ({low:.2%} to {high:.2%})")
-    card = {"data": data, "epochs": chosen.epochs, "seed": chosen.seed, "torch": torch.__version__}
+    card = {"data": data, "epochs": chosen.epochs, "rate": chosen.rate, "seed": chosen.seed, "torch": torch.__version__}
     accuracy = {"right": right, "of": len(asked.rows), "interval": [low, high], "technique": program.name}
     weights.save(chosen.train, network, found, classes=classes, accuracy=accuracy, **card)
     return 0
