@@ -15,6 +15,11 @@ from charcnn.host import machine
 
 HERE = Path(__file__).resolve().parent
 
+if device.SIMULATED:  # where rows are only checked
+    import simulated_threads
+
+    simulated_threads.install()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that bench/README.md explains."""

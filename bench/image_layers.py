@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from case import Case, Layer
 
+from charcnn.catalog import IMAGE_CHAIN
 from charcnn.config import SMALL
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.arrays import pack
@@ -40,6 +42,18 @@ def _conv2d(c_in: int, side: int, c_out: int, kernel: int, extra: tuple[int, ...
         return Case(args, extra, flops=flops, options=options)
 
     return draw
+
+
+def _chain(d: Draw) -> Case:
+    """LeNet-5's first two layers, which every technique holds in float32; AlexNet's do not fit whole."""
+    side, *channels = (28, 1, 6, 16) if d.config.channels >= SMALL.channels else (14, 1, 2, 3)
+    flops, shape, parameters = 0, (d.n, 1, side, side), []
+    for (c_in, c_out), padding in zip(pairwise(channels), (2, 0), strict=True):
+        parameters += [d.floats(c_out, c_in, 5, 5) / np.float32(math.sqrt(25 * c_in)), d.floats(c_out)]
+        shape = shapes2d.conv2d(np.broadcast_to(np.float32(0), shape), *parameters[-2:], padding=padding)
+        flops += 2 * math.prod(shape) * 25 * c_in
+        shape = *shape[:2], shape[2] // 2, shape[3] // 2
+    return Case((d.floats(d.n, 1, side, side), *parameters), (2,), flops=flops, options={"paddings": (2, 0)})
 
 
 def _nhwc(draw: Callable[[Draw], Case]) -> Callable[[Draw], Case]:
@@ -103,6 +117,7 @@ IMAGE_LAYERS: dict[str, tuple[Layer, ...]] = {
     "conv2d_relu_maxpool2d": POOLED,
     "conv2d_tanh_maxpool2d": POOLED,
     "conv2d_relu_global_avgpool2d": (CONV3,),
+    IMAGE_CHAIN: (Layer("lenet conv1 to pool2", _chain),),
     "conv2d_nhwc": tuple(replace(row, draw=_nhwc(row.draw)) for row in CONVOLUTIONS[1:]),
     "conv2d_relu_nhwc": tuple(replace(row, draw=_nhwc(row.draw)) for row in CONVOLUTIONS[1:]),
     "batchnorm2d": NORMS,

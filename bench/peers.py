@@ -32,7 +32,7 @@ import raw
 from libraries import Network, own
 
 from charcnn import catalog
-from charcnn.config import SMALL, TINY, Config
+from charcnn.config import SMALL, TINY
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.model import params, validation
@@ -62,10 +62,20 @@ class Job:
     """What a network is built from."""
 
     weights: params.Params
-    config: Config
+    config: Any
     device: str
     threads: int
     batch: int
+
+    def draw(self, n: int) -> np.ndarray:
+        """So many inputs, here token ids (n, L): sample texts in even rows, random ids in odd ones."""
+        ids = np.random.default_rng(0).integers(0, self.config.byte_values, (n, self.config.length), np.uint8)
+        ids[::2] = np.resize(encodings.encode(sample().texts, length=self.config.length), ids[::2].shape)
+        return ids
+
+    def expected(self, ids: np.ndarray, rounding: Rounding) -> tuple[np.ndarray, np.ndarray]:
+        """The reference's results, and the sigma of each."""
+        return validation.expected(ids, self.weights, self.config, rounding)
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,7 @@ class Contender:
     build: Callable[[Job], Network] = field(repr=False)
     needs: tuple[str, ...] = ()
     """Packages, as imported."""
-    level: catalog.Level | None = None
+    level: catalog.Program | None = None
 
     def called(self, name: str) -> bool:
         """Whether --peers or --levels means it: its name, or what its name and others' begin with, up to a dash."""
@@ -178,14 +188,6 @@ def _at_most(seconds: float) -> Iterator[None]:
         raise _TooLong
 
 
-def draw(n: int, config: Config) -> np.ndarray:
-    """Token ids (n, L): sample texts in even rows, random ids in odd ones."""
-    ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (n, config.length), np.uint8)
-    texts = encodings.encode(sample().texts, length=config.length)
-    ids[::2] = texts[np.arange(len(ids[::2])) % len(texts)]
-    return ids
-
-
 @dataclass
 class _Ready:
     """A network that passed its check."""
@@ -231,7 +233,7 @@ def ready(contender: Contender, job: Job, ids: np.ndarray, seconds: float) -> _R
     elapsed = time.perf_counter() - start
     rows = sorted({0, len(ids) // 2, len(ids) - 1, min(1, len(ids) - 1)})
     rounding = contender.rounding
-    expected, sigma = validation.expected(ids[rows], job.weights, job.config, rounding)
+    expected, sigma = job.expected(ids[rows], rounding)
     error = sigmas = np.nan
     if len(logits) == len(ids) and np.isfinite(logits).all():
         error = cases.error(logits[rows], expected)
@@ -264,14 +266,13 @@ def measure(
     contenders: Sequence[Contender], job: Job, *, seconds: float, rounds: int, compile_seconds: float
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Check all, then time all by turns: the rows of the result, and what is left out."""
-    ids, open_, left_out = draw(job.batch, job.config), [], []
+    ids, open_, left_out = job.draw(job.batch), [], []
     for row in contenders:
         try:
             open_.append(ready(row, job, ids, compile_seconds))
         except LeftOut as reason:
-            left_out.append(
-                {"name": row.name, "batch": job.batch, "reason": str(reason), "wrong": isinstance(reason, Wrong)}
-            )
+            wrong = isinstance(reason, Wrong)
+            left_out.append({"name": row.name, "batch": job.batch, "reason": str(reason), "wrong": wrong})
     for one in open_:
         one.times = _calibrate(one.network, seconds)
     draw_order = random.Random(0)
@@ -353,9 +354,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         batches = map(_positive, options.batches.split(",")) if options.batches else BATCHES[options.device]
         options.batches = [*dict.fromkeys(batches)]
         options.peers = _choose("--peers", options.peers, peers, peers)
-        options.levels = _choose(
-            "--levels", options.levels, levels, [one for one in levels if one.level is levels[-1].level]
-        )
+        last = [one for one in levels if one.level is levels[-1].level]
+        options.levels = _choose("--levels", options.levels, levels, last)
     except ValueError as error:
         parser.error(str(error))
     if not options.peers and not options.levels:

@@ -96,7 +96,7 @@ def emulate_clusters(monkeypatch):
         def run(self, place, *args):
             blocks_now.append(self.threads(place, *args))
             if len(blocks_now) == machine.size:
-                run(chain.from_iterable(blocks_now))
+                run(list(chain.from_iterable(blocks_now)))
                 blocks_now.clear()
 
     def launch_ints(call, kernel, blocks, threads, *args, shared=0, cluster=1, early=False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -135,3 +136,16 @@ def stream():
     from numba import cuda
 
     return cuda.stream()
+
+
+@pytest.fixture
+def ended(capsys):
+    """Call what ends a process, such as a command's `main`: its status and what it said, as of a process."""
+
+    def call(main, *arguments):
+        with pytest.raises(SystemExit) as end:
+            main(*arguments)
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, end.value.code, said.out, said.err)
+
+    return call

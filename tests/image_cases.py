@@ -9,7 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 from case_kinds import Case, Cases, Sizes, values, weights
+from chain2d_cases import CHAIN2D
 
+from charcnn.catalog import IMAGE_CHAIN
 from charcnn.ops.common.arrays import pack
 
 DEFAULTS = {"groups": 1, "sh": 1, "sw": 1, "top": 0, "bottom": 0, "left": 0, "right": 0, "dh": 1, "dw": 1}
@@ -288,6 +290,7 @@ IMAGE_CASES = {
     "conv2d_relu_maxpool2d": CONV2D_POOL,
     "conv2d_tanh_maxpool2d": CONV2D_POOL,
     "conv2d_relu_global_avgpool2d": CONV2D,
+    IMAGE_CHAIN: CHAIN2D,
     "conv2d_nhwc": replace(CONV2D, make=_conv2d_nhwc),
     "conv2d_relu_nhwc": replace(CONV2D, make=_conv2d_nhwc),
     "batchnorm2d": replace(IMAGES, make=_batchnorm2d),

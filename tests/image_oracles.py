@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 
+from charcnn.catalog import IMAGE_CHAIN
+
 
 def relu(x):
     return np.array([value if value > 0 else 0.0 for value in x.flat]).reshape(x.shape)
@@ -109,6 +111,16 @@ def with_pool(activation):
     return fused
 
 
+def twice(pooled_conv2d):
+    def chain(x, weight1, bias1, weight2, bias2, pool_size, pool_stride=None, **pairs):
+        for i, parameters in enumerate(((weight1, bias1), (weight2, bias2))):
+            options = {name.removesuffix("s").replace("group", "groups"): pair[i] for name, pair in pairs.items()}
+            x = pooled_conv2d(x, *parameters, pool_size, pool_stride, **options)
+        return x
+
+    return chain
+
+
 def then(first, *after):
     def composed(*arguments, **options):
         y = first(*arguments, **options)
@@ -160,6 +172,7 @@ LOOPS = {
     "conv2d_relu_maxpool2d": with_pool(relu),
     "conv2d_tanh_maxpool2d": with_pool(tanh),
     "conv2d_relu_global_avgpool2d": then(conv2d, relu, global_avgpool2d),
+    IMAGE_CHAIN: twice(with_pool(relu)),
     "conv2d_nhwc": nhwc(conv2d),
     "conv2d_relu_nhwc": nhwc(then(conv2d, relu)),
     "batchnorm2d": batchnorm2d,
@@ -254,6 +267,7 @@ def torch_functions(torch):
         "conv2d_relu_maxpool2d": with_pool(f.relu),
         "conv2d_tanh_maxpool2d": with_pool(torch.tanh),
         "conv2d_relu_global_avgpool2d": then(conv2d, f.relu, average),
+        IMAGE_CHAIN: twice(with_pool(f.relu)),
         "conv2d_nhwc": turned(conv2d),
         "conv2d_relu_nhwc": turned(then(conv2d, f.relu)),
         "batchnorm2d": batch_norm,

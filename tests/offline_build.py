@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -35,6 +36,9 @@ from kernel_costs import all_compiled, function, title
 from charcnn import catalog
 from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
+from charcnn.model.layers import LocalResponseNorm, Relu, Tanh
+from charcnn.networks import alexnet, fused4
+from charcnn.ops import chain
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
@@ -170,6 +174,8 @@ def between_features(row: catalog.Variant) -> None:
         getattr(made, method)(np.empty((1, 336, of.terms * 256), of.dtype))
     if row.ampere and row.operator == "conv2d_relu_nhwc":
         image_tiles(row.precision or "")
+    if row.operator == catalog.IMAGE_CHAIN:
+        image_chains(row.technique)
     if row.name == "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather":
         gamma, ids = np.empty((1008, 256), np.float32), np.empty((1, 1014), np.uint8)
         for precision, octets in (("tf32", False), ("fp16x3", False), ("fp16x3", True)):
@@ -185,6 +191,18 @@ def between_features(row: catalog.Variant) -> None:
         for precision in WIDE:
             encoded_maxima(x, stat, x[0], x[0], 3, precision=precision)
             normalised_maxima(x, stat, x[0], x[0], 3, precision="float32", results=precision)
+
+
+def image_chains(method: str) -> None:
+    """Launch plans of networks' chains at their sizes: AlexNet's first two layers, and four small convolutions."""
+    pair = [layer for layer in alexnet.layers("2012")[1:9] if not isinstance(layer, LocalResponseNorm)]
+    four = [Tanh() if isinstance(layer, Relu) else layer for layer in fused4.layers("28")[1:9]]
+    four[4] = replace(four[4], bias=False)
+    for links, shape, precision in ((pair, (3, 227, 227), "fp16"), (four, (1, 28, 28), "fp32")):
+        made = chain.plan(links, in_shape=shape, method=method, precision=precision, batch=1024)
+        weights = [np.zeros(size, np.float32) for size in made.parameter_shapes]
+        biases = [weight[:, 0, 0, 0].copy() if own else None for weight, own in zip(weights, made.biased, strict=True)]
+        made.compile()(np.zeros((1, *shape), np.float32), weights, biases)
 
 
 def image_tiles(precision: str) -> None:

@@ -1,21 +1,23 @@
 """Numba's simulator without threads of the host: those of a block take turns, and where one waits it gives way.
 
 Numba starts a thread of the host for each of a block, and watches for barriers in a loop, which takes most of a test's
-time. Here each is a greenlet, of which one runs until it waits. Who is first changes from turn to turn, so that what a
-missing barrier leaves to chance goes wrong at once; threads that all wait for ever are an error. Commands in processes
-of their own still run in Numba's.
+time. Here each is a greenlet, of which one runs until it waits. Which warp is first, and which thread of it, changes
+from turn to turn, and a warp goes as far as it can, so that what a missing barrier leaves to chance goes wrong at once.
+Threads that all wait for ever are an error. Commands in processes of their own still run in Numba's.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from greenlet import getcurrent, greenlet
 from numba import types
+
+WARP = 32
 
 
 class Place(NamedTuple):
@@ -78,19 +80,31 @@ def wait(ready: Callable[[], bool]) -> None:
         thread.parent.switch()
 
 
-def run(threads: Iterable[Thread]) -> None:
-    """Run them to their ends, each round in another order."""
-    living = list(threads)
-    order = random.Random(repr(living[0].blockIdx))
+def run(threads: list[Thread]) -> None:
+    """Run them to their ends: each time another warp, as far as it comes without the others."""
+    order = random.Random(repr(threads[0].blockIdx))
+    warps = [threads[first : first + WARP] for first in range(0, len(threads), WARP)]
     try:
-        while living:
-            order.shuffle(living)
-            if not sum([thread.turn() for thread in living]):
-                raise AssertionError(f"{len(living)} threads wait for ever, {living[0].threadIdx} among them")
-            living = [thread for thread in living if not thread.dead]
+        while warps:
+            order.shuffle(warps)
+            moved = [_advance(warp, order) for warp in warps]
+            if not any(moved):
+                raise AssertionError(f"{sum(map(len, warps))} threads wait for ever, one as {warps[0][0].threadIdx}")
+            warps = [warp for warp in warps if warp]
     finally:
-        for thread in living:  # of which one failed: others would keep what they hold until nobody knows of them
+        for thread in threads:  # of which one failed: others would keep what they hold until nobody knows of them
             thread.throw()
+
+
+def _advance(warp: list[Thread], order: random.Random) -> bool:
+    """Run a warp until all its threads wait for others; those that end are left out. Whether any did anything."""
+    moved = False
+    while True:
+        order.shuffle(warp)
+        turns = [thread.turn() for thread in warp]
+        if not any(turns):
+            return moved
+        moved, warp[:] = True, [thread for thread in warp if not thread.dead]
 
 
 class BlockManager:
@@ -102,7 +116,8 @@ class BlockManager:
     def threads(self, place: tuple[int, ...], *args: Any) -> list[Thread]:
         """Those of the block at `place` of the grid, which have not begun."""
         block, index = Block(math.prod(self._block_dim)), Place(*place)
-        return [Thread(lambda: self._kernel(*args), block, index, Place(*at)) for at in np.ndindex(*self._block_dim)]
+        places = (Place(*at[::-1]) for at in np.ndindex(*self._block_dim[::-1]))  # along x first
+        return [Thread(lambda: self._kernel(*args), block, index, at) for at in places]
 
     def run(self, place: tuple[int, ...], *args: Any) -> None:
         """Run the block at `place` of the grid."""

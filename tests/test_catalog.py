@@ -13,7 +13,18 @@ import pytest
 
 import charcnn
 from charcnn import catalog, ops
-from charcnn.catalog import CHAIN, LEVELS, OPERATORS, PRECISIONS, TECHNIQUES, VARIANTS, level, operator, spoken
+from charcnn.catalog import (
+    CHAIN,
+    IMAGE_CHAIN,
+    LEVELS,
+    OPERATORS,
+    PRECISIONS,
+    TECHNIQUES,
+    VARIANTS,
+    level,
+    operator,
+    spoken,
+)
 from charcnn.catalog.operators import IMAGES, STEPPING
 from charcnn.model.rounding import ROUNDINGS
 from charcnn.ops import reference
@@ -30,6 +41,7 @@ REFERENCES = [f"charcnn.ops.reference.{name}" for name in ("values", "sequences"
 STRONG = {
     "one_hot_conv1d": {"cpu_gather"},
     CHAIN: {"whole", "pairs"},
+    IMAGE_CHAIN: {"whole", "tiles", "rolling"},
     "layernorm_relu_maxpool1d": {"naive"},
     "linear_relu_linear": {"naive"},
     "linear_softmax": {"naive"},
@@ -48,11 +60,11 @@ MATRIX = {  # operator: its weak fusions, its strong ones
     "collapse": (["collapse_linear"], []),
     "softmax": ([], ["linear_softmax"]),
     "argmax": ([], ["linear_argmax"]),
-    "conv2d": (["conv2d_relu", "conv2d_tanh", "conv2d_relu_maxpool2d", "conv2d_relu_global_avgpool2d"], []),
+    "conv2d": (["conv2d_relu", "conv2d_tanh", "conv2d_relu_maxpool2d", "conv2d_relu_global_avgpool2d"], [IMAGE_CHAIN]),
     "tanh": (["conv2d_tanh", "linear_tanh", "conv2d_tanh_maxpool2d"], []),
     "gelu": (["linear_gelu"], []),
     "batchnorm2d": (["batchnorm2d_relu"], []),
-    "maxpool2d": (["conv2d_relu_maxpool2d", "conv2d_tanh_maxpool2d"], []),
+    "maxpool2d": (["conv2d_relu_maxpool2d", "conv2d_tanh_maxpool2d"], [IMAGE_CHAIN]),
     "avgpool2d": ([], []),
     "global_avgpool2d": (["conv2d_relu_global_avgpool2d"], []),
     "local_response_norm": ([], []),

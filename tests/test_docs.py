@@ -34,7 +34,14 @@ CALLS = re.compile(r"^(\| computed by \|.*?\n)(?!\|)", re.DOTALL | re.MULTILINE)
 """A table of calls that give one result, a column a result. They follow the block whose names they use."""
 EXAMPLES = {
     name: list(EXAMPLE.finditer((ROOT / name).read_text()))
-    for name in ("README.md", "docs/operators.md", "docs/lecture.md", "docs/documents.md")
+    for name in (
+        "README.md",
+        "docs/operators.md",
+        "docs/lecture.md",
+        "docs/documents.md",
+        "docs/fusion.md",
+        "docs/networks.md",
+    )
 }
 NUMBERED = [(name, number) for name, found in EXAMPLES.items() for number in range(len(found))]
 LIBRARIES = {"ops": "charcnn.ops", "F": "torch.nn.functional", "tf": "tensorflow"}

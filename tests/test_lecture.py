@@ -127,7 +127,8 @@ def agree(out, expected):
 
 
 def test_every_operator_on_images_has_an_example():
-    assert {name for name in IMAGE_CASES if not name.endswith("_nhwc")} <= set(EXAMPLES)
+    chains = {row.operator for row in VARIANTS if row.technique in ("whole", "tiles", "rolling")}
+    assert {name for name in IMAGE_CASES if not name.endswith("_nhwc")} - chains - {"pixels"} <= set(EXAMPLES)
 
 
 @pytest.mark.parametrize("variant", CHANNELS_FIRST, ids=lambda row: row.name)
@@ -176,7 +177,7 @@ def test_threads_of_a_convolution():
 
 
 def test_work_of_the_course_projects_convolutions():
-    work = [node.flops // 2 for node in claims.STUDENT if node.flops]
+    work = [node.flops // 2 for node in claims.STUDENT]
     assert work == [60 * 60 * 6 * 25, 26 * 26 * 16 * 6 * 25]
     assert f"both do {work[0]:,} and {work[1]:,} multiply-adds" in PAGE
     (few, many) = (claims.OP_TIMES[images] for images in (10, 10_000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -18,9 +19,10 @@ from charcnn.model import params
 from charcnn.model.layers import BatchNorm2d, Conv2d, Linear, MaxPool2d, Relu, place
 from charcnn.model.rounding import FP32, ROUNDINGS
 from charcnn.model.validation import in_sigmas
-from charcnn.networks.calls import calls, simplified
+from charcnn.networks import weights
+from charcnn.networks.calls import calls, chain, chained, simplified
 from charcnn.networks.reference import expected
-from charcnn.networks.runner import tables
+from charcnn.networks.runner import command, tables
 
 TITLES = [row.name for row in NETWORKS]
 
@@ -154,8 +156,8 @@ def test_sigma_is_the_size_of_rounding_and_mistakes_are_larger(precision):
 
 
 def run(*words, module="mnist", **options):
-    command = [sys.executable, "-m", f"charcnn.networks.{module}", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+    started = [sys.executable, "-m", f"charcnn.networks.{module}", *map(str, words)]
+    return subprocess.run(started, capture_output=True, text=True, timeout=120, **options)
 
 
 def test_command(tmp_path):
@@ -177,6 +179,26 @@ def test_compare():
     assert all("passed" in row for row in rows[1:4])
 
 
+def test_plan(capsys):
+    assert tables.plan(architecture("alexnet", "2012"), 256) == 0
+    told = capsys.readouterr().out
+    assert told.count("launches ") == 3  # normalisation parts its chains
+    assert "by the tile of 13x13: 1: 5.44x, 2: 3.01x, 4: 2.44x, 7: 1.48x, 13: 1.00x" in told
+    with pytest.raises(ValueError, match="--plan: ffn has no convolutions to fuse"):
+        tables.plan(architecture("ffn"), 1)
+
+
+def test_chains_are_as_long_as_they_can_be():
+    def labels(name):
+        network = architecture(name)
+        runs = chained(simplified(network, drawn(network)[0])[0])
+        return [len(run) for run in runs], [chain(run) for run in runs]
+
+    assert labels("fused4") == ([1, 8, 2], [False, True, False])
+    assert labels("alexnet") == ([1, 2, 2, 2, 2, 7, 7], [False, True, False, True, False, True, False])
+    assert labels("ffn") == ([5], [False])
+
+
 def test_stages_are_the_layers():
     network = architecture("mnist")
     found = tables.staged(network, ["pixels1", "conv+relu1+maxpool2d1", "fc1+relu2", "fc2+softmax1"])
@@ -185,9 +207,94 @@ def test_stages_are_the_layers():
         tables.staged(network, ["pixels1", "fc1"])
 
 
+@pytest.mark.parametrize("layout", weights.LAYOUTS)
+def test_raw_arrays(layout, tmp_path):
+    """The lecture's nine files, in either library's order, give the network that a state_dict gives."""
+    page = importlib.import_module("charcnn.networks.mnist")
+    network = architecture("mnist", "stride2")
+    held, _ = drawn(network)
+    for file, name in page.RAW.items():
+        array = held[name]
+        if layout == "tensorflow" and name == "conv.weight":
+            array = array.transpose(2, 3, 1, 0)
+        elif layout == "tensorflow" and name == "fc1.weight":  # its rows in the order H, W, C
+            array = array.reshape(-1, 5, 7, 7).transpose(2, 3, 1, 0)
+        elif layout == "tensorflow" and name == "fc2.weight":
+            array = array.T
+        np.ascontiguousarray(array, "<f4").tofile(tmp_path / file)
+    found = weights.load(tmp_path, network, page.RAW, layout)
+    assert found.keys() == held.keys()
+    assert all(np.array_equal(found[name], held[name]) for name in held)
+    (tmp_path / "W1").write_bytes(b"\0" * 12)
+    with pytest.raises(ValueError, match=r"W1 has 12 bytes: need 117600, 29400 float32 values, for fc1.weight"):
+        weights.load(tmp_path, network, page.RAW, layout)
+    with pytest.raises(ValueError, match="ece408 has no raw arrays"):
+        weights.load(tmp_path, architecture("ece408"), {}, layout)
+
+
+def test_weights_have_a_card(tmp_path):
+    network, path = architecture("ece408"), tmp_path / "w.safetensors"
+    held, _ = drawn(network)
+    names = tuple("abcdefghij")
+    weights.save(path, network, held, classes=names, accuracy=0.5)
+    found = weights.load(path, network, {}, "pytorch")
+    assert (found.classes, found.metadata["accuracy"], found.metadata["variant"]) == (names, 0.5, "tiny")
+    assert all(np.array_equal(found[name], held[name]) for name in held)
+    with pytest.raises(ValueError, match=r"conv\.weight, norm\.bias, .* are missing"):
+        weights.load(path, architecture("mnist"), {}, "pytorch")
+    with pytest.raises(ValueError, match=r"need a name that ends in \.safetensors"):
+        weights.save(tmp_path / "w.pt", network, held)
+
+
+@pytest.mark.parametrize(("name", "variant", "least"), [("mnist", "stride1", 0.97), ("fused4", "28", 0.87)])
+def test_what_ships(name, variant, least):
+    network = architecture(name, variant)
+    found = weights.load(weights.shipped(network), network, {}, "pytorch")
+    accuracy = found.metadata["accuracy"]
+    assert accuracy["right"] / accuracy["of"] > least
+    assert len(found.classes) == 10
+    card = (weights.shipped(network).parent / "README.md").read_text()
+    assert (
+        f"{accuracy['right']:,} of {accuracy['of']:,}: {accuracy['right'] / accuracy['of']:.2%}".replace("%", " %")
+        in card
+    )
+    assert weights.shipped(network).stat().st_size < 1 << 20
+
+
+def test_training(tmp_path):
+    """Images of two kinds are told apart after a few epochs, by weights that normalise by what they saw."""
+    pytest.importorskip("torch")
+    from charcnn.training.images import train
+
+    network = architecture("mnist")
+    rng = np.random.default_rng(0)
+    labels = np.arange(200) % 2
+    images = rng.integers(0, 100, (200, 12, 12), np.uint8)
+    images[labels == 1, :, 4:8] += 120
+    losses = []
+    found = train(
+        network,
+        params.init(network, 0),
+        images.reshape(200, -1),
+        labels,
+        epochs=25,
+        told=lambda _, loss: losses.append(loss),
+    )
+    assert losses[-1] < 0.3 < losses[0]
+    y = forms.run(network.nodes, images.reshape(200, -1), found)
+    assert (y.argmax(axis=1) == labels).mean() > 0.95
+    params.check(found, network)
+    assert found["norm.running_mean"].any()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (
+            ["--train", "x.safetensors", "--images", "faces"],
+            "--images faces: to train, need one of digits, fashion-mnist",
+        ),
+        (["--train", "x.pt"], "--train x.pt: need a name that ends in .safetensors"),
         (["--as", "wgmmaa"], "argument --as: invalid choice: 'wgmmaa'"),
         (["--variant", "stride3"], "argument --variant: invalid choice: 'stride3'"),
         (["--as", "loops", "--precision", "fp16"], "precision='fp16': loops has fp32; fp16 is in"),
@@ -197,15 +304,15 @@ def test_stages_are_the_layers():
         (["--as", "loops", "--gpu-direct"], "--gpu-direct: needs"),
     ],
 )
-def test_bad_options(words, message):
-    done = run(*words)
+def test_bad_options(words, message, ended):
+    done = ended(command.main, "mnist", words)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU")
-def test_the_simulator_takes_no_large_network():
-    done = run("--as", "naive", "--variant", "2012", module="alexnet")
+def test_the_simulator_takes_no_large_network(ended):
+    done = ended(command.main, "alexnet", ["--as", "naive", "--variant", "2012"])
     assert done.returncode == 2
     assert "1,448,813,632 FLOP an image would take the simulator hours: run with --variant tiny" in done.stderr

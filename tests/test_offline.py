@@ -18,7 +18,7 @@ from tempfile import NamedTemporaryFile
 import pytest
 from conftest import compiler_installed
 
-from charcnn.catalog import CHAIN, VARIANTS
+from charcnn.catalog import CHAIN, IMAGE_CHAIN, VARIANTS
 from charcnn.ops.common.mma_layout import TAKEN
 from charcnn.ops.common.precision import FORMATS
 from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
@@ -174,6 +174,12 @@ def test_the_networks_chain_is_among_them(kernels):
     for technique in ("whole", "pairs"):
         built = [name for name, row in kernels.items() if row["variant"] == f"{CHAIN}_{technique}"]
         assert any("c_first=256" in name and "full_in=110" in name for name in built), built
+
+
+def test_networks_chains_over_images_are_among_them(kernels):
+    for technique in ("whole", "tiles", "rolling"):  # two cases, AlexNet's first two layers and fused4's four
+        built = [name for name, row in kernels.items() if row["variant"] == f"{IMAGE_CHAIN}_{technique}"]
+        assert len(built) == 4, built
 
 
 def recorded(kernels, known):

@@ -33,8 +33,18 @@ def job(config=TINY, batch=3):
     return peers.Job(params.init(config, seed=0), config, "cpu", 1, batch)
 
 
+PEERS = [  # the first row that is compiled shows that it is; each takes g++ ten seconds
+    pytest.param(
+        peer,
+        id=f"{peer.name}-{'-'.join(peer.devices)}",
+        marks=pytest.mark.exhaustive if "compile-gather" in peer.name else (),
+    )
+    for peer in peers.PEERS
+]
+
+
 @pytest.mark.parametrize("config", [TINY, UNEVEN], ids=["tiny", "uneven"])
-@pytest.mark.parametrize("peer", peers.PEERS, ids=lambda peer: f"{peer.name}-{'-'.join(peer.devices)}")
+@pytest.mark.parametrize("peer", PEERS)
 def test_every_peer_is_the_network(peer, config):
     for package in peer.needs:
         pytest.importorskip(package)
@@ -42,7 +52,7 @@ def test_every_peer_is_the_network(peer, config):
         pytest.skip("compiling takes seconds: eager rows have it")
     if "compile" in peer.name and not shutil.which("g++"):
         pytest.skip("torch.compile needs g++")
-    given, ids = job(config), peers.draw(3, config)
+    given, ids = job(config), job(config).draw(3)
     try:
         built = peer.build(given)  # on the CPU, also what is measured on a GPU alone
         built.load(ids)
@@ -71,7 +81,7 @@ def test_names_are_unique_and_chosen_up_to_a_dash():
 
 
 def test_what_is_not_installed_fails_or_takes_too_long_is_named():
-    level, given, ids = peers.entries(catalog.level("l2"))[0], job(), peers.draw(3, TINY)
+    level, given, ids = peers.entries(catalog.level("l2"))[0], job(), job().draw(3)
 
     def fails(_):
         raise RuntimeError("no such\ndevice")

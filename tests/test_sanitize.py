@@ -89,7 +89,7 @@ sys.exit(subprocess.run(rest[rest.index("--log-file") + 2 :]).returncode)
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    said = sanitize.check("memcheck", ["tests/test_sanitize.py::test_collecting_names_the_tests"], 0)
+    said = sanitize.check("memcheck", ["tests/test_sanitize.py::test_other_sources_begin_anew"], 0)
     assert said == {"summary": "ERROR SUMMARY: 0 errors", "processes": 1, "tests": 1}
     with pytest.raises(sanitize.Found, match="test_nothing"):
         sanitize.check("memcheck", ["tests/test_sanitize.py::test_nothing"], 0)

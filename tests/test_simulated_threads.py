@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import simulated_threads
+from emulation import Machine
 from numba import cuda, float32
+from simulated_threads import WARP
 
 from charcnn.gpu import device
 
@@ -53,6 +55,29 @@ def test_a_barrier_holds_and_one_that_is_missing_shows(by):
     out = launched(shift(by, False))
     assert (out != expected).any(axis=1).all()
     assert (out[0] != out[1]).any(), "blocks take turns in other orders"
+
+
+@pytest.mark.parametrize("barrier", [True, False])
+def test_a_warp_goes_as_far_as_it_can(barrier):
+    machine, warps = Machine(), 2
+
+    @cuda.jit
+    def kernel(out):
+        shared = cuda.shared.array(warps * WARP, float32)
+        thread = cuda.threadIdx.x
+        for step in range(2):
+            shared[thread] = step
+            cuda.syncthreads()
+            for _ in range(5):  # as for a warp's instructions
+                machine.together(None, lambda given: given)
+            out[step, thread] = shared[(thread + WARP) % (warps * WARP)]
+            if barrier:
+                cuda.syncthreads()
+
+    out = np.full((2, warps * WARP), np.nan, np.float32)
+    kernel[1, warps * WARP](out)
+    assert (out[0] == 0).all() == barrier
+    assert (out[1] == 1).all()
 
 
 def test_threads_that_have_ended_are_not_waited_for():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from charcnn.config import Config
+from charcnn.model.layers import Network
 from charcnn.model.onnx_graph import graph
 
 
@@ -18,7 +18,7 @@ class _OnHost:
     timed = "host to host"
     versions: dict[str, str]
 
-    def __init__(self, params: Mapping[str, np.ndarray], config: Config, conv1: str) -> None:
+    def __init__(self, params: Mapping[str, np.ndarray], config: Network, conv1: str) -> None:
         self._graph = lambda batch: graph(params, config, batch, conv1)
 
     def load(self, ids: np.ndarray) -> None:
@@ -48,7 +48,9 @@ class _OnHost:
 class OnnxRuntime(_OnHost):
     """The graph in ONNX Runtime, on the CPU."""
 
-    def __init__(self, params: Mapping[str, np.ndarray], config: Config, *, threads: int, conv1: str = "dense") -> None:
+    def __init__(
+        self, params: Mapping[str, np.ndarray], config: Network, *, threads: int, conv1: str = "dense"
+    ) -> None:
         import onnxruntime
 
         super().__init__(params, config, conv1)
@@ -64,7 +66,9 @@ class OnnxRuntime(_OnHost):
 class OpenVino(_OnHost):
     """The graph in OpenVINO, on the CPU."""
 
-    def __init__(self, params: Mapping[str, np.ndarray], config: Config, *, threads: int, conv1: str = "dense") -> None:
+    def __init__(
+        self, params: Mapping[str, np.ndarray], config: Network, *, threads: int, conv1: str = "dense"
+    ) -> None:
         import openvino
 
         super().__init__(params, config, conv1)

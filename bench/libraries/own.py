@@ -82,4 +82,9 @@ def build(
     """
     gpus = device.choose(1) if level.device == "cuda" else None
     run = level.module.build(params, config, batch=batch, gpus=gpus, **level.build_options(precision))
+    return face(run)
+
+
+def face(run) -> HostLevel:
+    """A run of a level or of a network of images."""
     return DeviceLevel(run) if hasattr(run, "on_device") else HostLevel(run)

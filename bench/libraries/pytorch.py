@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from charcnn.config import Config
+from charcnn.model.layers import Network
 from charcnn.model.pytorch import attribute, function, inward
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -75,12 +76,34 @@ class Model(torch.nn.Module):
         return x
 
 
+class ImageModel(torch.nn.Module):
+    """Bytes (N, C * H * W) -> results: a network of images, its features channels first or last in memory."""
+
+    def __init__(self, params: Mapping[str, np.ndarray], network: Network, channels_last: bool) -> None:
+        super().__init__()
+        self._last, self._steps = channels_last, []
+        for node in network.nodes:
+            for name in node.parameters:
+                value = torch.nn.Parameter(torch.from_numpy(params[name]).clone(), requires_grad=False)
+                self.register_parameter(attribute(name), value)
+            self._steps.append((function(node.layer, False), [attribute(name) for name in node.parameters]))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Bytes -> results."""
+        x = rows.to(next(self.parameters()).dtype)
+        for place, (compute, names) in enumerate(self._steps):
+            x = compute(x, *[getattr(self, name) for name in names])
+            if place == 0 and self._last:
+                x = x.contiguous(memory_format=torch.channels_last)
+        return x
+
+
 class Torch:
     """A `Network`."""
 
-    def __init__(self, model: Model, compiled: bool, tf32: bool, threads: int) -> None:
+    def __init__(self, model: Model | ImageModel, compiled: bool, tf32: bool, threads: int) -> None:
         self._model = torch.compile(model, mode="max-autotune", dynamic=False) if compiled else model
-        self._device, self._tf32, self._threads = model.table.device, tf32, threads
+        self._device, self._tf32, self._threads = next(model.parameters()).device, tf32, threads
         self.versions, self.timed = {"torch": torch.__version__}, "host to host"
         if self._device.type == "cuda":
             self.timed = "device to device"
@@ -119,7 +142,7 @@ class Torch:
 
 def build(
     params: Mapping[str, np.ndarray],
-    config: Config,
+    config: Network,
     *,
     device: str,
     threads: int,
@@ -135,5 +158,10 @@ def build(
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise RuntimeError("this PyTorch sees no GPU")
-    model = Model(params, config, channels_last, conv1).to(device, DTYPES[precision])
+    if isinstance(config, Config):
+        model: Model | ImageModel = Model(params, config, channels_last, conv1)
+    else:
+        model = ImageModel(params, config, channels_last)
+    memory = {"memory_format": torch.channels_last} if channels_last and not isinstance(config, Config) else {}
+    model = model.to(device, DTYPES[precision], **memory)
     return Torch(model.eval(), compiled, precision == "tf32", threads)

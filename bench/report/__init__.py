@@ -16,7 +16,9 @@
 - beside: levels on a GPU as so many times the fastest other library;
 - peers: other libraries beside the levels, a table for each machine;
 - chain METHOD: the plan of blocks 3 to 6, fused by this method, on an H200;
+- image_chain METHOD PRECISION: the same of AlexNet's first two layers; pyramid: these by tile of their result;
 - scaling, mixed, path, strikes, overhead, forecasts: the offload, from bench/results/offload;
+- parted, parallel: parts of networks on two ranks: what they send by the plans, and how long they took;
 - classify: `charcnn classify` from file to file, beside the level's own rate;
 - sanitizer: what compute-sanitizer found;
 - layers: each prepared layer beside cuDNN and cuBLAS, and its share of the measured peak;

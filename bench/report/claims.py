@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from charcnn.model.layers import Conv2d, Linear, MaxPool2d, Node, place
-from report.markdown import number, table
+from charcnn.model.layers import Conv2d, Linear, Node, place
+from charcnn.networks import ece408
+from report.markdown import UNMEASURED, number, sources, table
+from report.schema import machine_called, results
 
 CONV = Conv2d(256, 5, padding=2, groups=2, name="conv2")
 """AlexNet's second, of 96 channels at 27 x 27."""
 POSITIONS, WIDTH, HEADS = 512, 768, 12
 """L, H and h of the FFN and the attention that stand as examples."""
 
-STUDENT = place((Conv2d(6, 5, bias=False, name="conv1"), MaxPool2d(2), Conv2d(16, 5, name="conv2")), (1, 64, 64))
-"""The course project's convolutions. tanh between them changes no shape."""
+STUDENT = [node for node in place(ece408.layers("64"), (64 * 64,)) if isinstance(node.layer, Conv2d)]
+"""The course project's convolutions."""
 OP_TIMES = {
     10: ((7.46e-3, 0.259e-3), (25.67e-3, 0.765e-3)),
     100: ((74.7e-3, 1.499e-3), (255.8e-3, 4.704e-3)),
@@ -64,12 +66,35 @@ def _counted(cost: tuple[int, int, int]) -> list[str]:
 
 def op_times(document: Path) -> str:
     """The course project's op times, and the rates that they come to."""
-    nodes, rows = [node for node in STUDENT if node.flops], []
+    rows = []
     for images, times in OP_TIMES.items():
-        for node, (cpu, gpu) in zip(nodes, times, strict=True):
+        for node, (cpu, gpu) in zip(STUDENT, times, strict=True):
             work = images * node.flops
             cells = [f"{images:,}", node.layer.name, f"{work / 1e9:,.3f}"]
             cells += [cell for time in (cpu, gpu) for cell in (f"{1e3 * time:,.5g} ms", number(work / time / 1e9))]
             rows.append([*cells, f"{cpu / gpu:.0f}"])
     head = ["images", "layer", "GFLOP", "their CPU", "GFLOP/s", "their GPU", "GFLOP/s", "× as fast"]
     return table(head, rows, right=2)
+
+
+def op_times_here(document: Path) -> str:
+    """The same op times in every technique of a device, and in PyTorch."""
+    parts = []
+    for file, raw in results().op_times.items():
+        techniques, rows = list(dict.fromkeys(row["technique"] for row in raw["op_times"])), []
+        for images, layer in dict.fromkeys((row["images"], row["layer"]) for row in raw["op_times"]):
+            of = {
+                row["technique"]: row["seconds"]
+                for row in raw["op_times"]
+                if (row["images"], row["layer"]) == (images, layer)
+            }
+            theirs = OP_TIMES[images][[node.layer.label for node in STUDENT].index(layer)][raw["device"] == "cuda"]
+            best = min((name for name in of if name != "PyTorch"), key=lambda name: of[name])
+            cells = [f"{1e3 * of[name]:,.4g} ms" if name in of else "–" for name in techniques]
+            cells[techniques.index(best)] = f"**{cells[techniques.index(best)]}**"
+            beside = f"{of['PyTorch'] / of[best]:.2f} ×" if "PyTorch" in of else "–"
+            rows.append([f"{images:,}", layer, f"{1e3 * theirs:,.5g} ms", *cells, beside])
+        head = ["images", "layer", "theirs", *techniques, "PyTorch over the best"]
+        made = table(head, rows, right=2)
+        parts.append(f"{machine_called(raw['machine'])}:\n\n{made}{sources(document, [file])}")
+    return "\n".join(parts) or UNMEASURED + "\n"

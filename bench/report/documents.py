@@ -9,14 +9,16 @@ from pathlib import Path
 
 from charcnn.files import replacing
 from report.checks import agreement, dram, precisions, sanitizer, validation
-from report.claims import layer_costs, op_times
+from report.claims import layer_costs, op_times, op_times_here
 from report.classify import accuracy, classify, training
 from report.code import change, code
 from report.images import conv2d, conv2d_cpu
 from report.ladder import READMES, mma_steps, wgmma_steps
 from report.levels import cost, headline, history, levels, measured, step
+from report.networks import network_techniques, networks, networks_beside
 from report.offload import forecasts, mixed, overhead, path, scaling, strikes
-from report.operators import chain, layers, operators, steps, trade
+from report.operators import chain, image_chain, layers, operators, pyramid, steps, trade
+from report.parallel import parallel, parted
 from report.peers import beside, peers
 from report.plot import PLOT, drawn
 from report.schema import ROOT, WEIGHTS, ReportError
@@ -25,8 +27,9 @@ BLOCK = re.compile(r"(<!-- (\w+):begin ?([^\n]*?) ?-->\n).*?(<!-- \2:end -->)", 
 
 _BLOCKS = (
     headline, levels, measured, history, step, cost, change, code, precisions, validation, operators, steps, chain,
-    trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer, scaling, mixed, path,
-    strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs, op_times,
+    image_chain, pyramid, trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer,
+    scaling, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
+    op_times, op_times_here, networks, network_techniques, networks_beside, parted, parallel,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

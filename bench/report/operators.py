@@ -9,14 +9,22 @@ from typing import Any
 from charcnn import catalog
 from charcnn.config import SMALL
 from charcnn.gpu import device
+from charcnn.model.layers import LocalResponseNorm
+from charcnn.networks import alexnet
 from charcnn.ops.chain import Conv1d, Plan, Relu, Stat
 from charcnn.ops.chain import plan as plan_chain
+from charcnn.ops.chain import pyramid as pyramid_of
 from report.limits import peak_of
 from report.markdown import UNMEASURED, link, number, sources, table
 from report.schema import Place, ReportError, results
 
 PREPARED = ("winograd", "winograd_cpu", "warp_gather", "mma", "wgmma", "small_batch")
 """Techniques whose weights are laid out first: called once, that is most of what they do."""
+
+
+ALEXNET = [layer for layer in alexnet.layers("2012")[1:9] if not isinstance(layer, LocalResponseNorm)]
+IMAGE = (3, 227, 227)
+"""AlexNet's first two layers, without their normalisation, and what they read."""
 
 
 def shown(variant: catalog.Variant) -> bool:
@@ -145,6 +153,26 @@ def steps(document: Path, operator: str, layer: str, *techniques: str) -> str:
 def chain(document: Path, method: str) -> str:
     """What the planner says of blocks 3 to 6, before anything is compiled."""
     return f"```\n{_planned(method).describe()}\n```\n"
+
+
+def image_chain(document: Path, method: str, precision: str) -> str:
+    """What the planner says of AlexNet's first two layers."""
+    planned = plan_chain(ALEXNET, in_shape=IMAGE, method=method, precision=precision, shared_limit=device.SHARED_LIMIT)
+    return f"```\n{planned.describe()}\n```\n"
+
+
+def pyramid(document: Path) -> str:
+    """The same chain by tile of its last map: what a block makes, and all multiply."""
+    head = ["tile of pool2", "blocks an image", "image > conv1 > pool1 > conv2", "pool1 of a tile in fp16"]
+    head += ["multiplications, all blocks alike", "as computed"]
+    rows = []
+    for row in pyramid_of(ALEXNET, IMAGE, (1, 2, 4, 7, 13)):
+        extents = " > ".join(f"{rows}×{columns}" for rows, columns in row.pyramid[:-1])
+        kilobytes = f"{2 * row.held / 1e3:,.0f} KB"
+        whole = " (whole)" * (row.tile == row.shapes[-1][1:])
+        cells = [f"{row.tile[0]}×{row.tile[1]}{whole}", f"{row.grid[0] * row.grid[1]}", extents, kilobytes]
+        rows.append([*cells, f"{row.alike:.2f} ×", f"{row.clipped:.2f} ×"])
+    return table(head, rows, right=3)
 
 
 def trade(document: Path) -> str:

@@ -79,6 +79,10 @@ class Results:
         default_factory=lambda: {"conv2d": {}, "conv2d_cpu": {}}
     )
     """What bench/conv2d.py and bench/conv2d_cpu.py wrote, by schema and file."""
+    networks: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/networks.py wrote, by file."""
+    op_times: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/op_times.py wrote, by file."""
     ladders: dict[str, dict[Path, dict[str, Any]]] = field(default_factory=lambda: {"mma_steps": {}, "wgmma_steps": {}})
     """What bench/steps.py wrote, by ladder and file."""
     classified: dict[Path, dict[str, Any]] = field(default_factory=dict)
@@ -100,6 +104,8 @@ def results() -> Results:
     by_host = {"sanitizer": found.sanitized, "dram": found.dram}
     by_file = {
         "layers": found.layers,
+        "networks": found.networks,
+        "op_times": found.op_times,
         "precisions": found.agreed,
         "validation": found.validated,
         "peers": found.peers,
@@ -143,7 +149,7 @@ def results() -> Results:
 SCHEMAS = (
     "benchmarks", "level", "sanitizer", "dram", "layers", "conv2d", "conv2d_cpu", "tiles", "mma_steps", "wgmma_steps",
     "precisions", "validation",
-    "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores",
+    "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel",
 )  # fmt: skip
 """What a raw result says of itself. Tables show all but soak, exits and cores."""
 

@@ -22,6 +22,7 @@ from charcnn.catalog.networks import network_technique as network_technique
 from charcnn.catalog.operators import CHAIN as CHAIN
 from charcnn.catalog.operators import EXACT as EXACT
 from charcnn.catalog.operators import FLOAT32 as FLOAT32
+from charcnn.catalog.operators import IMAGE_CHAIN as IMAGE_CHAIN
 from charcnn.catalog.operators import MMA as MMA
 from charcnn.catalog.operators import OPERATORS as OPERATORS
 from charcnn.catalog.operators import TECHNIQUES as TECHNIQUES

@@ -80,6 +80,9 @@ NETWORK_TECHNIQUES = (
     NetworkTechnique("naive", "cuda", "an operator a layer, one thread an output", "cuda"),
     NetworkTechnique("weak", "cuda", "the same with what is pointwise, and pooling, in the kernel before", "cuda"),
     NetworkTechnique(
+        "strong", "cuda", "the same with convolutions that follow one another planned as one chain", "cuda",
+    ),
+    NetworkTechnique(
         "winograd", "cuda", "channels last, with half the products or fewer where convolutions move by 1",
         "channels_last", filtered=True,
     ),

@@ -81,6 +81,9 @@ class Variant:
 CHAIN = "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat"
 """The strong fusion of blocks 3 to 6."""
 
+IMAGE_CHAIN = "conv2d_relu_maxpool2d_conv2d_relu_maxpool2d"
+"""The strong fusion of AlexNet's first two layers."""
+
 TECHNIQUES = {
     "loops": "compiled plain loops on one CPU core",
     "cpu_gemm": "all CPU cores: a GEMM over overlapping rows by a vector micro-kernel",
@@ -89,6 +92,8 @@ TECHNIQUES = {
     "naive": "CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory",
     "whole": "CUDA, a chain of convolutions in one kernel, one block an input, all features in shared memory",
     "pairs": "CUDA, a chain of convolutions two a kernel, in tiles of positions whose edges are computed twice",
+    "tiles": "CUDA, a chain over images in one kernel, one block a tile, whose halo is computed again",
+    "rolling": "the same by blocks that walk down an image, and keep of each map the rows that are read again",
     "coalesced": "CUDA, one thread an output, neighbouring threads on neighbouring channels",
     "tiled": "CUDA, a matrix product in tiles of shared memory, one thread an output",
     "register_tiled": "the same with a tile of sums in each thread's registers",
@@ -153,6 +158,7 @@ OPERATORS = (
     Operator("conv2d_relu_maxpool2d", FLOAT32),
     Operator("conv2d_tanh_maxpool2d", FLOAT32),
     Operator("conv2d_relu_global_avgpool2d", FLOAT32),
+    Operator(IMAGE_CHAIN, FLOAT32),
     Operator("batchnorm2d_relu", FLOAT32),
     Operator("linear_tanh", FLOAT32),
     Operator("linear_gelu", FLOAT32),
@@ -262,6 +268,7 @@ VARIANTS = (
     *_float32("conv2d_relu_maxpool2d", "naive"),
     *_float32("conv2d_tanh_maxpool2d", "naive"),
     *_float32("conv2d_relu_global_avgpool2d", "naive"),
+    *_float32(IMAGE_CHAIN, "whole", "tiles", "rolling"),
     *_float32("batchnorm2d_relu", "naive"),
     *_float32("linear_tanh", "naive"),
     *_float32("linear_gelu", "naive"),

@@ -1,7 +1,8 @@
 """Tell what so many GPUs on so many hosts would give, and what bounds them.
 
 From the rate of one GPU, as a level's report has it, and the link between hosts: the root of a run by MPI sends all
-inputs and receives all results. Nothing is run; with --measured, forecasts stand beside what was measured.
+inputs and receives all results. With --network also what it gives if a rank has a part of the network, by tensor or
+pipeline parallelism. Nothing is run; with --measured, forecasts stand beside what was measured.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ EPILOG = """examples:
   charcnn plan --report one.json --gpus 4 --hosts 16 --link 100Gbit/s
   charcnn plan --rate 1100000 --chunk 4096 --gpus 8 --hosts 128 --link 50GB/s --latency 5us
   charcnn plan --report one.json --gpus 4 --measured two.json four.json
+  charcnn plan --network alexnet --rate 40000 --memory 4.8TB/s --gpus 4 --chunk 1
 
 exit status: 0 done; 2 unusable options or files"""
 
@@ -43,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--link", type=_speed, default=1.25e9, metavar="SPEED", help="of the root's host: 10Gbit/s (default), 50GB/s")
     add("--latency", type=_time, default=50e-6, metavar="TIME", help="of a message between hosts (default 50us)")
     add("--local-link", type=_speed, metavar="SPEED", help="between ranks of a host (default 6.7GB/s, as measured)")
+    add("--local-latency", type=_time, metavar="TIME", help="of a message within a host (default 5us)")
     add("--root", type=_time, metavar="TIME", help="of the root's thread for a chunk (default 100us)")
     add("--path", metavar="FILE", help="instead of both: what `bench/offload.py path --json` measured there")
     add(
@@ -51,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--inputs", type=_count, default=4_000_000, metavar="N", help="how many (default 4,000,000)")
     add("--chunk", type=_count, metavar="B", help="inputs of a message (default: the report's batch; else 256)")
     add("--measured", nargs="+", metavar="FILE", help="a level's --json on several ranks: forecast beside it")
+    add("--network", metavar="NAME", help="a network of images: parts of it on ranks beside whole ones on each")
+    add("--variant", metavar="V", help="of the network (default: its first)")
+    add("--memory", type=_speed, metavar="SPEED", help="of a GPU's memory, for --network (default: only FLOP count)")
     add("--json", action="store_true", help="as JSON")
 
 
@@ -88,6 +94,11 @@ def run(options: argparse.Namespace) -> int:
     from charcnn.offload.cost_model import table
 
     machine, work = _described(options)
+    if options.network is not None:
+        return _parts(options, machine, work)
+    for name in ("variant", "memory"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name}: needs --network")
     counts = _counts(machine.gpus, options.hosts)
     rows = [asdict(row) for row in table(machine, work, counts)]
     compared = [_compared(file, machine, work) for file in options.measured or []]
@@ -114,6 +125,63 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _parts(options: argparse.Namespace, machine: Machine, work: Work) -> int:
+    """Whole networks on each rank beside parts of one; the exit status."""
+    from dataclasses import replace
+
+    from charcnn import catalog
+    from charcnn.files import as_json
+    from charcnn.networks.architecture import Architecture
+    from charcnn.offload.parts_model import Parallel, compare, verdict
+
+    named = {row.name: row for row in catalog.NETWORKS}
+    if options.network not in named:
+        raise ValueError(f"--network {options.network}: need one of {', '.join(named)}")
+    page = named[options.network].module
+    variant = options.variant or page.VARIANTS[0]
+    if variant not in page.VARIANTS:
+        raise ValueError(f"--variant {variant}: {options.network} has {', '.join(page.VARIANTS)}")
+    network = Architecture(options.network, variant, page.layers(variant))
+    work = replace(work, length=network.length, classes=network.classes)
+    rows = [
+        row
+        for count in _counts(machine.gpus, options.hosts)
+        for row in compare(network, options.memory, _machines(machine, count), work)
+    ]
+    if options.json:
+        print(
+            as_json({"machine": asdict(machine), "work": asdict(work), "plan": [asdict(row) for row in rows]}, indent=1)
+        )
+        return DONE
+    print(
+        f"{network.name} {variant}: {network.flops:,} FLOP an input, {network.parameters:,} parameters; batches of "
+        f"{work.chunk}; one GPU {machine.gpu_rate:,.0f} inputs/s of large ones, "
+        f"{machine.gpu_rate * network.flops / 1e12:,.1f} TFLOP/s"
+    )
+    print("  GPUs  parallel        inputs/s   us a batch     bytes sent   parameter bytes a GPU")
+    for row in rows:
+        print(
+            f"{row.ranks:>6}  {row.way:<9}{row.inputs_per_second:>15,.0f}{1e6 * row.seconds:>13,.1f}{row.sent:>15,.0f}"
+            f"{row.parameters:>24,.0f}"
+        )
+    measures: dict[str, Any] = {
+        "inputs/s": lambda row: 1 / row.inputs_per_second, "time of one batch": lambda row: row.seconds
+    }  # fmt: skip
+    for name, measure in measures.items():
+        for way, better in verdict(rows, measure).items():
+            where: list[Parallel] = better
+            at = f"on {', '.join(str(row.ranks) for row in where)} GPUs" if where else "nowhere"
+            print(f"{way} beats data parallel in {name}: {at}")
+    return DONE
+
+
+def _machines(machine: Machine, count: int) -> Machine:
+    """So many GPUs of them."""
+    from dataclasses import replace
+
+    return replace(machine, gpus=min(count, machine.gpus), hosts=-(-count // machine.gpus))
+
+
 def _described(options: argparse.Namespace) -> tuple[Machine, Work]:
     """The machines and the work that the options and the files they name describe."""
     from charcnn.offload.cost_model import Machine, Work
@@ -127,7 +195,9 @@ def _described(options: argparse.Namespace) -> tuple[Machine, Work]:
                 "need one of one GPU (--gpus 1)"
             )
         rate, batch = report["inputs_per_second"], report["batch"]
-    local = {"local_link": options.local_link, "root_message": options.root}
+    local = {
+        "local_link": options.local_link, "local_latency": options.local_latency, "root_message": options.root
+    }  # fmt: skip
     if options.path is not None:
         found = _read(options.path, "path")["path"].values()
         local["local_link"] = local["local_link"] or min(way["bytes_per_second"] for way in found)

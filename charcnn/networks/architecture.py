@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from charcnn.model.layers import Layer, Network, Shape
 
 
 @dataclass(frozen=True)
+class Features(Layer):
+    """float32 features of this shape, from their bytes in order: how a part of a network begins."""
+
+    shape: Shape
+
+    in_itemsize = 1
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(C, H, W) or (C,)"""
+        if shape != (4 * math.prod(self.shape),):
+            raise ValueError(f"{self.label} reads shape {shape}: need ({4 * math.prod(self.shape)},)")
+        return self.shape
+
+
+@dataclass(frozen=True)
 class Architecture(Network):
-    """A network whose inputs are rows of bytes, and whose results are vectors."""
+    """A network whose inputs are rows of bytes, and whose results are vectors; or a part of one, between features."""
 
     name: str
     variant: str
     layers: tuple[Layer, ...]
-    """The first one is Pixels. Those without a name get their kind's and a number."""
+    """The first one is Pixels, or Features. Those without a name get their kind's and a number."""
 
     def __post_init__(self) -> None:
         counts: Counter[str] = Counter()
@@ -40,14 +58,24 @@ class Architecture(Network):
 
     @property
     def length(self) -> int:  # type: ignore[override]
-        """C * H * W"""
-        channels, height, width = self.image
-        return channels * height * width
+        """C * H * W; of features 4 times as many"""
+        of = self.layers[0]
+        return 4 * math.prod(of.shape) if isinstance(of, Features) else math.prod(self.image)
+
+    @property
+    def dtype(self) -> type[np.generic]:
+        """Of what lies in a row: rows.view(dtype) is what the first operator reads."""
+        return np.float32 if isinstance(self.layers[0], Features) else np.uint8
+
+    @property
+    def byte_values(self) -> int:  # type: ignore[override]
+        """Of features 1: all zero, as some bytes are no number."""
+        return 1 if isinstance(self.layers[0], Features) else 256
 
     @property
     def classes(self) -> int:  # type: ignore[override]
-        """Values of a result."""
-        return self.nodes[-1].out_shape[0]
+        """Values of a result; features lie in order, channel after channel."""
+        return math.prod(self.nodes[-1].out_shape)
 
     def to_dict(self) -> dict[str, Any]:
         """What a report says of it."""

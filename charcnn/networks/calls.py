@@ -33,6 +33,8 @@ from charcnn.model.layers import (
     Tanh,
     place,
 )
+from charcnn.networks.architecture import Features
+from charcnn.ops.chain.plan2d import Plan2d, plan2d
 from charcnn.ops.common.folding import fold_batchnorm
 from charcnn.ops.common.pixel_tables import pixel_tables
 
@@ -52,7 +54,7 @@ OPERATORS: dict[type[Layer], str] = {
     Linear: "linear",
     Softmax: "softmax",
 }
-"""What an operator that computes the layer is called; Flatten is none, as features lie in order."""
+"""What an operator that computes the layer is called; Flatten and Features are none, as features lie in order."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def calls(nodes: Sequence[Node], params: Params, technique: str, *, fused: bool)
         ValueError: a layer has no operator of this technique.
     """
     known = {row.operator for row in VARIANTS if row.technique == technique}
-    nodes, found = [node for node in nodes if not isinstance(node.layer, Flatten)], []
+    nodes, found = [node for node in nodes if not isinstance(node.layer, Flatten | Features)], []
     while nodes:
         for length in range(len(nodes) if fused else 1, 0, -1):
             run = nodes[:length]
@@ -161,3 +163,30 @@ def simplified(network: Network, params: Params) -> tuple[tuple[Node, ...], dict
         else:
             layers.append(node.layer)
     return place(layers, network.in_shape), held
+
+
+CHAINED = (Conv2d, MaxPool2d, Relu, Tanh)
+"""What a chain over images may consist of; it begins with a convolution."""
+
+
+def chain(run: Sequence[Node]) -> bool:
+    """Whether these layers are a chain."""
+    return isinstance(run[0].layer, Conv2d) and all(isinstance(node.layer, CHAINED) for node in run)
+
+
+def chained(nodes: Sequence[Node]) -> list[list[Node]]:
+    """The layers in runs: each a chain of convolutions, as long as there is one, or what lies between two."""
+    runs: list[list[Node]] = []
+    for node in nodes:
+        joins = runs and chain(runs[-1]) and isinstance(node.layer, CHAINED)
+        if joins or (runs and not chain(runs[-1]) and not isinstance(node.layer, Conv2d)):
+            runs[-1].append(node)
+        else:
+            runs.append([node])
+    return runs
+
+
+def planned(run: Sequence[Node], batch: int, **options: Any) -> Plan2d:
+    """The chain's plan, by default what has the least forecast; arguments and errors as of `charcnn.ops.chain.plan`."""
+    layers = [node.layer for node in run if isinstance(node.layer, CHAINED)]
+    return plan2d(layers, in_shape=run[0].in_shape, batch=batch, **options)

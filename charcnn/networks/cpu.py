@@ -19,7 +19,7 @@ from charcnn.model.layers import (
     Relu,
 )  # fmt: skip
 from charcnn.model.params import Params
-from charcnn.networks.architecture import Architecture
+from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.calls import calls, simplified, weights_of
 from charcnn.ops.common import threads
 from charcnn.ops.common.pixel_tables import pixel_tables
@@ -36,7 +36,7 @@ def build(
     technique: str, params: Params, config: Architecture, *, batch: int = 32, gpus: Any = None,
     monitor: Monitor | None = None,
 ) -> Callable[[np.ndarray], np.ndarray]:  # fmt: skip
-    """Return run: bytes (N, C * H * W) uint8 -> results (N, classes) float32."""
+    """Return run: bytes (N, C * H * W) uint8 -> results (N, classes) float32; of a part, features as Features says."""
     monitor = monitor or Monitor()
     if technique == "loops":
         steps = list(_loops(config, params))
@@ -58,7 +58,7 @@ def build(
     def run(rows: np.ndarray) -> np.ndarray:
         results = np.empty((len(rows), config.classes), np.float32)
         for part in monitor.batches(len(rows), batch):
-            forward(rows[part], results[part])
+            forward(rows[part].view(config.dtype), results[part])
         return results
 
     return run
@@ -85,6 +85,8 @@ def _channels_last(config: Architecture, params: Params, *, filtered: bool) -> I
         relu = bool(rest) and isinstance(rest[0].layer, Relu) and isinstance(node.layer, Conv2d | Linear)
         label = f"{node.layer.label}+{rest.pop(0).layer.label}" if relu else node.layer.label
         yield label, _function(node, params_, relu=relu, filtered=filtered), _last(node.out_shape)
+    if len(shape := nodes[-1].out_shape) > 1:  # a part's
+        yield "order", lambda x, out: np.copyto(out, np.moveaxis(x, -1, 1)), shape
 
 
 def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -96,6 +98,8 @@ def _function(node: Node, params: Any, *, relu: bool, filtered: bool) -> Callabl
     match node.layer:
         case Pixels(mean=mean, std=std):
             return partial(_pixels, node.out_shape, pixel_tables(mean, std).astype(np.float32))
+        case Features(shape):
+            return lambda x, out: np.copyto(out, np.moveaxis(x.reshape(len(x), *shape), 1, -1))
         case Conv2d(stride=stride, padding=padding, dilation=dilation, groups=groups):
             weight, bias = weights_of(node, params)
             conv: CpuConv2d | CpuWinogradConv2d

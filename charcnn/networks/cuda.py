@@ -1,17 +1,23 @@
-"""Networks of images in CUDA, float32, channels first: an operator a layer, or as many layers as one fuses."""
+"""Networks of images in CUDA, float32, channels first.
+
+An operator a layer (`naive`), with what is pointwise and pooling in the kernel before (`weak`), or with convolutions
+that follow one another planned as one chain, whose features stay in shared memory where that pays (`strong`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from charcnn import ops
 from charcnn.gpu import device
+from charcnn.model.layers import Conv2d, Node
 from charcnn.model.params import Params
 from charcnn.networks.architecture import Architecture
-from charcnn.networks.calls import Call, calls, simplified
+from charcnn.networks.calls import Call, calls, chain, chained, planned, simplified
+from charcnn.ops.chain import Plan2d
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.shapes import Shape
 from charcnn.runtime.monitor import Monitor
@@ -35,22 +41,58 @@ class Operator(NoScratch):
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on x of the call's shape, or of as many values."""
         (y,) = self.writes(x.shape)
+        if x.dtype == np.uint8 and self._call.operator != "pixels":  # a part's first, whose rows are features
+            x = x.view(np.float32)
         if tuple(x.shape[1:]) != self._call.in_shape:
             x = x.reshape((x.shape[0], *self._call.in_shape))
         return self._launcher(x, *self._arguments, **self._call.options, out=space.device(*y), stream=space.stream)
+
+
+class Chain:
+    """Convolutions, pooling and pointwise layers that follow one another, as `charcnn.ops.chain` planned them."""
+
+    def __init__(self, plan: Plan2d, nodes: Sequence[Node], params: Mapping[str, np.ndarray]) -> None:
+        self._plan, self._fused, found = plan, plan.compile(), []
+        for node in nodes:
+            if isinstance(node.layer, Conv2d):
+                found.append([device.to_device(params[name]) for name in node.parameters])
+        self._weights, self._biases = ([*arrays] for arrays in zip(*((*one, None)[:2] for one in found), strict=True))
+        self.nbytes = sum(array.nbytes for arrays in found for array in arrays)
+
+    def writes(self, x: Shape) -> list[Array]:
+        """The result."""
+        return [Array((x[0], *self._plan.out_shape))]
+
+    def scratch(self, x: Shape) -> Mapping[str, Array]:
+        """What passes between its kernels."""
+        return {f"map{i}": Array(shape) for i, shape in enumerate(self._plan.workspace_shapes(x[0]))}
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on features (N, C, H, W)."""
+        (y,), workspace = self.writes(x.shape), tuple(space.scratch(self).values())
+        return self._fused(
+            x, self._weights, self._biases, out=space.device(*y), stream=space.stream, workspace=workspace
+        )
 
 
 def build(
     technique: str, params: Params, config: Architecture, *, batch: int = 256, streams: int = 2,
     gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None,
 ) -> GpuPipeline:  # fmt: skip
-    """Return run: bytes (N, C * H * W) uint8 -> results (N, classes) float32; run.submit, run.on_device: one batch."""
-    fused = technique == "weak"
-    nodes, weights = simplified(config, params) if fused else (config.nodes, params)
-    made = calls(nodes, weights, "naive", fused=fused)
+    """Return run: bytes (N, C * H * W) uint8 -> results (N, classes) float32; run.submit, run.on_device: one batch.
+
+    Of a part as `charcnn.networks.cpu.build`.
+    """
+    nodes, weights = (config.nodes, params) if technique == "naive" else simplified(config, params)
+    runs = chained(nodes) if technique == "strong" else [nodes]
+    plans = [planned(run, batch) if technique == "strong" and chain(run) else None for run in runs]
 
     def network() -> Iterator[Stage]:  # once a GPU: weights are copied there
-        for call in made:
-            yield call.label, [Operator(call, "naive")]
+        for run, plan in zip(runs, plans, strict=True):
+            if plan is not None:
+                yield "+".join(node.layer.label for node in run), [Chain(plan, run, weights)]
+            else:
+                for call in calls(run, weights, "naive", fused=technique != "naive"):
+                    yield call.label, [Operator(call, "naive")]
 
     return on_gpus(network, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor)

@@ -14,6 +14,9 @@ TITLE = "Four convolutions to fuse"
 VARIANTS = ("28", "tiny")
 """The first is what runs where none is asked for; `tiny` is for the simulator."""
 
+DATA = "fashion-mnist"
+"""What it is trained on where nothing else is named."""
+
 
 def layers(variant: str) -> tuple[Layer, ...]:
     """The variant's layers, from bytes to logits."""

@@ -15,6 +15,22 @@ TITLE = "A lecture's small CNN for digits"
 VARIANTS = ("stride1", "stride2", "tiny")
 """The first is what runs where none is asked for; `tiny` is for the simulator."""
 
+DATA = "digits"
+"""What it is trained on where nothing else is named."""
+
+RAW = {
+    "kernel": "conv.weight",
+    "gamma": "norm.weight",
+    "beta": "norm.bias",
+    "mean": "norm.running_mean",
+    "variance": "norm.running_var",
+    "W1": "fc1.weight",
+    "b1": "fc1.bias",
+    "W2": "fc2.weight",
+    "b2": "fc2.bias",
+}
+"""The lecture's files of raw float32 values, and the parameters that they hold."""
+
 
 def layers(variant: str) -> tuple[Layer, ...]:
     """The variant's layers, from bytes to probabilities."""

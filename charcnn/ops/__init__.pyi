@@ -13,6 +13,15 @@ from .chain import (
 from .chain import (
     conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole as conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole,
 )
+from .chain.blocks2d import (
+    conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_rolling as conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_rolling,
+)
+from .chain.blocks2d import (
+    conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_tiles as conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_tiles,
+)
+from .chain.blocks2d import (
+    conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_whole as conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_whole,
+)
 from .collapse import collapse_loops as collapse_loops
 from .collapse import collapse_naive as collapse_naive
 from .conv1d.coalesced import conv1d_nlc_coalesced as conv1d_nlc_coalesced

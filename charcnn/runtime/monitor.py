@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -44,6 +45,12 @@ class Monitor:
         """Add to the memory that the level holds on the GPU."""
         with self._lock:
             self.memory[gpu] = self.memory.get(gpu, 0) + size
+
+    def silent(self) -> Monitor:
+        """One that shares all but the progress, which it tells nobody."""
+        found = copy.copy(self)
+        found._progress = None
+        return found
 
     def advance(self, inputs: int) -> None:
         """Tell the progress of so many inputs."""

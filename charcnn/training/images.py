@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from charcnn.model.layers import BatchNorm2d, Flatten, Network, Node, Softmax
 from charcnn.model.pytorch import function
 
-BATCH, RATE, DECAY, SMOOTHING = 128, 2e-3, 0.02, 0.05
-"""Inputs a step; AdamW's largest step and weight decay; label smoothing."""
+BATCH, RATE, DECAY = 128, 2e-3, 0.02
+"""Inputs a step; AdamW's largest step, and weight decay."""
 
 SHIFT = 2
 """Pixels, in 28, by which an image is moved at most, each way."""
@@ -24,7 +24,7 @@ Params = Mapping[str, np.ndarray]
 
 def train(
     network: Network, params: Params, rows: np.ndarray, labels: np.ndarray, *, epochs: int, seed: int = 0,
-    mirrored: bool = False, told: Callable[[int, float], object] = lambda epoch, loss: None,
+    rate: float = RATE, mirrored: bool = False, told: Callable[[int, float], object] = lambda epoch, loss: None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Weights fitted to images and their labels.
 
@@ -34,6 +34,7 @@ def train(
         rows: uint8 (N, C * H * W); labels: ints (N,).
         epochs: times that all images are seen.
         seed: of their order and changes.
+        rate: AdamW's largest step.
         mirrored: whether left and right may change places.
         told: called after each epoch with its number and mean loss.
 
@@ -43,17 +44,17 @@ def train(
     torch.manual_seed(seed)
     held = {name: torch.from_numpy(_first(name, value, network)) for name, value in params.items()}
     learned = [value.requires_grad_() for name, value in held.items() if "running" not in name]
-    optimiser = torch.optim.AdamW(learned, RATE, weight_decay=DECAY)
-    images, targets = torch.from_numpy(rows), torch.from_numpy(labels.astype(np.int64))
+    optimiser = torch.optim.AdamW(learned, rate, weight_decay=DECAY)
+    images, targets = torch.from_numpy(rows.copy()), torch.from_numpy(labels.astype(np.int64))
     shape, steps = network.nodes[0].out_shape, -(-len(rows) // BATCH)
     for epoch in range(epochs):
         total = 0.0
         for step, part in enumerate(torch.randperm(len(rows)).split(BATCH)):
             done = (epoch + step / steps) / epochs
-            optimiser.param_groups[0]["lr"] = RATE * min(1, 20 * done + 0.01) * (1 + math.cos(math.pi * done)) / 2
+            optimiser.param_groups[0]["lr"] = rate * min(1, 20 * done + 0.01) * (1 + math.cos(math.pi * done)) / 2
             x = _changed(images[part].reshape(len(part), *shape), mirrored)
             logits = _forward(network.nodes, x.flatten(1), held, training=True)
-            loss = F.cross_entropy(logits, targets[part], label_smoothing=SMOOTHING)
+            loss = F.cross_entropy(logits, targets[part])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

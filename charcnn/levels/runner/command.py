@@ -142,7 +142,7 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
     try:
         # Before the root builds, so that a farm's workers build meanwhile.
         way.begin(weights, total, batch, batch * max(1, len(gpus)), monitor, bar.update)
-        run = built(build, level, weights, batch, gpus, monitor, options.precision)
+        run = built(way.build, level, weights, batch, gpus, monitor, options.precision)
     except (ValueError, OSError, device.DeviceError) as error:  # not to be had: the kernels, buffers, or checkpoint
         problem = " ".join(str(error).split())
     problems = [problem] if way.comm is None else way.comm.allgather(problem)

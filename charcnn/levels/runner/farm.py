@@ -28,14 +28,14 @@ class FarmMode:
     comm = None
 
     def __init__(self, comm: Any, level: Program, build: Callable[..., Run], options: argparse.Namespace) -> None:
-        self._ranks, self._level, self._build, self._options = comm, level, build, options
+        self._ranks, self._level, self.build, self._options = comm, level, build, options
         self._farm: offload.Farm | None = None
         self._checkpoint: offload.Checkpoint | None = None
 
     def serve(self) -> None:
         """A worker's part, to the end of the process."""
         if self._ranks is not None and self._ranks.rank > 0:
-            _work(self._level, self._build, self._ranks, self._options)
+            _work(self._level, self.build, self._ranks, self._options)
 
     def share(self, total: int) -> int:
         """All of them."""

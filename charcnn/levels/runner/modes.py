@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -28,6 +29,8 @@ class Offload(Protocol):
 
     comm: Any
     """For the steps that all ranks take together; None where each talks to the root alone."""
+    build: Callable[..., Any]
+    """Of what this rank runs."""
 
     def __init__(self, comm: Any, level: Program, build: Callable[..., Run], options: argparse.Namespace) -> None: ...
 
@@ -74,7 +77,7 @@ class _Together:
     function: ClassVar[Callable[..., Any]]
 
     def __init__(self, comm: Any, level: Program, build: Callable[..., Run], options: argparse.Namespace) -> None:
-        self.comm = comm
+        self.comm, self.build = comm, build
         self._follow: dict[str, Any] = {}
 
     def serve(self) -> None:
@@ -152,8 +155,52 @@ class Static(_Together):
         return {}
 
 
-MODES: dict[str, type[Offload]] = {"static": Static, "async": Asynchronous, "farm": FarmMode}
-"""By the names of `offload.MODES`."""
+class _Parted(_Together):
+    """Each rank has a part of a network, whose `build` takes the rank's place."""
+
+    def __init__(self, comm: Any, level: Program, build: Callable[..., Run], options: argparse.Namespace) -> None:
+        super().__init__(comm, level, build, options)
+        self.build = partial(build, place=(0, 1) if comm is None else (comm.rank, comm.size))
+
+    def begin(
+        self, weights: Params, total: int, batch: int, chunk: int, monitor: Monitor, progress: Callable[[int], object]
+    ) -> None:
+        """As `Offload.begin`; a chunk is a batch, also where a rank drives several GPUs."""
+        super().begin(weights, total, batch, batch, monitor, progress)
+
+    def run(self, ids: Any, run: Any) -> np.ndarray | None:
+        """All results; what the rank did is kept for the report."""
+        self._own = run
+        return super().run(ids, run)
+
+    def close(self, own: Standing, *, traced: bool) -> tuple[list[Standing], Any]:
+        """As `Offload.close`, and what each rank did."""
+        did = self._own.did()
+        self._did = [did] if self.comm is None else self.comm.gather(did)
+        return super().close(own, traced=traced)
+
+    def report(self, ranks: list[Standing]) -> dict[str, Any]:
+        """By rank; and the share of the time in which ranks were idle, or waited for messages."""
+        idle = 1 - sum(did["busy"] for did in self._did) / (len(self._did) * self._did[0]["elapsed"])
+        return {**super().report(ranks), "parts": self._did, "idle": idle}
+
+
+class Tensor(_Parted):
+    """All ranks compute each batch together."""
+
+    function = staticmethod(offload.tensor)
+
+
+class Pipelined(_Parted):
+    """Each rank has a stage of the network."""
+
+    function = staticmethod(offload.pipeline)
+
+
+MODES: dict[str, type[Offload]] = {
+    "static": Static, "async": Asynchronous, "farm": FarmMode, "tensor": Tensor, "pipeline": Pipelined
+}  # fmt: skip
+"""By the names of `offload.MODES` and `offload.PARTED`."""
 
 
 def named(function: Callable[..., Any], options: argparse.Namespace) -> str:

@@ -50,13 +50,14 @@ def add_offload(add: Callable[..., Any]) -> None:
     """How inputs reach other ranks, and where the report goes."""
     add(
         "--offload",
-        choices=offload.MODES,
+        choices=(*offload.MODES, *offload.PARTED),
         help="how inputs go to other ranks: all at once and back (static), in chunks that overlap with everything else "
-        "(async), or in chunks to whoever is free, in spite of dead workers (farm; default: its own)",
+        "(async), or in chunks to whoever is free, in spite of dead workers (farm; default: its own); of networks of "
+        "images a rank may have a share of every layer (tensor), or a stage of layers (pipeline)",
     )
     add(
         "--deadline",
-        type=_seconds,
+        type=above_0,
         metavar="S",
         help="with --offload farm: a worker that keeps a chunk longer than S seconds, or gives no sign of life for so "
         "long before it is ready, is given up (default: 20 times its slowest chunk, at least 30 s; 600 s before)",
@@ -90,10 +91,11 @@ def positive(value: str) -> int:
     return number
 
 
-def _seconds(value: str) -> float:
+def above_0(value: str) -> float:
+    """A number above 0."""
     number = float(value)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"{value}: need seconds above 0")
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{value}: need a number above 0")
     return number
 
 
@@ -107,7 +109,12 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
     for option in ("deadline", "checkpoint", "root_serves"):
         if getattr(options, option) and options.offload != "farm":
             raise ValueError(f"--{option.replace('_', '-')}: needs --offload farm")
-    if options.gpu_direct and (options.offload == "static" or program.device == "cpu"):
+    if options.offload in offload.PARTED and not isinstance(program, catalog.NetworkTechnique):
+        raise ValueError(
+            f"--offload {options.offload}: {program.name} is not cut into parts; networks of images are, such as "
+            f"python -m charcnn.networks.alexnet --offload {options.offload}"
+        )
+    if options.gpu_direct and (options.offload in ("static", *offload.PARTED) or program.device == "cpu"):
         raise ValueError("--gpu-direct: needs a level that computes on GPUs, and --offload async or farm")
     if options.checkpoint is not None and options.repeat > 1:
         raise ValueError(f"--checkpoint {options.checkpoint}: a run that is repeated has no use for it; leave one out")

@@ -6,8 +6,6 @@ import argparse
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib.resources import files
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,9 +16,11 @@ from charcnn.host.terminal import prepare_streams, tell
 from charcnn.levels.runner import command, options
 from charcnn.levels.runner.job import SHOWN, SIMULATED_INPUTS, Job
 from charcnn.model import params
+from charcnn.networks import weights
 from charcnn.networks.architecture import Architecture
+from charcnn.networks.parts import parted
 from charcnn.networks.reference import expected
-from charcnn.networks.runner import tables
+from charcnn.networks.runner import fit, tables
 
 DATA: dict[str, Callable[..., images.Images]] = {
     "fashion-mnist": images.fashion_mnist,
@@ -40,12 +40,18 @@ def main(name: str, argv: list[str] | None = None) -> NoReturn:
     """Run the network of this page as a command; ends the process."""
     subject = NetworkCommand(name)
     asked = sys.argv[1:] if argv is None else argv
-    if not {"--compare", "--plan"} & {word.partition("=")[0] for word in asked}:
+    if not {"--compare", "--plan", "--train"} & {word.partition("=")[0] for word in asked}:
         command.run(subject, argv)
     prepare_streams()
     chosen = subject.parser(quiet=False).parse_args(argv)
     try:
-        sys.exit(tables.compare(subject, chosen) if chosen.compare else tables.plan(subject.architecture(chosen)))
+        if getattr(chosen, "train", None) is not None:
+            sys.exit(fit.train(subject, chosen))
+        sys.exit(
+            tables.compare(subject, chosen)
+            if chosen.compare
+            else tables.plan(subject.architecture(chosen), chosen.batch or 1)
+        )
     except (ValueError, OSError, device.DeviceError) as error:
         tell(f"{name}: {' '.join(str(error).split())}")
         sys.exit(options.UNUSABLE)
@@ -59,6 +65,7 @@ class NetworkCommand:
     def __init__(self, name: str) -> None:
         self.name, self._row = name, catalog.network(name)
         self.page = self._row.module
+        self.raw: dict[str, str] = getattr(self.page, "RAW", {})
 
     def parser(self, *, quiet: bool) -> argparse.ArgumentParser:
         """Its command line; `quiet` where another rank prints the help and the errors."""
@@ -83,12 +90,20 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         variants = self.page.VARIANTS
         add("--variant", choices=variants, help=f"of the network (default {variants[0]}; tiny in the simulator)")
         options.add_work(add, "images", "default by the technique", "by the technique, fp32 first")
-        add("--params", metavar="FILE", help="weights: .safetensors, or a state_dict as .pt (default: those that ship)")
+        kinds = ".safetensors, a state_dict as .pt" + ", or a folder of raw arrays" * bool(self.raw)
+        add("--params", metavar="FILE", help=f"weights: {kinds} (default: those that ship, else random)")
+        if self.raw:
+            held = f"what a folder's {', '.join(self.raw)} hold (default {weights.LAYOUTS[0]})"
+            add("--layout", choices=weights.LAYOUTS, default=weights.LAYOUTS[0], help=held)
         add("--random", action="store_true", help="random weights, of --seed, in place of those that ship")
         add("--images", metavar="FILE", help=f"pictures, a folder of them, IDX, .npy, or {', '.join(DATA)}")
         add("--resize", action="store_true", help="fit pictures of other sizes")
         add("--layers", action="store_true", help="a row a layer: shape, FLOP, bytes, time, share of the roofline")
         add("--plan", action="store_true", help="print how its convolutions fuse, and run nothing")
+        if hasattr(self.page, "DATA"):
+            add("--train", metavar="FILE", help=f"fit it to --images (default {self.page.DATA}), and write its weights")
+            add("--epochs", type=options.positive, default=12, metavar="E", help="with --train (default 12)")
+            add("--rate", type=options.above_0, default=2e-3, metavar="R", help="its largest step (default 0.002)")
         add("--compare", action="store_true", help="all techniques of --as that run here, checked first")
         options.add_offload(add)
         return found
@@ -97,7 +112,8 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         """The technique that --as names, or else the fastest of the machine."""
         technique = catalog.network_technique(chosen.technique or self._fastest(chosen.precision))
         timed = {"graph": False} if chosen.layers and technique.graphs else {}  # a graph is timed as a whole
-        return technique, partial(technique.build, technique.name, **timed)
+        build = partial(technique.build, technique.name, **timed)
+        return technique, parted(chosen.offload, build) if chosen.offload in offload.PARTED else build
 
     def _fastest(self, precision: str | None) -> str:
         """The technique where none is asked for; of none in this precision, the first, which says so."""
@@ -123,9 +139,11 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
     def prepare(self, program: catalog.Program, chosen: argparse.Namespace) -> Job:
         """Read weights and images as the options say."""
         options.check(program, chosen)
+        if chosen.layers and chosen.offload in offload.PARTED:
+            raise ValueError(f"--layers: with --offload {chosen.offload} no rank has all layers; leave one out")
         simulated = program.device == "cuda" and device.SIMULATED
         network = self.architecture(chosen, simulated=simulated)
-        weights, random = self._weights(network, chosen)
+        held, random = self._weights(network, chosen)
         if chosen.images is None and network.image[1] == 1:  # rows of features: nothing to see
             rows = np.random.default_rng(chosen.seed).integers(0, 256, (ROWS, network.length), np.uint8)
             read = images.Images(rows, f"{ROWS} random rows")
@@ -141,10 +159,10 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         return Job(
             offload.Repeated(read.rows, count),
             read.source,
-            weights,
+            held,
             network.variant,
-            lambda rows, rounding: expected(rows, weights, network, rounding),
-            weights.classes,
+            lambda rows, rounding: expected(rows, held, network, rounding),
+            held.classes,
             list((read.names or ())[:SHOWN]),
             read.labels,
             random=random,
@@ -155,7 +173,9 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         return {"schema": "network", "network": self.name, "technique": program.name, "title": self.page.TITLE}
 
     def closing(self, report: dict[str, Any], job: Job, chosen: argparse.Namespace) -> list[str]:
-        """With --layers a row each."""
+        """With --layers a row each; where ranks have parts of the network, a line each."""
+        if "parts" in report:
+            return tables.parts(job.params.config, report)
         if not chosen.layers:
             return []
         peaks = tables.Peaks.of(catalog.network_technique(report["technique"]), report["precision"])
@@ -163,8 +183,7 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
 
     def _weights(self, network: Architecture, chosen: argparse.Namespace) -> tuple[params.Params, bool]:
         """What --params names, else what ships, else random ones; and whether they are random."""
-        shipped = Path(str(files("charcnn.networks"))) / "weights" / f"{network.name}-{network.variant}.safetensors"
-        path = chosen.params or (str(shipped) if shipped.exists() and not chosen.random else None)
+        path = chosen.params or (None if chosen.random else weights.shipped(network))
         if path is None:
             return params.init(network, chosen.seed), True
-        return params.load(path, network), False
+        return weights.load(path, network, self.raw, getattr(chosen, "layout", weights.LAYOUTS[0])), False

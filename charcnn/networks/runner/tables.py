@@ -1,4 +1,4 @@
-"""Tables of a network on the terminal: a row a layer, a row a technique, and how its convolutions fuse."""
+"""Tables of a network on the terminal: a row a layer, a technique or a rank, and how its convolutions fuse."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import argparse
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from charcnn import catalog
+from charcnn import catalog, offload
 from charcnn.gpu import device
 from charcnn.levels.runner.options import serves
 from charcnn.levels.runner.report import validate
-from charcnn.model.layers import Flatten, Node
+from charcnn.model.layers import Conv2d, Flatten, Node, place
 from charcnn.networks.architecture import Architecture
-from charcnn.networks.calls import simplified
+from charcnn.networks.calls import CHAINED, chain, chained, planned, simplified
+from charcnn.networks.parts import flops
+from charcnn.offload import partition
+from charcnn.ops.chain import pyramid
 from charcnn.runtime.monitor import Monitor
 
 if TYPE_CHECKING:
@@ -147,6 +150,56 @@ def compare(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
     return status
 
 
-def plan(network: Architecture) -> int:
-    """Print how the network's convolutions fuse. Exit status: 0."""
-    raise ValueError(f"{network.name}: no plan of convolutions in two dimensions yet")
+TILES = (1, 2, 4, 7)
+"""Of the last map, of which `plan` says what they compute twice."""
+
+
+def plan(network: Architecture, batch: int) -> int:
+    """Print how the network's convolutions fuse, and what tiles of the first ones compute twice. Exit status: 0.
+
+    Raises:
+        ValueError: it has no convolutions.
+    """
+    unnamed = {name: np.zeros(shape, np.float32) for name, shape in network.parameter_shapes.items()}
+    nodes = simplified(network, unnamed)[0]
+    chains = [run for run in chained(nodes) if chain(run)]
+    if not chains:
+        raise ValueError(f"--plan: {network.name} has no convolutions to fuse")
+    for run in chains:
+        print(f"{', '.join(node.layer.label for node in run)}, a batch of {batch:,}\n")
+        print(planned(run, batch).describe(), end="\n\n")
+    layers = [node.layer for node in nodes if isinstance(node.layer, CHAINED) and len(node.in_shape) == 3]
+    convolutions = [at for at, layer in enumerate(layers) if isinstance(layer, Conv2d)]
+    if len(convolutions) > 1:
+        layers = layers[: convolutions[2] if len(convolutions) > 2 else None]
+        size = place(layers, network.image)[-1].out_shape[1]
+        tiles = [tile for tile in TILES if tile < size] + [size]
+        found = pyramid(layers, network.image, tiles)
+        counts = ", ".join(f"{tile}: {of.alike:.2f}x" for tile, of in zip(tiles, found, strict=True))
+        print(f"multiplications of its first two convolutions in one kernel, by the tile of {size}x{size}: {counts}")
+    return 0
+
+
+def parts(network: Architecture, report: Mapping[str, Any]) -> list[str]:
+    """What each rank computed, sent and waited, where ranks have parts of the network; and the bubble of a pipeline."""
+    mode, ranks, inputs = report["offload"], report["parts"], report["inputs"]
+    shares = [of / network.flops for of in flops(network, mode, len(ranks))]
+    rows, found = [], []
+    for rank, (did, share) in enumerate(zip(ranks, shares, strict=True)):
+        if mode == "pipeline":
+            sent, per = 4 * did["width"] * did["chunk"] * (len(ranks) > 1), "a micro-batch"
+        else:
+            sent, per = did["sent"] / inputs, "an input"
+        busy = f"{did['busy'] / did['elapsed']:.1%}" if did["elapsed"] else "–"
+        rows.append([str(rank), f"{share:.1%}", busy, f"{sent:,.0f}"])
+    if mode == "pipeline":
+        batches = -(-inputs // ranks[0]["chunk"])
+        stages = [node[0].layer.label for node in partition.stages(network.nodes, len(ranks))]
+        found = [
+            f"{batches} micro-batches of {ranks[0]['chunk']}; stages begin at {', '.join(stages)}",
+            f"bubble: {report['idle']:.1%} of the ranks' time was idle; {offload.bubble(len(ranks), batches):.1%} of "
+            f"equal stages, {offload.bubble_of(shares, batches):.1%} of these",
+        ]
+    else:
+        found = [f"{report['idle']:.1%} of the ranks' time went to messages and waiting"]
+    return [*lines(["rank", "of all FLOP", "busy", f"bytes sent {per}"], rows), *found]

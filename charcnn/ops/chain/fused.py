@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from charcnn.gpu import device
 from charcnn.gpu.launch import Call, pair
-from charcnn.ops.chain import kernel
-from charcnn.ops.chain.plan import Plan
+from charcnn.ops.chain import kernel, kernel2d
+from charcnn.ops.chain.step2d import Step2d
 from charcnn.ops.common.arrays import check
 from charcnn.ops.common.shapes import expect, ranked
+
+if TYPE_CHECKING:
+    from charcnn.ops.chain.planned import Planned
+
+AXES = {2: "N, C_in, L", 3: "N, C_in, H, W"}
+"""Of a batch, by those of an input."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +29,11 @@ class Fused:
     fused(x, weights, biases, *, out=None, stream=None, workspace=None)
 
     Args:
-        x: float32 (N, C_in, L), C-contiguous.
-        weights: a sequence of float32 (C_out, C_in, K), one a convolution, as PyTorch has them; biases: of (C_out,).
-            Errors call them weight1, bias1 and so on. All arrays NumPy, or all on the device.
-        out: where to write y (N, C_out, L_out), and with Stat a pair (y, stat); made where None.
+        x: float32 (N, C_in, L), or (N, C_in, H, W) of images, C-contiguous.
+        weights: a sequence of float32 (C_out, C_in, K), or (C_out, C_in / groups, KH, KW), one a convolution, as
+            PyTorch has them; biases: of (C_out,), None of a convolution that has none. Errors call them weight1, bias1
+            and so on. All arrays NumPy, or all on the device.
+        out: where to write y (N, C_out, L_out or H_out, W_out), and with Stat a pair (y, stat); made where None.
         stream: a CUDA stream; the default stream where None.
         workspace: `plan.workspace(n)` of at least N inputs, to allocate nothing in the call; made where None.
 
@@ -38,7 +46,7 @@ class Fused:
         DeviceError: no usable GPU.
     """
 
-    plan: Plan
+    plan: Planned
 
     def __call__(
         self,
@@ -52,7 +60,7 @@ class Fused:
     ) -> Any:
         """See the class."""
         plan = self.plan
-        n = ranked("x", x, "N, C_in, L")[0]
+        n = ranked("x", x, AXES[len(plan.in_shape)])[0]
         expect("x", x, (n, *plan.in_shape))
         inputs = {"x": x}
         shapes = plan.parameter_shapes
@@ -61,6 +69,10 @@ class Fused:
                 raise ValueError(f"{name}: got {len(arrays)} arrays, need {len(shapes)}, one a convolution")
             for i, (array, shape) in enumerate(zip(arrays, shapes, strict=True), 1):
                 label, needed = (f"weight{i}", shape) if name == "weights" else (f"bias{i}", shape[:1])
+                if name == "biases" and not plan.biased[i - 1]:
+                    if array is not None:
+                        raise ValueError(f"{label} is a {type(array).__name__}: need None, as the layer has no bias")
+                    continue
                 expect(label, array, needed)
                 inputs[label] = array
         y, stat = pair(out) if plan.stat else (out, None)
@@ -71,26 +83,32 @@ class Fused:
         moments = None
         if plan.stat:
             moments = call.inputs[-1] if stat is not None else call.scratch((n, 2), np.float64)
-        self._launch(call, n, call.inputs[: 1 + 2 * len(shapes)], moments, workspace)
+        self._launch(call, n, moments, workspace)
         if not plan.stat:
             return call.result()
         stat = call.second(moments, stat)
         return call.result(), stat
 
-    def _launch(self, call, n, inputs, moments, workspace):
-        plan = self.plan
-        source, *parameters = inputs
-        weights, biases = tuple(parameters[: len(parameters) // 2]), tuple(parameters[len(parameters) // 2 :])
+    def _launch(self, call, n, moments, workspace):
+        plan, (source, *parameters) = self.plan, call.inputs
+        count = len(plan.parameter_shapes)
+        weights, given = tuple(parameters[:count]), iter(parameters[count:])
+        # A kernel reads no bias of a convolution that has none, but takes an array of that kind.
+        biases = tuple(next(given) if biased else weight.reshape(weight.size)
+                       for weight, biased in zip(weights, plan.biased, strict=True))  # fmt: skip
         workspace = self._workspace(n, workspace, call.stream)
         targets = (*workspace[: len(plan.steps) - 1], call.out)
         first = 0
         for step, target in zip(plan.steps, targets, strict=True):
-            last = first + len(step.kernel_sizes)
-            partial_moments = target if not step.stat else workspace[-1] if plan.merges else moments
-            call.launch(
-                kernel.make_kernel(step), n * step.tiles, step.threads,
-                source, weights[first:last], biases[first:last], target, partial_moments, shared=step.shared_bytes,
-            )  # fmt: skip
+            last = first + step.convolutions
+            arguments = [source, weights[first:last], biases[first:last], target]
+            if isinstance(step, Step2d):
+                device.require_capability((8, 0), "cp.async", "use the technique naive")
+                made = kernel2d.make_kernel(step)
+            else:
+                made = kernel.make_kernel(step)
+                arguments.append(target if not step.stat else workspace[-1] if plan.merges else moments)
+            call.launch(made, n * step.tiles, step.threads, *arguments, shared=step.shared_bytes)
             source, first = target, last
         if plan.merges:
             step = plan.steps[-1]

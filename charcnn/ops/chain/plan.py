@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
-
-import numpy as np
+from typing import Any, overload
 
 from charcnn.gpu import device
 from charcnn.model.layers import Conv1d, Relu
+from charcnn.ops.chain.plan2d import Layer2d, Plan2d, plan2d
+from charcnn.ops.chain.planned import LONGEST, Planned, tabulated
 from charcnn.ops.chain.step import Step
 from charcnn.ops.common.shapes import Shape, at_least
-
-LONGEST = 6
-"""Convolutions of a chain at most."""
 
 STAT_BYTES = 16
 """Bytes of an input's mean and variance, in float64."""
@@ -30,7 +27,7 @@ Layer = Conv1d | Relu | Stat
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Planned):
     """What a fused chain does, from the shapes alone. `describe()` tells it, `compile()` gives the function.
 
     Bytes of feature maps are those that must cross DRAM, each map counted once a kernel that reads or writes it.
@@ -71,16 +68,6 @@ class Plan:
     def merges(self) -> bool:
         """Whether one more, small kernel joins the statistics of an input's tiles."""
         return self.stat and self.steps[-1].tiles > 1
-
-    @property
-    def launches(self) -> int:
-        """Kernels that one call starts."""
-        return len(self.steps) + self.merges
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a block, the largest of the kernels."""
-        return max(step.shared_bytes for step in self.steps)
 
     @cached_property
     def flops(self) -> int:
@@ -130,11 +117,6 @@ class Plan:
             total += before + (STAT_BYTES if isinstance(layer, Stat) else 4 * channels * length)
         return total
 
-    @property
-    def parameter_bytes(self) -> int:
-        """Bytes of all weights and biases: read from DRAM once a launch, then kept in the L2 cache."""
-        return sum(4 * (c_out * c_in * size + c_out) for c_out, c_in, size in self.parameter_shapes)
-
     def describe(self) -> str:
         """Kernels, shared memory, tiles, recomputation and bytes as a table, before anything is compiled."""
         first, kernels = 1, []
@@ -167,8 +149,7 @@ class Plan:
             f"{saved:.1%} saved",
             "parameters": f"{self.parameter_bytes:,} bytes a launch",
         }
-        sections = ("\n".join(f"{name:<17}{value}" for name, value in part.items()) for part in (*kernels, chain))
-        return "\n\n".join(sections)
+        return tabulated((*kernels, chain))
 
     def workspace_shapes(self, n: int) -> tuple[Shape, ...]:
         """Shapes of the float32 arrays that pass between the kernels at n inputs: none where there is one kernel."""
@@ -177,18 +158,21 @@ class Plan:
             shapes.append((n * self.steps[-1].tiles, 3))
         return tuple(shapes)
 
-    def workspace(self, n: int, stream: Any = 0) -> tuple[Any, ...]:
-        """Device arrays of the `workspace_shapes`, for any number of calls, of up to n inputs, on one stream."""
-        return tuple(device.empty(shape, np.float32, stream) for shape in self.workspace_shapes(n))
 
-    def compile(self) -> Any:
-        """The chain's function (x, weights, biases, *, out=None, stream=None, workspace=None): see `Fused`."""
-        from charcnn.ops.chain.fused import Fused
+@overload
+def plan(layers: Sequence[Layer], *, in_channels: int, length: int, **options: Any) -> Plan: ...
+@overload
+def plan(layers: Sequence[Layer2d], *, in_shape: Sequence[int], **options: Any) -> Plan2d: ...
+def plan(layers: Sequence[Any], **options: Any) -> Plan | Plan2d:
+    """Plan the fusion of a chain: over sequences as `plan1d` says, over images, which have an `in_shape`, as `plan2d`.
 
-        return Fused(self)
+    Raises:
+        ValueError: the layers are no such chain, or need more shared memory than there is.
+    """
+    return plan2d(layers, **options) if "in_shape" in options else plan1d(layers, **options)
 
 
-def plan(
+def plan1d(
     layers: Sequence[Layer],
     *,
     in_channels: int,

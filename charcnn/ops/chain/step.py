@@ -43,6 +43,11 @@ class Step:
         return _shrink(self.length, self.kernel_sizes)
 
     @property
+    def convolutions(self) -> int:
+        """How many it holds."""
+        return len(self.kernel_sizes)
+
+    @property
     def length_out(self) -> int:
         """Positions out of the last convolution."""
         return self.lengths[-1]

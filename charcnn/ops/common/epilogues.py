@@ -82,7 +82,7 @@ def epilogue(name: str) -> Any:
 @cache
 def inlined(name: str) -> Any:
     """The device function of BESIDE_ACCUMULATORS: a call would have to save what the caller's registers hold."""
-    return cuda.jit(device=True, forceinline=True)(BESIDE_ACCUMULATORS[name])
+    return jit(device=True, forceinline=True)(BESIDE_ACCUMULATORS[name])
 
 
 UNROLLED = 16

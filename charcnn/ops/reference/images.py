@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -138,6 +140,34 @@ def conv2d_tanh_maxpool2d(
     shapes2d.conv2d_maxpool2d(x, weight, bias, pool_size, stride, padding, dilation, groups, pool_stride)
     y = conv2d_tanh(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
     return maxpool2d(y, pool_size, stride=pool_stride)
+
+
+def conv2d_relu_maxpool2d_conv2d_relu_maxpool2d(
+    x: Array,
+    weight1: Array,
+    bias1: Array,
+    weight2: Array,
+    bias2: Array,
+    pool_size: Pair,
+    *,
+    pool_stride: Pair | None = None,
+    strides: Sequence[Pair] = (1, 1),
+    paddings: Sequence[Padding] = (0, 0),
+    groups: Sequence[int] = (1, 1),
+) -> Array:
+    """conv2d_relu_maxpool2d twice: a stride, padding and groups for each, and both poolings alike."""
+    for i, (weight, bias) in enumerate(((weight1, bias1), (weight2, bias2))):
+        x = conv2d_relu_maxpool2d(
+            x,
+            weight,
+            bias,
+            pool_size,
+            stride=strides[i],
+            padding=paddings[i],
+            groups=groups[i],
+            pool_stride=pool_stride,
+        )
+    return x
 
 
 def conv2d_relu_global_avgpool2d(

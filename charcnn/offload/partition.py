@@ -1,0 +1,166 @@
+"""A network's layers over ranks: stages of a pipeline, equal in FLOP, or every layer's channels shared out.
+
+Both are plans on nodes of `charcnn.model.layers`: no weights, no messages. A product is a layer that multiplies, a
+convolution or a linear layer; what follows it up to the next one, pointwise or pooling, goes with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from charcnn.model.layers import Conv2d, Flatten, Linear, LocalResponseNorm, Node, Pixels, Shape, Softmax
+from charcnn.offload.ranks import shares
+
+Nodes = tuple[Node, ...]
+Ranges = tuple[range, ...]
+"""Of each rank: channels of features, or values of a vector."""
+
+
+def products(nodes: Sequence[Node]) -> list[int]:
+    """Where a stage may begin: at the first layer, and at each later product, a Flatten before it included."""
+    found = [i for i, node in enumerate(nodes) if node.flops]
+    return [0, *(i - isinstance(nodes[i - 1].layer, Flatten) for i in found[1:])]
+
+
+def stages(nodes: Sequence[Node], count: int) -> list[Nodes]:
+    """The layers as so many stages whose largest FLOP are the least possible, by dynamic programming.
+
+    Raises:
+        ValueError: there are fewer products than stages.
+    """
+    starts = products(nodes)
+    if not 1 <= count <= len(starts):
+        raise ValueError(f"{count} ranks: need 1 to {len(starts)}, a convolution or linear layer for each stage")
+    ends = [*starts[1:], len(nodes)]
+    sums = [0, *itertools.accumulate(sum(n.flops for n in nodes[a:b]) for a, b in zip(starts, ends, strict=True))]
+    # best[e]: of the first e products in as many stages as rounds went by, the largest stage, and where stages end.
+    best: dict[int, tuple[int, list[int]]] = {0: (0, [])}
+    for _ in range(count):
+        best = {
+            end: min((max(best[at][0], sums[end] - sums[at]), [*best[at][1], end]) for at in best if at < end)
+            for end in range(1 + min(best), len(starts) + 1)
+        }
+    cuts = [0, *(ends[end - 1] for end in best[len(starts)][1])]
+    return [tuple(nodes[a:b]) for a, b in itertools.pairwise(cuts)]
+
+
+def channels(count: int, groups: int, ranks: int, label: str) -> Ranges:
+    """Output channels shared out: a rank has whole groups, or a part of one.
+
+    Raises:
+        ValueError: there are fewer channels than ranks.
+    """
+    each = count // groups
+    if ranks <= groups:
+        sizes = [each * share for share in shares(groups, ranks)]
+    else:
+        sizes = [size for share in shares(ranks, groups) for size in shares(each, share)]
+    if 0 in sizes:
+        raise ValueError(f"{ranks} ranks: {label} has {count} channels in groups of {each}: need at least one a rank")
+    stops = list(itertools.accumulate(sizes))
+    return tuple(range(stop - size, stop) for size, stop in zip(sizes, stops, strict=True))
+
+
+def overlap(a: range, b: range) -> range:
+    """What lies in both."""
+    return range(max(a.start, b.start), max(a.start, b.start, min(a.stop, b.stop)))
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A layer as ranks share it: what each takes, and gives."""
+
+    node: Node
+    take: Ranges
+    give: Ranges
+    sums: bool = False
+    """It is a linear layer whose columns are shared out: results are to be added up, and one rank has the bias."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Layers that follow each other with no message between, and what comes before them."""
+
+    shape: Shape
+    """Of the whole features that it reads."""
+    kind: str
+    """"": nothing is sent; "exchange": each rank gets what others have of what it needs; "sum": all add up."""
+    has: Ranges
+    """What each rank's array holds,"""
+    owns: Ranges
+    """of which so much is right,"""
+    need: Ranges
+    """and what it needs."""
+    layers: tuple[Placed, ...] = ()
+
+    @property
+    def values(self) -> int:
+        """Of an input, float32 values that the rank which sends most sends."""
+        if self.kind == "sum":  # in a ring
+            return math.ceil(2 * (len(self.has) - 1) / len(self.has) * math.prod(self.shape))
+        if not self.kind:
+            return 0
+        ranks = range(len(self.has))
+        each = [sum(len(overlap(self.owns[r], self.need[s])) for s in ranks if s != r) for r in ranks]
+        return max(each) * math.prod(self.shape[1:])
+
+
+def tensor(nodes: Sequence[Node], ranks: int) -> list[Part]:
+    """Every product shared out over ranks: output channels of convolutions; rows, then columns of linear layers.
+
+    Features stay shared out for as long as the next layer can read them so: pointwise and pooling layers, a convolution
+    whose groups are those that a rank has, a linear layer by the columns of what a rank has, whose results are added
+    up. Local response normalisation needs some channels of the neighbours.
+
+    Raises:
+        ValueError: a product has fewer channels or units than there are ranks.
+    """
+    has = owns = _everything(nodes[0].in_shape, ranks)
+    parts = [Part(nodes[0].in_shape, "", has, owns, has)]
+    whole, summed = True, False
+    for node in nodes:
+        all_, inner, reach = _everything(node.in_shape, ranks), math.prod(node.in_shape[1:]), 0
+        take, give, sums = has, has, False
+        match node.layer:
+            case Conv2d(channels=count, groups=groups):
+                give = channels(count, groups, ranks, node.layer.label)
+                each, read = count // groups, node.in_shape[0] // groups
+                take = tuple(range(of.start // each * read, -(-of.stop // each) * read) for of in give)
+            case Linear() if not whole:
+                take, give, sums = owns, _everything(node.out_shape, ranks), True
+            case Linear(units=units):
+                give = channels(units, 1, ranks, node.layer.label)
+            case LocalResponseNorm(size=size) if not whole:
+                reach = size // 2
+                take = give = tuple(overlap(range(of.start - reach, of.stop + reach), all_[0]) for of in owns)
+            case Softmax():
+                take = give = all_
+            case Pixels():
+                give = _everything(node.out_shape, ranks)
+            case Flatten():
+                give = _times(has, inner)
+        if summed or take != has:
+            right = all(overlap(a, b) == b for a, b in zip(owns, take, strict=True))
+            parts.append(Part(node.in_shape, "sum" if summed else "" if right else "exchange", has, owns, take))
+        parts[-1] = replace(parts[-1], layers=(*parts[-1].layers, Placed(node, take, give, sums)))
+        if isinstance(node.layer, Flatten):
+            owns = _times(owns, inner)
+        elif not reach and give is not has:
+            owns = give
+        has, summed = give, sums
+        whole = all(len(of) == node.out_shape[0] for of in owns)
+    root = (range(nodes[-1].out_shape[0]), *(range(0),) * (ranks - 1))
+    if summed or not whole:
+        parts.append(Part(nodes[-1].out_shape, "sum" if summed else "exchange", has, owns, has if summed else root))
+    return parts
+
+
+def _everything(shape: Shape, ranks: int) -> Ranges:
+    return (range(shape[0]),) * ranks
+
+
+def _times(ranges: Ranges, inner: int) -> Ranges:
+    return tuple(range(of.start * inner, of.stop * inner) for of in ranges)

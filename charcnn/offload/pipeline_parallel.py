@@ -1,0 +1,182 @@
+"""Pipeline-parallel offload: each rank has a stage of the network, and micro-batches of inputs go from rank to rank.
+
+While a stage computes one micro-batch, the next one comes and the last one leaves: a rank has slots, as in
+`charcnn.offload.overlap`, each with a place for what comes and one for what leaves. A message is sent synchronously, so
+that a slow stage holds up those before it, and memory is bounded by the slots. The root has the first stage, and takes
+the results of the last. S stages and M micro-batches leave each rank idle for (S - 1) / (M + S - 1) of the time
+(Huang et al. 2019, GPipe).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from charcnn.offload.scheduler import POLL, Task, Turns
+from charcnn.runtime.pipeline import Pipeline, as_pipeline
+from charcnn.runtime.timeline import OFF, Timeline
+
+FILLING = 4
+"""Micro-batches a stage, at least, where there are inputs enough: the bubble is then a fifth at most."""
+
+TAGS = 1 << 15
+"""Tags that every MPI has; not so many micro-batches are under way."""
+
+
+@dataclass
+class Stage:
+    """A rank's stage.
+
+    Args:
+        run: bytes (n, length) uint8 -> float32 (n, width).
+        length, width: of a row that it reads, in bytes, and of one that it gives, in values.
+        byte_values: how many values a byte that it reads takes.
+    """
+
+    run: Callable[[np.ndarray], np.ndarray]
+    length: int
+    width: int
+    byte_values: int = 256
+    busy: float = 0.0
+    """Seconds of the last run in which it computed,"""
+    elapsed: float = 0.0
+    """of so many,"""
+    chunk: int = 0
+    """and inputs of a micro-batch."""
+
+    def did(self) -> dict[str, Any]:
+        """For the report."""
+        return {"busy": self.busy, "elapsed": self.elapsed, "chunk": self.chunk, "width": self.width}
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        """This stage alone."""
+        return self.run(rows)
+
+
+def bubble(stages: int, batches: int) -> float:
+    """The idle share of ranks, where all stages take as long."""
+    return (stages - 1) / (batches + stages - 1)
+
+
+def bubble_of(times: Sequence[float], batches: int) -> float:
+    """The same of stages that take such times, in any unit; messages cost nothing."""
+    whole = sum(times) + (batches - 1) * max(times)
+    return 1 - batches * sum(times) / (len(times) * whole)
+
+
+def pipeline(
+    comm: Any | None,
+    source: Any,
+    stage: Stage,
+    length: int,
+    classes: int,
+    *,
+    chunk: int = 64,
+    timeline: Timeline = OFF,
+    progress: Callable[[int], object] | None = None,
+) -> np.ndarray | None:
+    """Compute all inputs by the stages of all ranks.
+
+    Args:
+        comm: the communicator; None computes here.
+        source: on the root, bytes (N, length) uint8, or what slices to them. None on the others.
+        stage: this rank's; `busy`, `elapsed` and `chunk` are set.
+        length, classes: of a row of bytes, and of results.
+        chunk: the most inputs of a micro-batch.
+        timeline: where the spans of messages are kept.
+        progress: on the root, called with the number of inputs whenever results arrive.
+
+    Returns:
+        Results (N, classes) float32 in the order of the inputs on the root, None on the others.
+    """
+    mine = None if comm is None else comm.Dup()
+    rank, ranks = (0, 1) if mine is None else (mine.rank, mine.size)
+    total = None if source is None else len(source)
+    total = total if mine is None else mine.bcast(total)
+    assert total is not None
+    stage.chunk = max(1, min(chunk, -(-total // (FILLING * ranks))))
+    parts = [slice(start, min(start + stage.chunk, total)) for start in range(0, total, stage.chunk)]
+    results = np.empty((total, classes), np.float32) if rank == 0 else None
+    compute = as_pipeline(stage.run, stage.chunk, stage.width)
+    turns = Turns(None if mine is None else POLL)
+    relay = _Relay(mine if ranks > 1 else None, source, stage, compute, turns, timeline)
+    slots = range(compute.slots + 1)
+    tasks = [relay.slot(list(enumerate(parts))[slot :: len(slots)], results, f"slot {slot}") for slot in slots]
+    if rank == 0 and ranks > 1:
+        tasks += [relay.landing(list(enumerate(parts))[slot :: len(slots)], results, progress) for slot in slots]
+    stage.busy, started = 0.0, time.perf_counter()
+    try:
+        turns.run(tasks)
+    finally:
+        if compute is not stage.run:
+            compute.close()
+    stage.elapsed = time.perf_counter() - started
+    if mine is not None:
+        mine.Free()
+    return results
+
+
+Numbered = tuple[int, slice]
+"""A micro-batch: its number, which is its messages' tag, and its inputs."""
+
+
+class _Relay:
+    """A rank's tasks: its slots take micro-batches by turns."""
+
+    def __init__(
+        self, comm: Any, source: Any, stage: Stage, compute: Pipeline, turns: Turns, timeline: Timeline
+    ) -> None:
+        self._comm, self._source, self._stage, self._compute = comm, source, stage, compute
+        self._turns, self._timeline = turns, timeline
+        self._computing, self._since = 0, 0.0
+
+    def slot(self, parts: Sequence[Numbered], results: np.ndarray | None, row: str) -> Task:
+        """One after another comes, is computed, and leaves while the next one comes."""
+        comm, stage, sent = self._comm, self._stage, 0.0
+        to = 0 if comm is None else (comm.rank + 1) % comm.size
+        places = [np.empty((stage.chunk, stage.length), np.uint8) for _ in range(2 * (self._source is None))]
+        out, leaving, coming = np.empty((stage.chunk, stage.width), np.float32), None, self._coming(parts, 0, places)
+        for turn, (number, part) in enumerate(parts):
+            begun, into = time.perf_counter(), out[: part.stop - part.start]
+            if coming is not None:
+                yield from self._turns.until(coming.Test)
+                self._timeline.add("network", "receive", f"{row}, in", begun)
+            rows = places[turn % 2][: len(into)] if places else np.ascontiguousarray(self._source[part])
+            coming = self._coming(parts, turn + 1, places)
+            if leaving is not None:
+                yield from self._turns.until(leaving.Test)
+                self._timeline.add("network", "send", f"{row}, out", sent)
+            self._count(1)
+            yield from self._turns.computed(self._compute, rows, into)
+            self._count(-1)
+            if comm is not None:
+                sent, leaving = time.perf_counter(), comm.Issend(into, to, number % TAGS)
+            elif results is not None:
+                results[part] = into
+        if leaving is not None:
+            yield from self._turns.until(leaving.Test)
+
+    def _coming(self, parts: Sequence[Numbered], turn: int, places: list[np.ndarray]) -> Any:
+        """The request of what comes in this turn; None where nothing does, as on the root."""
+        if not places or turn == len(parts):
+            return None
+        number, part = parts[turn]
+        return self._comm.Irecv(places[turn % 2][: part.stop - part.start], self._comm.rank - 1, number % TAGS)
+
+    def landing(self, parts: Sequence[Numbered], results: Any, progress: Callable[[int], object] | None) -> Task:
+        """On the root: results from the last stage."""
+        for number, part in parts:
+            yield from self._turns.until(self._comm.Irecv(results[part], self._comm.size - 1, number % TAGS).Test)
+            if progress is not None:
+                progress(part.stop - part.start)
+
+    def _count(self, change: int) -> None:
+        """So many micro-batches more are computed."""
+        now = time.perf_counter()
+        if self._computing:
+            self._stage.busy += now - self._since
+        self._since, self._computing = now, self._computing + change

@@ -1,0 +1,145 @@
+"""Tensor-parallel offload: all ranks compute every batch together, each its share of every layer.
+
+The root sends the inputs' bytes to all, the next batch's while one is computed. Between parts a rank gets the channels
+that it needs of those that others have; or linear layers' results, each a sum of the columns' that a rank has, are
+added up over all ranks (Shoeybi et al. 2019, Megatron-LM; the convolutions' split is AlexNet's, of two GPUs).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from charcnn.offload.partition import Part, overlap
+from charcnn.offload.scheduler import finish
+from charcnn.runtime.timeline import OFF, Timeline
+
+
+class Step(NamedTuple):
+    """A part of the plan, and this rank's run of it."""
+
+    of: Part
+    run: Callable[[np.ndarray], np.ndarray] | None
+    """Bytes or features, (n, bytes) uint8 -> features (n, values) float32; None where all is said by the message."""
+
+
+class Steps:
+    """What a rank computes.
+
+    Args:
+        steps: in order.
+    """
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = steps
+        self.busy = self.elapsed = 0.0
+        """Seconds of the last run: of computing, and of all."""
+        self.sent = 0
+        """Bytes of features that this rank sent in it."""
+
+    def did(self) -> dict[str, Any]:
+        """For the report."""
+        return {"busy": self.busy, "elapsed": self.elapsed, "sent": self.sent}
+
+    def __call__(self, rows: np.ndarray) -> None:
+        """Every part alone, once, on as many inputs: on zeros but for the first."""
+        for step in self.steps:
+            if step.run is not None:
+                if step is not self.steps[0]:
+                    values = len(step.of.need[0]) * math.prod(step.of.shape[1:])
+                    rows = np.zeros((len(rows), 4 * values), np.uint8)
+                step.run(rows)
+
+
+def tensor(
+    comm: Any | None,
+    source: Any,
+    steps: Steps,
+    length: int,
+    classes: int,
+    *,
+    chunk: int = 64,
+    timeline: Timeline = OFF,
+    progress: Callable[[int], object] | None = None,
+) -> np.ndarray | None:
+    """Compute all inputs by all ranks together; arguments and result as of `charcnn.offload.pipeline`.
+
+    Args:
+        steps: this rank's; `busy`, `elapsed` and `sent` are set.
+        chunk: inputs of a batch.
+    """
+    mine = None if comm is None else comm.Dup()
+    rank = 0 if mine is None else mine.rank
+    total = None if source is None else len(source)
+    total = total if mine is None else mine.bcast(total)
+    assert total is not None
+    results = np.empty((total, classes), np.float32) if rank == 0 else None
+
+    def coming(start: int) -> tuple[np.ndarray, Any]:
+        stop = min(start + chunk, total)
+        rows = (
+            np.empty((stop - start, length), np.uint8) if source is None else np.ascontiguousarray(source[start:stop])
+        )
+        return rows, None if mine is None else mine.Ibcast(rows)
+
+    steps.busy, steps.sent, started = 0.0, 0, time.perf_counter()
+    next_ = coming(0) if total else None
+    for start in range(0, total, chunk):
+        assert next_ is not None
+        rows, request = next_
+        if request is not None:
+            finish([request], timeline, "inputs")
+        next_ = coming(start + chunk) if start + chunk < total else None
+        x, count = rows, len(rows)
+        for number, (of, run) in enumerate(steps.steps):
+            if number:
+                x = _given(mine, x.reshape(count, len(of.has[rank]), -1), of, steps, timeline)
+                rows = x.reshape(count, -1).view(np.uint8)
+            if run is not None:
+                begun = time.perf_counter()
+                x = run(rows)
+                steps.busy += time.perf_counter() - begun
+        if results is not None:
+            results[start : start + count] = x.reshape(count, classes)
+            if progress is not None:
+                progress(count)
+    steps.elapsed = time.perf_counter() - started
+    if mine is not None:
+        mine.Free()
+    return results
+
+
+def _given(comm: Any, x: np.ndarray, of: Part, steps: Steps, timeline: Timeline) -> np.ndarray:
+    """Features (n, what this rank has, values of a channel) as (n, what it needs, …)."""
+    if of.kind == "sum":
+        from mpi4py import MPI
+
+        finish([comm.Iallreduce(MPI.IN_PLACE, x)], timeline, "sum")
+        steps.sent += 4 * len(x) * of.values
+        return x
+    rank = 0 if comm is None else comm.rank
+    has, need = of.has[rank], of.need[rank]
+    y = np.empty((len(x), len(need), x.shape[2]), np.float32)
+    requests, landed = [], []
+    if of.kind:
+        for other in range(comm.size):
+            if other != rank:
+                away, here = overlap(of.owns[rank], of.need[other]), overlap(of.owns[other], need)
+                if away:
+                    piece = np.ascontiguousarray(x[:, away.start - has.start : away.stop - has.start])
+                    steps.sent += piece.nbytes
+                    requests.append(comm.Isend(piece, other))
+                if here:
+                    landed.append((here, np.empty((len(x), len(here), x.shape[2]), np.float32)))
+                    requests.append(comm.Irecv(landed[-1][1], other))
+    own = overlap(of.owns[rank] if of.kind else has, need)
+    landed.append((own, x[:, own.start - has.start : own.stop - has.start]))
+    if requests:
+        finish(requests, timeline, "exchange")
+    for where, values in landed:
+        y[:, where.start - need.start : where.stop - need.start] = values
+    return y

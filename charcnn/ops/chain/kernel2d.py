@@ -1,0 +1,364 @@
+"""The kernel of one step over images: links that run one after another on a block's tile, maps in shared memory."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+from numba import cuda, float32, types
+
+from charcnn.gpu import ptx
+from charcnn.gpu.device import int32, uint32
+from charcnn.gpu.launch import jit
+from charcnn.ops.chain.step2d import Step2d
+from charcnn.ops.chain.tiling2d import FAR, Link
+from charcnn.ops.common.epilogues import inlined
+
+# Device functions are made for a step and link, whose sizes are their constants, and inlined: a kernel is one function.
+# Of a map they take rows [begin, end) and columns [first, last), and where its rows in shared memory begin, a column
+# `origin`. As in kernel.py constants of indices are uint32, and loops over register tiles unroll. One function makes a
+# link's map, `make` in `_make_advance`: products by other units, as of tensor cores, would be another one in its place.
+
+
+@cache
+def make_kernel(step: Step2d) -> Any:
+    """The kernel (x, weights, biases, y), launched with N * step.tiles blocks.
+
+    x (N, C_in, H, W) and y (N, C_out, H_out, W_out) float32; weights and biases tuples, an array a convolution.
+    """
+    tiling = step.tiling
+    across, tiles = uint32(tiling.grid[1]), uint32(step.tiles)
+    (rows, columns), (_, height, width) = map(uint32, tiling.tile), map(uint32, tiling.shapes[-1])
+    hold, walk, held = _make_hold(step, len(step.links) - 1), _make_walk(step, len(tiling.walks) - 1), not step.stage
+
+    @jit(launch_bounds=(step.threads, step.resident))
+    def kernel(x, weights, biases, y):
+        n = uint32(cuda.blockIdx.x) // tiles
+        tile = uint32(cuda.blockIdx.x) % tiles
+        begin, first = int32(tile // across * rows), int32(tile % across * columns)
+        if held:
+            hold(weights)
+        end, last = int32(min(begin + int32(rows), int32(height))), int32(min(first + int32(columns), int32(width)))
+        walk(x, weights, biases, y, n, begin, end, first, last, int32(0))
+
+    return kernel
+
+
+@cache
+def _make_walk(step: Step2d, number: int) -> Any:
+    """Make all that the last map of this walk needs, and that map, strip by strip."""
+    tiling, far = step.tiling, -FAR
+    start, rows = tiling.ends[number - 1] if number else 0, tiling.walks[number][1]
+    advance, more = _make_advance(step, tiling.ends[number], start), number > 0
+    walk_before = _make_walk(step, number - 1) if more else None
+    back = _make_back(step, start, tiling.ends[number])
+
+    @jit(device=True, forceinline=True)
+    def walk(x, weights, biases, y, n, begin, end, first, last, origin):
+        if more:
+            a, b, c, d, e = back(begin, end, first, last)
+            walk_before(x, weights, biases, y, n, a, b, c, d, e)
+        before, top = int32(far), begin
+        while top < end:
+            cuda.syncthreads()  # what a strip puts in the place of other rows, the one before has read
+            bottom = int32(min(top + rows, end))
+            advance(x, weights, biases, y, n, before, top, bottom, first, last, origin)
+            before = bottom
+            top = bottom
+
+    return walk
+
+
+@cache
+def _make_back(step: Step2d, i: int, to: int) -> Any:
+    """What of map i makes these rows and columns of map `to`, and where its rows begin."""
+    wants, far, more = _make_wants(step.links[i]), -FAR, i + 1 < to
+    later = _make_back(step, i + 1, to) if more else None
+    stride, pad = step.links[i].window.stride[1], step.links[i].window.padding[2]
+
+    @jit(device=True, forceinline=True)
+    def back(begin, end, first, last):
+        if more:
+            begin, end, first, last, _ = later(begin, end, first, last)
+        _, a, b, c, d = wants(far, begin, end, first, last)
+        return a, b, c, d, int32(first * stride - pad)
+
+    return back
+
+
+@cache
+def _make_wants(link: Link) -> Any:
+    """`Link.wants` of both axes: wants(before, begin, end, first, last) -> the same of what it reads."""
+    (down, right), (top, _, left, _) = link.window.stride, link.window.padding
+    bottom, beyond = link.window.span[0] - top, link.window.span[1] - left
+    _, height, width = link.in_shape
+
+    @jit(device=True, forceinline=True)
+    def wants(before, begin, end, first, last):
+        had = int32(min((before - 1) * down + bottom, height))
+        a = int32(min(max(begin * down - top, had, 0), height))
+        b = int32(max(min((end - 1) * down + bottom, height), a))
+        c = int32(min(max(first * right - left, 0), width))
+        return had, a, b, c, int32(max(min((last - 1) * right + beyond, width), c))
+
+    return wants
+
+
+@cache
+def _make_advance(step: Step2d, i: int, start: int) -> Any:
+    """Make rows of map i, of which those up to `before` are there, and what they need of maps behind map `start`."""
+    if i == 0:
+        return _make_load(step)
+    link, more = step.links[i - 1], i - 1 > start or start == 0
+    make = _make_conv2d(step, i - 1) if link.groups else _make_maxpool2d(step, i - 1)
+    fill, wants = _make_fill(step, i), _make_wants(link)
+    stride, pad = link.window.stride[1], link.window.padding[2]
+    advance_before = _make_advance(step, i - 1, start) if more else None
+
+    @jit(device=True, forceinline=True)
+    def advance(x, weights, biases, y, n, before, begin, end, first, last, origin):
+        if more:
+            had, a, b, c, d = wants(before, begin, end, first, last)
+            advance_before(x, weights, biases, y, n, had, a, b, c, d, int32(first * stride - pad))
+            cuda.syncthreads()
+        make(weights, biases, y, n, begin, end, first, last, origin)
+        fill(begin, end, origin)
+
+    return advance
+
+
+def _place(step: Step2d, i: int) -> tuple[Any, ...]:
+    """Of map i in shared memory: its type, where it begins, rows, values from a row to the next, and padding."""
+    tiling = step.tiling
+    padding = -math.inf if i < len(step.links) and not step.links[i].groups else 0.0
+    place = step.offsets[i] if i < len(step.links) else 0
+    kind = float32 if step.itemsize == 4 else types.float16
+    return kind, uint32(place), uint32(tiling.rings[i]), uint32(tiling.pitches[i]), float32(padding)
+
+
+@cache
+def _make_load(step: Step2d) -> Any:
+    """Bring rows of the image to shared memory."""
+    kind, place, ring, pitch, padding = _place(step, 0)
+    channels, width, threads = uint32(step.links[0].in_shape[0]), step.links[0].in_shape[2], uint32(step.threads)
+
+    @jit(device=True, forceinline=True)
+    def load(x, weights, biases, y, n, before, begin, end, first, last, origin):
+        maps = cuda.shared.array(0, kind)
+        for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * channels * pitch, threads):
+            line = uint32(at) // pitch
+            c, row, column = line % channels, uint32(begin) + line // channels, origin + int32(uint32(at) % pitch)
+            value = padding
+            if column >= 0 and column < width:
+                value = x[n, c, row, uint32(column)]
+            maps[place + (c * ring + row % ring) * pitch + uint32(at) % pitch] = kind(value)
+
+    return load
+
+
+@cache
+def _make_fill(step: Step2d, i: int) -> Any:
+    """Fill what lies beside the image in rows of map i, where the next link reads that."""
+    kind, place, ring, pitch, padding = _place(step, i)
+    left = right = 0
+    if i < len(step.links):
+        link = step.links[i]
+        left = link.window.padding[2]
+        right = (link.out_shape[2] - 1) * link.window.stride[1] - left + link.window.span[1] - link.in_shape[2]
+    sides, any_sides = uint32(left + max(0, right)), left + max(0, right) > 0
+    channels, width, threads = uint32(step.tiling.shapes[i][0]), step.tiling.shapes[i][2], uint32(step.threads)
+
+    @jit(device=True, forceinline=True)
+    def fill(begin, end, origin):
+        if any_sides:
+            maps = cuda.shared.array(0, kind)
+            for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * channels * sides, threads):
+                line, side = uint32(at) // sides, int32(uint32(at) % sides)
+                c, row = line % channels, uint32(begin) + line // channels
+                column = (side - left if side < left else width + side - left) - origin
+                if column >= 0 and column < pitch:
+                    maps[place + (c * ring + row % ring) * pitch + uint32(column)] = kind(padding)
+
+    return fill
+
+
+@cache
+def _make_hold(step: Step2d, i: int) -> Any:
+    """Bring all weights of the links up to i to shared memory."""
+    link, more = step.links[i], i > 0
+    at = sum(one.groups > 0 for one in step.links[:i])
+    multiplies, to, wait = link.groups > 0, uint32(step.weight_offsets[i]), ptx.cp_async_wait_group(0)
+    bring = _make_bring(step, i) if multiplies else None
+    hold_before = _make_hold(step, i - 1) if more else None
+
+    @jit(device=True, forceinline=True)
+    def hold(weights):
+        if multiplies:
+            bring(weights[at], uint32(0), to)
+        if more:
+            hold_before(weights)
+        else:
+            ptx.cp_async_commit_group()
+            wait()
+
+    return hold
+
+
+@cache
+def _make_bring(step: Step2d, i: int) -> Any:
+    """Start to copy a stage of link i's weights to shared memory, turned from (C_out, taps) to (taps, C_out)."""
+    link = step.links[i]
+    run, depth = uint32(step.staged_lines(i) * link.window.kernel[1]), uint32(link.depth)
+    outs, channels = uint32(link.out_shape[0] // link.groups), uint32(link.out_shape[0])
+    padded, pitch, threads = uint32(step.padded(i) // link.groups), uint32(step.weight_pitch(i)), uint32(step.threads)
+    copy, size, none = ptx.cp_async(1), uint32(4), uint32(0)
+
+    @jit(device=True, forceinline=True)
+    def bring(weight, begin, to):
+        shared = cuda.shared.array(0, float32)
+        for at in range(uint32(cuda.threadIdx.x), channels * run, threads):
+            channel, tap = uint32(at) // run, uint32(at) % run
+            if begin + tap < depth:
+                place = to + tap * pitch + channel // outs * padded + channel % outs
+                copy(shared, place, none, weight, channel * depth + begin + tap, size)
+
+    return bring
+
+
+@cache
+def _make_multiply(taps: int, tm: int, tn: int, stride: int, dilation: int, pitch: int) -> Any:
+    """A row of taps of one input channel: tm weights, the same in lanes of a channel tile, times tn features a tap."""
+    more, tap = taps > 1, taps - 1
+    before = _make_multiply(tap, tm, tn, stride, dilation, pitch) if more else None
+    weights, features = uint32(tap * pitch), uint32(tap * dilation)
+    down, across, step = uint32(tm), uint32(tn), uint32(stride)
+
+    @jit(device=True, forceinline=True)
+    def multiply(shared, maps, acc, weight, feature):
+        if more:
+            before(shared, maps, acc, weight, feature)
+        for i in range(down):
+            value = shared[weight + weights + i]
+            for j in range(across):
+                acc[i * across + j] += value * float32(maps[feature + features + j * step])
+
+    return multiply
+
+
+@cache
+def _make_conv2d(step: Step2d, i: int) -> Any:
+    """Make rows and columns of map i + 1 by a convolution: a register tile a thread, in passes."""
+    link, (tm, tn), staged = step.links[i], step.sums[i], step.stage > 0
+    kind, place, ring, pitch, _ = _place(step, i)
+    store, number, biased = _make_store(step, i), sum(one.groups > 0 for one in step.links[:i]), link.bias
+    accumulators, down, across_tile = tm * tn, uint32(tm), uint32(tn)
+    (stride, right), (top, *_) = link.window.stride, link.window.padding
+    dilation, height, kernel_rows = link.window.dilation[0], link.in_shape[1], uint32(link.window.kernel[0])
+    group_size = uint32(link.in_shape[0] // link.groups * ring * pitch)
+    step_right, plane, threads = uint32(right), uint32(ring * pitch), uint32(step.threads)
+    outs, group_tiles = uint32(link.out_shape[0] // link.groups), uint32(step.padded(i) // link.groups // tm)
+    channel_tiles, lines, chunk = uint32(step.padded(i) // tm), uint32(link.lines), uint32(step.staged_lines(i))
+    weights_at, stage, line_size = uint32(step.weight_offsets[i]), uint32(step.stage), uint32(step.line_size(i))
+    kernel_columns, one, zero = uint32(link.window.kernel[1]), uint32(1), uint32(0)
+    multiply = _make_multiply(link.window.kernel[1], tm, tn, right, link.window.dilation[1], step.weight_pitch(i))
+    bring, wait, finished = _make_bring(step, i), ptx.cp_async_wait_group(0), inlined(link.epilogue)
+    alignment = ptx.ALIGNMENT
+
+    @jit(device=True, forceinline=True)
+    def conv2d(weights, biases, y, n, begin, end, first, last, origin):
+        maps, shared = cuda.shared.array(0, kind), cuda.shared.array(0, float32, alignment=alignment)
+        acc = cuda.local.array(accumulators, float32)
+        across = uint32((uint32(last - first) + across_tile - one) // across_tile)
+        positions = uint32(uint32(end - begin) * across)
+        tiles = uint32(positions * channel_tiles)
+        for start in range(zero, tiles, threads):
+            tile = uint32(start + uint32(cuda.threadIdx.x))
+            active = tile < tiles
+            channel, position = uint32(tile // positions), uint32(tile % positions)
+            row, column = int32(begin + int32(position // across)), uint32(position % across * across_tile)
+            feature = uint32(place + channel // group_tiles * group_size + column * step_right)
+            over = int32(row * stride - top)
+            for j in range(accumulators):
+                acc[j] = float32(0)
+            slot, line = zero, zero  # where a slot begins is a product, by which loads of four weights show as aligned
+            if staged:
+                cuda.syncthreads()
+                bring(weights[number], zero, zero)
+                ptx.cp_async_commit_group()
+            while line < lines:
+                following = uint32(line + chunk)
+                if staged:
+                    wait()
+                    cuda.syncthreads()
+                    if following < lines:  # on its way while this one is multiplied
+                        bring(weights[number], following * kernel_columns, uint32((one - slot) * stage))
+                        ptx.cp_async_commit_group()
+                if active:
+                    weight = uint32(weights_at + slot * stage + channel * down)
+                    for at in range(line, min(following, lines)):
+                        read = over + int32(uint32(at) % kernel_rows) * dilation
+                        if read >= 0 and read < height:
+                            from_row = uint32(at) // kernel_rows * plane + uint32(read) % ring * pitch
+                            multiply(shared, maps, acc, weight, uint32(feature + from_row))
+                        weight = uint32(weight + line_size)
+                slot, line = uint32(one - slot), following
+            if active:
+                inner = channel % group_tiles * down
+                for k in range(down):
+                    if inner + k < outs:
+                        out = uint32(channel // group_tiles * outs + inner + k)
+                        offset = biases[number][out] if biased else float32(0)
+                        for j in range(across_tile):
+                            if int32(column + j) + first < last:
+                                value = finished(acc[k * across_tile + j] + offset)
+                                store(y, n, out, row, first + int32(column + j), origin, value)
+
+    return conv2d
+
+
+@cache
+def _make_maxpool2d(step: Step2d, i: int) -> Any:
+    """The same by pooling, a value a thread."""
+    link = step.links[i]
+    kind, place, ring, pitch, lowest = _place(step, i)
+    store, finished = _make_store(step, i), inlined(link.epilogue)
+    (stride, right), (top, *_) = link.window.stride, link.window.padding
+    (down, across), height = link.window.kernel, link.in_shape[1]
+    channels, threads = uint32(link.out_shape[0]), uint32(step.threads)
+
+    @jit(device=True, forceinline=True)
+    def maxpool2d(weights, biases, y, n, begin, end, first, last, origin):
+        maps, columns = cuda.shared.array(0, kind), uint32(last - first)
+        for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * channels * columns, threads):
+            line, column = uint32(at) // columns, uint32(at) % columns
+            c, row = line % channels, begin + int32(line // channels)
+            best = lowest
+            for k in range(down):
+                read = row * stride - top + k
+                if read >= 0 and read < height:
+                    feature = place + (c * ring + uint32(read) % ring) * pitch + column * uint32(right)
+                    for j in range(across):
+                        value = float32(maps[feature + uint32(j)])
+                        if value > best or value != value:  # NaN wins, and nothing is greater
+                            best = value
+            store(y, n, c, row, first + int32(column), origin, finished(best))
+
+    return maxpool2d
+
+
+@cache
+def _make_store(step: Step2d, i: int) -> Any:
+    """Put a value of map i + 1 to shared memory, or to y."""
+    kind, place, ring, pitch, _ = _place(step, i + 1)
+    final = i + 1 == len(step.links)
+
+    @jit(device=True, forceinline=True)
+    def store(y, n, c, row, column, origin, value):
+        if final:
+            y[n, c, uint32(row), uint32(column)] = value
+        else:
+            maps = cuda.shared.array(0, kind)
+            maps[place + (c * ring + uint32(row) % ring) * pitch + uint32(column - origin)] = kind(value)
+
+    return store

@@ -1,0 +1,382 @@
+"""A network over ranks: plans against brute force, parts of every technique, and real ranks."""
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from test_farm import ULFM, needs_ulfm
+from test_mpi import mpiexec, needs_mpi
+from test_networks import TITLES, architecture, drawn
+from test_plan import plan
+from test_watch import ended
+
+from charcnn import offload
+from charcnn.catalog import NETWORK_TECHNIQUES
+from charcnn.gpu import device
+from charcnn.levels.runner.options import serves
+from charcnn.model.layers import (
+    AvgPool2d,
+    BatchNorm2d,
+    Conv2d,
+    Flatten,
+    Linear,
+    LocalResponseNorm,
+    MaxPool2d,
+    Pixels,
+    Relu,
+    place,
+)
+from charcnn.model.rounding import ROUNDINGS
+from charcnn.model.validation import in_sigmas
+from charcnn.networks import cpu, parts
+from charcnn.networks.architecture import Architecture
+from charcnn.networks.reference import expected
+from charcnn.offload import partition, parts_model
+from charcnn.offload.cost_model import Machine, Work
+from charcnn.runtime.monitor import Monitor
+
+
+def nodes_of(flops):
+    """Linear layers of so many FLOP, each with a ReLU behind."""
+    layers = [one for i, units in enumerate(flops) for one in (Linear(units, name=f"fc{i}"), Relu())]
+    nodes = place(layers, (1,))
+    work = iter(flops)
+    return tuple(
+        replace(node, layer=Linear(next(work), name=node.layer.name), in_shape=(1,)) if node.flops else node
+        for node in nodes
+    )
+
+
+def test_stages_are_the_best_of_all():
+    rng = np.random.default_rng(0)
+    for count in (1, 2, 5, 8):
+        for ranks in range(1, count + 1):
+            flops = [int(x) for x in rng.integers(1, 100, count)]
+            found = [sum(node.flops for node in stage) for stage in partition.stages(nodes_of(flops), ranks)]
+            assert len(found) == ranks
+            assert sum(found) == 2 * sum(flops)
+            cuts = itertools.combinations(range(1, count), ranks - 1)
+            bounds = ([0, *cut, count] for cut in cuts)
+            best = min(max(sum(flops[a:b]) for a, b in itertools.pairwise(each)) for each in bounds)
+            assert max(found) == 2 * best
+
+
+def test_stages_begin_with_a_product_and_keep_every_layer():
+    network = architecture("alexnet", "2012")
+    found = partition.stages(network.nodes, 8)
+    assert [stage[0].layer.label for stage in found] == [
+        "pixels1", "conv2", "conv3", "conv4", "conv5", "flatten1", "fc7", "fc8"
+    ]  # fmt: skip
+    assert tuple(node for stage in found for node in stage) == network.nodes
+    with pytest.raises(ValueError, match="9 ranks: need 1 to 8"):
+        partition.stages(network.nodes, 9)
+
+
+@pytest.mark.parametrize(
+    ("count", "groups", "ranks", "sizes"),
+    [(10, 1, 3, [4, 3, 3]), (256, 2, 2, [128, 128]), (10, 2, 3, [3, 2, 5]), (6, 6, 4, [2, 2, 1, 1])],
+)
+def test_channels_are_whole_groups_or_parts_of_one(count, groups, ranks, sizes):
+    found = partition.channels(count, groups, ranks, "conv")
+    assert [len(of) for of in found] == sizes
+    assert [i for of in found for i in of] == list(range(count))
+    with pytest.raises(ValueError, match=f"{count + 1} ranks: conv has {count} channels"):
+        partition.channels(count, groups, count + 1, "conv")
+
+
+def test_alexnet_of_2012_is_split_as_on_its_two_gpus():
+    """Only conv3 reads what the other has, but for the two neighbours of a channel in each normalisation."""
+    found = partition.tensor(architecture("alexnet", "2012").nodes, 2)
+    sent = {part.layers[0].node.layer.label: (part.kind, part.values) for part in found if part.kind}
+    assert sent == {
+        "localresponsenorm1": ("exchange", 2 * 55 * 55),
+        "localresponsenorm2": ("exchange", 2 * 27 * 27),
+        "conv3": ("exchange", 128 * 13 * 13),
+        "relu6": ("sum", 4096),
+        "softmax1": ("sum", 1000),
+    }
+    labels = [[placed.node.layer.label for placed in part.layers] for part in found]
+    assert ["conv2", "relu2"] in labels
+    assert ["conv3", "relu3", "conv4", "relu4", "conv5", "relu5", "maxpool2d3", "flatten1", "fc6"] in labels
+    assert parts.flops(architecture("alexnet", "2012"), "tensor", 2) == [1_448_813_632 // 2] * 2
+
+
+def test_ffn_has_one_sum():
+    found = partition.tensor(architecture("ffn", "768").nodes, 4)
+    assert [(part.kind, part.values) for part in found] == [("", 0), ("sum", 2 * 3 * 768 // 4)]
+    last, first = found[0].layers[-1], found[0].layers[2]
+    assert last.sums
+    assert last.take == first.give
+    assert not first.sums
+
+
+def together(steps, ranks, rows):
+    """What the ranks compute, in one process: of each message, what comes of it."""
+    x = [rows] * ranks
+    for each in zip(*(of.steps for of in steps), strict=True):
+        of = each[0].of
+        if x[0].dtype != np.uint8:
+            inner = math.prod(of.shape[1:])
+            x = [values.reshape(len(rows), -1, inner) for values in x]
+            whole = np.full((len(rows), of.shape[0], inner), np.nan, np.float32)
+            for rank, (has, own) in enumerate(zip(of.has, of.owns, strict=True)):
+                whole[:, own.start : own.stop] = x[rank][:, own.start - has.start : own.stop - has.start]
+            if of.kind == "sum":
+                whole = sum(x)
+            elif not of.kind:  # what others have is not there
+                assert all(partition.overlap(*both) == both[1] for both in zip(of.owns, of.need, strict=True))
+            x = [np.ascontiguousarray(whole[:, need.start : need.stop]).reshape(len(rows), -1) for need in of.need]
+        x = [
+            values if step.run is None else step.run(values.view(np.uint8))
+            for step, values in zip(each, x, strict=True)
+        ]
+    return x[0]
+
+
+@pytest.mark.parametrize("technique", [row.name for row in NETWORK_TECHNIQUES])
+@pytest.mark.parametrize("name", TITLES)
+def test_parts_of_every_technique(name, technique):
+    row = next(row for row in NETWORK_TECHNIQUES if row.name == technique)
+    if not serves(row, None):
+        pytest.skip("needs tensor cores")
+    simulated = row.device == "cuda" and device.SIMULATED
+    network = architecture(name)
+    weights, images = drawn(network, 1 if simulated else 3)
+    exact, sigma = expected(images, weights, network, row.rounding())
+
+    def build(*arguments, **options):
+        return row.build(technique, *arguments, batch=2, **options)
+
+    for ranks in (2,) if simulated else (2, 3):
+        steps = [
+            parts.parted("tensor", build)(weights, network, place=(r, ranks), monitor=Monitor()) for r in range(ranks)
+        ]
+        assert in_sigmas(together(steps, ranks, images), exact, sigma).max() < row.rounding().bound
+        if ranks > len(partition.products(network.nodes)):
+            continue
+        x = images
+        for rank in range(ranks):
+            stage = parts.parted("pipeline", build)(weights, network, place=(rank, ranks), monitor=Monitor())
+            assert x.view(np.uint8).shape[1] == stage.length
+            x = stage(x.view(np.uint8))
+            assert x.shape[1] == stage.width
+        assert in_sigmas(x, exact, sigma).max() < row.rounding().bound
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_any_order_of_layers(ranks):
+    layers = (
+        Pixels(1, 10, 10), Conv2d(4, 3, name="a"), LocalResponseNorm(5), AvgPool2d(2), BatchNorm2d(name="n"),
+        Conv2d(12, 3, padding=1, groups=2, name="b"), Relu(), Conv2d(8, 2, groups=4, name="c"), LocalResponseNorm(3),
+        Flatten(), Linear(5, name="d"), Linear(6, name="e"), Linear(4, name="f"), Linear(7, name="g"),
+    )  # fmt: skip
+    network = Architecture("any", "tiny", layers)
+    weights, images = drawn(network, 2)
+    exact, sigma = expected(images, weights, network, ROUNDINGS["fp32"])
+    build = parts.parted("tensor", partial(cpu.build, "loops"))
+    steps = [build(weights, network, place=(rank, ranks), monitor=Monitor()) for rank in range(ranks)]
+    assert in_sigmas(together(steps, ranks, images), exact, sigma).max() < ROUNDINGS["fp32"].bound
+    assert sum(parts.flops(network, "tensor", ranks)) == network.flops
+
+
+def test_what_neighbours_add_to_a_normalisation_reaches_over_several_ranks():
+    nodes = place(
+        [Conv2d(4, 1, name="a"), LocalResponseNorm(5), MaxPool2d(2), Conv2d(4, 1, groups=2, name="b")], (2, 4, 4)
+    )
+    found = partition.tensor(nodes, 4)
+    assert [part.kind for part in found] == ["", "exchange", "exchange", "exchange"]
+    assert found[1].need == (range(3), range(4), range(4), range(1, 4))
+    assert found[1].values == 3 * 16
+    assert found[2].owns == tuple(range(i, i + 1) for i in range(4))
+    assert found[2].need == (range(2), range(2), range(2, 4), range(2, 4))
+    assert found[3].need == (range(4), range(0), range(0), range(0))
+
+
+def test_bubbles():
+    assert offload.bubble(1, 5) == 0
+    assert offload.bubble(4, 1) == 3 / 4
+    assert offload.bubble(4, 12) == pytest.approx(3 / 15)
+    assert offload.bubble_of([2, 2, 2, 2], 12) == pytest.approx(3 / 15)
+    assert offload.bubble_of([1, 3], 2) == pytest.approx(1 - 2 * 4 / (2 * (4 + 3)))
+
+
+RANKS = """
+import sys
+import charcnn.networks
+charcnn.networks.prepare()
+import numpy as np
+from charcnn import offload
+comm = offload.world()
+from test_networks import TITLES, architecture, drawn
+from charcnn.model.rounding import ROUNDINGS
+from charcnn.model.validation import in_sigmas
+from charcnn.networks import cpu, parts
+from charcnn.networks.reference import expected
+from charcnn.offload import partition, watch
+from charcnn.runtime.monitor import Monitor
+def build(*arguments, **options):
+    return cpu.build("cpu_gemm", *arguments, batch=2, **options)
+watch.follow(comm, "tensor")
+for name in TITLES:
+    network = architecture(name)
+    weights, images = drawn(network, 7)
+    exact, sigma = expected(images, weights, network, ROUNDINGS["fp32"])
+    for mode, function in offload.PARTED.items():
+        if mode == "pipeline" and comm.size > len(partition.products(network.nodes)):
+            continue
+        run = parts.parted(mode, build)(weights, network, place=(comm.rank, comm.size), monitor=Monitor())
+        for n in (0, 1, 7):
+            source = images[:n] if comm.rank == 0 else None
+            found = function(comm, source, run, network.length, network.classes, chunk=2)
+            assert (found is None) == (comm.rank > 0)
+            if found is not None and n:
+                worst = in_sigmas(found, exact[:n], sigma[:n]).max()
+                assert worst < ROUNDINGS["fp32"].bound, (name, mode, n, worst)
+        assert 0 <= run.busy <= run.elapsed
+    print(name, "done", comm.rank)
+"""
+
+
+@needs_mpi
+def test_three_ranks_give_what_one_gives():
+    done = mpiexec(3, "-c", RANKS, PYTHONPATH="tests:bench")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("done") == 3 * len(TITLES)
+
+
+@needs_mpi
+@pytest.mark.parametrize("mode", offload.PARTED)
+def test_commands_on_two_ranks(mode, tmp_path):
+    report, trace = tmp_path / "r.json", tmp_path / "t.json"
+    options = ["--as", "cpu_gemm", "--offload", mode, "--batch", 2, "--json", report, "--trace", trace]
+    done = mpiexec(2, "-m", "charcnn.networks.alexnet", "--variant", "tiny", "--inputs", 9, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(report.read_text())
+    assert (found["offload"], found["ranks"], len(found["parts"])) == (mode, 2, 2)
+    assert 0 < found["idle"] < 1
+    names = {event["name"] for event in json.loads(trace.read_text()) if event.get("cat") == "network"}
+    assert names == ({"inputs", "exchange", "sum"} if mode == "tensor" else {"receive", "send"})
+    if mode == "pipeline":
+        assert found["parts"][0]["chunk"] == 2
+        assert "5 micro-batches of 2; stages begin at pixels1, conv" in done.stdout
+        assert "16.7% of equal stages" in done.stdout
+    else:
+        assert [did["sent"] for did in found["parts"]] == [found["parts"][0]["sent"]] * 2
+        assert "of the ranks' time went to messages and waiting" in done.stdout
+
+
+@needs_mpi
+def test_too_many_ranks_are_told_once():
+    done = mpiexec(3, "-m", "charcnn.networks.ffn", "--variant", "tiny", "--as", "cpu_gemm", "--offload", "pipeline")
+    assert done.returncode == 2
+    said = "ffn: rank 0: 3 ranks: need 1 to 2, a convolution or linear layer for each stage"
+    assert [line for line in done.stderr.splitlines() if line.startswith("ffn")] == [said]
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "message"),
+    [
+        ("levels.l1", ["--offload", "tensor"], "--offload tensor: l1 is not cut into parts; networks of images are"),
+        ("networks.mnist", ["--offload", "pipeline", "--layers"], "--layers: with --offload pipeline no rank has all"),
+        ("networks.mnist", ["--offload", "tensor", "--checkpoint", "c"], "--checkpoint: needs --offload farm"),
+    ],
+)
+def test_what_does_not_fit_is_told(module, words, message):
+    command = [sys.executable, "-m", f"charcnn.{module}", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_forecasts_by_hand():
+    """ffn of 16: two layers of 2,048 FLOP; 1,000 inputs/s are 0.5 ms a layer and input."""
+    network = architecture("ffn")
+    machine = Machine(1000.0, gpus=2, local_link=1e6, local_latency=1e-3)
+    work = Work(8, length=16, classes=16, chunk=4)
+    data, tensor, pipeline = parts_model.compare(network, None, machine, work)
+    assert [row.way for row in (data, tensor, pipeline)] == ["data", "tensor", "pipeline"]
+    assert data.seconds == pytest.approx(2e-3 + 2e-3 + 2 * (16 + 64) / 1e6)
+    assert (data.sent, data.parameters) == (0, 4 * (64 * 17 + 16 * 65))
+    batch = 2e-3 + 2e-3 + 4 * 64 / 1e6  # half of each layer, two latencies of the sum, what it sends
+    assert tensor.inputs_per_second == pytest.approx(4 / batch)
+    assert tensor.seconds == pytest.approx(batch + 1e-3 + 4 * 16 / 1e6)
+    assert (tensor.sent, tensor.parameters) == (4 * 64, data.parameters / 2)
+    alone = 2 * 2e-3 + (1e-3 + 4 * 256 / 1e6) + (1e-3 + 4 * 64 / 1e6)
+    assert pipeline.seconds == pytest.approx(alone)
+    assert pipeline.inputs_per_second == pytest.approx(8 / (alone + 2e-3))
+    assert (pipeline.sent, pipeline.parameters) == (4 * 256, 4 * 64 * 17)
+    rows = parts_model.compare(network, 1e6, machine, replace(work, chunk=1))  # 4 bytes of a weight in 4 us
+    assert rows[2].seconds == pytest.approx((4 * 64 * 17 + 4 * 16 * 65 + 4 * (64 + 16)) / 1e6 + 2e-3)
+    assert len(parts_model.compare(network, None, replace(machine, gpus=3), work)) == 2, "two stages at most"
+    far = replace(machine, gpus=1, hosts=2, link=2e6, latency=5e-3)
+    assert parts_model.compare(network, None, far, work)[1].seconds == pytest.approx(2e-3 + 3 * 5e-3 + 4 * 80 / 2e6)
+
+
+def test_alexnet_is_sooner_by_tensor_parallelism_at_batch_1_alone():
+    network = architecture("alexnet", "2012")
+    machine = Machine(44_000.0, gpus=2, local_link=200e9, local_latency=2e-6)
+    for chunk, sooner in ((1, ["tensor"]), (256, [])):
+        work = Work(4_000_000, length=network.length, classes=1000, chunk=chunk)
+        rows = parts_model.compare(network, 4.8e12, machine, work)
+        found = parts_model.verdict(rows, lambda row: row.seconds)
+        assert [way for way, better in found.items() if better] == sooner
+        assert not any(parts_model.verdict(rows, lambda row: 1 / row.inputs_per_second).values())
+
+
+def test_plan_of_a_network(capsys):
+    options = ["--rate", 44000, "--gpus", 4, "--chunk", 1, "--network", "alexnet", "--local-link", "200GB/s"]
+    status, out = plan(capsys, *options, "--memory", "4.8TB/s", "--local-latency", "2us")
+    assert status == 0
+    rows = [line.split()[:2] for line in out.splitlines()[2:11]]
+    assert rows == [[str(gpus), way] for gpus in (1, 2, 4) for way in ("data", "tensor", "pipeline")]
+    assert "tensor beats data parallel in inputs/s: nowhere" in out
+    assert "tensor beats data parallel in time of one batch: on 2, 4 GPUs" in out
+    assert "pipeline beats data parallel in time of one batch: nowhere" in out
+    _, out = plan(capsys, *options, "--json")
+    assert [row["way"] for row in json.loads(out)["plan"]][:3] == ["data", "tensor", "pipeline"]
+    for words, message in (
+        (["--network", "lenet"], "--network lenet: need one of mnist, "),
+        (["--network", "mnist", "--variant", "x"], "--variant x: mnist has stride1, "),
+        (["--memory", "1GB/s"], "--memory: needs --network"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            plan(capsys, "--rate", 1, *words)
+
+
+STRUCK = """
+import os, signal, sys
+import charcnn.networks
+charcnn.networks.prepare()
+from charcnn import offload
+from charcnn.networks import cpu
+from charcnn.networks.runner import command
+rank, whole = offload.world().rank, cpu.build
+def build(*arguments, **options):
+    run, calls = whole(*arguments, **options), []
+    def struck(rows):
+        calls.append(1)
+        if rank == 1 and len(calls) > 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return run(rows)
+    return struck
+cpu.build = build
+options = ["--variant", "tiny", "--as", "cpu_gemm", "--inputs", "60", "--batch", "2", "--offload", sys.argv[1]]
+command.main("ece408", options)
+"""
+
+
+@needs_mpi
+@needs_ulfm
+@pytest.mark.parametrize("mode", offload.PARTED)
+def test_a_death_ends_all_ranks(mode):
+    done = mpiexec(3, "-c", STRUCK, mode, options=ULFM, timeout=60)
+    ended(done)
+    assert f"rank 0: rank 1 has died, and ends this run: --offload {mode} needs all" in done.stderr
+    assert "validated" not in done.stdout
