@@ -139,7 +139,7 @@ def together(steps, ranks, rows):
     return x[0]
 
 
-@pytest.mark.parametrize("technique", [row.name for row in NETWORK_TECHNIQUES])
+@pytest.mark.parametrize("technique", [row.name for row in NETWORK_TECHNIQUES if row.parts])
 @pytest.mark.parametrize("name", TITLES)
 def test_parts_of_every_technique(name, technique):
     row = next(row for row in NETWORK_TECHNIQUES if row.name == technique)
@@ -284,6 +284,7 @@ def test_too_many_ranks_are_told_once():
     [
         ("levels.l1", ["--offload", "tensor"], "--offload tensor: l1 is not cut into parts; networks of images are"),
         ("networks.mnist", ["--offload", "pipeline", "--layers"], "--layers: with --offload pipeline no rank has all"),
+        ("networks.mnist", ["--offload", "tensor", "--as", "winograd"], "winograd takes no parts of a network; "),
         ("networks.mnist", ["--offload", "tensor", "--checkpoint", "c"], "--checkpoint: needs --offload farm"),
     ],
 )

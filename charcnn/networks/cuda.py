@@ -15,7 +15,7 @@ from charcnn import ops
 from charcnn.gpu import device
 from charcnn.model.layers import Conv2d, Node
 from charcnn.model.params import Params
-from charcnn.networks.architecture import Architecture
+from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.calls import Call, calls, chain, chained, planned, simplified
 from charcnn.ops.chain import Plan2d
 from charcnn.ops.common.layer import Array, NoScratch, Space
@@ -41,11 +41,26 @@ class Operator(NoScratch):
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on x of the call's shape, or of as many values."""
         (y,) = self.writes(x.shape)
-        if x.dtype == np.uint8 and self._call.operator != "pixels":  # a part's first, whose rows are features
-            x = x.view(np.float32)
         if tuple(x.shape[1:]) != self._call.in_shape:
             x = x.reshape((x.shape[0], *self._call.in_shape))
         return self._launcher(x, *self._arguments, **self._call.options, out=space.device(*y), stream=space.stream)
+
+
+class Viewed(NoScratch):
+    """Rows of bytes as the features that they are: how a part of a network begins."""
+
+    nbytes = 0
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+
+    def writes(self, x: Shape) -> list[Array]:
+        """What it gives, which takes no room of its own."""
+        return [Array((x[0], *self._shape))]
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """The same memory."""
+        return x.view(np.float32).reshape((x.shape[0], *self._shape))
 
 
 class Chain:
@@ -88,6 +103,8 @@ def build(
     plans = [planned(run, batch) if technique == "strong" and chain(run) else None for run in runs]
 
     def network() -> Iterator[Stage]:  # once a GPU: weights are copied there
+        if isinstance(config.layers[0], Features):
+            yield config.layers[0].label, [Viewed(config.layers[0].shape)]
         for run, plan in zip(runs, plans, strict=True):
             if plan is not None:
                 yield "+".join(node.layer.label for node in run), [Chain(plan, run, weights)]
