@@ -8,16 +8,16 @@ from math import prod
 import numpy as np
 import pytest
 from numba import cuda
-from spaces import Space
 
 from charcnn import ops
-from charcnn.catalog import FLOAT32
+from charcnn.catalog import FLOAT32, network
 from charcnn.gpu import device
+from charcnn.networks import cuda as cuda_networks
+from charcnn.networks.calls import calls, simplified
 from charcnn.ops import reference
 from charcnn.ops.common.shapes2d import Window, window
 from charcnn.ops.conv2d import direct, direct_plan
 from charcnn.ops.conv2d.direct_plan import NO_POOL, Tile
-from charcnn.ops.conv2d.layers import DirectConv2d
 
 CASES = {  # x, (C_out, KH, KW), how it moves, pooling
     "vectors": ((3, 2, 7, 12), (3, 3, 3), {"padding": 1}, None),
@@ -132,20 +132,6 @@ def test_every_epilogue(epilogue):
     close(call.result(), expected)
 
 
-@pytest.mark.parametrize("pool", [{}, {"pool_size": 2}, {"pool_size": (3, 2), "pool_stride": 1}], ids=str)
-def test_layer(pool):
-    (x, weight, bias), *_ = draw("vectors")
-    layer = DirectConv2d(weight, bias, epilogue="tanh", padding=1, stride=(1, 2), **pool)
-    expected = reference.tanh(reference.conv2d(*map(np.float64, (x, weight, bias)), padding=1, stride=(1, 2)))
-    if pool:
-        expected = reference.maxpool2d(expected, pool["pool_size"], stride=pool.get("pool_stride"))
-    (written,) = layer.writes(x.shape)
-    y = layer(device.to_device(x), Space())
-    assert written.shape == y.shape == expected.shape
-    assert layer.nbytes == weight.nbytes + bias.nbytes
-    close(y.copy_to_host(), expected)
-
-
 # Plans.
 
 ECE408 = (((1, 64, 64), 6), ((6, 30, 30), 16))
@@ -195,6 +181,23 @@ def test_strips_cover_an_image():
                 and one.strips[1] * across * tile.columns == expected.shape[3]
                 and one.map_blocks * one.groups * tile.maps == len(weight)
             )
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "found"),
+    [
+        ("ece408", "64", ["conv2d_tanh_maxpool2d", "conv2d"]),
+        ("mnist", "stride1", ["conv2d_relu_maxpool2d"]),
+        ("fused4", "28", ["conv2d_relu"] * 4),
+        ("alexnet", "2012", ["conv2d_relu"]),  # others have many channels
+    ],
+)
+def test_which_layers_of_networks_take_it(name, variant, found):
+    config = network(name).architecture(variant)
+    weights = {name: np.zeros(shape, np.float32) for name, shape in config.parameter_shapes.items()}
+    nodes, weights = simplified(config, weights)
+    taken = [call.operator for call in calls(nodes, weights, "naive", fused=True) if cuda_networks.few(call)]
+    assert taken == found
 
 
 # What does not fit.

@@ -1,7 +1,8 @@
 """Networks of images in CUDA, float32, channels first.
 
 An operator a layer (`naive`), with what is pointwise and pooling in the kernel before (`weak`), or with convolutions
-that follow one another planned as one chain, whose features stay in shared memory where that pays (`strong`).
+that follow one another planned as one chain, whose features stay in shared memory where that pays (`strong`), or with
+convolutions of few input channels in tiles of registers (`direct`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from charcnn import ops
+from charcnn.catalog import VARIANTS
 from charcnn.gpu import device
 from charcnn.model.layers import Conv2d, Node
 from charcnn.model.params import Params
@@ -20,6 +22,7 @@ from charcnn.networks.calls import Call, calls, chain, chained, planned, simplif
 from charcnn.ops.chain import Plan2d
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.shapes import Shape
+from charcnn.ops.conv2d.direct_plan import FEW
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
 from charcnn.runtime.stream import GpuPipeline
@@ -90,6 +93,17 @@ class Chain:
         )
 
 
+DIRECT = {row.operator for row in VARIANTS if row.technique == "direct"}
+
+
+def few(call: Call) -> bool:
+    """Whether it has an operator of technique `direct`, which is for convolutions of few input channels."""
+    if call.operator not in DIRECT:
+        return False
+    weight, *_ = call.arguments
+    return bool(weight.shape[1] <= FEW) and call.options["groups"] == 1
+
+
 def build(
     technique: str, params: Params, config: Architecture, *, batch: int = 256, streams: int = 2,
     gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None,
@@ -110,6 +124,6 @@ def build(
                 yield "+".join(node.layer.label for node in run), [Chain(plan, run, weights)]
             else:
                 for call in calls(run, weights, "naive", fused=technique != "naive"):
-                    yield call.label, [Operator(call, "naive")]
+                    yield call.label, [Operator(call, "direct" if technique == "direct" and few(call) else "naive")]
 
     return on_gpus(network, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor)

@@ -49,6 +49,10 @@ ANY = "the naive kernel takes any"
 OWN = 8
 """Words of a thread's own in shared memory."""
 
+FEW = 16
+"""Input channels up to which networks take it. Of many the weights outgrow shared memory, and a matrix product, which
+shares them among more positions, fits better."""
+
 NO_POOL = Window((1, 1))
 
 
