@@ -377,7 +377,7 @@ command.main("ece408", options)
 
 @needs_mpi
 @needs_ulfm
-@pytest.mark.parametrize("mode", offload.PARTED)
+@pytest.mark.parametrize("mode", ["tensor", pytest.param("pipeline", marks=pytest.mark.exhaustive)])
 def test_a_death_ends_all_ranks(mode):
     done = mpiexec(3, "-c", STRUCK, mode, options=ULFM, timeout=60)
     ended(done)
@@ -386,7 +386,10 @@ def test_a_death_ends_all_ranks(mode):
 
 
 @test_mma.simulated
-@pytest.mark.parametrize(("name", "precision"), [("fused4", "fp16"), ("ffn", "fp16x3"), ("alexnet", "tf32")])
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("fused4", "fp16"), ("ffn", "fp16x3"), pytest.param("alexnet", "tf32", marks=pytest.mark.exhaustive)],
+)
 def test_parts_on_tensor_cores_in_plain_python(name, precision, mma):
     row, network = network_technique("mma"), architecture(name)
     weights, images = drawn(network, 1)
