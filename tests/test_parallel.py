@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import test_mma
 from test_farm import ULFM, needs_ulfm
 from test_mpi import mpiexec, needs_mpi
 from test_networks import TITLES, architecture, drawn
@@ -17,7 +18,7 @@ from test_plan import plan
 from test_watch import ended
 
 from charcnn import offload
-from charcnn.catalog import NETWORK_TECHNIQUES
+from charcnn.catalog import NETWORK_TECHNIQUES, network_technique
 from charcnn.gpu import device
 from charcnn.levels.runner.options import serves
 from charcnn.model.layers import (
@@ -40,6 +41,8 @@ from charcnn.networks.reference import expected
 from charcnn.offload import partition, parts_model
 from charcnn.offload.cost_model import Machine, Work
 from charcnn.runtime.monitor import Monitor
+
+mma = test_mma.machine
 
 
 def nodes_of(flops):
@@ -139,7 +142,7 @@ def together(steps, ranks, rows):
     return x[0]
 
 
-@pytest.mark.parametrize("technique", [row.name for row in NETWORK_TECHNIQUES if row.parts])
+@pytest.mark.parametrize("technique", [row.name for row in NETWORK_TECHNIQUES])
 @pytest.mark.parametrize("name", TITLES)
 def test_parts_of_every_technique(name, technique):
     row = next(row for row in NETWORK_TECHNIQUES if row.name == technique)
@@ -284,7 +287,6 @@ def test_too_many_ranks_are_told_once():
     [
         ("levels.l1", ["--offload", "tensor"], "--offload tensor: l1 is not cut into parts; networks of images are"),
         ("networks.mnist", ["--offload", "pipeline", "--layers"], "--layers: with --offload pipeline no rank has all"),
-        ("networks.mnist", ["--offload", "tensor", "--as", "winograd"], "winograd takes no parts of a network; "),
         ("networks.mnist", ["--offload", "tensor", "--checkpoint", "c"], "--checkpoint: needs --offload farm"),
     ],
 )
@@ -375,9 +377,30 @@ command.main("ece408", options)
 
 @needs_mpi
 @needs_ulfm
-@pytest.mark.parametrize("mode", offload.PARTED)
+@pytest.mark.parametrize("mode", ["tensor", pytest.param("pipeline", marks=pytest.mark.exhaustive)])
 def test_a_death_ends_all_ranks(mode):
     done = mpiexec(3, "-c", STRUCK, mode, options=ULFM, timeout=60)
     ended(done)
     assert f"rank 0: rank 1 has died, and ends this run: --offload {mode} needs all" in done.stderr
     assert "validated" not in done.stdout
+
+
+@test_mma.simulated
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("fused4", "fp16"), ("ffn", "fp16x3"), pytest.param("alexnet", "tf32", marks=pytest.mark.exhaustive)],
+)
+def test_parts_on_tensor_cores_in_plain_python(name, precision, mma):
+    row, network = network_technique("mma"), architecture(name)
+    weights, images = drawn(network, 1)
+    exact, sigma = expected(images, weights, network, row.rounding(precision))
+    build = partial(parts.parted("tensor", partial(row.build, "mma")), precision=precision, batch=1, streams=1)
+    steps = [build(weights, network, place=(rank, 2), monitor=Monitor()) for rank in range(2)]
+    assert in_sigmas(together(steps, 2, images), exact, sigma).max() < row.rounding(precision).bound
+
+
+def test_two_terms_of_a_map_are_not_made_of_a_part():
+    row, network = network_technique("mma"), architecture("fused4")
+    build = parts.parted("pipeline", partial(row.build, "mma", precision="fp16x3"))
+    with pytest.raises(ValueError, match="conv2: a part that begins with it takes one term, fp16x3 has 2; loops, "):
+        build(drawn(network)[0], network, place=(1, 5), monitor=Monitor())
