@@ -57,6 +57,33 @@ print(json.dumps([(found[one], title(one[0]), each.costs) for one, each in zip(k
 """
 
 
+LAYERS = """
+from charcnn.catalog import LAYERS, NETWORK_TECHNIQUES
+from charcnn.compiling.networks import ImageNetwork, record
+from charcnn.compiling.stand_in import Target
+from charcnn.runtime import sequence
+used = {}
+begin = sequence.LayerSequence.__init__
+def noting(self, stages):
+    begin(self, stages)
+    for layer in self.layers:
+        used.setdefault(type(layer).__name__, set()).add(network.precision)
+sequence.LayerSequence.__init__ = noting
+for way in NETWORK_TECHNIQUES:
+    for precision in way.precisions if way.graphs else ():
+        network = ImageNetwork("alexnet", way.name, precision, "tiny", 2)
+        record(network, Target.named("sm_90a"), lambda *_: None, [1])
+rows = {row.name: {*row.precisions} - {"fp8"} for row in LAYERS}
+images = {name for name in rows if "2d" in name or name.startswith("Vectorized")}
+print(sorted(images - {*used}), [name for name in images & {*used} if used[name] != rows[name]])
+"""
+
+
+def test_layers_on_images_are_used_in_each_of_their_precisions(tmp_path):
+    found = python("-c", LAYERS, cache=tmp_path).stdout
+    assert found == "['VectorizedAvgPool2d', 'VectorizedGlobalAvgPool2d'] []\n", "no network takes means"
+
+
 def test_every_network_of_images_is_recorded(tmp_path):
     assert python("-c", NETWORKS, cache=tmp_path).stdout == "all\n"
 

@@ -34,9 +34,10 @@ from charcnn.model.layers import (
     Tanh,
 )
 from charcnn.model.params import Params
+from charcnn.networks import channels as packing
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.calls import OPERATORS, calls, simplified, weights_of
-from charcnn.networks.channels import Channels, filters, rows, to_depth
+from charcnn.networks.channels import Channels
 from charcnn.networks.cuda import Operator, Viewed
 from charcnn.ops.common import shapes
 from charcnn.ops.common.arrays import pack
@@ -242,14 +243,18 @@ class Chain:
         assert isinstance(of, Conv2d)
         (weight, bias), moves, groups = weights_of(node, self._params), of.moves, of.groups
         if self._window is not None:
-            weight, moves, self._window = to_depth(weight, self._window), {**moves, "stride": 1, "padding": 0}, None
+            weight, moves, self._window = (
+                packing.to_depth(weight, self._window),
+                {**moves, "stride": 1, "padding": 0},
+                None,
+            )
         reads, mixes = _reader(rest)
         outputs = Channels.grouped(of.channels, made.columns, groups)
         if groups > 1 and not (inputs.split(groups, made.together) and (outputs.together or not mixes)):
             groups = 1  # with zeros between groups
         if groups == 1:
             outputs = Channels.grouped(of.channels, made.together, 1 if mixes else reads)
-        weight = filters(weight, of.groups, inputs, outputs, dense=groups == 1)
+        weight = packing.filters(weight, of.groups, inputs, outputs, dense=groups == 1)
         float32 = self._writes_float32(rest)
         self.channels = outputs
         return made.conv(pack(weight), outputs.spread(bias), epilogue, float32, {**moves, "groups": groups})
@@ -262,7 +267,7 @@ class Chain:
         self._stored = made.precision
         float32 = self._writes_float32(rest)
         outputs = Channels.grouped(of.units, 1 if float32 else made.together)
-        weight = rows(weight, area, self.channels, outputs)
+        weight = packing.rows(weight, area, self.channels, outputs)
         self.channels = outputs
         return [*before, *made.linear(weight, outputs.spread(bias), epilogue, float32)]
 
@@ -332,7 +337,7 @@ def _reader(rest: Sequence[Node]) -> tuple[int, bool]:
 def build(
     technique: str, params: Params, config: Architecture, *, batch: int = 1024, streams: int = 2,
     gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None, precision: str | None = None,
-    graph: bool | None = None,
+    graph: bool | None = None, to_depth: bool | None = None,
 ) -> Any:  # fmt: skip
     """Return run: bytes (N, C * H * W) uint8 -> results (N, classes) float32; run.submit, run.on_device: one batch.
 
@@ -341,6 +346,7 @@ def build(
     Args:
         precision: one of the technique's; its first where None.
         graph: whether a batch is one CUDA graph, whose layers are not timed apart; None: on tensor cores.
+        to_depth: as of `Chain`.
 
     Raises:
         ValueError: the technique cannot compute the network; names those that can.
@@ -354,7 +360,7 @@ def build(
 
     def network() -> Iterator[Stage]:  # once a GPU: weights are packed there
         try:
-            yield from (chain := Chain(made, nodes, weights)).stages()
+            yield from (chain := Chain(made, nodes, weights, to_depth)).stages()
             seam.channels = chain.channels
         except ValueError as error:
             others = row.spoken([other for other in NETWORK_TECHNIQUES if other.home != row.home])
