@@ -74,6 +74,7 @@ LAYERS = (
     Layer("SmallBatchConv1d", "conv1d.layers", HALF, hopper=True),
     Layer("DoubleBufferedConv2d", "conv2d.layers", FLOAT),
     Layer("WinogradConv2d", "conv2d.layers", FLOAT),
+    Layer("DirectConv2d", "conv2d.layers", FLOAT),
     Layer("MmaConv2d", "conv2d.layers", MMA, ampere=True),
     Layer("WgmmaConv2d", "conv2d.layers", ALL, hopper=True),
     *(Layer(f"Vectorized{name}", "image_layers", BETWEEN) for name in IMAGE_LAYERS),

@@ -11,8 +11,10 @@ from charcnn.ops.common import epilogues, shapes2d
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.precision import FP32
 from charcnn.ops.common.shapes import Shape
+from charcnn.ops.common.shapes2d import Pair
 from charcnn.ops.conv1d.mma.windows import MmaConv2dWeights
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
+from charcnn.ops.conv2d import direct
 from charcnn.ops.conv2d.double_buffered import convolved
 from charcnn.ops.conv2d.winograd import WinogradConv2dWeights
 
@@ -51,6 +53,39 @@ class MmaConv2d(WgmmaConv2d):
     """The same on tensor cores by mma.sync, of `MmaConv2dWeights`."""
 
     weights = MmaConv2dWeights
+
+
+class DirectConv2d(NoScratch):
+    """conv2d in float32 by `direct`, channels first: of few input channels, with what follows it.
+
+    Args:
+        weight, bias: float32 (C_out, C_in, KH, KW) and (C_out,).
+        epilogue: what follows, a row of `common.epilogues`.
+        pool_size, pool_stride: of max-pooling behind that, as of `reference.conv2d_relu_maxpool2d`; none where None.
+        moves: stride, padding and dilation, as of `reference.conv2d`.
+    """
+
+    def __init__(
+        self, weight: np.ndarray, bias: np.ndarray, *, epilogue: str = "relu", pool_size: Pair | None = None,
+        pool_stride: Pair | None = None, **moves: Any,
+    ) -> None:  # fmt: skip
+        self._weights, self._epilogue = (device.to_device(weight), device.to_device(bias)), epilogues.check(epilogue)
+        self._moves, self._pool = moves, None if pool_size is None else direct.pooling(pool_size, pool_stride)
+        self.nbytes = sum(array.nbytes for array in self._weights)
+
+    def writes(self, x: Shape) -> list[Array]:
+        """The result."""
+        return [
+            Array(direct.result_shape(np.broadcast_to(np.float32(0), x), *self._weights, self._pool, **self._moves))
+        ]
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on features (N, C, H, W)."""
+        (y,) = self.writes(x.shape)
+        out = space.device(*y)
+        return direct.convolved(
+            self._epilogue, x, *self._weights, self._pool, **self._moves, out=out, stream=space.stream
+        )
 
 
 class WinogradConv2d(NoScratch):
