@@ -220,9 +220,7 @@ def test_a_first_convolution_with_steps_reads_blocks_of_pixels_or_pixels(as_bloc
 @simulated
 def test_a_network_that_it_cannot_compute():
     of = Architecture("odd", "", (Pixels(1, 4, 4), MaxPool2d(2), Tanh(), Flatten(), Linear(3, name="fc")))
-    with pytest.raises(
-        ValueError, match=r"^odd: winograd cannot compute it: tanh1: .*; loops, .*naive, weak, strong, direct can$"
-    ):
+    with pytest.raises(ValueError, match=r"^odd: winograd cannot compute it: tanh1: .*; loops, .*naive, weak, .* can$"):
         network_technique("winograd").build("winograd", params.init(of, 0), of)
     with pytest.raises(ValueError, match=r"^precision='fp16': winograd has fp32; fp16 is in mma, wgmma"):
         network_technique("winograd").build("winograd", params.init(of, 0), of, precision="fp16")

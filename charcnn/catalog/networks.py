@@ -62,11 +62,6 @@ class NetworkTechnique(Program):
         return self.home == "channels_last"
 
     @property
-    def parts(self) -> bool:
-        """Whether its `build` takes parts of a network, which begin with features."""
-        return self.home != "channels_last"
-
-    @property
     def build(self) -> Callable[..., Any]:
         """As a level's, but for the technique's name, which comes first; its module is imported here."""
         made: Callable[..., Any] = import_module(f"charcnn.networks.{self.home}").build

@@ -50,20 +50,20 @@ class Operator(NoScratch):
 
 
 class Viewed(NoScratch):
-    """Rows of bytes as the features that they are: how a part of a network begins."""
+    """Rows of bytes as the float32 features that they are, or features in another shape: how a part begins."""
 
     nbytes = 0
 
-    def __init__(self, shape: Shape) -> None:
-        self._shape = shape
+    def __init__(self, shape: Shape, dtype: Any = np.float32) -> None:
+        self._shape, self._dtype = shape, dtype
 
     def writes(self, x: Shape) -> list[Array]:
         """What it gives, which takes no room of its own."""
-        return [Array((x[0], *self._shape))]
+        return [Array((x[0], *self._shape), self._dtype)]
 
     def __call__(self, x: Any, space: Space) -> Any:
         """The same memory."""
-        return x.view(np.float32).reshape((x.shape[0], *self._shape))
+        return x.view(self._dtype).reshape((x.shape[0], *self._shape))
 
 
 class Chain:

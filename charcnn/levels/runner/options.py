@@ -109,15 +109,11 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
     for option in ("deadline", "checkpoint", "root_serves"):
         if getattr(options, option) and options.offload != "farm":
             raise ValueError(f"--{option.replace('_', '-')}: needs --offload farm")
-    if options.offload in offload.PARTED:
-        if not isinstance(program, catalog.NetworkTechnique):
-            raise ValueError(
-                f"--offload {options.offload}: {program.name} is not cut into parts; networks of images are, such as "
-                f"python -m charcnn.networks.alexnet --offload {options.offload}"
-            )
-        if not program.parts:
-            having = program.spoken([row for row in program.family if row.parts])
-            raise ValueError(f"--offload {options.offload}: {program.name} takes no parts of a network; {having} do")
+    if options.offload in offload.PARTED and not isinstance(program, catalog.NetworkTechnique):
+        raise ValueError(
+            f"--offload {options.offload}: {program.name} is not cut into parts; networks of images are, such as "
+            f"python -m charcnn.networks.alexnet --offload {options.offload}"
+        )
     if options.gpu_direct and (options.offload in ("static", *offload.PARTED) or program.device == "cpu"):
         raise ValueError("--gpu-direct: needs a level that computes on GPUs, and --offload async or farm")
     if options.checkpoint is not None and options.repeat > 1:
