@@ -95,7 +95,7 @@ def local_instructions(cubins: list[bytes], target: Target) -> list[int | None]:
     All in one call of nvdisasm, which takes as long to start as to read a hundred kernels.
     """
     nvdisasm = find_nvidia_binary_utility("nvdisasm")
-    if nvdisasm is None:
+    if nvdisasm is None or not cubins:
         return [None] * len(cubins)
     codes = [machine_code.instructions(cubin) for cubin in cubins]
     with tempfile.NamedTemporaryFile() as file:

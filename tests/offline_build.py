@@ -21,6 +21,7 @@ from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 if __name__ == "__main__":  # before numba is imported
     os.environ["NUMBA_ENABLE_CUDASIM"] = "0"
@@ -49,6 +50,7 @@ from charcnn.ops.conv1d.mma.windows import MmaConv2dWeights
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
+from charcnn.ops.conv2d import direct, direct_plan
 from charcnn.ops.layernorm import small_batch
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
 from charcnn.ops.linear.few_outputs import FewOutputsLinear
@@ -64,6 +66,13 @@ TILES = ("tiles of l12", "tiles of l14", "tiles of l15")
 
 LADDERS = {"mma steps": MmaStepConv1d, "wgmma steps": WgmmaStepConv1d}
 """And the small kernels on the way to the tuned ones."""
+
+
+IMAGE_LAYERS = (
+    ((1, 64, 64), (6, 1, 5, 5), {}), ((6, 30, 30), (16, 6, 5, 5), {}), ((1, 28, 28), (5, 1, 5, 5), {"padding": 2}),
+    ((6, 28, 28), (16, 6, 4, 4), {"stride": 2}),
+)  # fmt: skip
+"""Of networks, where many images make other tiles: features, weights, and how the window moves."""
 
 
 class Launch(NamedTuple):
@@ -174,6 +183,11 @@ def between_features(row: catalog.Variant) -> None:
         getattr(made, method)(np.empty((1, 336, of.terms * 256), of.dtype))
     if row.ampere and row.operator == "conv2d_relu_nhwc":
         image_tiles(row.precision or "")
+    if row.name in ("conv2d_direct", "conv2d_relu_maxpool2d_direct"):
+        with mock.patch.object(direct, "plan", lambda x, *rest: direct_plan.plan((10_000, *x[1:]), *rest)):
+            for x, filters, moves in IMAGE_LAYERS:
+                pool = (2,) if "maxpool2d" in row.operator else ()
+                row.launcher(*(np.zeros(of, np.float32) for of in ((1, *x), filters, filters[:1])), *pool, **moves)
     if row.operator == catalog.IMAGE_CHAIN:
         image_chains(row.technique)
     if row.name == "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather":

@@ -116,3 +116,22 @@ def test_a_result_says_what_it_is(tables):
 def test_a_wrong_run_is_no_result(tables):
     with pytest.raises(schema.ReportError, match=r"wrong\.json: its validation failed"):
         tables("scaling", wrong=level_report(1.0) | {"validation": {"passed": False}})
+
+
+def test_parts_of_networks_are_told_beside_one_process(tables):
+    def row(way, batch, rate, **more):
+        found = {"link": "a wire", "way": way, "batch": batch, "inputs": batch, "inputs_per_second": rate}
+        return found | {"variant": {"variant": "tiny"}} | more
+
+    rows = [row("one process", batch, rate) for batch, rate in ((1, 50.0), (8, 80.0), (32, 90.0))]
+    rows += [row("tensor", batch, rate, idle=0.25) for batch, rate in ((1, 100.0), (8, 60.0), (32, 70.0))]
+    raw = {"schema": "parallel", "network": "alexnet", "technique": "loops", "rows": rows, "machine": {}}
+    text = tables("parallel", run=raw)
+    assert "| alexnet tiny as loops, a wire | one process | 20.0 | 80.00 | 90.00 | – |" in text
+    assert "| alexnet tiny as loops, a wire | tensor | 10.0 | 60.00 | 70.00 | 25% |" in text
+
+
+def test_what_parts_send_follows_from_the_plans(tables):
+    text = tables("parted")
+    assert "| alexnet 2012 | 154,587 | 136,944 | exchange before localresponsenorm1, " in text
+    assert "| ffn 768 | 768 | 3,072 | sum for the root | fc2 | 50% | 12,288 |" in text

@@ -32,6 +32,8 @@ from charcnn.networks.architecture import Architecture
 from charcnn.networks.calls import simplified
 from charcnn.networks.channels import Channels, filters, rows, to_depth
 from charcnn.networks.reference import expected
+from charcnn.networks.runner import tables
+from charcnn.networks.runner.command import NetworkCommand
 from charcnn.ops import reference
 from charcnn.ops.common.shapes2d import window
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
@@ -218,12 +220,63 @@ def test_a_first_convolution_with_steps_reads_blocks_of_pixels_or_pixels(as_bloc
 @simulated
 def test_a_network_that_it_cannot_compute():
     of = Architecture("odd", "", (Pixels(1, 4, 4), MaxPool2d(2), Tanh(), Flatten(), Linear(3, name="fc")))
-    with pytest.raises(
-        ValueError, match=r"^odd: winograd cannot compute it: tanh1: .*; loops, .*naive, weak, strong can$"
-    ):
+    with pytest.raises(ValueError, match=r"^odd: winograd cannot compute it: tanh1: .*; loops, .*naive, weak, .* can$"):
         network_technique("winograd").build("winograd", params.init(of, 0), of)
     with pytest.raises(ValueError, match=r"^precision='fp16': winograd has fp32; fp16 is in mma, wgmma"):
         network_technique("winograd").build("winograd", params.init(of, 0), of, precision="fp16")
+
+
+@simulated
+def test_both_ways_of_a_first_convolution_give_the_same():
+    of = Architecture(
+        "strides", "",
+        (Pixels(2, 13, 11, (0.4, 0.5), (0.2, 0.3)), Conv2d(4, 5, stride=3, padding=1), Relu(), Flatten(), Linear(3)),
+    )  # fmt: skip
+    weights, images = drawn(of, 2)
+    row = network_technique("winograd")
+    made = [row.build("winograd", weights, of, batch=2, to_depth=way)(images) for way in (False, True)]
+    np.testing.assert_allclose(*made, rtol=2e-5, atol=1e-6)
+    assert not np.array_equal(*made), "the same sums, in the same order"
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "precision", "expected_"),
+    [
+        ("alexnet", (9, 0), None, "wgmma"), ("alexnet", (8, 0), None, "mma"), ("alexnet", (12, 0), "tf32", "mma"),
+        ("ffn", (7, 5), None, "weak"), ("alexnet", (9, 0), "fp32", "weak"), ("mnist", (9, 0), None, "weak"),
+        ("ffn", (9, 0), "fp8", "wgmma"),
+    ],
+)  # fmt: skip
+def test_the_technique_where_none_is_asked_for(name, capability, precision, expected_, monkeypatch):
+    def has_tensor_cores(*, hopper=False):
+        return capability[0] == 9 if hopper else capability[0] >= 8
+
+    monkeypatch.setattr(device, "SIMULATED", False)
+    monkeypatch.setattr(device, "has_tensor_cores", has_tensor_cores)
+    subject = NetworkCommand(name)
+    words = [] if precision is None else ["--precision", precision]
+    chosen = subject.parser(quiet=True).parse_args([*words, "--layers"])
+    program, build = subject.program(chosen)
+    assert program.name == expected_
+    assert build.keywords == ({} if expected_ == "weak" else {"graph": False}), "a graph is timed as a whole"
+    assert subject.program(subject.parser(quiet=True).parse_args(words))[1].keywords == {}
+
+
+def test_the_roofline_of_tensor_cores(monkeypatch):
+    monkeypatch.setattr(device, "peaks", lambda *, tensor_cores=False: (900e12 if tensor_cores else 60e12, 4e12))
+    of = network_technique("wgmma")
+    found = {name: tables.Peaks.of(of, name) for name in of.precisions}
+    assert {name: peaks.flops for name, peaks in found.items()} == {
+        "fp16": 900e12, "bf16": 900e12, "tf32": 450e12, "fp16x3": 300e12
+    }  # fmt: skip
+    assert [peaks.size for peaks in found.values()] == [2, 2, 4, 4]
+    assert "GPU's tensor cores" in found["fp16"].source
+    lines = tables.layers(
+        architecture("ffn"), dict.fromkeys(["pixels1", "fc1+gelu1", "fc2"], 1e-3), 10, 5, found["fp16"]
+    )
+    moved = 16 * 2 + 64 * 2 + (64 * 16 + 64) * 2 / 5
+    assert lines[2].split()[:4] == ["fc1+gelu1", "16", ">", "64"]
+    assert f"{moved:,.0f}" in lines[2].split()
 
 
 def test_techniques_are_the_catalogues():

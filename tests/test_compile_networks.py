@@ -57,6 +57,33 @@ print(json.dumps([(found[one], title(one[0]), each.costs) for one, each in zip(k
 """
 
 
+LAYERS = """
+from charcnn.catalog import LAYERS, NETWORK_TECHNIQUES
+from charcnn.compiling.networks import ImageNetwork, record
+from charcnn.compiling.stand_in import Target
+from charcnn.runtime import sequence
+used = {}
+begin = sequence.LayerSequence.__init__
+def noting(self, stages):
+    begin(self, stages)
+    for layer in self.layers:
+        used.setdefault(type(layer).__name__, set()).add(network.precision)
+sequence.LayerSequence.__init__ = noting
+for way in NETWORK_TECHNIQUES:
+    for precision in way.precisions if way.graphs else ():
+        network = ImageNetwork("alexnet", way.name, precision, "tiny", 2)
+        record(network, Target.named("sm_90a"), lambda *_: None, [1])
+rows = {row.name: {*row.precisions} - {"fp8"} for row in LAYERS}
+images = {name for name in rows if "2d" in name or name.startswith("Vectorized")}
+print(sorted(images - {*used}), [name for name in images & {*used} if used[name] != rows[name]])
+"""
+
+
+def test_layers_on_images_are_used_in_each_of_their_precisions(tmp_path):
+    found = python("-c", LAYERS, cache=tmp_path).stdout
+    assert found == "['VectorizedAvgPool2d', 'VectorizedGlobalAvgPool2d'] []\n", "no network takes means"
+
+
 def test_every_network_of_images_is_recorded(tmp_path):
     assert python("-c", NETWORKS, cache=tmp_path).stdout == "all\n"
 
@@ -87,13 +114,14 @@ def test_techniques_are_those_that_a_gpu_runs():
     ways = [(row.name, of) for row in catalog.NETWORK_TECHNIQUES if row.device == "cuda" for of in row.precisions]
     assert list(runnable_techniques(HOPPER)) == ways
     assert list(runnable_techniques(Target.named("8.0"))) == [way for way in ways if way[0] != "wgmma"]
-    assert {name for name, _ in runnable_techniques(Target.named("7.5"))} == {"naive", "weak", "winograd"}
+    without = [row.name for row in catalog.NETWORK_TECHNIQUES if row.device == "cuda" and not row.tensor_cores]
+    assert [name for name, _ in runnable_techniques(Target.named("7.5"))] == without
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["sm_80", "--networks", "ffn", "--as", "wgmma"], "--as wgmma: a GPU of sm_80 runs naive, weak, winograd, mma"),
+        (["sm_80", "--networks", "ffn", "--as", "wgmma"], "--as wgmma: a GPU of sm_80 runs naive, weak, "),
         (["sm_90a", "--networks", "ffn", "--as", "mma", "--precision", "fp32"], "none of these computes in it"),
         (["sm_90a", "--networks", "resnet"], "--networks resnet: need mnist, "),
         (["sm_90a", "--networks", "ffn:512"], "--networks ffn:512: ffn has the variants 768, "),

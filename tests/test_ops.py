@@ -36,7 +36,7 @@ def compiled(variant):
 
 
 def named(row, sizes):
-    return f"{row.name}-{'-'.join(f'{name}{size}' for name, size in sizes.items())}"
+    return "-".join([row.name, *(f"{name}{size}" for name, size in sizes.items())])
 
 
 def edges_of(rows):
@@ -48,9 +48,10 @@ def edges_of(rows):
     ]
 
 
-def more_of(row):
-    """Marks: bf16 is one word in fp16's kernels on tensor cores, and takes as long to compile; `edges_of` has both."""
-    return [pytest.mark.exhaustive] if row.tensor_cores and row.label.endswith("bf16") else []
+def more_of(row, drawn=False):
+    """Marks: bf16 is one word in fp16's kernels on tensor cores; `direct` has a kernel of most sizes that are drawn."""
+    many = row.label == "direct" and drawn and compiled(row)
+    return [pytest.mark.exhaustive] if many or (row.tensor_cores and row.label.endswith("bf16")) else []
 
 
 def large_of(rows):
@@ -64,8 +65,7 @@ def large_of(rows):
 
 
 def example(variant) -> Case:
-    cases = CASES[variant.operator]
-    return cases.build(next(sizes for sizes in cases.edges if takes(variant.label, sizes)))
+    return (cases := CASES[variant.operator]).build(next(s for s in cases.edges if takes(variant.label, s)))
 
 
 def arrays(result) -> tuple:
@@ -167,7 +167,7 @@ def test_large(variant, sizes):
     run(variant, CASES[variant.operator].build(sizes, normal=True))
 
 
-@pytest.mark.parametrize("variant", [pytest.param(row, id=row.name, marks=more_of(row)) for row in VARIANTS])
+@pytest.mark.parametrize("variant", [pytest.param(row, id=row.name, marks=more_of(row, True)) for row in VARIANTS])
 def test_drawn_sizes(variant):
     cases = CASES[variant.operator]
     drawn = cases.sizes(compiled(variant), gpu=variant.device == "cuda")

@@ -10,14 +10,14 @@ from functools import partial
 
 import numpy as np
 import pytest
+import test_mma
 from test_farm import ULFM, needs_ulfm
 from test_mpi import mpiexec, needs_mpi
 from test_networks import TITLES, architecture, drawn
-from test_plan import plan
 from test_watch import ended
 
 from charcnn import offload
-from charcnn.catalog import NETWORK_TECHNIQUES
+from charcnn.catalog import NETWORK_TECHNIQUES, network_technique
 from charcnn.gpu import device
 from charcnn.levels.runner.options import serves
 from charcnn.model.layers import (
@@ -37,9 +37,10 @@ from charcnn.model.validation import in_sigmas
 from charcnn.networks import cpu, parts
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.reference import expected
-from charcnn.offload import partition, parts_model
-from charcnn.offload.cost_model import Machine, Work
+from charcnn.offload import partition
 from charcnn.runtime.monitor import Monitor
+
+mma = test_mma.machine
 
 
 def nodes_of(flops):
@@ -295,61 +296,6 @@ def test_what_does_not_fit_is_told(module, words, message):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_forecasts_by_hand():
-    """ffn of 16: two layers of 2,048 FLOP; 1,000 inputs/s are 0.5 ms a layer and input."""
-    network = architecture("ffn")
-    machine = Machine(1000.0, gpus=2, local_link=1e6, local_latency=1e-3)
-    work = Work(8, length=16, classes=16, chunk=4)
-    data, tensor, pipeline = parts_model.compare(network, None, machine, work)
-    assert [row.way for row in (data, tensor, pipeline)] == ["data", "tensor", "pipeline"]
-    assert data.seconds == pytest.approx(2e-3 + 2e-3 + 2 * (16 + 64) / 1e6)
-    assert (data.sent, data.parameters) == (0, 4 * (64 * 17 + 16 * 65))
-    batch = 2e-3 + 2e-3 + 4 * 64 / 1e6  # half of each layer, two latencies of the sum, what it sends
-    assert tensor.inputs_per_second == pytest.approx(4 / batch)
-    assert tensor.seconds == pytest.approx(batch + 1e-3 + 4 * 16 / 1e6)
-    assert (tensor.sent, tensor.parameters) == (4 * 64, data.parameters / 2)
-    alone = 2 * 2e-3 + (1e-3 + 4 * 256 / 1e6) + (1e-3 + 4 * 64 / 1e6)
-    assert pipeline.seconds == pytest.approx(alone)
-    assert pipeline.inputs_per_second == pytest.approx(8 / (alone + 2e-3))
-    assert (pipeline.sent, pipeline.parameters) == (4 * 256, 4 * 64 * 17)
-    rows = parts_model.compare(network, 1e6, machine, replace(work, chunk=1))  # 4 bytes of a weight in 4 us
-    assert rows[2].seconds == pytest.approx((4 * 64 * 17 + 4 * 16 * 65 + 4 * (64 + 16)) / 1e6 + 2e-3)
-    assert len(parts_model.compare(network, None, replace(machine, gpus=3), work)) == 2, "two stages at most"
-    far = replace(machine, gpus=1, hosts=2, link=2e6, latency=5e-3)
-    assert parts_model.compare(network, None, far, work)[1].seconds == pytest.approx(2e-3 + 3 * 5e-3 + 4 * 80 / 2e6)
-
-
-def test_alexnet_is_sooner_by_tensor_parallelism_at_batch_1_alone():
-    network = architecture("alexnet", "2012")
-    machine = Machine(44_000.0, gpus=2, local_link=200e9, local_latency=2e-6)
-    for chunk, sooner in ((1, ["tensor"]), (256, [])):
-        work = Work(4_000_000, length=network.length, classes=1000, chunk=chunk)
-        rows = parts_model.compare(network, 4.8e12, machine, work)
-        found = parts_model.verdict(rows, lambda row: row.seconds)
-        assert [way for way, better in found.items() if better] == sooner
-        assert not any(parts_model.verdict(rows, lambda row: 1 / row.inputs_per_second).values())
-
-
-def test_plan_of_a_network(capsys):
-    options = ["--rate", 44000, "--gpus", 4, "--chunk", 1, "--network", "alexnet", "--local-link", "200GB/s"]
-    status, out = plan(capsys, *options, "--memory", "4.8TB/s", "--local-latency", "2us")
-    assert status == 0
-    rows = [line.split()[:2] for line in out.splitlines()[2:11]]
-    assert rows == [[str(gpus), way] for gpus in (1, 2, 4) for way in ("data", "tensor", "pipeline")]
-    assert "tensor beats data parallel in inputs/s: nowhere" in out
-    assert "tensor beats data parallel in time of one batch: on 2, 4 GPUs" in out
-    assert "pipeline beats data parallel in time of one batch: nowhere" in out
-    _, out = plan(capsys, *options, "--json")
-    assert [row["way"] for row in json.loads(out)["plan"]][:3] == ["data", "tensor", "pipeline"]
-    for words, message in (
-        (["--network", "lenet"], "--network lenet: need one of mnist, "),
-        (["--network", "mnist", "--variant", "x"], "--variant x: mnist has stride1, "),
-        (["--memory", "1GB/s"], "--memory: needs --network"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            plan(capsys, "--rate", 1, *words)
-
-
 STRUCK = """
 import os, signal, sys
 import charcnn.networks
@@ -374,9 +320,30 @@ command.main("ece408", options)
 
 @needs_mpi
 @needs_ulfm
-@pytest.mark.parametrize("mode", offload.PARTED)
+@pytest.mark.parametrize("mode", ["tensor", pytest.param("pipeline", marks=pytest.mark.exhaustive)])
 def test_a_death_ends_all_ranks(mode):
     done = mpiexec(3, "-c", STRUCK, mode, options=ULFM, timeout=60)
     ended(done)
     assert f"rank 0: rank 1 has died, and ends this run: --offload {mode} needs all" in done.stderr
     assert "validated" not in done.stdout
+
+
+@test_mma.simulated
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("fused4", "fp16"), ("ffn", "fp16x3"), pytest.param("alexnet", "tf32", marks=pytest.mark.exhaustive)],
+)
+def test_parts_on_tensor_cores_in_plain_python(name, precision, mma):
+    row, network = network_technique("mma"), architecture(name)
+    weights, images = drawn(network, 1)
+    exact, sigma = expected(images, weights, network, row.rounding(precision))
+    build = partial(parts.parted("tensor", partial(row.build, "mma")), precision=precision, batch=1, streams=1)
+    steps = [build(weights, network, place=(rank, 2), monitor=Monitor()) for rank in range(2)]
+    assert in_sigmas(together(steps, 2, images), exact, sigma).max() < row.rounding(precision).bound
+
+
+def test_two_terms_of_a_map_are_not_made_of_a_part():
+    row, network = network_technique("mma"), architecture("fused4")
+    build = parts.parted("pipeline", partial(row.build, "mma", precision="fp16x3"))
+    with pytest.raises(ValueError, match="conv2: a part that begins with it takes one term, fp16x3 has 2; loops, "):
+        build(drawn(network)[0], network, place=(1, 5), monitor=Monitor())

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from charcnn.model.layers import Conv2d, Linear, Node, place
 from charcnn.networks import ece408
-from report.markdown import number, table
+from report.markdown import UNMEASURED, number, sources, table
+from report.schema import machine_called, results
 
 CONV = Conv2d(256, 5, padding=2, groups=2, name="conv2")
 """AlexNet's second, of 96 channels at 27 x 27."""
@@ -74,3 +75,26 @@ def op_times(document: Path) -> str:
             rows.append([*cells, f"{cpu / gpu:.0f}"])
     head = ["images", "layer", "GFLOP", "their CPU", "GFLOP/s", "their GPU", "GFLOP/s", "× as fast"]
     return table(head, rows, right=2)
+
+
+def op_times_here(document: Path) -> str:
+    """The same op times in every technique of a device, and in PyTorch."""
+    parts = []
+    for file, raw in results().op_times.items():
+        techniques, rows = list(dict.fromkeys(row["technique"] for row in raw["op_times"])), []
+        for images, layer in dict.fromkeys((row["images"], row["layer"]) for row in raw["op_times"]):
+            of = {
+                row["technique"]: row["seconds"]
+                for row in raw["op_times"]
+                if (row["images"], row["layer"]) == (images, layer)
+            }
+            theirs = OP_TIMES[images][[node.layer.label for node in STUDENT].index(layer)][raw["device"] == "cuda"]
+            best = min((name for name in of if name != "PyTorch"), key=lambda name: of[name])
+            cells = [f"{1e3 * of[name]:,.4g} ms" if name in of else "–" for name in techniques]
+            cells[techniques.index(best)] = f"**{cells[techniques.index(best)]}**"
+            beside = f"{of['PyTorch'] / of[best]:.2f} ×" if "PyTorch" in of else "–"
+            rows.append([f"{images:,}", layer, f"{1e3 * theirs:,.5g} ms", *cells, beside])
+        head = ["images", "layer", "theirs", *techniques, "PyTorch over the best"]
+        made = table(head, rows, right=2)
+        parts.append(f"{machine_called(raw['machine'])}:\n\n{made}{sources(document, [file])}")
+    return "\n".join(parts) or UNMEASURED + "\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from charcnn.files import replacing
 from report.checks import agreement, dram, precisions, sanitizer, validation
-from report.claims import layer_costs, op_times
+from report.claims import layer_costs, op_times, op_times_here
 from report.classify import accuracy, classify, training
 from report.code import change, code
 from report.images import conv2d, conv2d_cpu
@@ -29,7 +29,7 @@ _BLOCKS = (
     headline, levels, measured, history, step, cost, change, code, precisions, validation, operators, steps, chain,
     image_chain, pyramid, trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer,
     scaling, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
-    op_times, networks, network_techniques, networks_beside, parted, parallel,
+    op_times, op_times_here, networks, network_techniques, networks_beside, parted, parallel,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

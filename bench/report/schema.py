@@ -81,6 +81,8 @@ class Results:
     """What bench/conv2d.py and bench/conv2d_cpu.py wrote, by schema and file."""
     networks: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/networks.py wrote, by file."""
+    op_times: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/op_times.py wrote, by file."""
     ladders: dict[str, dict[Path, dict[str, Any]]] = field(default_factory=lambda: {"mma_steps": {}, "wgmma_steps": {}})
     """What bench/steps.py wrote, by ladder and file."""
     classified: dict[Path, dict[str, Any]] = field(default_factory=dict)
@@ -103,6 +105,7 @@ def results() -> Results:
     by_file = {
         "layers": found.layers,
         "networks": found.networks,
+        "op_times": found.op_times,
         "precisions": found.agreed,
         "validation": found.validated,
         "peers": found.peers,

@@ -83,6 +83,9 @@ NETWORK_TECHNIQUES = (
         "strong", "cuda", "the same with convolutions that follow one another planned as one chain", "cuda",
     ),
     NetworkTechnique(
+        "direct", "cuda", "as weak, with convolutions of few input channels in tiles of registers", "cuda",
+    ),
+    NetworkTechnique(
         "winograd", "cuda", "channels last, with half the products or fewer where convolutions move by 1",
         "channels_last", filtered=True,
     ),

@@ -34,14 +34,16 @@ from charcnn.model.layers import (
     Tanh,
 )
 from charcnn.model.params import Params
-from charcnn.networks.architecture import Architecture
+from charcnn.networks import channels as packing
+from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.calls import OPERATORS, calls, simplified, weights_of
-from charcnn.networks.channels import Channels, filters, rows, to_depth
-from charcnn.networks.cuda import Operator
+from charcnn.networks.channels import Channels
+from charcnn.networks.cuda import Operator, Viewed
 from charcnn.ops.common import shapes
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import Launched, Layer
 from charcnn.ops.common.pixel_tables import pixel_tables
+from charcnn.ops.common.precision import choose
 from charcnn.ops.common.shapes2d import Window
 from charcnn.ops.conv1d.layers import Cast, MmaLinear, WgmmaLinear
 from charcnn.ops.conv1d.windows import COLUMNS
@@ -150,7 +152,8 @@ class Chain:
         self, made: Layers, nodes: Sequence[Node], params: Params | dict[str, np.ndarray], to_depth: bool | None = None
     ) -> None:
         self._made, self._nodes, self._params, self._to_depth = made, nodes, params, to_depth
-        self._channels, self._area = Channels.grouped(1, 1), 1
+        self.channels, self._area = Channels.grouped(1, 1), 1
+        """Places of the channels that came last."""
         self._stored = made.precision
         self._window: Window | None = None
         """Of the convolution that reads blocks of pixels."""
@@ -177,8 +180,13 @@ class Chain:
         match node.layer:
             case Pixels() as pixels:
                 return [self._pixels(pixels, rest)]
+            case Features(shape):
+                self.channels, self._stored = entry(shape[0], rest, self._made), "fp32"
+                return [Viewed((*(shape[1:] or (1,)), self.channels.width))]
+            case Relu() | Tanh() | Gelu() if node is self._nodes[1] and isinstance(self._nodes[0].layer, Features):
+                return [Launched(getattr(ops, f"{OPERATORS[type(node.layer)]}_naive"), lambda x: tuple(x.shape))]
             case Conv2d():
-                return self._conv(node, epilogue, rest)
+                return [*self._cast(node), *self._conv(node, epilogue, rest)]
             case Linear():
                 return self._linear(node, epilogue, rest)
             case MaxPool2d(size, stride, padding):
@@ -201,12 +209,21 @@ class Chain:
         elif isinstance(rest[0].layer, Conv2d) and self._as_blocks(rest[0]):
             self._window = window = rest[0].layer.window(rest[0].in_shape)
             blocks, count = Blocks.of(window, pixels.height, pixels.width), count * math.prod(window.stride)
-        self._channels = Channels.grouped(count, self._made.together)
+        self.channels = Channels.grouped(count, self._made.together)
         tables = pixel_tables(pixels.mean, pixels.std).astype(np.float32)
         return VectorizedPixels(
-            tables, pixels.height, pixels.width, channels=self._channels.width, blocks=blocks, precision=self._stored,
+            tables, pixels.height, pixels.width, channels=self.channels.width, blocks=blocks, precision=self._stored,
             octets=self._made.octets,
         )  # fmt: skip
+
+    def _cast(self, node: Node) -> list[Layer]:
+        """A part's float32 features as a convolution reads them."""
+        if self._stored == self._made.precision:
+            return []
+        self._stored, of = self._made.precision, choose(self._made.precision)
+        if of.terms > 1:
+            raise ValueError(f"{node.layer.label}: a part that begins with it takes one term, {of.name} has {of.terms}")
+        return [Cast(of.name), Viewed((*node.in_shape[1:], self.channels.width), of.dtype)]
 
     def _as_blocks(self, node: Node) -> bool:
         """Whether a first convolution reads blocks of pixels."""
@@ -222,32 +239,36 @@ class Chain:
         return fewer < math.prod(window.kernel) * Channels.grouped(channels, multiple).width
 
     def _conv(self, node: Node, epilogue: str, rest: Sequence[Node]) -> list[Layer]:
-        of, made, inputs = node.layer, self._made, self._channels
+        of, made, inputs = node.layer, self._made, self.channels
         assert isinstance(of, Conv2d)
         (weight, bias), moves, groups = weights_of(node, self._params), of.moves, of.groups
         if self._window is not None:
-            weight, moves, self._window = to_depth(weight, self._window), {**moves, "stride": 1, "padding": 0}, None
+            weight, moves, self._window = (
+                packing.to_depth(weight, self._window),
+                {**moves, "stride": 1, "padding": 0},
+                None,
+            )
         reads, mixes = _reader(rest)
         outputs = Channels.grouped(of.channels, made.columns, groups)
         if groups > 1 and not (inputs.split(groups, made.together) and (outputs.together or not mixes)):
             groups = 1  # with zeros between groups
         if groups == 1:
             outputs = Channels.grouped(of.channels, made.together, 1 if mixes else reads)
-        weight = filters(weight, of.groups, inputs, outputs, dense=groups == 1)
+        weight = packing.filters(weight, of.groups, inputs, outputs, dense=groups == 1)
         float32 = self._writes_float32(rest)
-        self._channels = outputs
+        self.channels = outputs
         return made.conv(pack(weight), outputs.spread(bias), epilogue, float32, {**moves, "groups": groups})
 
     def _linear(self, node: Node, epilogue: str, rest: Sequence[Node]) -> list[Layer]:
         of, made, (weight, bias) = node.layer, self._made, weights_of(node, self._params)
         assert isinstance(of, Linear)
-        area = weight.shape[1] // len(self._channels.places)
+        area = weight.shape[1] // len(self.channels.places)
         before: list[Layer] = [] if self._stored == made.precision else [Cast(made.precision)]
         self._stored = made.precision
         float32 = self._writes_float32(rest)
         outputs = Channels.grouped(of.units, 1 if float32 else made.together)
-        weight = rows(weight, area, self._channels, outputs)
-        self._channels = outputs
+        weight = packing.rows(weight, area, self.channels, outputs)
+        self.channels = outputs
         return [*before, *made.linear(weight, outputs.spread(bias), epilogue, float32)]
 
     def _writes_float32(self, rest: Sequence[Node]) -> bool:
@@ -260,6 +281,44 @@ class Chain:
         wide = after is None or (cast and after.flattened is not None and math.prod(after.flattened[1:]) > 1)
         self._stored = "fp32" if wide else self._made.precision
         return wide
+
+
+def entry(count: int, rest: Sequence[Node], made: Layers) -> Channels:
+    """Places of a part's features: padded, but where nothing of the part multiplies or pools them."""
+    bare = all(isinstance(node.layer, (*POINTWISE, Softmax)) for node in rest)
+    return Channels.grouped(count, 1 if bare else made.together)
+
+
+class Seam:
+    """A part of a network from float32 features to such, channels first on the host, and last on the GPU."""
+
+    def __init__(self, nodes: Sequence[Node], made: Layers) -> None:
+        self._in, self._out, self.channels = nodes[0].in_shape, nodes[-1].out_shape, Channels.grouped(1, 1)
+        self._before = None
+        if isinstance(first := nodes[0].layer, Features):
+            self._in, self._before = first.shape, entry(first.shape[0], nodes[1:], made)
+
+    @property
+    def length(self) -> int:
+        """Bytes an input on the GPU."""
+        return math.prod(self._in) if self._before is None else 4 * math.prod(self._in[1:]) * self._before.width
+
+    @property
+    def classes(self) -> int:
+        """Values of a result there; known when the layers are made."""
+        return math.prod(self._out[1:]) * self.channels.width
+
+    def around(self, run: GpuPipeline) -> Callable[[np.ndarray], np.ndarray]:
+        """Rows of bytes of features -> features (N, values) float32, both channels first."""
+
+        def made(rows: np.ndarray) -> np.ndarray:
+            if self._before is not None:
+                x = np.moveaxis(rows.view(np.float32).reshape(len(rows), *self._in), 1, -1)
+                rows = np.ascontiguousarray(self._before.spread(x, x.ndim - 1)).reshape(len(rows), -1).view(np.uint8)
+            y = run(rows).reshape(len(rows), *self._out[1:], self.channels.width)
+            return np.ascontiguousarray(np.moveaxis(y[..., list(self.channels.places)], -1, 1)).reshape(len(rows), -1)
+
+        return made
 
 
 def _reader(rest: Sequence[Node]) -> tuple[int, bool]:
@@ -278,13 +337,16 @@ def _reader(rest: Sequence[Node]) -> tuple[int, bool]:
 def build(
     technique: str, params: Params, config: Architecture, *, batch: int = 1024, streams: int = 2,
     gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None, precision: str | None = None,
-    graph: bool | None = None,
-) -> GpuPipeline:  # fmt: skip
+    graph: bool | None = None, to_depth: bool | None = None,
+) -> Any:  # fmt: skip
     """Return run: bytes (N, C * H * W) uint8 -> results (N, classes) float32; run.submit, run.on_device: one batch.
+
+    Of a part a function alone, as of `Seam.around`.
 
     Args:
         precision: one of the technique's; its first where None.
         graph: whether a batch is one CUDA graph, whose layers are not timed apart; None: on tensor cores.
+        to_depth: as of `Chain`.
 
     Raises:
         ValueError: the technique cannot compute the network; names those that can.
@@ -293,13 +355,19 @@ def build(
     nodes, weights = simplified(config, params)
     made = TECHNIQUES[technique](row.precision(precision))
 
+    part = isinstance(config.layers[0], Features) or len(nodes[-1].out_shape) > 1
+    seam = Seam(nodes, made)
+
     def network() -> Iterator[Stage]:  # once a GPU: weights are packed there
         try:
-            yield from Chain(made, nodes, weights).stages()
+            yield from (chain := Chain(made, nodes, weights, to_depth)).stages()
+            seam.channels = chain.channels
         except ValueError as error:
             others = row.spoken([other for other in NETWORK_TECHNIQUES if other.home != row.home])
             raise ValueError(f"{config.name}: {technique} cannot compute it: {error}; {others} can") from error
 
     graph = row.tensor_cores if graph is None else graph
     graph = graph and not device.SIMULATED
-    return on_gpus(network, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph)
+    sizes: Any = seam if part else config
+    run = on_gpus(network, sizes, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph)
+    return seam.around(run) if part else run

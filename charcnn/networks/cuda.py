@@ -1,7 +1,8 @@
 """Networks of images in CUDA, float32, channels first.
 
 An operator a layer (`naive`), with what is pointwise and pooling in the kernel before (`weak`), or with convolutions
-that follow one another planned as one chain, whose features stay in shared memory where that pays (`strong`).
+that follow one another planned as one chain, whose features stay in shared memory where that pays (`strong`), or with
+convolutions of few input channels in tiles of registers (`direct`).
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from typing import Any
 import numpy as np
 
 from charcnn import ops
+from charcnn.catalog import VARIANTS
 from charcnn.gpu import device
 from charcnn.model.layers import Conv2d, Node
 from charcnn.model.params import Params
-from charcnn.networks.architecture import Architecture
+from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.calls import Call, calls, chain, chained, planned, simplified
 from charcnn.ops.chain import Plan2d
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.shapes import Shape
+from charcnn.ops.conv2d.direct_plan import FEW
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
 from charcnn.runtime.stream import GpuPipeline
@@ -41,11 +44,26 @@ class Operator(NoScratch):
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on x of the call's shape, or of as many values."""
         (y,) = self.writes(x.shape)
-        if x.dtype == np.uint8 and self._call.operator != "pixels":  # a part's first, whose rows are features
-            x = x.view(np.float32)
         if tuple(x.shape[1:]) != self._call.in_shape:
             x = x.reshape((x.shape[0], *self._call.in_shape))
         return self._launcher(x, *self._arguments, **self._call.options, out=space.device(*y), stream=space.stream)
+
+
+class Viewed(NoScratch):
+    """Rows of bytes as the float32 features that they are, or features in another shape: how a part begins."""
+
+    nbytes = 0
+
+    def __init__(self, shape: Shape, dtype: Any = np.float32) -> None:
+        self._shape, self._dtype = shape, dtype
+
+    def writes(self, x: Shape) -> list[Array]:
+        """What it gives, which takes no room of its own."""
+        return [Array((x[0], *self._shape), self._dtype)]
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """The same memory."""
+        return x.view(self._dtype).reshape((x.shape[0], *self._shape))
 
 
 class Chain:
@@ -75,6 +93,17 @@ class Chain:
         )
 
 
+DIRECT = {row.operator for row in VARIANTS if row.technique == "direct"}
+
+
+def few(call: Call) -> bool:
+    """Whether it has an operator of technique `direct`, which is for convolutions of few input channels."""
+    if call.operator not in DIRECT:
+        return False
+    weight, *_ = call.arguments
+    return bool(weight.shape[1] <= FEW) and call.options["groups"] == 1
+
+
 def build(
     technique: str, params: Params, config: Architecture, *, batch: int = 256, streams: int = 2,
     gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None,
@@ -88,11 +117,13 @@ def build(
     plans = [planned(run, batch) if technique == "strong" and chain(run) else None for run in runs]
 
     def network() -> Iterator[Stage]:  # once a GPU: weights are copied there
+        if isinstance(config.layers[0], Features):
+            yield config.layers[0].label, [Viewed(config.layers[0].shape)]
         for run, plan in zip(runs, plans, strict=True):
             if plan is not None:
                 yield "+".join(node.layer.label for node in run), [Chain(plan, run, weights)]
             else:
                 for call in calls(run, weights, "naive", fused=technique != "naive"):
-                    yield call.label, [Operator(call, "naive")]
+                    yield call.label, [Operator(call, "direct" if technique == "direct" and few(call) else "naive")]
 
     return on_gpus(network, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor)

@@ -1,7 +1,7 @@
 """A rank's part of a network: layers of the plan with their share of the weights, run by the technique's own `build`.
 
 A part begins with bytes, or with `Features`: float32, channels first, whatever the technique's own layout is. So those
-on a GPU go through the host.
+on a GPU go through the host. A technique's `build` takes both, and gives features likewise.
 """
 
 from __future__ import annotations

@@ -69,6 +69,11 @@ from .conv2d.cpu_gemm import conv2d_cpu_gemm as conv2d_cpu_gemm
 from .conv2d.cpu_gemm import conv2d_nhwc_cpu_gemm as conv2d_nhwc_cpu_gemm
 from .conv2d.cpu_gemm import conv2d_relu_cpu_gemm as conv2d_relu_cpu_gemm
 from .conv2d.cpu_gemm import conv2d_relu_nhwc_cpu_gemm as conv2d_relu_nhwc_cpu_gemm
+from .conv2d.direct import conv2d_direct as conv2d_direct
+from .conv2d.direct import conv2d_relu_direct as conv2d_relu_direct
+from .conv2d.direct import conv2d_relu_maxpool2d_direct as conv2d_relu_maxpool2d_direct
+from .conv2d.direct import conv2d_tanh_direct as conv2d_tanh_direct
+from .conv2d.direct import conv2d_tanh_maxpool2d_direct as conv2d_tanh_maxpool2d_direct
 from .conv2d.double_buffered import conv2d_nhwc_double_buffered as conv2d_nhwc_double_buffered
 from .conv2d.double_buffered import conv2d_relu_nhwc_double_buffered as conv2d_relu_nhwc_double_buffered
 from .conv2d.loops import conv2d_loops as conv2d_loops

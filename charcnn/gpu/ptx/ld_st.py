@@ -140,6 +140,14 @@ def st_global_v2_b32(place, a, b):
     """
 
 
+@instruction("st.global.v2.f32 [$0], {$1, $2};", "", "gff", simulated=store(np.float32, 2))
+def st_global_v2_f32(place, a, b):
+    """Two float32 to global memory, at a multiple of 8 bytes.
+
+    PTX: st.global.v2.f32; section "st". Any compute capability.
+    """
+
+
 @instruction(f"st.global.v4.f32 {FROM_FOUR}", "", "gffff", simulated=store(np.float32, 4))
 def st_global_v4_f32(place, a, b, c, d):
     """Four float32 to global memory, at a multiple of 16 bytes.

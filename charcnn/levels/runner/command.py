@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+import numpy as np
 from tqdm import tqdm
 
 from charcnn import catalog, files, offload
@@ -193,6 +194,8 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
         "machine": machine.describe(),
         "commit": machine.commit(),
     }
+    if job.labels is not None:
+        report["accuracy"] = float((logits.argmax(axis=1) == np.resize(job.labels, total)).mean())
     if comm is not None:
         report["cores"] = {rank.place.rank: rank.cores for rank in ranks if rank.cores is not None}
         report["advice"] = offload.advice([rank.place for rank in ranks])

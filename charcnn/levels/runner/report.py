@@ -103,9 +103,8 @@ def show(name: str, report: dict[str, Any], job: Job, logits: np.ndarray) -> Non
     counts = np.bincount(labels, minlength=config.classes)
     named = [f"{job.class_name(i)} {n}" for i, n in enumerate(counts) if n or len(counts) <= MANY]
     rows.append(("result", ", ".join(named[:MANY]) + f", and {len(named) - MANY} more" * (len(named) > MANY)))
-    if job.labels is not None:
-        accuracy = np.mean(labels == np.resize(job.labels, len(labels)))
-        rows.append(("", f"accuracy {accuracy:.2%} against the file's own labels"))
+    if "accuracy" in report:
+        rows.append(("", f"accuracy {report['accuracy']:.2%} against the file's own labels"))
     if job.random:
         rows.append(("", f"(weights are random, seed {report['seed']}, so labels mean nothing: --params FILE)"))
     for words, found in zip(job.shown, labels, strict=False):

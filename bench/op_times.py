@@ -1,0 +1,156 @@
+"""Op times of ece408's two convolutions, as its course tells them, in every technique and beside PyTorch.
+
+`python bench/op_times.py [--images 10,100] [--device cpu|cuda] [--results-dir DIR]`
+
+Features and weights are float32, channels first, in and out; what a technique packs is inside the clock. Results are
+held against the float64 reference first, on the first and the last image. Techniques take turns; the median counts.
+Writes results/MACHINE-op-times.json after a run of all image counts.
+Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import raw
+
+from charcnn.catalog import VARIANTS, tolerance
+from charcnn.gpu import device
+from charcnn.host import machine
+from charcnn.model.layers import Conv2d, Node, place
+from charcnn.networks import ece408
+from charcnn.ops import reference
+
+IMAGES = (10, 100, 10_000)
+SECONDS, ROUNDS = 0.2, 5
+"""Of a turn, where one call is shorter; turns, of which the median counts. One call that takes longer than `LONG`
+seconds is timed once."""
+LONG = 2.0
+
+LAYERS = [node for node in place(ece408.layers("64"), (64 * 64,)) if isinstance(node.layer, Conv2d)]
+
+
+Contestant = tuple[str, Callable[[], Any], float]
+"""Name, call, and the error that it may have."""
+
+
+def contestants(node: Node, x: np.ndarray, weight: np.ndarray, where: str) -> Iterator[Contestant]:
+    """Every technique of conv2d in float32, and PyTorch where it is installed."""
+    bias, shape = np.zeros(len(weight), np.float32), (len(x), *node.out_shape)
+    for row in VARIANTS:
+        if (row.operator, row.device, row.precision) == ("conv2d", where, None):
+            arrays: list[Any] = [x, weight, bias]
+            out: Any = np.full(shape, np.nan, np.float32)
+            if where == "cuda":
+                *arrays, out = map(device.to_device, (*arrays, out))
+            yield row.technique, partial(row.launcher, *arrays, out=out), tolerance(row)
+    if find_spec("torch") is not None:
+        import torch
+        import torch.nn.functional as F
+
+        torch.set_num_threads(machine.describe()["cores"])
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = True
+        xs, ws = (torch.from_numpy(array).to(where) for array in (x, weight))
+
+        def call() -> Any:
+            with torch.inference_mode():
+                return F.conv2d(xs, ws)
+
+        yield "PyTorch", call, 1e-5
+
+
+def settled(result: Any) -> np.ndarray:
+    """What a call gave, on the host."""
+    if hasattr(result, "copy_to_host"):
+        return np.asarray(result.copy_to_host())
+    return result if isinstance(result, np.ndarray) else np.asarray(result.cpu())
+
+
+def measure(node: Node, images: int, where: str) -> list[dict[str, Any]]:
+    """A row a technique.
+
+    Raises:
+        SystemExit: a result is wrong.
+    """
+    rng = np.random.default_rng(0)
+    x = rng.random((images, *node.in_shape), np.float32)
+    weight = rng.standard_normal(node.parameters[f"{node.layer.name}.weight"], np.float32)
+    ends = [0, images - 1]
+    expected = reference.conv2d(x[ends].astype(np.float64), weight.astype(np.float64), np.zeros(len(weight)))
+    calls, rows = [], []
+    for name, call, allowed in contestants(node, x, weight, where):
+        found = settled(call())[ends]
+        error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+        if not error <= allowed:
+            raise SystemExit(f"{name} is wrong: {node.layer.label}, {images} images: {error:.2g}, allowed {allowed:g}")
+        calls.append(call)
+        rows.append({"layer": node.layer.label, "images": images, "technique": name, "error": error})
+    wait = _wait(where)
+    times, seconds = [], [[] for _ in calls]
+    for one in calls:
+        first = _seconds(one, 1, wait)
+        times.append(0 if first > LONG else max(1, round(SECONDS / first)))
+        if first > LONG:
+            seconds[len(times) - 1].append(first)
+    for _ in range(ROUNDS):
+        for i in rng.permutation(len(calls)):
+            if times[i]:
+                seconds[i].append(_seconds(calls[i], times[i], wait))
+    for row, of in zip(rows, seconds, strict=True):
+        row |= {"seconds": statistics.median(of), "rounds": of, "flops": images * node.flops}
+        rate = f"{1e3 * row['seconds']:12.4f} ms {row['flops'] / row['seconds'] / 1e9:9.1f} GFLOP/s"
+        print(f"{row['layer']} {images:>6} {row['technique']:16} {rate}", flush=True)
+    return rows
+
+
+def _wait(where: str) -> Callable[[], object]:
+    if where == "cpu":
+        return lambda: None
+    from numba import cuda
+
+    return cuda.synchronize
+
+
+def _seconds(call: Callable[[], Any], times: int, wait: Callable[[], object]) -> float:
+    wait()
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    wait()
+    return (time.perf_counter() - start) / times
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", metavar="N,...", help=f"default: {','.join(map(str, IMAGES))}")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is a GPU")
+    parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a run of all")
+    options = parser.parse_args(argv)
+    here = machine.describe()
+    where = options.device or ("cuda" if here["gpus"] and not device.SIMULATED else "cpu")
+    if where == "cuda" and (device.SIMULATED or not here["gpus"]):
+        parser.error("--device cuda: there is no GPU")
+    counts = [int(n) for n in options.images.split(",")] if options.images else IMAGES
+    rows = [row for n in counts for node in LAYERS for row in measure(node, n, where)]
+    if where == "cpu":
+        here["gpus"], here["driver"] = [], None  # none was used
+    folder = options.results_dir or (None if options.images else raw.RESULTS)
+    if folder is not None:
+        result = {"op_times": rows, "device": where, "machine": here, "commit": machine.commit()}
+        raw.write(folder / f"{machine.name(here)}-op-times.json", "op_times", result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""The kernel of the technique `direct`: strips of images in shared memory, tiles of positions and maps in registers."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numba import cuda, float32, types
+
+from charcnn.gpu import ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import jit
+from charcnn.ops.common.epilogues import epilogue
+from charcnn.ops.conv2d.direct_plan import OWN, Tile
+
+# Constants are uint32, as in the other kernels with register tiles. Loops over a tile have constant ranges, so that
+# they unroll and local arrays become registers; the functions inside the kernel are inlined.
+
+
+@cache
+def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> Any:
+    """The kernel (x, weight, bias, y, sizes): blocks side by side take images by turns, those above others other parts.
+
+    Args:
+        tile: what a thread computes.
+        name: the epilogue's, of `common.epilogues`.
+        width: floats that a copy from x takes: 4, 2 or 1.
+        store: floats that a store to y takes, likewise; rows of y begin at multiples of it.
+        exact: whether every tile lies in y with all its outputs and maps.
+
+    Of the kernel's arguments x is (N, C_in, H, W), y (N, C_out, H_out, W_out), and `sizes` a `direct_plan.Sizes`.
+    """
+    rows, columns, maps, taps, together = tile.conv_rows, tile.conv_columns, tile.maps, tile.taps, tile.together
+    accumulators, held, read, weights = tile.accumulators, tile.conv_rows * tile.read, tile.read, tile.weights
+    quads, weight_quads, vector = tile.read // ptx.VECTOR, tile.weights // ptx.VECTOR, tile.vector
+    stride, dilation, stride_rows = tile.stride[1], tile.dilation, uint32(tile.stride[0])
+    out_rows, out_columns = tile.rows, tile.columns
+    (pool_rows, pool_columns), (pool_down, pool_right) = tile.pool.kernel, tile.pool.stride
+    tap_step, tap_bytes, taps_bytes = (uint32(tile.weights * count) for count in (1, 4, 4 * tile.taps))
+    down, right, map_count, words = uint32(tile.down), uint32(tile.right), uint32(tile.maps), uint32(OWN)
+    zero, one, four, sixteen, copied, copy_bytes = (uint32(value) for value in (0, 1, 4, 16, width, 4 * width))
+    word, alignment = uint32(0xFFFFFFFF), ptx.ALIGNMENT
+    copy, wait, finished = ptx.cp_async(width), ptx.cp_async_wait_group(1), epilogue(name)
+
+    @jit(max_registers=tile.registers)
+    def kernel(x, weight, bias, y, sizes):
+        shared = cuda.shared.array(0, float32, alignment=alignment)  # weights, biases, own words, buffers of features
+        own = cuda.shared.array(0, types.uint32, alignment=alignment)  # the same memory
+        acc = cuda.local.array(accumulators, float32)
+        values = cuda.local.array(held, float32)
+        factors = cuda.local.array(weights, float32)
+        inputs, c_in, height, line = uint32(x.shape[0]), uint32(x.shape[1]), uint32(x.shape[2]), uint32(x.shape[3])
+        c_out, height_out, width_out = uint32(y.shape[1]), uint32(y.shape[2]), uint32(y.shape[3])
+        thread, threads, part = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x), uint32(cuda.blockIdx.y)
+        strip, first_map = uint32(part % sizes.strips), uint32(uint32(part // sizes.strips) * sizes.groups * map_count)
+        strip_row, strip_column = uint32(strip // sizes.strips_across), uint32(strip % sizes.strips_across)
+        depth, pitch, plane_rows, base = sizes.depth, sizes.pitch, sizes.rows, ptx.cvta_to_shared(shared)
+        row_bytes = uint32(four * stride_rows * sizes.pitch)
+        begin_row = uint32(strip_row * sizes.tiles_down * down - sizes.top)
+        begin_column = uint32(strip_column * sizes.tiles_across * right - sizes.left)
+
+        # Weights: (map, tap) to (group, tap, map of the group), read as they lie; biases as one more tap.
+        i = thread
+        while i < uint32(sizes.groups * map_count * depth):
+            place, tap, value = uint32(i // depth), uint32(i % depth), float32(0)
+            if uint32(first_map + place) < c_out:
+                value = weight.flat[uint64(uint32(first_map + place)) * uint64(depth) + uint64(tap)]
+            shared[uint32(uint32(uint32(place // map_count) * depth + tap) * tap_step + place % map_count)] = value
+            i = uint32(i + threads)
+        i = thread
+        while i < uint32(sizes.groups * map_count):
+            value = float32(0)
+            if uint32(first_map + i) < c_out:
+                value = bias[uint32(first_map + i)]
+            shared[uint32(sizes.biases + uint32(i // map_count) * tap_step + i % map_count)] = value
+            i = uint32(i + threads)
+
+        # What a thread copies of each plane, and which tile is its: it waits in shared memory, as registers are for
+        # sums.
+        tiles = uint32(sizes.tiles_down * sizes.tiles_across)
+        mine, rest = uint32(thread % tiles), uint32(thread // tiles)
+        tile_row, tile_column = uint32(mine // sizes.tiles_across), uint32(mine % sizes.tiles_across)
+        group, image = uint32(rest % sizes.groups), uint32(rest // sizes.groups)
+        mine = uint32(sizes.own + thread * words)
+        own[mine], own[uint32(mine + one)] = thread % sizes.pieces, thread // sizes.pieces
+        own[uint32(mine + 2)], own[uint32(mine + 3)] = image, group
+        own[uint32(mine + 4)] = uint32(strip_row * sizes.tiles_down + tile_row) * uint32(out_rows)
+        own[uint32(mine + 5)] = uint32(strip_column * sizes.tiles_across + tile_column) * uint32(out_columns)
+        own[uint32(mine + 6)] = (
+            uint32(image * c_in) * sizes.plane + uint32(tile_row * down) * pitch + tile_column * right
+        )
+
+        def fetch(to, item):
+            """Start to copy the strip of an item's images; zeros for what lies outside."""
+            at = uint32(sizes.own + thread * words)
+            piece, first = uint32(own[at]), uint32(own[uint32(at + one)])
+            n = uint32(item * sizes.images)
+            source = uint64(n) * uint64(uint32(c_in * height)) * uint64(line)
+            end = uint32(min(sizes.images, uint32(inputs - n)) * c_in * plane_rows)
+            while piece < sizes.pieces and first < sizes.copy_rows:
+                column, row = uint32(begin_column + piece * copied) & word, first
+                offset = uint32(uint32(begin_row + first) * line + column)
+                target, i = uint32(to + first * pitch + piece * copied), first
+                while i < end:
+                    inside = (begin_row + row) & word < height and column < line
+                    copy(shared, target, zero, x, source + uint64(offset & word), copy_bytes if inside else zero)
+                    offset, target = uint32(offset + sizes.copy_rows * line), uint32(target + sizes.copy_rows * pitch)
+                    i, row = uint32(i + sizes.copy_rows), uint32(row + sizes.copy_rows)
+                    if row >= plane_rows:
+                        row, offset = uint32(row - plane_rows), uint32(offset + uint32(height - plane_rows) * line)
+                piece = uint32(piece + threads)
+            ptx.cp_async_commit_group()
+
+        def load_factors(at, offset):
+            """Weights of a tap, or biases, from an address on."""
+            for q in range(weight_quads):
+                a, b, c, d = ptx.ld_shared_v4_f32_at(shared, at, uint32(offset + uint32(q) * sixteen))
+                factors[4 * q], factors[4 * q + 1], factors[4 * q + 2], factors[4 * q + 3] = a, b, c, d
+
+        def multiply_taps(weight_at, first):
+            """Some taps of what is in `values`: so many that the compiler writes their loop out."""
+            for j in range(first, min(first + together, taps)):
+                load_factors(weight_at, uint32(j) * tap_bytes)
+                for m in range(maps):
+                    for r in range(rows):
+                        for p in range(columns):
+                            value = values[r * read + p * stride + j * dilation]
+                            acc[(m * rows + r) * columns + p] += factors[m] * value
+
+        def multiply(at, weight_at):
+            """A row of taps of a channel, whose features and weights begin at these addresses."""
+            for r in range(rows):
+                row_at = uint32(at + uint32(r) * row_bytes)
+                if vector:
+                    for k in range(quads):
+                        a, b, c, d = ptx.ld_shared_v4_f32_at(shared, row_at, uint32(k) * sixteen)
+                        values[r * read + 4 * k], values[r * read + 4 * k + 1] = a, b
+                        values[r * read + 4 * k + 2], values[r * read + 4 * k + 3] = c, d
+                else:
+                    for k in range(read):
+                        values[r * read + k] = shared[uint32(uint32(row_at - base) // four + uint32(k))]
+            multiply_taps(weight_at, 0)
+            if taps > together:
+                multiply_taps(weight_at, together)
+            if taps > 2 * together:
+                multiply_taps(weight_at, 2 * together)
+            if taps > 3 * together:
+                multiply_taps(weight_at, 3 * together)
+            if taps > 4 * together:
+                multiply_taps(weight_at, 4 * together)
+            if taps > 5 * together:
+                multiply_taps(weight_at, 5 * together)
+
+        def convolve(at, group):
+            """The tile's sums."""
+            load_factors(uint32(base + four * uint32(sizes.biases + group * tap_step)), zero)
+            for m in range(maps):
+                for r in range(rows * columns):
+                    acc[m * rows * columns + r] = factors[m]
+            at, weight_at, c = uint32(base + four * at), uint32(base + group * depth * tap_bytes), zero
+            while c < c_in:
+                i, row_at = zero, at
+                while i < sizes.kernel_rows:
+                    multiply(row_at, weight_at)
+                    weight_at, row_at = uint32(weight_at + taps_bytes), uint32(row_at + four * sizes.line_step)
+                    i = uint32(i + one)
+                at, c = uint32(at + four * sizes.plane), uint32(c + one)
+
+        def output(m, r, p):
+            """One of the tile's, pooled."""
+            first = (m * rows + r * pool_down) * columns + p * pool_right
+            best = acc[first]
+            for i in range(pool_rows):
+                for j in range(pool_columns):
+                    if i + j > 0:
+                        best = ptx.max_nan_f32(best, acc[first + i * columns + j])
+            return finished(best)  # of a maximum once: no epilogue makes less of more
+
+        def write(n, own_map, p_first, q_first):
+            """The tile's outputs, as far as there are such."""
+            plane = uint32(height_out * width_out)
+            first = uint64(uint32(n * c_out + own_map)) * uint64(plane) + uint64(uint32(p_first * width_out + q_first))
+            for m in range(maps):
+                for r in range(out_rows):
+                    at = first + uint64(uint32(uint32(m) * plane + uint32(r) * width_out))
+                    there = exact or (uint32(own_map + uint32(m)) < c_out and uint32(p_first + uint32(r)) < height_out)
+                    for p in range(0, out_columns, store):
+                        a = output(m, r, p)
+                        if store == 1:
+                            if there and (exact or uint32(q_first + uint32(p)) < width_out):
+                                y.flat[at + uint64(p)] = a
+                        elif store == 2:
+                            b = output(m, r, p + 1)
+                            if there and (exact or uint32(q_first + uint32(p)) < width_out):
+                                ptx.st_global_v2_f32(y, at + uint64(p), a, b)
+                        else:
+                            b, c, d = output(m, r, p + 1), output(m, r, p + 2), output(m, r, p + 3)
+                            if there and (exact or uint32(q_first + uint32(p)) < width_out):
+                                ptx.st_global_v4_f32(y, at + uint64(p), a, b, c, d)
+
+        item, slot, other = uint32(cuda.blockIdx.x), sizes.features, uint32(sizes.features + sizes.buffer)
+        fetch(slot, item)
+        while item < sizes.items:
+            following = uint32(item + uint32(cuda.gridDim.x))
+            if following < sizes.items:
+                fetch(other, following)
+            else:
+                ptx.cp_async_commit_group()  # an empty one, so that all but one are always there
+            wait()
+            cuda.syncthreads()
+            mine = uint32(sizes.own + thread * words)
+            image, group = uint32(own[uint32(mine + 2)]), uint32(own[uint32(mine + 3)])
+            n = uint32(item * sizes.images + image)
+            if image < sizes.images and n < inputs:
+                convolve(uint32(slot + uint32(own[uint32(mine + 6)])), group)
+                mine = uint32(sizes.own + thread * words)
+                own_map = uint32(first_map + uint32(own[uint32(mine + 3)]) * map_count)
+                write(n, own_map, uint32(own[uint32(mine + 4)]), uint32(own[uint32(mine + 5)]))
+            cuda.syncthreads()  # nobody reads the buffer any more that is filled next
+            slot, other, item = other, slot, following
+
+    return kernel
