@@ -449,8 +449,7 @@ def test_level_at_small(level, tile, monkeypatch):
 
 
 MEMORY = """
-import sys
-sys.modules["scipy"] = None  # which Numba imports where it is installed: 9 MB
+import sys; sys.modules["scipy"] = None  # which Numba imports where it is installed: 9 MB
 from importlib import import_module
 from pathlib import Path
 import numpy as np
