@@ -24,12 +24,13 @@
 - layers: each prepared layer beside cuDNN and cuBLAS, and its share of the measured peak;
 - conv2d: prepared convolutions on a GPU beside the libraries';
 - conv2d_cpu: prepared convolutions on a CPU beside PyTorch's;
+- networks, network_techniques, networks_beside: networks of images, how they run, and beside other libraries;
 - mma_steps, wgmma_steps: a ladder of small kernels: what each step can reach, and what it reached beside cuBLAS;
 - agreement: what each precision does to a trained network's labels, from bench/precisions.py;
 - accuracy PART: what the model that ships reached on its "validation" or "test" rows;
 - training: the command that trained it, and what it ran on;
 - layer_costs: parameters, multiplications and bytes of a convolution, an FFN and attention;
-- op_times: the course project's op times, and the rates that they come to.
+- op_times, op_times_here: the course project's op times, and the rates that they come to; ours.
 
 `python bench/report.py --check` changes nothing, and exits with status 1 if a block or the plot is out of date.
 `schema` reads the raw results, `limits` has what levels are held against; the others are called after their blocks.
