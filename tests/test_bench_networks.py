@@ -6,10 +6,15 @@ import json
 
 import fused_layers
 import networks
+import numpy as np
 import op_times
 import pytest
 
+from charcnn import catalog
 from charcnn.gpu import device
+from charcnn.model import layers, params
+from charcnn.model import network as forms
+from charcnn.networks.architecture import Architecture
 
 
 def test_networks_beside_other_libraries(tmp_path, capsys):
@@ -22,6 +27,38 @@ def test_networks_beside_other_libraries(tmp_path, capsys):
     with pytest.raises(SystemExit):
         networks.main(["--networks", "lenet"])
     assert "--networks lenet: need mnist-stride1, " in capsys.readouterr().err
+
+
+ODD = Architecture(
+    "odd",
+    "",
+    (
+        layers.Pixels(3, 9, 8, (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)),
+        layers.Conv2d(4, (3, 2), 2, (1, 2, 0, 1), bias=False, name="conv"),
+        layers.BatchNorm2d(name="norm"),
+        layers.Gelu(),
+        layers.AvgPool2d(2, 1),
+        layers.LocalResponseNorm(4, 0.5),
+        layers.GlobalAvgPool2d(),
+        layers.Linear(3, name="fc"),
+    ),
+)
+"""Layers that no network of ours has, or has otherwise."""
+
+
+@pytest.mark.parametrize("name", ["odd", *(row.name for row in catalog.NETWORKS)])
+def test_networks_in_jax(name):
+    pytest.importorskip("jax")
+    from libraries import xla
+
+    network = ODD if name == "odd" else catalog.network(name).architecture("tiny")
+    held = params.init(network, 0)
+    rows = np.random.default_rng(0).integers(0, 256, (3, *network.in_shape), np.uint8)
+    built = xla.build(held, network, device="cpu", precision="tf32")
+    built.load(rows)
+    built.run(1)
+    np.testing.assert_allclose(built.logits(), forms.run(network.nodes, rows, held), rtol=1e-4, atol=1e-5)
+    built.close()
 
 
 def test_op_times(tmp_path, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""The network in JAX, compiled by XLA, channels last."""
+"""A network in JAX, compiled by XLA, channels last."""
 
 from __future__ import annotations
 
@@ -15,27 +15,46 @@ import jaxlib
 import numpy as np
 from jax import lax
 
-from charcnn.config import Config
-from charcnn.model.layers import Conv1d, Flatten, LayerNorm, Linear, MaxPool1d, Node, OneHot, Relu
+from charcnn.model.layers import (
+    AvgPool2d,
+    BatchNorm2d,
+    Conv1d,
+    Conv2d,
+    Flatten,
+    Gelu,
+    GlobalAvgPool2d,
+    LayerNorm,
+    Linear,
+    LocalResponseNorm,
+    MaxPool1d,
+    MaxPool2d,
+    Network,
+    Node,
+    OneHot,
+    Pixels,
+    Relu,
+    Softmax,
+    Tanh,
+)
 
 DTYPES = {"tf32": jnp.float32, "bf16": jnp.bfloat16}
 """TF32 is what JAX makes of a float32 product on a GPU unless told otherwise; on a CPU it is float32."""
 
 
 def arrange(params: Mapping[str, np.ndarray], nodes: Sequence[Node]) -> dict[str, np.ndarray]:
-    """The parameters as `forward` reads them: convolutions (K, C_in, C_out), norms (L, C), linear layers (in, out)."""
+    """The parameters as `forward` has them: convolutions (..., C_in, C_out), norms (L, C), linear (in, out)."""
     arranged = {}
     for node in nodes:
         for name in node.parameters:
             value = params[name]
             if node.flattened and value.ndim > 1:
-                value = value.reshape(-1, *node.flattened).swapaxes(1, 2).reshape(value.shape)
+                value = np.moveaxis(value.reshape(-1, *node.flattened), 1, -1).reshape(value.shape)
             arranged[name] = value.T
     return arranged
 
 
 def forward(nodes: Sequence[Node], p: Mapping[str, Any], x: Any) -> Any:
-    """Token ids (N, L) uint8 -> logits (N, classes), in the parameters' dtype."""
+    """Token ids or pictures' bytes (N, L) uint8 -> logits (N, classes), in the parameters' dtype."""
     dtype = next(iter(p.values())).dtype
     for node in nodes:
         weights = [p[name] for name in node.parameters]
@@ -55,6 +74,39 @@ def forward(nodes: Sequence[Node], p: Mapping[str, Any], x: Any) -> Any:
             case MaxPool1d(size):
                 window = (1, size, 1)
                 x = lax.reduce_window(x, np.array(-np.inf, dtype), lax.max, window, window, "VALID")
+            case Pixels(channels, height, width, mean, std):
+                x = x.reshape(-1, channels, height, width).transpose(0, 2, 3, 1).astype(dtype) / 255
+                x = (x - jnp.array(mean, dtype)) / jnp.array(std, dtype)
+            case Conv2d():
+                at = node.layer.window(node.in_shape)
+                axes = ("NHWC", "WHIO", "NHWC")  # weights are OIHW, transposed, and JAX takes sizes in their order
+                moves = {"window_strides": at.stride[::-1], "rhs_dilation": at.dilation[::-1]}
+                groups = node.layer.groups
+                x = lax.conv_general_dilated(
+                    x, weights[0], **moves, padding=_sides(at)[::-1], dimension_numbers=axes, feature_group_count=groups
+                ) + sum(weights[1:])
+            case MaxPool2d():
+                x = _pooled(x, node.layer.window(node.in_shape), -np.inf, lax.max)
+            case AvgPool2d():
+                at = node.layer.window(node.in_shape)
+                x = _pooled(x, at, 0, lax.add) / np.array(np.prod(at.kernel), dtype)
+            case GlobalAvgPool2d():
+                x = x.mean((1, 2))
+            case BatchNorm2d(eps):
+                gamma, beta, mean, variance = weights
+                x = (x - mean) * (gamma * lax.rsqrt(variance + eps)) + beta
+            case LocalResponseNorm(size, alpha, beta, k):
+                near = (size // 2, (size - 1) // 2)
+                window = (*(1,) * (x.ndim - 1), size)
+                sides = (*((0, 0),) * (x.ndim - 1), near)
+                squares = lax.reduce_window(x * x, np.array(0, dtype), lax.add, window, (1,) * x.ndim, sides)
+                x = x * (k + alpha / size * squares) ** -beta
+            case Tanh():
+                x = jnp.tanh(x)
+            case Gelu():
+                x = jax.nn.gelu(x, approximate=False)
+            case Softmax():
+                x = jax.nn.softmax(x)
             case Flatten():
                 x = x.reshape(len(x), -1)
             case Linear():
@@ -64,12 +116,22 @@ def forward(nodes: Sequence[Node], p: Mapping[str, Any], x: Any) -> Any:
     return x
 
 
+def _sides(at: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+    top, bottom, left, right = at.padding
+    return (top, bottom), (left, right)
+
+
+def _pooled(x: Any, at: Any, empty: float, of: Any) -> Any:
+    window, strides = ((1, *pair, 1) for pair in (at.kernel, at.stride))
+    return lax.reduce_window(x, np.array(empty, x.dtype), of, window, strides, ((0, 0), *_sides(at), (0, 0)))
+
+
 class Jax:
     """A `Network`."""
 
     timed = "device to device"
 
-    def __init__(self, params: Mapping[str, np.ndarray], config: Config, device: Any, precision: str) -> None:
+    def __init__(self, params: Mapping[str, np.ndarray], config: Network, device: Any, precision: str) -> None:
         self._device, self._forward = device, jax.jit(partial(forward, config.nodes))
         self._params = {
             name: jax.device_put(value.astype(DTYPES[precision]), device)
@@ -100,7 +162,7 @@ class Jax:
         jax.clear_caches()
 
 
-def build(params: Mapping[str, np.ndarray], config: Config, *, device: str, precision: str) -> Jax:
+def build(params: Mapping[str, np.ndarray], config: Network, *, device: str, precision: str) -> Jax:
     """The network in JAX.
 
     Raises:
