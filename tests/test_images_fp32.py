@@ -15,6 +15,7 @@ from charcnn.ops import (
     conv2d_nhwc_winograd,
     reference,
 )
+from charcnn.ops.common.epilogues import EPILOGUES
 from charcnn.ops.common.shapes2d import window
 from charcnn.ops.conv1d import double_buffered
 from charcnn.ops.conv1d.tile import NARROW, Tile, filling
@@ -22,6 +23,7 @@ from charcnn.ops.conv1d.winograd_transforms import growth, matrices
 from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, WinogradConv2d
 from charcnn.ops.conv2d.winograd import WinogradConv2dWeights
 from charcnn.ops.conv2d.winograd_plan import ERROR, Axis, Plan, axes, plan
+from charcnn.ops.linear import linear_kn
 
 TILES = (Tile(16, 16, 4, 4, 4), Tile(16, 8, 8, 4, 4, stages=3), Tile(32, 16, 32, 4, 4))
 WINDOWS = (  # (N, H, W, C_in), (KH, KW, C_in / groups, C_out), moves
@@ -189,6 +191,23 @@ def test_layers(layer):
     assert written[-1] == y.shape == (2, 5, 6, 8)
     assert made.nbytes > 0
     close(y.copy_to_host(), reference.relu(exact(arrays, padding=1)), FILTERED)
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_what_follows_a_product(name, monkeypatch):
+    follows = getattr(reference, name) if name else np.asarray
+    arrays = x, weight, bias = draw((1, 4, 5, 4), (3, 3, 4, 8))
+    space = Space(2 * 3 * 8 * 10)
+    y = DoubleBufferedConv2d(weight, bias, epilogue=name)(device.to_device(x), space)
+    close(y.copy_to_host(), follows(exact(arrays)))
+    rng = np.random.default_rng(0)
+    x, weight, bias = (rng.standard_normal(size, np.float32) for size in ((3, 2, 20), (40, 8), 8))
+    expected = follows(reference.linear_nlc(*(one.astype(np.float64) for one in (x.reshape(3, 40), weight, bias))))
+    for depth in (8, 512):  # the sum of several parts, or one
+        monkeypatch.setattr(linear_kn, "DEPTH", depth)
+        layer = linear_kn.DoubleBufferedLinear(weight, bias, epilogue=name)
+        assert len(layer.writes(x.shape)) == 1 + (depth < 40)
+        close(layer(device.to_device(x), space).copy_to_host(), expected)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's: of the simulator's scalars

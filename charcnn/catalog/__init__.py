@@ -66,6 +66,7 @@ IMAGE_LAYERS = ("Pixels", "MaxPool2d", "AvgPool2d", "GlobalAvgPool2d", "LocalRes
 LAYERS = (
     Layer("Launched", "common.layer", FLOAT),
     Layer("DoubleBufferedConv1d", "conv1d.layers", FLOAT),
+    Layer("DoubleBufferedLinear", "linear.linear_kn", FLOAT),
     Layer("WinogradConv1d", "conv1d.layers", FLOAT),
     Layer("MmaConv1d", "conv1d.layers", MMA, ampere=True),
     Layer("MmaLinear", "conv1d.layers", MMA, ampere=True),

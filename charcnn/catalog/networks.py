@@ -58,8 +58,8 @@ class NetworkTechnique(Program):
 
     @property
     def graphs(self) -> bool:
-        """Whether its `build` takes `graph`, without which layers are timed apart."""
-        return self.home == "channels_last"
+        """Whether a batch is one CUDA graph, unless its `build` is told `graph`=False: then layers are timed apart."""
+        return self.device == "cuda" and self.name not in ("naive", "weak")
 
     @property
     def build(self) -> Callable[..., Any]:
@@ -83,7 +83,8 @@ NETWORK_TECHNIQUES = (
         "strong", "cuda", "the same with convolutions that follow one another planned as one chain", "cuda",
     ),
     NetworkTechnique(
-        "direct", "cuda", "as weak, with convolutions of few input channels in tiles of registers", "cuda",
+        "direct", "cuda", "as weak, with convolutions of few input channels, and linear layers, in tiles of registers",
+        "cuda",
     ),
     NetworkTechnique(
         "winograd", "cuda", "channels last, with half the products or fewer where convolutions move by 1",

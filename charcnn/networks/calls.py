@@ -56,6 +56,9 @@ OPERATORS: dict[type[Layer], str] = {
 }
 """What an operator that computes the layer is called; Flatten and Features are none, as features lie in order."""
 
+POINTWISE = (Relu, Tanh, Gelu)
+"""What prepared layers compute in the last pass of a convolution or a linear layer."""
+
 
 @dataclass(frozen=True)
 class Call:

@@ -3,7 +3,7 @@
 Weights are packed once. What is pointwise is in the last pass of the layer before it; batch normalisation is in its
 weights, and ReLU comes before pooling (`calls.simplified`). Features stay in the precision from the pixels to the last
 linear layer, whose results are float32. Their channels are padded with zeros to what the next layer reads
-(`channels`). Of tensor cores, a batch's kernels are one CUDA graph.
+(`channels`). A batch's kernels are one CUDA graph.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ from charcnn.model.layers import (
 from charcnn.model.params import Params
 from charcnn.networks import channels as packing
 from charcnn.networks.architecture import Architecture, Features
-from charcnn.networks.calls import OPERATORS, calls, simplified, weights_of
+from charcnn.networks.calls import OPERATORS, POINTWISE, calls, simplified, weights_of
 from charcnn.networks.channels import Channels
 from charcnn.networks.cuda import Operator, Viewed
-from charcnn.ops.common import shapes
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import Launched, Layer
 from charcnn.ops.common.pixel_tables import pixel_tables
@@ -55,13 +54,11 @@ from charcnn.ops.image_layers import (
     VectorizedMaxPool2d,
     VectorizedPixels,
 )
+from charcnn.ops.linear.linear_kn import DoubleBufferedLinear
 from charcnn.ops.pixels_to_depth import Blocks
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
 from charcnn.runtime.stream import GpuPipeline
-
-POINTWISE = (Relu, Tanh, Gelu)
-"""What is in the last pass of a convolution or a linear layer."""
 
 
 @dataclass(frozen=True)
@@ -120,18 +117,11 @@ class Winograd(Layers):
         steps = (moves["stride"], moves["dilation"], moves["groups"])
         if all(one in (1, (1, 1)) for one in steps) and max(weight.shape[:2]) > 1:
             return [WinogradConv2d(weight, bias, padding=moves["padding"], epilogue=epilogue)]
-        return [DoubleBufferedConv2d(weight, bias, relu=epilogue == "relu", **moves), *_pointwise(epilogue)]
+        return [DoubleBufferedConv2d(weight, bias, epilogue=epilogue, **moves)]
 
     def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer]:
         """As there."""
-        name = "linear_relu" if epilogue == "relu" else "linear"
-        function = getattr(ops, f"{name}_nlc_double_buffered")
-        return [Launched(function, shapes.linear_nlc, weight, bias, rows=True), *_pointwise(epilogue)]
-
-
-def _pointwise(name: str) -> list[Layer]:
-    """As a layer of its own, where the layer before has it not."""
-    return [Launched(getattr(ops, f"{name}_naive"), lambda x: tuple(x.shape))] if name not in ("", "relu") else []
+        return [DoubleBufferedLinear(weight, bias, epilogue=epilogue)]
 
 
 TECHNIQUES: dict[str, type[Layers]] = {"wgmma": Wgmma, "mma": Mma, "winograd": Winograd}
@@ -345,7 +335,7 @@ def build(
 
     Args:
         precision: one of the technique's; its first where None.
-        graph: whether a batch is one CUDA graph, whose layers are not timed apart; None: on tensor cores.
+        graph: whether a batch is one CUDA graph, whose layers are not timed apart; None: yes.
         to_depth: as of `Chain`.
 
     Raises:
@@ -366,7 +356,7 @@ def build(
             others = row.spoken([other for other in NETWORK_TECHNIQUES if other.home != row.home])
             raise ValueError(f"{config.name}: {technique} cannot compute it: {error}; {others} can") from error
 
-    graph = row.tensor_cores if graph is None else graph
+    graph = row.graphs if graph is None else graph
     graph = graph and not device.SIMULATED
     sizes: Any = seam if part else config
     run = on_gpus(network, sizes, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph)

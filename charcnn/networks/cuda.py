@@ -2,7 +2,8 @@
 
 An operator a layer (`naive`), with what is pointwise and pooling in the kernel before (`weak`), or with convolutions
 that follow one another planned as one chain, whose features stay in shared memory where that pays (`strong`), or with
-convolutions of few input channels in tiles of registers (`direct`).
+convolutions of few input channels in tiles of registers and linear layers as matrix products (`direct`). Of the last
+two a batch's kernels are one CUDA graph.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from typing import Any
 import numpy as np
 
 from charcnn import ops
-from charcnn.catalog import VARIANTS
+from charcnn.catalog import VARIANTS, network_technique
 from charcnn.gpu import device
-from charcnn.model.layers import Conv2d, Node
+from charcnn.model.layers import Conv2d, Linear, Node
 from charcnn.model.params import Params
 from charcnn.networks.architecture import Architecture, Features
-from charcnn.networks.calls import Call, calls, chain, chained, planned, simplified
+from charcnn.networks.calls import OPERATORS, POINTWISE, Call, calls, chain, chained, planned, simplified
 from charcnn.ops.chain import Plan2d
-from charcnn.ops.common.layer import Array, NoScratch, Space
+from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.layer import Array, Layer, NoScratch, Space
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv2d.direct_plan import FEW
+from charcnn.ops.linear.linear_kn import DoubleBufferedLinear
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
 from charcnn.runtime.stream import GpuPipeline
@@ -104,13 +107,30 @@ def few(call: Call) -> bool:
     return bool(weight.shape[1] <= FEW) and call.options["groups"] == 1
 
 
+def direct(call: Call) -> Iterator[Layer]:
+    """The layers of technique `direct` for a weakly fused call."""
+    first, *rest = call.nodes
+    if not isinstance(first.layer, Linear):
+        yield Operator(call, "direct" if few(call) else "naive")
+        return
+    (weight, bias, *_), epilogue = call.arguments, ""
+    if rest and isinstance(rest[0].layer, POINTWISE):
+        epilogue = OPERATORS[type(rest.pop(0).layer)]
+    yield DoubleBufferedLinear(pack(weight), bias, epilogue=epilogue)
+    for other in calls(rest, {}, "naive", fused=False):
+        yield Operator(other, "naive")
+
+
 def build(
     technique: str, params: Params, config: Architecture, *, batch: int = 256, streams: int = 2,
-    gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None,
+    gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None, graph: bool | None = None,
 ) -> GpuPipeline:  # fmt: skip
     """Return run: bytes (N, C * H * W) uint8 -> results (N, classes) float32; run.submit, run.on_device: one batch.
 
     Of a part as `charcnn.networks.cpu.build`.
+
+    Args:
+        graph: whether a batch is one CUDA graph, whose layers are not timed apart; None: of `strong` and `direct`.
     """
     nodes, weights = (config.nodes, params) if technique == "naive" else simplified(config, params)
     runs = chained(nodes) if technique == "strong" else [nodes]
@@ -124,6 +144,8 @@ def build(
                 yield "+".join(node.layer.label for node in run), [Chain(plan, run, weights)]
             else:
                 for call in calls(run, weights, "naive", fused=technique != "naive"):
-                    yield call.label, [Operator(call, "direct" if technique == "direct" and few(call) else "naive")]
+                    yield call.label, [*direct(call)] if technique == "direct" else [Operator(call, "naive")]
 
-    return on_gpus(network, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor)
+    graph = network_technique(technique).graphs if graph is None else graph
+    graph = graph and not device.SIMULATED
+    return on_gpus(network, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph)

@@ -13,6 +13,7 @@ from typing import Any
 from numba import cuda, float32
 
 from charcnn.gpu import ptx
+from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.launch import jit
 
 
@@ -98,7 +99,7 @@ def in_place(name: str, count: int) -> Any:
     function, begin = inlined(name), max(0, count - UNROLLED)
     rest, more = in_place(name, begin) if begin else None, begin > 0
 
-    @cuda.jit(device=True, forceinline=True)
+    @cuda.jit(device=True, **({} if SIMULATED else {"forceinline": True}))
     def apply(values):
         """As `in_place`."""
         if more:

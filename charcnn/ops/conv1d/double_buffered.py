@@ -12,16 +12,16 @@ from numba import cuda, float32
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import shapes, tile_choice
+from charcnn.ops.common import epilogues, shapes, tile_choice
 from charcnn.ops.common.shapes2d import Window
 from charcnn.ops.conv1d.tile import Tile, candidates, filling, vector_width
 from charcnn.ops.conv1d.tile_moments import make_store_moments
 
-EPILOGUES = ("k_split", "several", "store", "relu", "pool", "stat")
+EPILOGUES = ("k_split", "several", "store", *filter(None, epilogues.EPILOGUES), "pool", "stat")
 """What a block does with its sums.
 
-part: store them, of a part of the depth. several: store them, of one of several products. store: add the bias first.
-relu: then ReLU too. pool: then the maxima. stat: as store, and statistics of each row.
+k_split: store them, of a part of the depth. several: store them, of one of several products. store: add the bias first.
+relu, tanh, gelu: then that too. pool: then ReLU and the maxima. stat: as store, and statistics of each row.
 """
 
 
@@ -41,8 +41,8 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
             of it.
         epilogue: one of EPILOGUES.
         pool_size: positions of a window, for "pool".
-        windowed: for "store", "relu" and "several": split is words, as `launch_windows` makes them, x (N, H * W, C_in),
-            weight (runs, floats of a run, C_out), y (N, H_out * W_out, C_out).
+        windowed: but for "k_split", "pool" and "stat": split is words, as `launch_windows` makes them, x
+            (N, H * W, C_in), weight (runs, floats of a run, C_out), y (N, H_out * W_out, C_out).
 
     Of the kernel's arguments, partial_moments holds for "stat" a row's (shift, mean, M2) for each tile across. For
     "k_split", split is the depth that a block sums, and y has a (N, L_out, C_out) for each part of the depth. For
@@ -68,6 +68,8 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
     zero, one, two, three, four, vector = (uint32(value) for value in (0, 1, 2, 3, ptx.VECTOR, width))
     unrolled = uint32(4 * ptx.VECTOR)  # terms of a stage
     shifted, rectified = epilogue not in ("k_split", "several"), epilogue in ("relu", "pool")
+    pointwise = epilogue in epilogues.EPILOGUES and not rectified
+    apply = epilogues.in_place(epilogue, accumulators) if pointwise else None
     several = epilogue == "several"
     pooled, measured = epilogue == "pool", epilogue == "stat"
     window, tile_rows = uint32(pool_size), uint32(tile.rows // pool_size * pool_size)
@@ -232,9 +234,9 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
                 offset = bias[column] if shifted and column < column_end else float32(0)
                 for i in range(tm):
                     value = acc[i * tn + j * four + c] + offset
-                    if rectified and value < float32(0):
-                        value = float32(0)
-                    acc[i * tn + j * four + c] = value
+                    acc[i * tn + j * four + c] = float32(0) if rectified and value < float32(0) else value
+        if pointwise:
+            apply(acc)
 
         if pooled:
             for j in range(quads):  # through shared memory, as many columns at a time as the block has threads across
@@ -282,6 +284,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
 def chosen(epilogue: str, weight: shapes.Shape, rows: int, pool_size: int = 1) -> Tile:
     """The tile for weights (K, C_in, C_out), of all products where there are several, and for so many rows of one."""
     taps, c_in, c_out = weight
+    epilogue = "relu" if epilogue in epilogues.EPILOGUES else epilogue  # of the same tiles
     return tile_choice.choose(
         f"double_buffered {epilogue}", "fp32", (taps, c_in, c_out), rows, candidates(c_out, pool_size)
     )
@@ -334,7 +337,7 @@ def launch_windows(
     Args:
         inputs: x (N, H, W, C_in), weight (KH, KW, C_in / groups, C_out) and bias.
         y: (N, H_out, W_out, C_out).
-        epilogue: "store", "relu" or "several".
+        epilogue: "several", or one that stores features.
         products: for "several", as of `launch`.
         tile: `filling` a group's columns where None.
     """

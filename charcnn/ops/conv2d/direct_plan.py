@@ -26,8 +26,12 @@ THREADS = device.block_size(256)
 ACCUMULATORS = 96
 """Of a thread, at most: with what it multiplies some 150 registers, of which a multiprocessor has for 13 warps."""
 
-REGISTERS = 65_536
-"""Of a multiprocessor."""
+QUARTERS, REGISTERS = 4, 16_384
+"""Of a multiprocessor, each with a scheduler, and registers of each: a warp has all of its in one quarter."""
+
+SECTOR, CACHED, TORN = 8, 32 << 20, 2
+"""Floats that memory writes at once; bytes of results that wait in the L2 cache until both halves of those are there;
+and how many times as long a kernel was seen to take beyond that, if blocks tear them: each half is filled up."""
 
 ITEMS_AHEAD = 2
 """Buffers of features: the next strip is copied while one is multiplied."""
@@ -157,6 +161,8 @@ class Plan:
     """Rows and columns of a channel in shared memory."""
     width: int
     """Floats of a copy."""
+    torn: bool = False
+    """Whether two blocks write to one sector of memory."""
 
     @property
     def threads(self) -> int:
@@ -200,7 +206,8 @@ class Plan:
 
     def resident(self, c_in: int, rows: int) -> int:
         """Blocks that a multiprocessor holds, about."""
-        by_registers = REGISTERS // (self.threads * self.tile.registers)
+        warps = QUARTERS * (REGISTERS // (32 * self.tile.registers))
+        by_registers = warps // (self.threads // 32)
         by_shared = device.shared_limit() // self.shared_bytes(c_in, rows)
         return max(1, min(by_registers, by_shared, 2048 // self.threads, 32))
 
@@ -212,7 +219,8 @@ class Plan:
         tile = self.tile.accumulators
         item = c_in * rows * self.tile.instructions + 25 * copies + 2 * tile + 180
         begin = 40 * (self.weights(c_in, rows) // self.threads) + 2000  # weights, and the first copies
-        return begin + rounds * item * (max(at_once * warps / 4, 1.0) + 0.5)  # half of one's time none issues
+        busy = max(at_once * warps / QUARTERS, 1.0) + 0.5  # half of one's time none issues
+        return (begin + rounds * item * busy) * (TORN if self.torn else 1)
 
 
 class Sizes(NamedTuple):
@@ -309,8 +317,9 @@ def _tiles(c_out: int, window: Window, pool: Window) -> Iterator[Tile]:
 
 
 def _candidates(x: Shape, c_out: int, window: Window, pool: Window, aligned: bool) -> Iterator[Plan]:
-    _, _, height, width = x
+    n, _, height, width = x
     out = pool.out(*window.out(height, width))
+    kept = 4 * n * c_out * prod(out) <= CACHED
     for tile in _tiles(c_out, window, pool):
         down, across = -(-out[0] // tile.rows), -(-out[1] // tile.columns)
         groups = -(-c_out // tile.maps)
@@ -323,17 +332,18 @@ def _candidates(x: Shape, c_out: int, window: Window, pool: Window, aligned: boo
                 if columns < across and images > 1:
                     continue
                 aside = -(-across // columns)
+                torn = aside > 1 and out[1] % SECTOR > 0 and not kept
                 yield _made(
                     tile, images, (rows, -(-across // aside)), together, (-(-down // rows), aside),
-                    -(-groups // together), window, width, aligned,
+                    -(-groups // together), window, width, aligned, torn,
                 )  # fmt: skip
 
 
-def _made(tile, images, tiles, groups, strips, map_blocks, window, width, aligned):
+def _made(tile, images, tiles, groups, strips, map_blocks, window, width, aligned, torn):
     rows = (tiles[0] - 1) * tile.down + (tile.conv_rows - 1) * tile.stride[0] + window.span[0]
     columns = (tiles[1] - 1) * tile.right + tile.read
     begins = tiles[1] * tile.right if strips[1] > 1 else 0
     fits = (copy for copy in (4, 2) if aligned and all(one % copy == 0 for one in (width, window.padding[2], begins)))
     return Plan(
-        tile, images, tiles, groups, strips, map_blocks, (rows, _padded(columns)), next(fits, 1)
+        tile, images, tiles, groups, strips, map_blocks, (rows, _padded(columns)), next(fits, 1), torn
     )  # fmt: skip

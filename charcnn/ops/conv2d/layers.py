@@ -75,16 +75,16 @@ class WinogradConv2d(NoScratch):
 
 
 class DoubleBufferedConv2d(NoScratch):
-    """conv2d_nhwc in float32 by `double_buffered`, with ReLU where it is asked for.
+    """conv2d_nhwc in float32 by `double_buffered`, and a function of each value.
 
     Args:
         weight, bias, moves: as of `conv2d.double_buffered`: stride, padding, dilation, groups.
-        relu: whether ReLU follows.
+        epilogue: what follows, a row of `common.epilogues`.
     """
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray, *, relu: bool = True, **moves: Any) -> None:
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, *, epilogue: str = "relu", **moves: Any) -> None:
         self._weights, self._moves = (device.to_device(weight), device.to_device(bias)), moves
-        self._epilogue = "relu" if relu else "store"
+        self._epilogue = epilogues.check(epilogue) or "store"
         self.nbytes = sum(array.nbytes for array in self._weights)
 
     def writes(self, x: Shape) -> list[Array]:

@@ -1,4 +1,4 @@
-"""softmax on a GPU, one thread an output."""
+"""softmax on a GPU, one block an input."""
 
 from __future__ import annotations
 
@@ -7,27 +7,53 @@ from typing import Any
 
 from numba import cuda, float32
 
+from charcnn.gpu import device
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
+
+THREADS = 128
+"""A block an input, of at most so many threads, a power of two; a thread has every so manieth class."""
 
 
 @jit()
 def _softmax_naive_kernel(x, y):
-    i = cuda.grid(1)
-    if i < y.size:
-        c_out = i % y.shape[1]
-        n = i // y.shape[1]
-        greatest = x[n, 0]
-        for c in range(1, x.shape[1]):
-            greatest = max(greatest, x[n, c])
-        total = float32(0)
-        for c in range(x.shape[1]):  # each thread sums its row again: C is a handful of classes
-            total += math.exp(x[n, c] - greatest)
-        y[n, c_out] = math.exp(x[n, c_out] - greatest) / total
+    shared = cuda.shared.array(THREADS, float32)
+    n, thread, threads = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+    greatest = float32(-math.inf)
+    for c in range(thread, x.shape[1], threads):
+        value = x[n, c]
+        greatest = value if value > greatest or value != value else greatest
+    shared[thread] = greatest
+    cuda.syncthreads()
+    width = threads // 2
+    while width > 0:
+        if thread < width:
+            value = shared[thread + width]
+            shared[thread] = value if value > shared[thread] or value != value else shared[thread]
+        cuda.syncthreads()
+        width //= 2
+    greatest = shared[0]
+    cuda.syncthreads()
+    part = float32(0)
+    for c in range(thread, x.shape[1], threads):
+        value = math.exp(x[n, c] - greatest)  # at most 1: can't overflow
+        y[n, c] = value  # which this thread alone reads again
+        part += value
+    shared[thread] = part
+    cuda.syncthreads()
+    width = threads // 2
+    while width > 0:
+        if thread < width:
+            shared[thread] += shared[thread + width]
+        cuda.syncthreads()
+        width //= 2
+    total = shared[0]
+    for c in range(thread, x.shape[1], threads):
+        y[n, c] /= total
 
 
 def softmax_naive(x: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.softmax` on a GPU, one thread an output.
+    """`reference.softmax` on a GPU, one block an input.
 
     Args:
         x: float32 (N, C), C-contiguous: a NumPy array, or a device array (Numba's, or any with
@@ -43,5 +69,8 @@ def softmax_naive(x: Any, *, out: Any = None, stream: Any = None) -> Any:
         DeviceError: no usable GPU.
     """
     call = Call(out, stream, shapes.softmax(x), x=x)
-    call.launch_each(_softmax_naive_kernel, *call.inputs, call.out)
+    n, classes = call.out.shape
+    if n:
+        threads = min(THREADS, max(32, 1 << (classes - 1).bit_length()))
+        call.launch(_softmax_naive_kernel, n, device.block_size(threads), *call.inputs, call.out)
     return call.result()
