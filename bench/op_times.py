@@ -2,8 +2,9 @@
 
 `python bench/op_times.py [--images 10,100] [--device cpu|cuda] [--results-dir DIR]`
 
-Features and weights are float32, channels first, in and out; what a technique packs is inside the clock. Results are
-held against the float64 reference first, on the first and the last image. Techniques take turns; the median counts.
+Features and weights are float32, channels first, in and out; what a technique packs is inside the clock. On a GPU they
+lie there, and each call is a CUDA graph, PyTorch's too: kernels are timed, and not Python. Results are held against the
+float64 reference first, on the first and the last image. Techniques take turns; the median counts.
 Writes results/MACHINE-op-times.json after a run of all image counts.
 Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
 """
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import raw
+from turns import Ready, by_turns
 
 from charcnn.catalog import VARIANTS, tolerance
 from charcnn.gpu import device
@@ -39,8 +41,8 @@ LONG = 2.0
 LAYERS = [node for node in place(ece408.layers("64"), (64 * 64,)) if isinstance(node.layer, Conv2d)]
 
 
-Contestant = tuple[str, Callable[[], Any], float]
-"""Name, call, and the error that it may have."""
+Contestant = tuple[str, Callable[..., Any], float]
+"""Name, call, and the error that it may have. On a GPU our calls take a stream."""
 
 
 def contestants(node: Node, x: np.ndarray, weight: np.ndarray, where: str) -> Iterator[Contestant]:
@@ -52,7 +54,7 @@ def contestants(node: Node, x: np.ndarray, weight: np.ndarray, where: str) -> It
             out: Any = np.full(shape, np.nan, np.float32)
             if where == "cuda":
                 *arrays, out = map(device.to_device, (*arrays, out))
-            yield row.technique, partial(row.launcher, *arrays, out=out), tolerance(row)
+            yield row.technique, partial(launched, row.launcher, arrays, out), tolerance(row)
     if find_spec("torch") is not None:
         import torch
         import torch.nn.functional as F
@@ -67,6 +69,26 @@ def contestants(node: Node, x: np.ndarray, weight: np.ndarray, where: str) -> It
                 return F.conv2d(xs, ws)
 
         yield "PyTorch", call, 1e-5
+
+
+def launched(launcher: Callable[..., Any], arrays: Sequence[Any], out: Any, stream: Any = None) -> Any:
+    """One call, on a stream where there is one."""
+    return launcher(*arrays, out=out, **({} if stream is None else {"stream": stream}))
+
+
+def graphs(calls: Sequence[tuple[str, Callable[..., Any]]], node: Node, images: int) -> list[Ready]:
+    """The calls on a GPU, each as a CUDA graph."""
+    from conv2d import captured
+    from numba import cuda
+
+    from charcnn.gpu.graph import Graph
+
+    found = []
+    for name, call in calls:
+        stream = None if name == "PyTorch" else cuda.stream()
+        started = captured(call) if stream is None else Graph(lambda on, call=call: call(stream=on), stream).launch
+        found.append(Ready(f"{node.layer.label} {images:>6} {name}", started, images * node.flops, {}, stream))
+    return found
 
 
 def settled(result: Any) -> np.ndarray:
@@ -95,38 +117,39 @@ def measure(node: Node, images: int, where: str) -> list[dict[str, Any]]:
             raise SystemExit(f"{name} is wrong: {node.layer.label}, {images} images: {error:.2g}, allowed {allowed:g}")
         calls.append(call)
         rows.append({"layer": node.layer.label, "images": images, "technique": name, "error": error})
-    wait = _wait(where)
-    times, seconds = [], [[] for _ in calls]
-    for one in calls:
-        first = _seconds(one, 1, wait)
-        times.append(0 if first > LONG else max(1, round(SECONDS / first)))
-        if first > LONG:
-            seconds[len(times) - 1].append(first)
-    for _ in range(ROUNDS):
-        for i in rng.permutation(len(calls)):
-            if times[i]:
-                seconds[i].append(_seconds(calls[i], times[i], wait))
+    flops = images * node.flops
+    if where == "cuda":
+        names = [row["technique"] for row in rows]
+        timed = by_turns(graphs([*zip(names, calls, strict=True)], node, images))
+        seconds = [[flops / 1e12 / rate for rate in row["rounds"]] for row in timed]
+    else:
+        seconds = turns(calls, rng)
     for row, of in zip(rows, seconds, strict=True):
-        row |= {"seconds": statistics.median(of), "rounds": of, "flops": images * node.flops}
+        row |= {"seconds": statistics.median(of), "rounds": of, "flops": flops}
         rate = f"{1e3 * row['seconds']:12.4f} ms {row['flops'] / row['seconds'] / 1e9:9.1f} GFLOP/s"
         print(f"{row['layer']} {images:>6} {row['technique']:16} {rate}", flush=True)
     return rows
 
 
-def _wait(where: str) -> Callable[[], object]:
-    if where == "cpu":
-        return lambda: None
-    from numba import cuda
+def turns(calls: Sequence[Callable[[], Any]], rng: np.random.Generator) -> list[list[float]]:
+    """Of each call its seconds on a CPU, in rounds of drawn order."""
+    times, seconds = [], [[] for _ in calls]
+    for one, of in zip(calls, seconds, strict=True):
+        first = _seconds(one, 1)
+        times.append(0 if first > LONG else max(1, round(SECONDS / first)))
+        if first > LONG:
+            of.append(first)
+    for _ in range(ROUNDS):
+        for i in rng.permutation(len(calls)):
+            if times[i]:
+                seconds[i].append(_seconds(calls[i], times[i]))
+    return seconds
 
-    return cuda.synchronize
 
-
-def _seconds(call: Callable[[], Any], times: int, wait: Callable[[], object]) -> float:
-    wait()
+def _seconds(call: Callable[[], Any], times: int) -> float:
     start = time.perf_counter()
     for _ in range(times):
         call()
-    wait()
     return (time.perf_counter() - start) / times
 
 
