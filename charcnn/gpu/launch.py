@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ def jit(**options: Any) -> Callable[[Callable[..., None]], Any]:
             words = re.findall(r"\w+", repr(sorted(options.items())))
             function.__qualname__ = "_".join([function.__qualname__, *words])
         kernel = cuda.jit(**options)(function)
+        maker = sys._getframe(1)  # of a kernel that a function makes, that one; else the module
+        kernel.made_with = {name: maker.f_locals[name] for name in maker.f_code.co_varnames[: _count(maker.f_code)]}
         if not SIMULATED:
             from charcnn.caching.kernel_cache import KernelCache
 
@@ -48,6 +51,10 @@ def jit(**options: Any) -> Callable[[Callable[..., None]], Any]:
         return kernel
 
     return compiled
+
+
+def _count(code: CodeType) -> int:
+    return code.co_argcount + code.co_kwonlyargcount
 
 
 _compiled: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}

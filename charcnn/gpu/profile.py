@@ -187,32 +187,40 @@ def resources(one: Launch) -> dict[str, Any]:
 
 
 def titles(kernels: Sequence[Any]) -> list[str]:
-    """A name for each kernel, with constants in which those of one module and function differ."""
+    """A name for each kernel, with what tells those of one module and function apart."""
     groups: dict[str, dict[int, dict[str, Any]]] = {}
     for kernel in kernels:
         groups.setdefault(launch.title(kernel), {})[id(kernel)] = constants(kernel)
     found = []
     for kernel in kernels:
         title = launch.title(kernel)
-        alike = groups[title].values()
-        own = groups[title][id(kernel)]
-        differ = [name for name in own if len({repr(other.get(name)) for other in alike}) > 1]
-        words = ", ".join(f"{name}={own[name]}" for name in differ[:_NAMED])
+        alike = list(groups[title].values())
+        named, apart = list[str](), 1
+        for name in alike[0]:
+            count = len({repr([other.get(one) for one in (*named, name)]) for other in alike})
+            if count > apart and len(named) < _NAMED:
+                named, apart = [*named, name], count
+        words = ", ".join(f"{name}={groups[title][id(kernel)].get(name)}" for name in named)
         found.append(f"{title}({words})" if words else title)
     return found
 
 
 def constants(kernel: Any) -> dict[str, Any]:
-    """Numbers, words and tuples that a kernel closes over, those of dataclasses as tile.rows."""
-    function = getattr(kernel, "py_func", None) or kernel.fn  # the simulator's
+    """Numbers, words and tuples of them that the function was called with that made it; a dataclass's as tile.rows."""
     found: dict[str, Any] = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        value = cell.cell_contents
-        if is_dataclass(value):
-            found |= {f"{name}.{field.name}": getattr(value, field.name) for field in fields(value)}
-        else:
+
+    def add(name: str, value: Any) -> None:
+        if is_dataclass(value) and hasattr(value, "name"):
+            found[name] = value.name
+        elif is_dataclass(value):
+            for field in fields(value):
+                add(f"{name}.{field.name}", getattr(value, field.name))
+        elif all(isinstance(one, (Number, str)) for one in (value if isinstance(value, tuple) else (value,))):
             found[name] = value
-    return {name: value for name, value in found.items() if isinstance(value, (Number, str, tuple))}
+
+    for name, value in kernel.made_with.items():
+        add(name, value)
+    return found
 
 
 def _sizes(of: Any) -> tuple[int, ...]:
