@@ -67,8 +67,8 @@ def kernels(levels: Sequence[str]) -> list[dict[str, Any]]:
     """Of every kernel that these levels launch, at the network's own sizes, with and without LayerNorm."""
     from charcnn.compiling.networks import Network, record, runnable
     from charcnn.compiling.stand_in import Target, compiling_for
-    from charcnn.compiling.workers import title
     from charcnn.config import SMALL
+    from charcnn.gpu.launch import title
 
     target, found = Target.named(TARGET), {}
     for level, precision in runnable(target):

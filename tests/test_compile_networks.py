@@ -23,7 +23,7 @@ NETWORKS = """
 from charcnn.catalog import NETWORK_TECHNIQUES, NETWORKS
 from charcnn.compiling.networks import ImageNetwork, record
 from charcnn.compiling.stand_in import Target
-from charcnn.compiling.workers import title
+from charcnn.gpu.launch import title
 target = Target.named("sm_90a")
 for row in NETWORKS:
     for way in NETWORK_TECHNIQUES:

@@ -81,7 +81,8 @@ def told() -> Iterator[None]:
     """What the block compiles of charcnn is told as kernels are."""
     from numba.core import event
 
-    from charcnn.compiling.workers import Compiled, tell, title
+    from charcnn.compiling.workers import Compiled, tell
+    from charcnn.gpu.launch import title
 
     started: list[float] = []
 

@@ -33,6 +33,7 @@ from charcnn.compiling import host
 from charcnn.compiling.networks import ImageNetwork, Network, from_dict, record
 from charcnn.compiling.stand_in import Target, compiling_for
 from charcnn.gpu import device
+from charcnn.gpu.launch import title
 
 COSTLY = ("double_buffered", "kernel", "gather", "warp_gather", "small_batch", "lag_sums")
 """Modules whose kernels take the longest to compile, those first."""
@@ -193,12 +194,6 @@ def leave_alone() -> None:
     """End where the process has ended that started this one."""
     if select.select([0], [], [], 0)[0]:
         sys.exit()
-
-
-def title(kernel: Any) -> str:
-    """A kernel's module and function, or the function that made it: conv1d.wgmma.kernel.make_kernel."""
-    module = kernel.py_func.__module__.removeprefix("charcnn.").removeprefix("ops.")
-    return f"{module}.{kernel.py_func.__qualname__.split('.')[0]}"
 
 
 def _place(found: tuple[Any, Any]) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from contextlib import AbstractContextManager, nullcontext
+from types import CodeType, MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,11 @@ from charcnn.gpu.device import SIMULATED, DeviceError
 
 _launching = threading.Lock()
 """Numba loads a kernel at its first launch, and two threads that do so at once fail; nor can the simulator run two."""
+
+profiler: Callable[..., AbstractContextManager[None]] | None = None
+"""While it is set, each launch is put into what it gives, and no CUDA graph is recorded: `charcnn.gpu.profile`."""
+
+_UNTIMED: AbstractContextManager[None] = nullcontext()
 
 _NOT_IN_SIMULATOR = ("max_registers", "launch_bounds", "lineinfo", "lto", "forceinline")
 
@@ -35,6 +42,8 @@ def jit(**options: Any) -> Callable[[Callable[..., None]], Any]:
             words = re.findall(r"\w+", repr(sorted(options.items())))
             function.__qualname__ = "_".join([function.__qualname__, *words])
         kernel = cuda.jit(**options)(function)
+        maker = sys._getframe(1)  # of a kernel that a function makes, that one; else the module
+        kernel.made_with = {name: maker.f_locals[name] for name in maker.f_code.co_varnames[: _count(maker.f_code)]}
         if not SIMULATED:
             from charcnn.caching.kernel_cache import KernelCache
 
@@ -42,6 +51,10 @@ def jit(**options: Any) -> Callable[[Callable[..., None]], Any]:
         return kernel
 
     return compiled
+
+
+def _count(code: CodeType) -> int:
+    return code.co_argcount + code.co_kwonlyargcount
 
 
 _compiled: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}
@@ -63,6 +76,18 @@ def _compile(kernel: Any, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
     if key is not None:
         _compiled[key] = found
     return found
+
+
+def compiled_for(kernel: Any, args: tuple[Any, ...]) -> Any:
+    """Numba's kernel, compiled for these arguments and the current GPU."""
+    return _compile(kernel, args)[1]
+
+
+def title(kernel: Any) -> str:
+    """A kernel's module and function, or the function that made it: conv1d.wgmma.kernel.make_kernel."""
+    function = getattr(kernel, "py_func", None) or kernel.fn  # the simulator's
+    module = function.__module__.removeprefix("charcnn.").removeprefix("ops.")
+    return f"{module}.{function.__qualname__.split('.')[0]}"
 
 
 _shared_allowed: dict[tuple[int, Any], int] = {}
@@ -196,11 +221,16 @@ class Call:
             with _launching:
                 if shared > 48 * 1024 and not SIMULATED:
                     _allow_shared(kernel, shared, args)
-                if early or cluster > 1:
-                    options = {"programmatic_stream_serialization": early, "cluster": cluster if cluster > 1 else None}
-                    _launch_with(kernel, blocks, threads, self.stream, shared, args, **options)
-                else:
-                    _configured(kernel, blocks, threads, self.stream, shared)(*args)
+                timed = profiler and profiler(kernel, args, blocks, threads, shared, cluster, self.stream)
+                with timed or _UNTIMED:
+                    if early or cluster > 1:
+                        options = {
+                            "programmatic_stream_serialization": early,
+                            "cluster": cluster if cluster > 1 else None,
+                        }
+                        _launch_with(kernel, blocks, threads, self.stream, shared, args, **options)
+                    else:
+                        _configured(kernel, blocks, threads, self.stream, shared)(*args)
 
     def launch_each(self, kernel: Any, *args: Any, threads: int = 128) -> None:
         """Start one thread for each element of the output."""

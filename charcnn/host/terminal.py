@@ -56,6 +56,19 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join([*names[:SHOWN_NAMES], *more])
 
 
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """A table's lines: the first columns to the left, the others to the right."""
+    every = [head, *rows]
+    widths = [max(len(row[i]) for row in every) for i in range(len(head))]
+    return [
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in every
+    ]
+
+
 def tell(*lines: str) -> None:
     """Lines on standard error, printable; lost where nobody reads it or its disk is full, as no work hangs on them."""
     try:

@@ -23,6 +23,8 @@ class Monitor:
         self.seconds: dict[str, float] = {}
         self.memory: dict[int, int] = {}
         """Bytes that the level holds on each GPU for its parameters and features."""
+        self.current = ""
+        """The stage that is being computed, while one thread computes alone."""
         self.timeline = timeline
         self._progress = progress
         self._lock = threading.Lock()
@@ -31,10 +33,20 @@ class Monitor:
     def stage(self, name: str) -> Iterator[None]:
         """Add the time of the block to the stage; threads that run at once add up."""
         start = time.perf_counter()
-        yield
+        with self.named(name):
+            yield
         elapsed = time.perf_counter() - start
         self.spend(name, elapsed)
         self.timeline.add("stage", name, threading.current_thread().name, start, start + elapsed)
+
+    @contextmanager
+    def named(self, name: str) -> Iterator[None]:
+        """The block computes this stage; of stages within others the innermost counts."""
+        outer, self.current = self.current, name
+        try:
+            yield
+        finally:
+            self.current = outer
 
     def spend(self, name: str, seconds: float) -> None:
         """Add to the stage's time."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from charcnn.gpu import device
+from charcnn.gpu import device, launch
 from charcnn.gpu import graph as cuda_graph
 from charcnn.ops.common.layer import Array, Layer
 from charcnn.ops.common.shapes import Shape
@@ -138,7 +138,8 @@ class StreamBuffers:
     def _marked(self, kind: str, name: str, *, timed: bool) -> Iterator[None]:
         timed = timed and self._timed
         start = self._mark() if timed else None
-        yield
+        with self._monitor.named(name):
+            yield
         if timed:
             self._marks.append((kind, name, start, self._mark()))
 
@@ -242,6 +243,8 @@ class GraphWorker(StreamWorker):
 
     def _replay(self, ids: Any) -> Any:
         buffers, n = self.buffers, len(ids)
+        if launch.profiler is not None:  # kernels are timed one by one
+            return self._recorded(ids)
         cuda_graph.copy(self._ids, ids, buffers.stream)
         size = graph_size(n, self._batch)
         if size not in self._graphs:

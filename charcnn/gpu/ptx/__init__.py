@@ -35,7 +35,14 @@ from charcnn.gpu.ptx.convert import (
     pack_floats,
 )
 from charcnn.gpu.ptx.cp_async import cp_async, cp_async_16, cp_async_commit_group, cp_async_wait_group
-from charcnn.gpu.ptx.grid import cluster_sync, griddepcontrol_launch, griddepcontrol_wait, mapa, tid_x
+from charcnn.gpu.ptx.grid import (
+    cluster_sync,
+    globaltimer_lo,
+    griddepcontrol_launch,
+    griddepcontrol_wait,
+    mapa,
+    tid_x,
+)
 from charcnn.gpu.ptx.intrinsics import instruction
 from charcnn.gpu.ptx.ld_st import (
     ALIGNMENT,

@@ -1,6 +1,11 @@
-"""A thread's place, clusters of blocks, and kernels that overlap. PTX ISA: "Special Registers", "griddepcontrol"."""
+"""A thread's place, clusters of blocks, the time, and kernels that overlap.
+
+PTX ISA: "Special Registers", "griddepcontrol".
+"""
 
 from __future__ import annotations
+
+import time
 
 from charcnn.gpu.ptx.intrinsics import instruction
 
@@ -10,6 +15,14 @@ def tid_x():
     """As `cuda.threadIdx.x`, but read anew: what is computed from it is not kept in registers from earlier on.
 
     PTX: mov.u32 from %tid.x; section "Special Registers: %tid". Any compute capability.
+    """
+
+
+@instruction("mov.u32 $0, %globaltimer_lo;", "r", simulated=lambda: time.perf_counter_ns() & 0xFFFFFFFF)
+def globaltimer_lo():
+    """Nanoseconds of the GPU's own clock, the lower 32 bits; uint32.
+
+    PTX: mov.u32 from %globaltimer_lo; section "Special Registers: %globaltimer". Any compute capability.
     """
 
 

@@ -20,7 +20,7 @@ from charcnn import catalog, files, offload
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.host.terminal import let_go_of, prepare_streams, tell
-from charcnn.levels.runner import modes
+from charcnn.levels.runner import modes, profile
 from charcnn.levels.runner.job import Job, LevelCommand
 from charcnn.levels.runner.options import UNUSABLE
 from charcnn.levels.runner.rank import Run, Standing, built, choose_landing, standing, usable_gpus, warmed
@@ -121,6 +121,8 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
         try:
             if level.device == "cuda" and device.SIMULATED:
                 print("No GPU in use: CUDA kernels run in Numba's simulator, correct but thousands of times slower.")
+            if options.profile and not profile.alone(comm):
+                raise ValueError(f"--profile: needs one process, there are {comm.size} ranks: leave out mpiexec")
             job = subject.prepare(level, options)
             for option, file in (("--json", options.json), ("--trace", options.trace)):
                 if file is not None and not Path(file).parent.is_dir():
@@ -156,6 +158,7 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
     simulated = level.device == "cuda" and device.SIMULATED
     landing = choose_landing(comm, level, run, options.gpu_direct)
     warm_up = warmed(run, level, weights.config, batch, gpus, total)
+    profiled = profile.measured(options, comm, gpus, job, run, batch, monitor)
     way.wait(time.perf_counter() - started)
     monitor.seconds.clear()
     bar.reset()
@@ -205,7 +208,11 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
     if spans is not None:
         timeline.write(options.trace, spans)
         report["timeline"] = {"file": Path(options.trace).name, **timeline.bound(spans)}
+    if profiled is not None:
+        report["profile"] = profiled
     show(name, report, job, logits)
+    if options.profile and profiled is not None:
+        print("\n".join(profile.lines(profiled)))
     for line in subject.closing(report, job, options):
         print(line)
     if options.json is not None:

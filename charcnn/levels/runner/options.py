@@ -76,6 +76,12 @@ def add_offload(add: Callable[..., Any]) -> None:
     )
     add("--json", metavar="FILE", help="write the report here, too")
     add(
+        "--profile",
+        action="store_true",
+        help="time the kernels of a batch one by one, on one GPU: a row each, with its registers, shared memory and "
+        "occupancy; --json keeps them",
+    )
+    add(
         "--trace",
         metavar="FILE",
         help="write a timeline of the last run here, for ui.perfetto.dev or chrome://tracing, and name the bound; "
@@ -118,6 +124,8 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
         raise ValueError("--gpu-direct: needs a level that computes on GPUs, and --offload async or farm")
     if options.checkpoint is not None and options.repeat > 1:
         raise ValueError(f"--checkpoint {options.checkpoint}: a run that is repeated has no use for it; leave one out")
+    if options.profile:
+        _check_profile(program, options)
     if options.gpus is not None and program.device == "cpu":
         raise ValueError(f"--gpus {options.gpus}: {program.name} runs on the CPU")
     if program.device == "cuda":
@@ -126,6 +134,20 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
         here = program.spoken([row for row in program.family if serves(row, options.precision)])
         asked = "" if options.precision is None else f" in {options.precision}"
         device.require_tensor_cores(program.name, hopper=program.hopper, way_out=f"here runs {here}{asked}")
+
+
+def _check_profile(program: catalog.Program, options: argparse.Namespace) -> None:
+    if program.device == "cpu":
+        network = isinstance(program, catalog.NetworkTechnique)
+        kind, instead = ("technique", "--layers times it") if network else ("level", "its report times the stages")
+        raise ValueError(f"--profile: {kind} {program.name} runs on the CPU: {instead}")
+    if device.SIMULATED:
+        raise ValueError("--profile: needs a GPU: the simulator has no clock")
+    if options.offload in offload.PARTED:
+        raise ValueError(f"--profile: with --offload {options.offload} no rank has all kernels; leave one out")
+    count = len(device.choose(options.gpus))
+    if min(count, program.gpus or count) > 1:
+        raise ValueError(f"--profile: needs one GPU, {count} would be used: --gpus 1")
 
 
 def serves(program: catalog.Program, precision: str | None) -> bool:

@@ -45,6 +45,8 @@ def main(name: str, argv: list[str] | None = None) -> NoReturn:
     prepare_streams()
     chosen = subject.parser(quiet=False).parse_args(argv)
     try:
+        if chosen.profile:
+            raise ValueError("--profile: is of a run; leave out --compare, --plan and --train")
         if getattr(chosen, "train", None) is not None:
             sys.exit(fit.train(subject, chosen))
         sys.exit(
@@ -179,7 +181,16 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         if not chosen.layers:
             return []
         peaks = tables.Peaks.of(catalog.network_technique(report["technique"]), report["precision"])
-        return tables.layers(job.params.config, report["stages"], report["inputs"], report["batch"], peaks)
+        network, timed = job.params.config, report.get("profile")
+        if timed is not None:  # alone on one GPU
+            seconds = {stage: spent / 1e6 for stage, spent in timed["layers"].items()}
+            found = tables.layers(network, seconds, timed["inputs"], timed["inputs"], peaks)
+            how = f"CUDA events around each kernel, medians of {timed['runs']} runs of one batch"
+        else:
+            found = tables.layers(network, report["stages"], report["inputs"], report["batch"], peaks)
+            on_gpu = report["gpus"] and not report["simulated"]
+            how = "CUDA events around each layer, with the host's time to launch it" if on_gpu else "the host's clock"
+        return [*found, f"timed by {how}" + ", after a first batch that is not" * (not report["simulated"])]
 
     def _weights(self, network: Architecture, chosen: argparse.Namespace) -> tuple[params.Params, bool]:
         """What --params names, else what ships, else random ones; and whether they are random."""

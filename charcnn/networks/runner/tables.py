@@ -12,6 +12,7 @@ import numpy as np
 
 from charcnn import catalog, offload
 from charcnn.gpu import device
+from charcnn.host.terminal import table
 from charcnn.levels.runner.options import serves
 from charcnn.levels.runner.report import validate
 from charcnn.model.layers import Conv2d, Flatten, Node, place
@@ -24,19 +25,6 @@ from charcnn.runtime.monitor import Monitor
 
 if TYPE_CHECKING:
     from charcnn.networks.runner.command import NetworkCommand
-
-
-def lines(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """A table's lines: the first columns to the left, the others to the right."""
-    table = [head, *rows]
-    widths = [max(len(row[i]) for row in table) for i in range(len(head))]
-    return [
-        "  ".join(
-            cell.ljust(width) if i < left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
 
 
 def staged(network: Architecture, stages: Sequence[str]) -> list[tuple[str, list[Node]]]:
@@ -79,7 +67,7 @@ def layers(network: Architecture, seconds: Mapping[str, float], inputs: int, bat
         rates = f"{flop / spent / 1e9:,.1f}", f"{moved / spent / 1e9:,.2f}"
         rows.append([stage, shape, f"{flop:,}", f"{moved:,.0f}", f"{1e6 * spent:,.2f}", *rates, f"{bound / spent:.0%}"])
     head = ["layers", "shape", "FLOP", "bytes", "us an image", "GFLOP/s", "GB/s", "of roofline"]
-    return [*lines(head, rows, 2), f"roofline: {peaks.source}"]
+    return [*table(head, rows, 2), f"roofline: {peaks.source}"]
 
 
 class Peaks:
@@ -144,7 +132,7 @@ def compare(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
         verdict = f"{'passed' if check['passed'] else 'FAILED'}, {check['sigmas'] or float('nan'):.2g} sigma"
         status |= not check["passed"]
         rows.append([program.name, program.precision(chosen.precision), verdict, f"{len(inputs) / spent:,.1f}"])
-    print("\n".join(lines(["technique", "precision", "validated", "images/s"], rows, 3)))
+    print("\n".join(table(["technique", "precision", "validated", "images/s"], rows, 3)))
     if device.SIMULATED:
         print("No GPU in use: techniques in CUDA are left out.")
     return status
@@ -202,4 +190,4 @@ def parts(network: Architecture, report: Mapping[str, Any]) -> list[str]:
         ]
     else:
         found = [f"{report['idle']:.1%} of the ranks' time went to messages and waiting"]
-    return [*lines(["rank", "of all FLOP", "busy", f"bytes sent {per}"], rows), *found]
+    return [*table(["rank", "of all FLOP", "busy", f"bytes sent {per}"], rows), *found]

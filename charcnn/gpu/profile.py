@@ -1,0 +1,231 @@
+"""Kernels timed one by one: each launch with a CUDA event before it and one behind it on its stream.
+
+A launch takes the host longer than many a kernel runs, and events around it would time the host. So the stream is held
+before the first event by a kernel that only waits, until the launch and both events are queued.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from numbers import Number
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from charcnn.gpu import launch, ptx
+
+RUNS = 5
+"""Of which the medians are taken, at least."""
+
+WARP = 32
+
+_MARGIN = 50e-6
+"""Seconds that a stream is held beyond twice what the launch took the host before."""
+
+_LONGEST = 20e-3
+
+_MASK = 0xFFFFFFFF
+
+_NAMED = 3
+"""Constants that tell kernels of one name apart: so many are shown."""
+
+
+@launch.jit()
+def _hold_kernel(nanoseconds):
+    begin = ptx.globaltimer_lo()
+    while ((ptx.globaltimer_lo() - begin) & _MASK) < nanoseconds:
+        pass
+
+
+def hold(seconds: float, stream: Any) -> None:
+    """Have the stream wait so long, at most 4 seconds, before what it is given next."""
+    launch._configured(_hold_kernel, 1, 1, stream, 0)(np.uint32(1e9 * seconds))
+
+
+@dataclass
+class Launch:
+    """One launch of a kernel."""
+
+    kernel: Any
+    compiled: Any
+    """For its arguments and this GPU."""
+    stage: str
+    """Of the network; empty where none is named."""
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared: int
+    """Bytes of dynamic shared memory."""
+    start: Any
+    stop: Any
+    """Events."""
+    took: float = 0.0
+    """Seconds of the host, with both events."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What launches of one row of the table share."""
+        return self.stage, id(self.compiled), self.grid, self.block, self.shared
+
+
+class Recorder:
+    """Collects launches.
+
+    Args:
+        stage: gives the network's stage that is being computed.
+    """
+
+    def __init__(self, stage: Callable[[], str]) -> None:
+        self._stage = stage
+        self._found: list[Launch] = []
+        self._holds: Sequence[float] = ()
+
+    def run(self, work: Callable[[], object], holds: Sequence[float] = ()) -> list[Launch]:
+        """Do the work, which waits for the GPU, by one thread at a time; its launches, in order.
+
+        Args:
+            holds: seconds that the stream is held before each launch; not at all where empty.
+        """
+        self._found, self._holds = [], holds
+        launch.profiler = self._timing
+        try:
+            work()
+        finally:
+            launch.profiler = None
+        for one in self._found:
+            one.stop.synchronize()
+        return self._found
+
+    @contextmanager
+    def _timing(
+        self, kernel: Any, args: Any, blocks: Any, threads: Any, shared: int, cluster: int, stream: Any
+    ) -> Iterator[None]:
+        grid, block = _sizes(blocks), _sizes(threads)
+        grid = (grid[0] * cluster, *grid[1:])  # blocks counts clusters
+        compiled = launch.compiled_for(kernel, args)
+        one = Launch(kernel, compiled, self._stage(), grid, block, shared, cuda.event(), cuda.event())
+        if self._holds:
+            hold(self._holds[len(self._found)], stream)
+        began = time.perf_counter()
+        one.start.record(stream)
+        yield
+        one.stop.record(stream)
+        one.took = time.perf_counter() - began
+        self._found.append(one)
+
+
+def profiled(work: Callable[[], object], stage: Callable[[], str], runs: int = RUNS) -> dict[str, Any]:
+    """Run some work of the current GPU several times, and time its kernels.
+
+    Args:
+        work: starts kernels by `launch.Call`, the same each time, and waits for them.
+        stage: as of `Recorder`.
+        runs: to take medians of.
+
+    Returns:
+        runs; kernels, a row each as `rows` gives it; layers, microseconds by stage, in order; microseconds of all
+        kernels; elapsed_microseconds, from the begin of the first to the end of the last where nothing is held.
+    """
+    recorder = Recorder(stage)
+    hold(0, 0)
+    for _ in range(2):  # compiles and loads kernels, and makes what they keep; then as fast as later
+        recorder.run(work)
+    free = [recorder.run(work) for _ in range(runs)]
+    holds = [min(_LONGEST, 2 * max(one.took for one in same) + _MARGIN) for same in zip(*free, strict=True)]
+    held = [recorder.run(work, holds) for _ in range(runs)]
+    elapsed = statistics.median(_microseconds(run[0].start, run[-1].stop) for run in free if run)
+    spent = [statistics.median(_microseconds(one.start, one.stop) for one in same) for same in zip(*held, strict=True)]
+    layers: dict[str, float] = {}
+    for one, took in zip(held[0], spent, strict=True):
+        layers[one.stage] = layers.get(one.stage, 0.0) + took
+    return {
+        "runs": runs,
+        "kernels": rows(held[0], spent),
+        "layers": layers,
+        "microseconds": sum(spent),
+        "elapsed_microseconds": elapsed,
+    }
+
+
+def rows(launches: Sequence[Launch], microseconds: Sequence[float]) -> list[dict[str, Any]]:
+    """A row for all launches of a kernel by the same stage and of the same size, the longest time first."""
+    names, groups = titles([one.kernel for one in launches]), dict[tuple[Any, ...], list[int]]()
+    for i, one in enumerate(launches):
+        groups.setdefault(one.key, []).append(i)
+    found = []
+    for group in groups.values():
+        one, spent = launches[group[0]], sum(microseconds[i] for i in group)
+        found.append({
+            "kernel": names[group[0]], "layer": one.stage, "calls": len(group), "microseconds": spent,
+            "mean_microseconds": spent / len(group), "share": spent / (sum(microseconds) or math.nan),
+            "grid": one.grid, "block": one.block, **resources(one),
+        })  # fmt: skip
+    return sorted(found, key=lambda row: -row["microseconds"])
+
+
+def resources(one: Launch) -> dict[str, Any]:
+    """What the compiled kernel takes, and how much of it a multiprocessor holds at once, by the driver.
+
+    Occupancy is the share of the multiprocessor's warps, where the grid has blocks enough. Clusters may hold fewer.
+    """
+    function, threads = one.compiled._codelibrary.get_cufunc(), math.prod(one.block)
+    blocks = int(function.kernel.occupancy.max_active_blocks_per_multiprocessor(threads, one.shared))
+    warps = int(cuda.get_current_device().MAX_THREADS_PER_MULTIPROCESSOR) // WARP
+    return {
+        "registers": int(function.attrs.regs),
+        "static_shared_bytes": int(function.attrs.shared),
+        "dynamic_shared_bytes": one.shared,
+        "local_bytes": int(function.attrs.local),
+        "blocks_per_multiprocessor": blocks,
+        "occupancy": blocks * -(-threads // WARP) / warps,
+    }
+
+
+def titles(kernels: Sequence[Any]) -> list[str]:
+    """A name for each kernel, with what tells those of one module and function apart."""
+    groups: dict[str, dict[int, dict[str, Any]]] = {}
+    for kernel in kernels:
+        groups.setdefault(launch.title(kernel), {})[id(kernel)] = constants(kernel)
+    found = []
+    for kernel in kernels:
+        title = launch.title(kernel)
+        alike = list(groups[title].values())
+        named, apart = list[str](), 1
+        for name in alike[0]:
+            count = len({repr([other.get(one) for one in (*named, name)]) for other in alike})
+            if count > apart and len(named) < _NAMED:
+                named, apart = [*named, name], count
+        words = ", ".join(f"{name}={groups[title][id(kernel)].get(name)}" for name in named)
+        found.append(f"{title}({words})" if words else title)
+    return found
+
+
+def constants(kernel: Any) -> dict[str, Any]:
+    """Numbers, words and tuples of them that the function was called with that made it; a dataclass's as tile.rows."""
+    found: dict[str, Any] = {}
+
+    def add(name: str, value: Any) -> None:
+        if is_dataclass(value) and hasattr(value, "name"):
+            found[name] = value.name
+        elif is_dataclass(value):
+            for field in fields(value):
+                add(f"{name}.{field.name}", getattr(value, field.name))
+        elif all(isinstance(one, (Number, str)) for one in (value if isinstance(value, tuple) else (value,))):
+            found[name] = value
+
+    for name, value in kernel.made_with.items():
+        add(name, value)
+    return found
+
+
+def _sizes(of: Any) -> tuple[int, ...]:
+    return tuple(map(int, of)) if isinstance(of, (tuple, list)) else (int(of),)
+
+
+def _microseconds(start: Any, stop: Any) -> float:
+    return 1000 * float(start.elapsed_time(stop))  # of milliseconds
