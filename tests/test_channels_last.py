@@ -243,8 +243,8 @@ def test_both_ways_of_a_first_convolution_give_the_same():
     ("name", "capability", "precision", "expected_"),
     [
         ("alexnet", (9, 0), None, "wgmma"), ("alexnet", (8, 0), None, "mma"), ("alexnet", (12, 0), "tf32", "mma"),
-        ("ffn", (7, 5), None, "weak"), ("alexnet", (9, 0), "fp32", "weak"), ("mnist", (9, 0), None, "weak"),
-        ("ffn", (9, 0), "fp8", "wgmma"),
+        ("ffn", (7, 5), None, "weak"), ("alexnet", (9, 0), "fp32", "weak"), ("mnist", (8, 6), None, "direct"),
+        ("ffn", (9, 0), "fp8", "wgmma"), ("mnist", (7, 5), None, "weak"), ("mnist", (9, 0), "fp16", "wgmma"),
     ],
 )  # fmt: skip
 def test_the_technique_where_none_is_asked_for(name, capability, precision, expected_, monkeypatch):
@@ -253,6 +253,7 @@ def test_the_technique_where_none_is_asked_for(name, capability, precision, expe
 
     monkeypatch.setattr(device, "SIMULATED", False)
     monkeypatch.setattr(device, "has_tensor_cores", has_tensor_cores)
+    monkeypatch.setattr(device, "has_capability", lambda least: capability >= least)
     subject = NetworkCommand(name)
     words = [] if precision is None else ["--precision", precision]
     chosen = subject.parser(quiet=True).parse_args([*words, "--layers"])
@@ -286,3 +287,4 @@ def test_techniques_are_the_catalogues():
         assert row.on_gpu[-1] == "weak"
         assert {*row.on_gpu} <= {each.name for each in NETWORK_TECHNIQUES}
     assert network("alexnet").on_gpu[0] == "wgmma"
+    assert network("mnist").on_gpu[0] == "direct"

@@ -33,31 +33,66 @@ def network_techniques(document: Path) -> str:
     return table(["option", "on", "how", "precisions"], rows, right=4)
 
 
+LIBRARIES = ("PyTorch eager", "torch.compile", "JAX", "ONNX Runtime", "OpenVINO")
+
+
 def networks_beside(document: Path) -> str:
-    """Each network and batch: the fastest technique, and the fastest other library, in inputs/s."""
+    """Each network and batch: the fastest technique, and the fastest of each other library, in inputs/s."""
     parts = []
     for file, raw in results().networks.items():
         rows, cases = [], dict.fromkeys((row["network"], row["batch"]) for row in raw["networks"])
+        libraries = [name for name in LIBRARIES if any(row["title"].startswith(name) for row in raw["networks"])]
         for name, batch in cases:
             of = [row for row in raw["networks"] if (row["network"], row["batch"]) == (name, batch)]
             own = _fastest([row for row in of if row["level"]])
-            loops = next((row for row in of if row["name"].startswith("loops")), None)
-            others = {
-                library: _fastest([row for row in of if not row["level"] and row["title"].startswith(library)])
-                for library in ("PyTorch eager", "torch.compile", "ONNX Runtime", "OpenVINO")
-            }
-            best = max((row["inputs_per_second"] for row in others.values() if row), default=None)
+            others = [
+                _fastest([row for row in of if not row["level"] and row["title"].startswith(library)])
+                for library in libraries
+            ]
+            best = max((row["inputs_per_second"] for row in others if row), default=None)
             rate = own["inputs_per_second"] if own else 0
-            cells = [f"{name}, N = {batch}", number(loops["inputs_per_second"]) if loops else "–"]
-            cells.append(f"{number(rate)} (`{own['name'].partition('-')[0]}`)" if own else "–")
-            cells += [number(row["inputs_per_second"]) if row else "–" for row in others.values()]
-            rows.append([*cells, f"{rate / best:.2f} ×" if best else "–"])
-        head = ["network", "loops", "fastest here", "PyTorch", "torch.compile", "ONNX Runtime", "OpenVINO"]
-        made = table([*head, "of the best other"], rows, right=1)
-        parts.append(f"Inputs/s in float32, {machine_called(raw['machine'])}.\n\n{made}" + sources(document, [file]))
+            rows.append([f"{name}, N = {batch:,}", _cell(own), *map(_cell, others)])
+            rows[-1].append(f"{rate / best:.2f} ×" if best else "–")
+        made = table(["network", "fastest here", *libraries, "of the best other"], rows, right=1)
+        where = "bytes and results on the GPU, " if raw["machine"]["gpus"] else ""
+        said = f"Inputs/s, {where}{machine_called(raw['machine'])}{_note(raw)}.\n\n{made}"
+        parts.append(said + sources(document, [file]))
+    return "\n".join(parts) or UNMEASURED + "\n"
+
+
+def _note(raw: dict[str, Any]) -> str:
+    return f" ({raw['note']})" if "note" in raw else ""
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    return f"{number(row['inputs_per_second'])} (`{row['name']}`)" if row else "–"
+
+
+def fused_layers(document: Path) -> str:
+    """fused4's convolutions in so many kernels: images/s of the fastest way of each, by batch and precision."""
+    parts = []
+    for file, raw in results().fused_layers.items():
+        for batch in dict.fromkeys(row["batch"] for row in raw["ways"]):
+            best: dict[str, dict[str, dict[str, Any]]] = {}
+            for row in raw["ways"]:
+                kernels, _, way = row["way"].partition(" ")
+                if row["batch"] == batch and not row["way"].startswith("layer"):
+                    method, _, precision = way.rpartition(" ")
+                    held = best.setdefault(kernels, {}).get(precision)
+                    if held is None or row["microseconds"] < held["microseconds"]:
+                        best[kernels][precision] = {**row, "method": method}
+            precisions = list(dict.fromkeys(name for of in best.values() for name in of))
+            cells = [
+                [kernels, *(f"{of[name]['microseconds']:.1f} µs ({of[name]['method']})" for name in precisions)]
+                for kernels, of in best.items()
+            ]
+            head = ["convolutions a kernel", *(f"{name} maps, fastest way" for name in precisions)]
+            made = table(head, cells, right=1)
+            parts.append(f"{machine_called(raw['machine'])}, N = {batch:,}{_note(raw)}:\n\n{made}")
+        parts[-1] += sources(document, [file])
     return "\n".join(parts) or UNMEASURED + "\n"
 
 
 def _fastest(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    within = [row for row in rows if row["within_tolerance"] and row["precision"] == "float32"]
+    within = [row for row in rows if row["within_tolerance"]]
     return max(within, key=lambda row: float(row["inputs_per_second"]), default=None)

@@ -81,6 +81,8 @@ class Results:
     """What bench/conv2d.py and bench/conv2d_cpu.py wrote, by schema and file."""
     networks: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/networks.py wrote, by file."""
+    fused_layers: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/fused_layers.py wrote, by file."""
     op_times: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/op_times.py wrote, by file."""
     ladders: dict[str, dict[Path, dict[str, Any]]] = field(default_factory=lambda: {"mma_steps": {}, "wgmma_steps": {}})
@@ -105,6 +107,7 @@ def results() -> Results:
     by_file = {
         "layers": found.layers,
         "networks": found.networks,
+        "fused_layers": found.fused_layers,
         "op_times": found.op_times,
         "precisions": found.agreed,
         "validation": found.validated,

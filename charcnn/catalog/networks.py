@@ -16,7 +16,7 @@ class NetworkRow:
     """A network: `python -m charcnn.networks.NAME`."""
 
     name: str
-    on_gpu: tuple[str, ...] = ("weak",)
+    on_gpu: tuple[str, ...]
     """Techniques where none is asked for and there is a GPU: the first that runs there, in the precision asked for."""
 
     @property
@@ -32,12 +32,15 @@ class NetworkRow:
 
 
 _DENSE = ("wgmma", "mma", "weak")
-"""Of networks with channels enough to fill tensor cores. On the others that is not measured."""
+"""Of networks with channels enough to fill tensor cores."""
+
+_FEW = ("direct", *_DENSE)
+"""Of the others, where products would mostly be by zeros."""
 
 NETWORKS = (
-    NetworkRow("mnist"),
-    NetworkRow("ece408"),
-    NetworkRow("fused4"),
+    NetworkRow("mnist", _FEW),
+    NetworkRow("ece408", _FEW),
+    NetworkRow("fused4", _FEW),
     NetworkRow("alexnet", _DENSE),
     NetworkRow("ffn", _DENSE),
 )
@@ -84,11 +87,11 @@ NETWORK_TECHNIQUES = (
     ),
     NetworkTechnique(
         "direct", "cuda", "as weak, with convolutions of few input channels, and linear layers, in tiles of registers",
-        "cuda",
+        "cuda", copies=True,
     ),
     NetworkTechnique(
         "winograd", "cuda", "channels last, with half the products or fewer where convolutions move by 1",
-        "channels_last", filtered=True,
+        "channels_last", copies=True, filtered=True,
     ),
     NetworkTechnique(
         "mma", "cuda", "channels last on tensor cores, one CUDA graph a batch", "channels_last", ampere=True,

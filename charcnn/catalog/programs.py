@@ -28,6 +28,8 @@ class Program:
     """Needs Hopper's tensor cores: neither another GPU nor the simulator will do."""
     ampere: bool = field(default=False, kw_only=True)
     """Needs tensor cores of compute capability 8.0 or later: the simulator will not do."""
+    copies: bool = field(default=False, kw_only=True)
+    """Needs asynchronous copies, of compute capability 8.0 or later; the simulator has them."""
     filtered: bool = field(default=False, kw_only=True)
     """Whether it computes convolutions by Winograd's filtering, which rounds more."""
 

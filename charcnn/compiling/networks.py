@@ -100,7 +100,8 @@ def runnable_techniques(target: Target) -> Iterator[tuple[str, str]]:
 
 def _runnable(rows: Sequence[catalog.Program], target: Target) -> Iterator[tuple[str, str]]:
     for row in rows:
-        if row.device == "cuda" and (not row.tensor_cores or target.has_tensor_cores(hopper=row.hopper)):
+        copies = not row.copies or target.capability >= (8, 0)
+        if row.device == "cuda" and copies and (not row.tensor_cores or target.has_tensor_cores(hopper=row.hopper)):
             yield from ((row.name, precision) for precision in row.precisions)
 
 

@@ -235,12 +235,15 @@ def require_memory(size: int, purpose: str) -> None:
         raise DeviceError(f"{purpose} take {size:,} bytes of GPU memory, {free:,.0f} are free: lower --batch")
 
 
+def has_capability(least: tuple[int, int]) -> bool:
+    """Whether the current GPU has this compute capability; the simulator has all but tensor cores."""
+    return SIMULATED or tuple(cuda.get_current_device().compute_capability) >= least
+
+
 def require_capability(least: tuple[int, int], what: str, way_out: str) -> None:
     """Raise DeviceError unless the current GPU has this compute capability, which `what` needs."""
-    if SIMULATED:
-        return
-    capability = tuple(cuda.get_current_device().compute_capability)
-    if capability < least:
+    if not has_capability(least):
+        capability = tuple(cuda.get_current_device().compute_capability)
         raise DeviceError(
             f"{what} needs compute capability {least[0]}.{least[1]}, this GPU has {capability[0]}.{capability[1]}; "
             f"{way_out}"

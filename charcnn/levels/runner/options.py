@@ -154,4 +154,6 @@ def serves(program: catalog.Program, precision: str | None) -> bool:
     """Whether it runs on the current GPU, in this precision where one is asked for."""
     if precision is not None and precision not in program.precisions:
         return False
+    if program.copies and not device.has_capability((8, 0)):
+        return False
     return not program.tensor_cores or device.has_tensor_cores(hopper=program.hopper)
