@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -46,17 +48,40 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "exhaustive: more cases of what others show; runs with --all, or where it is named"
     )
+    config.addinivalue_line("markers", "quick(case, everywhere): which cases are not exhaustive; see `quick`")
 
 
+def quick(case: Callable[..., bool], everywhere: bool = False) -> pytest.MarkDecorator:
+    """A mark: of a test's cases, those are exhaustive of which `case`, of parameters by their names, is false.
+
+    On a GPU alone, which compiles kernels for each of them, for seconds; unless `everywhere`.
+    """
+    return pytest.mark.quick(case=case, everywhere=everywhere)
+
+
+def repeats(item: pytest.Item) -> bool:
+    """Whether a `quick` mark makes this case of a test an exhaustive one."""
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    return any(
+        (mark.kwargs["everywhere"] or not device.SIMULATED)
+        and not mark.kwargs["case"](**{name: given[name] for name in inspect.signature(mark.kwargs["case"]).parameters})
+        for mark in item.iter_markers("quick")
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is exhaustive, unless --all, -m or a test's own name asks for it."""
+    for item in items:
+        if repeats(item):
+            item.add_marker("exhaustive")
     named = any("::" in str(word) for word in config.invocation_params.args)
     if config.getoption("--all") or config.getoption("-m") or named:
         return
     left_out = [item for item in items if item.get_closest_marker("exhaustive")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
 
 
 @pytest.hookimpl(optionalhook=True)
