@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,13 @@ os.environ["CHARCNN_CACHE"] = str(Path(__file__).parent / "no cache")  # tests t
 # No deadline: the first call of a kind compiles, and the simulator is slow.
 hypothesis.settings.register_profile("charcnn", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("charcnn")
+
+
+LABELLING = ("test_classifier.py", "test_classify_ranks.py", "test_commands.py", "test_terminal.py")
+"""Files whose tests label texts on the CPU, most of them."""
+
+SIZES = re.compile(r"(.*/test_ops\.py::test_(edges|large)\[\w+)-")
+"""Tests of a variant at several sizes, for which it is compiled once or twice."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -88,6 +97,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With -n, each test goes to whichever process is free; those of a file that shares a fixture stay with one.
 
+    So do one variant's sizes, in test_ops; and of few processes the files that label texts on the CPU: what they need
+    takes half a minute to compile, in each process that begins before another has ended.
+
     Unless --dist says how to deal them out. Not an option in pyproject.toml: pytest-benchmark would take that for
     several processes, and measure nothing.
     """
@@ -95,10 +107,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadFileScheduling
 
+    few = (config.getoption("numprocesses", None) or 0) <= 4
+
+    @cache
+    def shares(file: str) -> bool:
+        return 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8")
+
     class EachScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::")[0]
-            return file if 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8") else nodeid
+            if few and file.rpartition("/")[2] in LABELLING:
+                return "labelling"
+            sizes = SIZES.match(nodeid)
+            return file if shares(file) else sizes[1] if sizes else nodeid
+
+        def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+            """And forget a scope that has ended: all that are kept are counted, again for each test."""
+            super().mark_test_complete(node, item_index, duration)
+            scope, kept = self._split_scope(self.registered_collections[node][item_index]), self.assigned_work[node]
+            if all(kept[scope].values()):
+                del kept[scope]
 
     return EachScheduling(config, log)
 
