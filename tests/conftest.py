@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -200,5 +201,16 @@ def ended(capsys):
             main(*arguments)
         said = capsys.readouterr()
         return subprocess.CompletedProcess(arguments, end.value.code, said.out, said.err)
+
+    return call
+
+
+@pytest.fixture
+def as_module(ended, monkeypatch):
+    """Run a package's module in this process as `python -m` does: its status and what it said, as of a process."""
+
+    def call(package, name, *options):
+        monkeypatch.setattr(sys, "argv", [name, *map(str, options)])
+        return ended(runpy.run_module, f"{package}.{name}", None, "__main__", True)
 
     return call
