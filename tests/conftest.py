@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,6 +37,13 @@ hypothesis.settings.register_profile("charcnn", deadline=None, suppress_health_c
 hypothesis.settings.load_profile("charcnn")
 
 
+LABELLING = ("test_classifier.py", "test_classify_ranks.py", "test_commands.py", "test_terminal.py")
+"""Files whose tests label texts on the CPU, most of them."""
+
+SIZES = re.compile(r"(.*/test_ops\.py::test_(edges|large)\[\w+)-")
+"""Tests of a variant at several sizes, for which it is compiled once or twice."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """--all."""
     parser.addoption("--all", action="store_true", help="run the exhaustive tests, too")
@@ -46,22 +58,48 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "exhaustive: more cases of what others show; runs with --all, or where it is named"
     )
+    config.addinivalue_line("markers", "quick(case, everywhere): which cases are not exhaustive; see `quick`")
 
 
+def quick(case: Callable[..., bool], everywhere: bool = False) -> pytest.MarkDecorator:
+    """A mark: of a test's cases, those are exhaustive of which `case`, of parameters by their names, is false.
+
+    On a GPU alone, which compiles kernels for each of them, for seconds; unless `everywhere`.
+    """
+    return pytest.mark.quick(case=case, everywhere=everywhere)
+
+
+def repeats(item: pytest.Item) -> bool:
+    """Whether a `quick` mark makes this case of a test an exhaustive one."""
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    return any(
+        (mark.kwargs["everywhere"] or not device.SIMULATED)
+        and not mark.kwargs["case"](**{name: given[name] for name in inspect.signature(mark.kwargs["case"]).parameters})
+        for mark in item.iter_markers("quick")
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is exhaustive, unless --all, -m or a test's own name asks for it."""
+    for item in items:
+        if repeats(item):
+            item.add_marker("exhaustive")
     named = any("::" in str(word) for word in config.invocation_params.args)
     if config.getoption("--all") or config.getoption("-m") or named:
         return
     left_out = [item for item in items if item.get_closest_marker("exhaustive")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With -n, each test goes to whichever process is free; those of a file that shares a fixture stay with one.
+
+    So do one variant's sizes, in test_ops; and of few processes the files that label texts on the CPU: what they need
+    takes half a minute to compile, in each process that begins before another has ended.
 
     Unless --dist says how to deal them out. Not an option in pyproject.toml: pytest-benchmark would take that for
     several processes, and measure nothing.
@@ -70,10 +108,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadFileScheduling
 
+    few = (config.getoption("numprocesses", None) or 0) <= 4
+
+    @cache
+    def shares(file: str) -> bool:
+        return 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8")
+
     class EachScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::")[0]
-            return file if 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8") else nodeid
+            if few and file.rpartition("/")[2] in LABELLING:
+                return "labelling"
+            sizes = SIZES.match(nodeid)
+            return file if shares(file) else sizes[1] if sizes else nodeid
+
+        def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+            """And forget a scope that has ended: all that are kept are counted, again for each test."""
+            super().mark_test_complete(node, item_index, duration)
+            scope, kept = self._split_scope(self.registered_collections[node][item_index]), self.assigned_work[node]
+            if all(kept[scope].values()):
+                del kept[scope]
 
     return EachScheduling(config, log)
 
@@ -147,5 +201,16 @@ def ended(capsys):
             main(*arguments)
         said = capsys.readouterr()
         return subprocess.CompletedProcess(arguments, end.value.code, said.out, said.err)
+
+    return call
+
+
+@pytest.fixture
+def as_module(ended, monkeypatch):
+    """Run a package's module in this process as `python -m` does: its status and what it said, as of a process."""
+
+    def call(package, name, *options):
+        monkeypatch.setattr(sys, "argv", [name, *map(str, options)])
+        return ended(runpy.run_module, f"{package}.{name}", None, "__main__", True)
 
     return call

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import test_mma
 import test_wgmma
+from conftest import quick
 from test_mma import simulated
 from test_networks import architecture, drawn, rounded
 
@@ -163,6 +164,7 @@ def test_mma_in_plain_python(name, precision, mma):
     assert found.max() < bound
 
 
+@quick(lambda technique, precision: (technique, precision) in {("mma", "fp16x3"), ("wgmma", "fp16")})
 @pytest.mark.parametrize("technique", ["mma", "wgmma"])
 @pytest.mark.parametrize("precision", ["fp16", "fp16x3"])
 def test_tensor_cores_on_a_gpu(technique, precision):

@@ -70,24 +70,27 @@ def close(out, expected):
 
 
 def plans(arrays, found, pool, count):
-    """Some, unlike each other, evenly out of all."""
+    """About so many, evenly out of all of each kind: with several images a block or one, and with parts or none."""
     x, weight, _ = arrays
     every = list(direct_plan._candidates(x.shape, len(weight), found, pool, True))
     assert all(one.threads <= direct_plan.THREADS for one in every)
-    return every[:: max(1, len(every) // count)]
+    kinds = {}
+    for one in every:
+        kinds.setdefault((one.images > 1, one.parts > 1), []).append(one)
+    each = max(1, count // len(kinds))
+    assert len(kinds) > 1
+    return [one for alike in kinds.values() for one in alike[:: -(-len(alike) // each)]]
 
 
+@pytest.mark.parametrize("most", [8] if device.SIMULATED else [6, pytest.param(40, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", CASES)
-def test_any_plan(name, monkeypatch, poisoned):
+def test_any_plan(name, most, monkeypatch, poisoned):
     arrays, found, pool, expected = draw(name)
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
-    kinds = set()
-    for one in plans(arrays, found, pool, 8 if device.SIMULATED else 40):
+    for one in plans(arrays, found, pool, most):
         monkeypatch.setattr(direct, "plan", lambda *_, one=one: one)
         monkeypatch.setattr(direct_plan.Plan, "resident", lambda *_: 1)  # so that a block has several items
         close(run(arrays, found, pool, expected.shape), expected)
-        kinds.add((one.images > 1, one.parts > 1))
-    assert len(kinds) > 1
 
 
 @pytest.mark.parametrize("name", ["vectors", "pairs", "pooled"])

@@ -7,10 +7,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from conftest import quick
 from numba import cuda
 from test_mma import machine, simulated  # noqa: F401 - a fixture
 from test_mma_layout import decoded
-from test_wgmma_windows import IMAGES, LARGE
+from test_wgmma_windows import EPILOGUES, IMAGES, LARGE, by_turns
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
@@ -125,7 +126,8 @@ def test_in_plain_python(name, images, epilogue, float32, machine, monkeypatch):
 
 
 @ampere
-@pytest.mark.parametrize("epilogue", ["", "relu", "tanh", "gelu"])
+@quick(lambda name, images, epilogue: EPILOGUES[by_turns(name, images)] == epilogue)
+@pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("images", [*IMAGES, *LARGE])
 @pytest.mark.parametrize("name", TAKEN)
 def test_on_a_gpu(name, images, epilogue):
@@ -133,6 +135,7 @@ def test_on_a_gpu(name, images, epilogue):
 
 
 @ampere
+@quick(lambda name, c_out: (name, c_out) in {("bf16", 32), ("tf32", 64), ("fp16x3", 96), ("fp16", 128), ("fp16", 200)})
 @pytest.mark.parametrize("c_out", [32, 64, 96, 128, 200])
 @pytest.mark.parametrize("name", TAKEN)
 def test_every_tile(name, c_out):
@@ -143,6 +146,7 @@ def test_every_tile(name, c_out):
 
 
 @ampere
+@quick(lambda name, c_in: name == "fp16" or c_in in (3, 40))
 @pytest.mark.parametrize("c_in", [3, 8, 24, 40, 96, 100])
 @pytest.mark.parametrize("name", TAKEN)
 def test_channels_that_fill_no_k_block(name, c_in):
@@ -161,6 +165,7 @@ def test_infinities_reach_what_their_windows_hold():
 
 
 @ampere
+@quick(lambda name, stride: name == "fp16" or stride == 3)
 @pytest.mark.parametrize(("stride", "padding", "dilation"), [(2, 3, 1), (1, 0, 3), (3, 5, 2), (1, 1, 1), (9, 70, 40)])
 @pytest.mark.parametrize("name", ["fp16", "fp16x3"])
 def test_sequences(name, stride, padding, dilation):

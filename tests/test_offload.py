@@ -295,7 +295,8 @@ def test_trace_shows_every_rank_in_one_time(tmp_path):
 @pytest.mark.parametrize(("name", "seen"), [("l1", {"scatter", "gather"}), ("l7", {"receive", "return", "copy up"})])
 def test_levels_leave_a_trace(name, seen, tmp_path):
     file, report = tmp_path / "trace.json", tmp_path / "report.json"
-    options = ["--config", "tiny", "--inputs", 4, "--batch", 1, "--trace", file, "--json", report]
+    inputs = 2 if device.SIMULATED else 4
+    options = ["--config", "tiny", "--inputs", inputs, "--batch", 1, "--trace", file, "--json", report]
     done = mpiexec(2, "-m", f"charcnn.levels.{name}", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "passed" in done.stdout
@@ -340,7 +341,7 @@ def test_a_rank_that_raises_stops_all_while_messages_are_under_way(rank):
 
 @needs_mpi
 def test_a_level_may_offload_either_way():
-    done = mpiexec(2, "-c", FAILING.format(rank=-1, inputs=50))
+    done = mpiexec(2, "-c", FAILING.format(rank=-1, inputs=12))
     assert done.returncode == 0, done.stderr
     assert "passed" in done.stdout
 
@@ -439,6 +440,8 @@ import sys
 from charcnn import offload
 import charcnn.levels
 charcnn.levels.prepare()
+import simulated_threads
+simulated_threads.install()
 from charcnn.levels import l12
 from charcnn.levels.runner import command as runner
 offload.cuda_aware = lambda: (True, "an MPI that takes GPU memory")
@@ -466,17 +469,12 @@ finally:
 
 @needs_mpi
 @pytest.mark.skipif(not device.SIMULATED, reason="on a GPU, MPI itself must be CUDA-aware")
-@pytest.mark.parametrize(
-    ("options", "where"),
-    [
-        (["--offload", "async", "--gpu-direct"], "GPU memory: an MPI that takes GPU memory"),
-        (["--offload", "farm", "--gpu-direct"], "GPU memory: an MPI that takes GPU memory"),
-    ],
-)
-def test_messages_land_in_gpu_memory_where_asked_for(options, where):
-    done = mpiexec(2, "-c", DIRECT, "--config", "tiny", "--inputs", 2, "--batch", 1, *options)
+@pytest.mark.parametrize("mode", ["async", "farm"])
+def test_messages_land_in_gpu_memory_where_asked_for(mode):
+    options = ["--offload", mode, "--gpu-direct"]
+    done = mpiexec(2, "-c", DIRECT, "--config", "tiny", "--inputs", 2, "--batch", 1, *options, PYTHONPATH="tests:bench")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"messages  land in {where}\n" in done.stdout
+    assert "messages  land in GPU memory: an MPI that takes GPU memory\n" in done.stdout
     assert "validated passed" in done.stdout
     assert done.stdout.count("looked at") == 2
 

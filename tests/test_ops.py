@@ -7,61 +7,25 @@ from functools import partial
 
 import numpy as np
 import pytest
-from conftest import runs_here
+from conftest import quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import cuda
 from operator_cases import CASES, Case, takes
+from operator_rows import CPU, CUDA, VARIANTS, compiled, edges_of, large_of, more_of, repeats, tried
 
-from charcnn.catalog import VARIANTS as EVERY
 from charcnn.catalog import operator
 from charcnn.catalog import tolerance as tolerance_of
 from charcnn.gpu import device
 from charcnn.gpu.launch import DTYPES, Call
 from charcnn.ops import reference
 
-VARIANTS = [row for row in EVERY if runs_here(row)]
-CUDA = [row for row in VARIANTS if row.device == "cuda"]
-CPU = [row for row in VARIANTS if row.device == "cpu"]
 ANY_RANK = ("relu", "tanh", "gelu", "collapse")  # collapse takes two: see test_images
 IN_PLACE = ("relu", "tanh", "gelu", "layernorm", "layernorm_relu", "batchnorm2d", "batchnorm2d_relu")
 
 
 def each(rows):
     return pytest.mark.parametrize("variant", rows, ids=lambda row: row.name)
-
-
-def compiled(variant):
-    return variant.device == "cpu" or not device.SIMULATED
-
-
-def named(row, sizes):
-    return "-".join([row.name, *(f"{name}{size}" for name, size in sizes.items())])
-
-
-def edges_of(rows):
-    return [
-        pytest.param(row, sizes, id=named(row, sizes))
-        for row in rows
-        for sizes in CASES[row.operator].edges
-        if takes(row.label, sizes)
-    ]
-
-
-def more_of(row, drawn=False):
-    """Marks: bf16 is one word in fp16's kernels on tensor cores; `direct` has a kernel of most sizes that are drawn."""
-    many = row.label == "direct" and drawn and compiled(row)
-    return [pytest.mark.exhaustive] if many or (row.tensor_cores and row.label.endswith("bf16")) else []
-
-
-def large_of(rows):
-    return [
-        pytest.param(row, sizes, marks=more_of(row), id=named(row, sizes))
-        for row in rows
-        if compiled(row)
-        for sizes in CASES[row.operator].large
-        if takes(row.label, sizes)
-    ]
 
 
 def example(variant) -> Case:
@@ -157,22 +121,26 @@ def run(variant, case: Case, taken: Case | None = None):
     check(variant, out, expected)
 
 
+@quick(lambda variant, sizes: tried(variant, sizes, "edges"))
 @pytest.mark.parametrize(("variant", "sizes"), edges_of(VARIANTS))
 def test_edges(variant, sizes):
     run(variant, CASES[variant.operator].build(sizes))
 
 
+@quick(lambda variant, sizes: tried(variant, sizes, "large"))
 @pytest.mark.parametrize(("variant", "sizes"), large_of(VARIANTS))
 def test_large(variant, sizes):
     run(variant, CASES[variant.operator].build(sizes, normal=True))
 
 
+@quick(lambda variant, share: share > 1 and not repeats(variant))
+@pytest.mark.parametrize("share", [1] if device.SIMULATED else [3, 1], ids=lambda share: f"1 in {share}")
 @pytest.mark.parametrize("variant", [pytest.param(row, id=row.name, marks=more_of(row, True)) for row in VARIANTS])
-def test_drawn_sizes(variant):
+def test_drawn_sizes(variant, share):
     cases = CASES[variant.operator]
     drawn = cases.sizes(compiled(variant), gpu=variant.device == "cuda")
 
-    @settings(max_examples=cases.examples if compiled(variant) else min(8, cases.examples))
+    @settings(max_examples=cases.examples // share if compiled(variant) else min(8, cases.examples))
     @given(drawn.map(partial(fitted, variant)).filter(cases.fit), st.integers(0, 2**32 - 1))
     def try_one(sizes, seed):
         run(variant, cases.build(sizes, seed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import quick
 from numba import cuda
 from test_wgmma import machine, simulated  # noqa: F401 - a fixture
 
@@ -94,6 +95,13 @@ LARGE = {
     "pixels": ((2, 12, 11, 128), (1, 1, 128, 192), {}),
 }
 
+EPILOGUES = ["", "relu", "tanh", "gelu"]
+
+
+def by_turns(name, images):
+    """One epilogue for each precision and image, so that each of both has every epilogue with some other."""
+    return (list(FORMATS).index(name) + [*IMAGES, *LARGE].index(images)) % len(EPILOGUES)
+
 
 def compare(name, x_shape, weight_shape, moves, *, epilogue="relu", tile=None):
     """A convolution in a precision, twice, beside the reference; the results are the same bits."""
@@ -176,7 +184,8 @@ def test_bands_in_plain_python(name, images, machine, monkeypatch):  # noqa: F81
 
 
 @hopper
-@pytest.mark.parametrize("epilogue", ["", "relu", "tanh", "gelu"])
+@quick(lambda name, images, epilogue: EPILOGUES[by_turns(name, images)] == epilogue)
+@pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("images", [*IMAGES, *LARGE])
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_on_a_gpu(name, images, epilogue):
@@ -187,6 +196,7 @@ def test_on_a_gpu(name, images, epilogue):
 
 
 @hopper
+@quick(lambda name, c_out: (name, c_out) in {("fp16", 64), ("tf32", 96), ("fp8", 192), ("fp16x3", 256), ("fp16", 256)})
 @pytest.mark.parametrize("c_out", [64, 96, 192, 256])
 @pytest.mark.parametrize("name", ["fp16", "tf32", "fp8", "fp16x3"])
 def test_every_tile(name, c_out):
@@ -197,6 +207,7 @@ def test_every_tile(name, c_out):
 
 
 @hopper
+@quick(lambda name, images: name == "fp16" or images in ("padded", "three quarters"))
 @pytest.mark.parametrize("images", list(BANDS))
 @pytest.mark.parametrize("name", ["fp16", "bf16", "tf32", "fp8"])
 def test_bands(name, images):
@@ -220,6 +231,7 @@ def test_infinities_reach_what_their_windows_hold():
 
 
 @hopper
+@quick(lambda name, stride: name == "fp16" or stride == 3)
 @pytest.mark.parametrize(("stride", "padding", "dilation"), [(2, 3, 1), (1, 0, 3), (3, 5, 2), (1, 1, 1)])
 @pytest.mark.parametrize("name", ["fp16", "fp16x3"])
 def test_sequences(name, stride, padding, dilation):
