@@ -66,7 +66,7 @@ class Found(Exception):
 
 def collect() -> list[str]:
     """The tests' names."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *TESTS]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--all", "-p", "no:cacheprovider", *TESTS]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"sanitize: pytest cannot collect the tests:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
