@@ -140,7 +140,7 @@ def moves_by_one(s: Sizes) -> bool:
 
 
 def on_tensor_cores(s: Sizes) -> bool:
-    """Windows of 3 to pool, and of several groups none so narrow as these cases have; `direct` has one group, too."""
+    """Windows of 3 to pool, and of several groups none so narrow as these cases have; `direct` has one group alone."""
     return s.get("pool_size", 3) == 3 and s.get("groups", 1) == 1
 
 

@@ -12,7 +12,7 @@ from test_cpu_gemm import each_tile, error, surrounded
 from charcnn import ops
 from charcnn.catalog import FLOAT32
 from charcnn.ops import reference
-from charcnn.ops.common import cpu_gemm
+from charcnn.ops.common import cpu_tile
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.tasks import share_out
 from charcnn.ops.conv1d.winograd_transforms import matrices
@@ -67,7 +67,7 @@ def test_any_shape(tile):
         x, weight, bias = draw(**sizes, groups=groups, seed=seed)
         options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         expected = channels_first(reference.conv2d_relu if relu else reference.conv2d, x, weight, bias, **options)
-        layer = CpuConv2d(weight, bias, **options, tile=cpu_gemm.choose_tile(tile))
+        layer = CpuConv2d(weight, bias, **options, tile=cpu_tile.choose_tile(tile))
         if turned:  # channels first in memory
             x = np.ascontiguousarray(x.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1)
         check(layer, x, expected, relu=relu)
@@ -84,7 +84,7 @@ def test_any_shape_filtered(tile):
             return
         x, weight, bias = draw(**sizes, seed=seed)
         expected = channels_first(reference.conv2d_relu if relu else reference.conv2d, x, weight, bias, padding=padding)
-        layer = CpuWinogradConv2d(weight, bias, padding=padding, tile=cpu_gemm.choose_tile(tile))
+        layer = CpuWinogradConv2d(weight, bias, padding=padding, tile=cpu_tile.choose_tile(tile))
         check(layer, x, expected, relu=relu)
 
     try_one()

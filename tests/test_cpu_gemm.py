@@ -21,7 +21,7 @@ from charcnn.config import SMALL, TINY, Config
 from charcnn.levels import l0, l11, l18
 from charcnn.model import network, params
 from charcnn.ops import reference
-from charcnn.ops.common import cpu_gemm, threads
+from charcnn.ops.common import cpu_gemm, cpu_tile, threads
 from charcnn.ops.conv1d.cpu_gemm import CpuConv1d
 from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv1d
 from charcnn.ops.conv1d.winograd_transforms import SPAN
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[1]
 
 def usable(name):
     try:
-        return bool(cpu_gemm.choose_tile(name))
+        return bool(cpu_tile.choose_tile(name))
     except ValueError:
         return False
 
@@ -43,7 +43,7 @@ each_tile = pytest.mark.parametrize(
     "tile",
     [
         pytest.param(name, marks=[] if usable(name) else pytest.mark.skip(reason="this processor cannot run it"))
-        for name in cpu_gemm.TILES
+        for name in cpu_tile.TILES
     ],
 )
 
@@ -95,7 +95,7 @@ def convolve(tile, n, length, c_in, c_out, k, stride, dilation, pool_size, *, re
     expected = reference.conv1d(x.transpose(0, 2, 1).astype(np.float64), weight, bias, stride=stride, dilation=dilation)
     expected = reference.maxpool1d(reference.relu(expected) if relu else expected, pool_size).transpose(0, 2, 1)
     out, around = surrounded(expected.shape)
-    packed = CpuConv1d(weight, bias, cpu_gemm.choose_tile(tile))
+    packed = CpuConv1d(weight, bias, cpu_tile.choose_tile(tile))
     assert packed(x, out, stride=stride, dilation=dilation, pool_size=pool_size, relu=relu) is out
     assert np.isnan(around).sum() == around.size - out.size
     return out, expected
@@ -132,7 +132,7 @@ def test_any_shape(tile):
 def test_linear(tile, n, c_in, c_out):
     rng = np.random.default_rng(1)
     x, weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((n, c_in), (c_out, c_in), c_out))
-    out = CpuLinear(weight, bias, cpu_gemm.choose_tile(tile))(x, np.full((n, c_out), np.nan, np.float32))
+    out = CpuLinear(weight, bias, cpu_tile.choose_tile(tile))(x, np.full((n, c_out), np.nan, np.float32))
     assert error(out, reference.linear(x.astype(np.float64), weight, bias)) <= FLOAT32
 
 
@@ -148,13 +148,13 @@ def test_launchers_take_the_environments_tile(tile, monkeypatch):
     out = ops.conv1d_relu_cpu_gemm(x, weight, bias, **options)
     assert error(out, reference.conv1d_relu(x.astype(np.float64), weight, bias, **options)) <= FLOAT32
     ops.linear_cpu_gemm(x[0], np.ones((7, 40), np.float32), bias)
-    assert set(taken) == {cpu_gemm.TILES[tile]}
+    assert set(taken) == {cpu_tile.TILES[tile]}
 
 
 def test_unknown_tile(monkeypatch):
     monkeypatch.setenv("CHARCNN_CPU_TILE", "avx1024")
     with pytest.raises(ValueError, match=r"^CHARCNN_CPU_TILE=avx1024: need one of avx512, avx2, plain$"):
-        cpu_gemm.choose_tile()
+        cpu_tile.choose_tile()
 
 
 def test_the_processor_decides(monkeypatch):
@@ -167,10 +167,10 @@ def test_the_processor_decides(monkeypatch):
         ("", "plain"),
     ):
         monkeypatch.setattr(numba.config, "CPU_FEATURES", features)
-        assert cpu_gemm.choose_tile() is cpu_gemm.TILES[name]
-        assert cpu_gemm.choose_tile("plain") is cpu_gemm.TILES["plain"]
+        assert cpu_tile.choose_tile() is cpu_tile.TILES[name]
+        assert cpu_tile.choose_tile("plain") is cpu_tile.TILES["plain"]
     with pytest.raises(ValueError, match=r"^CHARCNN_CPU_TILE=avx2: this processor lacks avx2, fma$"):
-        cpu_gemm.choose_tile("avx2")
+        cpu_tile.choose_tile("avx2")
 
 
 # Winograd's filtering, by the micro-kernel.
@@ -199,7 +199,7 @@ def filtered(tile, n, length, c_in, c_out, k, pool_size, *, relu, seed=0):
     expected = reference.conv1d(x.transpose(0, 2, 1).astype(np.float64), weight, bias)
     expected = reference.maxpool1d(reference.relu(expected) if relu else expected, pool_size).transpose(0, 2, 1)
     out, around = surrounded(expected.shape)
-    packed = CpuWinogradConv1d(weight, bias, cpu_gemm.choose_tile(tile))
+    packed = CpuWinogradConv1d(weight, bias, cpu_tile.choose_tile(tile))
     assert packed(x, out, pool_size=pool_size, relu=relu) is out
     assert np.isnan(around).sum() == around.size - out.size
     return out, expected
@@ -479,10 +479,10 @@ from charcnn.config import TINY
 import charcnn.levels
 charcnn.levels.prepare()
 from charcnn.levels import l11, l18
-from charcnn.ops.common import cpu_gemm
+from charcnn.ops.common import cpu_gemm, cpu_tile
 import numpy as np
 
-assert cpu_gemm.choose_tile() is cpu_gemm.TILES["plain"]
+assert cpu_tile.choose_tile() is cpu_tile.TILES["plain"]
 weights = params.init(TINY, seed=0)
 ids = np.random.default_rng(0).integers(0, 71, (2, TINY.length), np.uint8)
 expected = network.forward(ids, weights, TINY)

@@ -87,6 +87,7 @@ IMAGE_CHAIN = "conv2d_relu_maxpool2d_conv2d_relu_maxpool2d"
 TECHNIQUES = {
     "loops": "compiled plain loops on one CPU core",
     "cpu_gemm": "all CPU cores: a GEMM over overlapping rows by a vector micro-kernel",
+    "cpu_direct": "all CPU cores, few input channels: neighbouring positions fill the vector registers",
     "cpu_gather": "all CPU cores, for token ids: of the weights, the rows of the characters are added up",
     "cpu_vector": "all CPU cores, channels last: neighbouring values fill the vector registers",
     "naive": "CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory",
@@ -196,7 +197,7 @@ BETWEEN = (
 )  # fmt: skip
 """Operators that stand between convolutions of images, or before them."""
 
-CPU = ("loops", "cpu_gemm", "cpu_gather", "winograd_cpu", "cpu_vector")
+CPU = ("loops", "cpu_gemm", "cpu_direct", "cpu_gather", "winograd_cpu", "cpu_vector")
 """Techniques that run there."""
 
 
@@ -256,7 +257,7 @@ VARIANTS = (
     *_float32("collapse_linear", "naive"),
     *_float32("linear_softmax", "naive"),
     *_float32("linear_argmax", "naive"),
-    *_float32("conv2d", "loops", "cpu_gemm", "naive", "direct"),
+    *_float32("conv2d", "loops", "cpu_gemm", "cpu_direct", "naive", "direct"),
     *_float32("tanh", "loops", "naive"),
     *_float32("gelu", "loops", "naive"),
     *_float32("batchnorm2d", "loops", "naive"),
@@ -264,7 +265,7 @@ VARIANTS = (
     *_float32("avgpool2d", "loops", "naive"),
     *_float32("global_avgpool2d", "loops", "naive"),
     *_float32("local_response_norm", "loops", "naive"),
-    *_float32("conv2d_relu", "cpu_gemm", "naive", "direct"),
+    *_float32("conv2d_relu", "cpu_gemm", "cpu_direct", "naive", "direct"),
     *_float32("conv2d_tanh", "naive", "direct"),
     *_float32("conv2d_relu_maxpool2d", "naive", "direct"),
     *_float32("conv2d_tanh_maxpool2d", "naive", "direct"),

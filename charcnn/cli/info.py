@@ -30,12 +30,12 @@ def run(options: argparse.Namespace) -> int:
     from charcnn.classify import engine
     from charcnn.host import machine
     from charcnn.model import params
-    from charcnn.ops.common import cpu_gemm, threads
+    from charcnn.ops.common import cpu_tile, threads
 
     described = machine.describe()
     device, reason = engine.default_device()
     runs = {str(precision or "default"): _runs(device, precision) for precision in (None, *catalog.PRECISIONS)}
-    tile = next(name for name, tile in cpu_gemm.TILES.items() if tile == cpu_gemm.choose_tile())
+    tile = next(name for name, tile in cpu_tile.TILES.items() if tile == cpu_tile.choose_tile())
     report: dict[str, Any] = {
         "machine": described,
         "device": device,

@@ -65,6 +65,8 @@ from .conv1d.winograd_cpu import (
     conv1d_relu_maxpool1d_nlc_winograd_cpu as conv1d_relu_maxpool1d_nlc_winograd_cpu,
 )
 from .conv1d.winograd_cpu import conv1d_relu_nlc_winograd_cpu as conv1d_relu_nlc_winograd_cpu
+from .conv2d.cpu_direct import conv2d_cpu_direct as conv2d_cpu_direct
+from .conv2d.cpu_direct import conv2d_relu_cpu_direct as conv2d_relu_cpu_direct
 from .conv2d.cpu_gemm import conv2d_cpu_gemm as conv2d_cpu_gemm
 from .conv2d.cpu_gemm import conv2d_nhwc_cpu_gemm as conv2d_nhwc_cpu_gemm
 from .conv2d.cpu_gemm import conv2d_relu_cpu_gemm as conv2d_relu_cpu_gemm

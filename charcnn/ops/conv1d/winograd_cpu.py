@@ -16,19 +16,8 @@ import numpy as np
 from numba import njit, prange, types
 
 from charcnn.ops.common import arrays, shapes, threads
-from charcnn.ops.common.cpu_gemm import (
-    PART,
-    WRITTEN,
-    Tile,
-    add_product,
-    add_product_plain,
-    choose_tile,
-    copy_line,
-    finish,
-    pack,
-    pack_bias,
-    types_of,
-)
+from charcnn.ops.common.cpu_gemm import WRITTEN, copy_line, finish, pack, pack_bias, types_of
+from charcnn.ops.common.cpu_tile import PART, Tile, add_product, add_product_plain, choose_tile
 from charcnn.ops.common.tasks import share_out
 from charcnn.ops.conv1d.winograd_sums import outputs, outputs_and_bias, transform
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices

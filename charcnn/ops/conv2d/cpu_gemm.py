@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from charcnn.ops.common import arrays, shapes2d
-from charcnn.ops.common.cpu_gemm import Packed, Tile
+from charcnn.ops.common.cpu_gemm import Packed
+from charcnn.ops.common.cpu_tile import Tile
 from charcnn.ops.common.shapes2d import Padding, Pair
 
 

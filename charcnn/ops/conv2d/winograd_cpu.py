@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from charcnn.ops.common import arrays, shapes2d
-from charcnn.ops.common.cpu_gemm import Tile
+from charcnn.ops.common.cpu_tile import Tile
 from charcnn.ops.common.shapes2d import Padding, Pair
 from charcnn.ops.conv1d.winograd_cpu import Filtered
 from charcnn.ops.conv2d.cpu_gemm import window

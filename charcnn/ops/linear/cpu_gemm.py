@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from charcnn.ops.common.cpu_gemm import Packed, Tile
+from charcnn.ops.common.cpu_gemm import Packed
+from charcnn.ops.common.cpu_tile import Tile
 
 
 class CpuLinear:
