@@ -231,8 +231,7 @@ for level in (row for row in LEVELS if row.device == "cuda"):  # those that list
             network = Network(level.name, precision, config, 80)
             record(network, target, lambda *_: None, [1])
 of_images = "StepConv1d", "2d", "BufferedLinear", *IMAGE_LAYERS
-cuda = [row for row in LAYERS if row.device == "cuda"]
-rows = {row.name: {*row.precisions} for row in cuda if not row.name.endswith(of_images)}
+rows = {row.name: {*row.precisions} for row in LAYERS if row.device == "cuda" and not row.name.endswith(of_images)}
 print(used == rows, sorted(set(used) ^ set(rows)), [name for name in used if used[name] != rows.get(name)])
 assert all(row.made for row in LAYERS)
 """
