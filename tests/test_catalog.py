@@ -16,7 +16,9 @@ from charcnn import catalog, ops
 from charcnn.catalog import (
     CHAIN,
     IMAGE_CHAIN,
+    LAYERS,
     LEVELS,
+    NETWORK_TECHNIQUES,
     OPERATORS,
     PRECISIONS,
     TECHNIQUES,
@@ -109,7 +111,7 @@ def test_operators_are_the_references():
 
 
 def test_names_are_unique():
-    for rows in (OPERATORS, VARIANTS, LEVELS):
+    for rows in (OPERATORS, VARIANTS, LAYERS, LEVELS):
         assert len({row.name for row in rows}) == len(rows)
 
 
@@ -221,6 +223,15 @@ def test_precisions():
     with pytest.raises(ValueError, match=r"^precision='int8': need one of fp32, tf32, fp16x3, fp16, bf16, fp8$"):
         level("l0").format("int8")
     assert spoken([level(name) for name in ("l0", "l1", "l13", "l15", "l16")]) == "l0 to l1, l13, l15 to l16"
+
+
+def test_layers_on_a_cpu_are_those_that_levels_and_networks_call():
+    """What their modules take from `charcnn.ops`, and no linter calls unused."""
+    pages = [row.module for row in LEVELS if row.device == "cpu"]
+    pages += [import_module(f"charcnn.networks.{row.home}") for row in NETWORK_TECHNIQUES if row.device == "cpu"]
+    classes = {one for page in pages for one in vars(page).values() if inspect.isclass(one)}
+    used = {one for one in classes if one.__module__.startswith("charcnn.ops.")}
+    assert {row.made for row in LAYERS if row.device == "cpu"} == used
 
 
 def test_levels_are_the_modules_on_disk():

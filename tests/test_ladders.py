@@ -17,6 +17,7 @@ from emulation import emulate
 from numba import cuda
 from report import ladder, schema
 
+from charcnn.catalog import LAYERS
 from charcnn.config import POOL_SIZE, SMALL
 from charcnn.gpu import device
 from charcnn.ops import reference
@@ -43,6 +44,10 @@ def of(technique, *marks):
 steps = pytest.mark.parametrize(("layer", "step"), [*of("mma"), *of("wgmma")])
 steps_on_gpu = pytest.mark.parametrize(("layer", "step"), [*of("mma", ampere), *of("wgmma", hopper)])
 ladders = pytest.mark.parametrize("layer", LADDERS.values(), ids=LADDERS)
+
+
+def test_ladders_are_the_catalogues():
+    assert {row.made for row in LAYERS if row.name.endswith("StepConv1d")} == {*LADDERS.values()}
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """What bench/report says of levels beside other libraries and the hardware's limit, on results made up here."""
 
+from pathlib import Path
+
 import pytest
 from report import levels, limits, schema
 from report.schema import LevelResult, Place, Results
@@ -75,6 +77,22 @@ def test_stages_are_told_by_their_share_of_what_was_saved(made):
     told = levels.cost(made, "l13")
     assert "| conv | 8.00 | 2.00 | 86 % |" in told
     assert "| fc | 2.00 | 1.00 | 14 % |" in told
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({"conv": 8, "fc": 2}, {"conv": 2, "fc": 2}, True),
+        ({"conv": 8, "fc": 2}, {"conv": 1, "fc": 3}, False),
+        ({"conv": 8, "fc": 2}, {"conv": 4, "fc": 2}, False),
+        ({"all": 10}, {"all": 4}, False),
+    ],
+    ids=["", "one grew", "more overlap", "one alone"],
+)
+def test_shares_are_told_where_they_add_up(before, after, told):
+    file = Path("raw.json")
+    shares = levels._shares(LevelResult(100.0, before, 16, file), LevelResult(250.0, after, 16, file))
+    assert shares == ({"conv": 1.0, "fc": 0.0} if told else {})
 
 
 def test_both_batch_sizes_are_told(made):

@@ -46,7 +46,7 @@ MMA = Ladder(
 WGMMA = Ladder("wgmma", WgmmaStepConv1d, "FLOP a byte", lambda tile, taps: tile.flop_per_byte(taps), 5.5e12)
 """What the second-level cache gives."""
 
-READMES = [ladder.folder / "README.md" for ladder in (MMA, WGMMA)]
+READMES = sorted((ROOT / "charcnn" / "ops").rglob("README.md"))
 
 
 def mma_steps(document: Path) -> str:

@@ -171,12 +171,24 @@ def cost(document: Path, name: str) -> str:
 
 
 def _shares(was: LevelResult | None, now: LevelResult) -> dict[str, float]:
-    """Each stage's share of the time that stages together lost; none where the stages differ, or little was lost."""
+    """Each stage's share of the time that stages together lost.
+
+    None where little was lost, or the losses add up to no whole: where stages differ or there is one alone, overlap
+    otherwise than before, or one of them takes longer.
+    """
     if was is None or set(was.stages) != set(now.stages) or now.inputs_per_second < 1.1 * was.inputs_per_second:
         return {}
     saved = {stage: was.stages[stage] - now.stages[stage] for stage in now.stages}
+    alike = 0.8 < _overlap(now) / _overlap(was) < 1.25
+    if len(saved) == 1 or not alike or min(saved.values()) < 0:
+        return {}
     total = sum(saved.values())
-    return {stage: value / total for stage, value in saved.items()} if total > 0 else {}
+    return {stage: value / total for stage, value in saved.items()}
+
+
+def _overlap(result: LevelResult) -> float:
+    """How many stages ran at a time."""
+    return sum(result.stages.values()) * result.inputs_per_second / 1e3
 
 
 def _times(now: LevelResult, was: LevelResult | None) -> str:

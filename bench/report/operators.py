@@ -35,16 +35,18 @@ def shown(variant: catalog.Variant) -> bool:
 def operators(document: Path) -> str:
     """What each technique reached at layers' shapes: on the CPU as measured with no GPU, in CUDA with one.
 
-    Those that lay out weights or cast features in each call are left to `layers`.
+    Those that lay out weights or cast features in each call are left to `layers`. Operators that no run timed are
+    counted.
     """
     measured = results().operators
     hosts = sorted({host for *_, host in measured}, key=lambda host: (not host.startswith("cpu-"), host))
-    rows = []
+    rows, untimed = [], 0
     for operator in catalog.OPERATORS:
         variants = [row for row in catalog.VARIANTS if row.operator == operator.name and shown(row)]
         if not variants:  # which leave it to `layers`
             continue
-        layers = list(dict.fromkeys(layer for name, layer, *_ in measured if name == operator.name)) or [""]
+        layers = list(dict.fromkeys(layer for name, layer, *_ in measured if name == operator.name))
+        began = len(rows)
         for layer in layers:
             found = {
                 (variant.label, host): row
@@ -53,11 +55,15 @@ def operators(document: Path) -> str:
                 if host.startswith("cpu-") == (variant.device == "cpu")
                 and (row := measured.get((operator.name, layer, variant.label, host)))
             }
+            if not found:
+                continue
             unit = "GFLOP/s" if any("gflop_per_second" in row for row in found.values()) else "GB/s"
-            rows.append([f"`{operator.name}`" if layer == layers[0] else "", layer, unit if found else ""])
+            rows.append([f"`{operator.name}`" if len(rows) == began else "", layer, unit])
             rows[-1] += [_techniques(variants, host, found) for host in hosts]
+        untimed += len(rows) == began
     files = sorted(results().operator_files)
-    return table(["operator", "layer", "unit", *map(_spoken, hosts)], rows, 99) + sources(document, files)
+    told = f"\nNot yet measured so: {untimed} other operators.\n" if untimed else ""
+    return table(["operator", "layer", "unit", *map(_spoken, hosts)], rows, 99) + told + sources(document, files)
 
 
 def layers(document: Path) -> str:

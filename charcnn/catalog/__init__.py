@@ -38,7 +38,7 @@ from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer as levels list it: weights prepared once, then applied on a stream (`charcnn.ops.common.layer`)."""
+    """Weights prepared once, then applied to features: on a stream, as `charcnn.ops.common.layer` says, or on a CPU."""
 
     name: str
     home: str
@@ -49,6 +49,8 @@ class Layer:
     """Needs Hopper's tensor cores."""
     ampere: bool = False
     """Needs tensor cores of compute capability 8.0 or later."""
+    device: str = "cuda"
+    """cpu or cuda"""
 
     @property
     def made(self) -> Callable[..., Any]:
@@ -60,8 +62,8 @@ class Layer:
 FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(FORMATS)
 BETWEEN = (*FLOAT, *MMA)
 
-IMAGE_LAYERS = ("Pixels", "MaxPool2d", "AvgPool2d", "GlobalAvgPool2d", "LocalResponseNorm")
-"""Of images, beside convolutions."""
+IMAGE_LAYERS = ("Pixels", "MaxPool2d", "LocalResponseNorm")
+"""Of images, beside convolutions: those that a network of the catalogue has."""
 
 LAYERS = (
     Layer("Launched", "common.layer", FLOAT),
@@ -89,8 +91,15 @@ LAYERS = (
     Layer("SmallBatchLinear", "linear.layers", HALF, hopper=True),
     Layer("MmaStepConv1d", "conv1d.mma.steps.layer", ("fp16",), ampere=True),
     Layer("WgmmaStepConv1d", "conv1d.wgmma.steps.layer", ("fp16",), hopper=True),
+    Layer("CpuConv1d", "conv1d.cpu_gemm", FLOAT, device="cpu"),
+    Layer("CpuWinogradConv1d", "conv1d.winograd_cpu", FLOAT, device="cpu"),
+    Layer("CpuConv2d", "conv2d.cpu_gemm", FLOAT, device="cpu"),
+    Layer("CpuWinogradConv2d", "conv2d.winograd_cpu", FLOAT, device="cpu"),
+    Layer("CpuLinear", "linear.cpu_gemm", FLOAT, device="cpu"),
+    Layer("CpuTokenConvNormReluPool", "token_conv1d.cpu", FLOAT, device="cpu"),
+    Layer("NormReluPool", "layernorm.norm_relu_pool", FLOAT, device="cpu"),
 )
-"""What levels from l12 on consist of, and the ladders of steps inside l14 and l15."""
+"""What levels from l11 on and networks of images consist of, and the ladders of steps inside l14 and l15."""
 
 
 DIFFERENCE = 60

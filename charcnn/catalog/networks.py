@@ -78,12 +78,12 @@ NETWORK_TECHNIQUES = (
     NetworkTechnique("loops", "cpu", "plain compiled loops on one CPU core", "cpu"),
     NetworkTechnique("cpu_gemm", "cpu", "all CPU cores, convolutions as GEMMs over overlapping rows", "cpu"),
     NetworkTechnique(
-        "winograd_cpu", "cpu", "the same with half the products, where convolutions move by 1", "cpu", filtered=True
+        "winograd_cpu", "cpu", "cpu_gemm with half the products, where convolutions move by 1", "cpu", filtered=True
     ),
     NetworkTechnique("naive", "cuda", "an operator a layer, one thread an output", "cuda"),
-    NetworkTechnique("weak", "cuda", "the same with what is pointwise, and pooling, in the kernel before", "cuda"),
+    NetworkTechnique("weak", "cuda", "naive with what is pointwise, and pooling, in the kernel before", "cuda"),
     NetworkTechnique(
-        "strong", "cuda", "the same with convolutions that follow one another planned as one chain", "cuda",
+        "strong", "cuda", "weak with convolutions that follow one another planned as one chain", "cuda",
     ),
     NetworkTechnique(
         "direct", "cuda", "as weak, with convolutions of few input channels, and linear layers, in tiles of registers",
@@ -98,7 +98,7 @@ NETWORK_TECHNIQUES = (
         precisions=TENSOR_CORES,
     ),
     NetworkTechnique(
-        "wgmma", "cuda", "the same on Hopper's tensor cores, with copies by TMA", "channels_last", hopper=True,
+        "wgmma", "cuda", "as mma, on Hopper's tensor cores, with copies by TMA", "channels_last", hopper=True,
         precisions=TENSOR_CORES,
     ),
 )  # fmt: skip

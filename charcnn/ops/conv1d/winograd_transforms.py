@@ -1,19 +1,7 @@
 """Winograd's minimal filtering: the constants of its transforms, and what it makes of a convolution's shape.
 
-The sums of up to 4 taps at 4 neighbouring positions need 4 + taps - 1 products an input and output channel, not
-4 * taps. Weights and features are transformed, each by a small matrix of constants: y = A [(G w) * (B x)]. The entries
-come from evaluating polynomials at a few points and interpolating (Toom and Cook), and the exact result is the same.
-Longer kernels are taken 4 taps at a time: as a tile's positions are 4 too, the next 4 taps meet the next tile, and one
-transform of the features serves all.
-
-    K               3      7
-    direct         12     28    products for 4 positions
-    here            6     14
-
-Rounding errors grow with the transforms' entries: the points below keep them within about twice those of the direct
-sums. A feature that is not finite may make NaN of all positions that share a tile with one that reads it.
-
-Source: Lavin and Gray (2016), Fast Algorithms for Convolutional Neural Networks, arXiv:1509.09308.
+y = A [(G w) * (B x)]: 4 + taps - 1 products for 4 neighbouring positions, not 4 * taps. Longer kernels are taken 4 taps
+at a time. `README.md` in this folder derives the matrices and says why these points (Lavin and Gray, 2016).
 """
 
 from __future__ import annotations

@@ -1,18 +1,8 @@
 """Mean and variance of a convolution of token ids, from the ids alone: no convolution is computed.
 
-With T[k] the row of weights that tap k adds for a character, y[t] = bias + sum_k T[k, id[t + k]]. So the sum of y over
-channels is a sum of numbers that depend on one character each, and the sum of squares is one of products of two rows,
-G[k, a, k', b] = sum_c T[k, a, c] T[k', b, c], which depend on two characters and their distance d = k' - k. What the
-pair at positions i and i + d adds, over all windows that hold both, is again one number: the sum of G[k, a, k + d, b]
-over the taps k that meet position i. In the middle of an input those are all K - d; at its ends some, from the first
-or to the last. Tables of running sums over k give either by at most two look-ups:
-
-    pairs[d, j, a, b] = 2 sum of G[k, a, k + d, b] over k <= j        d from 1 to K - 1, j from 0 to K - 1 - d
-    singles[0, j, a] = sum over k <= j, c, of T[k, a, c]              the bias counts as tap 0's, once a window
-    singles[1, j, a] = sum over k <= j, c, of T[k, a, c]^2 + 2 bias[c] T[k, a, c]
-
-A blank's rows are zero: it is in no pair, and its singles hold the bias alone. Everything is float64, so that a mean
-10^4 deviations from zero still leaves 7 digits of the variance.
+Tables hold what a character, and a pair of characters at a distance (the lag), add to the sum and the sum of squares of
+all windows together. They are running sums over taps, as windows are missing at an input's ends. `README.md` in this
+folder derives them. Everything is float64: a mean 10^4 deviations from zero leaves 7 digits of the variance.
 """
 
 from __future__ import annotations
