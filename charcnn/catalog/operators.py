@@ -283,7 +283,7 @@ VARIANTS = (
     *_float32("pixels", "loops", "naive"),
     *(
         row
-        for name in ("maxpool2d_nhwc", "avgpool2d_nhwc", "local_response_norm_nhwc")
+        for name in ("maxpool2d_nhwc", "avgpool2d_nhwc", "local_response_norm_nhwc", "pixels_nhwc")
         for row in _float32(name, "cpu_vector")
     ),
     *_float32("tanh", "cpu_vector"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,7 +96,8 @@ def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _function(node: Node, params: Any, *, relu: bool, filtered: bool) -> Callable[[Any, Any], object]:
     match node.layer:
         case Pixels(mean=mean, std=std):
-            return partial(_pixels, node.out_shape, pixel_tables(mean, std).astype(np.float32))
+            tables, size = pixel_tables(mean, std).astype(np.float32), node.out_shape[1:]
+            return lambda x, out: ops.pixels_nhwc_cpu_vector(x, tables, *size, out=out)
         case Features(shape):
             return lambda x, out: np.copyto(out, np.moveaxis(x.reshape(len(x), *shape), 1, -1))
         case Conv2d(stride=stride, padding=padding, dilation=dilation, groups=groups):
@@ -122,9 +122,3 @@ def _function(node: Node, params: Any, *, relu: bool, filtered: bool) -> Callabl
         if hasattr(ops, name)
     )
     return lambda x, out: launcher(x, *call.arguments, **call.options, out=out)
-
-
-def _pixels(shape: tuple[int, ...], tables: np.ndarray, x: np.ndarray, out: np.ndarray) -> None:
-    """Bytes as features, channels last."""
-    for c, images in enumerate(x.reshape(len(x), *shape).swapaxes(0, 1)):
-        np.take(tables[c], images, out=out[..., c])

@@ -97,6 +97,7 @@ from .images_cpu import avgpool2d_nhwc_cpu_vector as avgpool2d_nhwc_cpu_vector
 from .images_cpu import gelu_cpu_vector as gelu_cpu_vector
 from .images_cpu import local_response_norm_nhwc_cpu_vector as local_response_norm_nhwc_cpu_vector
 from .images_cpu import maxpool2d_nhwc_cpu_vector as maxpool2d_nhwc_cpu_vector
+from .images_cpu import pixels_nhwc_cpu_vector as pixels_nhwc_cpu_vector
 from .images_cpu import tanh_cpu_vector as tanh_cpu_vector
 from .layernorm.layernorm import layernorm_loops as layernorm_loops
 from .layernorm.layernorm import layernorm_naive as layernorm_naive

@@ -133,6 +133,49 @@ def _pooled(x, kernel_size, stride, padding, mean, area, out):
     return out
 
 
+@njit(cache=True, nogil=True, parallel=True)
+def _pixels_kernel(images, tables, y):
+    inputs, height, width, channels = y.shape
+    for task in prange(inputs * height):
+        n, h = task // height, task % height
+        of = y[n, h].reshape(-1)
+        # Indices without a sign: of others each is looked at, as -1 is the last.
+        apart, count = np.uint64(channels), np.uint64(width)
+        for c in range(channels):
+            if c < len(tables):
+                table, first = tables[c], np.uint64((c * height + h) * width)
+                row = images[n]
+                for w in range(count):
+                    of[w * apart + np.uint64(c)] = table[row[first + w]]
+            else:
+                for w in range(count):
+                    of[w * apart + np.uint64(c)] = float32(0)
+
+
+def pixels_nhwc_cpu_vector(
+    images: Any, tables: Any, height: int, width: int, *, channels: int | None = None, out: Any = None
+) -> Any:
+    """`reference.pixels_nhwc` on all CPU cores; a task is a line.
+
+    Args:
+        images: uint8 (N, C * height * width), C-contiguous, channel after channel, NumPy; tables float32 (C, 256)
+            likewise.
+        height, width: of an image.
+        channels: of the features, those beyond C zero; C where None.
+        out: where to write, (N, height, width, channels); made where None.
+
+    Returns:
+        float32 (N, height, width, channels).
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit.
+    """
+    shape = shapes2d.pixels_nhwc(images, tables, height, width, channels)
+    out = arrays.host(out, shape, images=images, tables=tables)
+    threads.launch(_pixels_kernel, images, tables, out)
+    return out
+
+
 def local_response_norm_nhwc_cpu_vector(
     x: Any, size: int, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0, out: Any = None
 ) -> Any:
