@@ -97,7 +97,7 @@ class SmallBatchConvNormReluPool:
         )  # fmt: skip
 
 
-class Float32ConvNormReluPool:
+class CoalescedConvNormReluPool:
     """A convolution in float32 that gives the moments of its result, too; then LayerNorm, ReLU and max-pooling.
 
     Args:

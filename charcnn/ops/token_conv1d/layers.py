@@ -59,8 +59,8 @@ class TokenConvNormReluPool:
         return self.weights.layernorm_relu_maxpool1d(x, stat, self._pool_size, out=out, stream=space.stream)
 
 
-class Float32TokenConvNormReluPool:
-    """The same in float32, with moments from tables in global memory.
+class GatherTokenConvNormReluPool:
+    """The same in float32 by the operators called `gather`, with moments from tables in global memory.
 
     Args:
         weight, bias, norm, pool_size: as of `TokenConvNormReluPool`.
