@@ -22,7 +22,7 @@ from charcnn.model.params import Params
 from charcnn.runtime.monitor import Monitor
 
 if TYPE_CHECKING:
-    from charcnn.text.raw import Raw
+    from charcnn.text.encode_gpu import StringsToEncode
 
 DEVICES = ("cpu", "cuda")
 
@@ -212,7 +212,7 @@ class Engine:
         """Whether it takes texts that are not encoded, too: the GPU encodes them."""
         self._one_call = threading.Lock()
 
-    def logits(self, ids: np.ndarray | Raw) -> np.ndarray:
+    def logits(self, batch: np.ndarray | StringsToEncode) -> np.ndarray:
         """Token ids (N, L) uint8, or texts where `encodes` -> logits (N, classes) float32.
 
         They are as the level gives them: `overflowed` finds those that are not finite.
@@ -226,11 +226,11 @@ class Engine:
         self._home.check()
         if self._submit is None:  # a level's buffers serve one call at a time
             with self._one_call:
-                result: np.ndarray = self._run(ids)
+                result: np.ndarray = self._run(batch)
             return result
-        logits = np.empty((len(ids), self.config.classes), np.float32)
-        batches = [slice(start, start + self.batch) for start in range(0, len(ids), self.batch)]
-        started = [self._submit(ids[rows], logits[rows]) for rows in batches]
+        logits = np.empty((len(batch), self.config.classes), np.float32)
+        parts = [slice(start, start + self.batch) for start in range(0, len(batch), self.batch)]
+        started = [self._submit(batch[part], logits[part]) for part in parts]
         for future in started:
             future.result()
         return logits

@@ -146,7 +146,7 @@ def record(
 
 def _encode(config: Config) -> None:
     """What texts need that the GPU encodes."""
-    from charcnn.text.raw import Encoder
+    from charcnn.text.encode_gpu import Encoder
 
     packed = np.zeros(8 + config.length, np.uint8).view(Memory)
     Encoder(encodings.find_encoding("crepe"))(packed, np.zeros((1, config.length), np.uint8).view(Memory), 0)
