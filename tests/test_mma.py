@@ -78,10 +78,13 @@ def test_every_variant_asks_for_its_method_and_precision(row, monkeypatch):
     row.launcher("x", "w", "b", *pool, **(moves if window or "conv2d" in operator else {}), out="out", stream="s")
     ((kind, given, found),) = asked
     if "conv2d" in operator:
-        assert (kind, given) == ("conv2d", (windows.run, epilogue, "x", "w", "b"))
+        assert (kind, given) == ("conv2d", (windows.compute, epilogue, "x", "w", "b"))
         options |= {**moves, "groups": 1}
     elif window:
-        assert (kind, given[1:]) == ("conv1d_moving", (windows.run, epilogue, "x", "w", "b", *moves.values()))
+        assert (kind, given[1:]) == (
+            "conv1d_moving",
+            (windows.compute, epilogue, "x", "w", "b", *moves.values()),
+        )
     else:
         assert kind == ("linear" if "linear" in operator else "conv1d_stat" if "stat" in operator else "conv1d")
         method = [] if kind == "conv1d_stat" else [operator.replace("linear", "conv1d")]

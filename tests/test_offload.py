@@ -483,7 +483,13 @@ def test_messages_land_on_the_host_where_they_must(monkeypatch):
     from charcnn import catalog
     from charcnn.levels.runner.rank import choose_landing
 
-    level, run = catalog.level("l12"), SimpleNamespace(direct=False, direct_obstacle=lambda: "a rank drives 2 GPUs")
+    class TwoGpus(Pipeline):
+        direct, on_device = False, None
+
+        def direct_obstacle(self):
+            return "a rank drives 2 GPUs"
+
+    level, run = catalog.level("l12"), TwoGpus([lambda ids, logits: None], 1, 1)
     monkeypatch.setattr(offload, "cuda_aware", lambda: (True, "this MPI takes GPU memory"))
     unasked = "the host: this MPI takes GPU memory, and --gpu-direct would use it"
     assert choose_landing("comm", level, run, False) == unasked

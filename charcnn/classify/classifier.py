@@ -110,10 +110,10 @@ class Classifier:
         self.engine = Engine(params, device=device, precision=precision, level=level, batch=batch, gpus=gpus)
         if encode_on not in (None, *ENCODE_ON):
             raise ValueError(f"encode_on={encode_on!r}: need one of {', '.join(ENCODE_ON)}")
-        if encode_on == "gpu" and not self.engine.encodes:
+        if encode_on == "gpu" and not self.engine.takes_text:
             raise ValueError(f"encode_on='gpu': {self.engine.choice} takes token ids only")
         few = self.engine.cores_a_gpu < CORES_TO_ENCODE
-        self.encode_on: str = encode_on or ("gpu" if self.engine.encodes and few else "cpu")
+        self.encode_on: str = encode_on or ("gpu" if self.engine.takes_text and few else "cpu")
         """Where texts become token ids."""
         self.rows = ROWS[self.engine.choice.level.device]
         """Texts of a block."""

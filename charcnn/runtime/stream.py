@@ -284,7 +284,7 @@ class GpuPipeline(Pipeline):
         batch, classes, progress: as of `Pipeline`.
     """
 
-    encodes = True
+    takes_text = True
 
     def __init__(
         self, workers: Sequence[StreamWorker], batch: int, classes: int, progress: Callable[[int], object] | None = None

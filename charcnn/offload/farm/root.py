@@ -17,7 +17,7 @@ import numpy as np
 from charcnn.offload import messages, watch
 from charcnn.offload.checkpoint import Checkpoint
 from charcnn.offload.farm.member import Member
-from charcnn.offload.farm.run import FIRST_DEADLINE, Run
+from charcnn.offload.farm.work_list import FIRST_DEADLINE, WorkList
 from charcnn.offload.scheduler import POLL, Task, Turns
 from charcnn.runtime.pipeline import as_pipeline
 from charcnn.runtime.timeline import OFF, Timeline
@@ -38,7 +38,7 @@ class Farm:
         size: the most inputs of a chunk.
         depth: chunks in flight for each that a worker computes at once.
         deadline: seconds that a chunk may be away, or that a worker which is not ready may be silent, before it counts
-            as hung; None: see LEAST_DEADLINE of charcnn.offload.farm.run. Workers that build are not silent.
+            as hung; None: see LEAST_DEADLINE of charcnn.offload.farm.work_list. Workers that build are not silent.
         grace: seconds that a worker has to answer in the end.
         root_computes: whether the root computes beside others; while nobody is ready it always does.
         timeline: where the spans of encoding and messages are kept.
@@ -85,7 +85,7 @@ class Farm:
                 self._listening[member.rank] = comm.Irecv(self._news[member.rank], member.rank, messages.NEWS)
         self._kept: dict[tuple[int, int], Any] = {}  # chunks and buffers, also of lost ranks, where MPI may still write
         self._turns = Turns(POLL if self.workers else None)
-        self._run: Run | None = None
+        self._work: WorkList | None = None
         self._briefed = False
 
     # Before and after the runs
@@ -244,8 +244,8 @@ class Farm:
             member.host, member.pid, member.beats = news["host"], news["pid"], news["beats"]
         elif news["what"] == "ready":
             member.state, member.slots = "ready", news["slots"]
-            if self._run is not None:
-                self._run.admit(member)
+            if self._work is not None:
+                self._work.admit(member)
         return True
 
     def _lose(self, member: Member, state: str, why: str) -> None:
@@ -253,8 +253,8 @@ class Farm:
         if member.lost or member.state == "closed":
             return
         member.state, member.why = state, why
-        if self._run is not None:
-            self._run.again(member)
+        if self._work is not None:
+            self._work.again(member)
         if state == "hung" and member.host == self.root.host and member.pid and messages.survives_deaths():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(member.pid, signal.SIGKILL)  # else mpiexec would wait for it for ever, and it keeps its memory
@@ -286,11 +286,11 @@ class Farm:
             Exception: the root's own, where it cannot compute and nobody else is there.
         """
         pipeline = as_pipeline(compute, self._size, self._classes)
-        self._run = Run(self, pipeline, source, progress, checkpoint, deliver)
+        self._work = WorkList(self, pipeline, source, progress, checkpoint, deliver)
         try:
-            return self._run.all()
+            return self._work.all()
         finally:
-            self._run = None
+            self._work = None
             if pipeline is not compute:
                 pipeline.close()
 

@@ -1,4 +1,4 @@
-"""One run of the farm: the root's list of chunks, and who computes which."""
+"""The root's list of chunks, and who computes which."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIRST_DEADLINE = 600.0
 """Seconds, where no deadline is given, that a worker which is not ready may be silent, and for its first chunk."""
 
 
-class Run:
+class WorkList:
     """One list of chunks, from which the slots of all ranks draw."""
 
     def __init__(
