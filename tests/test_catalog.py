@@ -22,8 +22,8 @@ from charcnn.catalog import (
     TECHNIQUES,
     VARIANTS,
     level,
+    level_ranges,
     operator,
-    spoken,
 )
 from charcnn.catalog.operators import IMAGES, STEPPING
 from charcnn.model.rounding import ROUNDINGS
@@ -220,7 +220,7 @@ def test_precisions():
         level("l14").build_options("fp8")
     with pytest.raises(ValueError, match=r"^precision='int8': need one of fp32, tf32, fp16x3, fp16, bf16, fp8$"):
         level("l0").format("int8")
-    assert spoken([level(name) for name in ("l0", "l1", "l13", "l15", "l16")]) == "l0 to l1, l13, l15 to l16"
+    assert level_ranges([level(name) for name in ("l0", "l1", "l13", "l15", "l16")]) == "l0 to l1, l13, l15 to l16"
 
 
 def test_levels_are_the_modules_on_disk():

@@ -116,9 +116,9 @@ class Level(Program):
         return LEVELS
 
     @staticmethod
-    def spoken(rows: Sequence[Level]) -> str:
+    def names_of(rows: Sequence[Level]) -> str:
         """With ranges."""
-        return spoken(rows)
+        return level_ranges(rows)
 
     @property
     def predecessor(self) -> Level | None:
@@ -188,7 +188,7 @@ def level(name: str) -> Level:
     return next(row for row in LEVELS if row.name == name)
 
 
-def spoken(levels: Sequence[Level]) -> str:
+def level_ranges(levels: Sequence[Level]) -> str:
     """Their names, those that follow each other as a range: "l0 to l13, l15"; "no level" of none."""
     places = [LEVELS.index(row) for row in levels]
     runs: list[list[int]] = []

@@ -57,7 +57,7 @@ class Program:
         if precision not in PRECISIONS:
             raise ValueError(f"{precision=}: need one of {', '.join(PRECISIONS)}")
         if precision not in self.precisions:
-            others = self.spoken([row for row in self.family if precision in row.precisions])
+            others = self.names_of([row for row in self.family if precision in row.precisions])
             raise ValueError(f"{precision=}: {self.name} has {', '.join(self.precisions)}; {precision} is in {others}")
         return precision
 
@@ -71,6 +71,6 @@ class Program:
         return {"precision": precision} if len(self.precisions) > 1 else {}
 
     @staticmethod
-    def spoken(rows: Sequence[Any]) -> str:
+    def names_of(rows: Sequence[Any]) -> str:
         """Their names, for a sentence."""
         return ", ".join(row.name for row in rows) or "none"

@@ -353,7 +353,7 @@ def build(
             yield from (chain := Chain(made, nodes, weights, to_depth)).stages()
             seam.channels = chain.channels
         except ValueError as error:
-            others = row.spoken([other for other in NETWORK_TECHNIQUES if other.home != row.home])
+            others = row.names_of([other for other in NETWORK_TECHNIQUES if other.home != row.home])
             raise ValueError(f"{config.name}: {technique} cannot compute it: {error}; {others} can") from error
 
     graph = row.graphs if graph is None else graph

@@ -131,7 +131,7 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
     if program.device == "cuda":
         device.choose(options.gpus)
     if program.tensor_cores:
-        here = program.spoken([row for row in program.family if serves(row, options.precision)])
+        here = program.names_of([row for row in program.family if serves(row, options.precision)])
         asked = "" if options.precision is None else f" in {options.precision}"
         device.require_tensor_cores(program.name, hopper=program.hopper, way_out=f"here runs {here}{asked}")
 
