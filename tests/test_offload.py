@@ -9,7 +9,7 @@ import pytest
 from numba import cuda
 from test_mpi import mpiexec, needs_mpi
 
-from charcnn import offload
+from charcnn import catalog, offload
 from charcnn.gpu import device
 from charcnn.offload.inputs import chunks
 from charcnn.runtime import timeline
@@ -480,16 +480,11 @@ def test_messages_land_in_gpu_memory_where_asked_for(mode):
 
 
 def test_messages_land_on_the_host_where_they_must(monkeypatch):
-    from charcnn import catalog
     from charcnn.levels.runner.rank import choose_landing
+    from charcnn.runtime.stream import GpuPipeline
 
-    class TwoGpus(Pipeline):
-        direct, on_device = False, None
-
-        def direct_obstacle(self):
-            return "a rank drives 2 GPUs"
-
-    level, run = catalog.level("l12"), TwoGpus([lambda ids, logits: None], 1, 1)
+    level = catalog.level("l12")
+    run = GpuPipeline([SimpleNamespace(buffers=SimpleNamespace(gpu=gpu)) for gpu in (0, 1)], 1, 1)
     monkeypatch.setattr(offload, "cuda_aware", lambda: (True, "this MPI takes GPU memory"))
     unasked = "the host: this MPI takes GPU memory, and --gpu-direct would use it"
     assert choose_landing("comm", level, run, False) == unasked
@@ -503,7 +498,6 @@ def test_messages_land_on_the_host_where_they_must(monkeypatch):
 
 
 def test_direct_messages_need_gpus_and_chunks():
-    from charcnn import catalog
     from charcnn.levels import l2, l12
     from charcnn.levels.runner import job
 
