@@ -33,7 +33,7 @@ from charcnn.catalog.operators import operator as operator
 from charcnn.catalog.operators import tolerance as tolerance
 from charcnn.catalog.programs import PRECISIONS as PRECISIONS
 from charcnn.catalog.programs import Program as Program
-from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
+from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Layer:
         return made
 
 
-FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(FORMATS)
+FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(TENSOR_PRECISIONS)
 BETWEEN = (*FLOAT, *MMA)
 
 IMAGE_LAYERS = ("Pixels", "MaxPool2d", "AvgPool2d", "GlobalAvgPool2d", "LocalResponseNorm")

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from charcnn.model.rounding import ROUNDINGS, Rounding
-from charcnn.ops.common.precision import FORMATS, FP32, NumberFormat
+from charcnn.ops.common.precision import FP32, TENSOR_PRECISIONS, NumberFormat
 
-PRECISIONS: dict[str, NumberFormat] = {name: FORMATS.get(name, FP32) for name in ROUNDINGS}
+PRECISIONS: dict[str, NumberFormat] = {name: TENSOR_PRECISIONS.get(name, FP32) for name in ROUNDINGS}
 """What levels compute in, by the names that --precision takes."""
 
 
@@ -61,7 +61,7 @@ class Program:
             raise ValueError(f"{precision=}: {self.name} has {', '.join(self.precisions)}; {precision} is in {others}")
         return precision
 
-    def format(self, asked: str | None = None) -> NumberFormat:
+    def number_format(self, asked: str | None = None) -> NumberFormat:
         """What numbers of that precision are; errors likewise."""
         return PRECISIONS[self.precision(asked)]
 

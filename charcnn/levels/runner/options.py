@@ -111,7 +111,7 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
     Raises:
         ValueError, DeviceError: they do not; in one line.
     """
-    program.format(options.precision)
+    program.number_format(options.precision)
     for option in ("deadline", "checkpoint", "root_serves"):
         if getattr(options, option) and options.offload != "farm":
             raise ValueError(f"--{option.replace('_', '-')}: needs --offload farm")

@@ -19,7 +19,7 @@ class _Prepared:
 
     def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
         self._layer, self._stream = MmaWeights(weight, bias, precision=precision, stream=call.stream), call.stream
-        self._x = encode(call, x, x.shape[1], -(-x.shape[2] // OCTET) * OCTET, self._layer.format)
+        self._x = encode(call, x, x.shape[1], -(-x.shape[2] // OCTET) * OCTET, self._layer.precision)
 
     def run(self, method: str, y: Any, *pool: int) -> None:
         getattr(self._layer, method)(self._x, *pool, wide=True, out=y, stream=self._stream)
