@@ -310,17 +310,17 @@ def test_a_rank_that_fails_leaves_on_any_mpi():
 def test_options_of_the_farm_need_it(option):
     from charcnn import catalog
     from charcnn.levels import l2
-    from charcnn.levels.runner import job
+    from charcnn.levels.runner import level_options
 
-    options = job.parser("l2", l2, l2.build, quiet=False).parse_args(option)
+    options = level_options.parser("l2", l2, l2.build, quiet=False).parse_args(option)
     with pytest.raises(ValueError, match=f"{option[0]}: needs --offload farm"):
-        job.prepare(catalog.level("l2"), options)
+        level_options.prepare(catalog.level("l2"), options)
     if option[0] == "--checkpoint":
-        options = job.parser("l2", l2, l2.build, quiet=False).parse_args(
+        options = level_options.parser("l2", l2, l2.build, quiet=False).parse_args(
             [*option, "--offload", "farm", "--repeat", "2"]
         )
         with pytest.raises(ValueError, match="has no use for it"):
-            job.prepare(catalog.level("l2"), options)
+            level_options.prepare(catalog.level("l2"), options)
 
 
 def test_slow_ranks_leave_the_last_chunks_to_fast_ones():

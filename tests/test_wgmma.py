@@ -35,9 +35,8 @@ def test_shared_memory_holds_the_stages(name, taps, pooled, measured):
     assert config.b_bytes % (16 * config.cluster_m) == 0  # what a block copies for all
     producer, math = config.registers or (65_536 // config.threads,) * 2
     assert 128 * (config.producer * producer + config.math_warpgroups * math) <= 65_536
-    assert math >= 32 + config.block_n // 2 * (
-        1 + TENSOR_PRECISIONS[name].promoted
-    )  # accumulators, and what else a thread needs
+    accumulators = config.block_n // 2 * (1 + TENSOR_PRECISIONS[name].promoted)
+    assert math >= 32 + accumulators  # and what else a thread needs
     assert config.a_bytes % 1024 == config.b_bytes % 1024 == 0  # where the swizzle begins anew
 
 

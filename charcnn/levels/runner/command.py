@@ -21,8 +21,8 @@ from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.host.terminal import let_go_of, prepare_streams, tell
 from charcnn.levels.runner import modes, profile
-from charcnn.levels.runner.job import Job, LevelCommand
-from charcnn.levels.runner.options import UNUSABLE
+from charcnn.levels.runner.level_options import LevelCommand
+from charcnn.levels.runner.options import UNUSABLE, Job
 from charcnn.levels.runner.rank import Standing, built, choose_landing, standing, usable_gpus, warmed
 from charcnn.levels.runner.report import show, validate
 from charcnn.offload import watch

@@ -10,7 +10,7 @@ import numpy as np
 
 from charcnn.gpu import device
 from charcnn.host.terminal import table
-from charcnn.levels.runner.job import Job
+from charcnn.levels.runner.options import Job
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.run import BatchRun, Run
 
