@@ -31,7 +31,7 @@ from charcnn import catalog
 from charcnn.gpu import device, graph
 from charcnn.host import machine
 from charcnn.ops.common.cast import WORDS
-from charcnn.ops.common.precision import FORMATS
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
 
 
@@ -131,7 +131,7 @@ def own(drawn: Drawn, precision: str) -> Iterator[Ready]:
     import torch
 
     shape, batch = drawn.shape, drawn.batch
-    of = FORMATS.get(precision)
+    of = TENSOR_PRECISIONS.get(precision)
     names = {layer.name: layer for layer in catalog.LAYERS}
     kinds = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
     for name in OWN[precision]:

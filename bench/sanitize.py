@@ -34,10 +34,10 @@ from charcnn.host import machine
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ("memcheck", "racecheck")
-ABOUT = ("ops", "wgmma", "small_batch", "token_conv1d_weights", "few_outputs", "layernorm_formats")
+ABOUT = ("ops", "wgmma", "small_batch", "token_conv1d_weights", "few_outputs", "layernorm_precisions")
 FILES = [f"tests/test_{name}.py" for name in ABOUT]
 SMALL_ONES = (
-    "test_edges or test_wgmma or test_layernorm_formats or (test_small_batch and not graph and not level_16) "
+    "test_edges or test_wgmma or test_layernorm_precisions or (test_small_batch and not graph and not level_16) "
     "or where_they_write or narrow_and_widen"
 )
 """Of those that have no variant of their own, what such a slow run has time for."""

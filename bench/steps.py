@@ -27,7 +27,7 @@ from charcnn.config import POOL_SIZE, SMALL
 from charcnn.gpu import device, graph
 from charcnn.host import machine
 from charcnn.ops import reference
-from charcnn.ops.common.precision import FORMATS
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.ladder import StepConv1d
 from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
@@ -101,7 +101,7 @@ class Product:
         """
         which = sorted({0, self.batch // 2, self.batch - 1})
         want = expected(method, self.drawn[np.array(which) % DRAWN], self.weight, self.bias)
-        error, tolerance = cases.error(np.stack([got(i) for i in which]), want), FORMATS["fp16"].tolerance
+        error, tolerance = cases.error(np.stack([got(i) for i in which]), want), TENSOR_PRECISIONS["fp16"].tolerance
         if not error <= tolerance:
             raise SystemExit(f"{name} at {self.layer.name} is wrong: relative error {error:.1e}, allowed {tolerance:g}")
         row = {"step": name, "layer": self.layer.name, "operator": method, "batch": self.batch}

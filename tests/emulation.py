@@ -112,26 +112,26 @@ class Machine:
         return rows.transpose(1, 2, 0).reshape(LANES, 4)
 
     @staticmethod
-    def numbers(words, kind):
+    def numbers(words, ptx_type):
         """(..., words) as (..., numbers) in float64."""
-        if kind == "tf32":
+        if ptx_type == "tf32":
             words = np.ascontiguousarray(words).view(np.uint32) & np.uint32(0xFFFFE000)
             return words.view(np.float32).astype(np.float64)
-        if kind == "e4m3":
+        if ptx_type == "e4m3":
             return EIGHTHS[np.ascontiguousarray(words).view(np.uint8)]
         halves = np.ascontiguousarray(words).view(np.uint16)
-        if kind == "bf16":
+        if ptx_type == "bf16":
             return (halves.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
         return halves.view(np.float16).astype(np.float64)
 
-    def product(self, a, b, c, kind):
+    def product(self, a, b, c, ptx_type):
         """mma.sync: a (lane, 4) and b (lane, 2) words, c (lane, 4) floats."""
         rows = a.reshape(8, 4, 4)  # (group, thread of group, word)
         upper = np.concatenate([rows[:, :, 0], rows[:, :, 2]], 1)
         lower = np.concatenate([rows[:, :, 1], rows[:, :, 3]], 1)
-        left = self.numbers(np.concatenate([upper, lower]), kind)
+        left = self.numbers(np.concatenate([upper, lower]), ptx_type)
         columns = b.reshape(8, 4, 2)
-        right = self.numbers(np.concatenate([columns[:, :, 0], columns[:, :, 1]], 1), kind)
+        right = self.numbers(np.concatenate([columns[:, :, 0], columns[:, :, 1]], 1), ptx_type)
         with np.errstate(invalid="ignore"):
             sums = (left @ right.T).reshape(2, 8, 4, 2).transpose(1, 2, 0, 3).reshape(LANES, 4)
         return (sums + c).astype(np.float32)
@@ -139,14 +139,14 @@ class Machine:
     def ldmatrix_x4(self, address):
         return self.together(address, lambda given: [tuple(map(int, words)) for words in self.load(given)])
 
-    def mma_sync(self, kind):
+    def mma_sync(self, ptx_type):
         def work(given):
             a, b = (np.array([one[at] for one in given], np.uint32) for at in (slice(4), slice(4, 6)))
-            return self.product(a, b, np.array([one[6:] for one in given], np.float32), kind)
+            return self.product(a, b, np.array([one[6:] for one in given], np.float32), ptx_type)
 
         return lambda *operands: self.together(operands, work)
 
-    def mma_tile(self, kind, down, across, phases=1, split=False, quarters=4):
+    def mma_tile(self, ptx_type, down, across, phases=1, split=False, quarters=4):
         def work(given):
             sums = np.stack([one[0] for one in given])
             first = np.array([[int(address) for address in one[1]] for one in given])
@@ -167,11 +167,11 @@ class Machine:
                     for i in range(down):
                         at = slice((i * across + j) * 4, (i * across + j) * 4 + 4)
                         if split:
-                            term = self.product(low[i], small, np.zeros((LANES, 4), np.float32), kind)
-                            term = self.product(high[i], rest, term, kind)
-                            sums[:, at] += self.product(high[i], pair, term, kind)
+                            term = self.product(low[i], small, np.zeros((LANES, 4), np.float32), ptx_type)
+                            term = self.product(high[i], rest, term, ptx_type)
+                            sums[:, at] += self.product(high[i], pair, term, ptx_type)
                         else:
-                            sums[:, at] = self.product(high[i], pair, sums[:, at], kind)
+                            sums[:, at] = self.product(high[i], pair, sums[:, at], ptx_type)
             for one, made in zip(given, sums, strict=True):
                 one[0][:] = made
             return [None] * LANES

@@ -27,7 +27,7 @@ class Barrier:
     def count(self, arrivals, size=0):
         """Arrivals, and bytes to wait for, or less than none that came; the phases that had ended before."""
         self.missing, self.bytes, before = self.missing - arrivals, self.bytes + size, self.phases
-        assert self.missing >= 0, "more arrivals than were waited for"
+        assert self.missing >= 0, "accumulate arrivals than were waited for"
         if self.missing == self.bytes == 0:
             self.missing, self.phases = self.arrivals, before + 1
         return before
@@ -144,22 +144,22 @@ class Hopper(Machine):
 
     # Products.
 
-    def matrix(self, descriptor, rows, kind):
+    def matrix(self, descriptor, rows, ptx_type):
         address = (int(descriptor) & 0x3FFF) << 4
-        return self.numbers(self.memory[self._swizzled(address + np.arange(rows * 128).reshape(rows, 128))], kind)
+        return self.numbers(self.memory[self._swizzled(address + np.arange(rows * 128).reshape(rows, 128))], ptx_type)
 
-    def wgmma(self, kind, columns, more=True, quarters=4):
+    def wgmma(self, ptx_type, columns, accumulate=True, quarters=4):
         def work(given):
             _, a, b = given[0]
             with np.errstate(invalid="ignore"):
-                left, right = self.matrix(a, 64, kind), self.matrix(b, columns, kind)
+                left, right = self.matrix(a, 64, ptx_type), self.matrix(b, columns, ptx_type)
                 depth = left.shape[1] * quarters // 4
                 made = left[:, :depth] @ right[:, :depth].T
             # Rows of (warp, second half, group of lanes), columns of (eight, lane of a group, second).
             made = made.reshape(4, 2, 8, columns // 8, 4, 2).transpose(0, 2, 4, 3, 1, 5).reshape(WARPGROUP, -1)
             for (sums, *matrices), values in zip(given, made, strict=True):
                 assert matrices == [a, b]
-                sums[:] = sums + values if more else values
+                sums[:] = sums + values if accumulate else values
             return [None] * WARPGROUP
 
         return lambda sums, a, b: self.together((sums, a, b), work, WARPGROUP)
@@ -203,6 +203,6 @@ def emulate_hopper(monkeypatch, machine=None):
     ):
         monkeypatch.setattr(ptx, name, lambda *_: None)
     monkeypatch.setattr(ptx, "wgmma_wait_group", lambda groups: lambda: None)
-    monkeypatch.setattr(ptx, "setmaxnreg", lambda count, more: lambda: None)
+    monkeypatch.setattr(ptx, "setmaxnreg", lambda count, accumulate: lambda: None)
     half = stored(np.uint16, 1)
     monkeypatch.setattr(ptx, "st_global_b16", lambda address, word: half(address, word & 0xFFFF))

@@ -42,7 +42,7 @@ from charcnn.networks import alexnet, fused4
 from charcnn.ops import chain
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.mma_layout import WIDE
-from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
+from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.conv1d.ladder import StepConv1d
 from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
@@ -52,7 +52,7 @@ from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
 from charcnn.ops.conv2d import direct, direct_plan
 from charcnn.ops.layernorm import small_batch
-from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
+from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima, normalised_maxima
 from charcnn.ops.linear.few_outputs import FewOutputsLinear
 from charcnn.ops.linear.small_batch import SmallBatchMlp
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
@@ -179,7 +179,7 @@ def between_features(row: catalog.Variant) -> None:
     weight, bias, stat = np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32), np.zeros((1, 2))
     if row.ampere and row.operator.startswith("conv1d"):
         method, precision = row.operator.removesuffix("_nlc"), row.precision or ""
-        made, of = MmaWeights(weight, bias, precision=precision), FORMATS[precision]
+        made, of = MmaWeights(weight, bias, precision=precision), TENSOR_PRECISIONS[precision]
         getattr(made, method)(np.empty((1, 336, of.terms * 256), of.dtype))
     if row.ampere and row.operator == "conv2d_relu_nhwc":
         image_tiles(row.precision or "")
@@ -221,7 +221,7 @@ def image_chains(method: str) -> None:
 
 def image_tiles(precision: str) -> None:
     """Launch every tile of `mma` that images take, and an epilogue that calls a function."""
-    of, x = FORMATS[precision], (1, 13, 13, 256)
+    of, x = TENSOR_PRECISIONS[precision], (1, 13, 13, 256)
     for c_out in (32, 64, 96, 128):
         conv = MmaConv2dWeights(np.zeros((3, 3, 256, c_out), np.float32), np.zeros(c_out, np.float32), padding=1,
                                 precision=precision)  # fmt: skip
@@ -257,7 +257,9 @@ def level_17() -> None:
         conv.conv1d_relu(x)
         conv.conv1d_stat(x)
     for name in ("bf16", "fp8"):
-        FewOutputsLinear(conv2[0, :, :4], bias[:4], precision=name).linear(np.zeros((2, 1, 256), FORMATS[name].dtype))
+        FewOutputsLinear(conv2[0, :, :4], bias[:4], precision=name).linear(
+            np.zeros((2, 1, 256), TENSOR_PRECISIONS[name].dtype)
+        )
 
 
 def other_tiles(name: str) -> None:

@@ -18,7 +18,7 @@ from charcnn.ops import reference
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.mma_layout import TAKEN
 from charcnn.ops.common.moments import PART
-from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
+from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 
 
 def _one_hot(rng, normal, n, length, depth):
@@ -532,7 +532,7 @@ CASES = {
 
 
 LIMITS: dict[str, Callable[[Sizes], bool]] = {
-    **dict.fromkeys(("cpu_direct", "direct", *(f"wgmma_{name}" for name in FORMATS)), on_tensor_cores),
+    **dict.fromkeys(("cpu_direct", "direct", *(f"wgmma_{name}" for name in TENSOR_PRECISIONS)), on_tensor_cores),
     **{f"small_batch_{of}": lambda sizes: sizes.get("pool_size", 3) == 3 and sizes["k"] <= 7 for of in HALF_PRECISIONS},
     **dict.fromkeys((f"mma_{name}" for name in TAKEN), on_tensor_cores),
     # Of a few values beside the given mean, too much may lie in the digits that 16 bits leave out.

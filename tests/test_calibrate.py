@@ -16,9 +16,9 @@ from charcnn.gpu.launch import Call
 from charcnn.model import calibrate, network, params
 from charcnn.ops import reference
 from charcnn.ops.common.cast import narrow
-from charcnn.ops.common.precision import FORMATS
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
-from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import normalised_maxima
+from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import normalised_maxima
 from charcnn.text import encodings, texts
 
 WIDE = replace(TINY, channels=16, units=32)
@@ -194,7 +194,7 @@ def test_products_of_eighths(method, promoted):
     bias = rng.integers(-200, 200, 264).astype(np.float32)
     x[1, 6, 5] = np.nan
     call = Call(None, None, x.shape, x=x)
-    narrowed = narrow(call, call.inputs[0], 21, 48, FORMATS["fp8"])
+    narrowed = narrow(call, call.inputs[0], 21, 48, TENSOR_PRECISIONS["fp8"])
     y = getattr(WgmmaWeights(weight, bias, precision="fp8", promoted=promoted), method)(narrowed)
     plain = [reference.conv1d_nlc(x.astype(np.float64), weight.astype(np.float64), bias.astype(np.float64))]
     if method == "conv1d_stat":

@@ -24,14 +24,14 @@ from charcnn.catalog import (
     TECHNIQUES,
     VARIANTS,
     level,
+    level_ranges,
     operator,
-    spoken,
 )
 from charcnn.catalog.operators import IMAGES, STEPPING
 from charcnn.model.rounding import ROUNDINGS
 from charcnn.ops import reference
 from charcnn.ops.common.mma_layout import TAKEN
-from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
+from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 
 PACKAGE = Path(charcnn.__file__).parent
 KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
@@ -143,7 +143,7 @@ def test_channels_last():
         "winograd",
         "winograd_cpu",
         *(f"mma_{name}" for name in TAKEN),
-        *(f"wgmma_{name}" for name in FORMATS),
+        *(f"wgmma_{name}" for name in TENSOR_PRECISIONS),
         *(f"small_batch_{name}" for name in HALF_PRECISIONS),
     ]
 
@@ -202,27 +202,29 @@ def test_tolerances():
     for row in OPERATORS:
         assert row.tolerance in (catalog.EXACT, catalog.FLOAT32)
     for row in VARIANTS:
-        own = FORMATS.get(row.label.rpartition("_")[2])
+        own = TENSOR_PRECISIONS.get(row.label.rpartition("_")[2])
         filtered = 2 * catalog.FLOAT32 if row.operator in IMAGES and row.technique == "winograd" else None
         assert catalog.tolerance(row) == (filtered or (own.tolerance if own else operator(row.operator).tolerance))
 
 
 def test_precisions():
-    assert set(PRECISIONS) == {"fp32", *FORMATS}
+    assert set(PRECISIONS) == {"fp32", *TENSOR_PRECISIONS}
     for row in LEVELS:
         given = inspect.signature(row.module.build).parameters.get("precision")
         assert row.build_options() == ({} if given is None else {"precision": given.default})
         assert [row.precision(name) for name in (None, *row.precisions)] == [row.precisions[0], *row.precisions]
-        assert row.format() is PRECISIONS[row.precision()]
-        assert [row.format(name).name for name in row.precisions] == [PRECISIONS[name].name for name in row.precisions]
+        assert row.number_format() is PRECISIONS[row.precision()]
+        assert [row.number_format(name).name for name in row.precisions] == [
+            PRECISIONS[name].name for name in row.precisions
+        ]
     assert level("l13").rounding() == replace(ROUNDINGS["fp32"], filtered=True)
     with pytest.raises(ValueError, match=r"^precision='fp32': l15 has fp16, .*, fp16x3; fp32 is in l0 to l13, l18$"):
-        level("l15").format("fp32")
+        level("l15").number_format("fp32")
     with pytest.raises(ValueError, match=r"^precision='fp8': l14 has .*; fp8 is in l17$"):
         level("l14").build_options("fp8")
     with pytest.raises(ValueError, match=r"^precision='int8': need one of fp32, tf32, fp16x3, fp16, bf16, fp8$"):
-        level("l0").format("int8")
-    assert spoken([level(name) for name in ("l0", "l1", "l13", "l15", "l16")]) == "l0 to l1, l13, l15 to l16"
+        level("l0").number_format("int8")
+    assert level_ranges([level(name) for name in ("l0", "l1", "l13", "l15", "l16")]) == "l0 to l1, l13, l15 to l16"
 
 
 def test_layers_on_a_cpu_are_those_that_levels_and_networks_call():

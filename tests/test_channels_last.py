@@ -209,7 +209,7 @@ def last(of):
 def test_a_first_convolution_with_steps_reads_blocks_of_pixels_or_pixels(as_blocks):
     of = architecture("alexnet")
     nodes, weights = simplified(of, params.init(of, 0))
-    made = channels_last.Winograd("fp32")
+    made = channels_last.WinogradLayers("fp32")
     stages = channels_last.Chain(made, nodes, weights, as_blocks).stages()
     (_, (pixels,)), (label, (conv, *_)) = next(stages), next(stages)
     assert label == "conv1+relu1"

@@ -356,7 +356,7 @@ from types import SimpleNamespace
 from numba.cuda import types
 from charcnn.compiling.stand_in import Target, compiling_for
 from charcnn.caching.kernel_cache import KernelCache, on_miss
-from charcnn.text.raw import _encode_kernel as kernel
+from charcnn.text.encode_gpu import _encode_kernel as kernel
 
 who, target = int(sys.argv[1]), Target.named("sm_90a")
 cache, context = KernelCache(kernel.py_func), kernel.targetctx

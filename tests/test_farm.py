@@ -12,7 +12,7 @@ from charcnn.config import TINY
 from charcnn.model import params
 from charcnn.offload.farm.member import Member
 from charcnn.offload.farm.root import Farm
-from charcnn.offload.farm.run import Run
+from charcnn.offload.farm.work_list import WorkList
 from charcnn.runtime.pipeline import Pipeline
 
 ULFM = ("--with-ft", "ulfm")
@@ -310,31 +310,31 @@ def test_a_rank_that_fails_leaves_on_any_mpi():
 def test_options_of_the_farm_need_it(option):
     from charcnn import catalog
     from charcnn.levels import l2
-    from charcnn.levels.runner import job
+    from charcnn.levels.runner import level_options
 
-    options = job.parser("l2", l2, l2.build, quiet=False).parse_args(option)
+    options = level_options.parser("l2", l2, l2.build, quiet=False).parse_args(option)
     with pytest.raises(ValueError, match=f"{option[0]}: needs --offload farm"):
-        job.prepare(catalog.level("l2"), options)
+        level_options.prepare(catalog.level("l2"), options)
     if option[0] == "--checkpoint":
-        options = job.parser("l2", l2, l2.build, quiet=False).parse_args(
+        options = level_options.parser("l2", l2, l2.build, quiet=False).parse_args(
             [*option, "--offload", "farm", "--repeat", "2"]
         )
         with pytest.raises(ValueError, match="has no use for it"):
-            job.prepare(catalog.level("l2"), options)
+            level_options.prepare(catalog.level("l2"), options)
 
 
 def test_slow_ranks_leave_the_last_chunks_to_fast_ones():
     """Of three ranks one is 10 times as slow: it takes none of the last two chunks; the others never wait."""
     farm = Farm(None, 9, 3, size=10)
     farm.workers = [Member(rank, state="ready") for rank in (1, 2)]
-    run = Run(farm, Pipeline([lambda ids, logits: None], 10, 3), random_ids(40), None, None)
-    run._left = 20
+    work = WorkList(farm, Pipeline([lambda ids, logits: None], 10, 3), random_ids(40), None, None)
+    work._left = 20
     for member, rate in zip((farm.root, *farm.workers), (100, 100, 10), strict=True):
         member.count(rate, first=0.0, now=1.0)
         assert member.rate() == rate
-    assert [run._better_left(member) for member in (farm.root, *farm.workers)] == [False, False, True]
-    run._left = 1000
-    assert not run._better_left(farm.workers[1])
+    assert [work._better_left(member) for member in (farm.root, *farm.workers)] == [False, False, True]
+    work._left = 1000
+    assert not work._better_left(farm.workers[1])
 
 
 def test_the_farm_costs_next_to_nothing_at_one_rank():

@@ -13,11 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fuzz_lines
 
 from charcnn.text import encodings
-from charcnn.text.column import Column
 from charcnn.text.readers import json_scan, scan
 from charcnn.text.readers.csv import _gathered
 from charcnn.text.readers.jsonl import JsonlReader
 from charcnn.text.readers.lines import LinesReader
+from charcnn.text.strings import PackedStrings
 
 IN_CI = os.environ.get("CI", "").lower() in ("true", "1")
 SECONDS = float(os.environ.get("CHARCNN_FUZZ_SECONDS") or (60 if IN_CI else 5))
@@ -44,7 +44,7 @@ def texts_of_neighbours(self, block, texts=JsonlReader.texts):
     for n in np.flatnonzero(block.kinds == scan.TORN):
         if n and block.kinds[n - 1] == scan.READABLE:
             parts[n], block.kinds[n] = parts[n - 1], scan.READABLE
-    return Column(*encodings.pack(parts))
+    return PackedStrings(*encodings.pack(parts))
 
 
 def reason_as_it_came(self, types, fault, place, value):

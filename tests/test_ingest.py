@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from charcnn.runtime import ordered
 from charcnn.text import encodings
-from charcnn.text.column import columns
+from charcnn.text.columns import columns
 from charcnn.text.layout import Layout
 from charcnn.text.readers import base, json_scan, jsonl, scan
 from charcnn.text.readers.open import open_reader

@@ -21,13 +21,13 @@ from charcnn.catalog import LAYERS
 from charcnn.config import POOL_SIZE, SMALL
 from charcnn.gpu import device
 from charcnn.ops import reference
-from charcnn.ops.common.precision import FORMATS
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.ladder import POOL
 from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
 from charcnn.ops.conv1d.wgmma.steps.common import BARRIER_BYTES, BLOCK_N, WGMMA_M
 from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
 
-TOLERANCE = FORMATS["fp16"].tolerance
+TOLERANCE = TENSOR_PRECISIONS["fp16"].tolerance
 
 simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the same at real sizes")
 hopper = pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")

@@ -17,7 +17,7 @@ from charcnn.levels import l14
 from charcnn.model import network, params
 from charcnn.ops import reference
 from charcnn.ops.common.mma_layout import OCTET, TAKEN, encode
-from charcnn.ops.common.precision import FORMATS
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.mma import kernel, layer, windows
 from charcnn.ops.conv1d.mma.config import Stages, TileConfig
@@ -78,10 +78,13 @@ def test_every_variant_asks_for_its_method_and_precision(row, monkeypatch):
     row.launcher("x", "w", "b", *pool, **(moves if window or "conv2d" in operator else {}), out="out", stream="s")
     ((kind, given, found),) = asked
     if "conv2d" in operator:
-        assert (kind, given) == ("conv2d", (windows.run, epilogue, "x", "w", "b"))
+        assert (kind, given) == ("conv2d", (windows.compute, epilogue, "x", "w", "b"))
         options |= {**moves, "groups": 1}
     elif window:
-        assert (kind, given[1:]) == ("conv1d_moving", (windows.run, epilogue, "x", "w", "b", *moves.values()))
+        assert (kind, given[1:]) == (
+            "conv1d_moving",
+            (windows.compute, epilogue, "x", "w", "b", *moves.values()),
+        )
     else:
         assert kind == ("linear" if "linear" in operator else "conv1d_stat" if "stat" in operator else "conv1d")
         method = [] if kind == "conv1d_stat" else [operator.replace("linear", "conv1d")]
@@ -92,14 +95,14 @@ def test_every_variant_asks_for_its_method_and_precision(row, monkeypatch):
 def run(method, x, weight, bias, precision, **options):
     """A method of `MmaWeights` on float32 features; what it gives, in float64, and its dtype."""
     call = Call(None, None, (0,), x=x)
-    of, channels = FORMATS[precision], -(-x.shape[2] // OCTET) * OCTET
+    of, channels = TENSOR_PRECISIONS[precision], -(-x.shape[2] // OCTET) * OCTET
     encoded = encode(call, call.inputs[0], x.shape[1], channels, of)
     made = layer.MmaWeights(weight, bias, precision=precision)
     return getattr(made, method)(encoded, **options)
 
 
 def close(precision, y, expected):
-    return np.linalg.norm(y - expected) <= FORMATS[precision].tolerance * np.linalg.norm(expected)
+    return np.linalg.norm(y - expected) <= TENSOR_PRECISIONS[precision].tolerance * np.linalg.norm(expected)
 
 
 def arrays(n, length, c_in, c_out, k):
@@ -114,7 +117,7 @@ def test_features_to_features(precision, machine):
     x, weight, bias = arrays(2, 11, 20, 40, 2)
     y = run("conv1d_relu_maxpool1d", x, weight, bias, precision).copy_to_host()
     exact = [array.astype(np.float64) for array in (x, weight, bias)]
-    assert y.dtype == FORMATS[precision].dtype
+    assert y.dtype == TENSOR_PRECISIONS[precision].dtype
     assert close(precision, decoded(y, precision), reference.conv1d_relu_maxpool1d_nlc(*exact, 3))
 
 

@@ -9,14 +9,14 @@ from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.mma_layout import OCTET, TAKEN, WIDE, encode
-from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
-from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima
+from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
+from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 
 def decoded(array, precision):
     """Features of any format in float64."""
-    of = FORMATS[precision]
+    of = TENSOR_PRECISIONS[precision]
     array = np.ascontiguousarray(array)
     if of.terms == 1:
         return (array.astype(np.uint32) << 16).view(np.float32) if of.ptx_type == "bf16" else array.astype(np.float64)
@@ -26,7 +26,7 @@ def decoded(array, precision):
 
 def encoded(x, length, channels, precision):
     call = Call(None, None, (0,), x=x)
-    y = encode(call, call.inputs[0], length, channels, FORMATS[precision])
+    y = encode(call, call.inputs[0], length, channels, TENSOR_PRECISIONS[precision])
     return y.copy_to_host()
 
 
@@ -37,7 +37,7 @@ def spread(*shape):
 
 
 def test_formats():
-    assert set(TAKEN) == {*HALF_PRECISIONS, *WIDE} == {*FORMATS} - {"fp8"}
+    assert set(TAKEN) == {*HALF_PRECISIONS, *WIDE} == {*TENSOR_PRECISIONS} - {"fp8"}
     assert [of.size for of in TAKEN.values()] == [2, 2, 4, 4]
 
 
@@ -45,8 +45,8 @@ def test_formats():
 def test_encode(precision):
     x = spread(2, 3, 11)
     y = encoded(x, 4, 16, precision)
-    assert y.shape == (2, 4, 16 * FORMATS[precision].terms)
-    assert y.dtype == FORMATS[precision].dtype
+    assert y.shape == (2, 4, 16 * TENSOR_PRECISIONS[precision].terms)
+    assert y.dtype == TENSOR_PRECISIONS[precision].dtype
     y = decoded(y, precision)
     bits = {"fp16": 11, "bf16": 8, "tf32": 11, "fp16x3": 22}[precision]
     assert (abs(y[:, :3, :11] - x) <= 2.0**-bits * abs(x)).all()
@@ -93,12 +93,12 @@ def block_1(layernorm):
 
 @pytest.mark.parametrize("precision", WIDE)
 def test_block_1(precision):
-    tolerance = FORMATS[precision].tolerance
+    tolerance = TENSOR_PRECISIONS[precision].tolerance
     ids, weight, bias = block_1(False)
     exact = [array.astype(np.float64) for array in (weight, bias)]
     y = TokenConvWeights(weight, bias, precision=precision, octets=True).relu_maxpool1d(ids, 3)
     expected = reference.one_hot_conv1d_relu_maxpool1d_nlc(ids, *exact, 3)
-    assert y.dtype == FORMATS[precision].dtype
+    assert y.dtype == TENSOR_PRECISIONS[precision].dtype
     assert np.linalg.norm(decoded(y, precision) - expected) <= tolerance * np.linalg.norm(expected)
 
     ids, weight, bias, gamma, beta = block_1(True)
@@ -131,7 +131,7 @@ def test_encoded_maxima(precision, monkeypatch):
     )
     y = encoded_maxima(x, stat, gamma, beta, 3, precision=precision)
     error = np.linalg.norm(decoded(y, precision) - expected)
-    assert error <= FORMATS[precision].tolerance * np.linalg.norm(expected)
+    assert error <= TENSOR_PRECISIONS[precision].tolerance * np.linalg.norm(expected)
     with monkeypatch.context() as patch:
         patch.setattr(device, "address", lambda array: 8)  # then a thread writes one channel, not eight
         np.testing.assert_array_equal(encoded_maxima(x, stat, gamma, beta, 3, precision=precision), y)

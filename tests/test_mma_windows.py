@@ -18,7 +18,7 @@ from charcnn.gpu.launch import Call
 from charcnn.ops import conv1d_relu_nlc_mma, conv2d_nhwc_mma, conv2d_relu_nhwc_mma, reference
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.mma_layout import TAKEN, encode
-from charcnn.ops.common.precision import FORMATS
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d import windows
 from charcnn.ops.conv1d.mma.config import Stages
 from charcnn.ops.conv1d.mma.im2col import GEOMETRY_BYTES, LARGEST_N, Geometry, candidates
@@ -35,7 +35,7 @@ LIMITS = {"9.0": 232_448, "8.0": 166_912, "8.6": 101_376}
 @pytest.mark.parametrize("name", TAKEN)
 def test_every_gpu_has_a_tile(name, block_n, limit, monkeypatch):
     monkeypatch.setattr(device, "shared_limit", lambda: limit)
-    tiles = list(candidates(block_n, FORMATS[name], 4))
+    tiles = list(candidates(block_n, TENSOR_PRECISIONS[name], 4))
     assert tiles
     for tile in tiles:
         stages = Stages.of(tile, 1)
@@ -52,7 +52,7 @@ def test_every_gpu_has_a_tile(name, block_n, limit, monkeypatch):
 def test_few_outputs_take_small_tiles(pixels, block_m, monkeypatch):
     monkeypatch.setattr(device, "multiprocessors", lambda: 132)
     monkeypatch.setattr(device, "shared_limit", lambda: LIMITS["9.0"])
-    tiles = list(candidates(128, FORMATS["fp16"], 4))
+    tiles = list(candidates(128, TENSOR_PRECISIONS["fp16"], 4))
     assert min(tiles, key=lambda tile: tile.time(pixels, 1)).block_m == block_m
 
 
@@ -78,7 +78,7 @@ def test_steps_are_of_k_blocks_and_taps_in_turn():
 
 def compare(name, x_shape, weight_shape, moves, *, epilogue="relu", float32=False, block_m=None):
     """A convolution in a precision, twice, beside the reference; the results are the same bits."""
-    draw, of = np.random.default_rng(0), FORMATS[name]
+    draw, of = np.random.default_rng(0), TENSOR_PRECISIONS[name]
     x = draw.standard_normal(x_shape).astype(np.float32)
     weight = draw.standard_normal(weight_shape).astype(np.float32) / np.float32(np.prod(weight_shape[:3]) ** 0.5)
     bias = draw.standard_normal(weight_shape[3]).astype(np.float32)
@@ -121,7 +121,7 @@ def compare(name, x_shape, weight_shape, moves, *, epilogue="relu", float32=Fals
 def test_in_plain_python(name, images, epilogue, float32, machine, monkeypatch):  # noqa: F811
     x, weight, moves = IMAGES[images]
     block_n = windows.columns(weight[3], moves.get("groups", 1), LARGEST_N)
-    block_m = min(tile.block_m for tile in candidates(block_n, FORMATS[name], 4))
+    block_m = min(tile.block_m for tile in candidates(block_n, TENSOR_PRECISIONS[name], 4))
     compare(name, x, weight, moves, epilogue=epilogue, float32=float32, block_m=block_m)
 
 
@@ -139,7 +139,7 @@ def test_on_a_gpu(name, images, epilogue):
 @pytest.mark.parametrize("c_out", [32, 64, 96, 128, 200])
 @pytest.mark.parametrize("name", TAKEN)
 def test_every_tile(name, c_out):
-    for tile in candidates(windows.columns(c_out, 1, LARGEST_N), FORMATS[name], 4):
+    for tile in candidates(windows.columns(c_out, 1, LARGEST_N), TENSOR_PRECISIONS[name], 4):
         for float32 in (False, True):
             moves = {"padding": 1}
             compare(name, (7, 9, 11, 128), (3, 3, 128, c_out), moves, float32=float32, block_m=tile.block_m)
@@ -175,7 +175,7 @@ def test_sequences(name, stride, padding, dilation):
     moves = {"stride": stride, "padding": padding, "dilation": dilation}
     want = reference.conv1d_relu_nlc(*(one.astype(np.float64) for one in (x, weight, bias)), **moves)
     got = conv1d_relu_nlc_mma(x, weight, bias, precision=name, **moves)
-    assert np.linalg.norm(got - want) <= FORMATS[name].tolerance * np.linalg.norm(want)
+    assert np.linalg.norm(got - want) <= TENSOR_PRECISIONS[name].tolerance * np.linalg.norm(want)
 
 
 @simulated
@@ -185,7 +185,7 @@ def test_one_shots(machine):  # noqa: F811
     bias, moves = draw.standard_normal(9).astype(np.float32), {"stride": 2, "padding": 1}
     got = conv1d_relu_nlc_mma(x, weight, bias, precision="tf32", **moves)
     want = reference.conv1d_relu_nlc(x, weight, bias, **moves)
-    assert np.linalg.norm(got - want) <= FORMATS["tf32"].tolerance * np.linalg.norm(want)
+    assert np.linalg.norm(got - want) <= TENSOR_PRECISIONS["tf32"].tolerance * np.linalg.norm(want)
     np.testing.assert_array_equal(
         conv2d_relu_nhwc_mma(
             x[:, None], weight[None], bias, precision="tf32", stride=(1, 2), padding=(0, 0, 1, 1)

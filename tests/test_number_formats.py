@@ -8,7 +8,7 @@ import pytest
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
 from charcnn.ops.common.cast import as_float, as_format, largest, narrow, widen
-from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS, choose
+from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS, choose
 
 LEAST = {"fp16": 2.0**-14, "bf16": 2.0**-126, "tf32": 2.0**-126, "fp16x3": 2.0**-3, "fp8": 2.0**-6}
 """Smallest numbers that keep all their bits; of fp16x3, that the low part does."""
@@ -28,14 +28,14 @@ def sweep(least, most, n=120):
 def there_and_back(x, name, factor=1.0):
     x = x.reshape((1, 1, x.size))
     call = Call(None, None, x.shape, x=x)
-    y = narrow(call, call.inputs[0], 1, x.size, FORMATS[name], factor)
+    y = narrow(call, call.inputs[0], 1, x.size, TENSOR_PRECISIONS[name], factor)
     if name == "tf32":
         return y.copy_to_host().ravel()
-    widen(call, y, call.out, FORMATS[name], 1 / factor)
+    widen(call, y, call.out, TENSOR_PRECISIONS[name], 1 / factor)
     return call.out.copy_to_host().ravel()
 
 
-@pytest.mark.parametrize("name", list(FORMATS))
+@pytest.mark.parametrize("name", list(TENSOR_PRECISIONS))
 def test_relative_error(name):
     x = sweep(LEAST[name], MOST[name])
     y = there_and_back(x, name)
@@ -44,7 +44,7 @@ def test_relative_error(name):
     assert not there_and_back(np.zeros(3, np.float32), name).any()
 
 
-@pytest.mark.parametrize("name", list(FORMATS))
+@pytest.mark.parametrize("name", list(TENSOR_PRECISIONS))
 def test_what_is_not_finite(name):
     x = np.array([np.nan, np.inf, -np.inf], np.float32)
     y = there_and_back(x, name)
@@ -115,12 +115,12 @@ def test_the_greatest_finite_value():
 def test_as_format_and_as_float(name):
     x = sweep(0.1, 100, 24).reshape((2, 3, 4))
     y = as_format(device.to_device(x), name)
-    assert y.shape == (2, 3, 4 * FORMATS[name].terms)
+    assert y.shape == (2, 3, 4 * TENSOR_PRECISIONS[name].terms)
     np.testing.assert_allclose(as_float(y, name).copy_to_host(), x, rtol=ULP[name])
 
 
 def test_names():
-    assert choose("tf32") is FORMATS["tf32"]
+    assert choose("tf32") is TENSOR_PRECISIONS["tf32"]
     with pytest.raises(ValueError, match=r"^precision='fp4': need one of fp16, bf16, tf32, fp16x3, fp8$"):
         choose("fp4")
     with pytest.raises(ValueError, match=r"^precision='tf32': need one of fp16, bf16$"):

@@ -9,7 +9,7 @@ import pytest
 from numba import cuda
 from test_mpi import mpiexec, needs_mpi
 
-from charcnn import offload
+from charcnn import catalog, offload
 from charcnn.gpu import device
 from charcnn.offload.inputs import chunks
 from charcnn.runtime import timeline
@@ -350,15 +350,15 @@ def test_many_inputs_are_never_all_made(monkeypatch):
     """The job of two million inputs holds the rows that there are."""
     from charcnn import catalog
     from charcnn.levels import l2
-    from charcnn.levels.runner import job
+    from charcnn.levels.runner import level_options
 
-    options = job.parser("l2", l2, l2.build, quiet=False).parse_args(["--inputs", "2000000", "--config", "tiny"])
-    many = job.prepare(catalog.level("l2"), options)
+    options = level_options.parser("l2", l2, l2.build, quiet=False).parse_args(["--inputs=2000000", "--config=tiny"])
+    many = level_options.prepare(catalog.level("l2"), options)
     assert len(many.rows) == 2_000_000
     assert np.array_equal(many.rows[1_000_000:1_000_003], many.rows[0:3])  # 40 texts
     assert (len(many.shown), len(many.labels)) == (3, 40)
-    monkeypatch.setattr(job, "ENCODED_AHEAD", 10)
-    late = job.prepare(catalog.level("l2"), options)
+    monkeypatch.setattr(level_options, "ENCODED_AHEAD", 10)
+    late = level_options.prepare(catalog.level("l2"), options)
     assert np.array_equal(late.rows[99:150], many.rows[99:150])
     assert np.array_equal(late.rows[np.array([5, 1_999_999])], many.rows[np.array([5, 1_999_999])])
 
@@ -480,10 +480,11 @@ def test_messages_land_in_gpu_memory_where_asked_for(mode):
 
 
 def test_messages_land_on_the_host_where_they_must(monkeypatch):
-    from charcnn import catalog
     from charcnn.levels.runner.rank import choose_landing
+    from charcnn.runtime.stream import GpuPipeline
 
-    level, run = catalog.level("l12"), SimpleNamespace(direct=False, direct_obstacle=lambda: "a rank drives 2 GPUs")
+    level = catalog.level("l12")
+    run = GpuPipeline([SimpleNamespace(buffers=SimpleNamespace(gpu=gpu)) for gpu in (0, 1)], 1, 1)
     monkeypatch.setattr(offload, "cuda_aware", lambda: (True, "this MPI takes GPU memory"))
     unasked = "the host: this MPI takes GPU memory, and --gpu-direct would use it"
     assert choose_landing("comm", level, run, False) == unasked
@@ -497,12 +498,11 @@ def test_messages_land_on_the_host_where_they_must(monkeypatch):
 
 
 def test_direct_messages_need_gpus_and_chunks():
-    from charcnn import catalog
     from charcnn.levels import l2, l12
-    from charcnn.levels.runner import job
+    from charcnn.levels.runner import level_options
 
     for module, options in ((l2, []), (l12, ["--offload", "static"])):
         name = module.__name__.rpartition(".")[2]
-        asked = job.parser(name, module, module.build, quiet=False).parse_args(["--gpu-direct", *options])
+        asked = level_options.parser(name, module, module.build, quiet=False).parse_args(["--gpu-direct", *options])
         with pytest.raises(ValueError, match="--gpu-direct: needs a level that computes on GPUs"):
-            job.prepare(catalog.level(name), asked)
+            level_options.prepare(catalog.level(name), asked)

@@ -20,7 +20,7 @@ from charcnn.levels.runner import options as runner_options
 from charcnn.levels.runner import profile as runner
 from charcnn.model import params
 from charcnn.networks.runner import command
-from charcnn.ops.common.precision import FORMATS
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import GraphWorker
 
@@ -90,7 +90,7 @@ def test_names_tell_kernels_apart_by_what_differs():
     assert profile.titles([kernels[0]] * 2) == [home] * 2
     assert profile.titles(kernels[:2]) == [f"{home}(size=3)", f"{home}(size=5)"]
     assert profile.titles(kernels)[2] == f"{home}(size=3, tile.rows=8)"
-    formats = [make_kernel(3, FORMATS[name]) for name in ("fp16", "bf16")]
+    formats = [make_kernel(3, TENSOR_PRECISIONS[name]) for name in ("fp16", "bf16")]
     assert profile.titles(formats) == [f"{home}(tile=fp16)", f"{home}(tile=bf16)"]
     assert profile.titles([make_kernel(3), make_kernel(3)]) == [home] * 2
 

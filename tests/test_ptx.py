@@ -186,7 +186,7 @@ from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.mma import kernel
 from charcnn.ops.conv1d.mma.config import Stages
 from charcnn.ops.conv1d.mma.config import TileConfig as MmaTile
-from charcnn.ops.common.precision import FORMATS
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
 
 def key(made):
     function = made.py_func
@@ -197,10 +197,10 @@ for resident in (2, 3):
     print(key(double_buffered.make_kernel(tile.Tile(64, 128, 16, 8, 8, 2, resident), 4, "relu")))
 for name in ("fp16", "fp16x3"):
     stages = Stages.of(MmaTile(192, 128, 48, 64, 4, 1), 7)
-    print(key(kernel.make_kernel(FORMATS[name], stages, "pool", False, True, True)))
+    print(key(kernel.make_kernel(TENSOR_PRECISIONS[name], stages, "pool", False, True, True)))
 for name, taps, epilogue in (("fp16", 7, "pool"), ("bf16", 7, "pool"), ("bf16", 3, "relu"), ("fp8", 3, "relu")):
-    config = TileConfig.of(taps, epilogue == "pool", FORMATS[name])
-    print(key(make_kernel(FORMATS[name], FORMATS[name], config, epilogue, True, True, True)))
+    config = TileConfig.of(taps, epilogue == "pool", TENSOR_PRECISIONS[name])
+    print(key(make_kernel(TENSOR_PRECISIONS[name], TENSOR_PRECISIONS[name], config, epilogue, True, True, True)))
 """
 
 

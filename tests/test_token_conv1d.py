@@ -11,7 +11,7 @@ from charcnn import ops
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
-from charcnn.ops.common.precision import FORMATS
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.token_conv1d import gather
 from charcnn.ops.token_conv1d.lags import PairTables
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
@@ -336,7 +336,7 @@ def test_block_for_tf32(channels, layernorm):
     else:
         expected = reference.one_hot_conv1d_relu_maxpool1d_nlc(ids, *exact(weight, bias), 2)
         y = given.relu_maxpool1d(on_gpu, 2)
-    assert np.linalg.norm(y.copy_to_host() - expected) <= FORMATS["tf32"].tolerance * np.linalg.norm(expected)
+    assert np.linalg.norm(y.copy_to_host() - expected) <= TENSOR_PRECISIONS["tf32"].tolerance * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("layernorm", [True, False])

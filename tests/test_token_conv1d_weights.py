@@ -13,7 +13,7 @@ from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.cast import WORDS, narrow, widen
-from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS, choose
+from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS, choose
 from charcnn.ops.token_conv1d import lag_sums, warp_gather
 from charcnn.ops.token_conv1d.lag_sums import SharedPairTables
 from charcnn.ops.token_conv1d.lags import PairTables
@@ -27,7 +27,7 @@ EIGHTHS = np.array([ptx.simulated.float_of_e4m3(bits) for bits in range(256)], n
 
 def numbers(y, precision):
     """What was written, as float32."""
-    assert y.dtype == FORMATS[precision].dtype
+    assert y.dtype == TENSOR_PRECISIONS[precision].dtype
     if precision == "fp8":
         return EIGHTHS[y]
     return y.astype(np.float32) if precision == "fp16" else (y.astype(np.uint32) << 16).view(np.float32)
@@ -36,7 +36,7 @@ def numbers(y, precision):
 def close(y, expected, precision):
     y = numbers(y, precision)
     assert y.shape == expected.shape
-    assert np.linalg.norm(y - expected) <= FORMATS[precision].tolerance * np.linalg.norm(expected)
+    assert np.linalg.norm(y - expected) <= TENSOR_PRECISIONS[precision].tolerance * np.linalg.norm(expected)
 
 
 def block(ids, weight, bias, pool_size, precision="fp16", seed=0, layernorm=True, **tiles):
@@ -49,11 +49,11 @@ def block(ids, weight, bias, pool_size, precision="fp16", seed=0, layernorm=True
         stat[:, 1] += 1  # of one value: not nothing
         arrays = exact(stat, weight, bias, gamma, beta)
         expected = reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(ids, *arrays, pool_size)
-        call = Call(None, None, expected.shape, kept.format.dtype, ids=ids, stat=stat)
+        call = Call(None, None, expected.shape, kept.precision.dtype, ids=ids, stat=stat)
         ids, stat = call.inputs
     else:
         expected = reference.one_hot_conv1d_relu_maxpool1d_nlc(ids, *exact(weight, bias), pool_size)
-        call = Call(None, None, expected.shape, kept.format.dtype, ids=ids)
+        call = Call(None, None, expected.shape, kept.precision.dtype, ids=ids)
         (ids,), stat = call.inputs, None
     y = call.out.view(WORDS[call.out.dtype.itemsize])
     y.copy_to_device(np.full(expected.shape, 0x7FFF, np.uint16).astype(y.dtype))  # NaN in all formats: 0xFF in fp8

@@ -23,7 +23,7 @@ from charcnn.config import SMALL, TINY
 from charcnn.gpu import device, ptx
 from charcnn.ops import conv1d_relu_nlc_double_buffered, reference
 from charcnn.ops.common import tile_choice
-from charcnn.ops.common.precision import FORMATS, FP32
+from charcnn.ops.common.precision import FP32, TENSOR_PRECISIONS
 from charcnn.ops.conv1d import double_buffered
 from charcnn.ops.conv1d.mma import kernel as mma_kernel
 from charcnn.ops.conv1d.mma import layer as mma_layer
@@ -284,12 +284,12 @@ def test_partial_moments_are_of_the_same_columns_with_every_tile():
         assert len({tile.warp_n for tile in tiles}) == 1
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", TENSOR_PRECISIONS)
 @pytest.mark.parametrize("taps", [1, 3, 7, 11])
 @pytest.mark.parametrize("pooled", [True, False])
 def test_hoppers_candidates(name, taps, pooled):
-    found = TileConfig.candidates(taps, pooled, FORMATS[name])
-    assert found[0] == TileConfig.of(taps, pooled, FORMATS[name])
+    found = TileConfig.candidates(taps, pooled, TENSOR_PRECISIONS[name])
+    assert found[0] == TileConfig.of(taps, pooled, TENSOR_PRECISIONS[name])
     assert len(set(found)) == len(found)
     for config in found:
         assert (config.block_n, config.pooled) == (found[0].block_n, pooled)  # weights and moments lie as before
@@ -320,7 +320,7 @@ def test_layers_have_the_networks_sizes(level, layernorm):
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32", "fp16x3"])
 def test_decoded(precision):
-    of, x = FORMATS[precision], np.array([[1.5, -0.25, 0, 7, 8, 9, 10, 11]], np.float32)
+    of, x = TENSOR_PRECISIONS[precision], np.array([[1.5, -0.25, 0, 7, 8, 9, 10, 11]], np.float32)
     halves = x.astype(np.float16)
     given = {
         "fp16": halves,

@@ -14,7 +14,7 @@ from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.cast import narrow, widen
-from charcnn.ops.common.precision import FORMATS
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, TileConfig
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
@@ -24,9 +24,9 @@ from charcnn.ops.conv1d.wgmma.variants import conv1d_relu_maxpool1d_nlc_wgmma
 
 @pytest.mark.parametrize(("pooled", "measured"), [(True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("taps", [1, 2, 3, 7, 11])
-@pytest.mark.parametrize("name", list(FORMATS))
+@pytest.mark.parametrize("name", list(TENSOR_PRECISIONS))
 def test_shared_memory_holds_the_stages(name, taps, pooled, measured):
-    config = TileConfig.of(taps, pooled, FORMATS[name], measured=measured)
+    config = TileConfig.of(taps, pooled, TENSOR_PRECISIONS[name], measured=measured)
     assert config.pooled == pooled
     assert config.smem_bytes <= device.SHARED_LIMIT
     assert 8 * config.b_stages <= Barrier.B_EMPTY - Barrier.B_FULL  # mbarriers of a kind end before the next
@@ -35,13 +35,14 @@ def test_shared_memory_holds_the_stages(name, taps, pooled, measured):
     assert config.b_bytes % (16 * config.cluster_m) == 0  # what a block copies for all
     producer, math = config.registers or (65_536 // config.threads,) * 2
     assert 128 * (config.producer * producer + config.math_warpgroups * math) <= 65_536
-    assert math >= 32 + config.block_n // 2 * (1 + FORMATS[name].promoted)  # accumulators, and what else a thread needs
+    accumulators = config.block_n // 2 * (1 + TENSOR_PRECISIONS[name].promoted)
+    assert math >= 32 + accumulators  # and what else a thread needs
     assert config.a_bytes % 1024 == config.b_bytes % 1024 == 0  # where the swizzle begins anew
 
 
 @pytest.mark.parametrize("taps", [26, 73])
 def test_pooling_of_many_taps_in_two_terms_has_a_stage_of_features_less(taps):
-    config = TileConfig.of(taps, True, FORMATS["fp16x3"])
+    config = TileConfig.of(taps, True, TENSOR_PRECISIONS["fp16x3"])
     assert config.a_stages == 1
     assert config.smem_bytes <= device.SHARED_LIMIT
 
@@ -61,7 +62,7 @@ The bias of 16,384 columns has no room in shared memory; 264 of e4m3 do not make
 
 def compare_tiles(conv, features, want, name, kind, unit):
     """What the kernel gives, twice, beside what it must; the results are the same bits."""
-    of, pooled, (n, c_out) = FORMATS[name], kind.startswith("pool"), (len(want), want.shape[-1])
+    of, pooled, (n, c_out) = TENSOR_PRECISIONS[name], kind.startswith("pool"), (len(want), want.shape[-1])
     made = []
     for _ in range(2):
         nothing = np.frombuffer(b"\xff" * want.size * of.size, of.dtype)  # NaN
@@ -92,7 +93,7 @@ def compare_tiles(conv, features, want, name, kind, unit):
 )
 def test_an_odd_number_of_tiles(name, kind, monkeypatch):
     name, promoted = name.removesuffix(" promoted"), name.endswith(" promoted")
-    of, (taps, sizes), pooled = FORMATS[name], ODD[kind], kind.startswith("pool")
+    of, (taps, sizes), pooled = TENSOR_PRECISIONS[name], ODD[kind], kind.startswith("pool")
     unit = 5 / 448 if name == "fp8" else 1.0
     draw = np.random.default_rng(0)
     for n, length, c_in, c_out in sizes:

@@ -12,7 +12,7 @@ from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call
 from charcnn.ops import conv1d_relu_nlc_wgmma, conv2d_nhwc_wgmma, reference
 from charcnn.ops.common.cast import narrow, widen
-from charcnn.ops.common.precision import FORMATS
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.wgmma import bands, im2col
 from charcnn.ops.conv1d.wgmma.config import POINTWISE, Barrier
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
@@ -20,10 +20,10 @@ from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
 hopper = pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
 
 
-@pytest.mark.parametrize("name", list(FORMATS))
+@pytest.mark.parametrize("name", list(TENSOR_PRECISIONS))
 @pytest.mark.parametrize("c_out", [1, 64, 96, 128, 192, 256, 320, 512, 1000])
 def test_shared_memory_holds_the_stages(c_out, name):
-    of = FORMATS[name]
+    of = TENSOR_PRECISIONS[name]
     block_n, pack_n = im2col.columns(c_out, 1, of.promoted)
     tiles = dict(im2col.candidates(block_n, pack_n, of, 4))
     assert tiles
@@ -100,12 +100,12 @@ EPILOGUES = ["", "relu", "tanh", "gelu"]
 
 def by_turns(name, images):
     """One epilogue for each precision and image, so that each of both has every epilogue with some other."""
-    return (list(FORMATS).index(name) + [*IMAGES, *LARGE].index(images)) % len(EPILOGUES)
+    return (list(TENSOR_PRECISIONS).index(name) + [*IMAGES, *LARGE].index(images)) % len(EPILOGUES)
 
 
 def compare(name, x_shape, weight_shape, moves, *, epilogue="relu", tile=None):
     """A convolution in a precision, twice, beside the reference; the results are the same bits."""
-    draw, of = np.random.default_rng(0), FORMATS[name]
+    draw, of = np.random.default_rng(0), TENSOR_PRECISIONS[name]
     x = draw.standard_normal(x_shape).astype(np.float32)
     weight = draw.standard_normal(weight_shape).astype(np.float32) / np.float32(np.prod(weight_shape[:3]) ** 0.5)
     bias = draw.standard_normal(weight_shape[3]).astype(np.float32)
@@ -187,7 +187,7 @@ def test_bands_in_plain_python(name, images, machine, monkeypatch):  # noqa: F81
 @quick(lambda name, images, epilogue: EPILOGUES[by_turns(name, images)] == epilogue)
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("images", [*IMAGES, *LARGE])
-@pytest.mark.parametrize("name", list(FORMATS))
+@pytest.mark.parametrize("name", list(TENSOR_PRECISIONS))
 def test_on_a_gpu(name, images, epilogue):
     x, weight, moves = {**IMAGES, **LARGE}[images]
     if name == "fp8" and moves.get("groups") and weight[2] % 16:
@@ -200,7 +200,7 @@ def test_on_a_gpu(name, images, epilogue):
 @pytest.mark.parametrize("c_out", [64, 96, 192, 256])
 @pytest.mark.parametrize("name", ["fp16", "tf32", "fp8", "fp16x3"])
 def test_every_tile(name, c_out):
-    of = FORMATS[name]
+    of = TENSOR_PRECISIONS[name]
     block_n, pack_n = im2col.columns(c_out, 1, of.promoted)
     for tile in dict(im2col.candidates(block_n, pack_n, of, 4)):
         compare(name, (7, 9, 11, 128), (3, 3, 128, c_out), {"padding": 1}, tile=tile)
@@ -241,7 +241,7 @@ def test_sequences(name, stride, padding, dilation):
     moves = {"stride": stride, "padding": padding, "dilation": dilation}
     want = reference.conv1d_relu_nlc(*(one.astype(np.float64) for one in (x, weight, bias)), **moves)
     got = conv1d_relu_nlc_wgmma(x, weight, bias, precision=name, **moves)
-    assert np.linalg.norm(got - want) <= FORMATS[name].tolerance * np.linalg.norm(want)
+    assert np.linalg.norm(got - want) <= TENSOR_PRECISIONS[name].tolerance * np.linalg.norm(want)
 
 
 @simulated

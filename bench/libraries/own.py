@@ -9,6 +9,7 @@ import numpy as np
 from charcnn import catalog
 from charcnn.config import Config
 from charcnn.gpu import device
+from charcnn.runtime.run import BatchRun, GpuRun
 
 MOST_INPUTS = 1 << 18
 """Of one call: 266 MB of token ids."""
@@ -43,7 +44,7 @@ class HostLevel:
 
     def close(self) -> None:
         """Let the level's threads end."""
-        if hasattr(self._run, "close"):
+        if isinstance(self._run, BatchRun):
             self._run.close()
 
 
@@ -87,4 +88,4 @@ def build(
 
 def face(run) -> HostLevel:
     """A run of a level or of a network of images."""
-    return DeviceLevel(run) if hasattr(run, "on_device") else HostLevel(run)
+    return DeviceLevel(run) if isinstance(run, GpuRun) else HostLevel(run)

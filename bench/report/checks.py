@@ -18,7 +18,7 @@ def precisions(document: Path) -> str:
         having = [row for row in catalog.LEVELS if name in row.precisions]
         if having:
             own = [row for row in having if row.precision() == name]
-            cells = catalog.spoken(having), catalog.spoken(own) if own else "–"
+            cells = catalog.level_ranges(having), catalog.level_ranges(own) if own else "–"
             rows.append([f"`{name}`", *cells, f"{rounding.bound:g}"])
     return table(head, rows, right=3)
 

@@ -21,6 +21,12 @@ from report.schema import Place, ReportError, results
 PREPARED = ("winograd", "winograd_cpu", "warp_gather", "mma", "wgmma", "small_batch")
 """Techniques whose weights are laid out first: called once, that is most of what they do."""
 
+CALLED = {
+    "Launched": "operator",
+    "Float32TokenConvNormReluPool": "GatherTokenConvNormReluPool",
+    "Float32ConvNormReluPool": "CoalescedConvNormReluPool",
+}
+"""What tables call a layer that a raw result has by another name, such as the one that it had then."""
 
 ALEXNET = [layer for layer in alexnet.layers("2012")[1:9] if not isinstance(layer, LocalResponseNorm)]
 IMAGE = (3, 227, 227)
@@ -98,7 +104,7 @@ def layers(document: Path) -> str:
 
 def _prepared(row: dict[str, Any], peak: float | None, best: bool) -> str:
     """A layer's name and rate; its time, where it adds up rows of a table, or has few outputs."""
-    made = "operator" if row["made"] == "Launched" else row["made"]
+    made = CALLED.get(row["made"], row["made"])
     if made == "operator" or "ConvNorm" in made:  # of this name every level has its own
         made = f"{row['level']}'s {made}"
     share = row["tflop_per_second"] * row["products"] / peak if peak else None

@@ -33,7 +33,7 @@ from charcnn.catalog.operators import operator as operator
 from charcnn.catalog.operators import tolerance as tolerance
 from charcnn.catalog.programs import PRECISIONS as PRECISIONS
 from charcnn.catalog.programs import Program as Program
-from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
+from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Layer:
         return made
 
 
-FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(FORMATS)
+FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(TENSOR_PRECISIONS)
 BETWEEN = (*FLOAT, *MMA)
 
 IMAGE_LAYERS = ("Pixels", "MaxPool2d", "LocalResponseNorm")
@@ -81,10 +81,10 @@ LAYERS = (
     Layer("WgmmaConv2d", "conv2d.layers", ALL, hopper=True),
     *(Layer(f"Vectorized{name}", "image_layers", BETWEEN) for name in IMAGE_LAYERS),
     Layer("Cast", "conv1d.layers", ("tf32", "fp16x3")),
-    Layer("Float32TokenConvNormReluPool", "token_conv1d.layers", FLOAT),
+    Layer("GatherTokenConvNormReluPool", "token_conv1d.layers", FLOAT),
     Layer("TokenConvNormReluPool", "token_conv1d.layers", ALL),
     Layer("SmallBatchTokenConvNormReluPool", "token_conv1d.layers", HALF),
-    Layer("Float32ConvNormReluPool", "layernorm.layers", FLOAT),
+    Layer("CoalescedConvNormReluPool", "layernorm.layers", FLOAT),
     Layer("ConvNormReluPool", "layernorm.layers", ALL, ampere=True),
     Layer("SmallBatchConvNormReluPool", "layernorm.layers", HALF, hopper=True),
     Layer("FewOutputsLinear", "linear.few_outputs", ("fp16", "bf16", "fp8"), ampere=True),
@@ -125,9 +125,9 @@ class Level(Program):
         return LEVELS
 
     @staticmethod
-    def spoken(rows: Sequence[Level]) -> str:
+    def names_of(rows: Sequence[Level]) -> str:
         """With ranges."""
-        return spoken(rows)
+        return level_ranges(rows)
 
     @property
     def predecessor(self) -> Level | None:
@@ -197,7 +197,7 @@ def level(name: str) -> Level:
     return next(row for row in LEVELS if row.name == name)
 
 
-def spoken(levels: Sequence[Level]) -> str:
+def level_ranges(levels: Sequence[Level]) -> str:
     """Their names, those that follow each other as a range: "l0 to l13, l15"; "no level" of none."""
     places = [LEVELS.index(row) for row in levels]
     runs: list[list[int]] = []

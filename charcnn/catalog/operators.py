@@ -8,7 +8,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS
+from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 
 FLOAT32 = 2e-6
 """Tolerance of float32 arithmetic: a few roundings of 6e-8, grown by sums of up to 8,704 terms taken in parts."""
@@ -210,7 +210,7 @@ def _float32(operator: str, *techniques: str) -> Iterator[Variant]:
 def _in(operator: str, technique: str, precisions: Iterable[str], **needs: bool) -> Iterator[Variant]:
     """A row a precision, with its own tolerance."""
     for name in precisions:
-        yield Variant(operator, technique, "cuda", name, FORMATS[name].tolerance, **needs)
+        yield Variant(operator, technique, "cuda", name, TENSOR_PRECISIONS[name].tolerance, **needs)
 
 
 VARIANTS = (
@@ -248,10 +248,10 @@ VARIANTS = (
     *_in("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "warp_gather", HALF_PRECISIONS),
     *_in("layernorm_relu_maxpool1d_nlc", "vectorized", HALF_PRECISIONS),
     *(row for name in MULTIPLYING for row in _in(name, "mma", MMA, ampere=True)),
-    *(row for name in MULTIPLYING for row in _in(name, "wgmma", FORMATS, hopper=True)),
+    *(row for name in MULTIPLYING for row in _in(name, "wgmma", TENSOR_PRECISIONS, hopper=True)),
     *(row for name in MULTIPLYING[:3] for row in _in(name, "small_batch", HALF_PRECISIONS, hopper=True)),
     *(row for name in IMAGES for row in _in(name, "mma", MMA, ampere=True)),
-    *(row for name in IMAGES for row in _in(name, "wgmma", FORMATS, hopper=True)),
+    *(row for name in IMAGES for row in _in(name, "wgmma", TENSOR_PRECISIONS, hopper=True)),
     *_float32("softmax", "loops", "naive"),
     *_float32("argmax", "loops", "naive"),
     *_float32("collapse_linear", "naive"),

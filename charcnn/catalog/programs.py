@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from charcnn.model.rounding import ROUNDINGS, Rounding
-from charcnn.ops.common.precision import FORMATS, FP32, NumberFormat
+from charcnn.ops.common.precision import FP32, TENSOR_PRECISIONS, NumberFormat
 
-PRECISIONS: dict[str, NumberFormat] = {name: FORMATS.get(name, FP32) for name in ROUNDINGS}
+PRECISIONS: dict[str, NumberFormat] = {name: TENSOR_PRECISIONS.get(name, FP32) for name in ROUNDINGS}
 """What levels compute in, by the names that --precision takes."""
 
 
@@ -57,11 +57,11 @@ class Program:
         if precision not in PRECISIONS:
             raise ValueError(f"{precision=}: need one of {', '.join(PRECISIONS)}")
         if precision not in self.precisions:
-            others = self.spoken([row for row in self.family if precision in row.precisions])
+            others = self.names_of([row for row in self.family if precision in row.precisions])
             raise ValueError(f"{precision=}: {self.name} has {', '.join(self.precisions)}; {precision} is in {others}")
         return precision
 
-    def format(self, asked: str | None = None) -> NumberFormat:
+    def number_format(self, asked: str | None = None) -> NumberFormat:
         """What numbers of that precision are; errors likewise."""
         return PRECISIONS[self.precision(asked)]
 
@@ -71,6 +71,6 @@ class Program:
         return {"precision": precision} if len(self.precisions) > 1 else {}
 
     @staticmethod
-    def spoken(rows: Sequence[Any]) -> str:
+    def names_of(rows: Sequence[Any]) -> str:
         """Their names, for a sentence."""
         return ", ".join(row.name for row in rows) or "none"

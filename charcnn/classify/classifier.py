@@ -18,12 +18,13 @@ from charcnn.model.params import Params
 from charcnn.ops.softmax.loops import softmax_loops
 from charcnn.runtime import ordered
 from charcnn.text import encodings
-from charcnn.text.column import Column, columns
+from charcnn.text.columns import columns
 from charcnn.text.encodings import Encoding
 from charcnn.text.names import check_classes
+from charcnn.text.strings import PackedStrings
 
 if TYPE_CHECKING:
-    from charcnn.text.raw import Raw
+    from charcnn.text.encode_gpu import StringsToEncode
 
 ROWS = {"cpu": 1024, "cuda": 16384}
 """Texts that are one block: so many are token ids at a time in each thread, a kilobyte each."""
@@ -109,10 +110,10 @@ class Classifier:
         self.engine = Engine(params, device=device, precision=precision, level=level, batch=batch, gpus=gpus)
         if encode_on not in (None, *ENCODE_ON):
             raise ValueError(f"encode_on={encode_on!r}: need one of {', '.join(ENCODE_ON)}")
-        if encode_on == "gpu" and not self.engine.encodes:
+        if encode_on == "gpu" and not self.engine.takes_text:
             raise ValueError(f"encode_on='gpu': {self.engine.choice} takes token ids only")
         few = self.engine.cores_a_gpu < CORES_TO_ENCODE
-        self.encode_on: str = encode_on or ("gpu" if self.engine.encodes and few else "cpu")
+        self.encode_on: str = encode_on or ("gpu" if self.engine.takes_text and few else "cpu")
         """Where texts become token ids."""
         self.rows = ROWS[self.engine.choice.level.device]
         """Texts of a block."""
@@ -139,28 +140,28 @@ class Classifier:
     def __repr__(self) -> str:
         return f"Classifier({', '.join(self.classes_)}; {self.engine.choice})"
 
-    def encode(self, column: Column) -> np.ndarray:
+    def encode(self, texts: PackedStrings) -> np.ndarray:
         """Texts to token ids, uint8 (N, L)."""
-        return encodings.encode_buffer(column.buffer, column.offsets, self.encoding, self.config.length)
+        return encodings.encode_buffer(texts.buffer, texts.offsets, self.encoding, self.config.length)
 
-    def raw(self, column: Column) -> Raw:
+    def to_encode(self, texts: PackedStrings) -> StringsToEncode:
         """Texts that the engine's GPU is to encode."""
-        from charcnn.text.raw import Raw
+        from charcnn.text.encode_gpu import StringsToEncode
 
-        encodings.check_buffer(column.buffer, column.offsets)
-        return Raw(column.buffer, column.offsets, self.encoding, self.config.length)
+        encodings.check_buffer(texts.buffer, texts.offsets)
+        return StringsToEncode(texts.buffer, texts.offsets, self.encoding, self.config.length)
 
-    def logits(self, column: Column) -> np.ndarray:
+    def logits(self, texts: PackedStrings) -> np.ndarray:
         """Texts to float32 (N, C), as the level gives them; threads may call it at once."""
-        return self.engine.logits(self.raw(column) if self.encode_on == "gpu" else self.encode(column))
+        return self.engine.logits(self.to_encode(texts) if self.encode_on == "gpu" else self.encode(texts))
 
-    def probabilities(self, column: Column, first: int = 0) -> np.ndarray:
+    def probabilities(self, texts: PackedStrings, first: int = 0) -> np.ndarray:
         """Texts to float32 (N, C); threads may call it at once.
 
         Raises:
             ValueError: logits are not finite; names the text's index, counted from `first`.
         """
-        logits = self.logits(column)
+        logits = self.logits(texts)
         wrong = overflowed(logits)
         if wrong.size:
             raise ValueError(f"texts[{first + wrong[0]}]: {self.engine.overflow}")
@@ -274,7 +275,7 @@ class Classifier:
         self.engine.close()
 
 
-def _numbered(blocks: Iterator[Column]) -> Iterator[tuple[Column, int]]:
+def _numbered(blocks: Iterator[PackedStrings]) -> Iterator[tuple[PackedStrings, int]]:
     """Each with how many texts come before it."""
     first = 0
     for block in blocks:

@@ -20,9 +20,10 @@ from charcnn.gpu import simulator
 from charcnn.host.forks import Home
 from charcnn.model.params import Params
 from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.run import BatchRun, Run
 
 if TYPE_CHECKING:
-    from charcnn.text.raw import Raw
+    from charcnn.text.encode_gpu import StringsToEncode
 
 DEVICES = ("cpu", "cuda")
 
@@ -206,14 +207,15 @@ class Engine:
             self.threads = max(2, min(8, cores))
             self.cores_a_gpu = cores / len(wanted)
         self.batch: int = options["batch"]
-        self._run = build(params, params.config, **options)
-        self._submit: Callable[..., Future[None]] | None = getattr(self._run, "submit", None)
-        self.encodes: bool = getattr(self._run, "encodes", False)
+        self._run: Run = build(params, params.config, **options)
+        several = self._run if isinstance(self._run, BatchRun) else None
+        self._submit: Callable[..., Future[None]] | None = several.submit if several else None
+        self.takes_text = several is not None and several.takes_text
         """Whether it takes texts that are not encoded, too: the GPU encodes them."""
         self._one_call = threading.Lock()
 
-    def logits(self, ids: np.ndarray | Raw) -> np.ndarray:
-        """Token ids (N, L) uint8, or texts where `encodes` -> logits (N, classes) float32.
+    def logits(self, batch: np.ndarray | StringsToEncode) -> np.ndarray:
+        """Token ids (N, L) uint8, or texts where `takes_text` -> logits (N, classes) float32.
 
         They are as the level gives them: `overflowed` finds those that are not finite.
 
@@ -226,11 +228,11 @@ class Engine:
         self._home.check()
         if self._submit is None:  # a level's buffers serve one call at a time
             with self._one_call:
-                result: np.ndarray = self._run(ids)
+                result: np.ndarray = self._run(batch)
             return result
-        logits = np.empty((len(ids), self.config.classes), np.float32)
-        batches = [slice(start, start + self.batch) for start in range(0, len(ids), self.batch)]
-        started = [self._submit(ids[rows], logits[rows]) for rows in batches]
+        logits = np.empty((len(batch), self.config.classes), np.float32)
+        parts = [slice(start, start + self.batch) for start in range(0, len(batch), self.batch)]
+        started = [self._submit(batch[part], logits[part]) for part in parts]
         for future in started:
             future.result()
         return logits
@@ -244,19 +246,19 @@ class Engine:
         return f"the logits are not finite: a number outgrew {precision}; the weights are too large"
 
     @property
-    def run(self) -> Any:
+    def run(self) -> Run:
         """What the level's `build` gave."""
         return self._run
 
     def submit_to(self, service: Any, threads: int) -> None:
         """Have batches of token ids computed by a charcnn.offload.Service; so many threads more should call it."""
-        self._submit, self.encodes = service.submit, False
+        self._submit, self.takes_text = service.submit, False
         self.threads += threads
 
     def close(self) -> None:
         """End its threads; it gives no logits any more."""
         self._closed = True
-        if hasattr(self._run, "close"):
+        if isinstance(self._run, BatchRun):
             self._run.close()
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from charcnn.host.terminal import listed, printable
-from charcnn.text.column import Column
 from charcnn.text.encodings import pack
+from charcnn.text.strings import PackedStrings
 
 if TYPE_CHECKING:
     from charcnn.classify.classifier import Classifier
@@ -122,7 +122,7 @@ def occlude(classifier: Classifier, text: str, label: str | None, width: int) ->
     for row, (start, stop) in enumerate(windows, 1):
         copies[row, ends[start] : ends[stop]] = _BLANK
     offsets = np.arange(len(copies) + 1, dtype=np.int64) * whole.size
-    logits = classifier.engine.logits(classifier.encode(Column(copies.reshape(-1), offsets))).astype(np.float64)
+    logits = classifier.engine.logits(classifier.encode(PackedStrings(copies.reshape(-1), offsets))).astype(np.float64)
     if not np.isfinite(logits).all():
         raise ValueError(f"text: {classifier.engine.overflow}")
     shares = np.exp(logits[0] - logits[0].max())

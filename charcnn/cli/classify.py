@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
 def _label(options: argparse.Namespace, team: ranks.Team) -> int:
     """The root's part, or that of a process alone."""
     from charcnn.files import replacing
-    from charcnn.text.column import columns
+    from charcnn.text.columns import columns
 
     output = options.output or _default_output(options.input)
     with ExitStack() as stack:
@@ -216,7 +216,7 @@ class _Job:
         with stage("gather texts"):
             column = self._reader.texts(block)
         if self._classifier.encode_on == "gpu":
-            given: Any = self._classifier.raw(column)
+            given: Any = self._classifier.to_encode(column)
         else:
             with stage("encode"):
                 given = self._classifier.encode(column)

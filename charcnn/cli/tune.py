@@ -112,7 +112,7 @@ def _levels(options: argparse.Namespace) -> list[str]:
             raise ValueError(f"--precision {options.precision}: no level whose tiles can be chosen computes in it")
     found = [row for row in rows if not row.tensor_cores or device.has_tensor_cores(hopper=row.hopper)]
     if not found:
-        raise device.DeviceError(f"{catalog.spoken(rows)}: this GPU has not the tensor cores for it")
+        raise device.DeviceError(f"{catalog.level_ranges(rows)}: this GPU has not the tensor cores for it")
     return [row.name for row in found]
 
 

@@ -36,7 +36,7 @@ CPU = "CPU"
 class _Engine:
     """In place of `charcnn.classify.engine.Engine`."""
 
-    encodes, cores_a_gpu, threads, batch = True, 1.0, 1, 1
+    takes_text, cores_a_gpu, threads, batch = True, 1.0, 1, 1
 
     def __init__(self, params: Any, **options: Any) -> None:
         from charcnn.classify.engine import choices

@@ -19,6 +19,7 @@ from charcnn.config import Config
 from charcnn.model.calibrate import EPS
 from charcnn.model.params import Params
 from charcnn.ops.common import shapes
+from charcnn.runtime.run import BatchRun, GpuRun
 from charcnn.text import encodings
 
 BATCHES = (1, 2, 8, 9, 16, 17, 24, 25, 32, 33, 40, 48, 56, 64, 65, 128, 256, 512, 1024, 2048, 4096)
@@ -131,22 +132,22 @@ def record(
         try:
             for n in wanted:
                 ids = np.zeros((n, config.length), np.uint8).view(Memory)
-                if hasattr(run, "on_device"):
+                if isinstance(run, GpuRun):
                     run.on_device(ids)
-                elif hasattr(run, "submit"):
+                elif isinstance(run, BatchRun):
                     run.submit(ids, np.zeros((n, config.classes), np.float32)).result()
                 else:
                     run(ids)
-            if isinstance(network, Network) and getattr(run, "encodes", False):
+            if isinstance(network, Network) and isinstance(run, BatchRun) and run.takes_text:
                 _encode(config)
         finally:
-            if hasattr(run, "close"):
+            if isinstance(run, BatchRun):
                 run.close()
 
 
 def _encode(config: Config) -> None:
     """What texts need that the GPU encodes."""
-    from charcnn.text.raw import Encoder
+    from charcnn.text.encode_gpu import Encoder
 
     packed = np.zeros(8 + config.length, np.uint8).view(Memory)
     Encoder(encodings.find_encoding("crepe"))(packed, np.zeros((1, config.length), np.uint8).view(Memory), 0)

@@ -23,7 +23,7 @@ from charcnn.ops import (
 from charcnn.ops.common import shapes
 from charcnn.ops.common.layer import Launched
 from charcnn.ops.conv1d.layers import DoubleBufferedConv1d
-from charcnn.ops.layernorm.layers import Float32ConvNormReluPool
+from charcnn.ops.layernorm.layers import CoalescedConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline
 
 TITLE = "Implicit GEMM on channels-last features: shared-memory and register tiles, copies under way"
@@ -41,7 +41,7 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
     def block(weight, bias, norm):
         if norm is None:
             return pooled(weight, bias, POOL_SIZE)
-        return Float32ConvNormReluPool(DoubleBufferedConv1d(weight, bias), norm, POOL_SIZE)
+        return CoalescedConvNormReluPool(DoubleBufferedConv1d(weight, bias), norm, POOL_SIZE)
 
     def network(w):  # once a GPU: weights are copied there
         weight, bias = w.conv1

@@ -16,8 +16,8 @@ from charcnn.ops import linear_nlc_double_buffered, linear_relu_nlc_double_buffe
 from charcnn.ops.common import shapes
 from charcnn.ops.common.layer import Launched
 from charcnn.ops.conv1d.layers import WinogradConv1d
-from charcnn.ops.layernorm.layers import Float32ConvNormReluPool
-from charcnn.ops.token_conv1d.layers import Float32TokenConvNormReluPool
+from charcnn.ops.layernorm.layers import CoalescedConvNormReluPool
+from charcnn.ops.token_conv1d.layers import GatherTokenConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline
 
 TITLE = "Token ids, not one-hot: conv_block_1 adds up rows of its weights; other convolutions by Winograd's filtering"
@@ -32,10 +32,10 @@ def build(params, config, *, batch=1024, streams=2, gpus=None, monitor=None):
     def block(weight, bias, norm):
         if norm is None:
             return WinogradConv1d(weight, bias, POOL_SIZE)
-        return Float32ConvNormReluPool(WinogradConv1d(weight, bias), norm, POOL_SIZE)
+        return CoalescedConvNormReluPool(WinogradConv1d(weight, bias), norm, POOL_SIZE)
 
     def network(w):  # once a GPU: weights are transformed there
-        yield "conv_block_1", [Float32TokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE)]
+        yield "conv_block_1", [GatherTokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE)]
         yield "conv_block_2", [WinogradConv1d(*w.conv2, POOL_SIZE)]
         yield "conv_block_3", [WinogradConv1d(*w.conv3)]
         yield "conv_block_4", [WinogradConv1d(*w.conv4)]

@@ -85,7 +85,7 @@ class Layers:
         raise NotImplementedError
 
 
-class Mma(Layers):
+class MmaLayers(Layers):
     """On tensor cores by mma.sync."""
 
     octets = True
@@ -100,14 +100,14 @@ class Mma(Layers):
         return [self.of[1](weight, bias, epilogue=epilogue, float32=float32, precision=self.precision)]
 
 
-class Wgmma(Mma):
+class WgmmaLayers(MmaLayers):
     """On Hopper's tensor cores."""
 
     octets, whole_rows = False, True
     of = WgmmaConv2d, WgmmaLinear
 
 
-class Winograd(Layers):
+class WinogradLayers(Layers):
     """In float32: by Winograd's filtering where convolutions move by 1 in one group, else as a matrix product."""
 
     together = columns = 4  # a thread's
@@ -124,7 +124,7 @@ class Winograd(Layers):
         return [DoubleBufferedLinear(weight, bias, epilogue=epilogue)]
 
 
-TECHNIQUES: dict[str, type[Layers]] = {"wgmma": Wgmma, "mma": Mma, "winograd": Winograd}
+TECHNIQUES: dict[str, type[Layers]] = {"wgmma": WgmmaLayers, "mma": MmaLayers, "winograd": WinogradLayers}
 """By the catalogue's names."""
 
 
@@ -353,7 +353,7 @@ def build(
             yield from (chain := Chain(made, nodes, weights, to_depth)).stages()
             seam.channels = chain.channels
         except ValueError as error:
-            others = row.spoken([other for other in NETWORK_TECHNIQUES if other.home != row.home])
+            others = row.names_of([other for other in NETWORK_TECHNIQUES if other.home != row.home])
             raise ValueError(f"{config.name}: {technique} cannot compute it: {error}; {others} can") from error
 
     graph = row.graphs if graph is None else graph

@@ -17,8 +17,7 @@ from charcnn import offload
 from charcnn.model.layers import BatchNorm2d, Conv2d, Layer, Linear, Node, Shape
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.offload import partition
-
-Run = Callable[[np.ndarray], np.ndarray]
+from charcnn.runtime.run import Run
 
 
 def part(whole: Architecture, before: Shape | None, layers: Sequence[Layer]) -> Architecture:

@@ -6,7 +6,6 @@ one-hot form that the original program sent is 280 times larger. `static` scatte
 every rank has the whole network. `tensor` and `pipeline` give each a part of it, and send features.
 """
 
-from charcnn.offload.aware import cuda_aware
 from charcnn.offload.checkpoint import Checkpoint, describe
 from charcnn.offload.farm import Farm, farm
 from charcnn.offload.farm.worker import RootLost, work
@@ -14,7 +13,7 @@ from charcnn.offload.inputs import Encoded, Repeated
 from charcnn.offload.messages import survives_deaths
 from charcnn.offload.overlap import asynchronous
 from charcnn.offload.pipeline_parallel import Stage, bubble, bubble_of, pipeline
-from charcnn.offload.ranks import LAUNCHED, gpu_share, local_place, settle_near, shares, world
+from charcnn.offload.ranks import LAUNCHED, cuda_aware, gpu_share, local_place, settle_near, shares, world
 from charcnn.offload.scatter import static
 from charcnn.offload.service import Service
 from charcnn.offload.stream import Overlapped, Scattered

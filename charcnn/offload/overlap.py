@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from charcnn.offload.inputs import chunks, rows_in
-from charcnn.offload.scheduler import POLL, Logits, Task, Turns, timed
+from charcnn.offload.scheduler import POLL, Logits, Scheduler, Task, timed
 from charcnn.runtime.pipeline import Pipeline, as_pipeline
 from charcnn.runtime.timeline import OFF, Timeline
 
@@ -98,19 +98,19 @@ def _overlap(
     if total is not None:  # few inputs: something for every worker
         size = max(1, min(size, -(-total // sum(slots for slots, _, _ in offers))))
     size = size if comm is None else comm.bcast(size)
-    turns = Turns(None if len(offers) == 1 else POLL, wake)
+    scheduler = Scheduler(None if len(offers) == 1 else POLL, wake)
     if comm is not None and comm.rank > 0:
-        turns.run(
-            _serve(comm, pipeline, turns, slot, *pipeline.landing(size, length), timeline)
+        scheduler.run(
+            _serve(comm, pipeline, scheduler, slot, *pipeline.landing(size, length), timeline)
             for slot in range(depth * pipeline.slots)
         )
         return None
     logits = Logits(classes, 0 if deliver is not None else total or 0)
     parts = timed(chunks(source, size, length), timeline)
-    root = _Root(comm, pipeline, turns, parts, deliver or logits.put, progress, timeline)
+    root = _Root(comm, pipeline, scheduler, parts, deliver or logits.put, progress, timeline)
     # In this order every rank has its first chunk before any has its second.
     places = sorted((slot, rank) for rank, (_, _, in_flight) in enumerate(offers) for slot in range(in_flight))
-    turns.run(
+    scheduler.run(
         root.remote(rank, slot, _rows(size, classes)) if rank else root.local(_rows(size, classes))
         for slot, rank in places
     )
@@ -128,13 +128,13 @@ class _Root:
         self,
         comm: Any | None,
         pipeline: Pipeline,
-        turns: Turns,
+        scheduler: Scheduler,
         parts: Iterator[np.ndarray | None],
         deliver: Callable[[int, np.ndarray], object],
         progress: Callable[[int], object] | None,
         timeline: Timeline,
     ) -> None:
-        self._comm, self._pipeline, self._turns = comm, pipeline, turns
+        self._comm, self._pipeline, self._scheduler = comm, pipeline, scheduler
         self._parts, self._drawn = parts, 0
         self._deliver, self._progress, self._timeline = deliver, progress, timeline
 
@@ -156,7 +156,7 @@ class _Root:
                 continue
             start, ids = part
             logits = buffer[: len(ids)]
-            yield from self._turns.computed(self._pipeline, ids, logits)
+            yield from self._scheduler.computed(self._pipeline, ids, logits)
             self._deliver(start, logits)
 
     def remote(self, rank: int, slot: int, buffer: np.ndarray) -> Task:
@@ -171,18 +171,20 @@ class _Root:
             logits = buffer[: len(ids)]
             begun = time.perf_counter()
             back = self._comm.Irecv(logits, rank, slot)
-            yield from self._turns.until(self._comm.Isend(ids, rank, slot).Test)
+            yield from self._scheduler.until(self._comm.Isend(ids, rank, slot).Test)
             sent = time.perf_counter()
             self._timeline.add("network", "send", row, begun, sent)
-            yield from self._turns.until(back.Test)
+            yield from self._scheduler.until(back.Test)
             self._timeline.add("away", "computed there", row, sent)
             self._deliver(start, logits)
             if self._progress is not None:
                 self._progress(len(ids))
-        yield from self._turns.until(self._comm.Isend(np.empty(0, np.uint8), rank, slot).Test)
+        yield from self._scheduler.until(self._comm.Isend(np.empty(0, np.uint8), rank, slot).Test)
 
 
-def _serve(comm: Any, pipeline: Pipeline, turns: Turns, slot: int, ids: Any, logits: Any, timeline: Timeline) -> Task:
+def _serve(
+    comm: Any, pipeline: Pipeline, scheduler: Scheduler, slot: int, ids: Any, logits: Any, timeline: Timeline
+) -> Task:
     """A slot of a rank that is not the root."""
     from mpi4py import MPI
 
@@ -190,12 +192,12 @@ def _serve(comm: Any, pipeline: Pipeline, turns: Turns, slot: int, ids: Any, log
     row = f"slot {slot}"
     while True:
         begun = time.perf_counter()
-        yield from turns.until(partial(comm.Irecv(ids, 0, slot).Test, status))
+        yield from scheduler.until(partial(comm.Irecv(ids, 0, slot).Test, status))
         count = status.Get_count(MPI.BYTE) // ids.shape[1]
         if count == 0:
             return
         timeline.add("network", "receive", row, begun)
-        yield from turns.computed(pipeline, ids[:count], logits[:count])
+        yield from scheduler.computed(pipeline, ids[:count], logits[:count])
         begun = time.perf_counter()
-        yield from turns.until(comm.Isend(logits[:count], 0, slot).Test)
+        yield from scheduler.until(comm.Isend(logits[:count], 0, slot).Test)
         timeline.add("network", "return", row, begun)

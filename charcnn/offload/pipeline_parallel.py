@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.offload.scheduler import POLL, Task, Turns
+from charcnn.offload.scheduler import POLL, Scheduler, Task
 from charcnn.runtime.pipeline import Pipeline, as_pipeline
 from charcnn.runtime.timeline import OFF, Timeline
 
@@ -102,15 +102,15 @@ def pipeline(
     parts = [slice(start, min(start + stage.chunk, total)) for start in range(0, total, stage.chunk)]
     results = np.empty((total, classes), np.float32) if rank == 0 else None
     compute = as_pipeline(stage.run, stage.chunk, stage.width)
-    turns = Turns(None if mine is None else POLL)
-    relay = _Relay(mine if ranks > 1 else None, source, stage, compute, turns, timeline)
+    scheduler = Scheduler(None if mine is None else POLL)
+    relay = _Relay(mine if ranks > 1 else None, source, stage, compute, scheduler, timeline)
     slots = range(compute.slots + 1)
     tasks = [relay.slot(list(enumerate(parts))[slot :: len(slots)], results, f"slot {slot}") for slot in slots]
     if rank == 0 and ranks > 1:
         tasks += [relay.landing(list(enumerate(parts))[slot :: len(slots)], results, progress) for slot in slots]
     stage.busy, started = 0.0, time.perf_counter()
     try:
-        turns.run(tasks)
+        scheduler.run(tasks)
     finally:
         if compute is not stage.run:
             compute.close()
@@ -128,10 +128,10 @@ class _Relay:
     """A rank's tasks: its slots take micro-batches by turns."""
 
     def __init__(
-        self, comm: Any, source: Any, stage: Stage, compute: Pipeline, turns: Turns, timeline: Timeline
+        self, comm: Any, source: Any, stage: Stage, compute: Pipeline, scheduler: Scheduler, timeline: Timeline
     ) -> None:
         self._comm, self._source, self._stage, self._compute = comm, source, stage, compute
-        self._turns, self._timeline = turns, timeline
+        self._scheduler, self._timeline = scheduler, timeline
         self._computing, self._since = 0, 0.0
 
     def slot(self, parts: Sequence[Numbered], results: np.ndarray | None, row: str) -> Task:
@@ -143,22 +143,22 @@ class _Relay:
         for turn, (number, part) in enumerate(parts):
             begun, into = time.perf_counter(), out[: part.stop - part.start]
             if coming is not None:
-                yield from self._turns.until(coming.Test)
+                yield from self._scheduler.until(coming.Test)
                 self._timeline.add("network", "receive", f"{row}, in", begun)
             rows = places[turn % 2][: len(into)] if places else np.ascontiguousarray(self._source[part])
             coming = self._coming(parts, turn + 1, places)
             if leaving is not None:
-                yield from self._turns.until(leaving.Test)
+                yield from self._scheduler.until(leaving.Test)
                 self._timeline.add("network", "send", f"{row}, out", sent)
             self._count(1)
-            yield from self._turns.computed(self._compute, rows, into)
+            yield from self._scheduler.computed(self._compute, rows, into)
             self._count(-1)
             if comm is not None:
                 sent, leaving = time.perf_counter(), comm.Issend(into, to, number % TAGS)
             elif results is not None:
                 results[part] = into
         if leaving is not None:
-            yield from self._turns.until(leaving.Test)
+            yield from self._scheduler.until(leaving.Test)
 
     def _coming(self, parts: Sequence[Numbered], turn: int, places: list[np.ndarray]) -> Any:
         """The request of what comes in this turn; None where nothing does, as on the root."""
@@ -170,7 +170,7 @@ class _Relay:
     def landing(self, parts: Sequence[Numbered], results: Any, progress: Callable[[int], object] | None) -> Task:
         """On the root: results from the last stage."""
         for number, part in parts:
-            yield from self._turns.until(self._comm.Irecv(results[part], self._comm.size - 1, number % TAGS).Test)
+            yield from self._scheduler.until(self._comm.Irecv(results[part], self._comm.size - 1, number % TAGS).Test)
             if progress is not None:
                 progress(part.stop - part.start)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -86,3 +87,18 @@ def _place_by_messages() -> tuple[int, int]:
         return host.rank, host.size
     finally:
         host.Free()
+
+
+def cuda_aware() -> tuple[bool, str]:
+    """(whether messages may begin and end in GPU memory, the reason); asks the MPI library that mpi4py has loaded."""
+    from mpi4py import MPI
+
+    library = " ".join(MPI.Get_library_version().splitlines()[0].split(",")[0].strip("\0").split())
+    try:
+        asked = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support
+    except (OSError, AttributeError):
+        return False, f"{library} does not say that it takes GPU memory"
+    asked.restype = ctypes.c_int
+    if asked():
+        return True, f"{library} takes GPU memory"
+    return False, f"{library} was built without CUDA, or finds none"

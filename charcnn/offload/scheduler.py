@@ -35,7 +35,7 @@ def timed(parts: Iterator[Any], timeline: Timeline) -> Iterator[Any]:
         yield part
 
 
-class Turns:
+class Scheduler:
     """Runs tasks in one thread, each up to where it must wait."""
 
     def __init__(self, poll: float | None, wake: threading.Event | None = None) -> None:

@@ -106,7 +106,7 @@ from .layernorm.relu_maxpool1d import layernorm_relu_maxpool1d_naive as layernor
 from .layernorm.relu_maxpool1d_nlc import (
     layernorm_relu_maxpool1d_nlc_coalesced as layernorm_relu_maxpool1d_nlc_coalesced,
 )
-from .layernorm.relu_maxpool1d_nlc_formats import (
+from .layernorm.relu_maxpool1d_nlc_precisions import (
     layernorm_relu_maxpool1d_nlc_vectorized as layernorm_relu_maxpool1d_nlc_vectorized,
 )
 from .linear.linear import collapse_linear_naive as collapse_linear_naive

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.runtime.run import Run
+
 Worker = Callable[[Any, np.ndarray], object]
 
 
@@ -26,7 +28,7 @@ class Pipeline:
         progress: called with the number of inputs whenever a batch is done.
     """
 
-    encodes = False
+    takes_text = False
     """Whether `submit` takes texts that are not encoded."""
 
     def __init__(
@@ -80,7 +82,7 @@ class Pipeline:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def as_pipeline(compute: Pipeline | Callable[[np.ndarray], np.ndarray], batch: int, classes: int) -> Pipeline:
+def as_pipeline(compute: Pipeline | Run, batch: int, classes: int) -> Pipeline:
     """The pipeline itself; or one around a function of token ids -> logits, of which one call runs at a time."""
     if isinstance(compute, Pipeline):
         return compute

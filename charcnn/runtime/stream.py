@@ -23,8 +23,8 @@ from charcnn.ops.common.layer import Array, Layer
 from charcnn.ops.common.shapes import Shape
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline
+from charcnn.text.encode_gpu import Encoder, StringsToEncode
 from charcnn.text.encodings import Encoding
-from charcnn.text.raw import Encoder, Raw
 
 _STEP = 1 << 16
 
@@ -176,18 +176,18 @@ class StreamWorker:
         self._one_batch = threading.Lock()
         self._encoders: dict[Encoding, Encoder] = {}
 
-    def __call__(self, ids: Any, logits: Any) -> None:
+    def __call__(self, batch: Any, logits: Any) -> None:
         """Token ids (n, L) uint8 -> logits (n, classes) float32: both on the host, or both on the GPU.
 
-        On the host, texts that are not encoded (`Raw`) may stand for the ids.
+        On the host, a batch may be of texts that are not encoded (`StringsToEncode`).
         """
         buffers = self.buffers
         with self._one_batch, cuda.gpus[buffers.gpu]:
-            if device.on_device(ids):
-                logits.copy_to_device(self._forward(ids), stream=buffers.stream)
+            if device.on_device(batch):
+                logits.copy_to_device(self._forward(batch), stream=buffers.stream)
                 buffers.wait()
                 return
-            ids_gpu = self._encoded(ids) if isinstance(ids, Raw) else self._copied(ids)
+            ids_gpu = self._encoded(batch) if isinstance(batch, StringsToEncode) else self._copied(batch)
             logits_gpu, landed = self._forward(ids_gpu), buffers.host(logits.shape)
             with buffers.copying("down"):
                 logits_gpu.copy_to_host(landed, stream=buffers.stream)
@@ -202,7 +202,7 @@ class StreamWorker:
             ids_gpu.copy_to_device(staged, stream=buffers.stream)
         return ids_gpu
 
-    def _encoded(self, texts: Raw) -> Any:
+    def _encoded(self, texts: StringsToEncode) -> Any:
         buffers, shape = self.buffers, (len(texts), texts.length)
         largest, needed = math.prod(shape), texts.packed_size
         if needed > largest:  # all texts are long: ids are fewer bytes, and so much room there is
@@ -277,14 +277,14 @@ def graph_size(n: int, batch: int) -> int:
 class GpuPipeline(Pipeline):
     """A `Pipeline` from host to host that also runs `on_device`, where ids lie on the GPU and logits stay there.
 
-    `submit` takes texts that are not encoded, too (`charcnn.text.raw.Raw`), and the GPU encodes them.
+    `submit` takes texts that are not encoded, too (`text.encode_gpu.StringsToEncode`), and the GPU encodes them.
 
     Args:
         workers: as many on each GPU as it is to have batches under way.
         batch, classes, progress: as of `Pipeline`.
     """
 
-    encodes = True
+    takes_text = True
 
     def __init__(
         self, workers: Sequence[StreamWorker], batch: int, classes: int, progress: Callable[[int], object] | None = None

@@ -15,7 +15,7 @@ from charcnn.config import POOL_SIZE, POOLED_BLOCKS, Config
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
 from charcnn.ops.common import cast, mma_layout
-from charcnn.ops.common.precision import FORMATS, FP32, LARGEST_E4M3, NumberFormat
+from charcnn.ops.common.precision import FP32, LARGEST_E4M3, TENSOR_PRECISIONS, NumberFormat
 from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.winograd import WinogradWeights
@@ -55,7 +55,7 @@ class Layer:
     @property
     def tolerance(self) -> float:
         """Largest ||out - ref|| / ||ref||."""
-        own = FORMATS.get(self.precision)
+        own = TENSOR_PRECISIONS.get(self.precision)
         return own.tolerance if own else catalog.operator(self.operator).tolerance
 
 
@@ -157,7 +157,7 @@ def _floats(layer, x, weight, bias, pooled, expected, batch):
 
 
 def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
-    of, unit = FORMATS[layer.precision], UNIT.get(layer.precision, 1.0)
+    of, unit = TENSOR_PRECISIONS[layer.precision], UNIT.get(layer.precision, 1.0)
     call = Call(None, None, x.shape, x=x)
     method = layer.operator.removesuffix("_nlc").replace("linear", "conv1d")
     last, measured = layer.name == "fc3", method == "conv1d_stat"

@@ -86,13 +86,13 @@ def rsqrt_approx_f32(a):
 
 
 @cache
-def max_nan_f16x2(kind: str) -> Any:
-    """peak(a, b): the greater of each of two f16 or, by `kind`, bf16; NaN where either is NaN.
+def max_nan_f16x2(ptx_type: str) -> Any:
+    """peak(a, b): the greater of each of two f16 or, by `ptx_type`, bf16; NaN where either is NaN.
 
-    PTX: max.NaN.kindx2; section "Half Precision Floating Point Instructions: max". Since compute capability 8.0.
+    PTX: max.NaN.{ptx_type}x2; section "Half Precision Floating Point Instructions: max". Since compute capability 8.0.
     """
 
-    @instruction(f"max.NaN.{kind}x2 $0, $1, $2;", "r", "rr", pure=True, simulated=on_pairs(np.maximum, kind))
+    @instruction(f"max.NaN.{ptx_type}x2 $0, $1, $2;", "r", "rr", pure=True, simulated=on_pairs(np.maximum, ptx_type))
     def peak(a, b):
         """As `max_nan_f16x2`."""
 

@@ -15,18 +15,18 @@ from charcnn.gpu.ptx.simulated import e4m3x4_of, float_of_e4m3, floats_of, tf32_
 
 
 @cache
-def cvt_f16x2(kind: str, rectified: bool = False) -> Any:
-    """pack(low, high): two float32 as two of `kind`, f16 or bf16, in one word, rounded to nearest.
+def cvt_f16x2(ptx_type: str, rectified: bool = False) -> Any:
+    """pack(low, high): two float32 as two of `ptx_type`, f16 or bf16, in one word, rounded to nearest.
 
     Where `rectified`, ReLU of them: a negative one is 0, and NaN stays NaN.
 
-    PTX: cvt.rn{.relu}.kindx2.f32 word, high, low; section "cvt". Since compute capability 8.0.
+    PTX: cvt.rn{.relu}.{ptx_type}x2.f32 word, high, low; section "cvt". Since compute capability 8.0.
     """
 
     def simulated(low: Any, high: Any) -> Any:
-        return word_of(kind, *(np.maximum(value, np.float32(0)) if rectified else value for value in (low, high)))
+        return word_of(ptx_type, *(np.maximum(value, np.float32(0)) if rectified else value for value in (low, high)))
 
-    text = f"cvt.rn{'.relu' * rectified}.{kind}x2.f32 $0, $2, $1;"
+    text = f"cvt.rn{'.relu' * rectified}.{ptx_type}x2.f32 $0, $2, $1;"
 
     @instruction(text, "r", "ff", pure=True, simulated=simulated)
     def pack(low, high):
@@ -36,17 +36,17 @@ def cvt_f16x2(kind: str, rectified: bool = False) -> Any:
 
 
 @cache
-def cvt_f32x2(kind: str) -> Any:
-    """unpack(word): (low, high), two float32 from a word of two f16 or, by `kind`, bf16.
+def cvt_f32x2(ptx_type: str) -> Any:
+    """unpack(word): (low, high), two float32 from a word of two f16 or, by `ptx_type`, bf16.
 
     PTX: cvt.f32.f16, or for bf16 a shift of bits; section "cvt". Since compute capability 5.3.
     """
     text = {
         "f16": "{.reg .f16 x, y;\nmov.b32 {x, y}, $2;\ncvt.f32.f16 $0, x;\ncvt.f32.f16 $1, y;}",
         "bf16": "{.reg .b32 x;\nshl.b32 x, $2, 16;\nmov.b32 $0, x;\nand.b32 x, $2, 0xffff0000;\nmov.b32 $1, x;}",
-    }[kind]
+    }[ptx_type]
 
-    @instruction(text, "ff", "r", pure=True, simulated=lambda word: tuple(floats_of(kind, word)))
+    @instruction(text, "ff", "r", pure=True, simulated=lambda word: tuple(floats_of(ptx_type, word)))
     def unpack(word):
         """As `cvt_f32x2`."""
 

@@ -90,7 +90,7 @@ def make_product() -> Any:
     a and b are addresses of tensor maps of fp16, 64 x 64; d is a float32 array.
     """
     acc_size = COLUMNS // 2  # of 128 threads' sums
-    multiply, products_done = ptx.wgmma("f16", COLUMNS, more=False), ptx.wgmma_wait_group(0)
+    multiply, products_done = ptx.wgmma("f16", COLUMNS, accumulate=False), ptx.wgmma_wait_group(0)
 
     @cuda.jit()
     def product(a, b, d):

@@ -16,10 +16,10 @@ LDMATRIX = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];"
 TIMES_2_11 = "{.reg .b32 s;\nmov.b32 s, 0x10001000;\nmul.rn.f16x2 $0, $1, s;}"  # to the power of -11, two f16
 
 
-def _mma(kind: str) -> str:
-    depth = {"f16": 16, "bf16": 16, "tf32": 8}[kind]
+def _mma(ptx_type: str) -> str:
+    depth = {"f16": 16, "bf16": 16, "tf32": 8}[ptx_type]
     return (
-        f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{kind}.{kind}.f32 "
+        f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{ptx_type}.{ptx_type}.f32 "
         "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
     )
 
@@ -36,18 +36,18 @@ def ldmatrix_x4(address):
 
 
 @cache
-def mma_sync(kind: str) -> Any:
+def mma_sync(ptx_type: str) -> Any:
     """multiply(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3): c + a b as four float32, a lane's part of a 16 x 8 matrix.
 
     Args of `multiply`: a, of lane l the words l % 4 of rows l // 4 and l // 4 + 8, then those four words further; b, of
     column l // 4 likewise; c and the result, two neighbours in row l // 4, and two in row l // 4 + 8, in columns
     2 (l % 4) and the next. Depth: the 32 bytes of a row.
 
-    PTX: mma.sync.aligned.m16n8k16.row.col.f32.kind.kind.f32, for tf32 m16n8k8; section "mma". Since compute capability
+    PTX: mma.sync.aligned.m16n8k16.row.col.f32.type.type.f32, for tf32 m16n8k8; section "mma". Since compute capability
     8.0.
     """
 
-    @instruction(_mma(kind), "ffff", "rrrrrrffff")
+    @instruction(_mma(ptx_type), "ffff", "rrrrrrffff")
     def multiply(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
         """As `mma_sync`."""
 
@@ -55,7 +55,7 @@ def mma_sync(kind: str) -> Any:
 
 
 @cache
-def mma_tile(kind: str, down: int, across: int, phases: int = 1, split: bool = False, quarters: int = 4) -> Any:
+def mma_tile(ptx_type: str, down: int, across: int, phases: int = 1, split: bool = False, quarters: int = 4) -> Any:
     """multiply(acc, a, b): add a warp's product of 32 `quarters` bytes of depth to 16 `down` x 8 `across` sums.
 
     Args of `multiply`: acc, a lane's float32 `cuda.local.array` of 4 x down x across: of each 16 x 8 matrix two
@@ -70,10 +70,10 @@ def mma_tile(kind: str, down: int, across: int, phases: int = 1, split: bool = F
     LOW_SCALE; `quarters` is even. Of each 16 numbers the products low by high, high by low and high by high are summed
     apart and then added to the sums: tensor cores round sums towards zero.
 
-    PTX: ldmatrix.sync.aligned.m8n8.x4.shared.b16 and mma.sync.aligned.m16n8k16.row.col.f32.kind.kind.f32, for tf32
+    PTX: ldmatrix.sync.aligned.m8n8.x4.shared.b16 and mma.sync.aligned.m16n8k16.row.col.f32.type.type.f32, for tf32
     m16n8k8; with `split` also mul.rn.f16x2; sections "ldmatrix" and "mma". Since compute capability 8.0.
     """
-    text = _mma(kind)
+    text = _mma(ptx_type)
 
     @typed(text, down, across, phases, split, quarters)
     def multiply(typingctx, acc, a, b):

@@ -86,19 +86,19 @@ def maximum(a: Any, b: Any) -> Any:
     return np.maximum(a, b) if a != b else b if np.signbit(a) else a
 
 
-def floats_of(kind: str, word: Any) -> Any:
+def floats_of(ptx_type: str, word: Any) -> Any:
     """Two float32 from a word of two f16 or bf16."""
     words = np.array([int(word)], np.uint32)
-    if kind == "f16":
+    if ptx_type == "f16":
         return words.view(np.float16).astype(np.float32)
     return np.array([words[0] << 16, words[0] & 0xFFFF0000], np.uint32).view(np.float32)
 
 
-def word_of(kind: str, low: Any, high: Any) -> int:
+def word_of(ptx_type: str, low: Any, high: Any) -> int:
     """A word of two f16 or bf16, rounded to nearest, from two float32."""
     values = np.array([low, high], np.float32)
     with np.errstate(over="ignore"):
-        if kind == "f16":
+        if ptx_type == "f16":
             return int(values.astype(np.float16).view(np.uint32)[0])
     wide: np.ndarray = values.view(np.uint32).astype(np.uint64)
     wide = (wide + 0x7FFF + (wide >> 16 & 1)) >> 16
@@ -106,12 +106,12 @@ def word_of(kind: str, low: Any, high: Any) -> int:
     return int(wide[0] | wide[1] << 16)
 
 
-def on_pairs(operation: Callable[..., Any], kind: str = "f16") -> Callable[..., int]:
+def on_pairs(operation: Callable[..., Any], ptx_type: str = "f16") -> Callable[..., int]:
     """An instruction on words of two f16 or bf16: computed wider, then rounded."""
 
     def body(*words: Any) -> int:
         with np.errstate(all="ignore"):
-            return word_of(kind, *operation(*(floats_of(kind, word).astype(np.float64) for word in words)))
+            return word_of(ptx_type, *operation(*(floats_of(ptx_type, word).astype(np.float64) for word in words)))
 
     return body
 

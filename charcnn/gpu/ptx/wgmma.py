@@ -55,21 +55,21 @@ def wgmma_wait_group(groups: int) -> Any:
 
 
 @cache
-def wgmma(kind: str, columns: int, more: bool = True, quarters: int = 4) -> Any:
+def wgmma(ptx_type: str, columns: int, accumulate: bool = True, quarters: int = 4) -> Any:
     """multiply(acc, a, b): start a group that adds the product of 128 bytes of depth to 64 x `columns` sums.
 
-    Unless there are `more` to add to, sums are only written. Of the depth only the first `quarters` may be wanted.
+    Without `accumulate` sums are only written. Of the depth only the first `quarters` may be wanted.
 
     Args of `multiply`: acc, a thread's float32 `cuda.local.array` of columns / 2, as the PTX section's figure of
     matrix D numbers them, not to be touched before the group was waited for; a and b, `descriptor` of 64 and of
     `columns` rows, 128 bytes each, in shared memory with 128-byte swizzle.
 
-    PTX: for each quarter wgmma.mma_async.sync.aligned.m64nNkK.f32.kind.kind, both operands K-major in shared memory,
+    PTX: for each quarter wgmma.mma_async.sync.aligned.m64nNkK.f32.type.type, both operands K-major in shared memory,
     and wgmma.commit_group; sections "wgmma.mma_async" and "Matrix Descriptor Format". Since compute capability 9.0
     (sm_90a).
     """
-    depth = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32}[kind]
-    transposed = ", 0, 0" if depth == 16 else ""  # neither is; other kinds cannot be
+    depth = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32}[ptx_type]
+    transposed = ", 0, 0" if depth == 16 else ""  # neither is; other types cannot be
     half = columns // 2
     registers = ",".join(f"${i}" for i in range(half))
     lines = ["{", ".reg .b64 a, b;", ".reg .b32 x, y;"]
@@ -79,8 +79,8 @@ def wgmma(kind: str, columns: int, more: bool = True, quarters: int = 4) -> Any:
             f"add.u32 y, ${2 * half + 1}, {2 * part};",
             f"mov.b64 a, {{x, {DESCRIPTOR_HIGH}}};",
             f"mov.b64 b, {{y, {DESCRIPTOR_HIGH}}};",
-            f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{kind}.{kind} "
-            f"{{{registers}}}, a, b, {int(more or part > 0)}, 1, 1{transposed};",
+            f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{ptx_type}.{ptx_type} "
+            f"{{{registers}}}, a, b, {int(accumulate or part > 0)}, 1, 1{transposed};",
         ]
     text = "\n".join([*lines, "wgmma.commit_group.sync.aligned;", "}"])
 

@@ -21,13 +21,14 @@ from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.host.terminal import let_go_of, prepare_streams, tell
 from charcnn.levels.runner import modes, profile
-from charcnn.levels.runner.job import Job, LevelCommand
-from charcnn.levels.runner.options import UNUSABLE
-from charcnn.levels.runner.rank import Run, Standing, built, choose_landing, standing, usable_gpus, warmed
+from charcnn.levels.runner.level_options import LevelCommand
+from charcnn.levels.runner.options import UNUSABLE, Job
+from charcnn.levels.runner.rank import Standing, built, choose_landing, standing, usable_gpus, warmed
 from charcnn.levels.runner.report import show, validate
 from charcnn.offload import watch
 from charcnn.runtime import timeline
 from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.run import Run
 
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
 """Exit statuses beside UNUSABLE: the logits are right; they are not, or a rank crashed; Ctrl-C."""

@@ -13,10 +13,11 @@ import numpy as np
 from charcnn import offload
 from charcnn.catalog import Program
 from charcnn.host.terminal import tell
-from charcnn.levels.runner.rank import Run, Standing, built, choose_landing, landings, standing, usable_gpus, warmed
+from charcnn.levels.runner.rank import Standing, built, choose_landing, landings, standing, usable_gpus, warmed
 from charcnn.model import params
 from charcnn.runtime import timeline
 from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.run import Run
 
 PATIENCE = 3.0
 """Seconds that the root waits for the workers to be ready, at least; else twice as long as it took itself."""

@@ -13,10 +13,11 @@ import numpy as np
 from charcnn import offload
 from charcnn.catalog import Program
 from charcnn.levels.runner.farm import FarmMode
-from charcnn.levels.runner.rank import Run, Standing, landings
+from charcnn.levels.runner.rank import Standing, landings
 from charcnn.model.params import Params
 from charcnn.runtime import timeline
 from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.run import Run
 
 
 class Offload(Protocol):

@@ -1,18 +1,56 @@
-"""Options that every command of the runner has, for a level or a network, and whether they fit it."""
+"""What every command of the runner is asked for, for a level or a network: its options, and what they name."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
+
+import numpy as np
 
 from charcnn import catalog, offload
 from charcnn.gpu import device
 from charcnn.host.terminal import tell
+from charcnn.model import params
+from charcnn.model.rounding import Rounding
 
 UNUSABLE = 2
 """Exit status: the command or the machine does not fit."""
+
+SIMULATED_INPUTS = 4
+"""How many of the inputs are taken in the simulator, where nothing else is asked for."""
+
+SHOWN = 3
+"""Inputs that the report shows."""
+
+
+@dataclass
+class Job:
+    """What the root has read: the inputs, the weights, and how to call them."""
+
+    rows: offload.Repeated
+    """Token ids, or images' bytes."""
+    source: str
+    params: params.Params
+    size: str
+    """Of the network, for the report."""
+    expected: Callable[[np.ndarray, Rounding], tuple[np.ndarray, np.ndarray]]
+    """Of some rows: the float64 reference's results, and the sigma of each."""
+    classes: Sequence[str] | None = None
+    """The classes' names."""
+    shown: list[str] = field(default_factory=list)
+    """What the first inputs are, in words."""
+    labels: np.ndarray | None = None
+    """Class indices from 0, of the inputs read: where there are more inputs, they repeat, as answers do."""
+    answers: np.ndarray | None = None
+    random: bool = False
+    """Whether nobody trained the weights."""
+
+    def class_name(self, index: int) -> str:
+        """What the class is called."""
+        return self.classes[index] if self.classes is not None else f"class {index}"
 
 
 def parser(name: str, *, quiet: bool, **texts: Any) -> argparse.ArgumentParser:
@@ -111,7 +149,7 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
     Raises:
         ValueError, DeviceError: they do not; in one line.
     """
-    program.format(options.precision)
+    program.number_format(options.precision)
     for option in ("deadline", "checkpoint", "root_serves"):
         if getattr(options, option) and options.offload != "farm":
             raise ValueError(f"--{option.replace('_', '-')}: needs --offload farm")
@@ -131,7 +169,7 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
     if program.device == "cuda":
         device.choose(options.gpus)
     if program.tensor_cores:
-        here = program.spoken([row for row in program.family if serves(row, options.precision)])
+        here = program.names_of([row for row in program.family if serves(row, options.precision)])
         asked = "" if options.precision is None else f" in {options.precision}"
         device.require_tensor_cores(program.name, hopper=program.hopper, way_out=f"here runs {here}{asked}")
 

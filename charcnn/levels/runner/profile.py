@@ -10,9 +10,9 @@ import numpy as np
 
 from charcnn.gpu import device
 from charcnn.host.terminal import table
-from charcnn.levels.runner.job import Job
-from charcnn.levels.runner.rank import Run
+from charcnn.levels.runner.options import Job
 from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.run import BatchRun, Run
 
 
 def alone(comm: Any) -> bool:
@@ -37,13 +37,12 @@ def measured(
 
     rows = job.rows[:batch]
     results = np.empty((len(rows), job.params.config.classes), np.float32)
-    submit = getattr(run, "submit", None)
 
     def work() -> None:  # by one stream, where there are several
-        if submit is None:
-            run(rows)
+        if isinstance(run, BatchRun):
+            run.submit(rows, results).result()
         else:
-            submit(rows, results).result()
+            run(rows)
 
     monitor.current = ""
     with cuda.gpus[gpus[0]]:

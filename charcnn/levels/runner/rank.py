@@ -17,9 +17,7 @@ from charcnn.model import params
 from charcnn.model.layers import Network
 from charcnn.ops.common.threads import used_threads
 from charcnn.runtime.monitor import Monitor
-from charcnn.runtime.pipeline import Pipeline
-
-Run = Callable[[np.ndarray], np.ndarray]
+from charcnn.runtime.run import BatchRun, GpuRun, Run
 
 
 def usable_gpus(level: catalog.Program, wanted: int | None, comm: Any) -> list[int]:
@@ -73,12 +71,12 @@ class Standing:
     """Its cores, where they are not those that mpiexec gave it, and those."""
 
 
-def choose_landing(comm: Any, level: catalog.Program, run: Any, wanted: bool) -> str | None:
+def choose_landing(comm: Any, level: catalog.Program, run: Run, wanted: bool) -> str | None:
     """Have messages land in GPU memory where that is wanted and can be. Where they land, and why; None on the CPU."""
     if comm is None or level.device == "cpu":
         return None
     aware, reason = offload.cuda_aware()
-    if not hasattr(run, "direct"):  # a GpuPipeline, which on a CPU is not imported, has it
+    if not isinstance(run, GpuRun):
         return f"the host: {level.name} has no other way"
     if aware and not wanted:
         return f"the host: {reason}, and --gpu-direct would use it"
@@ -88,13 +86,13 @@ def choose_landing(comm: Any, level: catalog.Program, run: Any, wanted: bool) ->
 
 
 def standing(
-    comm: Any, level: catalog.Program, run: Any, gpus: list[int], monitor: Monitor, landing: str | None
+    comm: Any, level: catalog.Program, run: Run, gpus: list[int], monitor: Monitor, landing: str | None
 ) -> Standing:
     """Of this rank."""
     if level.device == "cuda" and device.SIMULATED:
         threads, parallel = 1, False
     elif level.device == "cuda":
-        threads, parallel = run.slots + 1 if isinstance(run, Pipeline) else 1, False
+        threads, parallel = run.slots + 1 if isinstance(run, BatchRun) else 1, False
     else:
         threads, parallel = used_threads()
     addresses = [] if device.SIMULATED else [(gpu, device.pci_address(gpu)) for gpu in gpus]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from charcnn.host.terminal import printable
-from charcnn.levels.runner.job import Job
+from charcnn.levels.runner.options import Job
 from charcnn.model import validation
 from charcnn.model.rounding import Rounding
 

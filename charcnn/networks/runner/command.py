@@ -14,7 +14,7 @@ from charcnn import catalog, images, offload
 from charcnn.gpu import device
 from charcnn.host.terminal import prepare_streams, tell
 from charcnn.levels.runner import command, options
-from charcnn.levels.runner.job import SHOWN, SIMULATED_INPUTS, Job
+from charcnn.levels.runner.options import SHOWN, SIMULATED_INPUTS, Job
 from charcnn.model import params
 from charcnn.networks import weights
 from charcnn.networks.architecture import Architecture

@@ -89,7 +89,7 @@ class Peaks:
             DeviceError: the program computes on tensor cores, of which that is not known.
         """
         if program.tensor_cores:
-            of = program.format(precision)
+            of = program.number_format(precision)
             flops, bytes_ = device.peaks(tensor_cores=True)
             part = 3 if of.terms == 2 else of.itemsize / 2  # three products a pair of values; half the rate on 32 bits
             return cls(flops / part, bytes_, "of the GPU's tensor cores and memory at their highest clocks", of.size)

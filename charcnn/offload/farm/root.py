@@ -17,8 +17,8 @@ import numpy as np
 from charcnn.offload import messages, watch
 from charcnn.offload.checkpoint import Checkpoint
 from charcnn.offload.farm.member import Member
-from charcnn.offload.farm.run import FIRST_DEADLINE, Run
-from charcnn.offload.scheduler import POLL, Task, Turns
+from charcnn.offload.farm.work_list import FIRST_DEADLINE, WorkList
+from charcnn.offload.scheduler import POLL, Scheduler, Task
 from charcnn.runtime.pipeline import as_pipeline
 from charcnn.runtime.timeline import OFF, Timeline
 
@@ -38,7 +38,7 @@ class Farm:
         size: the most inputs of a chunk.
         depth: chunks in flight for each that a worker computes at once.
         deadline: seconds that a chunk may be away, or that a worker which is not ready may be silent, before it counts
-            as hung; None: see LEAST_DEADLINE of charcnn.offload.farm.run. Workers that build are not silent.
+            as hung; None: see LEAST_DEADLINE of charcnn.offload.farm.work_list. Workers that build are not silent.
         grace: seconds that a worker has to answer in the end.
         root_computes: whether the root computes beside others; while nobody is ready it always does.
         timeline: where the spans of encoding and messages are kept.
@@ -84,8 +84,8 @@ class Farm:
                 assert comm is not None
                 self._listening[member.rank] = comm.Irecv(self._news[member.rank], member.rank, messages.NEWS)
         self._kept: dict[tuple[int, int], Any] = {}  # chunks and buffers, also of lost ranks, where MPI may still write
-        self._turns = Turns(POLL if self.workers else None)
-        self._run: Run | None = None
+        self._scheduler = Scheduler(POLL if self.workers else None)
+        self._work: WorkList | None = None
         self._briefed = False
 
     # Before and after the runs
@@ -109,7 +109,7 @@ class Farm:
     def wait(self, seconds: float) -> None:
         """Wait until all workers are ready or lost, but not longer than this."""
         until = time.monotonic() + seconds
-        self._turns.run([self._attend(lambda: time.monotonic() > until or not self._starting())])
+        self._scheduler.run([self._attend(lambda: time.monotonic() > until or not self._starting())])
 
     def close(self) -> None:
         """Let the workers go; those that do not answer in time are lost."""
@@ -118,7 +118,7 @@ class Farm:
                 order = messages.encode_order("close", time.perf_counter(), self._briefed)
                 self._outbox[member.rank].send(order, member.rank, messages.ORDER)
         until = time.monotonic() + self._grace
-        self._turns.run([self._attend(lambda: time.monotonic() > until or not self._there())])
+        self._scheduler.run([self._attend(lambda: time.monotonic() > until or not self._there())])
         for member in self._there():
             self._lose(member, "hung", f"no answer within {self._grace:g} s when the farm closed")
 
@@ -161,7 +161,7 @@ class Farm:
 
     def wake(self) -> None:
         """Look at the source again: from any thread."""
-        self._turns.wake.set()
+        self._scheduler.wake.set()
 
     def report(self) -> dict[str, Any]:
         """Who computed how much, who was lost and why, and how many chunks were given out again."""
@@ -212,7 +212,7 @@ class Farm:
                 if member.state == "starting" and now - member.heard > limit:
                     self._lose(member, "hung", f"no sign of life for {limit:g} s before it was ready")
             yield
-        self._turns.wake.set()
+        self._scheduler.wake.set()
 
     def _hear(self, member: Member) -> bool:
         """Take the next news of a worker; whether there may be more."""
@@ -222,7 +222,7 @@ class Farm:
         status, rank = MPI.Status(), member.rank
         if not self._listening[rank].Test(status):
             return False
-        self._turns.wake.set()
+        self._scheduler.wake.set()
         assert self._comm is not None
         if rank in self._blobs:
             member.closing = messages.unpack(self._blobs[rank])
@@ -244,8 +244,8 @@ class Farm:
             member.host, member.pid, member.beats = news["host"], news["pid"], news["beats"]
         elif news["what"] == "ready":
             member.state, member.slots = "ready", news["slots"]
-            if self._run is not None:
-                self._run.admit(member)
+            if self._work is not None:
+                self._work.admit(member)
         return True
 
     def _lose(self, member: Member, state: str, why: str) -> None:
@@ -253,13 +253,13 @@ class Farm:
         if member.lost or member.state == "closed":
             return
         member.state, member.why = state, why
-        if self._run is not None:
-            self._run.again(member)
+        if self._work is not None:
+            self._work.again(member)
         if state == "hung" and member.host == self.root.host and member.pid and messages.survives_deaths():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(member.pid, signal.SIGKILL)  # else mpiexec would wait for it for ever, and it keeps its memory
                 member.killed = True
-        self._turns.wake.set()
+        self._scheduler.wake.set()
 
     # The runs
 
@@ -286,11 +286,11 @@ class Farm:
             Exception: the root's own, where it cannot compute and nobody else is there.
         """
         pipeline = as_pipeline(compute, self._size, self._classes)
-        self._run = Run(self, pipeline, source, progress, checkpoint, deliver)
+        self._work = WorkList(self, pipeline, source, progress, checkpoint, deliver)
         try:
-            return self._run.all()
+            return self._work.all()
         finally:
-            self._run = None
+            self._work = None
             if pipeline is not compute:
                 pipeline.close()
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from charcnn.host.terminal import tell
 from charcnn.offload import messages, watch
-from charcnn.offload.scheduler import POLL, Task, Turns
+from charcnn.offload.scheduler import POLL, Scheduler, Task
 from charcnn.runtime.pipeline import Pipeline, as_pipeline
 from charcnn.runtime.timeline import OFF, Timeline
 
@@ -94,8 +94,8 @@ class _Worker:
             own = pipeline is not compute
             slots = brief["depth"] * pipeline.slots
             self._tell("ready", slots=slots)
-            turns = Turns(POLL)
-            turns.run([self._orders(), *(self._slot(turns, pipeline, brief, slot) for slot in range(slots))])
+            scheduler = Scheduler(POLL)
+            scheduler.run([self._orders(), *(self._slot(scheduler, pipeline, brief, slot) for slot in range(slots))])
             raise AssertionError("slots end only with an order")
         except _Closed:
             stayed = True
@@ -203,7 +203,7 @@ class _Worker:
             self._ended()
             yield
 
-    def _slot(self, turns: Turns, pipeline: Pipeline, brief: dict[str, Any], slot: int) -> Task:
+    def _slot(self, scheduler: Scheduler, pipeline: Pipeline, brief: dict[str, Any], slot: int) -> Task:
         from mpi4py import MPI
 
         status, row = MPI.Status(), f"slot {slot}"
@@ -217,12 +217,12 @@ class _Worker:
             while not request.Test(status):
                 yield
             self._receives.remove(request)
-            turns.wake.set()
+            scheduler.wake.set()
             count = status.Get_count(MPI.BYTE) // length
             self._timeline.add("network", "receive", row, begun)
             for start in range(0, count, pipeline.batch):  # the root's batch may be larger
                 part = slice(start, min(count, start + pipeline.batch))
-                yield from turns.computed(pipeline, ids[part], logits[part])
+                yield from scheduler.computed(pipeline, ids[part], logits[part])
             begun = time.perf_counter()
-            yield from turns.until(self._comm.Isend(logits[:count], 0, messages.SLOTS + slot).Test)
+            yield from scheduler.until(self._comm.Isend(logits[:count], 0, messages.SLOTS + slot).Test)
             self._timeline.add("network", "return", row, begun)

@@ -133,26 +133,26 @@ def _place(step: Step2d, i: int) -> tuple[Any, ...]:
     tiling = step.tiling
     padding = -math.inf if i < len(step.links) and not step.links[i].groups else 0.0
     place = step.offsets[i] if i < len(step.links) else 0
-    kind = float32 if step.itemsize == 4 else types.float16
-    return kind, uint32(place), uint32(tiling.rings[i]), uint32(tiling.pitches[i]), float32(padding)
+    value_type = float32 if step.itemsize == 4 else types.float16
+    return value_type, uint32(place), uint32(tiling.rings[i]), uint32(tiling.pitches[i]), float32(padding)
 
 
 @cache
 def _make_load(step: Step2d) -> Any:
     """Bring rows of the image to shared memory."""
-    kind, place, ring, pitch, padding = _place(step, 0)
+    value_type, place, ring, pitch, padding = _place(step, 0)
     channels, width, threads = uint32(step.links[0].in_shape[0]), step.links[0].in_shape[2], uint32(step.threads)
 
     @jit(device=True, forceinline=True)
     def load(x, weights, biases, y, n, before, begin, end, first, last, origin):
-        maps = cuda.shared.array(0, kind)
+        maps = cuda.shared.array(0, value_type)
         for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * channels * pitch, threads):
             line = uint32(at) // pitch
             c, row, column = line % channels, uint32(begin) + line // channels, origin + int32(uint32(at) % pitch)
             value = padding
             if column >= 0 and column < width:
                 value = x[n, c, row, uint32(column)]
-            maps[place + (c * ring + row % ring) * pitch + uint32(at) % pitch] = kind(value)
+            maps[place + (c * ring + row % ring) * pitch + uint32(at) % pitch] = value_type(value)
 
     return load
 
@@ -160,7 +160,7 @@ def _make_load(step: Step2d) -> Any:
 @cache
 def _make_fill(step: Step2d, i: int) -> Any:
     """Fill what lies beside the image in rows of map i, where the next link reads that."""
-    kind, place, ring, pitch, padding = _place(step, i)
+    value_type, place, ring, pitch, padding = _place(step, i)
     left = right = 0
     if i < len(step.links):
         link = step.links[i]
@@ -172,13 +172,13 @@ def _make_fill(step: Step2d, i: int) -> Any:
     @jit(device=True, forceinline=True)
     def fill(begin, end, origin):
         if any_sides:
-            maps = cuda.shared.array(0, kind)
+            maps = cuda.shared.array(0, value_type)
             for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * channels * sides, threads):
                 line, side = uint32(at) // sides, int32(uint32(at) % sides)
                 c, row = line % channels, uint32(begin) + line // channels
                 column = (side - left if side < left else width + side - left) - origin
                 if column >= 0 and column < pitch:
-                    maps[place + (c * ring + row % ring) * pitch + uint32(column)] = kind(padding)
+                    maps[place + (c * ring + row % ring) * pitch + uint32(column)] = value_type(padding)
 
     return fill
 
@@ -250,7 +250,7 @@ def _make_multiply(taps: int, tm: int, tn: int, stride: int, dilation: int, pitc
 def _make_conv2d(step: Step2d, i: int) -> Any:
     """Make rows and columns of map i + 1 by a convolution: a register tile a thread, in passes."""
     link, (tm, tn), staged = step.links[i], step.sums[i], step.stage > 0
-    kind, place, ring, pitch, _ = _place(step, i)
+    value_type, place, ring, pitch, _ = _place(step, i)
     store, number, biased = _make_store(step, i), sum(one.groups > 0 for one in step.links[:i]), link.bias
     accumulators, down, across_tile = tm * tn, uint32(tm), uint32(tn)
     (stride, right), (top, *_) = link.window.stride, link.window.padding
@@ -267,7 +267,7 @@ def _make_conv2d(step: Step2d, i: int) -> Any:
 
     @jit(device=True, forceinline=True)
     def conv2d(weights, biases, y, n, begin, end, first, last, origin):
-        maps, shared = cuda.shared.array(0, kind), cuda.shared.array(0, float32, alignment=alignment)
+        maps, shared = cuda.shared.array(0, value_type), cuda.shared.array(0, float32, alignment=alignment)
         acc = cuda.local.array(accumulators, float32)
         across = uint32((uint32(last - first) + across_tile - one) // across_tile)
         positions = uint32(uint32(end - begin) * across)
@@ -321,7 +321,7 @@ def _make_conv2d(step: Step2d, i: int) -> Any:
 def _make_maxpool2d(step: Step2d, i: int) -> Any:
     """The same by pooling, a value a thread."""
     link = step.links[i]
-    kind, place, ring, pitch, lowest = _place(step, i)
+    value_type, place, ring, pitch, lowest = _place(step, i)
     store, finished = _make_store(step, i), inlined(link.epilogue)
     (stride, right), (top, *_) = link.window.stride, link.window.padding
     (down, across), height = link.window.kernel, link.in_shape[1]
@@ -329,7 +329,7 @@ def _make_maxpool2d(step: Step2d, i: int) -> Any:
 
     @jit(device=True, forceinline=True)
     def maxpool2d(weights, biases, y, n, begin, end, first, last, origin):
-        maps, columns = cuda.shared.array(0, kind), uint32(last - first)
+        maps, columns = cuda.shared.array(0, value_type), uint32(last - first)
         for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * channels * columns, threads):
             line, column = uint32(at) // columns, uint32(at) % columns
             c, row = line % channels, begin + int32(line // channels)
@@ -350,7 +350,7 @@ def _make_maxpool2d(step: Step2d, i: int) -> Any:
 @cache
 def _make_store(step: Step2d, i: int) -> Any:
     """Put a value of map i + 1 to shared memory, or to y."""
-    kind, place, ring, pitch, _ = _place(step, i + 1)
+    value_type, place, ring, pitch, _ = _place(step, i + 1)
     final = i + 1 == len(step.links)
 
     @jit(device=True, forceinline=True)
@@ -358,7 +358,7 @@ def _make_store(step: Step2d, i: int) -> Any:
         if final:
             y[n, c, uint32(row), uint32(column)] = value
         else:
-            maps = cuda.shared.array(0, kind)
-            maps[place + (c * ring + uint32(row) % ring) * pitch + uint32(column - origin)] = kind(value)
+            maps = cuda.shared.array(0, value_type)
+            maps[place + (c * ring + uint32(row) % ring) * pitch + uint32(column - origin)] = value_type(value)
 
     return store

@@ -13,7 +13,7 @@ from charcnn.model.layers import Conv2d, MaxPool2d, Relu, Tanh
 from charcnn.ops.chain.planned import LONGEST, Planned, tabulated
 from charcnn.ops.chain.step2d import Step2d
 from charcnn.ops.chain.tiling2d import Link, Tiling
-from charcnn.ops.common.precision import FORMATS, FP32
+from charcnn.ops.common.precision import FP32, TENSOR_PRECISIONS
 from charcnn.ops.common.shapes import Shape, at_least
 from charcnn.ops.common.shapes2d import Pair, pair
 
@@ -22,7 +22,7 @@ Layer2d = Conv2d | MaxPool2d | Relu | Tanh
 METHODS = ("whole", "tiles", "rolling")
 """In this order where forecasts are equal."""
 
-PRECISIONS = {"fp32": FP32, "fp16": FORMATS["fp16"]}
+PRECISIONS = {"fp32": FP32, "fp16": TENSOR_PRECISIONS["fp16"]}
 """What maps are held as in shared memory."""
 
 REGISTERS, TILE = 168, 80

@@ -18,9 +18,9 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call
 from charcnn.ops.common.cast import WORDS, narrow, widen
 from charcnn.ops.common.mma_layout import OCTET
-from charcnn.ops.common.precision import FORMATS, FP32, NumberFormat, choose
+from charcnn.ops.common.precision import FP32, TENSOR_PRECISIONS, NumberFormat, choose
 
-STORED = {"fp32": FP32, **{name: form for name, form in FORMATS.items() if form.ptx_type != "e4m3"}}
+STORED = {"fp32": FP32, **{name: form for name, form in TENSOR_PRECISIONS.items() if form.ptx_type != "e4m3"}}
 """What features may be stored in, by the name that a precision has."""
 
 ROUNDED = {name: form for name, form in STORED.items() if form.ptx_type != "tf32"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from charcnn.gpu.arrays import expect, shape_of
-from charcnn.ops.common.precision import FORMATS
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
 
-PRECISIONS = ("fp32", *FORMATS)
+PRECISIONS = ("fp32", *TENSOR_PRECISIONS)
 
 
 def fold_batchnorm(

@@ -16,14 +16,14 @@ from numba import cuda, float32
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common.precision import FORMATS, NumberFormat
+from charcnn.ops.common.precision import TENSOR_PRECISIONS, NumberFormat
 
 THREADS = device.block_size(256)
 
 OCTET = 8
 """Channels that are stored together; all arrays have a multiple of it."""
 
-TAKEN = {name: form for name, form in FORMATS.items() if form.ptx_type != "e4m3"}
+TAKEN = {name: form for name, form in TENSOR_PRECISIONS.items() if form.ptx_type != "e4m3"}
 """What `MmaWeights` takes."""
 
 WIDE = {name: form for name, form in TAKEN.items() if form.size == 4}

@@ -45,7 +45,7 @@ class NumberFormat:
         return self.terms == 2 or self.ptx_type == "e4m3"
 
 
-FORMATS = {
+TENSOR_PRECISIONS = {
     "fp16": NumberFormat("fp16", "f16", np.float16, 2e-3),  # 11 bits
     "bf16": NumberFormat("bf16", "bf16", np.uint16, 1e-2),  # 8 bits, float32's range
     "tf32": NumberFormat("tf32", "tf32", np.float32, 1e-3),  # 11 bits, float32's range
@@ -59,11 +59,11 @@ FORMATS = {
 FP32 = NumberFormat("float32", "f32", np.float32, 2e-6)
 """What products may be stored as, but not multiplied."""
 
-HALF_PRECISIONS = {name: FORMATS[name] for name in ("fp16", "bf16")}
+HALF_PRECISIONS = {name: TENSOR_PRECISIONS[name] for name in ("fp16", "bf16")}
 """Those of 16 bits that hold a value each."""
 
 
-def choose(precision: str, among: dict[str, NumberFormat] = FORMATS) -> NumberFormat:
+def choose(precision: str, among: dict[str, NumberFormat] = TENSOR_PRECISIONS) -> NumberFormat:
     """The format of this name.
 
     Raises:

@@ -41,8 +41,9 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
             of it.
         epilogue: one of EPILOGUES.
         pool_size: positions of a window, for "pool".
-        windowed: but for "k_split", "pool" and "stat": split is words, as `launch_windows` makes them, x
-            (N, H * W, C_in), weight (runs, floats of a run, C_out), y (N, H_out * W_out, C_out).
+        windowed: but for "k_split", "pool" and "stat": split is words, as `launch_windows` makes them, how many
+            products or groups the first, x (N, H * W, C_in), weight (runs, floats of a run, C_out), y
+            (N, H_out * W_out, C_out).
 
     Of the kernel's arguments, partial_moments holds for "stat" a row's (shift, mean, M2) for each tile across. For
     "k_split", split is the depth that a block sums, and y has a (N, L_out, C_out) for each part of the depth. For
@@ -96,16 +97,15 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
         if pooled:
             length_out = uint32(length_out * window)
         inputs, taps = uint32(x.shape[0]), uint32(weight.shape[0])
-        parts, run, width_out = one, c_in, c_out
+        products, run, width_out = one, c_in, c_out
         if windowed:
-            parts, height, line, out_columns, move_down, move_right, top, left, tap_columns, tap_down, tap_right = split
+            count, height, line, out_columns, move_down, move_right, top, left, tap_columns, tap_down, tap_right = split
             run = uint32(weight.shape[1])
             if not several:
-                width_out = uint32(c_out // parts)
-        elif several:
-            parts = uint32(split)
+                width_out = uint32(c_out // count)
         if several:
-            inputs, taps = uint32(inputs // parts), uint32(taps // parts)
+            products = uint32(count if windowed else split)
+            inputs, taps = uint32(inputs // products), uint32(taps // products)
         rows, depth = uint32(inputs * length_out), uint32(taps * run)
         tiles_across = uint32((width_out + columns_tile - one) // columns_tile)
         tiles_down = uint32((rows + tile_rows - one) // tile_rows)

@@ -28,7 +28,7 @@ Prepare = Callable[..., Any]
 """Called with the call; x (N, L, C_in), weight (K, C_in, C_out) and bias, on the GPU; precision; whether it pools.
 Gives a `Prepared`."""
 
-Run = Callable[..., None]
+ComputeConv2d = Callable[..., None]
 """Called with the call; x (N, H, W, C_in), weight (KH, KW, C_in / groups, C_out) and bias, on the GPU; precision;
 epilogue, a row of `common.epilogues`; stride, padding, dilation, groups. It computes conv2d_nhwc into the result."""
 
@@ -44,7 +44,7 @@ def conv1d(
 
 
 def conv1d_moving(
-    prepare: Prepare, run: Run, epilogue: str, x: Any, weight: Any, bias: Any, stride: int, padding: int,
+    prepare: Prepare, compute: ComputeConv2d, epilogue: str, x: Any, weight: Any, bias: Any, stride: int, padding: int,
     dilation: int, *, precision: str, out: Any, stream: Any,
 ) -> Any:  # fmt: skip
     """conv1d_nlc, with an epilogue; where the window does not take each position in turn, over an image of one row."""
@@ -54,7 +54,7 @@ def conv1d_moving(
     shape = shapes.conv1d_nlc(x, weight, bias, stride, padding, dilation)
     call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
     x, weight, bias = call.inputs
-    run(
+    compute(
         call, x.reshape((x.shape[0], 1, *x.shape[1:])), weight.reshape((1, *weight.shape)), bias, precision,
         epilogue=epilogue, stride=(1, stride), padding=(0, 0, padding, padding), dilation=(1, dilation),
     )  # fmt: skip
@@ -62,12 +62,21 @@ def conv1d_moving(
 
 
 def conv2d(
-    run: Run, epilogue: str, x: Any, weight: Any, bias: Any, *, precision: str, out: Any, stream: Any, **moves: Any
+    compute: ComputeConv2d,
+    epilogue: str,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    *,
+    precision: str,
+    out: Any,
+    stream: Any,
+    **moves: Any,
 ) -> Any:
     """conv2d_nhwc, with an epilogue."""
     shape = shapes2d.conv2d_nhwc(x, weight, bias, **moves)
     call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
-    run(call, *call.inputs, precision, epilogue=epilogue, **moves)
+    compute(call, *call.inputs, precision, epilogue=epilogue, **moves)
     return call.result()
 
 

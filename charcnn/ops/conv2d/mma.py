@@ -6,7 +6,7 @@ from typing import Any
 
 from charcnn.ops.common import shapes2d
 from charcnn.ops.conv1d import one_shot
-from charcnn.ops.conv1d.mma.windows import run
+from charcnn.ops.conv1d.mma.windows import compute
 
 
 def conv2d_nhwc_mma(
@@ -46,7 +46,7 @@ def conv2d_nhwc_mma(
         DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
     moves = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return one_shot.conv2d(run, "", x, weight, bias, precision=precision, out=out, stream=stream, **moves)
+    return one_shot.conv2d(compute, "", x, weight, bias, precision=precision, out=out, stream=stream, **moves)
 
 
 def conv2d_relu_nhwc_mma(
@@ -64,4 +64,4 @@ def conv2d_relu_nhwc_mma(
 ) -> Any:
     """`conv2d_nhwc_mma` with ReLU in the same kernel. Arguments, result and errors as there."""
     moves = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return one_shot.conv2d(run, "relu", x, weight, bias, precision=precision, out=out, stream=stream, **moves)
+    return one_shot.conv2d(compute, "relu", x, weight, bias, precision=precision, out=out, stream=stream, **moves)

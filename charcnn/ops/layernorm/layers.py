@@ -14,7 +14,7 @@ from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.layers import Cast, MmaConv1d, SmallBatchConv1d, WgmmaConv1d
 from charcnn.ops.layernorm.relu_maxpool1d_nlc import layernorm_relu_maxpool1d_nlc_coalesced
-from charcnn.ops.layernorm.relu_maxpool1d_nlc_formats import encoded_maxima, normalised_maxima
+from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima, normalised_maxima
 from charcnn.ops.layernorm.small_batch import affine, normalised
 
 Affine = tuple[np.ndarray, np.ndarray]
@@ -97,7 +97,7 @@ class SmallBatchConvNormReluPool:
         )  # fmt: skip
 
 
-class Float32ConvNormReluPool:
+class CoalescedConvNormReluPool:
     """A convolution in float32 that gives the moments of its result, too; then LayerNorm, ReLU and max-pooling.
 
     Args:

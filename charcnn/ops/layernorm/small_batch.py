@@ -221,10 +221,10 @@ def first(ids: Any, weights: TokenConvWeights, partial_moments: Any, *, out: Any
         raise ValueError(f"weights has C_out={channels}: need a multiple of {OCTET}")
     kept = length - taps + 1
     shapes.expect("partial_moments", partial_moments, first_moments_shape(n, kept))
-    call = Call(out, stream, (n, kept, channels), weights.format.dtype, ids=ids, partial_moments=partial_moments)
+    call = Call(out, stream, (n, kept, channels), weights.precision.dtype, ids=ids, partial_moments=partial_moments)
     table, y, where = (np.uint64(device.address(a)) for a in (weights.table, call.out, call.inputs[1]))
     numbers = map(np.uint32, (length, kept, depth, channels, 2 * channels))
-    kernel = _first_kernel(weights.format.ptx_type, taps)
+    kernel = _first_kernel(weights.precision.ptx_type, taps)
     grid = -(-kept // POSITIONS), n
     call.launch(kernel, grid, 32 * POSITIONS, call.inputs[0], table, weights.bias, y, where, *numbers)
     return call.result()

@@ -20,7 +20,7 @@ from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import WORDS
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.moments import LANES, warp_sum
-from charcnn.ops.common.precision import FORMATS, HALF_PRECISIONS, choose
+from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS, choose
 
 OCTET = 8
 """Features that a lane loads at once."""
@@ -33,7 +33,7 @@ AT_ONCE = 4
 MOST = 16
 """Outputs. A warp loads the weights of all, which more of them would make the work; tensor cores share them."""
 
-TAKEN = HALF_PRECISIONS | {"fp8": FORMATS["fp8"]}
+TAKEN = HALF_PRECISIONS | {"fp8": TENSOR_PRECISIONS["fp8"]}
 
 
 def takes(precision: str, outputs: int) -> bool:

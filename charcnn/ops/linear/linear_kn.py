@@ -71,16 +71,16 @@ def _launch(x, weight, bias, out, stream, *, relu):
 
 
 def splits_shape(n: int, c_in: int, c_out: int) -> shapes.Shape:
-    """Of the sums of parts of the depth, (parts, N, 1, C_out); () where one block sums all of it."""
-    parts = -(-c_in // DEPTH)
-    if parts <= 1:
+    """Of the sums of parts of the depth, (k splits, N, 1, C_out); () where one block sums all of it."""
+    count = -(-c_in // DEPTH)
+    if count <= 1:
         return ()
     tile = chosen("k_split", (1, c_in, c_out), n)
-    return -(-c_in // _split_depth(c_in, parts, tile.depth)), n, 1, c_out
+    return -(-c_in // _split_depth(c_in, count, tile.depth)), n, 1, c_out
 
 
-def _split_depth(c_in: int, parts: int, multiple: int) -> int:
-    return -(-c_in // (parts * multiple)) * multiple
+def _split_depth(c_in: int, count: int, multiple: int) -> int:
+    return -(-c_in // (count * multiple)) * multiple
 
 
 def start(call: Call, inputs: Sequence[Any], k_splits: Any, epilogue: str) -> None:

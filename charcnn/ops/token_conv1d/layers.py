@@ -42,7 +42,7 @@ class TokenConvNormReluPool:
 
     def writes(self, x: Shape) -> list[Array]:
         """The result."""
-        of, pooled = self.weights.format, (x[1] - self._taps + 1) // self._pool_size
+        of, pooled = self.weights.precision, (x[1] - self._taps + 1) // self._pool_size
         return [Array((x[0], pooled, of.terms * self._channels), of.dtype)]
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
@@ -59,8 +59,8 @@ class TokenConvNormReluPool:
         return self.weights.layernorm_relu_maxpool1d(x, stat, self._pool_size, out=out, stream=space.stream)
 
 
-class Float32TokenConvNormReluPool:
-    """The same in float32, with moments from tables in global memory.
+class GatherTokenConvNormReluPool:
+    """The same in float32 by the operators called `gather`, with moments from tables in global memory.
 
     Args:
         weight, bias, norm, pool_size: as of `TokenConvNormReluPool`.
@@ -108,7 +108,7 @@ class SmallBatchTokenConvNormReluPool:
     def writes(self, x: Shape) -> list[Array]:
         """The convolution's result, and that of pooling."""
         taps, _, channels = self._weights.shape
-        length, dtype = x[1] - taps + 1, self._weights.format.dtype
+        length, dtype = x[1] - taps + 1, self._weights.precision.dtype
         return [Array((x[0], length, channels), dtype), Array((x[0], length // self._pool_size, channels), dtype)]
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
@@ -121,6 +121,6 @@ class SmallBatchTokenConvNormReluPool:
         gamma, beta = self._weights.affine
         y = first(x, self._weights, partial_moments, out=space.device(*between), stream=space.stream)
         return normalised(
-            y, partial_moments, gamma, beta, self._pool_size, precision=self._weights.format.name,
+            y, partial_moments, gamma, beta, self._pool_size, precision=self._weights.precision.name,
             out=space.device(*result), stream=space.stream,
         )  # fmt: skip

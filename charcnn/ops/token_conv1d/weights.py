@@ -49,7 +49,7 @@ class TokenConvWeights:
         octets: bool = False,
         stream: Any = None,
     ) -> None:
-        self.format = of = choose(precision)
+        self.precision = of = choose(precision)
         self._wide = of.size == 4
         self._form = of.ptx_type if of.terms == 1 else "octets" if octets else "halves"
         kernel_size, depth, channels = shapes.ranked("weight", weight, "K, depth, C_out")
@@ -131,7 +131,7 @@ class TokenConvWeights:
         )  # fmt: skip
 
     def _call(self, out: Any, stream: Any, shape: shapes.Shape, **inputs: Any) -> Call:
-        return Call(out, stream, (*shape[:-1], self.format.terms * shape[-1]), self.format.dtype, **inputs)
+        return Call(out, stream, (*shape[:-1], self.precision.terms * shape[-1]), self.precision.dtype, **inputs)
 
 
 def _like(shape: shapes.Shape) -> Any:
@@ -183,7 +183,7 @@ def _once(ids, stat, weight, bias, affine, pool_size, eps, precision, out, strea
     call = Call(out, stream, shape, ids=ids, weight=weight, bias=bias, **more)
     ids, weight, bias, *stat_affine = call.inputs
     made = TokenConvWeights(weight, bias, *stat_affine[1:], precision=precision, stream=call.stream)
-    y = call.scratch(shape, made.format.dtype)
+    y = call.scratch(shape, made.precision.dtype)
     made.launch(call, ids, stat_affine[0] if affine else None, y, pool_size, eps)
-    widen(call, y, call.out, made.format)
+    widen(call, y, call.out, made.precision)
     return call.result()

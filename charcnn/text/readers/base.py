@@ -12,10 +12,10 @@ import numpy as np
 
 from charcnn.host.terminal import listed
 from charcnn.text import encodings
-from charcnn.text.column import Column
 from charcnn.text.layout import LABEL_COLUMNS, Layout, called
 from charcnn.text.readers import scan
 from charcnn.text.readers.source import Source
+from charcnn.text.strings import PackedStrings
 
 LONGEST_ROW = 64 << 20
 """Bytes after which a row of CSV that has not ended counts as broken: a quote that is never closed."""
@@ -138,7 +138,7 @@ class Reader(ABC):
         """Rows at the source's start, and how many bytes they take."""
 
     @abstractmethod
-    def texts(self, block: Block) -> Column:
+    def texts(self, block: Block) -> PackedStrings:
         """A text for each row; where it has none its kind in `block.kinds` changes, and the text is empty."""
 
     @abstractmethod

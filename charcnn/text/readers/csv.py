@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from charcnn.text import encodings
-from charcnn.text.column import Column
 from charcnn.text.layout import Layout
 from charcnn.text.readers import base, scan
 from charcnn.text.readers.base import Block, Reader
 from charcnn.text.readers.source import Source
+from charcnn.text.strings import PackedStrings
 
 MOST_FIELDS = 1 << 22
 """Places of fields that a block of CSV has room for, 16 bytes each: of a file with more columns than a few thousand,
@@ -93,7 +93,7 @@ class CsvReader(Reader):
         block.counts, block.fields = counts[:n], fields[:n]
         return block, int(places[n - 1, 2]) - source.start if n else 0
 
-    def texts(self, block: Block) -> Column:
+    def texts(self, block: Block) -> PackedStrings:
         """The columns of text, in the encoding's order."""
         for index in np.flatnonzero((block.kinds == scan.FEW) | (block.kinds == scan.MANY)):
             block.reasons[int(index)] = f"{block.counts[index]} fields: need {self._columns}"
@@ -128,9 +128,9 @@ class CsvReader(Reader):
         return name.encode()
 
 
-def _gathered(block: Block, fields: np.ndarray, order: np.ndarray) -> Column:
+def _gathered(block: Block, fields: np.ndarray, order: np.ndarray) -> PackedStrings:
     used = fields[block.kinds == scan.READABLE][:, order]
     room = int((used[..., 1] - used[..., 0]).sum()) + len(fields) * len(order)
     texts, offsets = np.empty(room, np.uint8), np.empty(len(fields) + 1, np.int64)
     scan.gather_fields(block.buffer, block.places, block.kinds, fields, order, texts, offsets)
-    return Column(texts, offsets)
+    return PackedStrings(texts, offsets)

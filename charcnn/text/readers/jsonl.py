@@ -10,11 +10,11 @@ import numpy as np
 
 from charcnn.host.terminal import listed
 from charcnn.text import encodings
-from charcnn.text.column import Column
 from charcnn.text.layout import TEXT_COLUMNS, Layout
 from charcnn.text.readers import base, json_scan, scan
 from charcnn.text.readers.base import Block, Reader, free_name, missing
 from charcnn.text.readers.source import Source
+from charcnn.text.strings import PackedStrings
 
 LONGEST_INT = 640
 """Digits that Python converts to an int however it is set."""
@@ -83,7 +83,7 @@ class JsonlReader(Reader):
         block = Block(0, 0, 0, 0, buffer=source.buffer, places=places, kinds=kinds, counts=np.ones(n, np.int64))
         return block, int(places[-1, 2]) - source.start if n else 0
 
-    def texts(self, block: Block) -> Column:
+    def texts(self, block: Block) -> PackedStrings:
         """The keys' texts."""
         fields, types, found = _scanned(block.buffer, block.places, block.kinds, self._places, *self._wanted)
         for n in np.flatnonzero((block.kinds == scan.TORN) | (block.kinds == scan.NOT_TEXT)):
@@ -93,7 +93,7 @@ class JsonlReader(Reader):
         texts = np.empty(int(sizes.sum()) + sizes.size, np.uint8)
         offsets = np.empty(len(block.kinds) + 1, np.int64)
         json_scan.gather_strings(block.buffer, block.kinds, fields, types, self._places, texts, offsets)
-        return Column(texts, offsets)
+        return PackedStrings(texts, offsets)
 
     def _reason(self, types: np.ndarray, fault: int, place: int, value: int) -> str:
         """Why a row cannot be read: what came as a kind of value, never as itself."""

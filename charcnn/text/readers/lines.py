@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.text.column import Column
 from charcnn.text.readers import scan
 from charcnn.text.readers.base import Block, Reader
+from charcnn.text.strings import PackedStrings
 
 
 class LinesReader(Reader):
@@ -21,12 +21,12 @@ class LinesReader(Reader):
         block.counts = np.ones(n, np.int64)
         return block, int(places[n - 1, 2]) - source.start if n else 0
 
-    def texts(self, block: Block) -> Column:
+    def texts(self, block: Block) -> PackedStrings:
         """The lines, byte for byte: a quote is a quote."""
         room = int((block.places[:, 1] - block.places[:, 0]).sum())
         texts, offsets = np.empty(room, np.uint8), np.empty(len(block.places) + 1, np.int64)
         scan.gather_lines(block.buffer, block.places, texts, offsets)
-        return Column(texts, offsets)
+        return PackedStrings(texts, offsets)
 
     def labels(self, block: Block) -> list[str | None]:
         """None: a line is all text."""

@@ -10,11 +10,11 @@ from typing import IO, Any
 import numpy as np
 
 from charcnn.host.terminal import listed
-from charcnn.text import column, encodings
-from charcnn.text.column import Column
+from charcnn.text import columns, encodings
 from charcnn.text.layout import TEXT_COLUMNS, Layout, find_column
 from charcnn.text.readers import scan
 from charcnn.text.readers.base import Block, Reader, Writer, missing
+from charcnn.text.strings import PackedStrings
 
 GROUP_ROWS, GROUP_BYTES = 1 << 17, 32 << 20
 """The block that reaches one of these ends a row group of a Parquet file that is written: small ones read slowly."""
@@ -28,7 +28,7 @@ class ParquetReader(Reader):
 
     def __init__(self, path: str, layout: Layout, rows: int, encoding: encodings.Encoding) -> None:
         self._path = path
-        column.require_arrow(f"{path}")
+        columns.require_arrow(f"{path}")
         import pyarrow.parquet
 
         with _parquet_errors(path):
@@ -82,12 +82,12 @@ class ParquetReader(Reader):
     def _scan(self) -> tuple[Block, int]:
         raise NotImplementedError  # blocks() does without
 
-    def texts(self, block: Block) -> Column:
+    def texts(self, block: Block) -> PackedStrings:
         """The columns' texts; of a row with a missing one none."""
-        arrays = [column.decoded(block.batch.column(name)) for name in self._order]
+        arrays = [columns.decoded(block.batch.column(name)) for name in self._order]
         for index in np.flatnonzero(_all_missing(arrays)):
             block.kinds[index], block.reasons[int(index)] = scan.NOT_TEXT, missing(self._order)
-        return _joined([column.from_arrow(array) for array in arrays])
+        return _joined([columns.from_arrow(array) for array in arrays])
 
     def labels(self, block: Block) -> list[str | None]:
         """The column of labels."""
@@ -190,8 +190,8 @@ def _all_missing(arrays: Sequence[Any]) -> np.ndarray:
     return missing
 
 
-def _joined(columns: Sequence[Column]) -> Column:
-    first, *rest = columns
+def _joined(texts: Sequence[PackedStrings]) -> PackedStrings:
+    first, *rest = texts
     for other in rest:
         first = first.joined(other)
     return first

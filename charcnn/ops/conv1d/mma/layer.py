@@ -60,7 +60,7 @@ class MmaWeights:
 
     def __init__(self, weight: Any, bias: Any, *, precision: str = "fp16", stream: Any = None) -> None:
         device.require_tensor_cores("mma")
-        self.format = of = choose(precision, TAKEN)
+        self.precision = of = choose(precision, TAKEN)
         kernel_size, c_in, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
         shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
         self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
@@ -131,7 +131,7 @@ class MmaWeights:
 
     def results_of(self, *, wide: bool = False, **_: Any) -> NumberFormat:
         """What the methods give."""
-        return FP32 if wide else self.format
+        return FP32 if wide else self.precision
 
     def partial_moments_shape(self, n: int, length: int) -> shapes.Shape:
         """Of `conv1d_stat`'s scratch for x (n, length, C_in)."""
@@ -139,7 +139,7 @@ class MmaWeights:
 
     def _shape(self, x):
         n, length, channels = shapes.ranked("x", x, "N, L, C_in")
-        width, terms = -(-self.c_in // OCTET) * OCTET, self.format.terms
+        width, terms = -(-self.c_in // OCTET) * OCTET, self.precision.terms
         if channels != terms * width:
             more = " and as many for low terms" if terms == 2 else ""
             raise ValueError(f"x has shape {tuple(x.shape)}: need C_in={width}, a multiple of {OCTET}{more}")
@@ -152,8 +152,8 @@ class MmaWeights:
             raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
         if self.c_out % 8 and not wide:
             raise ValueError(f"weight has C_out={self.c_out}: need a multiple of 8 where the result is not wide")
-        dtype, (n, length, channels) = self.format.dtype, shape
-        shape = n, length, channels if wide else self.format.terms * channels
+        dtype, (n, length, channels) = self.precision.dtype, shape
+        shape = n, length, channels if wide else self.precision.terms * channels
         return Call(out, stream, shape, np.float32 if wide else dtype, dtypes={"x": dtype}, x=x, **more)
 
     def _apply(self, epilogue, x, shape, wide, out, stream):
@@ -171,7 +171,7 @@ class MmaWeights:
         if n == 0 or y.shape[1] == 0:
             return
         configs, shape = self._pooled if epilogue == "pool" else self._plain, (self.kernel_size, self.c_in, self.c_out)
-        config = tile_choice.choose(f"mma {epilogue}", self.format.name, shape, rows * window, configs)
+        config = tile_choice.choose(f"mma {epilogue}", self.precision.name, shape, rows * window, configs)
         stages = Stages.of(config, self.kernel_size)
         length_magic = -(-(1 << 32) // length) % (1 << 32)  # row * length_magic >> 32 is row // length
         if rows * (length - 1) >= 1 << 32 or positions >= 1 << 31:
@@ -181,10 +181,10 @@ class MmaWeights:
             raise ValueError(f"out begins at {device.address(y):#x}: need a multiple of 16")
         blocks = -(-rows * window // config.block_m) * -(-self.c_out // config.block_n)
         full_n_tiles = self.c_out % config.warp_n == 0
-        kernel = make_kernel(self.format, stages, epilogue, wide, vector_store, full_n_tiles)
+        kernel = make_kernel(self.precision, stages, epilogue, wide, vector_store, full_n_tiles)
         addresses = (x, self._weight, self._factor, self._bias, y, y if partial_moments is None else partial_moments)
         numbers = self.kernel_size, self._k_blocks, self.c_out, length, y.shape[1], rows, positions, shift
-        numbers += channels * self.format.itemsize, length_magic
+        numbers += channels * self.precision.itemsize, length_magic
         arguments = *(np.uint64(device.address(a)) for a in addresses), *map(np.uint32, numbers)
         call.launch(kernel, blocks, config.threads, *arguments, shared=stages.smem_bytes)
 

@@ -11,7 +11,7 @@ from charcnn.gpu.launch import Call
 from charcnn.ops.common.mma_layout import OCTET, encode
 from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.mma.layer import MmaWeights
-from charcnn.ops.conv1d.mma.windows import run
+from charcnn.ops.conv1d.mma.windows import compute
 
 
 class _Prepared:
@@ -19,7 +19,7 @@ class _Prepared:
 
     def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
         self._layer, self._stream = MmaWeights(weight, bias, precision=precision, stream=call.stream), call.stream
-        self._x = encode(call, x, x.shape[1], -(-x.shape[2] // OCTET) * OCTET, self._layer.format)
+        self._x = encode(call, x, x.shape[1], -(-x.shape[2] // OCTET) * OCTET, self._layer.precision)
 
     def run(self, method: str, y: Any, *pool: int) -> None:
         getattr(self._layer, method)(self._x, *pool, wide=True, out=y, stream=self._stream)
@@ -62,7 +62,18 @@ def conv1d_nlc_mma(
         DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
     return one_shot.conv1d_moving(
-        _Prepared, run, "", x, weight, bias, stride, padding, dilation, precision=precision, out=out, stream=stream
+        _Prepared,
+        compute,
+        "",
+        x,
+        weight,
+        bias,
+        stride,
+        padding,
+        dilation,
+        precision=precision,
+        out=out,
+        stream=stream,
     )
 
 
@@ -80,7 +91,18 @@ def conv1d_relu_nlc_mma(
 ) -> Any:
     """`conv1d_nlc_mma` with ReLU in the same kernel. Arguments, result and errors as there."""
     return one_shot.conv1d_moving(
-        _Prepared, run, "relu", x, weight, bias, stride, padding, dilation, precision=precision, out=out, stream=stream
+        _Prepared,
+        compute,
+        "relu",
+        x,
+        weight,
+        bias,
+        stride,
+        padding,
+        dilation,
+        precision=precision,
+        out=out,
+        stream=stream,
     )
 
 

@@ -98,8 +98,8 @@ class MmaConv2dWeights(Conv2dWeights):
         return self._geometries[height, width]
 
 
-def run(call: Call, x: Any, weight: Any, bias: Any, precision: str, *, epilogue: str, **moves: Any) -> None:
-    """A `one_shot.Run`."""
+def compute(call: Call, x: Any, weight: Any, bias: Any, precision: str, *, epilogue: str, **moves: Any) -> None:
+    """A `one_shot.ComputeConv2d`."""
     n, height, width, c_in = x.shape
     conv = MmaConv2dWeights(weight, bias, precision=precision, results=FP32.name, stream=call.stream, **moves)
     rows = encode(call, x.reshape((n * height, width, c_in)), width, conv.width, conv.precision)

@@ -58,7 +58,7 @@ def _make_rows(config: TileConfig) -> tuple[Any, Any, Any, Any]:
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
-    def words(more):
+    def words(geometry):
         """What it reads of images: nothing."""
         return zero
 
@@ -136,15 +136,15 @@ def _make_multiply(operands: NumberFormat, config: TileConfig) -> Any:
     """The device function multiply: of a k block."""
     promoted, two_terms = operands.promoted, config.terms == 2
     product = ptx.wgmma(operands.ptx_type, config.block_n, not promoted, config.quarters)
-    more = ptx.wgmma(operands.ptx_type, config.block_n, quarters=config.quarters)
+    add_product = ptx.wgmma(operands.ptx_type, config.block_n, quarters=config.quarters)
     a_low, b_low = (uint32(count * ROW_BYTES // 16) for count in (config.a_rows, config.block_n))
 
     @cuda.jit(device=True, forceinline=True)
     def multiply(acc, a_desc, b_desc):
         if two_terms:  # the small products first, which lose least where sums are cut off
             product(acc, uint32(a_desc + a_low), b_desc)
-            more(acc, a_desc, uint32(b_desc + b_low))
-            more(acc, a_desc, b_desc)
+            add_product(acc, a_desc, uint32(b_desc + b_low))
+            add_product(acc, a_desc, b_desc)
         else:
             product(acc, a_desc, b_desc)
 
@@ -161,7 +161,7 @@ def make_kernel(
     full_n_tiles: bool,
     bias_in_smem: bool,
 ) -> Any:
-    """The kernel (map_x, weight, bias, y, more, scale, taps, k_blocks, ...).
+    """The kernel (map_x, weight, bias, y, moments_or_geometry, scale, taps, k_blocks, ...).
 
     Its arguments: addresses of the tensor map, of the packed weights, of the bias, padded to whole n tiles, of y, and
     of partial moments, or of `im2col.Geometry`; what accumulators are multiplied by; then taps, k blocks, output
@@ -213,8 +213,9 @@ def make_kernel(
 
     @jit(launch_bounds=(threads, 1))
     def kernel(
-        map_x, weight, bias, y, more, scale, taps, k_blocks, c_out, tiles, length, length_out, rows, length_magic
-    ):
+        map_x, weight, bias, y, moments_or_geometry, scale, taps, k_blocks, c_out, tiles, length, length_out, rows,
+        length_magic,
+    ):  # fmt: skip
         # Prologue: mbarriers, and the bias in shared memory.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
@@ -226,8 +227,7 @@ def make_kernel(
         leads, first_lane = uint32(thread & uint32(127)) < cluster_m, lane == zero
         base = ptx.cvta_to_shared(smem)
         b_full, b_empty = uint32(base + b_full_at), uint32(base + b_empty_at)
-        a_full, a_empty = uint32(base + a_full_at), uint32(base + a_empty_at)
-        pool_read = uint32(base + pool_read_at)
+        a_full, a_empty, pool_read = uint32(base + a_full_at), uint32(base + a_empty_at), uint32(base + pool_read_at)
         cta_rank = uint32(uint32(cuda.blockIdx.x) % cluster_m)
         first = uint32(uint32(cuda.blockIdx.x) // cluster_m)
         tile_stride = uint32(uint32(cuda.gridDim.x) // cluster_m)
@@ -271,13 +271,13 @@ def make_kernel(
                 ptx.griddepcontrol_wait()
                 if im2col:
                     produce(
-                        first, base, b_full, b_empty, a_full, a_empty, map_x, weight, more, tiles, n_tiles, steps,
-                        tile_stride, cta_rank,
+                        first, base, b_full, b_empty, a_full, a_empty, map_x, weight, moments_or_geometry, tiles,
+                        n_tiles, steps, tile_stride, cta_rank,
                     )  # fmt: skip
                 elif band:
                     produce_band(
-                        first, base, b_full, b_empty, a_full, a_empty, map_x, weight, more, tiles, n_tiles, steps,
-                        tile_stride,
+                        first, base, b_full, b_empty, a_full, a_empty, map_x, weight, moments_or_geometry, tiles,
+                        n_tiles, steps, tile_stride,
                     )  # fmt: skip
                 else:
                     while a_tile < tiles:
@@ -301,7 +301,7 @@ def make_kernel(
         cuda.syncwarp()
 
         # Main loop.
-        of_images = words(more)
+        of_images = words(moments_or_geometry)
         b_stage, b_parity, a_stage, a_parity = zero, zero, zero, zero
         while tile < tiles:
             n_tile = uint32(tile % n_tiles)
@@ -387,8 +387,8 @@ def make_kernel(
                     if pooled:
                         ptx.mbarrier_arrive(pool_read)  # each thread for what it read
                 if measured:
-                    row_moments(final_acc, 0, column, to, n_tile, lane, scale, more, n_tiles, c_out)
-                    row_moments(final_acc, 2, column, to_8, n_tile, lane, scale, more, n_tiles, c_out)
+                    row_moments(final_acc, 0, column, to, n_tile, lane, scale, moments_or_geometry, n_tiles, c_out)
+                    row_moments(final_acc, 2, column, to_8, n_tile, lane, scale, moments_or_geometry, n_tiles, c_out)
         if clustered:  # no block ends before all have arrived at its mbarriers
             cuda.syncwarp()
             ptx.cluster_sync()

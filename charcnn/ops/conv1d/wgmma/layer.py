@@ -26,7 +26,7 @@ class WgmmaWeights:
     Args:
         weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; both NumPy
             arrays, or both device arrays.
-        precision: of weights and features, one of `precision.FORMATS`; sums are float32.
+        precision: of weights and features, one of `precision.TENSOR_PRECISIONS`; sums are float32.
         results: of what is given, one of them or "float32"; `precision` where None.
         x_unit, y_unit: what 1 stands for in x and in results, for fp8, whose range is short.
         promoted: whether products of 128 bytes of depth are added up in float32 outside of tensor cores, where the

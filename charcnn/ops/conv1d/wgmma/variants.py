@@ -11,7 +11,7 @@ from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.wgmma.config import POOL
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.pack import LARGEST
-from charcnn.ops.conv1d.wgmma.windows import run
+from charcnn.ops.conv1d.wgmma.windows import compute
 
 
 class _Prepared:
@@ -79,7 +79,18 @@ def conv1d_nlc_wgmma(
         DeviceError: no usable GPU, or none with these tensor cores (compute capability 9.0).
     """
     return one_shot.conv1d_moving(
-        _Prepared, run, "", x, weight, bias, stride, padding, dilation, precision=precision, out=out, stream=stream
+        _Prepared,
+        compute,
+        "",
+        x,
+        weight,
+        bias,
+        stride,
+        padding,
+        dilation,
+        precision=precision,
+        out=out,
+        stream=stream,
     )
 
 
@@ -97,7 +108,18 @@ def conv1d_relu_nlc_wgmma(
 ) -> Any:
     """`conv1d_nlc_wgmma` with ReLU in the same kernel. Arguments, result and errors as there."""
     return one_shot.conv1d_moving(
-        _Prepared, run, "relu", x, weight, bias, stride, padding, dilation, precision=precision, out=out, stream=stream
+        _Prepared,
+        compute,
+        "relu",
+        x,
+        weight,
+        bias,
+        stride,
+        padding,
+        dilation,
+        precision=precision,
+        out=out,
+        stream=stream,
     )
 
 

@@ -169,8 +169,8 @@ class WgmmaConv2dWeights(Conv2dWeights):
         return device.to_device(np.array(words, np.uint64)), astuple(geometry)
 
 
-def run(call: Call, x: Any, weight: Any, bias: Any, precision: str, *, epilogue: str, **moves: Any) -> None:
-    """A `one_shot.Run`."""
+def compute(call: Call, x: Any, weight: Any, bias: Any, precision: str, *, epilogue: str, **moves: Any) -> None:
+    """A `one_shot.ComputeConv2d`."""
     n, height, width, c_in = x.shape
     # Where x's greatest becomes the greatest that there is.
     unit = largest(call, x) / LARGEST["e4m3"] or 1.0 if precision == "fp8" else 1.0

@@ -44,7 +44,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
     descriptor, (init_a, advance_a) = common.make_descriptor(), common.make_ring(tile.a_stages, tile.math_warpgroups)
     init_b, advance_b = common.make_ring(tile.b_stages, tile.math_warpgroups * tile.cluster_m)
     multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
-    fewer, more = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
+    dealloc, alloc = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
     load_to_all, cluster_m = ptx.bulk_load_multicast(tile.cluster_m), uint32(tile.cluster_m)
     part_bytes = uint32(tile.b_bytes // tile.cluster_m)
     threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, uint32(tile.math_warpgroups)
@@ -78,7 +78,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
 
         # Producer.
         if warpgroup == math_warpgroups:
-            fewer()
+            dealloc()
             if leads:
                 ptx.fence_proxy_tensormap(x)
                 a_slot, a_phase, b_slot, b_phase = zero, one, zero, one  # the phase before a first one has ended
@@ -103,7 +103,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
             cuda.syncwarp()
             ptx.cluster_sync()
             return
-        more()
+        alloc()
 
         # Main loop.
         a_slot, a_phase, a_before = zero, zero, zero

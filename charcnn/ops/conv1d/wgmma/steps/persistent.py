@@ -41,7 +41,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
     descriptor, (init_a, advance_a) = common.make_descriptor(), common.make_ring(tile.a_stages, tile.math_warpgroups)
     init_b, advance_b = common.make_ring(tile.b_stages, tile.math_warpgroups)
     multiply, wait_one, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
-    fewer, more = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
+    dealloc, alloc = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
     threads, acc_size, math_warpgroups = tile.threads, tile.block_n // 2, uint32(tile.math_warpgroups)
     block_m, block_n, k_block_size = uint32(tile.block_m), uint32(tile.block_n), uint32(ladder.K_BLOCK)
     a_bytes, b_at, b_bytes = uint32(tile.a_bytes), uint32(tile.b_at), uint32(tile.b_bytes)
@@ -70,7 +70,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
 
         # Producer.
         if warpgroup == math_warpgroups:
-            fewer()
+            dealloc()
             if leads:
                 ptx.fence_proxy_tensormap(x)
                 a_slot, a_phase, b_slot, b_phase = zero, one, zero, one  # the phase before a first one has ended
@@ -92,7 +92,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
                             source += uint64(b_bytes)
                             b_slot, b_phase = advance_b(b_slot, b_phase)
             return
-        more()
+        alloc()
 
         # Main loop.
         a_slot, a_phase, a_before = zero, zero, zero

@@ -1,4 +1,4 @@
-"""One run of the farm: the root's list of chunks, and who computes which."""
+"""The root's list of chunks, and who computes which."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIRST_DEADLINE = 600.0
 """Seconds, where no deadline is given, that a worker which is not ready may be silent, and for its first chunk."""
 
 
-class Run:
+class WorkList:
     """One list of chunks, from which the slots of all ranks draw."""
 
     def __init__(
@@ -78,14 +78,14 @@ class Run:
             if member.state == "ready" and member is not farm.root:
                 tasks += [(slot, member.rank, self._remote(member, slot)) for slot in range(member.slots)]
         for _, _, task in sorted(tasks, key=lambda at: at[:2]):  # every rank has its first chunk before any a second
-            farm._turns.add(task)
-        farm._turns.run([farm._attend(self._finished)] if farm.workers else [])
+            farm._scheduler.add(task)
+        farm._scheduler.run([farm._attend(self._finished)] if farm.workers else [])
         return self._logits.all()
 
     def admit(self, member: Member) -> None:
         """A worker is ready: draw for its slots."""
         for slot in range(member.slots):
-            self._farm._turns.add(self._remote(member, slot))
+            self._farm._scheduler.add(self._remote(member, slot))
 
     def again(self, member: Member) -> None:
         """A rank was lost: its chunks wait for another one."""
@@ -135,7 +135,7 @@ class Run:
             part = next(self._parts)
         except StopIteration:
             self._parts = None
-            self._farm._turns.wake.set()
+            self._farm._scheduler.wake.set()
             return None
         if part is not None:
             self._out += 1
@@ -150,7 +150,7 @@ class Run:
             self._checkpoint.keep(start, ids, logits)
         member.count(len(ids), begun, time.perf_counter())
         self._out -= 1
-        self._farm._turns.wake.set()
+        self._farm._scheduler.wake.set()
 
     def _local(self, slot: int) -> Task:
         """A slot of the root's own."""
@@ -164,7 +164,7 @@ class Run:
             root.away[slot] = part
             begun, logits = time.perf_counter(), np.empty((len(ids), self._farm._classes), np.float32)
             try:
-                yield from self._farm._turns.computed(self._pipeline, ids, logits)
+                yield from self._farm._scheduler.computed(self._pipeline, ids, logits)
             except Exception as error:
                 self._root_error = error
                 if not self._farm._there():

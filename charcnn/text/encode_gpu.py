@@ -6,7 +6,7 @@ host and copied to the GPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,37 +16,27 @@ from charcnn.gpu import device
 from charcnn.gpu.launch import Call, jit
 from charcnn.text import encodings
 from charcnn.text.encodings import Encoding
+from charcnn.text.strings import PackedStrings
 
 _THREADS = device.block_size(256)
 
 
 @dataclass(frozen=True, eq=False)
-class Raw:
-    """N texts, one after the other, and how they are encoded.
+class StringsToEncode(PackedStrings):
+    """N texts, and how they are encoded.
 
     Args:
-        buffer: uint8 (B,), C-contiguous.
-        offsets: int64 or int32 (N + 1,): text n is buffer[offsets[n]:offsets[n + 1]].
+        buffer, offsets: as of `PackedStrings`.
         encoding: how.
         length: columns that the ids will have.
     """
 
-    buffer: np.ndarray
-    offsets: np.ndarray
     encoding: Encoding
     length: int
 
     def ids(self) -> np.ndarray:
         """Encoded here: uint8 (N, length)."""
         return encodings.encode_buffer(self.buffer, self.offsets, self.encoding, self.length)
-
-    def __getitem__(self, part: slice) -> Raw:
-        """The texts from one to another."""
-        start, stop, _ = part.indices(len(self))
-        return replace(self, offsets=self.offsets[start : stop + 1])
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
 
     @property
     def packed_size(self) -> int:
@@ -99,7 +89,7 @@ class Encoder:
         self._table = device.to_device(encodings.byte_table(encoding))
 
     def __call__(self, packed: Any, out: Any, stream: Any) -> Any:
-        """Token ids of what `Raw.pack` wrote; nothing is waited for.
+        """Token ids of what `StringsToEncode.pack` wrote; nothing is waited for.
 
         Args:
             packed: uint8 on the GPU, at least as long as what was written.

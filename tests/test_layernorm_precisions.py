@@ -1,4 +1,4 @@
-"""LayerNorm, ReLU and pooling from and to formats: blocks that take many inputs, and where arrays lie."""
+"""LayerNorm, ReLU and pooling from and to precisions: blocks that take many inputs, and where arrays lie."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conftest import quick
 from charcnn.gpu import device
 from charcnn.ops import reference
 from charcnn.ops.common.cast import as_float, as_format
-from charcnn.ops.layernorm import relu_maxpool1d_nlc_formats as formats
+from charcnn.ops.layernorm import relu_maxpool1d_nlc_precisions as precisions
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's: of NaN, in the simulator
 
@@ -24,7 +24,7 @@ class Drawn:
     exact: list
 
     def maxima(self, precision, results=None):
-        return formats.normalised_maxima(*self.on_gpu, 3, precision=precision, results=results).copy_to_host()
+        return precisions.normalised_maxima(*self.on_gpu, 3, precision=precision, results=results).copy_to_host()
 
 
 def draw(n, length, channels, precision):
@@ -56,7 +56,7 @@ ROUNDED = {"tf32": (6e-4, 1e-6), "fp16x3": (1e-6, 1e-6)}
     [("fp16", None), ("bf16", None), ("bf16", "fp8"), ("fp8", None), ("float32", "tf32"), ("float32", "fp16x3")],
 )
 @quick(lambda precision, results, shape: precision == "fp16" or results == "fp16x3" or shape == (7, 7, 8))
-@pytest.mark.parametrize("shape", [(7, 7, 8), (6, 6, 3), (1, 3, 16), (formats.INPUTS + 3, 3, 8)])
+@pytest.mark.parametrize("shape", [(7, 7, 8), (6, 6, 3), (1, 3, 16), (precisions.INPUTS + 3, 3, 8)])
 def test_inputs_of_a_block_in_turn(precision, results, shape, monkeypatch):
     drawn = draw(*shape, precision)
     apart = drawn.maxima(precision, results)  # a block has one input
@@ -89,7 +89,7 @@ def test_windows_from_float32(n, kernel_size, stride, results):
         *(array.astype(np.float64) for array in (x, stat, gamma, beta)), kernel_size, stride=stride
     )
     on_gpu = map(device.to_device, (x, stat, gamma, beta))
-    y = formats.normalised_maxima(*on_gpu, kernel_size, stride=stride, precision="float32", results=results)
+    y = precisions.normalised_maxima(*on_gpu, kernel_size, stride=stride, precision="float32", results=results)
     relative, absolute = ROUNDED[results]
     out = decoded(y.copy_to_host(), results).reshape(exact.shape)
     np.testing.assert_allclose(out, exact, rtol=relative, atol=absolute)

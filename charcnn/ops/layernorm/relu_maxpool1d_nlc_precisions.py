@@ -18,7 +18,7 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import WORDS, narrow, widen
 from charcnn.ops.common.mma_layout import OCTET, WIDE, words_of
-from charcnn.ops.common.precision import FORMATS, FP32, HALF_PRECISIONS, NumberFormat, choose
+from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, TENSOR_PRECISIONS, NumberFormat, choose
 
 INPUTS = 128
 """Most inputs of a block: gamma and beta are larger than the features of one, and are read once for all."""
@@ -26,7 +26,7 @@ INPUTS = 128
 THREADS = device.block_size(64)
 """Few, as windows seldom fill the last block."""
 
-EIGHTHS = {"fp8": FORMATS["fp8"]}
+FP8 = {"fp8": TENSOR_PRECISIONS["fp8"]}
 
 FLOATS = {FP32.name: FP32}
 
@@ -275,8 +275,8 @@ def normalised_maxima(
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    of = choose(precision, HALF_PRECISIONS | EIGHTHS | FLOATS)
-    to = choose(results or precision, WIDE if of is FP32 else {precision: of} | EIGHTHS)
+    of = choose(precision, HALF_PRECISIONS | FP8 | FLOATS)
+    to = choose(results or precision, WIDE if of is FP32 else {precision: of} | FP8)
     shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
     if of is FP32:
         n, length, channels = shape

@@ -6,58 +6,22 @@ import argparse
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from charcnn import catalog, offload
 from charcnn.config import SMALL, TINY
 from charcnn.gpu import device
 from charcnn.levels.runner import options
-from charcnn.levels.runner.options import check
+from charcnn.levels.runner.options import SHOWN, SIMULATED_INPUTS, Job, check
 from charcnn.model import original, params, validation
-from charcnn.model.rounding import Rounding
 from charcnn.text import encodings
 from charcnn.text.texts import Texts, read_texts, sample
 
 CONFIGS = {"small": SMALL, "tiny": TINY}
 ENCODED_AHEAD = 65536
 """Texts up to this many are encoded before the clock starts; of more, each when it is sent, which keeps memory flat."""
-
-SIMULATED_INPUTS = 4
-"""How many of the inputs are taken in the simulator, where nothing else is asked for."""
-
-SHOWN = 3
-"""Inputs that the report shows."""
-
-
-@dataclass
-class Job:
-    """What the root has read: the inputs, the weights, and how to call them."""
-
-    rows: offload.Repeated
-    """Token ids, or images' bytes."""
-    source: str
-    params: params.Params
-    size: str
-    """Of the network, for the report."""
-    expected: Callable[[np.ndarray, Rounding], tuple[np.ndarray, np.ndarray]]
-    """Of some rows: the float64 reference's results, and the sigma of each."""
-    classes: Sequence[str] | None = None
-    """The classes' names."""
-    shown: list[str] = field(default_factory=list)
-    """What the first inputs are, in words."""
-    labels: np.ndarray | None = None
-    """Class indices from 0, of the inputs read: where there are more inputs, they repeat, as answers do."""
-    answers: np.ndarray | None = None
-    random: bool = False
-    """Whether nobody trained the weights."""
-
-    def class_name(self, index: int) -> str:
-        """What the class is called."""
-        return self.classes[index] if self.classes is not None else f"class {index}"
 
 
 def parser(name: str, module: Any, build: Callable[..., Any], *, quiet: bool) -> argparse.ArgumentParser:

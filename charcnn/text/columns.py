@@ -3,62 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from charcnn.text import encodings
+from charcnn.text.strings import PackedStrings
 
 
-@dataclass(frozen=True, eq=False)
-class Column:
-    """N texts, one after the other.
-
-    Args:
-        buffer: uint8 (B,), C-contiguous.
-        offsets: int64 or int32 (N + 1,): text n is buffer[offsets[n]:offsets[n + 1]].
-    """
-
-    buffer: np.ndarray
-    offsets: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def tolist(self) -> list[bytes]:
-        """The texts."""
-        whole, ends = self.buffer.tobytes(), self.offsets.tolist()
-        return [whole[start:end] for start, end in pairwise(ends)]
-
-    def joined(self, other: Column) -> Column:
-        """Each text, a space, and the other column's text of the same row."""
-        size = sum(int(column.offsets[-1] - column.offsets[0]) for column in (self, other)) + len(self)
-        texts, offsets = np.empty(size, np.uint8), np.empty(len(self) + 1, np.int64)
-        _join(self.buffer, self.offsets, other.buffer, other.offsets, texts, offsets)
-        return Column(texts, offsets)
-
-
-@njit(cache=True, nogil=True)
-def _join(first, first_offsets, second, second_offsets, texts, offsets):
-    """Two columns of texts into one, with a space between each two."""
-    at = 0
-    for n in range(offsets.size - 1):
-        offsets[n] = at
-        for i in range(first_offsets[n], first_offsets[n + 1]):
-            texts[at] = first[i]
-            at += 1
-        texts[at] = 32
-        at += 1
-        for i in range(second_offsets[n], second_offsets[n + 1]):
-            texts[at] = second[i]
-            at += 1
-    offsets[offsets.size - 1] = at
-
-
-def columns(texts: Any, rows: int) -> Iterator[Column]:
+def columns(texts: Any, rows: int) -> Iterator[PackedStrings]:
     """Texts in columns of at most so many rows, made one at a time, so that memory does not grow with their number.
 
     Args:
@@ -82,7 +36,7 @@ def columns(texts: Any, rows: int) -> Iterator[Column]:
         raise ValueError(f"texts is an array of {texts.dtype}: need str or bytes")
     first = 0
     for part in _parts(texts, rows):
-        yield Column(*encodings.pack(part, first))
+        yield PackedStrings(*encodings.pack(part, first))
         first += len(part)
 
 
@@ -99,7 +53,7 @@ def _parts(texts: Any, rows: int) -> Iterator[Sequence[Any]]:
         raise ValueError(f"texts is a {type(texts).__name__}: need a list of texts")
 
 
-def _arrow_columns(texts: Any, rows: int) -> Iterator[Column]:
+def _arrow_columns(texts: Any, rows: int) -> Iterator[PackedStrings]:
     pyarrow = require_arrow("texts in an Arrow or data-frame column")
     if not isinstance(texts, (pyarrow.Array, pyarrow.ChunkedArray)):
         texts = pyarrow.chunked_array(texts) if hasattr(texts, "__arrow_c_stream__") else pyarrow.array(texts)
@@ -130,7 +84,7 @@ def decoded(array: Any) -> Any:
     return array.dictionary_decode() if kind.is_dictionary(array.type) else array
 
 
-def from_arrow(array: Any) -> Column:
+def from_arrow(array: Any) -> PackedStrings:
     """An Arrow array of strings or bytes; its own buffers where their layout is offsets and bytes. A null is empty.
 
     Raises:
@@ -148,6 +102,6 @@ def from_arrow(array: Any) -> Column:
     _, offsets, data = array.buffers()
     buffer = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
     if offsets is None or len(array) == 0:
-        return Column(buffer, np.zeros(1, np.int64))
+        return PackedStrings(buffer, np.zeros(1, np.int64))
     values = np.frombuffer(offsets, np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
-    return Column(buffer, values)
+    return PackedStrings(buffer, values)

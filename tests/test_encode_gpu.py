@@ -11,15 +11,15 @@ from charcnn.config import TINY
 from charcnn.gpu import device
 from charcnn.model import params
 from charcnn.text import encodings
-from charcnn.text.column import Column
-from charcnn.text.raw import Encoder, Raw
+from charcnn.text.encode_gpu import Encoder, StringsToEncode
+from charcnn.text.strings import PackedStrings
 
 LENGTH = 20
 TEXTS = ["", "a", "Abc - d-e", "x" * LENGTH, "y" * 19 + "zz", "é\x00~ 'q'", "0123456789" * 9]
 
 
-def raw(texts, encoding, length=LENGTH):
-    return Raw(*encodings.pack(texts), encodings.ENCODINGS[encoding], length)
+def to_encode(texts, encoding, length=LENGTH):
+    return StringsToEncode(*encodings.pack(texts), encodings.ENCODINGS[encoding], length)
 
 
 def packed(texts, more=0):
@@ -31,7 +31,7 @@ def packed(texts, more=0):
 @pytest.mark.parametrize("encoding", encodings.ENCODINGS)
 @pytest.mark.parametrize("part", [slice(None), slice(2, 5), slice(1, 2)], ids=str)
 def test_the_gpu_gives_the_ids_of_the_cpu(encoding, part):
-    texts = raw(TEXTS, encoding)[part]
+    texts = to_encode(TEXTS, encoding)[part]
     assert len(texts) == len(TEXTS[part])
     out = device.to_device(np.full((len(texts), LENGTH), 200, np.uint8))
     Encoder(texts.encoding)(device.to_device(packed(texts, more=5)), out, None)
@@ -42,7 +42,7 @@ def test_the_gpu_gives_the_ids_of_the_cpu(encoding, part):
 
 @pytest.mark.parametrize(("encoding", "kept"), [("forward", b"abcdgf"), ("crepe", b"bcdegf")])
 def test_what_is_packed(encoding, kept):
-    found = packed(raw(["abcde", "", "gf"], encoding, 4))
+    found = packed(to_encode(["abcde", "", "gf"], encoding, 4))
     assert found[:16].view(np.int32).tolist() == [0, 4, 4, 6]
     assert found[16:].tobytes() == kept
 
@@ -73,4 +73,4 @@ def test_where_the_gpu_cannot(weights):
     with pytest.raises(ValueError, match="encode_on='tpu': need one of cpu, gpu"):
         Classifier(weights, device="cpu", encode_on="tpu")
     with pytest.raises(ValueError, match="offsets leave the buffer"):
-        Classifier(weights, device="cpu").raw(Column(np.zeros(1, np.uint8), np.array([0, 2])))
+        Classifier(weights, device="cpu").to_encode(PackedStrings(np.zeros(1, np.uint8), np.array([0, 2])))
