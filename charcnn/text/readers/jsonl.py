@@ -61,8 +61,8 @@ class JsonlReader(Reader):
             having_keys = (found[:, 0] == json_scan.WHOLE) & (found[:, 2] == json_scan.OBJECT) & (found[:, 1] > 0)
             for start, end, _ in places[having_keys.argmax() :][:1] if having_keys.any() else ():
                 return _value(source.buffer[start:end])
-            longer = source.stop - source.start > base.LONGEST_ROW + 1  # 1: half of a line's end
-            if len(places) < n or (n == 0 and longer):
+            begun = source.stop - source.start > max(base.LONGEST_ROW + 1, seen)  # 1: half of a line's end
+            if len(places) < n or (n == 0 and begun):
                 if needed:
                     raise ValueError(
                         f"no object with keys ends in its first {base.LONGEST_ROW >> 20} MB: name those of text"
