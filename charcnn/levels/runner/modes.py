@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Protocol
@@ -118,7 +119,12 @@ class _Together:
         return {} if self.comm is None else {"messages_land": landings(ranks)}
 
     def end(self, status: int | None) -> int:
-        return int(status if self.comm is None else self.comm.bcast(status))  # type: ignore[arg-type]
+        ends_with = np.array([status or 0], np.int64)
+        if self.comm is not None:
+            request = self.comm.Ibcast(ends_with)
+            while not request.Test():  # rank 0 validates by all cores, which a blocking wait would keep busy
+                time.sleep(0.005)
+        return int(ends_with[0])
 
 
 class Asynchronous(_Together):

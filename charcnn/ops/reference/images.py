@@ -34,13 +34,13 @@ def conv2d(
     window = shapes2d.conv2d_window(x, weight, stride, padding, dilation)
     top, bottom, left, right = window.padding
     x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    weight = weight.reshape(groups, c_out // groups, *weight.shape[1:])
-    y = np.zeros((n, groups, c_out // groups, height * width), np.result_type(x, weight))
-    for i, j in np.ndindex(window.kernel):
-        rows = slice(i * window.dilation[0], None, window.stride[0])
-        columns = slice(j * window.dilation[1], None, window.stride[1])
-        values = x[:, :, rows, columns][:, :, :height, :width]
-        y += weight[..., i, j] @ values.reshape(n, groups, weight.shape[2], height * width)
+    spans = tuple(d * (k - 1) + 1 for d, k in zip(window.dilation, window.kernel, strict=True))
+    (down, right), (below, beside) = window.stride, window.dilation
+    values = sliding_window_view(x, spans, axis=(2, 3))[:, :, ::down, ::right, ::below, ::beside]
+    weight = weight.reshape(groups, c_out // groups, -1)
+    y = np.empty((n, groups, c_out // groups, height * width), np.result_type(x, weight))
+    for image, sums in zip(values, y, strict=True):
+        np.matmul(weight, image.transpose(0, 3, 4, 1, 2).reshape(groups, weight.shape[2], height * width), out=sums)
     return y.reshape(shape) + bias[:, None, None]
 
 
