@@ -131,6 +131,9 @@ class Hopper(Machine):
     def st_shared_v4_f32(self, address, *values):
         self.row(address).view(np.float32)[:] = values
 
+    def guarded_load(self, address, wanted):
+        return ptx.ld_global_v4_b32(address) if wanted else (0, 0, 0, 0)
+
     def shfl_exchange(self, words, apart):
         def work(given):
             made = []
@@ -204,5 +207,10 @@ def emulate_hopper(monkeypatch, machine=None):
         monkeypatch.setattr(ptx, name, lambda *_: None)
     monkeypatch.setattr(ptx, "wgmma_wait_group", lambda groups: lambda: None)
     monkeypatch.setattr(ptx, "setmaxnreg", lambda count, accumulate: lambda: None)
+    monkeypatch.setattr(device, "require_hopper", lambda what: None)
+    for name in ("ld_cg", "ld_nc_no_allocate"):
+        monkeypatch.setattr(ptx, name, machine.guarded_load)
+    monkeypatch.setattr(ptx, "ld_cg_v4_f32", ptx.ld_global_v4_f32)
+    monkeypatch.setattr(ptx, "st_global_v2_b32", stored(np.uint32, 2))
     half = stored(np.uint16, 1)
     monkeypatch.setattr(ptx, "st_global_b16", lambda address, word: half(address, word & 0xFFFF))

@@ -33,6 +33,7 @@ import numpy as np
 import operator_cases
 import source_digest
 from kernel_costs import all_compiled, function, title
+from spaces import Space
 
 from charcnn import catalog
 from charcnn.compiling.stand_in import Target, standing_in
@@ -55,6 +56,7 @@ from charcnn.ops.layernorm import small_batch
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima, normalised_maxima
 from charcnn.ops.linear.few_outputs import FewOutputsLinear
 from charcnn.ops.linear.small_batch import SmallBatchMlp
+from charcnn.ops.linear.split_k import SplitKLinear
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 from charcnn.tuning import layers, measure
 
@@ -158,6 +160,10 @@ def level_16(precision: str) -> None:
     )
     for n in (1, 16, 64):
         layers(zeros(n, sizes[0], dtype=dtype), zeros(*layers.k_splits_shape(n)))
+    for pair, epilogue in (((9216, 4096), "gelu"), ((4096, 1000), "")):  # AlexNet's
+        split = SplitKLinear(zeros(*pair), zeros(pair[1]), epilogue=epilogue, float32=not epilogue, precision=precision)
+        for n in (1, 16, 64):
+            split(zeros(n, pair[0], dtype=dtype), Space(split.scratch((n, pair[0]))))
 
 
 def sizes_of(row: catalog.Variant) -> list[operator_cases.Sizes]:

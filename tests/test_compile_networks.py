@@ -30,7 +30,7 @@ for row in NETWORKS:
         for precision in way.precisions if way.device == "cuda" else ():
             found = set()
             network = ImageNetwork(row.name, way.name, precision)
-            record(network, target, lambda kernel, kinds: found.add(title(kernel)), [1])
+            record(network, target, lambda kernel, kinds: found.add(title(kernel)), [1, 65])
             home = f"conv1d.{way.name}.kernel.make_kernel"
             assert not way.tensor_cores or home in found, (str(network), found)
             assert way.tensor_cores == any("mma.kernel" in one for one in found), (str(network), found)
@@ -61,21 +61,23 @@ LAYERS = """
 from charcnn.catalog import LAYERS, NETWORK_TECHNIQUES
 from charcnn.compiling.networks import ImageNetwork, record
 from charcnn.compiling.stand_in import Target
+from charcnn.ops.common.layer import flat
 from charcnn.runtime import sequence
 used = {}
 begin = sequence.LayerSequence.__init__
 def noting(self, stages):
     begin(self, stages)
-    for layer in self.layers:
+    for layer in (*flat(self.layers, 1), *flat(self.layers, 65)):
         if type(layer).__module__.startswith("charcnn.ops."):
             used.setdefault(type(layer).__name__, set()).add(network.precision)
 sequence.LayerSequence.__init__ = noting
 for way in NETWORK_TECHNIQUES:
     for precision in way.precisions if way.graphs else ():
-        network = ImageNetwork("alexnet", way.name, precision, "tiny", 2)
-        record(network, Target.named("sm_90a"), lambda *_: None, [1])
+        for name, variant in (("alexnet", "tiny"), ("ffn", None)):
+            network = ImageNetwork(name, way.name, precision, variant, 2)
+            record(network, Target.named("sm_90a"), lambda *_: None, [1])
 rows = {row.name: {*row.precisions} - {"fp8"} for row in LAYERS if row.device == "cuda"}
-images = {name for name in rows if "2d" in name or name.startswith("Vectorized") or name == "DoubleBufferedLinear"}
+images = {name for name in rows if "2d" in name or name.startswith(("Vectorized", "DoubleBufferedL", "SplitK"))}
 print(sorted(images - {*used}), sorted({*used} - {*rows}), [name for name in images if used.get(name) != rows[name]])
 """
 

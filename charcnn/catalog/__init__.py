@@ -89,6 +89,7 @@ LAYERS = (
     Layer("SmallBatchConvNormReluPool", "layernorm.layers", HALF, hopper=True),
     Layer("FewOutputsLinear", "linear.few_outputs", ("fp16", "bf16", "fp8"), ampere=True),
     Layer("SmallBatchLinear", "linear.layers", HALF, hopper=True),
+    Layer("SplitKLinear", "linear.split_k", HALF, hopper=True),
     Layer("MmaStepConv1d", "conv1d.mma.steps.layer", ("fp16",), ampere=True),
     Layer("WgmmaStepConv1d", "conv1d.wgmma.steps.layer", ("fp16",), hopper=True),
     Layer("CpuConv1d", "conv1d.cpu_gemm", FLOAT, device="cpu"),

@@ -40,9 +40,9 @@ from charcnn.networks.calls import OPERATORS, POINTWISE, calls, simplified, weig
 from charcnn.networks.channels import Channels
 from charcnn.networks.cuda import Operator, Viewed
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.layer import Launched, Layer
+from charcnn.ops.common.layer import ByBatch, Launched, Layer
 from charcnn.ops.common.pixel_tables import pixel_tables
-from charcnn.ops.common.precision import choose
+from charcnn.ops.common.precision import HALF_PRECISIONS, choose
 from charcnn.ops.common.shapes2d import Window
 from charcnn.ops.conv1d.layers import Cast, MmaLinear, WgmmaLinear
 from charcnn.ops.conv1d.windows import COLUMNS
@@ -55,6 +55,7 @@ from charcnn.ops.image_layers import (
     VectorizedPixels,
 )
 from charcnn.ops.linear.linear_kn import DoubleBufferedLinear
+from charcnn.ops.linear.split_k import SplitKLinear
 from charcnn.ops.pixels_to_depth import Blocks
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
@@ -80,7 +81,7 @@ class Layers:
         """A convolution with what follows it. Weight (KH, KW, C_in / groups, C_out)."""
         raise NotImplementedError
 
-    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer]:
+    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
         """A linear layer with what follows it. Weight (C_in, C_out)."""
         raise NotImplementedError
 
@@ -95,7 +96,7 @@ class MmaLayers(Layers):
         """As there."""
         return [self.of[0](weight, bias, epilogue=epilogue, float32=float32, precision=self.precision, **moves)]
 
-    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer]:
+    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
         """As there."""
         return [self.of[1](weight, bias, epilogue=epilogue, float32=float32, precision=self.precision)]
 
@@ -105,6 +106,17 @@ class WgmmaLayers(MmaLayers):
 
     octets, whole_rows = False, True
     of = WgmmaConv2d, WgmmaLinear
+    deep = 512
+    """Features from which on a linear layer's depth is split, where a few inputs have too few tiles for the GPU."""
+
+    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
+        """As there."""
+        how: dict[str, Any] = {"epilogue": epilogue, "float32": float32, "precision": self.precision}
+        many = WgmmaLinear(weight, bias, **how)
+        if self.precision not in HALF_PRECISIONS or len(weight) < self.deep:
+            return [many]
+        few = SplitKLinear(weight, bias, **how)
+        return [ByBatch(few.most, [few], [many])]
 
 
 class WinogradLayers(Layers):
@@ -119,7 +131,7 @@ class WinogradLayers(Layers):
             return [WinogradConv2d(weight, bias, padding=moves["padding"], epilogue=epilogue)]
         return [DoubleBufferedConv2d(weight, bias, epilogue=epilogue, **moves)]
 
-    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer]:
+    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
         """As there."""
         return [DoubleBufferedLinear(weight, bias, epilogue=epilogue)]
 
@@ -165,7 +177,7 @@ class Chain:
                 label, epilogue = f"{label}+{follows.label}", OPERATORS[type(follows)]
             yield label, self._layers(node, epilogue, rest)
 
-    def _layers(self, node: Node, epilogue: str, rest: Sequence[Node]) -> list[Layer]:
+    def _layers(self, node: Node, epilogue: str, rest: Sequence[Node]) -> Sequence[Layer | ByBatch]:
         of: dict[str, Any] = {"precision": self._stored, "octets": self._made.octets}
         match node.layer:
             case Pixels() as pixels:
@@ -249,7 +261,7 @@ class Chain:
         self.channels = outputs
         return made.conv(pack(weight), outputs.spread(bias), epilogue, float32, {**moves, "groups": groups})
 
-    def _linear(self, node: Node, epilogue: str, rest: Sequence[Node]) -> list[Layer]:
+    def _linear(self, node: Node, epilogue: str, rest: Sequence[Node]) -> list[Layer | ByBatch]:
         of, made, (weight, bias) = node.layer, self._made, weights_of(node, self._params)
         assert isinstance(of, Linear)
         area = weight.shape[1] // len(self.channels.places)

@@ -229,6 +229,53 @@ def _pack_kernel(ptx_type):
     return kernel
 
 
+MOST_ROUNDS = 9
+"""K blocks of a warp: it asks for all their weights at once, in eight registers each. More do not stay in registers."""
+
+
+class SplitWeights:
+    """A linear layer's weights on the current GPU, as the kernel reads them, and how its depth is split.
+
+    Args:
+        weight: float32 (C_in, C_out), as `arrays.pack` gives it, a NumPy array.
+        precision: of HALF_PRECISIONS.
+        stream: a CUDA stream; the default stream where None.
+    """
+
+    def __init__(self, weight: Any, precision: Any, stream: Any = None) -> None:
+        self._ptx_type = precision.ptx_type
+        self.c_in, self.c_out = weight.shape
+        self.tiles, self.k_blocks = -(-self.c_out // UNITS), -(-self.c_in // K_BLOCK)
+        # Two blocks a multiprocessor, where a warp has a k block or more.
+        k_splits = max(1, min(2 * device.multiprocessors() // self.tiles, self.k_blocks // WARPS))
+        k_splits = max(k_splits, -(-self.k_blocks // (WARPS * MOST_ROUNDS)))
+        self._of_split = -(-self.k_blocks // k_splits)
+        self.k_splits = -(-self.k_blocks // self._of_split)
+        call = Call(None, stream, (self.tiles * self.k_blocks * 256,), np.uint32, weight=weight)
+        self._words = call.out
+        arguments = np.uint64(device.address(call.out)), self.k_blocks, call.out.size
+        kernel = _pack_kernel(self._ptx_type)
+        call.launch(kernel, -(-call.out.size // THREADS), THREADS, call.inputs[0], *arguments)
+        self.nbytes: int = call.out.nbytes
+
+    def multiply(self, call: Call, n: int, x: int, to: int, units: int, *, bias: int = 0, came: int = 0) -> None:
+        """Start the product of n inputs.
+
+        Args:
+            call: whose stream it is.
+            x, to: addresses of the features; of the results, float32 (k_splits, n, units).
+            units: of a row of the results, C_out at least: those beyond it are 0, up to whole tiles.
+            bias, came: address of the bias of x, and k splits, of an x that comes in such results.
+        """
+        columns = 1 << max(0, -(-min(n, GROUP) // 8) - 1).bit_length()
+        kernel = make_kernel(self._ptx_type, columns, -(-self._of_split // WARPS), came)
+        addresses = map(np.uint64, (x, bias, device.address(self._words), to))
+        sizes = map(np.uint32, (n, self.c_in, units, self.k_blocks, self._of_split))
+        call.launch(
+            kernel, (self.tiles, self.k_splits, -(-n // (8 * columns))), THREADS, *addresses, *sizes, early=True
+        )
+
+
 class SmallBatchMlp:
     """Three linear layers with ReLU between them, for up to 64 inputs, on the current GPU.
 
@@ -256,25 +303,14 @@ class SmallBatchMlp:
         if sizes[3] > FINAL_THREADS:
             raise ValueError(f"weights[2] has shape {weights[2].shape}: need at most {FINAL_THREADS} outputs")
         self.sizes = tuple(sizes)
-        self.packed, self.plans = [], []
-        for i, weight in enumerate(weights[:2]):
-            tiles, k_blocks = -(-sizes[i + 1] // UNITS), -(-sizes[i] // K_BLOCK)
-            # Two blocks a multiprocessor, where a warp has a k block or more.
-            k_splits = max(1, min(2 * device.multiprocessors() // tiles, k_blocks // WARPS))
-            of_split = -(-k_blocks // k_splits)
-            self.plans.append((tiles, -(-k_blocks // of_split), k_blocks, of_split))
-            call = Call(None, stream, (tiles * k_blocks * 256,), np.uint32, weight=weight)
-            arguments = np.uint64(device.address(call.out)), k_blocks, call.out.size
-            kernel = _pack_kernel(self.precision.ptx_type)
-            call.launch(kernel, -(-call.out.size // THREADS), THREADS, call.inputs[0], *arguments)
-            self.packed.append(call.out)
+        self.parts = [SplitWeights(weight, self.precision, stream) for weight in weights[:2]]
         self.biases = [device.to_device(np.ascontiguousarray(bias)) for bias in biases]
         self.last = device.to_device(np.ascontiguousarray(weights[2].T))
-        self.nbytes = sum(array.nbytes for array in (*self.packed, *self.biases, self.last))
+        self.nbytes = sum(array.nbytes for array in (*self.parts, *self.biases, self.last))
 
     def k_splits_shape(self, n: int) -> shapes.Shape:
         """Of the scratch that a call needs: float32."""
-        return (n * sum(k_splits * size for (_, k_splits, *_), size in zip(self.plans, self.sizes[1:3], strict=True)),)
+        return (n * sum(part.k_splits * part.c_out for part in self.parts),)
 
     def __call__(self, x: Any, scratch: Any, *, out: Any = None, stream: Any = None) -> Any:
         """x (N, C_in) in the precision's dtype, on the GPU, N at most 64; float32 (N, C_out) there.
@@ -296,17 +332,11 @@ class SmallBatchMlp:
         if scratch.ndim != 1 or scratch.size < space:
             raise ValueError(f"scratch has shape {tuple(scratch.shape)}: need {space} elements of one axis")
         call = Call(out, stream, (n, self.sizes[3]), dtypes={"x": dtype}, x=x, scratch=scratch)
-        columns = 1 << max(0, -(-min(n, GROUP) // 8) - 1).bit_length()
         source, came = device.address(call.inputs[0]), 0
-        to = device.address(call.inputs[1])
-        for (tiles, k_splits, k_blocks, of_split), size, units, bias, weight in zip(
-            self.plans, self.sizes, self.sizes[1:], (self.biases[0], self.biases[0]), self.packed, strict=False
-        ):
-            addresses = source, device.address(bias), device.address(weight), to
-            arguments = *map(np.uint64, addresses), *map(np.uint32, (n, size, units, k_blocks, of_split))
-            kernel = make_kernel(self.precision.ptx_type, columns, -(-of_split // WARPS), came)
-            call.launch(kernel, (tiles, k_splits, -(-n // (8 * columns))), THREADS, *arguments, early=True)
-            source, to, came = to, to + 4 * k_splits * n * units, k_splits
+        to, bias = device.address(call.inputs[1]), device.address(self.biases[0])
+        for part in self.parts:
+            part.multiply(call, n, source, to, part.c_out, bias=bias, came=came)
+            source, to, came = to, to + 4 * part.k_splits * n * part.c_out, part.k_splits
         last = map(np.uint64, (source, device.address(self.biases[1]), device.address(self.last)))
         final = *last, self.biases[2], call.out, np.uint32(n), np.uint32(self.sizes[2])
         call.launch(_final_kernel(came, self.sizes[3]), n, FINAL_THREADS, *final, early=True)
