@@ -139,6 +139,13 @@ def moves_by_one(s: Sizes) -> bool:
     return all(s.get(name, 1) == 1 for name in ("groups", "sh", "sw", "dh", "dw"))
 
 
+def moves_by_one_in_groups(s: Sizes) -> bool:
+    """Whether that of CPUs does, which takes groups of 3 to 5 rows and columns."""
+    rows, columns = s.get("kh", 1), s.get("kw", 1)
+    groups = 1 if 3 <= min(rows, columns) and max(rows, columns) <= 5 else s.get("groups", 1)
+    return moves_by_one({**s, "groups": groups})
+
+
 def on_tensor_cores(s: Sizes) -> bool:
     """Windows of 3 to pool, and of several groups none so narrow as these cases have; `direct` has one group alone."""
     return s.get("pool_size", 3) == 3 and s.get("groups", 1) == 1

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 from case_kinds import Case, Cases, Sizes, values, weights
-from image_cases import IMAGE_CASES, moves_by_one, on_tensor_cores
+from image_cases import IMAGE_CASES, moves_by_one, moves_by_one_in_groups, on_tensor_cores
 
 from charcnn.catalog import CHAIN
 from charcnn.ops import reference
@@ -541,7 +541,8 @@ LIMITS: dict[str, Callable[[Sizes], bool]] = {
         for name in HALF_PRECISIONS
     },
     "cpu_gemm": lambda sizes: sizes.get("groups", 1) == 1 or sizes["c_in"] > 1,
-    **dict.fromkeys(("winograd", "winograd_cpu"), moves_by_one),
+    "winograd": moves_by_one,
+    "winograd_cpu": moves_by_one_in_groups,
 }
 """By label: which sizes it takes, or can be held to its tolerance at, where not all."""
 

@@ -103,9 +103,9 @@ def _function(node: Node, params: Any, *, relu: bool, filtered: bool) -> Callabl
         case Conv2d(stride=stride, padding=padding, dilation=dilation, groups=groups):
             weight, bias = weights_of(node, params)
             conv: CpuConv2d | CpuWinogradConv2d
-            steps = (stride, dilation, groups)
-            if filtered and all(one in (1, (1, 1)) for one in steps) and max(weight.shape[2:]) > 1:
-                conv = CpuWinogradConv2d(weight, bias, padding=padding)
+            kernel = weight.shape[2:]
+            if filtered and max(kernel) > 1 and CpuWinogradConv2d.takes(kernel, stride, dilation, groups):
+                conv = CpuWinogradConv2d(weight, bias, padding=padding, groups=groups)
             else:
                 conv = CpuConv2d(weight, bias, **node.layer.moves)
             return lambda x, out: conv(x, out, relu=relu)

@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit, prange, types
 
 from charcnn.ops.common import threads
-from charcnn.ops.common.cpu_tile import PART, Tile, add_product, add_product_plain, choose_tile
+from charcnn.ops.common.cpu_tile import PART, Tile, add_product, add_product_plain, tile_of_columns
 from charcnn.ops.common.tasks import share_out
 
 TASK_ROWS = 240
@@ -189,13 +189,13 @@ class Packed:
     Args:
         weight: float32 (C_out, KH, KW, C_in / groups), any strides.
         bias: float32 (C_out,).
-        tile: the micro-kernel's; `choose_tile()` where None.
+        tile: the micro-kernel's; `tile_of_columns` where None.
         groups: of channels.
     """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None, groups: int = 1) -> None:
-        self.tile, self.groups = tile or choose_tile(), groups
         c_out, *_, c_in = weight.shape
+        self.tile, self.groups = tile or tile_of_columns(c_out // groups), groups
         self.kernel = weight.shape[1:3]
         matrices = weight.reshape(groups, c_out // groups, -1, c_in)
         self.weights = pack(matrices, self.tile)

@@ -7,7 +7,7 @@ loops, so its IR is built by hand.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from llvmlite import ir
@@ -66,6 +66,20 @@ def choose_tile(name: str | None = None) -> Tile:
     if missing := set(TILES[name].needs or ()) - features:
         raise ValueError(f"CHARCNN_CPU_TILE={name}: this processor lacks {', '.join(sorted(missing))}")
     return TILES[name]
+
+
+NARROW = (8, 3)
+"""Rows and vectors of a tile of as many sums as avx512's, for columns of which its own would have many too many."""
+
+
+def tile_of_columns(columns: int) -> Tile:
+    """`choose_tile`, or where panels of that have a tenth too many of several panels' columns, a narrower one."""
+    tile = choose_tile()
+    narrow = replace(tile, rows=NARROW[0], vectors=NARROW[1])
+    if tile.width != 16 or columns <= tile.panel:
+        return tile
+    wide, less = (-(-columns // of.panel) * of.panel for of in (tile, narrow))
+    return narrow if less <= 0.9 * wide else tile
 
 
 def _literals(*sizes):

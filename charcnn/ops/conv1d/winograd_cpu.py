@@ -42,7 +42,7 @@ def _compiled(tile):
     ROWS, VECTORS, WIDTH, PANEL, VECTORISED = tile.rows, tile.vectors, tile.width, tile.panel, tile.needs is not None
 
     i64 = types.int64
-    signature = types.void(*types_of(4, 2, 2, 2, 2), types.UniTuple(i64, 5), i64, i64, types.boolean, WRITTEN)
+    signature = types.void(*types_of(4, 2, 2, 2, 3), types.UniTuple(i64, 5), i64, i64, types.boolean, WRITTEN)
 
     @njit(signature, cache=True, nogil=True, parallel=True)
     def convolve(x, sizes, corner, points, span, groups, weights, bias, blocks, part, pool, relu, y):
@@ -50,6 +50,8 @@ def _compiled(tile):
         inputs, height, width, channels = sizes
         together, lines, columns, split, at_once = blocks
         panels, terms = weights.shape[1], weights.shape[2]
+        parts = groups[2]  # of the channels; each has panels of its own
+        c_in, c_out, panels_of = channels // parts, y.shape[3] // parts, panels // parts
         down, across = -(-y.shape[1] // span[0]), -(-y.shape[2] * pool // span[1])
         blocks_down, blocks_across = -(-down // lines), -(-across // columns)
         strides = (height * width * channels, width * channels, channels, 1)
@@ -89,7 +91,7 @@ def _compiled(tile):
             for r in range(starts.size):
                 line, tile = min(r, rows - 1) // wide, min(r, rows - 1) % wide
                 starts[r] = ((line // high * tall + line % high) * long + tile) * channels
-            run = groups[1] * channels
+            run = groups[1] * c_in
             flat = features.reshape(features.size)
             size = starts.size * PANEL
             products = np.empty((at_once, len(features), starts.size, PANEL), np.float32)
@@ -104,7 +106,7 @@ def _compiled(tile):
                         for k in range(groups[0]):
                             for j in range(0, run, part):
                                 depth, term = min(part, run - j), k * run + j
-                                at = p * to_point + k * long * channels + j
+                                at = p * to_point + k * long * channels + panel // panels_of * c_in + j
                                 if VECTORISED:
                                     add_product(
                                         ROWS, VECTORS, WIDTH,
@@ -123,8 +125,9 @@ def _compiled(tile):
                         line = points[1] * size
                         outputs(span[0], source, line, lined.ctypes.data, line, line)
                         source = lined.ctypes.data
-                    left, right = panel * PANEL, min((panel + 1) * PANEL, y.shape[3])
-                    bias_at = bias.ctypes.data + 4 * left
+                    left = panel // panels_of * c_out + panel % panels_of * PANEL
+                    right = min(left + PANEL, (panel // panels_of + 1) * c_out)
+                    bias_at = bias.ctypes.data + 4 * panel * PANEL
                     for i in range(count * high):
                         for q in range(min(span[0], y.shape[1] - (h + i % high) * span[0])):
                             for t in range(wide):
@@ -137,33 +140,42 @@ def _compiled(tile):
     return convolve
 
 
+def nested(height: int, width: int) -> bool:
+    """Whether both axes are filtered; then a tile reads one group of taps, and channels may have groups."""
+    return min(height, width) >= 3 and max(height, width) <= 5
+
+
 class Filtered:
     """Weights at the points, packed for the micro-kernel, and the convolution with them.
 
-    Where the kernel has 3 to 5 rows and columns, both axes are filtered. Else rows of the kernel are groups of taps.
+    Where the kernel is `nested`, both axes are filtered. Else rows of the kernel are groups of taps.
 
     Args:
-        weight: float32 (C_out, KH, KW, C_in), any strides; bias (C_out,).
+        weight: float32 (C_out, KH, KW, C_in / channel_groups), any strides; bias (C_out,).
         tile: the micro-kernel's; `choose_tile()` where None.
+        channel_groups: more than 1 only of a kernel that is `nested`.
     """
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None) -> None:
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, tile: Tile | None = None, channel_groups: int = 1) -> None:
         c_out, height, width, c_in = weight.shape
-        nested = min(height, width) >= 3 and max(height, width) <= 5
-        taps = (height, width) if nested else (1, min(width, SPAN))
-        self._span = (NESTED_POINTS + 1 - height, NESTED_POINTS + 1 - width) if nested else (1, SPAN)
-        self._groups, self._part = (height // taps[0], -(-width // taps[1])), NESTED_PART if nested else PART
+        both = nested(height, width)
+        taps = (height, width) if both else (1, min(width, SPAN))
+        self._span = (NESTED_POINTS + 1 - height, NESTED_POINTS + 1 - width) if both else (1, SPAN)
+        self._groups, self._part = (height // taps[0], -(-width // taps[1])), NESTED_PART if both else PART
         whole = np.zeros((c_out, c_in, height, self._groups[1] * taps[1]))
         whole[..., :width] = weight.transpose(0, 3, 1, 2)
         by_group = whole.reshape(c_out, c_in, self._groups[0], taps[0], self._groups[1], taps[1])
         across = matrices(taps[1], self._span[1])[1]
         at_points = np.einsum("rl,oigkhl->kroghi", across, by_group)
-        if nested:
+        if both:
             at_points = np.tensordot(matrices(taps[0], self._span[0])[1], at_points, 1)
         self._points = at_points.shape[:2]
         self._tile = tile or choose_tile()
-        matrix = at_points.astype(np.float32).reshape(math.prod(self._points), c_out, -1, c_in)
-        self._weights, self._bias = pack(matrix, self._tile), pack_bias(bias, self._tile)
+        points, self._channel_groups = math.prod(self._points), channel_groups
+        matrix = at_points.astype(np.float32).reshape(points * channel_groups, c_out // channel_groups, -1, c_in)
+        packed = pack(matrix, self._tile)
+        self._weights = packed.reshape(points, -1, *packed.shape[2:])
+        self._bias = np.concatenate([pack_bias(of, self._tile) for of in bias.reshape(channel_groups, -1)])
 
     def __call__(
         self,
@@ -192,9 +204,9 @@ class Filtered:
             tiles, TASK_TILES, math.lcm(windows, rows), rows, panels, 8 / c_out, numba.get_num_threads()
         )
         threads.launch(
-            _compiled(self._tile), x.reshape(x.size), x.shape, corner, self._points, self._span, self._groups,
-            self._weights, self._bias, (*block, split, min(AT_ONCE, -(-panels // split))), self._part, pool_size, relu,
-            out,
+            _compiled(self._tile), x.reshape(x.size), x.shape, corner, self._points, self._span,
+            (*self._groups, self._channel_groups), self._weights, self._bias,
+            (*block, split, min(AT_ONCE, -(-panels // split))), self._part, pool_size, relu, out,
         )  # fmt: skip
         return out
 
