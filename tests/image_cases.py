@@ -142,7 +142,7 @@ def moves_by_one(s: Sizes) -> bool:
 def moves_by_one_in_groups(s: Sizes) -> bool:
     """Whether that of CPUs does, which takes groups of 3 to 5 rows and columns."""
     rows, columns = s.get("kh", 1), s.get("kw", 1)
-    groups = 1 if 3 <= min(rows, columns) and max(rows, columns) <= 5 else s.get("groups", 1)
+    groups = 1 if min(rows, columns) >= 3 and max(rows, columns) <= 5 else s.get("groups", 1)
     return moves_by_one({**s, "groups": groups})
 
 
