@@ -21,6 +21,8 @@ class Sink:
 
     rows = unreadable = 0
     name: str | None = None
+    whole = True
+    """Whether the file holds all blocks that came."""
 
     def __init__(self, file: IO[bytes], where: str) -> None:
         self.file, self._where = file, where
@@ -34,7 +36,7 @@ class Sink:
     def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
         """Write a block that is rendered; the rows of it that are unreadable are counted and noted."""
         with naming(self._where):
-            self.writer.write(rendered)
+            self.whole = self.writer.write(rendered)
         self.rows += block.rows
         self.unreadable += len(unreadable)
 
@@ -80,7 +82,7 @@ class FileSink(Sink):
         from charcnn.text.output import Partial
 
         report = options.report or f"{path}.unreadable.csv"
-        resumable = reader.resumable and options.input != "-"
+        resumable = options.input != "-"
         self.partial = Partial(
             path,
             report,
@@ -94,6 +96,7 @@ class FileSink(Sink):
         self.name, self.report, self._reader, self._resumable = path, report, reader, resumable
         state = self.partial.state
         self.rows, self.unreadable = state["rows"], state["unreadable"]
+        self._waiting = 0, 0
         if self.partial.resumed and not options.quiet:
             tell(f"going on after row {self.rows:,} of a run that was cut off")
 
@@ -108,8 +111,11 @@ class FileSink(Sink):
         """As `Sink.take`; where a second start goes on is kept."""
         super().take(block, rendered, unreadable)
         self.partial.note(unreadable)
-        if self._resumable:
-            self.partial.advance(block.end, block.rows, block.lines)
+        rows, lines = self._waiting
+        self._waiting = rows + block.rows, lines + block.lines
+        if self._resumable and self.whole:
+            self.partial.advance(block.end, *self._waiting)
+            self._waiting = 0, 0
 
     def finish(self) -> None:
         """As `Sink.finish`; the file gets its name."""
