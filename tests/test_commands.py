@@ -20,7 +20,7 @@ from commands import ROOT, SLOW, TEXTS, command, left, rows
 from charcnn import catalog
 from charcnn.__main__ import main
 from charcnn.classify.classifier import ROWS
-from charcnn.cli import COMMANDS, DONE, FAILED, UNREADABLE, UNUSABLE, classify, model, sinks
+from charcnn.cli import COMMANDS, DONE, FAILED, UNREADABLE, UNUSABLE, classify, inputs, model, sinks
 from charcnn.config import TINY
 from charcnn.gpu import device, simulator
 from charcnn.model import params
@@ -736,7 +736,7 @@ def test_a_full_disk_of_the_parquet_writer(charcnn, tmp_path, monkeypatch):
     ("words", "message"),
     [
         (("classify", "none.csv"), "none.csv: No such file or directory"),
-        (("classify", "."), ".: Is a directory"),
+        (("classify", "."), ".: is a folder with no name of its own here: name an output folder (-o)"),
         (("classify", "in.csv", "--precision", "fp8"), "no level computes in fp8 on the CPU"),
         (("classify", "in.csv", "--text-columns", "x"), "in.csv: has no column 'x'"),
         (("classify", "in.csv", "-o", "none/out.csv"), "none/out.csv.part: No such file or directory"),
@@ -1061,7 +1061,7 @@ def test_choices_of_options_are_those_of_the_package():
 
 
 def test_commands_are_the_modules_on_disk():
-    shared = {"__init__", "labelling", "model", "ranks", "sinks"}
+    shared = {"__init__", "done", "errors", "inputs", "labelling", "model", "ranks", "several", "sinks"}
     assert {path.stem for path in (ROOT / "charcnn" / "cli").glob("*.py")} - shared == set(COMMANDS)
 
 
@@ -1090,5 +1090,5 @@ def test_a_slow_start_is_told_on_a_terminal(monkeypatch, capsys, quiet):
 
 
 def test_default_names_of_outputs():
-    assert classify._default_output("a/b.csv") == "a/b.labelled.csv"
-    assert classify._default_output("-") == "-"
+    assert inputs.default_output("a/b.csv") == "a/b.labelled.csv"
+    assert inputs.default_output("-") == "-"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from importlib import resources
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -139,6 +139,11 @@ class Classifier:
 
     def __repr__(self) -> str:
         return f"Classifier({', '.join(self.classes_)}; {self.engine.choice})"
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits that tell its weights from others."""
+        return params_module.digest(self.params)
 
     def encode(self, texts: PackedStrings) -> np.ndarray:
         """Texts to token ids, uint8 (N, L)."""

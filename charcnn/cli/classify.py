@@ -6,6 +6,9 @@ cannot be read gets an empty label and a line in a report; bytes that are not UT
 
 A file may be compressed: news.csv.gz, news.jsonl.zst. The output is not.
 
+Several files, folders and patterns are labelled by one start, each file to an output of its own. One that cannot be
+read is told, and does not keep others from being labelled.
+
 The output has its name when it is whole. A run that was cut off is gone on with by the same command.
 """
 
@@ -21,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from charcnn.cli import DONE, UNREADABLE, ranks
+from charcnn.cli import DONE, UNREADABLE, inputs, ranks
 from charcnn.cli.labelling import Labelling, Unreadable, added_names
 from charcnn.cli.model import (
     SHOWN,
@@ -50,19 +53,26 @@ EPILOG = """examples:
   echo "Stocks fell on Monday as oil rose." | charcnn classify -
   charcnn classify news.csv                              writes news.labelled.csv
   charcnn classify news.parquet -o labelled.parquet --text-columns headline --probabilities
+  charcnn classify data -o labelled                      all files below data; the same command goes on after a kill
   tail -f headlines.txt | charcnn classify - | grep ^Sports
   charcnn classify news.jsonl --precision fp32 -o -      to standard output
 
 exit status: 0 done; 1 failed while working; 2 unusable options, files or machine; 3 done, but some rows were
-unreadable; 130 interrupted"""
+unreadable; 130 interrupted. Of several files the worst of all"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """INPUT, --output, and what they share with `evaluate`."""
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("input", metavar="INPUT", help="a file, or - for standard input")
-    add("-o", "--output", metavar="FILE", help="default: INPUT with .labelled before its ending; of -, standard output")
+    add("input", metavar="INPUT", nargs="+", help="files, folders, patterns such as 'data/*/*.csv.gz'; or - alone")
+    add(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="default: INPUT with .labelled before its ending; of -, standard output. Of several files a folder, in "
+        "which they lie as below INPUT",
+    )
     add("--force", action="store_true", help="replace an output that is there, or that another run began")
     add("--report", metavar="FILE", help="unreadable rows, where there are any (default: OUTPUT and .unreadable.csv)")
     add("--probabilities", action="store_true", help="a column for the probability of each class")
@@ -86,7 +96,11 @@ def run(options: argparse.Namespace) -> int:
     team = ranks.team(comm, options)
     try:
         team.check()
-        status = _label(options, team)
+        if inputs.several(options.input, options.output):
+            status = _label_several(options, team)
+        else:
+            (options.input,) = options.input
+            status = _label(options, team)
     except BaseException as error:
         team.fell(error)
         team.close()
@@ -96,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _label(options: argparse.Namespace, team: ranks.Team) -> int:
     """The root's part, or that of a process alone."""
-    output = options.output or _default_output(options.input)
+    output = options.output or inputs.default_output(options.input)
     with ExitStack() as stack:
         file = stack.enter_context(open_bytes(options.input))
         _fit(options, output)
@@ -126,6 +140,27 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
             tell(*ranks.lines(shared))
         write_report(options, labelling.report() | shared)
     return UNREADABLE if sink.unreadable else DONE
+
+
+def _label_several(options: argparse.Namespace, team: ranks.Team) -> int:
+    """Likewise, of several files."""
+    from charcnn.cli.several import Run
+
+    if options.report is not None:
+        raise ValueError("--report: of several files each has its own, beside its output")
+    tasks, left_out = inputs.tasks(options.input, options.output, options.format is not None)
+    with _said_where_slow(options):
+        classifier = load(options)
+    team.join(classifier)
+    warm_up(options, team, classifier)
+    work = Run(options, Labelling(options, classifier), tasks, left_out)
+    work.label_all()
+    shared = team.close()
+    if not options.quiet:
+        work.summarise()
+        tell(*ranks.lines(shared))
+    write_report(options, work.report() | shared)
+    return work.status
 
 
 def warm_up(options: argparse.Namespace, team: ranks.Team, classifier: Classifier) -> None:
@@ -160,13 +195,6 @@ def _said_where_slow(options: argparse.Namespace) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def _default_output(path: str) -> str:
-    if path == "-":
-        return "-"
-    stem, suffix, _ = split_name(path)
-    return f"{stem}.labelled{suffix}"
 
 
 def _fit(options: argparse.Namespace, output: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Any
 
@@ -76,6 +77,9 @@ class StreamSink(Sink):
 class FileSink(Sink):
     """A file that appears when it is whole."""
 
+    listed: Callable[[int], None] | None = None
+    """Called with its size before it gets its name."""
+
     def __init__(
         self, stack: ExitStack, path: str, options: argparse.Namespace, classifier: Classifier, reader: Reader
     ) -> None:
@@ -120,12 +124,18 @@ class FileSink(Sink):
     def finish(self) -> None:
         """As `Sink.finish`; the file gets its name."""
         super().finish()
+        if self.listed is not None:
+            self.listed(self.partial.sync())
         self.partial.finish()
 
 
 def _identity(options: argparse.Namespace, classifier: Classifier, reader: Reader) -> dict[str, Any]:
     """All that the output depends on: not the options, but what they come to, as a default may be named or not."""
-    from charcnn.model.params import digest
+    return identity_of_run(options, classifier) | {"format": format_of(options), "reads": reader.reads}
+
+
+def identity_of_run(options: argparse.Namespace, classifier: Classifier) -> dict[str, Any]:
+    """What is known of that before the input is opened."""
 
     source: list[Any] = [options.input]
     if options.input != "-":
@@ -133,9 +143,7 @@ def _identity(options: argparse.Namespace, classifier: Classifier, reader: Reade
         source = [os.path.abspath(options.input), status.st_size, status.st_mtime_ns]
     return {
         "input": source,
-        "format": format_of(options),
-        "reads": reader.reads,
-        "model": digest(classifier.params),
+        "model": classifier.digest,
         "config": classifier.config.to_dict(),
         "encoding": classifier.encoding.to_dict(),
         "classes": classifier.classes_.tolist(),
