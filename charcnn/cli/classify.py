@@ -29,6 +29,7 @@ from charcnn.cli.labelling import Labelling, Unreadable, added_names
 from charcnn.cli.model import (
     SHOWN,
     add_layout_arguments,
+    add_min_probability,
     add_model_arguments,
     format_of,
     load,
@@ -76,6 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="replace an output that is there, or that another run began")
     add("--report", metavar="FILE", help="unreadable rows, where there are any (default: OUTPUT and .unreadable.csv)")
     add("--probabilities", action="store_true", help="a column for the probability of each class")
+    add_min_probability(parser)
+    add(
+        "--unsure-label",
+        metavar="WORD",
+        help="with --min-probability, the label of rows that are less probable (default: unsure)",
+    )
     add("--json", metavar="FILE", help="write here what was done, how fast, and which stage bounds it")
     add("--quiet", action="store_true", help="no progress and no summary")
     add_layout_arguments(parser)
@@ -216,7 +223,7 @@ def _label_all(options: argparse.Namespace, labelling: Labelling, reader: Reader
 
     from charcnn.runtime import ordered
 
-    def label(block: Block) -> tuple[Block, Any, Unreadable]:
+    def label(block: Block) -> tuple[Block, Any, Unreadable, int]:
         return block, *labelling.label(reader, block, labelling.texts(reader, block))
 
     done, begun = reader.position, time.perf_counter()
@@ -233,12 +240,12 @@ def _label_all(options: argparse.Namespace, labelling: Labelling, reader: Reader
     )
     with bar:
         blocks, threads = labelling.blocks(reader), labelling.classifier.engine.threads
-        for block, rendered, unreadable in ordered.ordered(blocks, label, threads):
+        for block, rendered, unreadable, unsure in ordered.ordered(blocks, label, threads):
             for row in [] if options.quiet else unreadable[: max(0, SHOWN - sink.unreadable)]:
                 bar.write(told(*row), file=sys.stderr)
             with labelling.monitor.stage("write"):
                 sink.take(block, rendered, unreadable)
-            labelling.rows += block.rows
+            labelling.count(block, unsure)
             labelling.seconds = time.perf_counter() - begun
             bar.set_postfix_str(f"{labelling.rate():,.0f} rows/s", refresh=False)
             bar.update(block.end - done)
@@ -252,6 +259,7 @@ def _summarise(labelling: Labelling, sink: Sink) -> None:
         tell(f"{sink.unreadable:,} rows are unreadable and have no label{more}")
     if sink.name is not None or sys.stderr.isatty():
         tell(
+            *labelling.unsure_rows(),
             f"{labelling.rows:,} rows in {labelling.seconds:.1f} s, {labelling.rate():,.0f} rows/s, with "
-            f"{labelling.classifier.engine.choice}{'' if sink.name is None else f': {sink.name}'}"
+            f"{labelling.classifier.engine.choice}{'' if sink.name is None else f': {sink.name}'}",
         )

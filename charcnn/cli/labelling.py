@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from charcnn.cli.model import leave_out_overflowed
+from charcnn.host.terminal import printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,13 +38,19 @@ class Labelling:
     """
 
     def __init__(self, options: argparse.Namespace, classifier: Classifier) -> None:
+        from charcnn.classify.unsure import UNSURE, check_unsure_label
         from charcnn.runtime.monitor import Monitor
 
         self._options, self.classifier = options, classifier
         self.monitor = Monitor()
         self.names: list[str] = classifier.classes_.tolist()
         """The labels."""
-        self.rows, self.unreadable, self.seconds = 0, 0, 0.0
+        if options.min_probability is None and options.unsure_label is not None:
+            raise ValueError(f"--unsure-label {options.unsure_label}: needs --min-probability")
+        if options.min_probability is not None:
+            label = options.unsure_label or UNSURE
+            self.names = [*self.names, check_unsure_label(label, classifier.classes_, "--unsure-label")]
+        self.rows, self.unreadable, self.unsure, self.seconds = 0, 0, 0, 0.0
         """What was done so far: the caller counts."""
 
     def blocks(self, reader: Reader) -> Iterator[Block]:
@@ -65,11 +72,11 @@ class Labelling:
         with self.monitor.stage("gather texts"):
             return reader.texts(block)
 
-    def label(self, reader: Reader, block: Block, column: Any) -> tuple[Any, Unreadable]:
-        """The block with labels of its texts, rendered."""
-        import numpy as np
-
+    def label(self, reader: Reader, block: Block, column: Any) -> tuple[Any, Unreadable, int]:
+        """The block with labels of its texts, rendered; its rows that cannot be read; how many are unsure."""
+        from charcnn.classify.unsure import likeliest
         from charcnn.ops.softmax.loops import softmax_loops
+        from charcnn.text.readers import scan
 
         stage = self.monitor.stage
         if self.classifier.encode_on == "gpu":
@@ -82,10 +89,22 @@ class Labelling:
         with stage("render"):
             leave_out_overflowed(block, logits, self.classifier.engine)
             shares: np.ndarray = softmax_loops(logits, out=logits)
-            labels = shares.argmax(axis=1)
+            labels = likeliest(shares, self._options.min_probability)
             if not self._options.probabilities:
-                shares = np.take_along_axis(shares, labels[:, None], axis=1)
-            return reader.render(block, labels, shares), block.unreadable()
+                shares = shares.max(axis=1, keepdims=True)
+            unsure = (labels == len(self.classifier.classes_)) & (block.kinds == scan.READABLE)
+            return reader.render(block, labels, shares), block.unreadable(), int(unsure.sum())
+
+    def count(self, block: Block, unsure: int) -> None:
+        """A block is written."""
+        self.rows, self.unsure = self.rows + block.rows, self.unsure + unsure
+
+    def unsure_rows(self) -> list[str]:
+        """What people read of rows that are unsure: a line, or none."""
+        if self._options.min_probability is None:
+            return []
+        kept = f"less probable than {self._options.min_probability:g}"
+        return [f"{self.unsure:,} of {self.rows:,} rows are {kept}, and labelled {printable(self.names[-1])}"]
 
     def rate(self) -> float:
         """Rows a second."""
@@ -106,6 +125,7 @@ class Labelling:
         return {
             "rows": self.rows,
             "unreadable": self.unreadable,
+            **({} if self._options.min_probability is None else {"unsure": self.unsure}),
             "seconds": self.seconds,
             "rows_per_second": self.rate(),
             "level": engine.choice.level.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,6 +21,10 @@ from charcnn.host.terminal import printable, tell
 if TYPE_CHECKING:
     from charcnn.text.output import Partial
     from charcnn.text.readers.base import Block, Reader
+
+
+PATIENCE = 5.0
+"""Seconds that a command which ends in the middle waits for a file to be opened: it may be a pipe, and for ever."""
 
 
 class Lists:
@@ -128,10 +133,6 @@ class File:
         return found | {"rows": rows, "unreadable": self.unreadable, "done_before": self.before is not None}
 
 
-Item = tuple[File, "Block | None", Any]
-"""Of a file: a block and its texts; or None, at its end."""
-
-
 class Run:
     """All files, one after the other: threads compute one while the next is read.
 
@@ -147,6 +148,7 @@ class Run:
     ) -> None:
         self._options, self._labelling, self._tasks, self._left_out = options, labelling, tasks, left_out
         self._open: list[File] = []
+        self._opening, self._stopped = threading.Lock(), False
         self._told = 0
         self.files: list[File] = []
         """Those that are through."""
@@ -155,9 +157,13 @@ class Run:
         lists = Lists()
         for task in self._tasks:
             file = File(task, self._options, self._labelling, lists)
-            self._open.append(file)
             try:
-                if file.open():
+                with self._opening:
+                    if self._stopped:
+                        return
+                    self._open.append(file)
+                    there = file.open()
+                if there:
                     for block in file.blocks():
                         yield file, block
                         if file.error is not None:
@@ -166,15 +172,15 @@ class Run:
                 file.error = file.error or error
             yield file, None
 
-    def _label(self, item: tuple[File, Block | None]) -> tuple[File, Block | None, Any, Unreadable]:
+    def _label(self, item: tuple[File, Block | None]) -> tuple[File, Block | None, Any, Unreadable, int]:
         file, block = item
         if block is None or file.error is not None:
-            return file, block, None, []
+            return file, block, None, [], 0
         try:
             column = self._labelling.texts(file.reader, block)
         except (ValueError, OSError) as error:
             file.error = file.error or error
-            return file, block, None, []
+            return file, block, None, [], 0
         return file, block, *self._labelling.label(file.reader, block, column)
 
     def label_all(self) -> None:
@@ -201,7 +207,7 @@ class Run:
         with bar:
             try:
                 results = ordered.ordered(self._items(), self._label, labelling.classifier.engine.threads)
-                for file, block, rendered, unreadable in results:
+                for file, block, rendered, unreadable, unsure in results:
                     if block is None:
                         self._through(file, bar)
                         failed = False
@@ -211,14 +217,18 @@ class Run:
                         self._tell_rows(file, unreadable, bar)
                         with labelling.monitor.stage("write"):
                             file.sink.take(block, rendered, unreadable)
-                        labelling.rows += block.rows
+                        labelling.count(block, unsure)
                         bar.update(file.progress(block.end))
                     labelling.seconds = time.perf_counter() - begun
                     through = f"{len(self.files):,} of {len(self._tasks):,} files"
                     bar.set_postfix_str(f"{through}, {labelling.rate():,.0f} rows/s", refresh=False)
             finally:
+                self._stopped = True
+                waited = self._opening.acquire(timeout=PATIENCE)  # the file that is being opened, too
                 for file in list(self._open):
                     file.close()
+                if waited:
+                    self._opening.release()
         labelling.unreadable = sum(file.unreadable for file in self.files)
 
     def _through(self, file: File, bar: Any) -> None:
@@ -253,10 +263,11 @@ class Run:
             tell(f"{labelling.unreadable:,} rows are unreadable and have no label: see each OUTPUT{inputs.REPORT}")
         done_now = len(self.files) - len(wrong) - before
         tell(
+            *labelling.unsure_rows(),
             f"{labelling.rows:,} rows of {done_now:,} files in {labelling.seconds:.1f} s, {labelling.rate():,.0f} "
             f"rows/s, with {labelling.classifier.engine.choice}"
             + (f"; {before:,} were done before" if before else "")
-            + (f"; {len(wrong):,} could not be labelled" if wrong else "")
+            + (f"; {len(wrong):,} could not be labelled" if wrong else ""),
         )
 
     def report(self) -> dict[str, Any]:

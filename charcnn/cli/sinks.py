@@ -136,6 +136,7 @@ def _identity(options: argparse.Namespace, classifier: Classifier, reader: Reade
 
 def identity_of_run(options: argparse.Namespace, classifier: Classifier) -> dict[str, Any]:
     """What is known of that before the input is opened."""
+    from charcnn.classify.unsure import UNSURE
 
     source: list[Any] = [options.input]
     if options.input != "-":
@@ -149,4 +150,5 @@ def identity_of_run(options: argparse.Namespace, classifier: Classifier) -> dict
         "classes": classifier.classes_.tolist(),
         "precision": classifier.engine.choice.precision,
         "probabilities": options.probabilities,
+        "unsure": [options.min_probability, options.unsure_label or UNSURE],
     }
