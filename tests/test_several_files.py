@@ -12,7 +12,7 @@ import pytest
 from commands import SLOW, command, left, rows
 
 from charcnn.classify.classifier import ROWS
-from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, done, inputs, sinks
+from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, done, inputs, ranks, sinks
 from charcnn.text import output
 
 
@@ -338,6 +338,15 @@ def test_small_files_share_the_threads(charcnn, tmp_path, monkeypatch):
     assert len(below(tmp_path / "data.labelled")) == 40
     for n in range(40):
         assert (tmp_path / "data.labelled" / f"{n:02}.txt").read_text().endswith(f"\t{n}\n")
+
+
+@pytest.mark.parametrize("how", ranks.MODES)
+def test_however_offloaded(charcnn, tmp_path, how):
+    data = tree(tmp_path / "data", {name: FILES[name] for name in ("a.csv", "2024/b.csv")})
+    assert charcnn("classify", data, "-o", tmp_path / "alone")[0] == DONE
+    assert charcnn("classify", data, "-o", tmp_path / "out", "--offload", how)[0] == DONE
+    for name in below(data):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
 
 
 def test_one_file_to_a_folder(charcnn, tmp_path):
