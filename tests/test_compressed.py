@@ -16,6 +16,7 @@ from charcnn.text.readers import source as sources
 from charcnn.text.readers.compressed import DamagedError, Unpacked
 from charcnn.text.readers.formats import COMPRESSIONS, format_by_name, split_name
 from charcnn.text.readers.open import open_reader
+from charcnn.text.texts import read_texts
 from charcnn.training.data import read_rows
 
 LINES = {
@@ -216,6 +217,7 @@ def test_evaluate_and_train_read_them(charcnn, tmp_path):
     plain, packed = (read_rows(tmp_path / name, CREPE) for name in ("in.csv", "in.csv.gz"))
     assert packed.texts == plain.texts
     assert packed.labels == plain.labels
+    assert read_texts(tmp_path / "in.csv.gz").texts == read_texts(tmp_path / "in.csv").texts
 
 
 def test_without_pyarrow_zst_says_what_to_install(charcnn, tmp_path, monkeypatch):

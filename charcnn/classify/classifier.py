@@ -171,6 +171,11 @@ class Classifier:
         wrong = overflowed(logits)
         if wrong.size:
             raise ValueError(f"texts[{first + wrong[0]}]: {self.engine.overflow}")
+        return self.shares(logits)
+
+    @staticmethod
+    def shares(logits: np.ndarray) -> np.ndarray:
+        """Logits, float32 (N, C), as probabilities, in the same memory."""
         return softmax_loops(logits, out=logits)
 
     def _each(self, texts: Any) -> Iterator[np.ndarray]:

@@ -66,7 +66,7 @@ class Done:
             "rows": rows,
             "unreadable": unreadable,
         }
-        line = json.dumps(entry).encode()
+        line = json.dumps(entry, allow_nan=False).encode()
         with self._lock, naming(self._path), open(self._path, "ab", buffering=0) as file:
             file.write(b"\n" + line + b"\n")  # in front, too: a line that a kill tore may be the last one
             os.fsync(file.fileno())
@@ -77,4 +77,4 @@ class Done:
 
 
 def _digest(identity: Any) -> str:
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, allow_nan=False).encode()).hexdigest()

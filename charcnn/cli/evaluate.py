@@ -59,7 +59,6 @@ def run(options: argparse.Namespace) -> int:
     import numpy as np
     from tqdm import tqdm
 
-    from charcnn.ops.softmax.loops import softmax_loops
     from charcnn.runtime import ordered
     from charcnn.text.readers import scan
 
@@ -76,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
             leave_out_overflowed(block, logits, classifier.engine)
             predicted, unsure = logits.argmax(axis=1), np.zeros(len(logits), bool)
             if options.min_probability is not None:
-                unsure = softmax_loops(logits).max(axis=1) < options.min_probability
+                unsure = classifier.shares(logits).max(axis=1) < options.min_probability
             counts = _confusion(reader, block, predicted, unsure, numbers, options.first_label)
             return block, counts, block.unreadable()
 

@@ -10,8 +10,6 @@ from charcnn.cli.model import leave_out_overflowed
 from charcnn.host.terminal import printable
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from charcnn.classify.classifier import Classifier
     from charcnn.text.readers.base import Block, Reader
 
@@ -75,7 +73,6 @@ class Labelling:
     def label(self, reader: Reader, block: Block, column: Any) -> tuple[Any, Unreadable, int]:
         """The block with labels of its texts, rendered; its rows that cannot be read; how many are unsure."""
         from charcnn.classify.unsure import likeliest
-        from charcnn.ops.softmax.loops import softmax_loops
         from charcnn.text.readers import scan
 
         stage = self.monitor.stage
@@ -88,7 +85,7 @@ class Labelling:
             logits = self.classifier.engine.logits(given)
         with stage("render"):
             leave_out_overflowed(block, logits, self.classifier.engine)
-            shares: np.ndarray = softmax_loops(logits, out=logits)
+            shares = self.classifier.shares(logits)
             labels = likeliest(shares, self._options.min_probability)
             if not self._options.probabilities:
                 shares = shares.max(axis=1, keepdims=True)
