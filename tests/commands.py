@@ -95,3 +95,18 @@ def rows(path, **options):
 
 def left(folder):
     return sorted(path.name for path in Path(folder).iterdir())
+
+
+def tree(folder, files):
+    """Files of these contents below a folder."""
+    for name, given in files.items():
+        path = Path(folder) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(given if isinstance(given, bytes) else given.encode())
+    return Path(folder)
+
+
+def below(folder):
+    """Names of all files below a folder, but hidden ones, as lists of what is done are."""
+    found = (path for path in Path(folder).rglob("*") if path.is_file() and path.name[0] != ".")
+    return sorted(str(path.relative_to(folder)) for path in found)

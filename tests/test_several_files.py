@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import SLOW, command, left, rows
+from commands import SLOW, below, command, left, rows, tree
 
 from charcnn.classify.classifier import ROWS
 from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, done, inputs, ranks, sinks
@@ -18,21 +18,6 @@ from charcnn.text import output
 
 def lines(count, start=0):
     return "".join(f'1,"text {n}"\n' for n in range(start, start + count))
-
-
-def tree(folder, files):
-    """Files of these contents below a folder."""
-    for name, given in files.items():
-        path = Path(folder) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(given if isinstance(given, bytes) else given.encode())
-    return Path(folder)
-
-
-def below(folder):
-    """Names of all files below a folder, but lists of what is done."""
-    found = (path for path in Path(folder).rglob("*") if path.is_file() and path.name != done.NAME)
-    return sorted(str(path.relative_to(folder)) for path in found)
 
 
 @pytest.fixture
