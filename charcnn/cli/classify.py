@@ -137,7 +137,7 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
             sink = FileSink(stack, output, options, classifier, reader)
         sink.open(reader, labelling.names, added_names(reader, classifier, options, set()))
         stack.callback(sink.writer.abandon)
-        warm_up(options, team, classifier)
+        _warm_up(options, team, classifier)
         _label_all(options, labelling, reader, sink)
         labelling.unreadable = sink.unreadable
         sink.finish()
@@ -145,7 +145,8 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
         if not options.quiet:
             _summarise(labelling, sink)
             tell(*ranks.lines(shared))
-        write_report(options, labelling.report() | shared)
+        if options.json is not None:
+            _write_report(options.json, labelling.report() | shared)
     return UNREADABLE if sink.unreadable else DONE
 
 
@@ -159,18 +160,19 @@ def _label_several(options: argparse.Namespace, team: ranks.Team) -> int:
     with _said_where_slow(options):
         classifier = load(options)
     team.join(classifier)
-    warm_up(options, team, classifier)
+    _warm_up(options, team, classifier)
     work = Run(options, Labelling(options, classifier), tasks, left_out)
     work.label_all()
     shared = team.close()
     if not options.quiet:
         work.summarise()
         tell(*ranks.lines(shared))
-    write_report(options, work.report() | shared)
+    if options.json is not None:
+        _write_report(options.json, work.report() | shared)
     return work.status
 
 
-def warm_up(options: argparse.Namespace, team: ranks.Team, classifier: Classifier) -> None:
+def _warm_up(options: argparse.Namespace, team: ranks.Team, classifier: Classifier) -> None:
     """Have one text computed, so that what is compiled then is not timed."""
     from charcnn.text.columns import columns
 
@@ -180,14 +182,12 @@ def warm_up(options: argparse.Namespace, team: ranks.Team, classifier: Classifie
         classifier.engine.monitor.seconds.clear()
 
 
-def write_report(options: argparse.Namespace, report: dict[str, Any]) -> None:
-    """Write what `--json` asks for."""
+def _write_report(path: str, report: dict[str, Any]) -> None:
     from charcnn.files import replacing
 
-    if options.json is not None:
-        with replacing(options.json) as out:
-            json.dump(report, out, indent=1, allow_nan=False)
-            out.write("\n")
+    with replacing(path) as out:
+        json.dump(report, out, indent=1, allow_nan=False)
+        out.write("\n")
 
 
 @contextmanager
