@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import errno
 import gc
-import os
 import sys
 from importlib import import_module
 from typing import NoReturn
 
-from charcnn.cli import COMMANDS, DONE, FAILED, INTERRUPTED, UNUSABLE
+from charcnn.cli import COMMANDS, DONE, FAILED, INTERRUPTED
+from charcnn.cli.errors import explained
 from charcnn.host.terminal import let_go_of, prepare_streams, printable, tell
 
 EPILOG = """examples:
@@ -96,7 +96,7 @@ def _main(argv: list[str]) -> int:
         return INTERRUPTED
     except Exception as error:
         _find_output(error)
-        message, status = _explained(error)
+        message, status = explained(error)
         if message is None:
             raise
         tell(f"charcnn {options.command}: {message}")
@@ -111,23 +111,6 @@ def _find_output(error: Exception) -> None:
         sys.stdout.flush()
     except OSError:
         let_go_of(sys.stdout)
-
-
-def _explained(error: Exception) -> tuple[str | None, int]:
-    """One line for what the user can act on, and the exit status; None for a bug."""
-    if isinstance(error, OSError):
-        what = " ".join((error.strerror or str(error)).split())
-        named = f"{os.fspath(error.filename)}: {what}" if error.filename else what
-        unusable = isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError))
-        unusable = unusable or error.errno == errno.EBADF  # a standard stream that is closed
-        return named, UNUSABLE if unusable else FAILED
-    if isinstance(error, ValueError):
-        return " ".join(str(error).split()), UNUSABLE
-    if "numba" not in sys.modules:
-        return None, FAILED
-    from charcnn.gpu import device
-
-    return device.explain(error), UNUSABLE
 
 
 if __name__ == "__main__":

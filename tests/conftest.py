@@ -23,6 +23,7 @@ import charcnn.levels
 charcnn.levels.prepare()  # stands before the first import of numba.cuda
 
 import simulated_threads  # noqa: E402
+from commands import charcnn_here, classifier, interrupted, weights  # noqa: E402, F401 - fixtures
 
 from charcnn.catalog import Level, Variant  # noqa: E402
 from charcnn.gpu import device  # noqa: E402
@@ -37,7 +38,10 @@ hypothesis.settings.register_profile("charcnn", deadline=None, suppress_health_c
 hypothesis.settings.load_profile("charcnn")
 
 
-LABELLING = ("test_classifier.py", "test_classify_ranks.py", "test_commands.py", "test_terminal.py")
+LABELLING = (
+    *("test_classifier.py", "test_classify_ranks.py", "test_commands.py", "test_compressed.py", "test_parquet.py"),
+    *("test_several_files.py", "test_terminal.py", "test_unsure.py"),
+)
 """Files whose tests label texts on the CPU, most of them."""
 
 SIZES = re.compile(r"(.*/test_ops\.py::test_(edges|large)\[\w+)-")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 
 import pytest
@@ -86,20 +87,25 @@ for words in json.loads(sys.argv[1]):
 @needs_mpi
 def test_ranks_write_the_bytes_of_one_process_and_errors_once(files):
     """One job does one command after the other: ranks take long to start."""
-    _, model, _, alone = files
+    folder, model, rows, alone = files
+    several = str(folder / "several")
+    shutil.copy(rows, folder / "more.csv")
     commands = [
         words(files, "wrong", "--offload", "async", "--encode-on", "gpu")[0],
         words(files, "wrong", "--offload", "static", "--batch", "13")[0],
         ["classify", "nowhere.csv", "--model", model],
         *(words(files, how, "--offload", how)[0] for how in ("static", "async")),
+        ["classify", rows, str(folder / "more.csv"), "-o", several, "--model", model, "--device", "cpu"],
         words(files, "farm", "--root-serves")[0],
     ]
     done = mpiexec(3, "-c", COMMANDS, json.dumps(commands), timeout=100)
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("status")]
-    assert said == ["status 2"] * 3 + ["status 0"] * 3, done.stderr
+    assert said == ["status 2"] * 3 + ["status 0"] * 4, done.stderr
     for reason in ("--encode-on gpu: ranks are sent token ids", "rank 1: no room here", "nowhere.csv: No such file"):
         assert done.stderr.count(reason) == 1
+    assert "3,000 rows of 2 files" in done.stderr
+    assert read(f"{several}/more.csv") == read(f"{several}/rows.csv") == read(alone)
     for how in offload.MODES:
         out = words(files, how)[1]
         assert read(out) == read(alone)
@@ -109,7 +115,7 @@ def test_ranks_write_the_bytes_of_one_process_and_errors_once(files):
         assert how == "farm" or report["ranks"] == 3
     assert sum(rank["inputs"] for rank in report["farm"]["ranks"]) == 1500
     assert all(rank["inputs"] for rank in report["farm"]["ranks"][1:])
-    assert done.stderr.count("a rank that dies ends this run") == 4
+    assert done.stderr.count("a rank that dies ends this run") == 5
 
 
 DYING = """

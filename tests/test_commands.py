@@ -15,65 +15,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import ROOT, SLOW, TEXTS, command, left, rows
 
 from charcnn import catalog
 from charcnn.__main__ import main
-from charcnn.classify.classifier import ROWS, Classifier
-from charcnn.cli import COMMANDS, DONE, FAILED, UNREADABLE, UNUSABLE, classify, model, sinks
+from charcnn.classify.classifier import ROWS
+from charcnn.cli import COMMANDS, DONE, FAILED, UNREADABLE, UNUSABLE, classify, inputs, model, sinks
 from charcnn.config import TINY
 from charcnn.gpu import device, simulator
 from charcnn.model import params
 from charcnn.text import encodings, layout, output
 from charcnn.text.readers import parquet as parquet_reader
 from charcnn.text.readers.base import Block
-
-ROOT = Path(__file__).parent.parent
-TEXTS = [f"{word} number {n}" for n in range(40) for word in ("stocks", "match", "talks", "chips")]
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
-    params.save(path, params.init(TINY, seed=3), TINY, encoding="crepe", classes=encodings.CLASSES)
-    return str(path)
-
-
-@pytest.fixture(scope="module")
-def classifier(weights):
-    return Classifier.load(weights, device="cpu")
-
-
-@pytest.fixture
-def charcnn(weights, capsys):
-    """Run a command here: status, standard output, standard error."""
-
-    def run(*words, model=weights):
-        words = [str(word) for word in words]
-        status = main([*words, "--model", model, "--device", "cpu"] if model else words)
-        done = capsys.readouterr()
-        return status, done.out, done.err
-
-    return run
-
-
-HEARS = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
-"""What a process that is interrupted begins with: it inherits that SIGINT is ignored where pytest runs by `nohup`."""
-
-
-def command(*words, code="", **options):
-    """The command in a process of its own, after this code."""
-    code = f"import sys\n{HEARS}\nfrom charcnn.__main__ import main\n{code}\nsys.exit(main(sys.argv[1:]))"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([sys.executable, "-c", code, *map(str, words)], env=environment, **options)
-
-
-def rows(path, **options):
-    with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
-        return list(csv.reader(file, **options))
-
-
-def left(folder):
-    return sorted(path.name for path in Path(folder).iterdir())
 
 
 def test_csv_without_a_header(charcnn, classifier, tmp_path):
@@ -493,17 +446,6 @@ def test_a_device_that_is_full(charcnn, tmp_path):
     assert err == "charcnn classify: /dev/full: No space left on device\n"
 
 
-SLOW = """
-import time
-from charcnn.classify import classifier
-from charcnn.text import output
-classifier.ROWS = dict.fromkeys(classifier.ROWS, 50)
-output.EVERY_SECONDS = 0
-advance = output.Partial.advance
-output.Partial.advance = lambda *values: (advance(*values), time.sleep(0.01))
-"""
-
-
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "txt"])
 def test_a_kill_in_the_middle_and_a_second_start(charcnn, weights, tmp_path, kind):
     source, out = tmp_path / f"in.{kind}", tmp_path / f"out.{kind}"
@@ -533,28 +475,6 @@ def test_a_kill_in_the_middle_and_a_second_start(charcnn, weights, tmp_path, kin
         assert Path(f"{out}.unreadable.csv").read_bytes() == Path(f"{whole}.unreadable.csv").read_bytes()
         assert len(rows(f"{out}.unreadable.csv")) == 101
     assert not [name for name in left(tmp_path) if ".part" in name]
-
-
-@pytest.fixture
-def interrupted(charcnn, monkeypatch):
-    """Run a command, and end it by Ctrl-C after so many blocks of 50 rows; the journal knows of all of them."""
-
-    def run(blocks, *words):
-        advance, left = output.Partial.advance, [blocks]
-
-        def once(self, *values):
-            advance(self, *values)
-            left[0] -= 1
-            if not left[0]:
-                raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setitem(ROWS, "cpu", 50)
-            patch.setattr(output, "EVERY_SECONDS", 0)
-            patch.setattr(output.Partial, "advance", once)
-            assert charcnn(*words)[0] == 130
-
-    return run
 
 
 def test_lines_of_a_run_that_is_gone_on_with_are_those_of_the_file(charcnn, interrupted, tmp_path):
@@ -675,11 +595,12 @@ def test_an_input_that_is_cut_short_meanwhile_gets_no_output(charcnn, monkeypatc
 
 
 def test_what_is_no_text_is_refused(charcnn, weights, tmp_path):
-    for name in ("news.csv.gz", "news.csv", "news.jsonl", "news.txt"):
+    for name in ("news.tsv", "news.csv", "news.jsonl", "news.txt"):
         (tmp_path / name).write_bytes(gzip.compress(b"1,text\n" * 10))
         status, out, err = charcnn("classify", tmp_path / name)
         assert (status, out) == (UNUSABLE, "")
-        assert err == f"charcnn classify: {tmp_path / name}: is compressed by gzip: unpack it first (gunzip)\n"
+        said = "is compressed by gzip: unpack it first (gunzip), or let its name end in .gz"
+        assert err == f"charcnn classify: {tmp_path / name}: {said}\n"
     assert len(left(tmp_path)) == 4
     for words in (("classify", "-"), ("explain", "-")):
         process = command(
@@ -815,7 +736,7 @@ def test_a_full_disk_of_the_parquet_writer(charcnn, tmp_path, monkeypatch):
     ("words", "message"),
     [
         (("classify", "none.csv"), "none.csv: No such file or directory"),
-        (("classify", "."), ".: Is a directory"),
+        (("classify", "."), ".: is a folder with no name of its own here: name an output folder (-o)"),
         (("classify", "in.csv", "--precision", "fp8"), "no level computes in fp8 on the CPU"),
         (("classify", "in.csv", "--text-columns", "x"), "in.csv: has no column 'x'"),
         (("classify", "in.csv", "-o", "none/out.csv"), "none/out.csv.part: No such file or directory"),
@@ -1140,8 +1061,8 @@ def test_choices_of_options_are_those_of_the_package():
 
 
 def test_commands_are_the_modules_on_disk():
-    on_disk = {path.stem for path in (ROOT / "charcnn" / "cli").glob("*.py")} - {"__init__", "model", "ranks", "sinks"}
-    assert on_disk == set(COMMANDS)
+    shared = {"__init__", "done", "errors", "inputs", "labelling", "model", "ranks", "several", "sinks"}
+    assert {path.stem for path in (ROOT / "charcnn" / "cli").glob("*.py")} - shared == set(COMMANDS)
 
 
 def test_interrupted(weights, tmp_path):
@@ -1169,5 +1090,5 @@ def test_a_slow_start_is_told_on_a_terminal(monkeypatch, capsys, quiet):
 
 
 def test_default_names_of_outputs():
-    assert classify._default_output("a/b.csv") == "a/b.labelled.csv"
-    assert classify._default_output("-") == "-"
+    assert inputs.default_output("a/b.csv") == "a/b.labelled.csv"
+    assert inputs.default_output("-") == "-"

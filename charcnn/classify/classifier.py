@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from importlib import resources
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from charcnn.classify.engine import Engine, overflowed
 from charcnn.classify.explain import Explanation, occlude
+from charcnn.classify.unsure import UNSURE, check_min_probability, check_unsure_label, likeliest
 from charcnn.files import Path
 from charcnn.model import params as params_module
 from charcnn.model.params import Params
@@ -140,6 +141,11 @@ class Classifier:
     def __repr__(self) -> str:
         return f"Classifier({', '.join(self.classes_)}; {self.engine.choice})"
 
+    @cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits that tell its weights from others."""
+        return params_module.digest(self.params)
+
     def encode(self, texts: PackedStrings) -> np.ndarray:
         """Texts to token ids, uint8 (N, L)."""
         return encodings.encode_buffer(texts.buffer, texts.offsets, self.encoding, self.config.length)
@@ -165,6 +171,11 @@ class Classifier:
         wrong = overflowed(logits)
         if wrong.size:
             raise ValueError(f"texts[{first + wrong[0]}]: {self.engine.overflow}")
+        return self.shares(logits)
+
+    @staticmethod
+    def shares(logits: np.ndarray) -> np.ndarray:
+        """Logits, float32 (N, C), as probabilities, in the same memory."""
         return softmax_loops(logits, out=logits)
 
     def _each(self, texts: Any) -> Iterator[np.ndarray]:
@@ -196,22 +207,28 @@ class Classifier:
         batches = list(self._each(texts))
         return np.concatenate(batches) if batches else np.empty((0, self.config.classes), np.float32)
 
-    def predict(self, texts: Any) -> Any:
+    def predict(self, texts: Any, *, min_probability: float | None = None, unsure_label: str = UNSURE) -> Any:
         """Each text's likeliest class.
 
         Args:
             texts: as for predict_proba.
+            min_probability: a text whose likeliest class is less probable gets `unsure_label`; None for no such text.
+            unsure_label: a name that no class has.
 
         Returns:
-            str (N,), of `classes_`; a str of one str.
+            str (N,), of `classes_` or `unsure_label`; a str of one str.
 
         Raises:
-            ValueError: as for predict_proba.
+            ValueError: as for predict_proba; min_probability is not from 0 to 1, or unsure_label no name, or a class.
         """
+        names = self.classes_
+        if min_probability is not None:
+            min_probability = check_min_probability(min_probability)
+            names = np.append(names, check_unsure_label(unsure_label, names))
         if isinstance(texts, str):
-            return str(self.predict([texts])[0])
-        batches = [logits.argmax(axis=1) for logits in self._each(texts)]
-        return self.classes_[np.concatenate(batches)] if batches else self.classes_[:0]
+            return str(self.predict([texts], min_probability=min_probability, unsure_label=unsure_label)[0])
+        batches = [likeliest(shares, min_probability) for shares in self._each(texts)]
+        return names[np.concatenate(batches)] if batches else names[:0]
 
     def predict_topk(self, texts: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Each text's k likeliest classes, the likeliest first.

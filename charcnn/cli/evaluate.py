@@ -1,7 +1,8 @@
 """Compare the model's labels with those that a file holds: accuracy, precision and recall by class, confusion matrix.
 
-A label is a class's name, or its number from 1. Rows that cannot be read, whose label is no class of the model, or that
-the model has no finite logits for, are left out, named by their line, and counted.
+A label is a class's name, or its number from 1. With --min-probability, figures are of rows whose likeliest class is so
+probable, and the coverage says what share of all rows these are. Rows that cannot be read, whose label is no class of
+the model, or that the model has no finite logits for, are left out, named by their line, and counted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from charcnn.cli import DONE, UNREADABLE
 from charcnn.cli.model import (
     SHOWN,
     add_layout_arguments,
+    add_min_probability,
     add_model_arguments,
     leave_out_overflowed,
     load,
@@ -33,6 +35,7 @@ EPILOG = """examples:
   charcnn evaluate test.csv
   charcnn evaluate test.parquet --text-columns headline --label-column topic --json report.json --png report.png
   charcnn evaluate test.jsonl --first-label 0
+  charcnn evaluate test.csv --min-probability 0.8        what is right of the rows that `classify` would label
 
 exit status: 0 done; 1 failed while working; 2 unusable options, files or machine; 3 done, but some rows were left out;
 130 interrupted"""
@@ -46,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--first-label", type=int, default=1, choices=(0, 1), help="where labels are numbers: the first (default 1)")
     add("--json", metavar="FILE", help="write the report here, too")
     add("--png", metavar="FILE", help="draw the confusion matrix here (needs charcnn[plot])")
+    add_min_probability(parser)
     add_layout_arguments(parser)
     add_model_arguments(parser)
 
@@ -69,10 +73,13 @@ def run(options: argparse.Namespace) -> int:
         def compare(block: Block) -> tuple[Block, np.ndarray, list[tuple[int, int | None, str]]]:
             logits = classifier.logits(reader.texts(block))
             leave_out_overflowed(block, logits, classifier.engine)
-            matrix = _confusion(reader, block, logits.argmax(axis=1), numbers, options.first_label)
-            return block, matrix, block.unreadable()
+            predicted, unsure = logits.argmax(axis=1), np.zeros(len(logits), bool)
+            if options.min_probability is not None:
+                unsure = classifier.shares(logits).max(axis=1) < options.min_probability
+            counts = _confusion(reader, block, predicted, unsure, numbers, options.first_label)
+            return block, counts, block.unreadable()
 
-        matrix, left_out = np.zeros((size, size), np.int64), 0
+        matrix, left_out = np.zeros((2, size, size), np.int64), 0
         shown: list[str] = []
         with tqdm(desc="evaluate", unit="row", disable=None, delay=0.5, leave=False) as bar:
             for block, part, missing in ordered.ordered(reader.blocks(), compare, classifier.engine.threads):
@@ -90,7 +97,8 @@ def run(options: argparse.Namespace) -> int:
                 bar.update(block.rows)
     if not matrix.any():
         raise ValueError(f"{options.input} holds no row")
-    report = summary(matrix, classifier.classes_.tolist())
+    names, least = classifier.classes_.tolist(), options.min_probability
+    report = summary(matrix[0], names) if least is None else _kept(matrix, names, least, options.input)
     choice = classifier.engine.choice
     report |= {"left_out": left_out, "level": choice.level.name, "precision": choice.precision}
     _show(report)
@@ -115,8 +123,10 @@ def _numbers(classifier: Classifier, first: int) -> dict[str, int]:
     return found | {name: index for index, name in enumerate(classifier.classes_.tolist())}
 
 
-def _confusion(reader: Reader, block: Block, predicted: np.ndarray, numbers: dict[str, int], first: int) -> np.ndarray:
-    """Counts of (label, prediction). A row whose label is no class becomes one that cannot be read.
+def _confusion(
+    reader: Reader, block: Block, predicted: np.ndarray, unsure: np.ndarray, numbers: dict[str, int], first: int
+) -> np.ndarray:
+    """Counts of (unsure, label, prediction). A row whose label is no class becomes one that cannot be read.
 
     Raises:
         ValueError: a label is a number that is a class's if counted from the other first one: then all other numbers
@@ -139,8 +149,9 @@ def _confusion(reader: Reader, block: Block, predicted: np.ndarray, numbers: dic
             block.kinds[n] = scan.NO_CLASS
             block.reasons[n] = f"label {label!r} is none of the classes" if label else "no label"
     used = wanted >= 0
-    counts: np.ndarray = np.bincount(wanted[used] * size + predicted[used], minlength=size * size)
-    return counts.reshape(size, size)
+    cells = (unsure[used] * size + wanted[used]) * size + predicted[used]
+    counts: np.ndarray = np.bincount(cells, minlength=2 * size * size)
+    return counts.reshape(2, size, size)
 
 
 def summary(matrix: np.ndarray, classes: list[str]) -> dict[str, Any]:
@@ -180,8 +191,35 @@ def summary(matrix: np.ndarray, classes: list[str]) -> dict[str, Any]:
     }
 
 
+def _kept(matrix: np.ndarray, classes: list[str], least: float, name: str) -> dict[str, Any]:
+    """As `summary`, of the rows whose likeliest class is at least so probable, and what share of all rows these are.
+
+    Args:
+        matrix: int (2, C, C): counts of these rows, then of all others.
+        classes: names.
+        least: the probability.
+        name: the input, for errors.
+
+    Raises:
+        ValueError: there is no such row.
+    """
+    rows, kept = int(matrix.sum()), int(matrix[0].sum())
+    if not kept:
+        raise ValueError(f"{name}: of {rows:,} rows none has a probability of {least:g} or more")
+    return summary(matrix[0], classes) | {
+        "min_probability": least,
+        "unsure": rows - kept,
+        "coverage": kept / rows,
+        "accuracy_of_all": int(matrix.sum(axis=0).trace()) / rows,
+    }
+
+
 def _show(report: dict[str, Any]) -> None:
     low, high = report["accuracy_95"]
+    if "coverage" in report:
+        rows, least = report["rows"] + report["unsure"], report["min_probability"]
+        kept = f"{report['rows']:,} of {rows:,} rows have a probability of {least:g} or more"
+        print(f"coverage {report['coverage']:.2%}: {kept} (accuracy of all: {report['accuracy_of_all']:.2%})")
     print(f"accuracy {report['accuracy']:.2%} (95 %: {low:.2%} to {high:.2%}) of {report['rows']:,} rows")
     names = [printable(row["name"]) for row in report["classes"]]
     wide = max(len("class"), *map(len, names))

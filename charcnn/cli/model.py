@@ -73,6 +73,24 @@ def add_column_arguments(group: Any) -> None:
     add("--delimiter", metavar="C", help="between the fields of CSV (default , or of .tsv a tab)")
 
 
+def add_min_probability(parser: argparse.ArgumentParser) -> None:
+    """--min-probability."""
+    parser.add_argument(
+        "--min-probability",
+        type=share,
+        metavar="P",
+        help="keep a label where its probability is at least P, from 0 to 1 (default: every label)",
+    )
+
+
+def share(value: str) -> float:
+    """A number from 0 to 1."""
+    number = float(value)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{value}: need 0 to 1")
+    return number
+
+
 def layout_of(options: argparse.Namespace) -> Layout:
     """What the options of `add_column_arguments` say."""
     texts = tuple(options.text_columns.split(",")) if options.text_columns else ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ class Sink:
 
     rows = unreadable = 0
     name: str | None = None
+    whole = True
+    """Whether the file holds all blocks that came."""
 
     def __init__(self, file: IO[bytes], where: str) -> None:
         self.file, self._where = file, where
@@ -34,7 +37,7 @@ class Sink:
     def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
         """Write a block that is rendered; the rows of it that are unreadable are counted and noted."""
         with naming(self._where):
-            self.writer.write(rendered)
+            self.whole = self.writer.write(rendered)
         self.rows += block.rows
         self.unreadable += len(unreadable)
 
@@ -74,13 +77,16 @@ class StreamSink(Sink):
 class FileSink(Sink):
     """A file that appears when it is whole."""
 
+    listed: Callable[[int], None] | None = None
+    """Called with its size before it gets its name."""
+
     def __init__(
         self, stack: ExitStack, path: str, options: argparse.Namespace, classifier: Classifier, reader: Reader
     ) -> None:
         from charcnn.text.output import Partial
 
         report = options.report or f"{path}.unreadable.csv"
-        resumable = reader.resumable and options.input != "-"
+        resumable = options.input != "-"
         self.partial = Partial(
             path,
             report,
@@ -94,6 +100,7 @@ class FileSink(Sink):
         self.name, self.report, self._reader, self._resumable = path, report, reader, resumable
         state = self.partial.state
         self.rows, self.unreadable = state["rows"], state["unreadable"]
+        self._waiting = 0, 0
         if self.partial.resumed and not options.quiet:
             tell(f"going on after row {self.rows:,} of a run that was cut off")
 
@@ -108,18 +115,28 @@ class FileSink(Sink):
         """As `Sink.take`; where a second start goes on is kept."""
         super().take(block, rendered, unreadable)
         self.partial.note(unreadable)
-        if self._resumable:
-            self.partial.advance(block.end, block.rows, block.lines)
+        rows, lines = self._waiting
+        self._waiting = rows + block.rows, lines + block.lines
+        if self._resumable and self.whole:
+            self.partial.advance(block.end, *self._waiting)
+            self._waiting = 0, 0
 
     def finish(self) -> None:
         """As `Sink.finish`; the file gets its name."""
         super().finish()
+        if self.listed is not None:
+            self.listed(self.partial.sync())
         self.partial.finish()
 
 
 def _identity(options: argparse.Namespace, classifier: Classifier, reader: Reader) -> dict[str, Any]:
     """All that the output depends on: not the options, but what they come to, as a default may be named or not."""
-    from charcnn.model.params import digest
+    return identity_of_run(options, classifier) | {"format": format_of(options), "reads": reader.reads}
+
+
+def identity_of_run(options: argparse.Namespace, classifier: Classifier) -> dict[str, Any]:
+    """What is known of that before the input is opened."""
+    from charcnn.classify.unsure import UNSURE
 
     source: list[Any] = [options.input]
     if options.input != "-":
@@ -127,12 +144,11 @@ def _identity(options: argparse.Namespace, classifier: Classifier, reader: Reade
         source = [os.path.abspath(options.input), status.st_size, status.st_mtime_ns]
     return {
         "input": source,
-        "format": format_of(options),
-        "reads": reader.reads,
-        "model": digest(classifier.params),
+        "model": classifier.digest,
         "config": classifier.config.to_dict(),
         "encoding": classifier.encoding.to_dict(),
         "classes": classifier.classes_.tolist(),
         "precision": classifier.engine.choice.precision,
         "probabilities": options.probabilities,
+        "unsure": [options.min_probability, options.unsure_label or UNSURE],
     }

@@ -176,16 +176,18 @@ class Partial:
 
     def save(self) -> None:
         """Bring the journal up to what is written."""
-        self._sync()
+        self.sync()
         self._write_journal(self.state)
         self._saved = time.monotonic()
 
-    def _sync(self) -> None:
+    def sync(self) -> int:
+        """Have all that is written on the disk; bytes of the data."""
         for file in (self.file, self._report_file):
             if file is not None:
                 with naming(file.name):
                     file.flush()
                     os.fsync(file.fileno())
+        return self.file.tell()
 
     def _write_journal(self, state: dict[str, int]) -> None:
         check = _check(self._identity, state)
@@ -195,7 +197,7 @@ class Partial:
 
     def finish(self) -> None:
         """The file is whole: give it its name."""
-        self._sync()
+        self.sync()
         if self._report_file is not None:
             self._report_file.close()
             os.replace(self._report_part, self._report)
@@ -207,6 +209,16 @@ class Partial:
         for journal in (self._journal, f"{self._journal}.new"):  # a kill may have left the second
             with suppress(FileNotFoundError):
                 os.remove(journal)
+
+    def discard(self) -> None:
+        """The input is damaged: leave nothing, as no start will go on with it."""
+        for path in (self._report_part, self._journal, self._part):
+            with suppress(FileNotFoundError):
+                os.remove(path)
+        for file in (self.file, self._report_file):
+            if file is not None:
+                with suppress(OSError):
+                    file.close()
 
     def close(self) -> None:
         """Leave what is there for another start, unless it is finished."""

@@ -13,7 +13,7 @@ from charcnn.text.encodings import Encoding, encode
 from charcnn.text.layout import WHOLE, Layout
 from charcnn.text.names import check_classes, problem
 from charcnn.text.readers.base import Block, Reader
-from charcnn.text.readers.formats import SUFFIXES
+from charcnn.text.readers.formats import SUFFIXES, split_name
 from charcnn.text.readers.open import open_reader
 from charcnn.text.readers.scan import BLANK, READABLE
 
@@ -62,7 +62,7 @@ def read_rows(path: Path, encoding: Encoding, layout: Layout = Layout()) -> Rows
     """Every row of a file: its label as it is written, and its text columns joined as the encoding says.
 
     Args:
-        path: ends as the name of CSV, JSON Lines or Parquet does.
+        path: ends as the name of CSV, JSON Lines or Parquet does; of CSV and JSON Lines also .gz or .zst behind that.
         encoding: which joins the fields of a row.
         layout: its columns; `charcnn.text.readers` finds those that it does not say.
 
@@ -72,7 +72,7 @@ def read_rows(path: Path, encoding: Encoding, layout: Layout = Layout()) -> Rows
             has.
     """
     formats = {suffix: format for suffix, format in SUFFIXES.items() if format != "lines"}
-    suffix = os.path.splitext(os.fspath(path))[1].lower()
+    suffix = split_name(os.fspath(path))[1].lower()
     if suffix not in formats:
         raise ValueError(f"{path}: need a name that ends in {', '.join(formats)}")
     rows = Rows([], [], [], [])

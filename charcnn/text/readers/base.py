@@ -83,8 +83,6 @@ class Reader(ABC):
 
     unit = "B"
     """What `size` and `Block.end` count."""
-    resumable = True
-    """Whether a second start can go on in the middle of an output file."""
     labelled = False
     """Whether a column is known to hold labels."""
     reads: tuple[Any, ...] = ()
@@ -119,7 +117,7 @@ class Reader(ABC):
             block, consumed = self._scan()
             full = len(block.places) == self.rows
             # Rows that do not fill a block wait for more, unless they come from a pipe or take a whole buffer.
-            if consumed and (full or source.final or fresh or source.size is None):
+            if consumed and (full or source.final or fresh or source.streamed):
                 start, source.start = source.start, source.start + consumed
                 block.end, block.number, block.line = source.position, self.number, self.line
                 block.rows = int(np.count_nonzero(block.kinds != scan.BLANK))
@@ -239,9 +237,10 @@ class Writer:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
-    def write(self, rendered: Any) -> None:
-        """Write one block."""
+    def write(self, rendered: Any) -> bool:
+        """Write one block; whether the file now holds all blocks, so that a second start can go on behind them."""
         self._file.write(rendered)
+        return True
 
     def close(self) -> None:
         """Write what ends the file; the file itself stays open."""

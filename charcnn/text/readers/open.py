@@ -7,7 +7,9 @@ from typing import Any
 from charcnn.text import encodings
 from charcnn.text.layout import Layout
 from charcnn.text.readers.base import Reader
+from charcnn.text.readers.compressed import DamagedError, Unpacked
 from charcnn.text.readers.csv import CsvReader
+from charcnn.text.readers.formats import split_name
 from charcnn.text.readers.jsonl import JsonlReader
 from charcnn.text.readers.lines import LinesReader
 from charcnn.text.readers.parquet import ParquetReader
@@ -31,7 +33,7 @@ def open_reader(
 
     Args:
         format: one of FORMATS.
-        path: its name, as errors call it; what Parquet opens.
+        path: its name, as errors call it; what Parquet opens. Where it ends in .gz or .zst, the file is unpacked.
         file: its bytes, an unbuffered binary file.
         layout: its columns.
         encoding: which joins columns of text.
@@ -39,14 +41,22 @@ def open_reader(
         capacity: bytes of a buffer.
 
     Raises:
-        ValueError: the file is of another format, or has not the columns; names the file.
+        ValueError: the file is of another format, or has not the columns; or it is compressed, and not whole. Names the
+            file. What is not whole further on, reading tells.
     """
+    compression = split_name(path)[2].lower()
     try:
+        if format == "parquet" and compression:
+            raise ValueError("a Parquet file is compressed within: unpack this one first")
+        if compression:
+            file = Unpacked(file, path, compression)
         if format == "parquet":
             return ParquetReader(path, layout, rows, encoding)
         source = Source(file, capacity, path)
         if format in ("csv", "tsv"):
             return CsvReader(source, layout, rows, encoding, "," if format == "csv" else "\t")
         return (JsonlReader if format == "jsonl" else LinesReader)(source, layout, rows, encoding)
+    except DamagedError:
+        raise
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error

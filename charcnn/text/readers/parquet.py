@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import IO, Any
 
 import numpy as np
@@ -14,21 +15,22 @@ from charcnn.text import columns, encodings
 from charcnn.text.layout import TEXT_COLUMNS, Layout, find_column
 from charcnn.text.readers import scan
 from charcnn.text.readers.base import Block, Reader, Writer, missing
+from charcnn.text.readers.parquet_footer import MAGIC, Footer, footer_of, footers
 from charcnn.text.strings import PackedStrings
 
-GROUP_ROWS, GROUP_BYTES = 1 << 17, 32 << 20
-"""The block that reaches one of these ends a row group of a Parquet file that is written: small ones read slowly."""
+GROUP_ROWS, GROUP_BYTES, GROUP_SECONDS = 1 << 17, 32 << 20, 60.0
+"""The block that reaches one of these ends a row group of a Parquet file that is written: small ones read slowly, and
+after a kill rows are computed again from the last group's end on."""
 
 
 class ParquetReader(Reader):
     """An Apache Parquet file. Out: its columns and two or more others."""
 
     unit = "row"
-    resumable = False
 
     def __init__(self, path: str, layout: Layout, rows: int, encoding: encodings.Encoding) -> None:
         self._path = path
-        columns.require_arrow(f"{path}")
+        columns.require_arrow("Parquet")
         import pyarrow.parquet
 
         with _parquet_errors(path):
@@ -64,14 +66,26 @@ class ParquetReader(Reader):
         """Rows before the next block."""
         return self.number
 
+    def go_on(self, position: int, number: int, line: int) -> None:
+        """Skip so many rows."""
+        self.number = position
+
     def blocks(self) -> Iterator[Block]:
-        """Batches of the file's rows."""
-        batches = self._file.iter_batches(self.rows, use_threads=False)
+        """Batches of the file's rows; of row groups in front of the first one nothing is read."""
+        sizes = [self._file.metadata.row_group(n).num_rows for n in range(self._file.num_row_groups)]
+        first, skip = 0, self.number
+        while first < len(sizes) and sizes[first] <= skip:
+            first, skip = first + 1, skip - sizes[first]
+        batches = self._file.iter_batches(self.rows, row_groups=range(first, len(sizes)), use_threads=False)
         while True:
             with _parquet_errors(self._path, named=True):
                 batch = next(batches, None)
             if batch is None:
                 break
+            skipped = min(skip, batch.num_rows)
+            batch, skip = batch.slice(skipped), skip - skipped
+            if skipped and not batch.num_rows:
+                continue
             kinds = np.zeros(batch.num_rows, np.uint8)
             end = self.number + batch.num_rows
             yield Block(self.number, 0, end, batch.num_rows, kinds=kinds, batch=batch)
@@ -108,7 +122,6 @@ class ParquetReader(Reader):
     def open(self, file: IO[bytes], names: Sequence[str], added: Sequence[str], *, resumed: bool) -> Writer:
         """As `Reader.open`."""
         import pyarrow
-        import pyarrow.parquet
 
         self._dictionary = pyarrow.array(names, pyarrow.string())
         schema = self._file.schema_arrow
@@ -116,7 +129,7 @@ class ParquetReader(Reader):
         for name in added[1:]:
             schema = schema.append(pyarrow.field(name, pyarrow.float32()))
         self._schema = schema
-        return _ParquetWriter(file, pyarrow.parquet.ParquetWriter(file, schema))
+        return _ParquetWriter(file, schema, resumed=resumed)
 
 
 @contextmanager
@@ -134,34 +147,63 @@ def _parquet_errors(path: str, *, named: bool = False) -> Iterator[None]:
 
 
 class _ParquetWriter(Writer):
-    def __init__(self, file: IO[bytes], writer: Any) -> None:
-        super().__init__(file)
-        self._writer = writer
-        self._group: list[Any] = []
-        self._rows = self._bytes = 0
+    """Row groups, each a whole file, and in the end a footer for all: see charcnn.text.readers.parquet_footer."""
 
-    def write(self, rendered: Any) -> None:
+    def __init__(self, file: IO[bytes], schema: Any, *, resumed: bool) -> None:
+        super().__init__(file)
+        self._schema = schema
+        self._group: list[Any] = []
+        self._rows = self._bytes = self._size = 0
+        self._begun = time.monotonic()
+        self._footer: Footer | None = None
+        if resumed:
+            self._size = file.tell()
+            try:
+                written = footers(file.name, self._size)
+            except ValueError as error:
+                raise ValueError(f"{file.name}: {error}, as was written there: remove it") from error
+            for footer, start in written:
+                self._list(footer, start)
+
+    def write(self, rendered: Any) -> bool:
+        if not self._group:
+            self._begun = time.monotonic()
         self._group.append(rendered)
         self._rows, self._bytes = self._rows + rendered.num_rows, self._bytes + rendered.nbytes
-        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+        late = time.monotonic() - self._begun >= GROUP_SECONDS
+        if late or self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
             self._write_group()
+        return not self._group
+
+    def _list(self, footer: Footer, start: int) -> None:
+        if self._footer is None:
+            self._footer = footer
+        else:
+            self._footer.append(footer, start)
 
     def _write_group(self) -> None:
         import pyarrow
+        import pyarrow.parquet
 
-        if self._group:
-            self._writer.write_table(pyarrow.Table.from_batches(self._group), row_group_size=self._rows)
-            self._group, self._rows, self._bytes = [], 0, 0
+        table, sink = pyarrow.Table.from_batches(self._group, self._schema), pyarrow.BufferOutputStream()
+        with pyarrow.parquet.ParquetWriter(sink, self._schema) as writer:
+            if self._rows:
+                writer.write_table(table, row_group_size=self._rows)
+        data = memoryview(sink.getvalue())
+        self._file.write(data)
+        self._list(footer_of(data), self._size)
+        self._size += len(data)
+        self._group, self._rows, self._bytes = [], 0, 0
 
     def close(self) -> None:
-        self._write_group()
-        self._writer.close()
+        if self._group or self._footer is None:
+            self._write_group()
+        if self._footer is not None and self._footer.groups > 1:
+            data = self._footer.to_bytes()
+            self._file.write(data + len(data).to_bytes(4, "little") + MAGIC)
 
     def abandon(self) -> None:
         self._group = []
-        with suppress(OSError, ValueError):  # it writes the file's end all the same, else when it is collected
-            self._writer.close()
-        self._writer.is_open = False
 
 
 def _is_text(given: Any) -> bool:

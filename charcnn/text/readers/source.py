@@ -12,6 +12,10 @@ import numpy as np
 
 from charcnn.files import naming
 from charcnn.text.foreign import BYTE_ORDER_MARK, HEAD, refuse_foreign, undecided
+from charcnn.text.readers.compressed import DamagedError, Unpacked
+
+LONGEST_UNPACKED = 1 << 30
+"""Bytes of a row of a compressed file: a thousandth of them may be all that the file has."""
 
 _QUIET = 0.05
 """Seconds without a byte after which a pipe that is behind a long row counts as quiet."""
@@ -21,7 +25,7 @@ class Source:
     """A buffer that slides over the input. What was handed out of it stays as it is: each read fills a new buffer.
 
     Args:
-        file: an unbuffered binary file.
+        file: an unbuffered binary file, or Unpacked.
         capacity: bytes of a buffer; it grows where a row is longer.
         name: what errors call it.
 
@@ -32,10 +36,12 @@ class Source:
     def __init__(self, file: io.RawIOBase, capacity: int, name: str = "the input") -> None:
         self._file, self._capacity, self._name = file, capacity, name
         mode = os.fstat(file.fileno())
-        self._regular = stat.S_ISREG(mode.st_mode)
-        self.size = mode.st_size if self._regular else None
+        self._unpacked = isinstance(file, Unpacked)
+        self.streamed = not stat.S_ISREG(mode.st_mode)
+        """Whether what has come is to be handed out before there is more."""
+        self.size = None if self.streamed or self._unpacked else mode.st_size
         """Bytes of the whole input; None where that is not known."""
-        self.offset = file.tell() if self._regular else 0
+        self.offset = 0 if self.streamed else file.tell()
         """Where in the input the buffer begins."""
         self._first = self.offset
         self.buffer = np.empty(0, np.uint8)
@@ -54,7 +60,7 @@ class Source:
         return self.offset + self.start
 
     def seek(self, position: int) -> None:
-        """Go on at this place of a regular file."""
+        """Go on at this place of a regular file, or of what a compressed one holds."""
         self._file.seek(position)
         self.offset, self.start, self.stop, self.final = position, 0, 0, False
 
@@ -63,15 +69,18 @@ class Source:
 
         Raises:
             OSError: a regular file ends before the size that it had when it was opened.
-            ValueError: the input's first bytes are not those of a text.
+            ValueError: the input's first bytes are not those of a text; a compressed file is not whole, or has a row
+                of more than LONGEST_UNPACKED bytes.
         """
         left = self.stop - self.start
+        if self._unpacked and left > LONGEST_UNPACKED:
+            raise DamagedError(f"{self._name}: unpacks to a row of more than {LONGEST_UNPACKED >> 20} MB")
         buffer = np.empty(max(self._capacity, 2 * left), np.uint8)
         buffer[:left] = self.buffer[self.start : self.stop]
         self.offset, self.start, self.stop, self.buffer = self.position, 0, left, buffer
         room = buffer.data
         while self.stop < len(buffer):
-            if not self._regular and self.stop > left and not self._more(left):
+            if self.streamed and self.stop > left and not self._more(left):
                 break
             with naming(self._name):
                 count = self._file.readinto(room[self.stop :]) or 0

@@ -1,0 +1,146 @@
+"""From blocks of rows to rendered ones, and what that took."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from charcnn.cli.model import leave_out_overflowed
+from charcnn.host.terminal import printable
+
+if TYPE_CHECKING:
+    from charcnn.classify.classifier import Classifier
+    from charcnn.text.readers.base import Block, Reader
+
+Unreadable = list[tuple[int, int | None, str]]
+"""Of each row that cannot be read: its number, its line, and why."""
+
+
+def added_names(reader: Reader, classifier: Classifier, options: argparse.Namespace, taken: set[str]) -> list[str]:
+    """Names of the columns to add, none of which the file has, or is among those `taken`."""
+    from charcnn.text.readers.base import free_name
+
+    names = ["label", "probability"]
+    if options.probabilities:
+        names[1:] = [f"probability of {name}" for name in classifier.classes_]
+    return [free_name(name, taken.union(reader.taken)) for name in names]
+
+
+class Labelling:
+    """One classifier's labels for the rows of any number of files.
+
+    Args:
+        options: those of `charcnn classify`.
+        classifier: computes.
+    """
+
+    def __init__(self, options: argparse.Namespace, classifier: Classifier) -> None:
+        from charcnn.classify.unsure import UNSURE, check_unsure_label
+        from charcnn.runtime.monitor import Monitor
+
+        self._options, self.classifier = options, classifier
+        self.monitor = Monitor()
+        self.names: list[str] = classifier.classes_.tolist()
+        """The labels."""
+        if options.min_probability is None and options.unsure_label is not None:
+            raise ValueError(f"--unsure-label {options.unsure_label}: needs --min-probability")
+        if options.min_probability is not None:
+            label = options.unsure_label or UNSURE
+            self.names = [*self.names, check_unsure_label(label, classifier.classes_, "--unsure-label")]
+        self.rows, self.unreadable, self.unsure, self.seconds = 0, 0, 0, 0.0
+        """What was done so far: the caller counts."""
+
+    def blocks(self, reader: Reader) -> Iterator[Block]:
+        """The file's rows; reading is a stage."""
+        blocks = reader.blocks()
+        while True:
+            with self.monitor.stage("read and scan"):
+                block = next(blocks, None)
+            if block is None:
+                return
+            yield block
+
+    def texts(self, reader: Reader, block: Block) -> Any:
+        """The block's texts.
+
+        Raises:
+            ValueError, OSError: the file is damaged.
+        """
+        with self.monitor.stage("gather texts"):
+            return reader.texts(block)
+
+    def label(self, reader: Reader, block: Block, column: Any) -> tuple[Any, Unreadable, int]:
+        """The block with labels of its texts, rendered; its rows that cannot be read; how many are unsure."""
+        from charcnn.classify.unsure import likeliest
+        from charcnn.text.readers import scan
+
+        stage = self.monitor.stage
+        if self.classifier.encode_on == "gpu":
+            given: Any = self.classifier.to_encode(column)
+        else:
+            with stage("encode"):
+                given = self.classifier.encode(column)
+        with stage("compute"):
+            logits = self.classifier.engine.logits(given)
+        with stage("render"):
+            leave_out_overflowed(block, logits, self.classifier.engine)
+            shares = self.classifier.shares(logits)
+            labels = likeliest(shares, self._options.min_probability)
+            if not self._options.probabilities:
+                shares = shares.max(axis=1, keepdims=True)
+            unsure = (labels == len(self.classifier.classes_)) & (block.kinds == scan.READABLE)
+            return reader.render(block, labels, shares), block.unreadable(), int(unsure.sum())
+
+    def count(self, block: Block, unsure: int) -> None:
+        """A block is written."""
+        self.rows, self.unsure = self.rows + block.rows, self.unsure + unsure
+
+    def unsure_rows(self) -> list[str]:
+        """What people read of rows that are unsure: a line, or none."""
+        if self._options.min_probability is None:
+            return []
+        kept = f"less probable than {self._options.min_probability:g}"
+        return [f"{self.unsure:,} of {self.rows:,} rows are {kept}, and labelled {printable(self.names[-1])}"]
+
+    def rate(self) -> float:
+        """Rows a second."""
+        return self.rows / self.seconds if self.seconds else 0.0
+
+    def report(self) -> dict[str, Any]:
+        """What was done, and what bounded it, as JSON values.
+
+        "busy" is each stage's share of the time that its threads had: one reads and scans, one writes, the others
+        encode, compute and render. The fullest is the bound. "stages_of_the_level" are seconds, of a GPU by its own
+        clock; those of streams that share it add up.
+        """
+        engine = self.classifier.engine
+        busy = {}
+        for stage, spent in self.monitor.seconds.items():
+            share_of = 1 if stage in ("read and scan", "write") else engine.threads
+            busy[stage] = round(spent / share_of / self.seconds, 4) if self.seconds else 0.0
+        return {
+            "rows": self.rows,
+            "unreadable": self.unreadable,
+            **({} if self._options.min_probability is None else {"unsure": self.unsure}),
+            "seconds": self.seconds,
+            "rows_per_second": self.rate(),
+            "level": engine.choice.level.name,
+            "precision": engine.choice.precision,
+            "reasons": engine.reasons,
+            "encode_on": self.classifier.encode_on,
+            "threads": engine.threads,
+            "busy": busy,
+            "stages_of_the_level": {name: round(spent, 4) for name, spent in engine.monitor.seconds.items()},
+            "bound": max(busy, key=lambda stage: busy[stage], default=None),
+            "peak_resident_bytes": _peak_resident(),
+        }
+
+
+def _peak_resident() -> int | None:
+    """Bytes of this process; getrusage would count what the process held that started it."""
+    try:
+        with open("/proc/self/status") as file:
+            return next((1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM:")), None)
+    except OSError:
+        return None

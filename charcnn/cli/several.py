@@ -1,0 +1,300 @@
+"""Several files in one `charcnn classify`: their blocks follow one another, and each has an output of its own."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, done, inputs
+from charcnn.cli.errors import explained
+from charcnn.cli.labelling import Labelling, Unreadable, added_names
+from charcnn.cli.model import SHOWN, open_bytes, open_input, told
+from charcnn.cli.sinks import FileSink, identity_of_run
+from charcnn.host.terminal import printable, tell
+
+if TYPE_CHECKING:
+    from charcnn.text.output import Partial
+    from charcnn.text.readers.base import Block, Reader
+
+
+PATIENCE = 5.0
+"""Seconds that a command which ends in the middle waits for a file to be opened: it may be a pipe, and for ever."""
+
+
+class Lists:
+    """What is done in the folders of all outputs."""
+
+    def __init__(self) -> None:
+        self._lists: dict[str, done.Done] = {}
+
+    def of(self, folder: str) -> done.Done:
+        """That of one folder."""
+        if folder not in self._lists:
+            self._lists[folder] = done.Done(folder)
+        return self._lists[folder]
+
+
+class File:
+    """One of the files, from when it is opened to when its output has its name.
+
+    Args:
+        task: which.
+        options: those of the command.
+        labelling: what labels it.
+        lists: what is done.
+    """
+
+    def __init__(self, task: inputs.Task, options: argparse.Namespace, labelling: Labelling, lists: Lists) -> None:
+        own = {"input": task.input, "output": task.output, "report": None, "quiet": True}
+        self.task, self._labelling = task, labelling
+        self._options = argparse.Namespace(**{**vars(options), **own})
+        self._list = lists.of(task.root)
+        self._stack = ExitStack()
+        self.size, self._shown = _size(task), 0
+        self.error: Exception | None = None
+        self.before: dict[str, Any] | None = None
+        """Where it was done before: its counts."""
+        self.reader: Reader
+        self.sink: FileSink
+        self._partial: Partial | None = None
+        self.resumed = 0
+        """Rows that an earlier start did."""
+
+    def open(self) -> bool:
+        """Make ready; whether there is something to be done.
+
+        Raises:
+            ValueError, OSError: the file cannot be read, or its output not be written.
+        """
+        options, labelling = self._options, self._labelling
+        identity = identity_of_run(options, labelling.classifier) | {"layout": _layout(options)}
+        self.before = self._list.find(self.task.output, identity)
+        if self.before is not None:
+            return False
+        file = self._stack.enter_context(open_bytes(self.task.input))
+        self.reader = open_input(options, labelling.classifier, file)
+        os.makedirs(os.path.dirname(self.task.output) or ".", exist_ok=True)
+        self.sink = FileSink(self._stack, self.task.output, options, labelling.classifier, self.reader)
+        self._partial, self.resumed = self.sink.partial, self.sink.rows
+        added = added_names(self.reader, labelling.classifier, options, self.task.partitions)
+        self.sink.open(self.reader, labelling.names, added)
+        self._stack.callback(self.sink.writer.abandon)
+        self.sink.listed = lambda size: self._list.add(
+            self.task.output, identity, size, self.sink.rows, self.sink.unreadable
+        )
+        return True
+
+    def blocks(self) -> Iterator[Block]:
+        """Its rows, as `Labelling.blocks`."""
+        return self._labelling.blocks(self.reader)
+
+    def finish(self) -> None:
+        """All rows are there: the output gets its name."""
+        self.sink.finish()
+        self.close()
+
+    def discard(self) -> None:
+        """The input is damaged: leave nothing of its output, as another input is needed."""
+        if self._partial is not None:
+            self._partial.discard()
+
+    def close(self) -> None:
+        """Let go of the file; what is written stays for another start."""
+        self._stack.close()
+
+    def progress(self, end: int | None) -> int:
+        """Bytes of the input that are done and were not told yet, up to where a block ends; None for all."""
+        if end is None or not self.reader.size:
+            now = self.size if end is None else 0
+        else:
+            now = self.size * end // self.reader.size
+        self._shown, before = max(now, self._shown), self._shown
+        return self._shown - before
+
+    @property
+    def unreadable(self) -> int:
+        """Rows that have no label; 0 where the file could not be labelled."""
+        if self.error is not None:
+            return 0
+        return self.sink.unreadable if self.before is None else int(self.before["unreadable"])
+
+    def report(self) -> dict[str, Any]:
+        """What became of it, as JSON values."""
+        found: dict[str, Any] = {"input": self.task.input, "output": self.task.output}
+        if self.error is not None:
+            return found | {"error": _line(self.error)}
+        rows = self.sink.rows if self.before is None else self.before["rows"]
+        return found | {"rows": rows, "unreadable": self.unreadable, "done_before": self.before is not None}
+
+
+class Run:
+    """All files, one after the other: threads compute one while the next is read.
+
+    Args:
+        options: those of the command.
+        labelling: what labels them.
+        tasks: which.
+        left_out: how many were not taken, as they are outputs of others.
+    """
+
+    def __init__(
+        self, options: argparse.Namespace, labelling: Labelling, tasks: list[inputs.Task], left_out: int
+    ) -> None:
+        self._options, self._labelling, self._tasks, self._left_out = options, labelling, tasks, left_out
+        self._open: list[File] = []
+        self._opening, self._stopped = threading.Lock(), False
+        self._told = 0
+        self.files: list[File] = []
+        """Those that are through."""
+
+    def _items(self) -> Iterator[tuple[File, Block | None]]:
+        lists = Lists()
+        for task in self._tasks:
+            file = File(task, self._options, self._labelling, lists)
+            try:
+                with self._opening:
+                    if self._stopped:
+                        return
+                    self._open.append(file)
+                    there = file.open()
+                if there:
+                    for block in file.blocks():
+                        yield file, block
+                        if file.error is not None:
+                            break
+            except (ValueError, OSError) as error:
+                file.error = file.error or error
+            yield file, None
+
+    def _label(self, item: tuple[File, Block | None]) -> tuple[File, Block | None, Any, Unreadable, int]:
+        file, block = item
+        if block is None or file.error is not None:
+            return file, block, None, [], 0
+        try:
+            column = self._labelling.texts(file.reader, block)
+        except (ValueError, OSError) as error:
+            file.error = file.error or error
+            return file, block, None, [], 0
+        return file, block, *self._labelling.label(file.reader, block, column)
+
+    def label_all(self) -> None:
+        """Label all rows of all files.
+
+        Raises:
+            OSError: an output cannot be written.
+        """
+        from tqdm import tqdm
+
+        from charcnn.runtime import ordered
+
+        labelling, begun = self._labelling, time.perf_counter()
+        bar = tqdm(
+            total=sum(map(_size, self._tasks)),
+            desc="classify",
+            unit="B",
+            unit_scale=True,
+            disable=True if self._options.quiet else None,
+            delay=0.5,
+            leave=False,
+        )
+        failed = False  # blocks of a file that is damaged may come behind the one that showed it
+        with bar:
+            try:
+                results = ordered.ordered(self._items(), self._label, labelling.classifier.engine.threads)
+                for file, block, rendered, unreadable, unsure in results:
+                    if block is None:
+                        self._through(file, bar)
+                        failed = False
+                    elif failed or rendered is None:
+                        failed = True
+                    else:
+                        self._tell_rows(file, unreadable, bar)
+                        with labelling.monitor.stage("write"):
+                            file.sink.take(block, rendered, unreadable)
+                        labelling.count(block, unsure)
+                        bar.update(file.progress(block.end))
+                    labelling.seconds = time.perf_counter() - begun
+                    through = f"{len(self.files):,} of {len(self._tasks):,} files"
+                    bar.set_postfix_str(f"{through}, {labelling.rate():,.0f} rows/s", refresh=False)
+            finally:
+                self._stopped = True
+                waited = self._opening.acquire(timeout=PATIENCE)  # the file that is being opened, too
+                for file in list(self._open):
+                    file.close()
+                if waited:
+                    self._opening.release()
+        labelling.unreadable = sum(file.unreadable for file in self.files)
+
+    def _through(self, file: File, bar: Any) -> None:
+        if file.error is None and file.before is None:
+            file.finish()
+        else:
+            if isinstance(file.error, ValueError):  # not one of the system, which may pass
+                file.discard()
+            file.close()
+        self._open.remove(file)
+        self.files.append(file)
+        if file.error is not None:
+            bar.write(f"charcnn classify: {printable(_line(file.error))}", file=sys.stderr)
+        elif file.resumed and not self._options.quiet:
+            said = f"went on after row {file.resumed:,} of a run that was cut off"
+            bar.write(f"{printable(file.task.input)}: {said}", file=sys.stderr)
+        bar.update(file.progress(None))
+
+    def _tell_rows(self, file: File, unreadable: Unreadable, bar: Any) -> None:
+        for row in [] if self._options.quiet else unreadable[: SHOWN - self._told]:
+            self._told += 1
+            bar.write(f"{printable(file.task.input)}: {told(*row)}", file=sys.stderr)
+
+    def summarise(self) -> None:
+        """What was done, on standard error."""
+        labelling = self._labelling
+        wrong = [file for file in self.files if file.error is not None]
+        before = sum(file.before is not None for file in self.files)
+        if self._left_out:
+            tell(f"left out {self._left_out:,} of the files: they are outputs of others")
+        if labelling.unreadable:
+            tell(f"{labelling.unreadable:,} rows are unreadable and have no label: see each OUTPUT{inputs.REPORT}")
+        done_now = len(self.files) - len(wrong) - before
+        tell(
+            *labelling.unsure_rows(),
+            f"{labelling.rows:,} rows of {done_now:,} files in {labelling.seconds:.1f} s, {labelling.rate():,.0f} "
+            f"rows/s, with {labelling.classifier.engine.choice}"
+            + (f"; {before:,} were done before" if before else "")
+            + (f"; {len(wrong):,} could not be labelled" if wrong else ""),
+        )
+
+    def report(self) -> dict[str, Any]:
+        """What was done, as JSON values: of all files together, and of each."""
+        return self._labelling.report() | {"files": [file.report() for file in self.files]}
+
+    @property
+    def status(self) -> int:
+        """The exit status: the worst of all files'."""
+        failed = {explained(file.error)[1] for file in self.files if file.error is not None}
+        if failed:
+            return FAILED if FAILED in failed else UNUSABLE
+        return UNREADABLE if self._labelling.unreadable else DONE
+
+
+def _size(task: inputs.Task) -> int:
+    """Bytes of the input; 0 where it is gone meanwhile."""
+    try:
+        return os.path.getsize(task.input)
+    except OSError:
+        return 0
+
+
+def _line(error: Exception) -> str:
+    return explained(error)[0] or str(error)
+
+
+def _layout(options: argparse.Namespace) -> list[Any]:
+    names = ("format", "text_columns", "label_column", "header", "delimiter")
+    return [getattr(options, name) for name in names]

@@ -1,0 +1,112 @@
+"""The command `charcnn` as tests run it, in this process or in one of its own. conftest.py imports the fixtures."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TEXTS = [f"{word} number {n}" for n in range(40) for word in ("stocks", "match", "talks", "chips")]
+
+HEARS = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
+"""What a process that is interrupted begins with: it inherits that SIGINT is ignored where pytest runs by `nohup`."""
+
+SLOW = """
+import time
+from charcnn.classify import classifier
+from charcnn.text import output
+classifier.ROWS = dict.fromkeys(classifier.ROWS, 50)
+output.EVERY_SECONDS = 0
+advance = output.Partial.advance
+output.Partial.advance = lambda *values: (advance(*values), time.sleep(0.01))
+"""
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    from charcnn.config import TINY
+    from charcnn.model import params
+    from charcnn.text import encodings
+
+    path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
+    params.save(path, params.init(TINY, seed=3), TINY, encoding="crepe", classes=encodings.CLASSES)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def classifier(weights):
+    from charcnn.classify.classifier import Classifier
+
+    return Classifier.load(weights, device="cpu")
+
+
+@pytest.fixture(name="charcnn")
+def charcnn_here(weights, capsys):
+    """Run a command here: status, standard output, standard error."""
+    from charcnn.__main__ import main
+
+    def run(*words, model=weights):
+        words = [str(word) for word in words]
+        status = main([*words, "--model", model, "--device", "cpu"] if model else words)
+        done = capsys.readouterr()
+        return status, done.out, done.err
+
+    return run
+
+
+@pytest.fixture
+def interrupted(charcnn, monkeypatch):
+    """Run a command, and end it by Ctrl-C after so many blocks of 50 rows; the journal knows of all of them."""
+    from charcnn.classify.classifier import ROWS
+    from charcnn.text import output
+
+    def run(blocks, *words):
+        advance, left = output.Partial.advance, [blocks]
+
+        def once(self, *values):
+            advance(self, *values)
+            left[0] -= 1
+            if not left[0]:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setitem(ROWS, "cpu", 50)
+            patch.setattr(output, "EVERY_SECONDS", 0)
+            patch.setattr(output.Partial, "advance", once)
+            assert charcnn(*words)[0] == 130
+
+    return run
+
+
+def command(*words, code="", **options):
+    """The command in a process of its own, after this code."""
+    code = f"import sys\n{HEARS}\nfrom charcnn.__main__ import main\n{code}\nsys.exit(main(sys.argv[1:]))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, words)], env=environment, **options)
+
+
+def rows(path, **options):
+    with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
+        return list(csv.reader(file, **options))
+
+
+def left(folder):
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+def tree(folder, files):
+    """Files of these contents below a folder."""
+    for name, given in files.items():
+        path = Path(folder) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(given if isinstance(given, bytes) else given.encode())
+    return Path(folder)
+
+
+def below(folder):
+    """Names of all files below a folder, but hidden ones, as lists of what is done are."""
+    found = (path for path in Path(folder).rglob("*") if path.is_file() and path.name[0] != ".")
+    return sorted(str(path.relative_to(folder)) for path in found)
