@@ -541,8 +541,7 @@ LIMITS: dict[str, Callable[[Sizes], bool]] = {
         for name in HALF_PRECISIONS
     },
     "cpu_gemm": lambda sizes: sizes.get("groups", 1) == 1 or sizes["c_in"] > 1,
-    "winograd": moves_by_one,
-    "winograd_cpu": moves_by_one_in_groups,
+    **{"winograd": moves_by_one, "winograd_cpu": moves_by_one_in_groups},
 }
 """By label: which sizes it takes, or can be held to its tolerance at, where not all."""
 
