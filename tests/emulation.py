@@ -178,6 +178,9 @@ class Machine:
 
         return lambda sums, a, b: self.together((sums, a, b), work)
 
+    def warp_sum(self, value):
+        return self.together(value, lambda values: [np.float32(np.sum(values, dtype=np.float32))] * LANES)
+
     def quad_sum(self, value):
         def work(values):
             sums = np.array(values, np.float32).reshape(8, 4)
@@ -245,6 +248,7 @@ def emulate(monkeypatch, machine=None):
         "mma_sync",
         "mma_tile",
         "quad_sum",
+        "warp_sum",
         "ld_shared_v4_b32",
         "st_shared_v4_b32",
     ):

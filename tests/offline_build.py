@@ -38,7 +38,7 @@ from spaces import Space
 from charcnn import catalog
 from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
-from charcnn.model.layers import LocalResponseNorm, Relu, Tanh
+from charcnn.model.layers import Conv1d, LocalResponseNorm, Relu, Tanh
 from charcnn.networks import alexnet, fused4
 from charcnn.ops import chain
 from charcnn.ops.common import tile_choice
@@ -196,6 +196,8 @@ def between_features(row: catalog.Variant) -> None:
                 row.launcher(*(np.zeros(of, np.float32) for of in ((1, *x), filters, filters[:1])), *pool, **moves)
     if row.operator == catalog.IMAGE_CHAIN:
         image_chains(row.technique)
+    if row.operator == catalog.CHAIN and row.technique == "whole":
+        half_chains()
     if row.name == "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather":
         gamma, ids = np.empty((1008, 256), np.float32), np.empty((1, 1014), np.uint8)
         for precision, octets in (("tf32", False), ("fp16x3", False), ("fp16x3", True)):
@@ -223,6 +225,15 @@ def image_chains(method: str) -> None:
         weights = [np.zeros(size, np.float32) for size in made.parameter_shapes]
         biases = [weight[:, 0, 0, 0].copy() if own else None for weight, own in zip(weights, made.biased, strict=True)]
         made.compile()(np.zeros((1, *shape), np.float32), weights, biases)
+
+
+def half_chains() -> None:
+    """Launch blocks 3 to 6 in half precision, and a chain of few channels; bf16 is one word in fp16's kernels."""
+    for channels, taps, length in ((256, 3, 110), (32, 2, 113)):
+        layers = [layer for _ in range(4) for layer in (Conv1d(channels, taps), Relu())]
+        made = chain.plan([*layers[:-1], chain.Stat()], in_channels=channels, length=length, precision="fp16")
+        weight, bias = np.zeros((channels, channels, taps), np.float32), np.zeros(channels, np.float32)
+        made.prepare([weight] * 4, [bias] * 4)(np.zeros((1, length, channels), np.float16))
 
 
 def image_tiles(precision: str) -> None:

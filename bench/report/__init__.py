@@ -31,6 +31,7 @@
 - training: the command that trained it, and what it ran on;
 - layer_costs: parameters, multiplications and bytes of a convolution, an FFN and attention;
 - fused_layers: fused4's convolutions in one to four kernels;
+- half_chain: blocks 3 to 6 in half precision, in one kernel and in four;
 - op_times, op_times_here: the course project's op times, and the rates that they come to; ours.
 
 `python bench/report.py --check` changes nothing, and exits with status 1 if a block or the plot is out of date.

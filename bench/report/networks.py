@@ -93,6 +93,23 @@ def fused_layers(document: Path) -> str:
     return "\n".join(parts) or UNMEASURED + "\n"
 
 
+def half_chain(document: Path) -> str:
+    """Blocks 3 to 6 in half precision: one kernel beside a kernel each, by batch and precision."""
+    parts = []
+    for file, raw in results().half_chain.items():
+        shown = list(dict.fromkeys((row["precision"], row["batch"]) for row in raw["ways"]))
+        cells = [
+            [way, *(
+                f"{row['microseconds']:,.1f} µs, {row['tflop_per_second']:,.0f} TFLOP/s"
+                for at in shown for row in raw["ways"] if row["way"] == way and (row["precision"], row["batch"]) == at
+            )]
+            for way in dict.fromkeys(row["way"] for row in raw["ways"])
+        ]  # fmt: skip
+        head = ["way", *(f"{precision}, N = {batch:,}" for precision, batch in shown)]
+        parts.append(f"{machine_called(raw['machine'])}:\n\n{table(head, cells, right=1)}{sources(document, [file])}")
+    return "\n".join(parts) or UNMEASURED + "\n"
+
+
 def _fastest(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     within = [row for row in rows if row["within_tolerance"]]
     return max(within, key=lambda row: float(row["inputs_per_second"]), default=None)

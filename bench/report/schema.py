@@ -83,6 +83,8 @@ class Results:
     """What bench/networks.py wrote, by file."""
     fused_layers: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/fused_layers.py wrote, by file."""
+    half_chain: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/half_chain.py wrote, by file."""
     op_times: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/op_times.py wrote, by file."""
     ladders: dict[str, dict[Path, dict[str, Any]]] = field(default_factory=lambda: {"mma_steps": {}, "wgmma_steps": {}})
@@ -108,6 +110,7 @@ def results() -> Results:
         "layers": found.layers,
         "networks": found.networks,
         "fused_layers": found.fused_layers,
+        "half_chain": found.half_chain,
         "op_times": found.op_times,
         "precisions": found.agreed,
         "validation": found.validated,
@@ -151,7 +154,7 @@ def results() -> Results:
 
 SCHEMAS = (
     "benchmarks", "level", "sanitizer", "dram", "layers", "conv2d", "conv2d_cpu", "tiles", "mma_steps", "wgmma_steps",
-    "precisions", "validation", "networks", "op_times", "fused_layers",
+    "precisions", "validation", "networks", "op_times", "fused_layers", "half_chain",
     "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel",
 )  # fmt: skip
 """What a raw result says of itself. Tables show all but soak, exits and cores."""

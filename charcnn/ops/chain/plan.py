@@ -10,8 +10,10 @@ from typing import Any, overload
 from charcnn.gpu import device
 from charcnn.model.layers import Conv1d, Relu
 from charcnn.ops.chain.plan2d import Layer2d, Plan2d, plan2d
+from charcnn.ops.chain.plan_half import HalfPlan, plan_half
 from charcnn.ops.chain.planned import LONGEST, Planned, tabulated
 from charcnn.ops.chain.step import Step
+from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
 from charcnn.ops.common.shapes import Shape, at_least
 
 STAT_BYTES = 16
@@ -163,7 +165,7 @@ class Plan(Planned):
 def plan(layers: Sequence[Layer], *, in_channels: int, length: int, **options: Any) -> Plan: ...
 @overload
 def plan(layers: Sequence[Layer2d], *, in_shape: Sequence[int], **options: Any) -> Plan2d: ...
-def plan(layers: Sequence[Any], **options: Any) -> Plan | Plan2d:
+def plan(layers: Sequence[Any], **options: Any) -> Any:
     """Plan the fusion of a chain: over sequences as `plan1d` says, over images, which have an `in_shape`, as `plan2d`.
 
     Raises:
@@ -185,7 +187,8 @@ def plan1d(
     threads: int | None = None,
     buffers: int | None = None,
     shared_limit: int | None = None,
-) -> Plan:
+    precision: str = "fp32",
+) -> Plan | HalfPlan:
     """Plan the fusion of a chain of one to six convolutions, each with or without Relu, perhaps closed by Stat.
 
     Args:
@@ -203,6 +206,8 @@ def plan1d(
         buffers: feature maps held: 1 (results wait in registers and overwrite their input) or 2 (ping-pong); 1 where
             None and the registers of a block hold a whole map.
         shared_limit: bytes of shared memory a block may use; the current GPU's where None.
+        precision: "fp32"; or "fp16" or "bf16": products on tensor cores, all convolutions in one kernel, channels last
+            (`HalfPlan`, which takes none of the options above).
 
     Raises:
         ValueError: the layers are no such chain, run out of positions, or need more shared memory than there is.
@@ -229,6 +234,10 @@ def plan1d(
         group = method
     else:
         raise ValueError(f"method={method!r}: need 'whole', 'pairs', or the number of convolutions a kernel")
+    if choose(precision, {"fp32": FP32, **HALF_PRECISIONS}) is not FP32:
+        return plan_half(
+            [(conv.channels, conv.kernel_size) for conv in convs], relus, stat, in_channels, length, precision
+        )
     limit = device.shared_limit() if shared_limit is None else shared_limit
     for i, conv in enumerate(convs):
         rest = length - sum(before.kernel_size - 1 for before in convs[:i])
