@@ -7,6 +7,7 @@
 - measured: all levels on all machines;
 - history: the original program's steps, and what each won there and here;
 - step lK: what level K won, with batch sizes and the share of the hardware's limit;
+- ideas lK: what each idea of level K won, where these were measured apart; tried lK: what was tried in vain;
 - cost lK: what level K costs, and the level before it, stage by stage;
 - change lK [FUNCTION ...]: what level K's `build`, or these functions in it, changed of the level that it builds on;
 - code FILE NAME [VARIABLE]: a function or class, as it stands in the file, or its first loop on that variable;
