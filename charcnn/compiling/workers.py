@@ -35,7 +35,7 @@ from charcnn.compiling.stand_in import Target, compiling_for
 from charcnn.gpu import device
 from charcnn.gpu.launch import title
 
-COSTLY = ("double_buffered", "kernel", "gather", "warp_gather", "small_batch", "lag_sums")
+COSTLY = ("double_buffered", "kernel", "gather", "small_batch", "lag_sums")
 """Modules whose kernels take the longest to compile, those first."""
 
 

@@ -18,7 +18,7 @@ from charcnn.ops.common import cast, shapes
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.mma_layout import OCTET
 from charcnn.ops.common.precision import HALF_PRECISIONS, choose
-from charcnn.ops.token_conv1d.warp_gather import launch
+from charcnn.ops.token_conv1d.warp_gather.launch import launch
 
 
 class TokenConvWeights:
