@@ -37,8 +37,11 @@ hypothesis.settings.register_profile("charcnn", deadline=None, suppress_health_c
 hypothesis.settings.load_profile("charcnn")
 
 
-LABELLING = ("test_classifier.py", "test_classify_ranks.py", "test_commands.py", "test_terminal.py")
-"""Files whose tests label texts on the CPU, most of them."""
+LABELLING = (
+    "test_classifier.py", "test_classify_files.py", "test_classify_outputs.py", "test_classify_ranks.py",
+    "test_classify_resume.py", "test_commands.py", "test_terminal.py",
+)  # fmt: skip
+"""Files whose tests label texts on the CPU, most of them; they share models and classifiers."""
 
 SIZES = re.compile(r"(.*/test_ops\.py::test_(edges|large)\[\w+)-")
 """Tests of a variant at several sizes, for which it is compiled once or twice."""
@@ -112,7 +115,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     @cache
     def shares(file: str) -> bool:
-        return 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8")
+        labelling = file.rpartition("/")[2] in LABELLING
+        return labelling or 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8")
 
     class EachScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
@@ -190,6 +194,51 @@ def stream():
     from numba import cuda
 
     return cuda.stream()
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A model file of random weights, which commands label with."""
+    from charcnn.config import TINY
+    from charcnn.model import params
+    from charcnn.text import encodings
+
+    path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
+    params.save(path, params.init(TINY, seed=3), TINY, encoding="crepe", classes=encodings.CLASSES)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def classifier(weights):
+    """The same model on the CPU."""
+    from charcnn.classify.classifier import Classifier
+
+    return Classifier.load(weights, device="cpu")
+
+
+@pytest.fixture
+def charcnn(weights, capsys):
+    """Run a command here, with that model: status, standard output, standard error."""
+    from charcnn.__main__ import main
+
+    def run(*words, model=weights):
+        words = [str(word) for word in words]
+        status = main([*words, "--model", model, "--device", "cpu"] if model else words)
+        done = capsys.readouterr()
+        return status, done.out, done.err
+
+    return run
+
+
+@pytest.fixture
+def tile_cache(tmp_path, monkeypatch):
+    """An empty cache of tiles, and nothing remembered before or after."""
+    from charcnn.ops.common import tile_choice
+
+    monkeypatch.setenv("CHARCNN_CACHE", str(tmp_path / "cache"))
+    tile_choice.forget()
+    yield tmp_path / "cache"
+    tile_choice.forget()
 
 
 @pytest.fixture
