@@ -15,7 +15,7 @@ from charcnn.classify.explain import Explanation, occlude
 from charcnn.files import Path
 from charcnn.model import params as params_module
 from charcnn.model.params import Params
-from charcnn.ops.softmax.loops import softmax_loops
+from charcnn.ops.softmax import loops as softmax
 from charcnn.runtime import ordered
 from charcnn.text import encodings
 from charcnn.text.columns import columns
@@ -165,7 +165,7 @@ class Classifier:
         wrong = overflowed(logits)
         if wrong.size:
             raise ValueError(f"texts[{first + wrong[0]}]: {self.engine.overflow}")
-        return softmax_loops(logits, out=logits)
+        return softmax.softmax_loops(logits, out=logits)
 
     def _each(self, texts: Any) -> Iterator[np.ndarray]:
         blocks = _numbered(columns(texts, self.rows))

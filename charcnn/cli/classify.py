@@ -210,7 +210,7 @@ class _Job:
     def _label(self, block: Block) -> tuple[Block, Any, list[tuple[int, int | None, str]]]:
         import numpy as np
 
-        from charcnn.ops.softmax.loops import softmax_loops
+        from charcnn.ops.softmax import loops as softmax
 
         stage = self._monitor.stage
         with stage("gather texts"):
@@ -224,7 +224,7 @@ class _Job:
             logits = self._classifier.engine.logits(given)
         with stage("render"):
             leave_out_overflowed(block, logits, self._classifier.engine)
-            shares: np.ndarray = softmax_loops(logits, out=logits)
+            shares: np.ndarray = softmax.softmax_loops(logits, out=logits)
             labels = shares.argmax(axis=1)
             if not self._options.probabilities:
                 shares = np.take_along_axis(shares, labels[:, None], axis=1)

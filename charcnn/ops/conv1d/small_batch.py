@@ -359,16 +359,19 @@ def conv1d_nlc_small_batch(
 def conv1d_relu_nlc_small_batch(
     x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_small_batch` with ReLU in the same kernel. Arguments, result and errors as there."""
+    """`reference.conv1d_relu_nlc`, with ReLU in the same kernel.
+
+    Arguments, result and errors as for the convolution alone.
+    """
     return one_shot.conv1d(_Prepared, "conv1d_relu", x, weight, bias, precision=precision, out=out, stream=stream)
 
 
 def conv1d_relu_maxpool1d_nlc_small_batch(
     x: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_small_batch` with ReLU and pooling in the same kernel: a third is stored.
+    """`reference.conv1d_relu_maxpool1d_nlc`, pooled in the same kernel: a third is stored.
 
-    Arguments, result and errors as there, and pool_size: 3.
+    Arguments, result and errors as for the convolution alone, and pool_size: 3.
     """
     method = "conv1d_relu_maxpool1d"
     return one_shot.conv1d(_Prepared, method, x, weight, bias, pool_size, precision=precision, out=out, stream=stream)
