@@ -26,9 +26,10 @@ OURS = [path for path in SOURCES if PACKAGE in path.parents]
 
 PRECISION = re.compile(r"_(fp32|tf32|fp16x3|fp16|bf16|fp8|half|halves|float32|float16)(_|$)")
 
-KERNEL, FUNCTION, FILE, LEVEL, IFS, MODULES, PLACES = 180, 120, 400, 100, 6, 6, 3
+KERNEL, FUNCTION, FILE, LEVEL, IFS, MODULES, PLACES, DOCSTRING = 180, 120, 400, 100, 6, 6, 3, 10
 """The limits: lines of a kernel, of another function, of a file, of a level; conditions in a level's `build`; modules
-directly under charcnn/; places where an operator's name stands outside levels: definition, stub, catalogue."""
+directly under charcnn/; places where an operator's name stands outside levels: definition, stub, catalogue; lines of a
+module's docstring."""
 
 EXCEPTIONS = Path(__file__).with_name("house.json")
 
@@ -81,6 +82,12 @@ def levels() -> dict[str, Path]:
 
 def lines_of_levels() -> dict[str, int]:
     return {name: len(path.read_text().splitlines()) for name, path in levels().items()}
+
+
+def lines_of_docstrings() -> dict[str, int]:
+    """Of modules that are not tests: what is longer belongs in a README.md."""
+    modules = {name_of(path): ast.parse(path.read_text()) for path in SOURCES if ROOT / "tests" not in path.parents}
+    return {name: len((ast.get_docstring(module) or "").splitlines()) for name, module in modules.items()}
 
 
 def ifs_of_levels() -> dict[str, int]:
@@ -198,6 +205,7 @@ LISTS = {
     "PRECISE_NAMES": (names_with_a_precision, 0),
     "SPREAD_NAMES": (places_of_names, PLACES),
     "WRONG_WORDS": (wrong_words, 0),
+    "LONG_DOCSTRINGS": (lines_of_docstrings, DOCSTRING),
     "LATE_IMPORTS": (late_imports_of_files, 0),
 }
 """By the list of exceptions: what is counted, and the limit."""

@@ -40,7 +40,14 @@ KINDS = {kind.__name__: kind for kind in _BLOCKS}
 def documents() -> list[Path]:
     """The files that may hold blocks."""
     pages = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "levels").glob("*.md"))]
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages, WEIGHTS / "README.md", *READMES]
+    return [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *pages,
+        WEIGHTS / "README.md",
+        WEIGHTS.parent / "README.md",
+        *READMES,
+    ]
 
 
 def filled(document: Path) -> str:
