@@ -24,7 +24,7 @@ charcnn.levels.prepare()  # stands before the first import of numba.cuda
 
 import simulated_threads  # noqa: E402
 
-from charcnn.catalog import Level, Variant  # noqa: E402
+from charcnn.catalog import VARIANTS, Level, Variant  # noqa: E402
 from charcnn.gpu import device  # noqa: E402
 
 if device.SIMULATED:
@@ -43,8 +43,21 @@ LABELLING = (
 )  # fmt: skip
 """Files whose tests label texts on the CPU, most of them; they share models and classifiers."""
 
-SIZES = re.compile(r"(.*/test_ops\.py::test_(edges|large)\[\w+)-")
-"""Tests of a variant at several sizes, for which it is compiled once or twice."""
+ROWS = frozenset(row.name for row in VARIANTS)
+
+
+def row_scope(nodeid: str) -> str | None:
+    """What shares a process with a test of test_ops: on a GPU its row's other tests, at one size; and its other sizes.
+
+    Kernels are compiled once for all processes, but each loads what it launches.
+    """
+    match = re.fullmatch(r".*/test_ops\.py::(test_\w+)\[(.*)\]", nodeid)
+    row = next((part for part in match[2].split("-") if part in ROWS), None) if match else None
+    if match is None or row is None or match[1] == "test_drawn_sizes":
+        return None
+    if match[1] in ("test_edges", "test_large"):
+        return f"{row}, its sizes"
+    return None if device.SIMULATED else row
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -101,8 +114,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With -n, each test goes to whichever process is free; those of a file that shares a fixture stay with one.
 
-    So do one variant's sizes, in test_ops; and of few processes the files that label texts on the CPU: what they need
-    takes half a minute to compile, in each process that begins before another has ended.
+    So do a variant's tests in test_ops (`row_scope`); and of few processes the files that label texts on the CPU: what
+    they need takes half a minute to compile, in each process that begins before another has ended.
 
     Unless --dist says how to deal them out. Not an option in pyproject.toml: pytest-benchmark would take that for
     several processes, and measure nothing.
@@ -123,8 +136,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file = nodeid.split("::")[0]
             if few and file.rpartition("/")[2] in LABELLING:
                 return "labelling"
-            sizes = SIZES.match(nodeid)
-            return file if shares(file) else sizes[1] if sizes else nodeid
+            return file if shares(file) else row_scope(nodeid) or nodeid
 
         def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
             """And forget a scope that has ended: all that are kept are counted, again for each test."""
