@@ -47,11 +47,11 @@ ROWS = frozenset(row.name for row in VARIANTS)
 
 
 def row_scope(nodeid: str) -> str | None:
-    """What shares a process with a test of test_ops: on a GPU its row's other tests, at one size; and its other sizes.
+    """What shares a process with a test of a variant: on a GPU its other tests, at one size; and its other sizes.
 
     Kernels are compiled once for all processes, but each loads what it launches.
     """
-    match = re.fullmatch(r".*/test_ops\.py::(test_\w+)\[(.*)\]", nodeid)
+    match = re.fullmatch(r".*/test_ops(?:_arguments)?\.py::(test_\w+)\[(.*)\]", nodeid)
     row = next((part for part in match[2].split("-") if part in ROWS), None) if match else None
     if match is None or row is None or match[1] == "test_drawn_sizes":
         return None

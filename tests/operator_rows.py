@@ -1,15 +1,16 @@
-"""Rows of the catalogue with the sizes they are tried at, and which of them a GPU leaves to --all."""
+"""Rows of the catalogue with the sizes they are tried at, which of them a GPU leaves to --all, and examples of them."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
 
+import numpy as np
 import pytest
 from conftest import runs_here
-from operator_cases import CASES, takes
+from operator_cases import CASES, Case, takes
 
-from charcnn.catalog import CHAIN, IMAGE_CHAIN
+from charcnn.catalog import CHAIN, IMAGE_CHAIN, operator
 from charcnn.catalog import VARIANTS as EVERY
 from charcnn.gpu import device
 
@@ -90,3 +91,35 @@ def tried(row, sizes, kind):
     if kind == "edges":
         return sizes == of[0]
     return not pointwise(row) and sizes == of[-1 if row.operator in (CHAIN, IMAGE_CHAIN) else CUDA.index(row) % len(of)]
+
+
+def each(rows):
+    return pytest.mark.parametrize("variant", rows, ids=lambda row: row.name)
+
+
+def example(variant) -> Case:
+    return (cases := CASES[variant.operator]).build(next(s for s in cases.edges if takes(variant.label, s)))
+
+
+def arrays(result) -> tuple:
+    """The arrays of a result: itself, or the two of a pair (y, stat)."""
+    return result if isinstance(result, tuple) else (result,)
+
+
+def alike(like, made):
+    """A result of the same kind, from its arrays."""
+    made = tuple(made)
+    return made if isinstance(like, tuple) else made[0]
+
+
+def poisoned(variant, like):
+    """An output of the oracle's shape that no result looks like: NaN, or a number that no index has."""
+    if isinstance(like, tuple):
+        return poisoned(variant, like[0]), np.full(like[1].shape, np.nan, np.float64)
+    if like.dtype == np.int64:
+        return np.full(like.shape, -7, np.int64)
+    return np.full(like.shape, np.nan, CASES[variant.operator].dtype)
+
+
+PAIRED = [row for row in VARIANTS if isinstance(example(row).oracle(operator(row.operator).reference), tuple)]
+"""Whose result is a pair (y, stat)."""
