@@ -7,8 +7,9 @@ from functools import cache
 
 import numpy as np
 import pytest
+from case_kinds import Case
 from conftest import runs_here
-from operator_cases import CASES, Case, takes
+from operator_cases import CASES, takes
 
 from charcnn.catalog import CHAIN, IMAGE_CHAIN, operator
 from charcnn.catalog import VARIANTS as EVERY

@@ -7,11 +7,12 @@ from functools import partial
 
 import numpy as np
 import pytest
+from case_kinds import Case
 from conftest import quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import cuda
-from operator_cases import CASES, Case, takes
+from operator_cases import CASES, takes
 from operator_rows import (
     CUDA,
     PAIRED,
