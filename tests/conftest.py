@@ -228,8 +228,8 @@ def classifier(weights):
     return Classifier.load(weights, device="cpu")
 
 
-@pytest.fixture
-def charcnn(weights, capsys):
+@pytest.fixture(name="charcnn")
+def run_charcnn(weights, capsys):
     """Run a command here, with that model: status, standard output, standard error."""
     from charcnn.__main__ import main
 
