@@ -1,6 +1,5 @@
 """`charcnn classify` for a long time at its full rate: rows and memory minute by minute, and that no row is missing.
 
-    python bench/soak.py --seconds 3600
     python bench/soak.py --seconds 600 --device cuda --precision fp16
 
 CSV goes into its standard input as fast as it reads, the same rows again and again; what comes out must be those rows

@@ -5,8 +5,7 @@ of its precisions, on random weights and on the model that ships, over random id
 changed), texts that fill an input, constant and blank ones. All of an input's errors are looked at. Beside what is
 right it spoils: an input zeroed, two swapped, all logits the same, FP8's given as each other precision's, and of one
 layer after another a tap shifted or a bias dropped (by the reference's difference). --emulated takes no GPU: the
-network in NumPy, rounded as kernels round. The reference is computed by PyTorch on a GPU where there is one, else by
-NumPy.
+network in NumPy, rounded as kernels round. PyTorch computes the reference on a GPU where there is one, else NumPy.
 Writes results/MACHINE-validation.json after a run of all levels. Exit status: 0 all that is right is within its bound,
 1 something is not, 2 the options do not fit.
 """

@@ -1,4 +1,4 @@
-"""The command `charcnn` as tests run it, in this process or in one of its own. conftest.py imports the fixtures."""
+"""The command `charcnn` as tests run it, in this process or in one of its own. conftest.py imports the fixture."""
 
 import csv
 import os
@@ -23,38 +23,6 @@ output.EVERY_SECONDS = 0
 advance = output.Partial.advance
 output.Partial.advance = lambda *values: (advance(*values), time.sleep(0.01))
 """
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    from charcnn.config import TINY
-    from charcnn.model import params
-    from charcnn.text import encodings
-
-    path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
-    params.save(path, params.init(TINY, seed=3), TINY, encoding="crepe", classes=encodings.CLASSES)
-    return str(path)
-
-
-@pytest.fixture(scope="module")
-def classifier(weights):
-    from charcnn.classify.classifier import Classifier
-
-    return Classifier.load(weights, device="cpu")
-
-
-@pytest.fixture(name="charcnn")
-def charcnn_here(weights, capsys):
-    """Run a command here: status, standard output, standard error."""
-    from charcnn.__main__ import main
-
-    def run(*words, model=weights):
-        words = [str(word) for word in words]
-        status = main([*words, "--model", model, "--device", "cpu"] if model else words)
-        done = capsys.readouterr()
-        return status, done.out, done.err
-
-    return run
 
 
 @pytest.fixture

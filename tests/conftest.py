@@ -23,9 +23,9 @@ import charcnn.levels
 charcnn.levels.prepare()  # stands before the first import of numba.cuda
 
 import simulated_threads  # noqa: E402
-from commands import charcnn_here, classifier, interrupted, weights  # noqa: E402, F401 - fixtures
+from commands import interrupted  # noqa: E402, F401 - a fixture
 
-from charcnn.catalog import Level, Variant  # noqa: E402
+from charcnn.catalog import VARIANTS, Level, Variant  # noqa: E402
 from charcnn.gpu import device  # noqa: E402
 
 if device.SIMULATED:
@@ -39,13 +39,27 @@ hypothesis.settings.load_profile("charcnn")
 
 
 LABELLING = (
-    *("test_classifier.py", "test_classify_ranks.py", "test_commands.py", "test_compressed.py", "test_parquet.py"),
-    *("test_several_files.py", "test_terminal.py", "test_unsure.py"),
-)
-"""Files whose tests label texts on the CPU, most of them."""
+    "test_classifier.py", "test_classify_files.py", "test_classify_outputs.py", "test_classify_ranks.py",
+    "test_classify_resume.py", "test_commands.py", "test_compressed.py", "test_parquet.py", "test_several_files.py",
+    "test_terminal.py", "test_unsure.py",
+)  # fmt: skip
+"""Files whose tests label texts on the CPU, most of them; they share models and classifiers."""
 
-SIZES = re.compile(r"(.*/test_ops\.py::test_(edges|large)\[\w+)-")
-"""Tests of a variant at several sizes, for which it is compiled once or twice."""
+ROWS = frozenset(row.name for row in VARIANTS)
+
+
+def row_scope(nodeid: str) -> str | None:
+    """What shares a process with a test of a variant: on a GPU its other tests, at one size; and its other sizes.
+
+    Kernels are compiled once for all processes, but each loads what it launches.
+    """
+    match = re.fullmatch(r".*/test_ops(?:_arguments)?\.py::(test_\w+)\[(.*)\]", nodeid)
+    row = next((part for part in match[2].split("-") if part in ROWS), None) if match else None
+    if match is None or row is None or match[1] == "test_drawn_sizes":
+        return None
+    if match[1] in ("test_edges", "test_large"):
+        return f"{row}, its sizes"
+    return None if device.SIMULATED else row
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -102,8 +116,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With -n, each test goes to whichever process is free; those of a file that shares a fixture stay with one.
 
-    So do one variant's sizes, in test_ops; and of few processes the files that label texts on the CPU: what they need
-    takes half a minute to compile, in each process that begins before another has ended.
+    So do a variant's tests in test_ops (`row_scope`); and of few processes the files that label texts on the CPU: what
+    they need takes half a minute to compile, in each process that begins before another has ended.
 
     Unless --dist says how to deal them out. Not an option in pyproject.toml: pytest-benchmark would take that for
     several processes, and measure nothing.
@@ -116,15 +130,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     @cache
     def shares(file: str) -> bool:
-        return 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8")
+        labelling = file.rpartition("/")[2] in LABELLING
+        return labelling or 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8")
 
     class EachScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::")[0]
             if few and file.rpartition("/")[2] in LABELLING:
                 return "labelling"
-            sizes = SIZES.match(nodeid)
-            return file if shares(file) else sizes[1] if sizes else nodeid
+            return file if shares(file) else row_scope(nodeid) or nodeid
 
         def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
             """And forget a scope that has ended: all that are kept are counted, again for each test."""
@@ -194,6 +208,51 @@ def stream():
     from numba import cuda
 
     return cuda.stream()
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A model file of random weights, which commands label with."""
+    from charcnn.config import TINY
+    from charcnn.model import params
+    from charcnn.text import encodings
+
+    path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
+    params.save(path, params.init(TINY, seed=3), TINY, encoding="crepe", classes=encodings.CLASSES)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def classifier(weights):
+    """The same model on the CPU."""
+    from charcnn.classify.classifier import Classifier
+
+    return Classifier.load(weights, device="cpu")
+
+
+@pytest.fixture(name="charcnn")
+def run_charcnn(weights, capsys):
+    """Run a command here, with that model: status, standard output, standard error."""
+    from charcnn.__main__ import main
+
+    def run(*words, model=weights):
+        words = [str(word) for word in words]
+        status = main([*words, "--model", model, "--device", "cpu"] if model else words)
+        done = capsys.readouterr()
+        return status, done.out, done.err
+
+    return run
+
+
+@pytest.fixture
+def tile_cache(tmp_path, monkeypatch):
+    """An empty cache of tiles, and nothing remembered before or after."""
+    from charcnn.ops.common import tile_choice
+
+    monkeypatch.setenv("CHARCNN_CACHE", str(tmp_path / "cache"))
+    tile_choice.forget()
+    yield tmp_path / "cache"
+    tile_choice.forget()
 
 
 @pytest.fixture

@@ -9,138 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import case_makers as make
 import numpy as np
-from case_kinds import Case, Cases, Sizes, values, weights
+from case_kinds import Cases, Sizes
+from chain_cases import CHAIN1D
 from image_cases import IMAGE_CASES, moves_by_one, moves_by_one_in_groups, on_tensor_cores
 
 from charcnn.catalog import CHAIN
-from charcnn.ops import reference
-from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.mma_layout import TAKEN
 from charcnn.ops.common.moments import PART
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
-
-
-def _one_hot(rng, normal, n, length, depth):
-    return Case({"ids": rng.integers(0, min(depth + 2, 256), (n, length), dtype=np.uint8)}, {"depth": depth})
-
-
-def _one_hot_conv1d(rng, normal, n, depth, c_out, length, k):
-    ids = _one_hot(rng, normal, n, length, depth).inputs["ids"]
-    weight, bias = weights(rng, c_out, depth, k, normal=normal)
-    return Case({"ids": ids, "weight": weight, "bias": bias})
-
-
-def _conv1d(rng, normal, n, c_in, c_out, length, k, **options):
-    weight, bias = weights(rng, c_out, c_in, k, normal=normal)
-    return Case({"x": values(rng, n, c_in, length, normal=normal), "weight": weight, "bias": bias}, options)
-
-
-def _layernorm(rng, normal, n, c, length):
-    x = rng.standard_normal((n, c * length)) + 4 * (np.arange(c * length) % 2)  # never all nearly equal
-    return Case(
-        {
-            "x": x.reshape(n, c, length).astype(np.float32),
-            "gamma": weights(rng, c, length, normal=normal)[0],
-            "beta": values(rng, c, length, normal=True) / 8,
-        }
-    )
-
-
-def _layernorm_relu(rng, normal, n, c, length):
-    case = _layernorm(rng, normal, n, c, length)
-    x = case.inputs.pop("x")
-    # Given statistics are taken as they are: these are near x's own, and not its own.
-    stat = reference.stat(x.astype(np.float64)) * rng.uniform(0.9, 1.1, (n, 2))
-    return Case({"x": x, "stat": stat, **case.inputs})
-
-
-def _layernorm_relu_maxpool1d(rng, normal, n, c, length, kernel_size, **options):
-    case = _layernorm_relu(rng, normal, n, c, length)
-    return Case(case.inputs, {"kernel_size": kernel_size, **options})
-
-
-def _relu(rng, normal, n, c, length):
-    return Case({"x": values(rng, n, c, length, normal=True)})
-
-
-def _maxpool1d(rng, normal, n, c, length, kernel_size, **options):
-    return Case({"x": values(rng, n, c, length, normal=True)}, {"kernel_size": kernel_size, **options})
-
-
-def _linear(rng, normal, n, c_in, c_out):
-    weight, bias = weights(rng, c_out, c_in, normal=normal)
-    return Case({"x": values(rng, n, c_in, normal=normal), "weight": weight, "bias": bias})
-
-
-def _linear_relu_linear(rng, normal, n, c_in, c_mid, c_out):
-    case = _linear(rng, normal, n, c_in, c_mid)
-    weight2, bias2 = weights(rng, c_out, c_mid, normal=normal)
-    x, weight1, bias1 = case.inputs.values()
-    return Case({"x": x, "weight1": weight1, "bias1": bias1, "weight2": weight2, "bias2": bias2})
-
-
-def _conv1d_relu_maxpool1d(rng, normal, n, c_in, c_out, length, k, pool_size, **options):
-    case = _conv1d(rng, normal, n, c_in, c_out, length, k)
-    return Case(case.inputs, {"pool_size": pool_size, **options})
-
-
-def _chain(rng, normal, n, length, c_in, **sizes):
-    inputs = {"x": values(rng, n, c_in, length, normal=normal)}
-    for i in range(1, 5):
-        c_out, k = sizes[f"c{i}"], sizes[f"k{i}"]
-        weight, bias = weights(rng, c_out, c_in, k, normal=normal)
-        scale = np.float32((c_in * k) ** (-0.5 if normal else -1))  # so that no layer's values outgrow its biases
-        inputs[f"weight{i}"], inputs[f"bias{i}"] = weight * scale, bias
-        if not normal:  # a channel that ReLU lets through
-            inputs[f"weight{i}"][0], inputs[f"bias{i}"][0] = abs(inputs[f"weight{i}"][0]), abs(bias[0])
-        c_in = c_out
-    return Case(inputs)
-
-
-def _channels_last(make):
-    """The same case for the operator on channels-last features: all axes but the inputs' turned round."""
-
-    def turned(*arguments, **sizes):
-        case = make(*arguments, **sizes)
-        axes = {"x": (0, 2, 1), "gamma": (1, 0), "beta": (1, 0)}
-        for name, array in case.inputs.items():
-            if name == "weight":
-                case.inputs[name] = pack(array)
-            elif name in axes and array.ndim == len(axes[name]):
-                case.inputs[name] = np.ascontiguousarray(array.transpose(axes[name]))
-        return case
-
-    return turned
-
-
-def _one_hot_conv1d_nlc(rng, normal, n, length, k, depth, c_out):
-    inputs = _one_hot_conv1d(rng, normal, n, depth, c_out, length, k).inputs
-    return Case({**inputs, "weight": pack(inputs["weight"])})
-
-
-def _one_hot_conv1d_relu_maxpool1d_nlc(rng, normal, n, length, k, depth, c_out, pool_size):
-    return Case(_one_hot_conv1d_nlc(rng, normal, n, length, k, depth, c_out).inputs, {"pool_size": pool_size})
-
-
-def _one_hot_conv1d_layernorm_relu_maxpool1d_nlc(rng, normal, n, length, k, depth, c_out, pool_size):
-    ids, weight, bias = _one_hot_conv1d_nlc(rng, normal, n, length, k, depth, c_out).inputs.values()
-    # Given statistics are taken as they are: these are not the values' own, from which single ones may hardly differ.
-    stat = reference.one_hot_conv1d_stat_nlc(ids, weight.astype(np.float64), bias.astype(np.float64))
-    stat[:, 0] /= 4
-    stat[:, 1] += 1
-    gamma = weights(rng, length - k + 1, c_out, normal=normal)[0]
-    beta = values(rng, length - k + 1, c_out, normal=True) / 8
-    inputs = {"ids": ids, "stat": stat, "weight": weight, "bias": bias, "gamma": gamma, "beta": beta}
-    return Case(inputs, {"pool_size": pool_size})
-
-
-def _softmax(rng, normal, n, c):
-    return Case({"x": 4 * values(rng, n, c, normal=True)})
-
-
-def _argmax(rng, normal, n, c):
-    return Case({"x": rng.integers(-3, 3, (n, c)).astype(np.float32)})  # with equals
 
 
 def _conv1d_fits(s: Sizes) -> bool:
@@ -156,19 +34,8 @@ def _conv1d_relu_maxpool1d_fits(s: Sizes) -> bool:
     return positions >= 0 and positions // s["stride"] + 1 >= s["pool_size"]
 
 
-def _chain_fits(s: Sizes) -> bool:
-    return s["length"] >= 1 + sum(s[f"k{i}"] - 1 for i in range(1, 5))
-
-
-def _chain_sizes(n: int, length: int, channels: tuple[int, ...], kernel_sizes: tuple[int, ...]) -> Sizes:
-    sizes = {"n": n, "length": length, "c_in": channels[0]}
-    for i, (c, k) in enumerate(zip(channels[1:], kernel_sizes, strict=True), 1):
-        sizes |= {f"c{i}": c, f"k{i}": k}
-    return sizes
-
-
 CONV1D = Cases(
-    _conv1d,
+    make.conv1d,
     edges=(
         {"n": 2, "c_in": 3, "c_out": 5, "length": 11, "k": 3},
         {"n": 1, "c_in": 1, "c_out": 1, "length": 1, "k": 1},
@@ -201,7 +68,7 @@ CONV1D = Cases(
 )
 
 LINEAR = Cases(
-    _linear,
+    make.linear,
     edges=(
         {"n": 2, "c_in": 70, "c_out": 5},
         {"n": 1, "c_in": 1, "c_out": 1},
@@ -217,14 +84,14 @@ LINEAR = Cases(
 )
 
 CLASSES = Cases(
-    _softmax,
+    make.softmax,
     edges=({"n": 3, "c": 4}, {"n": 1, "c": 1}, {"n": 0, "c": 4}, {"n": 33, "c": 5}),
     large=({"n": 33, "c": 300}, {"n": 1030, "c": 4}),
     draw={"n": (0, 9, 300), "c": (1, 7, 60)},
 )
 
 CONV1D_STAT = Cases(  # as CONV1D, less what only the taps see: here every value costs the simulator barriers
-    _conv1d,
+    make.conv1d,
     edges=(
         {"n": 2, "c_in": 2, "c_out": 3, "length": 7, "k": 3},  # less than a part
         {"n": 1, "c_in": 1, "c_out": 1, "length": 1, "k": 1},  # no deviation
@@ -242,7 +109,7 @@ CONV1D_STAT = Cases(  # as CONV1D, less what only the taps see: here every value
 )
 
 LAYERNORM = Cases(
-    _layernorm,
+    make.layernorm,
     edges=(
         {"n": 2, "c": 3, "length": 11},
         {"n": 1, "c": 1, "length": 1},
@@ -255,7 +122,7 @@ LAYERNORM = Cases(
 )
 
 MAXPOOL1D = Cases(
-    _maxpool1d,
+    make.maxpool1d,
     edges=(
         {"n": 2, "c": 3, "length": 11, "kernel_size": 3},
         {"n": 1, "c": 1, "length": 1, "kernel_size": 1},
@@ -280,7 +147,7 @@ MAXPOOL1D = Cases(
 )
 
 LAYERNORM_RELU_MAXPOOL1D = Cases(
-    _layernorm_relu_maxpool1d,
+    make.layernorm_relu_maxpool1d,
     edges=(
         {"n": 2, "c": 3, "length": 11, "kernel_size": 3},
         {"n": 1, "c": 1, "length": 1, "kernel_size": 1},
@@ -304,11 +171,11 @@ LAYERNORM_RELU_MAXPOOL1D = Cases(
     compiled_in=("kernel_size",),
 )
 
-LAYERNORM_RELU_MAXPOOL1D_NLC = replace(LAYERNORM_RELU_MAXPOOL1D, make=_channels_last(_layernorm_relu_maxpool1d))
+LAYERNORM_RELU_MAXPOOL1D_NLC = replace(LAYERNORM_RELU_MAXPOOL1D, make=make.channels_last(make.layernorm_relu_maxpool1d))
 
 LINEAR_NLC = replace(
     LINEAR,
-    make=_channels_last(_linear),
+    make=make.channels_last(make.linear),
     edges=(
         {"n": 2, "c_in": 70, "c_out": 5},
         {"n": 1, "c_in": 1, "c_out": 1},
@@ -318,7 +185,7 @@ LINEAR_NLC = replace(
 )
 
 CONV1D_NLC = Cases(
-    _channels_last(_conv1d),
+    make.channels_last(make.conv1d),
     edges=(
         {"n": 2, "c_in": 3, "c_out": 5, "length": 11, "k": 3},
         {"n": 1, "c_in": 1, "c_out": 1, "length": 1, "k": 1},
@@ -340,7 +207,7 @@ CONV1D_NLC = Cases(
 
 SMALL_CONV1 = {"n": 3, "depth": 70, "c_out": 256, "length": 1014, "k": 7}
 ONE_HOT_CONV1D_NLC = Cases(
-    _one_hot_conv1d_nlc,
+    make.one_hot_conv1d_nlc,
     edges=(
         {"n": 2, "length": 9, "k": 3, "depth": 5, "c_out": 6},
         {"n": 1, "length": 1, "k": 1, "depth": 1, "c_out": 1},
@@ -360,7 +227,7 @@ ONE_HOT_CONV1D_NLC = Cases(
 )
 
 ONE_HOT_CONV1D_POOLED_NLC = Cases(
-    _one_hot_conv1d_relu_maxpool1d_nlc,
+    make.one_hot_conv1d_relu_maxpool1d_nlc,
     edges=(
         {"n": 2, "length": 9, "k": 3, "depth": 5, "c_out": 6, "pool_size": 3},
         {"n": 1, "length": 1, "k": 1, "depth": 1, "c_out": 1, "pool_size": 1},
@@ -379,7 +246,7 @@ ONE_HOT_CONV1D_POOLED_NLC = Cases(
 
 CASES = {
     "one_hot_nlc": Cases(
-        _one_hot,
+        make.one_hot,
         edges=({"n": 2, "length": 9, "depth": 7}, {"n": 1, "length": 1, "depth": 1}, {"n": 0, "length": 5, "depth": 3}),
         large=({"n": 33, "length": 301, "depth": 72}, {"n": 3, "length": 29, "depth": 300}),
         draw={"n": (0, 3, 33), "length": (0, 9, 300), "depth": (1, 9, 260)},
@@ -388,7 +255,7 @@ CASES = {
     "conv1d_relu_nlc": CONV1D_NLC,
     "conv1d_stat_nlc": CONV1D_NLC,
     "conv1d_relu_maxpool1d_nlc": Cases(
-        _channels_last(_conv1d_relu_maxpool1d),
+        make.channels_last(make.conv1d_relu_maxpool1d),
         edges=(
             {"n": 2, "c_in": 3, "c_out": 5, "length": 13, "k": 3, "pool_size": 3},  # 2 positions in no window
             {"n": 1, "c_in": 1, "c_out": 1, "length": 1, "k": 1, "pool_size": 1},
@@ -407,7 +274,7 @@ CASES = {
     "linear_nlc": LINEAR_NLC,
     "linear_relu_nlc": LINEAR_NLC,
     "one_hot": Cases(
-        _one_hot,
+        make.one_hot,
         edges=(
             {"n": 2, "length": 9, "depth": 7},
             {"n": 1, "length": 1, "depth": 1},
@@ -418,7 +285,7 @@ CASES = {
         draw={"n": (0, 3, 33), "length": (0, 9, 300), "depth": (1, 9, 260)},
     ),
     "one_hot_conv1d": Cases(
-        _one_hot_conv1d,
+        make.one_hot_conv1d,
         edges=(
             {"n": 2, "depth": 7, "c_out": 5, "length": 11, "k": 3},
             {"n": 1, "depth": 1, "c_out": 1, "length": 1, "k": 1},
@@ -434,7 +301,7 @@ CASES = {
     "conv1d_relu": CONV1D,
     "layernorm": LAYERNORM,
     "relu": Cases(
-        _relu,
+        make.relu,
         edges=(
             {"n": 2, "c": 3, "length": 11},
             {"n": 1, "c": 1, "length": 1},
@@ -446,7 +313,7 @@ CASES = {
     ),
     "maxpool1d": MAXPOOL1D,
     "collapse": Cases(
-        _relu,
+        make.relu,
         edges=({"n": 2, "c": 3, "length": 11}, {"n": 1, "c": 1, "length": 1}, {"n": 0, "c": 2, "length": 3}),
         large=({"n": 33, "c": 300, "length": 17},),
         draw={"n": (0, 3, 33), "c": (0, 5, 60), "length": (0, 20, 130)},
@@ -454,10 +321,10 @@ CASES = {
     "linear": LINEAR,
     "linear_relu": LINEAR,
     "conv1d_stat": CONV1D_STAT,
-    "layernorm_relu": replace(LAYERNORM, make=_layernorm_relu),
+    "layernorm_relu": replace(LAYERNORM, make=make.layernorm_relu),
     "relu_maxpool1d": MAXPOOL1D,
     "conv1d_relu_maxpool1d": Cases(
-        _conv1d_relu_maxpool1d,
+        make.conv1d_relu_maxpool1d,
         edges=(
             {"n": 2, "c_in": 3, "c_out": 5, "length": 12, "k": 3, "pool_size": 3},
             {"n": 1, "c_in": 1, "c_out": 1, "length": 1, "k": 1, "pool_size": 1},
@@ -481,31 +348,9 @@ CASES = {
     ),
     "layernorm_relu_maxpool1d": LAYERNORM_RELU_MAXPOOL1D,
     "layernorm_relu_maxpool1d_nlc": LAYERNORM_RELU_MAXPOOL1D_NLC,
-    CHAIN: Cases(
-        _chain,
-        edges=(
-            _chain_sizes(2, 10, (2, 3, 2, 2, 3), (3, 2, 3, 2)),
-            _chain_sizes(1, 1, (1, 1, 1, 1, 1), (1, 1, 1, 1)),
-            _chain_sizes(0, 9, (2, 2, 2, 2, 2), (3, 3, 3, 3)),
-            _chain_sizes(1, 12, (1, 9, 2, 1, 10), (4, 1, 2, 5)),
-        ),
-        large=(
-            _chain_sizes(33, 31, (20, 30, 17, 40, 23), (3, 2, 5, 3)),
-            _chain_sizes(3, 110, (256, 256, 256, 256, 256), (3, 3, 3, 3)),  # the network's: conv_block_3 to 6
-        ),
-        draw={
-            "n": (0, 1, 9),
-            "length": (1, 9, 60),
-            "c_in": (1, 3, 20),
-            **{f"c{i}": (1, 3, 20) for i in range(1, 5)},
-            **{f"k{i}": (1, 2, 4) for i in range(1, 5)},
-        },
-        fits=_chain_fits,
-        compiled_in=("length", "c_in", *(f"{name}{i}" for i in range(1, 5) for name in "ck")),
-        examples=6,
-    ),
+    CHAIN: CHAIN1D,
     "linear_relu_linear": Cases(
-        _linear_relu_linear,
+        make.linear_relu_linear,
         edges=(
             {"n": 2, "c_in": 70, "c_mid": 5, "c_out": 3},
             {"n": 1, "c_in": 1, "c_mid": 1, "c_out": 1},
@@ -523,10 +368,10 @@ CASES = {
     "one_hot_conv1d_stat_nlc": replace(ONE_HOT_CONV1D_NLC, dtype=np.float64),
     "one_hot_conv1d_relu_maxpool1d_nlc": ONE_HOT_CONV1D_POOLED_NLC,
     "one_hot_conv1d_layernorm_relu_maxpool1d_nlc": replace(
-        ONE_HOT_CONV1D_POOLED_NLC, make=_one_hot_conv1d_layernorm_relu_maxpool1d_nlc
+        ONE_HOT_CONV1D_POOLED_NLC, make=make.one_hot_conv1d_layernorm_relu_maxpool1d_nlc
     ),
     "softmax": CLASSES,
-    "argmax": replace(CLASSES, make=_argmax),
+    "argmax": replace(CLASSES, make=make.argmax),
     **IMAGE_CASES,
 }
 

@@ -1,14 +1,17 @@
-"""Rows of the catalogue with the sizes they are tried at, and which of them a GPU leaves to --all."""
+"""Rows of the catalogue with the sizes they are tried at, which of them a GPU leaves to --all, and examples of them."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
 
+import numpy as np
 import pytest
+from case_kinds import Case
 from conftest import runs_here
 from operator_cases import CASES, takes
 
+from charcnn.catalog import CHAIN, IMAGE_CHAIN, operator
 from charcnn.catalog import VARIANTS as EVERY
 from charcnn.gpu import device
 
@@ -52,10 +55,16 @@ def large_of(rows):
 
 @cache
 def leading():
-    """Rows of which a GPU tries all sizes: the first of a technique and kind of sizes, the first in a precision."""
+    """Rows of which a GPU tries all sizes: the first of a technique and kind of sizes, the first in a precision.
+
+    bf16 leads nothing: it is one word in fp16's kernels. Nor do chains and `direct`, which have a kernel of most sizes:
+    test_chain, test_chain2d and test_direct have a GPU take each method and plan, at sizes chosen for it.
+    """
     first = {}
     for row in CUDA:
         cases = CASES[row.operator]
+        if row.precision == "bf16" or row.label == "direct" or row.operator in (CHAIN, IMAGE_CHAIN):
+            continue
         first.setdefault(row.label, row)
         other = re.search("stat|avgpool|$", row.operator)[0]  # more than an epilogue
         first.setdefault((row.technique, cases.make, id(cases.edges), other), row)
@@ -67,7 +76,51 @@ def repeats(row):
     return row in CUDA and (row.tensor_cores or CASES[row.operator].compiled_in) and row.name not in leading()
 
 
+def pointwise(row):
+    """Whether what it has beyond a product is a function of each accumulator: the same for large sizes as for small."""
+    return re.fullmatch(r"(conv1d|conv2d|linear)_(relu|tanh|gelu)(_nlc|_nhwc)?", row.operator)
+
+
 def tried(row, sizes, kind):
-    """Whether a GPU tries these sizes by default: of a row that repeats another, the example's, one large by turns."""
+    """Whether a GPU tries these sizes by default: of a row that repeats another, the example's, and one large.
+
+    Which one goes by turns; of chains the network's, which stands last. None where the epilogue is pointwise.
+    """
     of = [one for one in getattr(CASES[row.operator], kind) if takes(row.label, one)]
-    return not repeats(row) or sizes == of[0 if kind == "edges" else CUDA.index(row) % len(of)]
+    if not repeats(row):
+        return True
+    if kind == "edges":
+        return sizes == of[0]
+    return not pointwise(row) and sizes == of[-1 if row.operator in (CHAIN, IMAGE_CHAIN) else CUDA.index(row) % len(of)]
+
+
+def each(rows):
+    return pytest.mark.parametrize("variant", rows, ids=lambda row: row.name)
+
+
+def example(variant) -> Case:
+    return (cases := CASES[variant.operator]).build(next(s for s in cases.edges if takes(variant.label, s)))
+
+
+def arrays(result) -> tuple:
+    """The arrays of a result: itself, or the two of a pair (y, stat)."""
+    return result if isinstance(result, tuple) else (result,)
+
+
+def alike(like, made):
+    """A result of the same kind, from its arrays."""
+    made = tuple(made)
+    return made if isinstance(like, tuple) else made[0]
+
+
+def poisoned(variant, like):
+    """An output of the oracle's shape that no result looks like: NaN, or a number that no index has."""
+    if isinstance(like, tuple):
+        return poisoned(variant, like[0]), np.full(like[1].shape, np.nan, np.float64)
+    if like.dtype == np.int64:
+        return np.full(like.shape, -7, np.int64)
+    return np.full(like.shape, np.nan, CASES[variant.operator].dtype)
+
+
+PAIRED = [row for row in VARIANTS if isinstance(example(row).oracle(operator(row.operator).reference), tuple)]
+"""Whose result is a pair (y, stat)."""

@@ -5,15 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from charcnn import ops
 from charcnn.config import SMALL
 from charcnn.gpu import device
-from charcnn.ops import chain, reference
+from charcnn.ops import reference
 from charcnn.ops.chain import Conv1d, Relu, Stat, plan
 
 TOLERANCE = 2e-6
 BLOCKS = (
-    chain.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole,
-    chain.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs,
+    ops.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole,
+    ops.conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs,
 )
 
 

@@ -82,7 +82,7 @@ def plans(arrays, found, pool, count):
     return [one for alike in kinds.values() for one in alike[:: -(-len(alike) // each)]]
 
 
-@pytest.mark.parametrize("most", [8] if device.SIMULATED else [6, pytest.param(40, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("most", [8] if device.SIMULATED else [4, pytest.param(40, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", CASES)
 def test_any_plan(name, most, monkeypatch, poisoned):
     arrays, found, pool, expected = draw(name)

@@ -26,9 +26,10 @@ OURS = [path for path in SOURCES if PACKAGE in path.parents]
 
 PRECISION = re.compile(r"_(fp32|tf32|fp16x3|fp16|bf16|fp8|half|halves|float32|float16)(_|$)")
 
-KERNEL, FUNCTION, FILE, LEVEL, IFS, MODULES, PLACES = 180, 120, 400, 100, 6, 6, 3
+KERNEL, FUNCTION, FILE, LEVEL, IFS, MODULES, PLACES, DOCSTRING = 180, 120, 400, 100, 6, 6, 3, 10
 """The limits: lines of a kernel, of another function, of a file, of a level; conditions in a level's `build`; modules
-directly under charcnn/; places where an operator's name stands outside levels: definition, stub, catalogue."""
+directly under charcnn/; places where an operator's name stands outside levels: definition, stub, catalogue; lines of a
+module's docstring."""
 
 EXCEPTIONS = Path(__file__).with_name("house.json")
 
@@ -81,6 +82,12 @@ def levels() -> dict[str, Path]:
 
 def lines_of_levels() -> dict[str, int]:
     return {name: len(path.read_text().splitlines()) for name, path in levels().items()}
+
+
+def lines_of_docstrings() -> dict[str, int]:
+    """Of modules that are not tests: what is longer belongs in a README.md."""
+    modules = {name_of(path): ast.parse(path.read_text()) for path in SOURCES if ROOT / "tests" not in path.parents}
+    return {name: len((ast.get_docstring(module) or "").splitlines()) for name, module in modules.items()}
 
 
 def ifs_of_levels() -> dict[str, int]:
@@ -146,6 +153,49 @@ def wrong_words() -> dict[str, int]:
     return found
 
 
+LATE = {
+    "charcnn/__init__.py": "public names are there without what defines them: importing charcnn imports no Numba",
+    "charcnn/__main__.py": "a command is imported when it is called; a GPU's errors are where Numba is",
+    "charcnn/caching/hook.py": "importing charcnn imports no Numba",
+    "charcnn/catalog/__init__.py": "rows name layers and levels, which are imported where they are used",
+    "charcnn/catalog/networks.py": "rows name networks, likewise",
+    "charcnn/catalog/operators.py": "rows name operators, likewise",
+    "charcnn/classify/classifier.py": "on a CPU nothing of a GPU is imported",
+    "charcnn/classify/engine.py": "on a CPU nothing of a GPU; what compiles ahead only where something is not compiled",
+    "charcnn/compiling/host.py": "a process begins to compile before it has imported what labels; Numba's events first",
+    "charcnn/compiling/networks.py": "only networks that take texts encode them",
+    "charcnn/gpu/launch.py": "the simulator has no cache of kernels, nor what it is made of",
+    "charcnn/levels/runner/profile.py": "it is for --profile alone, and needs a GPU",
+    "charcnn/networks/runner/fit.py": "it needs PyTorch, which is optional",
+    "charcnn/offload/checkpoint.py": "plans and MPI import no Numba",
+    "charcnn/offload/farm/worker.py": "likewise: a GPU's errors are there where a level has imported Numba",
+    "charcnn/ops/chain/planned.py": "plans are made without kernels",
+}
+"""Why a file imports parts of the package within functions, or by name. Commands do so for their start: they are in
+charcnn/cli, and `test_help_is_quick` holds that it helps."""
+
+
+def late_imports(code: str) -> list[str]:
+    """What of the package is imported within functions, as far as it is named, and each call that imports by name."""
+    found = []
+    for node in ast.walk(tree := ast.parse(code)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__"):
+            found.append(ast.unparse(node))
+    inner = {node for _, function in functions(tree) for node in ast.walk(function)}
+    for node in inner:
+        if isinstance(node, ast.ImportFrom) and (node.level or f"{node.module}.".startswith("charcnn.")):
+            found += [f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if f"{alias.name}.".startswith("charcnn.")]
+    return sorted(found)
+
+
+def late_imports_of_files() -> dict[str, int]:
+    """Outside of commands."""
+    files = [path for path in OURS if PACKAGE / "cli" not in path.parents]
+    return {name_of(path): len(late_imports(path.read_text())) for path in files}
+
+
 LISTS = {
     "LONG_FILES": (lines_of_files, FILE),
     "LONG_FUNCTIONS": (lambda: lines_of_functions(kernels=False), FUNCTION),
@@ -155,6 +205,8 @@ LISTS = {
     "PRECISE_NAMES": (names_with_a_precision, 0),
     "SPREAD_NAMES": (places_of_names, PLACES),
     "WRONG_WORDS": (wrong_words, 0),
+    "LONG_DOCSTRINGS": (lines_of_docstrings, DOCSTRING),
+    "LATE_IMPORTS": (late_imports_of_files, 0),
 }
 """By the list of exceptions: what is counted, and the limit."""
 
@@ -199,7 +251,7 @@ def test_limits_only_fall():
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"git shows no commit before this one: {error}")
     before = json.loads(shown.stdout)
-    found = {name: grown for name in LISTS if (grown := risen(before.get(name, {}), known(name)))}
+    found = {name: grown for name in LISTS if name in before and (grown := risen(before[name], known(name)))}
     assert not found, f"{file} has limits that rose"
 
 
@@ -240,6 +292,42 @@ def test_rooms_import_those_below():
     lint = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as lint; lint()", "--no-cache"]
     done = subprocess.run(lint, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_late_imports_have_a_reason():
+    assert LATE.keys() == beyond("LATE_IMPORTS").keys()
+
+
+def test_late_imports_are_seen():
+    code = (
+        "import charcnn\nfrom charcnn import ops\n"
+        "def f():\n    import charcnn.files as g\n    import numpy\n    from charcnn.gpu import device, launch\n"
+        "    class C:\n        def h(self):\n            from . import x\n"
+        "m = importlib.import_module('charcnn.levels.l0')\n"
+    )
+    assert late_imports(code) == sorted(
+        [
+            "charcnn.files",
+            "charcnn.gpu.device",
+            "charcnn.gpu.launch",
+            "..x",
+            "importlib.import_module('charcnn.levels.l0')",
+        ]
+    )
+
+
+@pytest.mark.skipif(not find_spec("grimp"), reason="needs import-linter, which is there from Python 3.11 on")
+def test_rooms_see_imports_within_functions():
+    """The contracts hold of these, too: import-linter's graph has them."""
+    from grimp import build_graph
+
+    graph = build_graph("charcnn", exclude_type_checking_imports=True, cache_dir=None)
+    for path in OURS:
+        importer = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for imported in late_imports(path.read_text()):
+            if imported.startswith("charcnn."):
+                module = imported if imported in graph.modules else imported.rpartition(".")[0]
+                assert graph.direct_import_exists(importer=importer, imported=module), (importer, imported)
 
 
 def lower() -> None:

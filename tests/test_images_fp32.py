@@ -195,6 +195,7 @@ def test_layers(layer):
     close(y.copy_to_host(), reference.relu(exact(arrays, padding=1)), FILTERED)
 
 
+@quick(lambda name: name in ("", "gelu"))  # test_ops has ReLU, and each is a function of an accumulator
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_what_follows_a_product(name, monkeypatch):
     follows = getattr(reference, name) if name else np.asarray

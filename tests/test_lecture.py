@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import runs_here
+from conftest import quick, runs_here
 from image_cases import IMAGE_CASES
 from report import claims, levels
 
@@ -131,6 +131,7 @@ def test_every_operator_on_images_has_an_example():
     assert {name for name in IMAGE_CASES if not name.endswith("_nhwc")} - chains - {"pixels"} <= set(EXAMPLES)
 
 
+@quick(lambda variant: variant.technique != "direct")  # of which a GPU compiles a kernel for each window: test_direct
 @pytest.mark.parametrize("variant", CHANNELS_FIRST, ids=lambda row: row.name)
 def test_worked_numbers(variant):
     for inputs, options, expected in EXAMPLES[variant.operator]:

@@ -1,9 +1,10 @@
 """What bench/report says of levels beside other libraries and the hardware's limit, on results made up here."""
 
+import json
 from pathlib import Path
 
 import pytest
-from report import levels, limits, schema
+from report import ideas, levels, limits, schema, tried
 from report.schema import LevelResult, Place, Results
 
 from charcnn import catalog
@@ -91,9 +92,43 @@ def test_stages_are_told_by_their_share_of_what_was_saved(made):
 )
 def test_shares_are_told_where_they_add_up(before, after, told):
     file = Path("raw.json")
-    shares = levels._shares(LevelResult(100.0, before, 16, file), LevelResult(250.0, after, 16, file))
+    shares = levels.shares(LevelResult(100.0, before, 16, file), LevelResult(250.0, after, 16, file))
     assert shares == ({"conv": 1.0, "fc": 0.0} if told else {})
 
 
 def test_both_batch_sizes_are_told(made):
     assert "| 100.0 (N=256) | 400.0 (N=1,024) | 4.00 |" in levels.step(made, "l13")
+
+
+def test_what_an_idea_won_is_told_by_its_factor_and_share():
+    assert ideas._share(2.0, 8.0) == "33 %"
+    assert ideas._share(0.5, 8.0) == "−33 %"
+
+
+def trial(tmp_path, *designs):
+    file = tmp_path / "trial.json"
+    runs = [
+        [{"layer": "conv3", "precision": "fp8", "design": design, "tflop_per_second": rate} for design, rate in run]
+        for run in designs
+    ]
+    file.write_text(json.dumps({"runs": [{"designs": run} for run in runs]}))
+    return file
+
+
+def test_what_failed_is_held_against_its_own_run(tmp_path):
+    """A run's rates are not compared with another's; several designs give a range."""
+    file = trial(tmp_path, [("as shipped", 100.0), ("later 1", 98.0), ("later 2", 101.0)], [("later 3", 500.0)])
+    one = tried.Tried("", "", file, "as shipped", ("later",), ("conv3",))
+    assert tried._seen("l17", one) == "conv3 −2 to +1 %"
+
+
+def test_what_failed_with_no_run_is_an_error(tmp_path):
+    one = tried.Tried("", "", trial(tmp_path, [("later", 98.0)]), "as shipped", ("later",), ("conv3",))
+    with pytest.raises(schema.ReportError, match=r"^trial.json: no run of conv3 has 'as shipped'"):
+        tried._seen("l17", one)
+
+
+@pytest.mark.parametrize(("block", "name"), [(ideas.ideas, "l3"), (tried.tried, "l3")])
+def test_a_level_of_which_nothing_is_kept_is_an_error(block, name):
+    with pytest.raises(schema.ReportError, match="l3"):
+        block(Path("page.md"), name)

@@ -14,9 +14,10 @@ from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.cast import WORDS, narrow, widen
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS, choose
-from charcnn.ops.token_conv1d import lag_sums, warp_gather
+from charcnn.ops.token_conv1d import lag_sums
 from charcnn.ops.token_conv1d.lag_sums import SharedPairTables
 from charcnn.ops.token_conv1d.lags import PairTables
+from charcnn.ops.token_conv1d.warp_gather import launch
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 FEW = device.SIMULATED
@@ -196,10 +197,10 @@ def test_ids_at_any_address(behind):
 
 @pytest.mark.parametrize(("free", "channel_tile", "threads"), [(3300, 24, 32), (2500, 8, 32)])
 def test_fewer_channels_where_shared_memory_is_short(free, channel_tile, threads, monkeypatch):
-    asked, build = [], warp_gather._warp_gather_pool_kernel
+    asked, build = [], launch._warp_gather_pool_kernel
     monkeypatch.setattr(device, "shared_limit", lambda: free)
     monkeypatch.setattr(
-        warp_gather, "_warp_gather_pool_kernel", lambda *constants: asked.append(constants) or build(*constants)
+        launch, "_warp_gather_pool_kernel", lambda *constants: asked.append(constants) or build(*constants)
     )
     block(kinds(9, 5), *draw(4, 5, 32), 3, threads=32)
     ((_, _, _, *tiles, _, _, _, _),) = asked

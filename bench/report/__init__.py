@@ -7,6 +7,7 @@
 - measured: all levels on all machines;
 - history: the original program's steps, and what each won there and here;
 - step lK: what level K won, with batch sizes and the share of the hardware's limit;
+- ideas lK: what each idea of level K won, where these were measured apart; tried lK: what was tried in vain;
 - cost lK: what level K costs, and the level before it, stage by stage;
 - change lK [FUNCTION ...]: what level K's `build`, or these functions in it, changed of the level that it builds on;
 - code FILE NAME [VARIABLE]: a function or class, as it stands in the file, or its first loop on that variable;
@@ -30,8 +31,7 @@
 - accuracy PART: what the model that ships reached on its "validation" or "test" rows;
 - training: the command that trained it, and what it ran on;
 - layer_costs: parameters, multiplications and bytes of a convolution, an FFN and attention;
-- fused_layers: fused4's convolutions in one to four kernels;
-- half_chain: blocks 3 to 6 in half precision, in one kernel and in four;
+- fused_layers, half_chain: fused4's convolutions, and blocks 3 to 6's in half precision, in one to four kernels;
 - op_times, op_times_here: the course project's op times, and the rates that they come to; ours.
 
 `python bench/report.py --check` changes nothing, and exits with status 1 if a block or the plot is out of date.

@@ -12,6 +12,7 @@ from report.checks import agreement, dram, precisions, sanitizer, validation
 from report.claims import layer_costs, op_times, op_times_here
 from report.classify import accuracy, classify, training
 from report.code import change, code
+from report.ideas import ideas
 from report.images import conv2d, conv2d_cpu
 from report.ladder import READMES, mma_steps, wgmma_steps
 from report.levels import cost, headline, history, levels, measured, step
@@ -22,6 +23,7 @@ from report.parallel import parallel, parted
 from report.peers import beside, peers
 from report.plot import PLOT, drawn
 from report.schema import ROOT, WEIGHTS, ReportError
+from report.tried import tried
 
 BLOCK = re.compile(r"(<!-- (\w+):begin ?([^\n]*?) ?-->\n).*?(<!-- \2:end -->)", re.DOTALL)
 
@@ -30,7 +32,7 @@ _BLOCKS = (
     image_chain, pyramid, trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer,
     scaling, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted,
-    parallel,
+    parallel, ideas, tried,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 
@@ -38,7 +40,14 @@ KINDS = {kind.__name__: kind for kind in _BLOCKS}
 def documents() -> list[Path]:
     """The files that may hold blocks."""
     pages = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "levels").glob("*.md"))]
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages, WEIGHTS / "README.md", *READMES]
+    return [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *pages,
+        WEIGHTS / "README.md",
+        WEIGHTS.parent / "README.md",
+        *READMES,
+    ]
 
 
 def filled(document: Path) -> str:

@@ -88,10 +88,37 @@ def _steps(document: Path, ladder: Ladder) -> str:
 def _step(document: Path, ladder: Ladder, name: str) -> list[str]:
     """A step of the ladder: its file, its idea, FLOP that a byte serves, its ceiling at conv2."""
     module, length, taps = ladder.layer.steps[name], SMALL.block_lengths[0], SMALL.kernel_sizes[1]
-    idea = re.match(r"Step \d: (.*?)\. Since", str(module.__doc__), re.DOTALL)
-    if idea is None:
-        raise ReportError(f"{name}.py: need a docstring that begins with 'Step 1: its idea. Since ...'")
     flop = ladder.flop_per_byte(module.config(taps, ladder.layer.block_n), taps)
     outputs = (length - taps + 1) / length  # an input's other rows are computed for nothing
     most = min(flop * outputs * ladder.bytes_per_second, CUBLAS_FLOP_PER_SECOND)
-    return [link(document, ladder.folder / f"{name}.py", name), idea[1], f"{flop:.0f}", f"{most / 1e12:.0f}"]
+    return [
+        link(document, ladder.folder / f"{name}.py", name),
+        idea_of(ladder, name),
+        f"{flop:.0f}",
+        f"{most / 1e12:.0f}",
+    ]
+
+
+def idea_of(ladder: Ladder, name: str) -> str:
+    """A step's idea, in its own words."""
+    idea = re.match(r"Step \d: (.*?)\. Since", str(ladder.layer.steps[name].__doc__), re.DOTALL)
+    if idea is None:
+        raise ReportError(f"{name}.py: need a docstring that begins with 'Step 1: its idea. Since ...'")
+    return idea[1]
+
+
+def rates(ladder: Ladder) -> tuple[Path, int, dict[str, dict[str, float]]]:
+    """The ladder's raw result, its largest batch, and of that TFLOP/s by step and layer, what is not pooled.
+
+    Raises:
+        ReportError: it was not measured once.
+    """
+    key = f"{ladder.technique}_steps"
+    if len(results().ladders[key]) != 1:
+        raise ReportError(f"{key}: {len(results().ladders[key])} results: need one")
+    ((file, raw),) = results().ladders[key].items()
+    largest, found = max(row["batch"] for row in raw[key]), {}
+    for row in raw[key]:
+        if row["batch"] == largest and row["operator"] == "conv1d_relu":
+            found.setdefault(row["step"], {})[row["layer"]] = row["tflop_per_second"]
+    return file, largest, found

@@ -156,21 +156,21 @@ def cost(document: Path, name: str) -> str:
         head = [f"{where}: {unit} an input", *([before.name] if was and before else []), name]
         if was and was_place != place:
             head[1] += f" ({results().hosts[was_place]})"
-        shares = _shares(was, now)
+        share = shares(was, now)
         rows = [["whole", *(number(factor * 1e3 / result.inputs_per_second) for result in columns)]]
         for stage in dict.fromkeys(stage for result in columns for stage in result.stages):
             spent = [result.stages.get(stage) for result in columns]
             rows.append([stage, *("" if value is None else number(factor * value) for value in spent)])
-            if shares:
-                rows[-1].append(f"{shares[stage]:.0%}".replace("%", " %"))
-        if shares:
+            if share:
+                rows[-1].append(f"{share[stage]:.0%}".replace("%", " %"))
+        if share:
             head.append("of the time saved")
             rows[0].append("")
         lines.append(table(head, rows, 1))
     return "\n".join(lines or [f"Here: {UNMEASURED}.\n"])
 
 
-def _shares(was: LevelResult | None, now: LevelResult) -> dict[str, float]:
+def shares(was: LevelResult | None, now: LevelResult) -> dict[str, float]:
     """Each stage's share of the time that stages together lost.
 
     None where little was lost, or the losses add up to no whole: where stages differ or there is one alone, overlap

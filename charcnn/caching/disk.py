@@ -1,16 +1,12 @@
 """Where Numba keeps what it compiled of charcnn: a folder where there is none that can be written, and damage mended.
 
 Numba takes NUMBA_CACHE_DIR, or the `__pycache__` beside the source, or the user's cache folder. Where none can be
-written, as of another user's installation in a container, it refuses to import the functions; here a folder of the
-process's user under the temporary folder follows, which later starts find. A file in any of these that is cut off or
-otherwise damaged ends every later start; here each holds a SHA-256 of its content, and what does not fit it is compiled
-and written anew. Neither guards against whoever may write the folder: the files are pickles, which can run anything.
+written it refuses to import the functions; here a folder of the process's user under the temporary folder follows. A
+file that is cut off or damaged ends every later start; here each holds a SHA-256 of its content, and what does not fit
+it is compiled and written anew. Neither guards against whoever may write the folder: pickles can run anything.
 
-Numba keeps an index a function. Two processes that add to one at once lose an entry, and may give two compiled versions
-one file: whoever loads one then gets the other. Here, one writes at a time.
-
-Numba's own two modules do the caching, of functions for the CPU and of kernels. `charcnn.caching.hook` has them changed
-when they are imported, for functions alone whose source lies in this package.
+Two processes that add to a function's index at once lose an entry, and may give two compiled versions one file. Here,
+one writes at a time. `charcnn.caching.hook` has Numba's two modules changed for functions of this package alone.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Variant:
 
     @property
     def function(self) -> str:
-        """As imported from charcnn.ops: conv1d_naive, conv1d_nlc_wgmma."""
+        """As imported from charcnn.ops: the operator, then the technique."""
         return f"{self.operator}_{self.technique}"
 
     @property
@@ -68,7 +68,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """Of this row alone: conv1d_naive, conv1d_nlc_wgmma_fp16."""
+        """Of this row alone: the function, then the precision, where it has one."""
         return f"{self.operator}_{self.label}"
 
     @property

@@ -16,7 +16,7 @@ from charcnn.classify.unsure import UNSURE, check_min_probability, check_unsure_
 from charcnn.files import Path
 from charcnn.model import params as params_module
 from charcnn.model.params import Params
-from charcnn.ops.softmax.loops import softmax_loops
+from charcnn.ops.softmax import loops as softmax
 from charcnn.runtime import ordered
 from charcnn.text import encodings
 from charcnn.text.columns import columns
@@ -176,7 +176,7 @@ class Classifier:
     @staticmethod
     def shares(logits: np.ndarray) -> np.ndarray:
         """Logits, float32 (N, C), as probabilities, in the same memory."""
-        return softmax_loops(logits, out=logits)
+        return softmax.softmax_loops(logits, out=logits)
 
     def _each(self, texts: Any) -> Iterator[np.ndarray]:
         blocks = _numbered(columns(texts, self.rows))

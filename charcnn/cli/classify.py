@@ -4,10 +4,8 @@ The output is of the same kind: all rows in their order, byte for byte, with a l
 Parquet get columns at the end, JSON objects keys; a plain line follows its label and probability and a tab. A row that
 cannot be read gets an empty label and a line in a report; bytes that are not UTF-8 count as unknown characters.
 
-A file may be compressed: news.csv.gz, news.jsonl.zst. The output is not.
-
-Several files, folders and patterns are labelled by one start, each file to an output of its own. One that cannot be
-read is told, and does not keep others from being labelled.
+A file may be compressed: news.csv.gz, news.jsonl.zst. The output is not. Several files, folders and patterns are
+labelled by one start, each file to an output of its own. One that cannot be read is told, and keeps back no other.
 
 The output has its name when it is whole. A run that was cut off is gone on with by the same command.
 """

@@ -1,12 +1,11 @@
 """Kernels compiled by several processes at once: each takes the next one that none has taken.
 
 Numba compiles under one lock a process, and most of the time is Python's own. A process finds by itself what there is
-to compile (`networks.record`, tenths of a second a level), so that nothing has to be sent but the list of levels; and
-takes a kernel by adding its key to a file that all of them have open. The costliest come first. Functions for the CPU
-are compiled meanwhile, by one process more (`charcnn.compiling.host`).
+to compile (`networks.record`), and takes a kernel by adding its key to a file that all of them have open. The costliest
+come first. Functions for the CPU are compiled meanwhile, by one process more (`charcnn.compiling.host`).
 
-A process ends with the one that started it, however that ends, after the kernel that it has in hand: its standard input
-is a pipe that nobody writes to, and that ends then. None leaves a file, and none hears a Ctrl-C that is not its own.
+A process ends with the one that started it, after the kernel that it has in hand: its standard input is a pipe that
+ends then. None leaves a file, and none hears a Ctrl-C that is not its own.
 
     python -m charcnn.compiling.workers FILE NUMBER        one process, as `compiled` starts it; FILE is a descriptor
 """
@@ -35,7 +34,7 @@ from charcnn.compiling.stand_in import Target, compiling_for
 from charcnn.gpu import device
 from charcnn.gpu.launch import title
 
-COSTLY = ("double_buffered", "kernel", "gather", "warp_gather", "small_batch", "lag_sums")
+COSTLY = ("double_buffered", "kernel", "gather", "small_batch", "lag_sums")
 """Modules whose kernels take the longest to compile, those first."""
 
 

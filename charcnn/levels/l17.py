@@ -5,10 +5,9 @@ Since level 15: a batch is one CUDA graph, as in level 16, and features and weig
 digits. Its range is met by scales, calibrated at build from texts (`model.calibrate`): powers of two, put into the
 weights, so that no kernel knows of them. In block 1, table, sums and LayerNorm stay in fp16; what they give has 8 bits.
 The last layer's weights, where classes are few, stay in float32, as in level 16.
-Of an FP8 sum, tensor cores keep some 14 bits, against four of what goes in: enough, and `promoted=True` shows what more
-would change, by adding up the products of every 128 channels in float32 outside. It attacks the rate of multiplication
-and the bytes. The logits are FP8's: of trained weights emulated on the CPU, 99 of 100 texts keep the label that float32
-gives them.
+Of an FP8 sum, tensor cores keep some 14 bits, against four of what goes in: enough. `promoted=True` shows what more
+would change: products of every 128 channels are added up in float32 outside. It attacks the rate of multiplication and
+the bytes. Of 100 test rows, 99 keep the label that float32 gives them.
 """
 
 from functools import partial

@@ -1,37 +1,9 @@
 """What a precision rounds, and where: how far a level's logits may be from the float64 reference's.
 
-Each step of a level rounds. A rounding of x to numbers with half a unit in the last place of u |x| is an error spread
-evenly over +-u |x|, whose variance is u^2/3 x^2. The errors of an input's logits follow from its own features:
-`network.forward_with_sigma` computes them in float64, takes the gradient of each logit back through the network, and
-adds up the variances of all errors where they arise, each times the square of the gradient there. The root is the
-logit's sigma. It knows an input's size at every layer, so that no sum that cancels makes an error look large, or
-small; and by the gradient, what trained weights do to errors, which they add up or cancel as they do with features.
-
-Errors arise, with u of float32 but where other numbers are named (`Rounding`):
-- in a convolution or linear layer, y = W x + b of K terms: u^2/3 (K/2 (W^2 x^2 + b^2) + y^2), the squares taken of
-  each entry. Partial sums of K terms grow as a random walk does, to W^2 x^2 + b^2 at the end, to half of it in the
-  mean; each of K is rounded, and y once more. One-hot features add K taps of weights alone;
-- where tensor cores multiply: u_op^2/3 x^2 in each feature, and u_op^2/3 W^2 x^2 in each sum for its weights. Of
-  fp16x3 u_op is what two halves leave, and the product of two low halves, u^4/9 of fp16, is left out;
-- in LayerNorm, y = z gamma + beta with z = (x - mean) / s: u^2/3 (4 (z gamma)^2 + y^2 + gamma^2 mean^2/s^2), for the
-  subtraction, 1/s, two products, the last sum, and the mean as it is held; and in gamma and beta where they are fp16.
-  What x brings, and what it does to mean and s, is in the gradient;
-- where LayerNorm reads features that were stored in fewer bits: u^2/3 x^2.
-Below a format's normal numbers a rounding is absolute (`Grid.tiny`); what e4m3 cuts off above 448 counts as an error.
-
-Winograd's filtering multiplies G w and B x, and sums by A: with independent w and x the sum over K terms is one over
-the products at each point, which are larger. `filtered_sums` has the factor that follows from the three matrices.
-
-Errors of one channel are alike at all positions where its windows are, as in a blank text's end, and for the rounding
-of its weights; else they are independent. Of both sums, of variances and of amplitudes over the positions, the larger
-one is taken, for each place; for random weights they are about the same.
-
-An input's error is the root of the mean square of its logits' errors in their sigmas. Were all as modelled, that is
-about 1, or less, as u |x| is the most that a rounding errs: 0.6 is usual. `Rounding.bound` lies between the largest
-error of right inputs and the least that mistakes make, as docs/validation.md has them: two to three times the first
-in float32 and fp16x3, whose mistakes are thousands; of fewer bits nearer, as the tail of what is right is that of a
-normal error. In e4m3 a tap that is shifted or a bias that is dropped in one layer is no more than its rounding, and
-cannot show.
+Each step of a level rounds: an error of at most u |x|, half a unit in the last place, at random. From an input's own
+features `network.forward_with_sigma` adds up what all these errors do to each logit, as variances; the root is the
+logit's sigma. An input's error is the root of the mean square of its logits' errors in their sigmas: about 0.6 where
+all is right, and at most `Rounding.bound`. README.md, beside this file, derives it.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from .argmax import argmax_naive as argmax_naive
 from .batchnorm2d import batchnorm2d_loops as batchnorm2d_loops
 from .batchnorm2d import batchnorm2d_naive as batchnorm2d_naive
 from .batchnorm2d import batchnorm2d_relu_naive as batchnorm2d_relu_naive
-from .chain import (
+from .chain.blocks import (
     conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs as conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs,
 )
-from .chain import (
+from .chain.blocks import (
     conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole as conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole,
 )
 from .chain.blocks2d import (

@@ -9,10 +9,6 @@ Over images: plan([Conv2d(6, 5), Tanh(), MaxPool2d(2), Conv2d(16, 5)], in_shape=
 """
 
 from charcnn.model.layers import Conv1d, Conv2d, MaxPool2d, Relu, Tanh
-from charcnn.ops.chain.blocks import (
-    conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs,
-    conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole,
-)
 from charcnn.ops.chain.fused import Fused
 from charcnn.ops.chain.plan import Plan, Stat, plan
 from charcnn.ops.chain.plan2d import Plan2d, Roofline, pyramid
@@ -32,8 +28,6 @@ __all__ = [
     "Step",
     "Step2d",
     "Tanh",
-    "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs",
-    "conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole",
     "plan",
     "pyramid",
 ]

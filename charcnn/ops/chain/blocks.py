@@ -41,9 +41,8 @@ def conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_pairs(
 ) -> Any:  # fmt: skip
     """The same in two kernels of two convolutions, a block a tile of positions: the tiles' halos are recomputed.
 
-    One map goes through global memory, and a third kernel joins the statistics of an input's tiles. Arguments as
-    `conv1d_relu_conv1d_relu_conv1d_relu_conv1d_stat_whole`. Each call allocates that map: `plan(...).compile()`
-    takes a workspace.
+    One map goes through global memory, and a third kernel joins the statistics of an input's tiles. Arguments,
+    result and errors as for the one kernel. Each call allocates that map: `plan(...).compile()` takes a workspace.
     """
     weights, biases = (weight1, weight2, weight3, weight4), (bias1, bias2, bias3, bias4)
     return _fused("pairs", x, weights)(x, weights, biases, out=out, stream=stream)

@@ -36,7 +36,7 @@ def conv1d_nlc_double_buffered(
 
     Needs compute capability 8.0. The copies are of 32 bits where C_in or C_out is no multiple of 4, or an array starts
     at no multiple of 16 bytes. stride, padding and dilation as for the naive one; the other arguments, result and
-    errors as for `conv1d_nlc_coalesced`.
+    errors as for the technique `coalesced`.
     """
     return _convolved("store", x, weight, bias, stride, padding, dilation, out, stream)
 
@@ -45,17 +45,20 @@ def conv1d_relu_nlc_double_buffered(
     x: Any, weight: Any, bias: Any, *, stride: int = 1, padding: int = 0, dilation: int = 1, out: Any = None,
     stream: Any = None,
 ) -> Any:  # fmt: skip
-    """`conv1d_nlc_double_buffered` with ReLU in the same kernel. Arguments, result and errors as there."""
+    """`reference.conv1d_relu_nlc`, with ReLU in the same kernel.
+
+    Arguments, result and errors as for the convolution alone.
+    """
     return _convolved("relu", x, weight, bias, stride, padding, dilation, out, stream)
 
 
 def conv1d_relu_maxpool1d_nlc_double_buffered(
     x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_double_buffered` with ReLU and pooling in the same kernel: a pool_size-th is stored.
+    """`reference.conv1d_relu_maxpool1d_nlc`, pooled in the same kernel: a pool_size-th is stored.
 
     Args:
-        x, weight, bias, stream: as there.
+        x, weight, bias, stream: as for the convolution alone.
         pool_size: positions a window, and from one window to the next.
         out: where to write, (N, (L - K + 1) // pool_size, C_out), on the same side; made where None.
 
@@ -63,7 +66,7 @@ def conv1d_relu_maxpool1d_nlc_double_buffered(
         float32 (N, (L - K + 1) // pool_size, C_out) where the inputs lie; device results are not waited for.
 
     Raises:
-        ValueError, DeviceError: as there; ValueError also for a window longer than a tile of positions.
+        ValueError, DeviceError: as of the convolution alone; ValueError also for a window longer than a tile.
     """
     shape = shapes.conv1d_relu_maxpool1d_nlc(x, weight, bias, pool_size)
     most = fitting(shape[2]).rows
@@ -75,19 +78,19 @@ def conv1d_relu_maxpool1d_nlc_double_buffered(
 
 
 def conv1d_stat_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`conv1d_nlc_double_buffered`, and the mean and variance of each input's output, for a LayerNorm that follows.
+    """`reference.conv1d_stat_nlc`: also the mean and variance of each input's output, for a LayerNorm that follows.
 
     `charcnn.ops.common.moments` says how they stay accurate.
 
     Args:
-        x, weight, bias, stream: as there.
+        x, weight, bias, stream: as for the convolution alone.
         out: where to write, a pair (y, stat) on the same side; made where None.
 
     Returns:
         (y, stat): float32 (N, L - K + 1, C_out), and float64 (N, 2), the mean and the biased variance of each y[n].
 
     Raises:
-        ValueError, DeviceError: as there.
+        ValueError, DeviceError: as of the convolution alone.
     """
     n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
     y, given = pair(out)

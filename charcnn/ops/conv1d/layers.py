@@ -12,7 +12,7 @@ from charcnn.ops.common.cast import as_format
 from charcnn.ops.common.layer import Array, Conv1dLayer, Launched, NoScratch, Space
 from charcnn.ops.common.precision import FP32, NumberFormat, choose
 from charcnn.ops.common.shapes import Shape
-from charcnn.ops.conv1d.double_buffered_variants import conv1d_stat_nlc_double_buffered
+from charcnn.ops.conv1d import double_buffered_variants
 from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
@@ -120,14 +120,13 @@ class DoubleBufferedConv1d(Launched):
     """conv1d_nlc in float32 by `double_buffered`, which gives the moments of its result, too: weight and bias."""
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray) -> None:
-        super().__init__(conv1d_stat_nlc_double_buffered, shapes.conv1d_nlc, weight, bias)
+        super().__init__(double_buffered_variants.conv1d_stat_nlc_double_buffered, shapes.conv1d_nlc, weight, bias)
 
     def stat(self, x: Any, moments: Any, space: Space) -> tuple[Any, Any]:
         """Start on features; the result, and its moments."""
         (y,) = self.writes(x.shape)
-        pair: tuple[Any, Any] = conv1d_stat_nlc_double_buffered(
-            x, *self.arguments, out=(space.device(*y), moments), stream=space.stream
-        )
+        out = space.device(*y), moments
+        pair: tuple[Any, Any] = self._launcher(x, *self.arguments, out=out, stream=space.stream)
         return pair
 
 

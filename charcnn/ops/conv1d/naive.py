@@ -100,7 +100,10 @@ def conv1d_relu_naive(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """`conv1d_naive` with ReLU in the same kernel: one write of y less, and one read. Arguments as there."""
+    """`reference.conv1d_relu` on a GPU, in one kernel: one write of y less, and one read.
+
+    Arguments, result and errors as for the convolution alone.
+    """
     return _launch_naive(x, weight, bias, stride, padding, dilation, out, stream, relu=True)
 
 
@@ -232,19 +235,19 @@ def conv1d_stat_naive(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """`conv1d_naive`, and the mean and variance of each input's output, which a following LayerNorm needs.
+    """`reference.conv1d_stat` on a GPU: also each input's mean and variance of y, for a LayerNorm that follows.
 
     Saves LayerNorm its two passes over y. `charcnn.ops.common.moments` says how they stay accurate.
 
     Args:
-        x, weight, bias, stride, padding, dilation, stream: as for `conv1d_naive`.
+        x, weight, bias, stride, padding, dilation, stream: as for the convolution alone.
         out: where to write, a pair (y, stat) on the same side; made where None.
 
     Returns:
         (y, stat): float32 (N, C_out, L_out), and float64 (N, 2), the mean and the biased variance of each y[n].
 
     Raises:
-        ValueError, DeviceError: as `conv1d_naive`.
+        ValueError, DeviceError: as of the convolution alone.
     """
     shape = shapes.conv1d(x, weight, bias, stride, padding, dilation)
     y, given = pair(out)

@@ -99,7 +99,7 @@ def make_kernel(tile: Tile) -> Any:
 def conv1d_nlc_register_tiled(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
     """`reference.conv1d_nlc` on a GPU as a matrix product, tiles in shared memory and in registers.
 
-    Arguments, result and errors as for `conv1d_nlc_coalesced`.
+    Arguments, result and errors as for the technique `coalesced`.
     """
     n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
     call = Call(out, stream, shape, x=x, weight=weight, bias=bias)

@@ -1,17 +1,11 @@
 """conv1d_nlc for one input or a few: each is cut up so small that all multiprocessors have a part of it.
 
-What takes time then is not the arithmetic but how long a block waits for its first operands, so that there is one such
-wait, and nothing in shared memory before the sums:
-
-- A block has 16 output channels of 48 positions (with pooling; else 16), and its eight warps share the depth out among
-  them: no two read the same operand. Each brings its own from the second-level cache to registers, all loads under way
-  at once, in the order in which the tensor cores take them.
-- Weights don't depend on the kernel before: they are asked for before it has ended (`device.Call.launch`, early).
-- Rows of a product can be any positions. A lane's rows are neighbouring ones, so the rows that the next tap multiplies
-  are those of the lane's next registers: all taps are served by rows loaded once, and a lane holds a whole window.
-- Depth can be in any order, too, the same in both operands: a lane loads eight neighbouring channels, 16 bytes, and
-  takes them for its part of two products.
-- The warps' sums are added in a fixed order: results are the same bits every time, for any number of inputs.
+What takes time then is how long a block waits for its first operands. So there is one such wait, and nothing in shared
+memory before the sums. A block has 16 output channels of 48 positions (with pooling; else 16). Its eight warps share
+the depth out, and no two read the same operand: all loads are under way at once, to registers, in the order in which
+tensor cores take them. Weights are asked for before the kernel before has ended. The warps' sums are added in a fixed
+order: results are the same bits every time, for any number of inputs. docs/levels/l16.md says why rows and depth may be
+in any order.
 """
 
 from __future__ import annotations
@@ -359,16 +353,19 @@ def conv1d_nlc_small_batch(
 def conv1d_relu_nlc_small_batch(
     x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_small_batch` with ReLU in the same kernel. Arguments, result and errors as there."""
+    """`reference.conv1d_relu_nlc`, with ReLU in the same kernel.
+
+    Arguments, result and errors as for the convolution alone.
+    """
     return one_shot.conv1d(_Prepared, "conv1d_relu", x, weight, bias, precision=precision, out=out, stream=stream)
 
 
 def conv1d_relu_maxpool1d_nlc_small_batch(
     x: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_small_batch` with ReLU and pooling in the same kernel: a third is stored.
+    """`reference.conv1d_relu_maxpool1d_nlc`, pooled in the same kernel: a third is stored.
 
-    Arguments, result and errors as there, and pool_size: 3.
+    Arguments, result and errors as for the convolution alone, and pool_size: 3.
     """
     method = "conv1d_relu_maxpool1d"
     return one_shot.conv1d(_Prepared, method, x, weight, bias, pool_size, precision=precision, out=out, stream=stream)

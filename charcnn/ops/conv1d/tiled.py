@@ -57,7 +57,7 @@ def _kernel(x, weight, bias, y):
 def conv1d_nlc_tiled(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
     """`reference.conv1d_nlc` on a GPU as a matrix product in tiles of shared memory, one thread an output.
 
-    Arguments, result and errors as for `conv1d_nlc_coalesced`.
+    Arguments, result and errors as for the technique `coalesced`.
     """
     n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
     call = Call(out, stream, shape, x=x, weight=weight, bias=bias)

@@ -151,7 +151,7 @@ def conv1d_nlc_vectorized(x: Any, weight: Any, bias: Any, *, out: Any = None, st
     """`reference.conv1d_nlc` on a GPU as a matrix product in register tiles, with loads and stores of 128 bits.
 
     The loads are of 32 bits where C_in or C_out is no multiple of 4, or an array starts at no multiple of 16 bytes.
-    Arguments, result and errors as for `conv1d_nlc_coalesced`.
+    Arguments, result and errors as for the technique `coalesced`.
     """
     n, length, c_out = shape = shapes.conv1d_nlc(x, weight, bias)
     call = Call(out, stream, shape, x=x, weight=weight, bias=bias)

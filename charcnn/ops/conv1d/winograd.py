@@ -191,7 +191,7 @@ class WinogradWeights:
     def conv1d(
         self, x: Any, *, out: Any = None, stream: Any = None, space: Callable[[Shape], Any] | None = None
     ) -> Any:
-        """As `conv1d_nlc_winograd`."""
+        """As `reference.conv1d_nlc`."""
         return self._apply(x, self._shape(x), "store", out, stream, space)
 
     def conv1d_relu(
@@ -287,23 +287,26 @@ def conv1d_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None, stre
 
     It transforms the weights first; `WinogradWeights` keeps them. Needs compute capability 8.0. A feature that is not
     finite may make NaN of all positions that share a tile with one that reads it. Arguments, result and errors as for
-    `conv1d_nlc_coalesced`.
+    the technique `coalesced`.
     """
     return one_shot.conv1d(_Prepared, "conv1d", x, weight, bias, precision="fp32", out=out, stream=stream)
 
 
 def conv1d_relu_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`conv1d_nlc_winograd` with ReLU in the last of its kernels. Arguments, result and errors as there."""
+    """`reference.conv1d_relu_nlc`, with ReLU in the last of its kernels.
+
+    Arguments, result and errors as for the convolution alone.
+    """
     return one_shot.conv1d(_Prepared, "conv1d_relu", x, weight, bias, precision="fp32", out=out, stream=stream)
 
 
 def conv1d_relu_maxpool1d_nlc_winograd(
     x: Any, weight: Any, bias: Any, pool_size: int, *, out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_winograd` with ReLU and pooling in the last of its kernels: a pool_size-th is stored.
+    """`reference.conv1d_relu_maxpool1d_nlc`, pooled in the last of its kernels: a pool_size-th is stored.
 
     Args:
-        x, weight, bias, stream: as there.
+        x, weight, bias, stream: as for the convolution alone.
         pool_size: positions a window, and from one window to the next.
         out: where to write, (N, (L - K + 1) // pool_size, C_out), on the same side; made where None.
 
@@ -311,15 +314,15 @@ def conv1d_relu_maxpool1d_nlc_winograd(
         float32 (N, (L - K + 1) // pool_size, C_out) where the inputs lie; device results are not waited for.
 
     Raises:
-        ValueError, DeviceError: as there.
+        ValueError, DeviceError: as of the convolution alone.
     """
     method = "conv1d_relu_maxpool1d"
     return one_shot.conv1d(_Prepared, method, x, weight, bias, pool_size, precision="fp32", out=out, stream=stream)
 
 
 def conv1d_stat_nlc_winograd(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`conv1d_nlc_winograd`, and the mean and variance of each input's output, for a LayerNorm that follows.
+    """`reference.conv1d_stat_nlc`: also the mean and variance of each input's output, for a LayerNorm that follows.
 
-    Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`.
+    Arguments, result and errors as for the technique `double_buffered`.
     """
     return one_shot.conv1d_stat(_Prepared, x, weight, bias, precision="fp32", out=out, stream=stream)

@@ -2,20 +2,8 @@
 
 Features and weights are transformed, one axis after the other; each point is then a matrix product of tiles by
 channels, or where taps are taken in groups a convolution over tiles, by the kernel of `double_buffered`; and outputs
-are transformed back.
-
-The transforms are passes over memory, a thread 4 channels. A call moves x and y once, and the features at the points
-and their products twice each. By arithmetic, at 4 TB/s and 45 TFLOP/s, and for 64 inputs:
-
-    kernel, channels, size   products   bytes     time, us: transforms, products    TFLOP/s of direct sums
-    3 x 3, 64, 56^2            1 / 4    567 MB           84             82 to 141                 65 to 88
-    3 x 3, 128, 28^2           1 / 4    286 MB           42             82 to 111                 95 to 117
-    3 x 3, 256, 14^2           1 / 3    187 MB           26            107 to 128                 94 to 109
-    3 x 3, 512, 7^2            1 / 3    127 MB           13            107 to 126                104 to 120
-    5 x 5, 96, 27^2            1 / 6    346 MB           48             82 to 121                125 to 162
-    7 x 7, 64, 56^2            1 / 4  1,097 MB          150            448 to 572                111 to 134
-
-The products take the first time where they hide their own bytes, and the second where they hide none.
+are transformed back. The transforms are passes over memory, a thread 4 channels. A call moves x and y once, and the
+features at the points and their products twice each. README.md, beside this file, has what that comes to.
 """
 
 from __future__ import annotations

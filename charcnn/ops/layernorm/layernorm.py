@@ -69,7 +69,7 @@ MAX_THREADS = 1024
 def _layernorm_naive_kernel(x, gamma, beta, y, eps):
     partial = cuda.shared.array(MAX_THREADS, float32)
     row, row_out = x[cuda.blockIdx.x], y[cuda.blockIdx.x]
-    first, step = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x)  # unsigned, as in conv1d_naive
+    first, step = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x)  # unsigned, as in conv1d/naive.py
     end, size = uint32(x.shape[1]), float32(x.shape[1])
     total = float32(0)
     i = first
@@ -141,7 +141,7 @@ def layernorm_relu_naive(
 
     Args:
         x: float32 (N, ...), C-contiguous; gamma and beta (...) likewise; all on one side.
-        stat: float64 (N, 2): each input's mean and biased variance, as `conv1d_stat_naive` gives them.
+        stat: float64 (N, 2): each input's mean and biased variance, as `reference.conv1d_stat` gives them.
         eps: added to the variance.
         out: where to write, of x's shape (x itself will do), on the same side; made where None.
         stream: a CUDA stream; the default stream where None.

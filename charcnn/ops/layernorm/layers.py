@@ -13,7 +13,7 @@ from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.layers import Cast, MmaConv1d, SmallBatchConv1d, WgmmaConv1d
-from charcnn.ops.layernorm.relu_maxpool1d_nlc import layernorm_relu_maxpool1d_nlc_coalesced
+from charcnn.ops.layernorm import relu_maxpool1d_nlc
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima, normalised_maxima
 from charcnn.ops.layernorm.small_batch import affine, normalised
 
@@ -127,7 +127,7 @@ class CoalescedConvNormReluPool:
         gamma, beta = self._norm
         out = space.device(*self.writes(x.shape)[-1])
         given: dict[str, Any] = {"out": out, "stream": space.stream}
-        return layernorm_relu_maxpool1d_nlc_coalesced(y, stat, gamma, beta, self._pool_size, **given)
+        return relu_maxpool1d_nlc.layernorm_relu_maxpool1d_nlc_coalesced(y, stat, gamma, beta, self._pool_size, **given)
 
 
 def wgmma_block(

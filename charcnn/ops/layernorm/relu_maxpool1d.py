@@ -47,7 +47,7 @@ def layernorm_relu_maxpool1d_naive(
 
     Args:
         x: float32 (N, C, L), C-contiguous; gamma and beta (C, L) likewise; all on one side.
-        stat: float64 (N, 2): each input's mean and biased variance, as `conv1d_stat_naive` gives them.
+        stat: float64 (N, 2): each input's mean and biased variance, as `reference.conv1d_stat` gives them.
         kernel_size, stride: of the pooling; stride is kernel_size where None.
         eps: added to the variance.
         out: where to write, (N, C, L_out), on the same side; made where None.

@@ -72,7 +72,7 @@ def layernorm_relu_maxpool1d_nlc_coalesced(
 
     Args:
         x: float32 (N, L, C), C-contiguous: channels last; gamma and beta (L, C) likewise; all on one side.
-        stat: float64 (N, 2): each input's mean and biased variance, as `conv1d_stat_nlc_double_buffered` gives them.
+        stat: float64 (N, 2): each input's mean and biased variance, as `reference.conv1d_stat_nlc` gives them.
         kernel_size, stride: of the pooling; stride is kernel_size where None.
         eps: added to the variance.
         out: where to write, (N, L_out, C), on the same side; made where None.

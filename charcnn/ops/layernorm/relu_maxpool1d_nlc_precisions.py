@@ -300,9 +300,9 @@ def encoded_maxima(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """`layernorm_relu_maxpool1d_nlc_coalesced` to features of 32 bits a value, in the layout of `mma_layout`.
+    """`reference.layernorm_relu_maxpool1d_nlc` to features of 32 bits a value, in the layout of `mma_layout`.
 
-    Arguments and errors as there, and precision: "tf32" or "fp16x3". C must be a multiple of 8.
+    Arguments and errors as for the technique `coalesced`, and precision: "tf32" or "fp16x3". C must be a multiple of 8.
     """
     of = choose(precision, WIDE)
     shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
@@ -333,7 +333,7 @@ def layernorm_relu_maxpool1d_nlc_vectorized(
 ) -> Any:
     """`normalised_maxima` from float32 to float32, rounded to the precision, "fp16" or "bf16", on the way in and out.
 
-    Arguments, result and errors as for `layernorm_relu_maxpool1d_nlc_coalesced`, and DeviceError where the GPU has
+    Arguments, result and errors as for the technique `coalesced`, and DeviceError where the GPU has
     compute capability below 8.0.
     """
     return _once(x, stat, gamma, beta, kernel_size, eps, stride, precision, out, stream)

@@ -52,7 +52,7 @@ def linear_loops(x: Any, weight: Any, bias: Any, *, out: Any = None) -> Any:
 @jit(device=True)
 def dot(row, row_weights, total):
     """The product of a row of x and one of weights, added to `total`."""
-    c_in, end = uint32(0), uint32(row.shape[0])  # unsigned, as in conv1d_naive
+    c_in, end = uint32(0), uint32(row.shape[0])  # unsigned, as in conv1d/naive.py
     while c_in < end:
         part = float32(0)
         stop = min(c_in + uint32(PART), end)

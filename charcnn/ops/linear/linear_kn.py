@@ -39,7 +39,7 @@ def _make_join(epilogue: str) -> Any:
 
 
 def linear_nlc_double_buffered(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.linear_nlc` on a GPU as a matrix product in register tiles, as `conv1d_nlc_double_buffered` has it.
+    """`reference.linear_nlc` on a GPU as a matrix product in register tiles, as convolutions have it.
 
     Args:
         x: float32 (N, C_in), C-contiguous; weight (C_in, C_out), as `arrays.pack` gives it, and bias (C_out,) likewise.

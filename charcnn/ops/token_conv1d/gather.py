@@ -288,7 +288,7 @@ def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather(
 
     Args:
         ids: uint8 (N, L), C-contiguous; an id >= depth is blank.
-        stat: float64 (N, 2): each input's mean and biased variance, as `one_hot_conv1d_stat_nlc_lags` gives them.
+        stat: float64 (N, 2): each input's mean and biased variance, as `reference.one_hot_conv1d_stat_nlc` gives them.
         weight: float32 (K, depth, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one
             side.
         gamma, beta: float32 (L_out, C_out), C-contiguous.

@@ -184,7 +184,7 @@ def one_hot_conv1d_stat_nlc_lag_sums(ids: Any, weight: Any, bias: Any, *, out: A
     """`reference.one_hot_conv1d_stat_nlc` on a GPU, a warp or more an input, from tables of float32 in shared memory.
 
     It makes the tables first; `SharedPairTables` keeps them. Arguments, result and errors as for
-    `one_hot_conv1d_stat_nlc_lags` and `SharedPairTables`.
+    the technique `lags`, and errors of `SharedPairTables`.
     """
     shape = shapes.one_hot_conv1d_stat_nlc(ids, weight, bias)
     call = Call(out, stream, shape, np.float64, ids=ids, weight=weight, bias=bias)

@@ -11,10 +11,7 @@ from charcnn.gpu import device
 from charcnn.ops.common.layer import Array, Space
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.layernorm.small_batch import first, first_moments_shape, normalised
-from charcnn.ops.token_conv1d.gather import (
-    one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather,
-    one_hot_conv1d_relu_maxpool1d_nlc_gather,
-)
+from charcnn.ops.token_conv1d import gather
 from charcnn.ops.token_conv1d.lag_sums import SharedPairTables
 from charcnn.ops.token_conv1d.lags import PairTables
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
@@ -86,10 +83,10 @@ class GatherTokenConvNormReluPool:
         """Start on token ids (N, L) uint8."""
         given: dict[str, Any] = {"out": space.device(*self.writes(x.shape)[0]), "stream": space.stream}
         if self._moments is None:
-            launcher: Any = one_hot_conv1d_relu_maxpool1d_nlc_gather
+            launcher: Any = gather.one_hot_conv1d_relu_maxpool1d_nlc_gather
             return launcher(x, *self._arrays, self._pool_size, **given)
         stat = self._moments(x, out=space.scratch(self)["moments"][: len(x)], stream=space.stream)
-        launcher = one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather
+        launcher = gather.one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather
         return launcher(x, stat, *self._arrays, self._pool_size, **given)
 
 

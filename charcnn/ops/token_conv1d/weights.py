@@ -18,7 +18,7 @@ from charcnn.ops.common import cast, shapes
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.mma_layout import OCTET
 from charcnn.ops.common.precision import HALF_PRECISIONS, choose
-from charcnn.ops.token_conv1d.warp_gather import launch
+from charcnn.ops.token_conv1d.warp_gather.launch import launch
 
 
 class TokenConvWeights:
@@ -145,7 +145,7 @@ def one_hot_conv1d_relu_maxpool1d_nlc_warp_gather(
     """`reference.one_hot_conv1d_relu_maxpool1d_nlc` on a GPU, each warp by itself, in "fp16" or "bf16".
 
     It rounds the weights first, and widens the result last; `TokenConvWeights` keeps the one and leaves out the other.
-    Arguments, result and errors as for `one_hot_conv1d_relu_maxpool1d_nlc_gather`, and DeviceError where the GPU has
+    Arguments, result and errors as for the technique `gather`, and DeviceError where the GPU has
     compute capability below 8.0.
     """
     return _once(ids, None, weight, bias, (), pool_size, 1e-5, precision, out, stream)
@@ -168,7 +168,7 @@ def one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather(
     """`reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc` on a GPU, each warp by itself.
 
     The rest as for `one_hot_conv1d_relu_maxpool1d_nlc_warp_gather`; arguments, result and errors as for
-    `one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather`.
+    the technique `gather`.
     """
     return _once(ids, stat, weight, bias, (gamma, beta), pool_size, eps, precision, out, stream)
 

@@ -4,13 +4,8 @@ A reader gives blocks of rows; a row is never a Python object. Its texts lie one
 an Arrow array, and `encodings.encode_buffer` turns that into token ids. `runtime.ordered` lets one thread read and
 scan, several encode, compute and render, and one write.
 
-    scan.py            compiled scanners of CSV and lines, and the way back to bytes
-    json_scan.py       likewise, of JSON Lines
-    source.py          the bytes of a file or of standard input
-    compressed.py      the bytes that a .gz or .zst file holds
-    base.py            what readers share: a block of rows, `Reader`, `Writer`
-    csv.py             rows to texts, and rows with labels; likewise jsonl.py, lines.py and parquet.py
-    parquet_footer.py  row groups that are written apart, and one footer for all of them
-    formats.py         which there are, and the one that a file's name shows
-    open.py            the reader of a file
+    base.py, open.py, formats.py     blocks, `Reader` and `Writer`; the reader of a file; formats
+    source.py, compressed.py         the bytes of a file or of standard input; those that a .gz or .zst file holds
+    csv.py, jsonl.py, lines.py, parquet.py, parquet_footer.py   rows to texts, and rows with labels
+    scan.py, json_scan.py            compiled scanners, and the way back to bytes
 """

@@ -89,7 +89,10 @@ def conv1d_relu_nlc_mma(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """`conv1d_nlc_mma` with ReLU in the same kernel. Arguments, result and errors as there."""
+    """`reference.conv1d_relu_nlc`, with ReLU in the same kernel.
+
+    Arguments, result and errors as for the convolution alone.
+    """
     return one_shot.conv1d_moving(
         _Prepared,
         compute,
@@ -109,9 +112,9 @@ def conv1d_relu_nlc_mma(
 def conv1d_relu_maxpool1d_nlc_mma(
     x: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_mma` with ReLU and pooling in the same kernel: a third is stored.
+    """`reference.conv1d_relu_maxpool1d_nlc`, pooled in the same kernel: a third is stored.
 
-    Arguments, result and errors as there, and pool_size: 3.
+    Arguments, result and errors as for the convolution alone, and pool_size: 3.
     """
     method = "conv1d_relu_maxpool1d"
     return one_shot.conv1d(_Prepared, method, x, weight, bias, pool_size, precision=precision, out=out, stream=stream)
@@ -120,9 +123,10 @@ def conv1d_relu_maxpool1d_nlc_mma(
 def conv1d_stat_nlc_mma(
     x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_mma`, and the mean and variance of each input's output, for a LayerNorm that follows.
+    """`reference.conv1d_stat_nlc`: also the mean and variance of each input's output, for a LayerNorm that follows.
 
-    Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`, and errors as there.
+    Arguments, result and errors as for the technique `double_buffered`; precision, and more errors, as for the
+    convolution alone.
     """
     return one_shot.conv1d_stat(_Prepared, x, weight, bias, precision=precision, out=out, stream=stream)
 
@@ -130,7 +134,7 @@ def conv1d_stat_nlc_mma(
 def linear_nlc_mma(
     x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
-    """`reference.linear_nlc` as a convolution of one position, as `conv1d_nlc_mma` computes it.
+    """`reference.linear_nlc` as a convolution of one position, with the same kernel.
 
     Args:
         x: float32 (N, C_in), C-contiguous; weight (C_in, C_out), as `arrays.pack` gives it, and bias (C_out,) likewise;
@@ -142,7 +146,7 @@ def linear_nlc_mma(
         float32 (N, C_out) where the inputs lie; device results are not waited for.
 
     Raises:
-        ValueError, DeviceError: as there.
+        ValueError, DeviceError: as of the convolution.
     """
     return one_shot.linear(_Prepared, "conv1d", x, weight, bias, precision=precision, out=out, stream=stream)
 

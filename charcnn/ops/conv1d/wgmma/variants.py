@@ -106,7 +106,10 @@ def conv1d_relu_nlc_wgmma(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """`conv1d_nlc_wgmma` with ReLU in the same kernel. Arguments, result and errors as there."""
+    """`reference.conv1d_relu_nlc`, with ReLU in the same kernel.
+
+    Arguments, result and errors as for the convolution alone.
+    """
     return one_shot.conv1d_moving(
         _Prepared,
         compute,
@@ -126,9 +129,9 @@ def conv1d_relu_nlc_wgmma(
 def conv1d_relu_maxpool1d_nlc_wgmma(
     x: Any, weight: Any, bias: Any, pool_size: int, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_wgmma` with ReLU and pooling in the same kernel: a third is stored.
+    """`reference.conv1d_relu_maxpool1d_nlc`, pooled in the same kernel: a third is stored.
 
-    Arguments, result and errors as there, and pool_size: 3.
+    Arguments, result and errors as for the convolution alone, and pool_size: 3.
     """
     method = "conv1d_relu_maxpool1d"
     return one_shot.conv1d(_Prepared, method, x, weight, bias, pool_size, precision=precision, out=out, stream=stream)
@@ -137,9 +140,10 @@ def conv1d_relu_maxpool1d_nlc_wgmma(
 def conv1d_stat_nlc_wgmma(
     x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
-    """`conv1d_nlc_wgmma`, and the mean and variance of each input's output, for a LayerNorm that follows.
+    """`reference.conv1d_stat_nlc`: also the mean and variance of each input's output, for a LayerNorm that follows.
 
-    Arguments, result and errors as for `conv1d_stat_nlc_double_buffered`, and precision and errors as there.
+    Arguments, result and errors as for the technique `double_buffered`; precision, and more errors, as for the
+    convolution alone.
     """
     return one_shot.conv1d_stat(_Prepared, x, weight, bias, precision=precision, out=out, stream=stream)
 
@@ -147,15 +151,15 @@ def conv1d_stat_nlc_wgmma(
 def linear_nlc_wgmma(
     x: Any, weight: Any, bias: Any, *, precision: str = "fp16", out: Any = None, stream: Any = None
 ) -> Any:
-    """`reference.linear_nlc` as a convolution of one position, as `conv1d_nlc_wgmma` computes it.
+    """`reference.linear_nlc` as a convolution of one position, with the same kernel.
 
     Args:
         x: float32 (N, C_in), C-contiguous.
         weight: float32 (C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; all on one side.
-        precision, out, stream: as there.
+        precision, out, stream: as for the convolution.
 
     Returns:
-        float32 (N, C_out) where the inputs lie; errors as there.
+        float32 (N, C_out) where the inputs lie; errors as for the convolution.
     """
     return one_shot.linear(_Prepared, "conv1d", x, weight, bias, precision=precision, out=out, stream=stream)
 

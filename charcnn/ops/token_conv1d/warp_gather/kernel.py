@@ -14,58 +14,22 @@ import math
 from functools import cache
 from typing import Any
 
-import numpy as np
 from numba import cuda, float32, float64, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
-from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import shapes
+from charcnn.gpu.launch import jit
 from charcnn.ops.common.mma_layout import OCTET
-
-VECTOR_BYTES = 16
-"""Of a thread's channels in a row of the table: the most that it loads at once."""
-
-WORDS = 4
-"""Words that hold them, and characters that one word holds."""
-
-THREADS = device.block_size(512)
-"""Of a block."""
-
-WARP = 32
-
-MOST_WINDOWS = 4
-"""Of a warp: whose characters a thread holds in registers while it stages them."""
-
-PITCH = 256
-"""Bytes of a row of the table where a character is a byte of its row's address."""
-
-BELOW = 64
-"""Where the table begins at most, in such rows."""
-
-ALIGNED = None if device.SIMULATED else PITCH
-"""Where dynamic shared memory starts, in bytes; the simulator knows no alignment."""
-
-RUN = 64
-"""Inputs that gamma and beta of a window stay in registers for: two stages."""
-
-
-def record_words(kernel_size: int, pool_size: int, layernorm: bool, wide: bool) -> int:
-    """Words of a record, in whole vectors: a window's characters, and an input's moments.
-
-    Those are the mean in float32 and, behind the characters, the scale in fp16; `wide` the mean in two numbers and the
-    scale, all float32.
-    """
-    span = pool_size + kernel_size - 1
-    words = -(-span // WORDS)
-    if layernorm:
-        words = words + 3 if wide else scale_byte(span) // WORDS + 2
-    return -(-words // WORDS) * WORDS
-
-
-def scale_byte(span: int) -> int:
-    """Where a record of so many characters holds the scale in fp16."""
-    return span + span % 2
+from charcnn.ops.token_conv1d.warp_gather.config import (
+    ALIGNED,
+    BELOW,
+    MOST_WINDOWS,
+    PITCH,
+    WARP,
+    WORDS,
+    record_words,
+    scale_byte,
+)
 
 
 @cache
@@ -398,71 +362,3 @@ def _warp_gather_pool_kernel(
                     to = to + uint64(pooled) * row_out
 
     return kernel
-
-
-def launch(
-    call: Call,
-    ids: Any,
-    table: Any,
-    bias: Any,
-    normalisation: tuple[Any, Any, Any] | None,
-    y: Any,
-    pool_size: int,
-    eps: float,
-    shape: tuple[int, int, int],
-    form: str,
-    wide: bool,
-    *,
-    channel_tile: int = PITCH,
-    threads: int = THREADS,
-    per: int = RUN,
-) -> None:
-    """Start the kernel, with (stat, gamma, beta) or None, to write y, (N, L_out // pool_size, C_out or 2 C_out).
-
-    Args:
-        call: which launches.
-        ids: uint8 (N, L).
-        table: the weights, of this (K, depth, C_out) `shape`: with `wide` as they are, otherwise in fp16, two in a
-            word, with a row of zeros more, and channels in whole vectors.
-        bias, normalisation: float32 and for stat float64; without `wide` gamma and beta in fp16 with such channels.
-        form: see `_warp_gather_pool_kernel`.
-        channel_tile: of the table's channels, the most bytes that a block keeps of a row; fewer where shared memory
-            does not hold them.
-        per: inputs that a warp takes at a time, fewer where these would not keep all busy.
-    """
-    if y.size == 0:
-        return
-    n, pooled, _ = y.shape
-    kernel_size, depth, channels = shape
-    held = 4 if wide else 8
-    rows, limit = kernel_size * (depth + 1), device.shared_limit()
-    record = 4 * record_words(kernel_size, pool_size, normalisation is not None, wide)
-    lanes = min(channel_tile // VECTOR_BYTES, shapes.power_of_two(-(-channels // held)))  # so that sizes share kernels
-
-    def shared() -> int:
-        return rows * lanes * VECTOR_BYTES + threads * windows() * record
-
-    def windows() -> int:  # of a warp
-        return min(WARP // lanes, MOST_WINDOWS)
-
-    while lanes > 1 and shared() > limit:
-        lanes -= 1
-    while threads > WARP and shared() > limit:
-        threads -= WARP
-    if shared() > limit:
-        raise ValueError(
-            f"weight has shape {shape}, {pool_size=}: {rows} rows of {held} channels, with the blank's, and the "
-            f"characters of {WARP} inputs need {shared()} bytes of shared memory, and {limit} are free"
-        )
-    channel_tiles, tiles = -(-channels // (lanes * held)), -(-pooled // windows())
-    blocks = min(tiles * n, max(1, device.multiprocessors() // channel_tiles))
-    per = max(1, min(per, n * tiles * WARP // (blocks * threads)))
-    vectors = channels % held == 0 and device.address(y) % VECTOR_BYTES == 0
-    kernel = _warp_gather_pool_kernel(
-        kernel_size, depth, pool_size, lanes * held, threads, normalisation is not None, form, vectors, wide
-    )
-    call.launch(
-        kernel, (blocks, channel_tiles), threads,
-        ids, device.address(ids) % WORDS, table, bias, *(normalisation or (ids, y, y)), y, per, np.float32(eps),
-        shared=shared(),
-    )  # fmt: skip

@@ -1,0 +1,135 @@
+"""What the launchers of the catalogue's variants refuse: dtypes, layouts, kinds, ranks, sides, and outputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numba import cuda
+from operator_cases import CASES
+from operator_rows import CPU, CUDA, PAIRED, VARIANTS, alike, arrays, each, example, poisoned
+
+from charcnn.catalog import operator
+from charcnn.gpu.launch import DTYPES
+
+ANY_RANK = ("relu", "tanh", "gelu", "collapse")  # collapse takes two: see test_images
+
+
+def names(case):
+    return rf"\b({'|'.join(case.inputs)})\b"
+
+
+def with_argument(rows):
+    return [
+        pytest.param(row, name, id=f"{row.name}-{name}")
+        for row in rows
+        for name in CASES[row.operator].build(CASES[row.operator].edges[0]).inputs
+    ]
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(VARIANTS))
+def test_wrong_dtype(variant, name):
+    case = example(variant)
+    need = np.dtype(DTYPES.get(name, np.float32))
+    for dtype in {np.float64, np.float32, np.int32, np.float16} - {need.type}:
+        inputs = {**case.inputs, name: case.inputs[name].astype(dtype)}
+        with pytest.raises(ValueError, match=rf"^{name} has dtype {np.dtype(dtype)}: need {need}"):
+            variant.launcher(**inputs, **case.options)
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(VARIANTS))
+def test_wrong_layout(variant, name):
+    case = example(variant)
+    strided = np.repeat(case.inputs[name], 2, axis=-1)[..., ::2]
+    with pytest.raises(ValueError, match=rf"^{name} is not C-contiguous"):
+        variant.launcher(**{**case.inputs, name: strided}, **case.options)
+    if strided.ndim > 1:
+        transposed = np.asfortranarray(case.inputs[name])
+        with pytest.raises(ValueError, match=rf"^{name} is not C-contiguous"):
+            variant.launcher(**{**case.inputs, name: transposed}, **case.options)
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(VARIANTS))
+def test_wrong_kind(variant, name):
+    case = example(variant)
+    for wrong in (case.inputs[name].tolist(), 3, None):
+        with pytest.raises(ValueError, match=rf"^{name} is a {type(wrong).__name__}: need an array"):
+            variant.launcher(**{**case.inputs, name: wrong}, **case.options)
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument([row for row in VARIANTS if row.operator not in ANY_RANK]))
+def test_wrong_rank(variant, name):
+    case = example(variant)
+    for wrong in (case.inputs[name][None], case.inputs[name][..., 0]):
+        with pytest.raises(ValueError, match=names(case)):
+            variant.launcher(**{**case.inputs, name: np.ascontiguousarray(wrong)}, **case.options)
+
+
+@each(VARIANTS)
+def test_wrong_out(variant):
+    case = example(variant)
+    result = poisoned(variant, case.oracle(operator(variant.operator).reference))
+    for i, (name, right) in enumerate(zip(("out", "stat"), arrays(result), strict=False)):
+        more = np.zeros((right.shape[0] + 1, *right.shape[1:]), right.dtype)
+        other = np.float32 if right.dtype == np.float64 else np.float64
+        for wrong, message in (
+            (more, rf"^{name} has shape \({more.shape[0]},.*: need \({right.shape[0]},"),
+            (right[None], rf"^{name} has shape"),
+            (right.astype(other), rf"^{name} has dtype {np.dtype(other)}: need"),
+            (np.repeat(right, 2, axis=-1)[..., ::2], rf"^{name} is not C-contiguous"),
+            (right.tolist(), rf"^{name} is a list"),
+        ):
+            out = alike(result, (*arrays(result)[:i], wrong, *arrays(result)[i + 1 :]))
+            with pytest.raises(ValueError, match=message):
+                variant.launcher(**case.inputs, **case.options, out=out)
+
+
+@each(PAIRED)
+def test_out_that_is_no_pair(variant):
+    case = example(variant)
+    y, stat = poisoned(variant, case.oracle(operator(variant.operator).reference))
+    for wrong in (y, (y,), (y, stat, stat), 3):
+        with pytest.raises(ValueError, match=rf"^out is a {type(wrong).__name__}: need a pair \(y, stat\)"):
+            variant.launcher(**case.inputs, **case.options, out=wrong)
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(CUDA))
+def test_mixed_sides(variant, name):
+    case = example(variant)
+    inputs = {**case.inputs, name: cuda.to_device(case.inputs[name])}
+    out = None
+    if len(inputs) == 1:
+        out = poisoned(variant, case.oracle(operator(variant.operator).reference))
+    with pytest.raises(ValueError, match=r"\w+ is on the (device|host) and \w+ is on the (device|host)") as error:
+        variant.launcher(**inputs, **case.options, out=out)
+    assert name in str(error.value) or "out" in str(error.value)
+
+
+@each(CUDA)
+def test_out_on_the_other_side(variant):
+    case = example(variant)
+    result = poisoned(variant, case.oracle(operator(variant.operator).reference))
+    for i, (name, array) in enumerate(zip(("out", "stat"), arrays(result), strict=False)):
+        out = alike(result, (*arrays(result)[:i], cuda.to_device(array), *arrays(result)[i + 1 :]))
+        with pytest.raises(ValueError, match=rf"^{name} is on the device and"):
+            variant.launcher(**case.inputs, **case.options, out=out)
+
+
+@each(CUDA)
+def test_device_arrays_are_checked_too(variant):
+    case = example(variant)
+    inputs = {name: cuda.to_device(array) for name, array in case.inputs.items()}
+    first = next(iter(inputs))
+    double = cuda.to_device(case.inputs[first].astype(np.float64))
+    with pytest.raises(ValueError, match=rf"^{first} has dtype float64"):
+        variant.launcher(**{**inputs, first: double}, **case.options)
+    out = (double, None) if variant in PAIRED else double
+    with pytest.raises(ValueError, match=r"^out has (dtype|shape)"):
+        variant.launcher(**inputs, **case.options, out=out)
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(CPU))
+def test_cpu_variants_want_numpy(variant, name):
+    case = example(variant)
+    inputs = {**case.inputs, name: cuda.to_device(case.inputs[name])}
+    with pytest.raises(ValueError, match=rf"^{name} is a \w+: a CPU variant needs a NumPy array"):
+        variant.launcher(**inputs, **case.options)
