@@ -21,7 +21,12 @@ from charcnn import catalog
 from charcnn.gpu import device
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [*documents.documents(), ROOT / "bench" / "README.md", ROOT / "CHANGELOG.md"]
+DOCUMENTS = [
+    *documents.documents(),
+    *sorted((ROOT / "docs" / "upstream").glob("*.md")),
+    ROOT / "bench" / "README.md",
+    ROOT / "CHANGELOG.md",
+]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 EXAMPLE = re.compile(
     r"^```python\n(?!# charcnn/)(?P<code>.*?)^```\n"
@@ -148,7 +153,7 @@ def test_every_operator_is_benchmarked():
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_resolve(document):
-    for target in LINK.findall(document.read_text()):
+    for target in LINK.findall(re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)):
         if re.match(r"https?://", target):
             continue
         path, _, fragment = target.partition("#")
