@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from report import documents, limits, plot
 from report.markdown import anchor, headings
+from report.pictures import PICTURES
 from report.schema import ReportError
 
 from charcnn import catalog
@@ -141,6 +142,26 @@ def test_the_plot_has_every_measured_level():
     assert set(NAMES) <= set(found)
     marks = [node for node in drawing.iter("{http://www.w3.org/2000/svg}circle") if node.get("r")]
     assert len(marks) == len(NAMES) + 2  # and the legend's
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
+def test_a_picture_is_shown_and_told(picture):
+    drawing = ElementTree.fromstring(picture.read_text())
+    assert drawing.find("{http://www.w3.org/2000/svg}title").text
+    left, top, width, height = map(float, drawing.get("viewBox").split())
+    for node in drawing.iter():
+        for name, low, high in (("x", left, left + width), ("y", top, top + height)):
+            assert low <= float(node.get(name, low)) <= high, ElementTree.tostring(node)
+    shown = {
+        (page.parent / path).resolve(): said
+        for page in DOCUMENTS
+        for said, path in re.findall(r"!\[(.*?)\]\(([^)]*\.svg)\)", page.read_text(), re.DOTALL)
+    }
+    assert len(shown[picture].split()) >= 8, "need a text for those who do not see it"
+
+
+def test_every_picture_in_the_folder_is_drawn():
+    assert set((ROOT / "docs" / "pictures").iterdir()) == set(PICTURES)
 
 
 def test_readme_is_short():

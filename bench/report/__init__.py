@@ -33,6 +33,7 @@
 - fused_layers: fused4's convolutions in one to four kernels;
 - op_times, op_times_here: the course project's op times, and the rates that they come to; ours.
 
-`python bench/report.py --check` changes nothing, and exits with status 1 if a block or the plot is out of date.
+`python bench/report.py --check` changes nothing, and exits with status 1 if a block or a picture is out of date.
+`plot` draws README's plot, `pictures` has a file for each kind of picture in docs/pictures.
 `schema` reads the raw results, `limits` has what levels are held against; the others are called after their blocks.
 """
