@@ -19,7 +19,9 @@ def stages() -> str:
     """Shares of a level's stages in their sum, and the time an input."""
     found = [(level, results().levels.get((level.name, HOST))) for level in catalog.LEVELS]
     rows = [(level, result) for level, result in found if result]
-    picture = Picture("Where the time goes, level by level, on one NVIDIA H200 and its host's CPU", TOP + ROW * len(rows))
+    picture = Picture(
+        "Where the time goes, level by level, on one NVIDIA H200 and its host's CPU", TOP + ROW * len(rows)
+    )
     width = picture.width - LEFT - RIGHT
     colours = [(f"c{i}", block) for i, block in enumerate(BLOCKS)]
     picture.legend([*colours, (JOINED["conv_block_3 to 6"], "blocks 3 to 6, fused")], LEFT, 14, 108)

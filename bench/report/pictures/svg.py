@@ -20,7 +20,9 @@ INSIDE = ("#ffffff", "#0d1117")
 
 def _style() -> str:
     def of(shade: int) -> str:
-        rules = [f"text {{ fill: {MUTED[shade]}; }} .said {{ fill: {BRIGHT[shade]}; }} .on {{ fill: {INSIDE[shade]}; }}"]
+        rules = [
+            f"text {{ fill: {MUTED[shade]}; }} .said {{ fill: {BRIGHT[shade]}; }} .on {{ fill: {INSIDE[shade]}; }}"
+        ]
         rules += [
             f".c{i} {{ fill: {pair[shade]}; }} .s{i} {{ fill: none; stroke: {pair[shade]}; }}"
             for i, pair in enumerate(COLOURS)
@@ -106,5 +108,6 @@ def short(value: float, unit: str = "") -> str:
     """A number in three digits, with k, M or G: 2.32, 608, 35.8 k, 1.18 M."""
     for factor, name in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= factor:
-            return f"{value / factor:.3g}{name}{unit}"
+            share = value / factor
+            return f"{share:,.0f}{name}{unit}" if share >= 1000 else f"{share:.3g}{name}{unit}"
     return f"{value:.3g}" + (f" {unit}" if unit else "")
