@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from report.pictures.bytes_moved import bytes_of_chains, bytes_of_levels
+from report.pictures.errors import errors
+from report.pictures.pyramid import pyramid
 from report.pictures.roofline import roofline
+from report.pictures.rows import overlapping_rows
 from report.pictures.scaling import scaling
 from report.pictures.stages import stages
 from report.schema import ROOT
 
+DRAWN = (stages, roofline, scaling, errors, bytes_of_levels, bytes_of_chains, pyramid, overlapping_rows)
 PICTURES: dict[Path, Callable[[], str]] = {
-    ROOT / "docs" / "pictures" / f"{draw.__name__.replace('_', '-')}.svg": draw for draw in (stages, roofline, scaling)
+    ROOT / "docs" / "pictures" / f"{draw.__name__.replace('_', '-')}.svg": draw for draw in DRAWN
 }
 """By the file that each fills: a function that gives the SVG."""
