@@ -56,7 +56,7 @@ COMMANDS = [(page.relative_to(ROOT).as_posix(), command) for page in PAGES for c
 def test_a_command_is_taken(page, command):
     with contextlib.ExitStack() as stack:
         if "--help" in command:
-            stack.enter_context(pytest.raises(SystemExit, match="^0$"))
+            stack.enter_context(pytest.raises(SystemExit, match=r"^0$"))
         take(command)
 
 

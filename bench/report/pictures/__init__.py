@@ -7,6 +7,7 @@ from pathlib import Path
 
 from report.pictures.bytes_moved import bytes_of_chains, bytes_of_levels
 from report.pictures.errors import errors
+from report.pictures.ladders import ladder_of_l12, ladder_to_mma, ladder_to_wgmma
 from report.pictures.pyramid import pyramid
 from report.pictures.roofline import roofline
 from report.pictures.rows import overlapping_rows
@@ -14,7 +15,10 @@ from report.pictures.scaling import scaling
 from report.pictures.stages import stages
 from report.schema import ROOT
 
-DRAWN = (stages, roofline, scaling, errors, bytes_of_levels, bytes_of_chains, pyramid, overlapping_rows)
+DRAWN = (
+    stages, roofline, scaling, errors, bytes_of_levels, bytes_of_chains, pyramid, overlapping_rows,
+    ladder_of_l12, ladder_to_mma, ladder_to_wgmma,
+)  # fmt: skip
 PICTURES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "pictures" / f"{draw.__name__.replace('_', '-')}.svg": draw for draw in DRAWN
 }
