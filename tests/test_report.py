@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from report import levels, limits, schema
+from report.pictures import svg
 from report.schema import LevelResult, Place, Results
 
 from charcnn import catalog
@@ -97,3 +98,28 @@ def test_shares_are_told_where_they_add_up(before, after, told):
 
 def test_both_batch_sizes_are_told(made):
     assert "| 100.0 (N=256) | 400.0 (N=1,024) | 4.00 |" in levels.step(made, "l13")
+
+
+def test_an_axis_begins_and_ends_where_it_is_told():
+    across, up = svg.Axis(1, 1000, 10, 40), svg.Axis(0, 5, 100, 0, log=False)
+    assert [across(value) for value in (1, 10, 1000)] == pytest.approx([10, 20, 40])
+    assert across.decades() == [1, 10, 100, 1000]
+    assert [up(value) for value in (0, 2, 5)] == pytest.approx([100, 60, 0])
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(2.324, "2.32"), (608.1, "608"), (35828, "35.8 k"), (1.18e6, "1.18 M"), (1446e12, "1,446 T")]
+)
+def test_a_number_in_a_picture_is_short(value, said):
+    assert svg.short(value) == said
+
+
+def test_a_picture_has_what_it_is_told_in_both_colours():
+    picture = svg.Picture("A < B", 20)
+    picture.rect(0, 0, 5, 5, "c0", "2 & 3")
+    drawn = str(picture)
+    assert "<title>A &lt; B</title>" in drawn
+    assert "<title>2 &amp; 3</title>" in drawn
+    light, _, dark = drawn.partition("prefers-color-scheme: dark")
+    assert svg.COLOURS[0][0] in light
+    assert svg.COLOURS[0][1] in dark
