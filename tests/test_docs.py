@@ -15,13 +15,19 @@ import numpy as np
 import pytest
 from report import documents, limits, plot
 from report.markdown import anchor, headings
+from report.pictures import PICTURES
 from report.schema import ReportError
 
 from charcnn import catalog
 from charcnn.gpu import device
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [*documents.documents(), ROOT / "bench" / "README.md", ROOT / "CHANGELOG.md"]
+DOCUMENTS = [
+    *documents.documents(),
+    *sorted((ROOT / "docs" / "upstream").glob("*.md")),
+    ROOT / "bench" / "README.md",
+    ROOT / "CHANGELOG.md",
+]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 EXAMPLE = re.compile(
     r"^```python\n(?!# charcnn/)(?P<code>.*?)^```\n"
@@ -138,6 +144,26 @@ def test_the_plot_has_every_measured_level():
     assert len(marks) == len(NAMES) + 2  # and the legend's
 
 
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
+def test_a_picture_is_shown_and_told(picture):
+    drawing = ElementTree.fromstring(picture.read_text())
+    assert drawing.find("{http://www.w3.org/2000/svg}title").text
+    left, top, width, height = map(float, drawing.get("viewBox").split())
+    for node in drawing.iter():
+        for name, low, high in (("x", left, left + width), ("y", top, top + height)):
+            assert low <= float(node.get(name, low)) <= high, ElementTree.tostring(node)
+    shown = {
+        (page.parent / path).resolve(): said
+        for page in DOCUMENTS
+        for said, path in re.findall(r"!\[(.*?)\]\(([^)]*\.svg)\)", page.read_text(), re.DOTALL)
+    }
+    assert len(shown[picture].split()) >= 8, "need a text for those who do not see it"
+
+
+def test_every_picture_in_the_folder_is_drawn():
+    assert set((ROOT / "docs" / "pictures").iterdir()) == set(PICTURES)
+
+
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 110
 
@@ -148,7 +174,7 @@ def test_every_operator_is_benchmarked():
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_resolve(document):
-    for target in LINK.findall(document.read_text()):
+    for target in LINK.findall(re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)):
         if re.match(r"https?://", target):
             continue
         path, _, fragment = target.partition("#")

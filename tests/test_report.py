@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from report import ideas, levels, limits, schema, tried
+from report.pictures import svg
 from report.schema import LevelResult, Place, Results
 
 from charcnn import catalog
@@ -132,3 +133,28 @@ def test_what_failed_with_no_run_is_an_error(tmp_path):
 def test_a_level_of_which_nothing_is_kept_is_an_error(block, name):
     with pytest.raises(schema.ReportError, match="l3"):
         block(Path("page.md"), name)
+
+
+def test_an_axis_begins_and_ends_where_it_is_told():
+    across, up = svg.Axis(1, 1000, 10, 40), svg.Axis(0, 5, 100, 0, log=False)
+    assert [across(value) for value in (1, 10, 1000)] == pytest.approx([10, 20, 40])
+    assert across.decades() == [1, 10, 100, 1000]
+    assert [up(value) for value in (0, 2, 5)] == pytest.approx([100, 60, 0])
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(2.324, "2.32"), (608.1, "608"), (35828, "35.8 k"), (1.18e6, "1.18 M"), (1446e12, "1,446 T")]
+)
+def test_a_number_in_a_picture_is_short(value, said):
+    assert svg.short(value) == said
+
+
+def test_a_picture_has_what_it_is_told_in_both_colours():
+    picture = svg.Picture("A < B", 20)
+    picture.rect(0, 0, 5, 5, "c0", "2 & 3")
+    drawn = str(picture)
+    assert "<title>A &lt; B</title>" in drawn
+    assert "<title>2 &amp; 3</title>" in drawn
+    light, _, dark = drawn.partition("prefers-color-scheme: dark")
+    assert svg.COLOURS[0][0] in light
+    assert svg.COLOURS[0][1] in dark

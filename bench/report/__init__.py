@@ -34,6 +34,7 @@
 - fused_layers, half_chain: fused4's convolutions, and blocks 3 to 6's in half precision, in one to four kernels;
 - op_times, op_times_here: the course project's op times, and the rates that they come to; ours.
 
-`python bench/report.py --check` changes nothing, and exits with status 1 if a block or the plot is out of date.
+`python bench/report.py --check` changes nothing, and exits with status 1 if a block or a picture is out of date.
+`plot` draws README's plot, `pictures` has a file for each kind of picture in docs/pictures.
 `schema` reads the raw results, `limits` has what levels are held against; the others are called after their blocks.
 """

@@ -21,6 +21,7 @@ from report.offload import forecasts, mixed, overhead, path, scaling, strikes
 from report.operators import chain, image_chain, layers, operators, pyramid, steps, trade
 from report.parallel import parallel, parted
 from report.peers import beside, peers
+from report.pictures import PICTURES
 from report.plot import PLOT, drawn
 from report.schema import ROOT, WEIGHTS, ReportError
 from report.tried import tried
@@ -73,12 +74,13 @@ def filled(document: Path) -> str:
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(
-        description="Fill the generated blocks of README.md, docs and the model's card, and draw the plot."
+        description="Fill the generated blocks of README.md, docs and the model's card, and draw the pictures."
     )
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something is out of date")
     check = parser.parse_args().check
     try:
         made = {document: filled(document) for document in documents()} | {PLOT: drawn()}
+        made |= {file: draw() for file, draw in PICTURES.items()}
     except ReportError as error:
         print(error, file=sys.stderr)
         return 1

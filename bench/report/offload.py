@@ -10,7 +10,7 @@ from report.markdown import UNMEASURED, number, sources, table
 from report.schema import offloads
 
 
-def _runs(slowed: bool) -> dict[tuple[str, str], list[dict[str, Any]]]:
+def runs_of(slowed: bool) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """Reports of levels by (level, what ran it), with one rank slowed or not."""
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for _, raw in offloads():
@@ -20,7 +20,7 @@ def _runs(slowed: bool) -> dict[tuple[str, str], list[dict[str, Any]]]:
     return runs
 
 
-def _alone(runs: list[dict[str, Any]]) -> dict[str, Any] | None:
+def alone_of(runs: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The run of one process without MPI: its machine names none, and it gives no advice on ranks."""
     return next((run for run in runs if run["ranks"] == 1 and "advice" not in run), None)
 
@@ -28,8 +28,8 @@ def _alone(runs: list[dict[str, Any]]) -> dict[str, Any] | None:
 def scaling(document: Path) -> str:
     """A level over ranks, one GPU each, by each way to offload."""
     blocks = []
-    for (level, where), runs in _runs(slowed=False).items():
-        alone = _alone(runs)
+    for (level, where), runs in runs_of(slowed=False).items():
+        alone = alone_of(runs)
         if alone is None:
             continue
         head = [f"{level}, {where}: GPUs", "inputs", "static", "async", "farm", "farm: of as many times one GPU"]
@@ -57,8 +57,8 @@ def _bound(run: dict[str, Any]) -> str:
 def mixed(document: Path) -> str:
     """Ranks of which one is slowed, beside the ideal sum of their rates."""
     rows, files = [], [file for file, raw in offloads() if "slowed_to" in raw]
-    for (level, where), runs in _runs(slowed=True).items():
-        alone = _alone(_runs(slowed=False).get((level, where), []))
+    for (level, where), runs in runs_of(slowed=True).items():
+        alone = alone_of(runs_of(slowed=False).get((level, where), []))
         for run in runs if alone is not None else []:
             ideal = (run["ranks"] - 1) * alone["inputs_per_second"] + run["slowed_to"]
             rows.append(
@@ -110,8 +110,8 @@ def overhead(document: Path) -> str:
             where = f"{raw['level']}, {raw['machine']['cores']} CPU cores"
             rows.append([where, str(len(raw["pairs"])), f"{raw['overhead']:.2%}", f"{low:.2%} to {high:.2%}"])
             files.append(file)
-    for (level, where), runs in _runs(slowed=False).items():
-        alone = _alone(runs)
+    for (level, where), runs in runs_of(slowed=False).items():
+        alone = alone_of(runs)
         farms = [run for run in runs if run["ranks"] == 1 and run["offload"] == "farm"]
         if alone is not None and farms:
             adds = alone["inputs_per_second"] / farms[0]["inputs_per_second"] - 1
@@ -124,8 +124,8 @@ def forecasts(document: Path) -> str:
     """What the cost model says of the measured runs."""
     rows = []
     ways = [way for _, raw in offloads() if raw["machine"]["gpus"] for way in raw.get("path", {}).values()]
-    for (level, where), runs in _runs(slowed=False).items():
-        alone = _alone(runs)
+    for (level, where), runs in runs_of(slowed=False).items():
+        alone = alone_of(runs)
         if alone is None or not ways:
             continue
         for run in sorted(runs, key=lambda run: (run["ranks"], run["offload"])):

@@ -11,7 +11,7 @@ from charcnn.config import SMALL
 from charcnn.gpu import device
 from charcnn.model.layers import LocalResponseNorm
 from charcnn.networks import alexnet
-from charcnn.ops.chain import Conv1d, Plan, Relu, Stat
+from charcnn.ops.chain import Conv1d, Plan, Plan2d, Relu, Stat
 from charcnn.ops.chain import plan as plan_chain
 from charcnn.ops.chain import pyramid as pyramid_of
 from report.limits import peak_of
@@ -31,6 +31,9 @@ CALLED = {
 ALEXNET = [layer for layer in alexnet.layers("2012")[1:9] if not isinstance(layer, LocalResponseNorm)]
 IMAGE = (3, 227, 227)
 """AlexNet's first two layers, without their normalisation, and what they read."""
+
+PYRAMID_TILES = (1, 2, 4, 7, 13)
+"""Of its last map, a side."""
 
 
 def shown(variant: catalog.Variant) -> bool:
@@ -164,13 +167,17 @@ def steps(document: Path, operator: str, layer: str, *techniques: str) -> str:
 
 def chain(document: Path, method: str) -> str:
     """What the planner says of blocks 3 to 6, before anything is compiled."""
-    return f"```\n{_planned(method).describe()}\n```\n"
+    return f"```\n{blocks_3_to_6(method).describe()}\n```\n"
 
 
 def image_chain(document: Path, method: str, precision: str) -> str:
     """What the planner says of AlexNet's first two layers."""
-    planned = plan_chain(ALEXNET, in_shape=IMAGE, method=method, precision=precision, shared_limit=device.SHARED_LIMIT)
-    return f"```\n{planned.describe()}\n```\n"
+    return f"```\n{alexnet_chain(method, precision).describe()}\n```\n"
+
+
+def alexnet_chain(method: str, precision: str) -> Plan2d:
+    """The plan of AlexNet's first two layers, fused so."""
+    return plan_chain(ALEXNET, in_shape=IMAGE, method=method, precision=precision, shared_limit=device.SHARED_LIMIT)
 
 
 def pyramid(document: Path) -> str:
@@ -178,7 +185,7 @@ def pyramid(document: Path) -> str:
     head = ["tile of pool2", "blocks an image", "image > conv1 > pool1 > conv2", "pool1 of a tile in fp16"]
     head += ["multiplications, all blocks alike", "as computed"]
     rows = []
-    for row in pyramid_of(ALEXNET, IMAGE, (1, 2, 4, 7, 13)):
+    for row in pyramid_of(ALEXNET, IMAGE, PYRAMID_TILES):
         extents = " > ".join(f"{rows}×{columns}" for rows, columns in row.pyramid[:-1])
         kilobytes = f"{2 * row.held / 1e3:,.0f} KB"
         whole = " (whole)" * (row.tile == row.shapes[-1][1:])
@@ -192,7 +199,7 @@ def trade(document: Path) -> str:
     head = ["method", "launches", "recomputed", "feature maps in DRAM an input", "time an input", "TFLOP/s"]
     rows = []
     for method in ("whole", "pairs"):
-        plan = _planned(method)
+        plan = blocks_3_to_6(method)
         planned = [
             method,
             str(plan.launches),
@@ -209,7 +216,8 @@ def trade(document: Path) -> str:
     return table(head, rows, right=1)
 
 
-def _planned(method: str) -> Plan:
+def blocks_3_to_6(method: str) -> Plan:
+    """The plan of this network's, fused so."""
     layers = [layer for size in SMALL.kernel_sizes[2:] for layer in (Conv1d(SMALL.channels, size), Relu())]
     return plan_chain(
         [*layers[:-1], Stat()],

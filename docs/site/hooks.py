@@ -1,0 +1,135 @@
+"""What MkDocs makes the site of: the repository's pages at their own paths, and the files that these link to.
+
+So the links of a page hold on the site as they do in a checkout. Raw results and pictures are copied. A file of source
+becomes a page that shows it, a folder is its README.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("*.md", "docs/*.md", "docs/levels/*.md", "docs/upstream/*.md", "bench/README.md", "charcnn/**/README.md")
+COPIED = {".json", ".gz", ".svg"}
+LANGUAGES = {".py": "python", ".pyi": "python"}
+LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
+CODE = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Put the files in the navigation that a * stands for, in the order in which people count."""
+    config.nav = [_expanded(entry) for entry in config.nav or []]
+
+
+def _expanded(entry: dict[str, Any]) -> dict[str, Any]:
+    ((title, below),) = entry.items()
+    if isinstance(below, str):
+        return entry
+    return {title: [name for pattern in below for name in (_found(pattern) if "*" in pattern else [pattern])]}
+
+
+def _found(pattern: str) -> list[str]:
+    names = [file.relative_to(ROOT).as_posix() for file in ROOT.glob(pattern)]
+    return sorted(names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the repository's pages, and what they link to."""
+    pages = [name for pattern in PAGES for name in _found(pattern)]
+    for name in pages:
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    linked = {_target(name, link) for name in pages for link in LINK.findall(_prose((ROOT / name).read_text("utf-8")))}
+    wanted = sorted(linked - set(pages))
+    while wanted:
+        name = wanted.pop()
+        file = ROOT / name
+        if name in files.src_uris or f"{name}.md" in files.src_uris:
+            continue
+        if file.suffix in COPIED and file.is_file():
+            files.append(File.generated(config, name, abs_src_path=str(file)))
+            continue
+        if file.is_file():
+            shown = File.generated(config, f"{name}.md", content=_shown(name, file))
+        elif file.name == "README.md" and file.parent.is_dir():  # a folder that has none
+            shown = File.generated(config, name, content=_listed(file.parent))
+            wanted += [found.relative_to(ROOT).as_posix() for found in file.parent.glob("*.py")]
+        else:
+            continue  # MkDocs names the link that leads nowhere
+        shown.inclusion = InclusionLevel.NOT_IN_NAV
+        files.append(shown)
+    files.remove(files.src_uris["api/ops.md"])
+    files.append(File.generated(config, "api/ops.md", content=_operators()))
+    return files
+
+
+def _prose(text: str) -> str:
+    return CODE.sub("", text)
+
+
+def _target(page: str, link: str) -> str:
+    """What a page's link leads to, from the root of the repository."""
+    if re.match(r"[a-z]+:", link):
+        return ""
+    name = posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
+    return f"{name}/README.md" if (ROOT / name).is_dir() else name
+
+
+def _shown(name: str, file: Path) -> str:
+    """A page with a file's source, which the search leaves out."""
+    return (
+        f"---\nsearch:\n  exclude: true\n---\n# {name}\n\n"
+        f"`````{LANGUAGES.get(file.suffix, 'text')}\n{file.read_text(encoding='utf-8')}\n`````\n"
+    )
+
+
+def _listed(folder: Path) -> str:
+    """A page with a folder's modules, and what each says of itself."""
+    rows = []
+    for file in sorted(folder.glob("*.py")):
+        said = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+        rows.append(f"- [{file.name}]({file.name}): {said.partition(chr(10))[0]}")
+    return f"# {folder.relative_to(ROOT).as_posix()}\n\n" + "\n".join(rows) + "\n"
+
+
+def _operators() -> str:
+    """The page of operators: all that the package exports, by the room that each is of."""
+    rooms = defaultdict(list)
+    for node in ast.parse((ROOT / "charcnn" / "ops" / "__init__.pyi").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            rooms[node.module.partition(".")[0]] += [alias.asname or alias.name for alias in node.names]
+    head = (ROOT / "docs" / "site" / "pages" / "api" / "ops.md").read_text(encoding="utf-8")
+    options = "    options:\n      heading_level: 3\n      show_symbol_type_heading: false\n"
+    blocks = [
+        f"## {room}\n\n" + "\n".join(f"::: charcnn.ops.{name}\n{options}" for name in names)
+        for room, names in rooms.items()
+    ]
+    return "\n".join([head, *blocks])
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """A page as Python-Markdown reads it: links to pages of source, no markers of blocks, a line before lists."""
+
+    def link(match: re.Match[str]) -> str:
+        name = _target(page.file.src_uri, match[1])
+        if name and f"{name}.md" in files.src_uris:
+            return f"{match[1]}.md"
+        is_folder = name.endswith("/README.md") and not match[1].endswith("README.md")
+        return posixpath.join(match[1], "README.md") if is_folder else match[1]
+
+    parts = CODE.split(markdown)
+    parts[::2] = [LINK.sub(link, _separated(part)) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _separated(prose: str) -> str:
+    prose = re.sub(r"^<!-- \w+:(begin|end).*-->$", "", prose, flags=re.MULTILINE)
+    return re.sub(r"^((?!\s|[-*#|]|\d+\.).+\n)(?=- |\d+\. )", r"\1\n", prose, flags=re.MULTILINE)
