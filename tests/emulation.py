@@ -8,6 +8,8 @@ for. Addresses in global memory are the host's own.
 from __future__ import annotations
 
 import ctypes
+import sys
+from functools import lru_cache
 
 import numpy as np
 from greenlet import getcurrent
@@ -218,11 +220,23 @@ def _load(kind, count, from_array):
     return load
 
 
+def _caches_of_its_own(monkeypatch):
+    """Kernels made here hold device functions that run nowhere else: what makes them has other caches meanwhile."""
+    own = {}
+    for module in [module for name, module in sys.modules.items() if name.startswith("charcnn.ops")]:
+        for name, value in list(vars(module).items()):
+            if hasattr(value, "cache_parameters"):
+                if id(value) not in own:
+                    own[id(value)] = lru_cache(value.cache_parameters()["maxsize"])(value.__wrapped__)
+                monkeypatch.setattr(module, name, own[id(value)])
+
+
 def emulate(monkeypatch, machine=None):
     """Let kernels of `mma` run in the simulator."""
     from numba.cuda.simulator.kernelapi import FakeCUDALocal  # where there is no GPU
 
     machine = machine or Machine()
+    _caches_of_its_own(monkeypatch)
     launch = Call.launch
     monkeypatch.setattr(cuda, "local", FakeCUDALocal(), raising=False)  # as device functions of other files have it
     jit = cuda.jit
