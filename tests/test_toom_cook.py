@@ -1,0 +1,70 @@
+"""Toom-Cook's products for windows of three outputs: the mathematics, and the kernels in plain Python."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from charcnn.ops import reference
+from charcnn.ops.conv1d.toom_cook import transforms
+from charcnn.ops.conv1d.toom_cook.transforms import POINTS, WINDOW
+
+
+def test_a_group_is_exact():
+    # Output q's sum of A[q, p] G[p, k] B[p, j] is 1 where j = q + k, else 0: in rationals, and so for all numbers.
+    a, g, b = transforms.OUTPUTS, transforms.WEIGHTS, transforms.FEATURES
+    for q in range(WINDOW):
+        for k in range(transforms.GROUP):
+            for j in range(POINTS):
+                assert sum(a[q][p] * g[p][k] * b[p][j] for p in range(POINTS)) == Fraction(j == q + k)
+
+
+def test_what_the_kernel_takes_for_granted():
+    a, g, _ = transforms.OUTPUTS, transforms.WEIGHTS, transforms.FEATURES
+    assert [row[0] for row in a] == [1, 0, 0]
+    assert [row[transforms.INFINITY] for row in a] == [0, 0, 1]
+    assert not any(g[transforms.INFINITY][:WINDOW]), "the first group has nothing there"
+    for p, point in enumerate(transforms.FOLDED, transforms.DIRECT):
+        assert [row[p] for row in a] == [point**q for q in range(WINDOW)]
+    assert (transforms.PRODUCTS, transforms.DIRECT_PRODUCTS) == (11, 21)
+
+
+def drawn(n, length, c_in, c_out, seed=0):
+    """x float16, weight (7, C_in, C_out) and bias float32."""
+    draw = np.random.default_rng(seed)
+    x = draw.standard_normal((n, length, c_in), np.float32).astype(np.float16)
+    weight = draw.standard_normal((7, c_in, c_out), np.float32) / np.float32(np.sqrt(7 * c_in))
+    return x, weight, draw.standard_normal(c_out, np.float32)
+
+
+@pytest.mark.parametrize("length", [9, 11, 12, 40])
+def test_eleven_products_are_the_seven_taps(length):
+    x, weight, _ = (array.astype(np.float64) for array in drawn(2, length, 5, 4))
+    count = transforms.windows(length)
+    want = reference.conv1d_nlc(x, weight, np.zeros(4))[:, : WINDOW * count].reshape(2, count, WINDOW, 4)
+    weights = transforms.transformed_weights(weight)
+    multiplied = sum(bool(weights[p, g].any()) for p in range(POINTS) for g in range(2))
+    assert multiplied == transforms.PRODUCTS
+    np.testing.assert_allclose(
+        transforms.outputs(transforms.transformed_features(x), weights), want, rtol=1e-12, atol=1e-12
+    )
+
+
+def rounded(x, weight):
+    """Windows' sums from planes and weights that were rounded to fp16, all else exact."""
+    planes = transforms.transformed_features(x.astype(np.float32)).astype(np.float16)
+    weights = transforms.transformed_weights(weight).astype(np.float16)
+    return transforms.outputs(planes.astype(np.float64), weights.astype(np.float64))
+
+
+def test_rounding_costs_a_few_times_that_of_direct_sums():
+    x, weight, _ = drawn(2, 66, 64, 16)
+    x = np.maximum(x, 0)
+    exact = reference.conv1d_nlc(x.astype(np.float64), weight.astype(np.float64), np.zeros(16))
+    want = exact.reshape(2, -1, WINDOW, 16)
+    direct = reference.conv1d_nlc(x.astype(np.float64), weight.astype(np.float16).astype(np.float64), np.zeros(16))
+    direct_error, error = (np.linalg.norm(got - want) for got in (direct.reshape(want.shape), rounded(x, weight)))
+    assert direct_error < error < 6 * direct_error
+    assert error < 2e-3 * np.linalg.norm(want)
