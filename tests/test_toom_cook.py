@@ -6,9 +6,16 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from clusters import emulate_clusters
+from emulation import stored
+from numba import cuda
 
+from charcnn.gpu import device, ptx
 from charcnn.ops import reference
-from charcnn.ops.conv1d.toom_cook import transforms
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
+from charcnn.ops.conv1d.toom_cook import kernel, planes, transforms
+from charcnn.ops.conv1d.toom_cook.config import TileConfig
+from charcnn.ops.conv1d.toom_cook.layer import ToomCookWeights
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS, WINDOW
 
 
@@ -68,3 +75,70 @@ def test_rounding_costs_a_few_times_that_of_direct_sums():
     direct_error, error = (np.linalg.norm(got - want) for got in (direct.reshape(want.shape), rounded(x, weight)))
     assert direct_error < error < 6 * direct_error
     assert error < 2e-3 * np.linalg.norm(want)
+
+
+# The kernels' source, with TMA and tensor cores in plain Python.
+
+simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the same at real sizes")
+hopper = pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
+
+TILES = {
+    "default": TileConfig(),
+    "all runs": TileConfig(block_n=56, stages=3),
+    "not staggered": TileConfig(block_n=24, stages=2, staggered=False),
+    "clustered": TileConfig(block_n=40, stages=3, cluster_m=2),
+}
+
+TINY = {"one tile": (1, 9, 128, 16), "more": (7, 66, 128, 64), "one k block": (3, 21, 64, 8)}
+"""(N, L, C_in, C_out): rows that end within a tile, positions that make no window, channels that end within a tile."""
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Hopper in plain Python; nothing where there is a GPU."""
+    if not device.SIMULATED:
+        yield
+        return
+    makers = kernel.make_kernel, planes.make_kernel
+    for made in makers:
+        made.cache_clear()  # of kernels that another machine runs
+    limit = device.shared_limit()
+    emulate_clusters(monkeypatch)
+    monkeypatch.setattr(ptx, "st_global_v2_b32", stored(np.uint32, 2))
+    monkeypatch.setattr(device, "shared_limit", lambda: limit)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 2)  # a cluster
+    yield
+    for made in makers:
+        made.cache_clear()
+
+
+def expected(x, weight, bias):
+    """In float64."""
+    return reference.conv1d_relu_maxpool1d_nlc(*(array.astype(np.float64) for array in (x, weight, bias)), WINDOW)
+
+
+def check(x, weight, bias, tile):
+    """Against the reference, planes first, from outputs of NaN; on a GPU twice, which gives the same bits."""
+    conv, features = ToomCookWeights(weight, bias, tile=tile), device.to_device(x)
+    made = device.to_device(np.full(conv.planes_shape(*x.shape[:2]), np.nan, np.float16))
+    assert conv.planes(features, out=made) is made
+    exact = transforms.transformed_features(x.astype(np.float64))
+    assert np.abs(made.copy_to_host() - exact).max() <= 2.0**-11 * np.abs(exact).max()
+    want, results = expected(x, weight, bias), []
+    for _ in range(1 if device.SIMULATED else 2):
+        y = device.to_device(np.full(want.shape, np.nan, np.float16))
+        assert conv.of_planes(made, out=y) is y
+        results.append(y)
+    cuda.synchronize()
+    first, second = results[0].copy_to_host(), results[-1].copy_to_host()
+    assert np.linalg.norm(first.astype(np.float64) - want) <= TENSOR_PRECISIONS["fp16"].tolerance * np.linalg.norm(want)
+    np.testing.assert_array_equal(first.view(np.uint16), second.view(np.uint16))
+
+
+@simulated
+@pytest.mark.parametrize(
+    ("size", "tile"),
+    [("one tile", "all runs"), ("more", "clustered"), ("more", "all runs"), ("one k block", "not staggered")],
+)
+def test_against_the_reference(size, tile, machine):
+    check(*drawn(*TINY[size]), TILES[tile])
