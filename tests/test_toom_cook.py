@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import steps as bench_steps
+import toom_cook as bench_toom_cook
 from clusters import emulate_clusters
 from emulation import stored
 from numba import cuda
+from turns import Ready
 
-from charcnn.gpu import device, ptx
+from charcnn.gpu import device, graph, ptx
 from charcnn.ops import reference
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.toom_cook import kernel, planes, transforms
@@ -142,3 +146,43 @@ def check(x, weight, bias, tile):
 )
 def test_against_the_reference(size, tile, machine):
     check(*drawn(*TINY[size]), TILES[tile])
+
+
+@simulated
+def test_the_benchmark(machine, monkeypatch, capsys):
+    tiles = TILES["all runs"], TILES["clustered"]
+    monkeypatch.setattr(bench_toom_cook, "TILES", tiles)
+    monkeypatch.setattr(bench_steps, "sizes", lambda layer: (21, 128, 7, 64))
+    monkeypatch.setattr(device, "require_hopper", lambda what: None)
+    monkeypatch.setattr(bench_toom_cook, "find_spec", lambda name: None)
+    monkeypatch.setattr(graph, "Graph", lambda start, stream: SimpleNamespace(launch=lambda: start(stream)))
+    monkeypatch.setattr(bench_toom_cook.Conv2, "tuned", lambda self: Ready("wgmma", lambda: None, 1, {}))
+    monkeypatch.setattr(bench_toom_cook, "by_turns", timed := Timed())
+    assert bench_toom_cook.main(["--batch", "33", "--relu"]) == 0
+    assert timed.names == [
+        "conv2 toom_cook 56x3, staggered",
+        "conv2 toom_cook 40x3, cluster 2, staggered",
+        "conv2 toom_cook 56x3, staggered, planes first",
+        "wgmma",
+    ]
+    assert capsys.readouterr().out == (
+        "best tile 40x3, cluster 2, staggered: 2 TFLOP/s of direct sums, 1 taken; enough from 900 on\n"
+    )
+
+
+class Timed:
+    """In place of `by_turns`: each is called, and is as fast as it is late."""
+
+    def __call__(self, every):
+        self.names = [one.name for one in every]
+        for one in every:
+            one.call()
+        return [one.row | {"tflop_per_second": rate} for rate, one in enumerate(every, 1)]
+
+
+@pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which it measures")
+def test_what_the_benchmark_refuses(capsys):
+    assert bench_toom_cook.main([]) == 2
+    assert "toom_cook needs tensor cores of compute capability 9.0" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        bench_toom_cook.main(["--batch", "0"])

@@ -21,6 +21,9 @@ A_BYTES = -(-A_ROWS // 8) * 8 * ROW_BYTES
 
 THREADS = 128 * (MATH_WARPGROUPS + 1)
 
+GPC = 16
+"""Multiprocessors that lie together, at least: a cluster's are of one GPC, of which some have 18."""
+
 PRODUCER_REGISTERS, MATH_REGISTERS = 56, 224
 
 
@@ -90,6 +93,15 @@ class TileConfig:
         It arrives in the second step of a plane, when the step `stages` before has been read by both.
         """
         return not self.staggered or 2 <= k_blocks >= self.stages - 1
+
+    def clusters(self, multiprocessors: int) -> int:
+        """As many as run at once. Those of four lie within the 16 multiprocessors that each GPC of an H200 has at least.
+
+        One more would begin when all others have ended, and take as long again.
+        """
+        if self.cluster_m <= 2:
+            return multiprocessors // self.cluster_m
+        return max(1, multiprocessors // GPC * (GPC // self.cluster_m))
 
     def smem_bytes(self, c_out: int) -> int:
         """In all, for so many output channels."""

@@ -237,7 +237,8 @@ def make_kernel(config: TileConfig) -> Any:
     multiply, multiply_last = _make_multiply(config, release)
     wait_all, size, stages = ptx.wgmma_wait_group(0), config.block_n // 2, config.stages
     dealloc, alloc = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
-    readers, clustered, cluster_m = uint32(MATH_WARPGROUPS * config.cluster_m), config.cluster_m > 1, uint32(config.cluster_m)
+    clustered, cluster_m = config.cluster_m > 1, uint32(config.cluster_m)
+    readers = uint32(MATH_WARPGROUPS * config.cluster_m)
     full_at, empty_at = (uint32(config.barriers_at + kind) for kind in Barrier)
     bias_at, bias_bytes = uint32(config.bias_at), uint32(config.bias_bytes)
     block_m, block_n, group_bytes = uint32(BLOCK_M), uint32(config.block_n), uint32(WGMMA_M * ROW_BYTES)
@@ -266,7 +267,6 @@ def make_kernel(config: TileConfig) -> Any:
                 ptx.mbarrier_init(uint32(full + uint32(i) * eight), one)
                 ptx.mbarrier_init(uint32(empty + uint32(i) * eight), readers)
             ptx.fence_mbarrier_init()
-            ptx.fence_proxy_tensormap(planes)
         at = uint32(thread * sixteen)
         while at < uint32(n_tiles * bias_bytes):
             a, b, c, d = ptx.ld_global_v4_f32(bias + uint64(at))
@@ -282,6 +282,7 @@ def make_kernel(config: TileConfig) -> Any:
         if warpgroup == math_warpgroups:
             dealloc()
             if in_warpgroup == zero:
+                ptx.fence_proxy_tensormap(planes)
                 produce(planes, weight, base, full, empty, k_blocks, n_tiles, tiles, tile, tile_stride, cta_rank)
             if clustered:
                 cuda.syncwarp()

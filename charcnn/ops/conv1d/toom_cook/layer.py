@@ -118,7 +118,7 @@ class ToomCookWeights:
         numbers = map(np.uint32, (self._k_blocks, self.c_out, rows, length, length - 1))
         cluster = self.tile.cluster_m
         tiles = -(-rows // (BLOCK_M * cluster)) * self.tile.n_tiles(self.c_out)
-        clusters = min(tiles, device.multiprocessors() // cluster)
+        clusters = min(tiles, self.tile.clusters(device.multiprocessors()))
         call.launch(self._kernel, clusters, THREADS, *addresses, *numbers, shared=self._shared, cluster=cluster)
         return call.result()
 
