@@ -88,14 +88,14 @@ class TileConfig:
         return 4 * 16 * self.bias_quads
 
     def fits(self, k_blocks: int) -> bool:
-        """Whether the first warpgroup cannot be two planes ahead: it would arrive twice where the second one waits once.
+        """Whether the first warpgroup is never two planes ahead: it would arrive twice where the second one waits once.
 
         It arrives in the second step of a plane, when the step `stages` before has been read by both.
         """
         return not self.staggered or 2 <= k_blocks >= self.stages - 1
 
     def clusters(self, multiprocessors: int) -> int:
-        """As many as run at once. Those of four lie within the 16 multiprocessors that each GPC of an H200 has at least.
+        """As many as run at once: those of four lie within the 16 multiprocessors that a GPC of an H200 has at least.
 
         One more would begin when all others have ended, and take as long again.
         """

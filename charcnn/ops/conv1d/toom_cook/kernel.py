@@ -29,7 +29,7 @@ from charcnn.ops.conv1d.toom_cook.config import (
     Barrier,
     TileConfig,
 )
-from charcnn.ops.conv1d.toom_cook.transforms import DIRECT, FOLDED, INFINITY, POINTS
+from charcnn.ops.conv1d.toom_cook.transforms import FOLDED, INFINITY, POINTS
 from charcnn.ops.conv1d.wgmma.config import K_BLOCK, ROW_BYTES, WGMMA_M
 from charcnn.ops.conv1d.wgmma.steps.common import make_advance, make_descriptor
 
@@ -251,7 +251,11 @@ def make_kernel(config: TileConfig) -> Any:
         # Prologue: mbarriers, and the bias in shared memory.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(size, float32)
-        y_0, y_1, y_2 = cuda.local.array(size, float32), cuda.local.array(size, float32), cuda.local.array(size, float32)
+        y_0, y_1, y_2 = (
+            cuda.local.array(size, float32),
+            cuda.local.array(size, float32),
+            cuda.local.array(size, float32),
+        )
         base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
         warpgroup, warp, lane = uint32(thread >> seven), uint32(thread >> five), uint32(thread & uint32(31))
         in_warpgroup = uint32(thread & uint32(127))

@@ -13,7 +13,7 @@ from charcnn.ops.conv1d.toom_cook import planes as plane_kernels
 from charcnn.ops.conv1d.toom_cook.config import A_ROWS, BLOCK_M, THREADS, TileConfig
 from charcnn.ops.conv1d.toom_cook.kernel import make_kernel
 from charcnn.ops.conv1d.toom_cook.pack import packed_bias, packed_weights
-from charcnn.ops.conv1d.toom_cook.transforms import POINTS, TAPS, WINDOW, plane_rows, windows
+from charcnn.ops.conv1d.toom_cook.transforms import POINTS, TAPS, WINDOW, plane_rows
 from charcnn.ops.conv1d.wgmma.config import K_BLOCK
 
 
