@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -15,11 +17,13 @@ from numba import cuda
 from turns import Ready
 
 from charcnn.gpu import device, graph, ptx
+from charcnn.gpu.launch import Call
 from charcnn.ops import reference
+from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.toom_cook import kernel, planes, transforms
 from charcnn.ops.conv1d.toom_cook.config import TileConfig
-from charcnn.ops.conv1d.toom_cook.layer import ToomCookWeights
+from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS, ToomCookWeights
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS, WINDOW
 
 
@@ -97,6 +101,12 @@ TINY = {"one tile": (1, 9, 128, 16), "more": (7, 66, 128, 64), "one k block": (3
 """(N, L, C_in, C_out): rows that end within a tile, positions that make no window, channels that end within a tile."""
 
 
+def loaded(address):
+    """Two words of global memory."""
+    assert address % 8 == 0
+    return np.frombuffer(ctypes.string_at(int(address), 8), np.uint32)
+
+
 @pytest.fixture
 def machine(monkeypatch):
     """Hopper in plain Python; nothing where there is a GPU."""
@@ -109,6 +119,7 @@ def machine(monkeypatch):
     limit = device.shared_limit()
     emulate_clusters(monkeypatch)
     monkeypatch.setattr(ptx, "st_global_v2_b32", stored(np.uint32, 2))
+    monkeypatch.setattr(ptx, "ld_global_v2_b32", lambda address: tuple(map(int, loaded(address))))
     monkeypatch.setattr(device, "shared_limit", lambda: limit)
     monkeypatch.setattr(device, "multiprocessors", lambda: 2)  # a cluster
     yield
@@ -148,33 +159,63 @@ def test_against_the_reference(size, tile, machine):
     check(*drawn(*TINY[size]), TILES[tile])
 
 
+@pytest.mark.parametrize("name", ["tf32", "fp16x3", "fp8"])
+@pytest.mark.parametrize("tile", [TileConfig(56, 2, staggered=False), TileConfig(24, 3, cluster_m=2)])
+@simulated
+def test_other_precisions(name, tile, machine):
+    of, (x, weight, bias) = PRECISIONS[name], drawn(3, 27, 384, 24)
+    x = np.maximum(x, 0).astype(np.float32) * np.float32(1 + 2**-12)  # of more bits than fp16 has
+    unit = 5 / 448 if name == "fp8" else 1.0
+    tile = replace(tile, terms=of.terms)
+    conv = ToomCookWeights(weight, bias, precision=name, x_unit=unit, y_unit=unit, tile=tile)
+    call = Call(None, None, x.shape, x=x)
+    features = narrow(call, call.inputs[0], x.shape[1], x.shape[2], of, 1 / unit)
+    y = conv.conv1d_relu_maxpool1d(features)
+    assert y.dtype == of.dtype
+    want, got = expected(x, weight, bias), y
+    if name != "tf32":
+        call = Call(None, None, want.shape, dtypes={"x": of.dtype}, x=y)
+        widen(call, y, call.out, of, unit)
+        got = call.out
+    error = np.linalg.norm(got.copy_to_host() - want) / np.linalg.norm(want)
+    assert of.tolerance / 50 < error < of.tolerance
+
+
 @simulated
 def test_the_benchmark(machine, monkeypatch, capsys):
-    tiles = TILES["all runs"], TILES["clustered"]
-    monkeypatch.setattr(bench_toom_cook, "TILES", tiles)
-    monkeypatch.setattr(bench_steps, "sizes", lambda layer: (21, 128, 7, 64))
+    tiles = TileConfig(56, 3), TileConfig(40, 3, cluster_m=2)
+    monkeypatch.setattr(bench_toom_cook, "TILES", {"fp16": tiles, "fp16x3": (TileConfig(16, 2, terms=2),)})
+    monkeypatch.setattr(bench_steps, "DRAWN", 2)
+    monkeypatch.setattr(bench_steps, "sizes", lambda layer: (12, 128, 7, 32))
     monkeypatch.setattr(device, "require_hopper", lambda what: None)
     monkeypatch.setattr(bench_toom_cook, "find_spec", lambda name: None)
     monkeypatch.setattr(graph, "Graph", lambda start, stream: SimpleNamespace(launch=lambda: start(stream)))
     monkeypatch.setattr(bench_toom_cook.Conv2, "tuned", lambda self: Ready("wgmma", lambda: None, 1, {}))
     monkeypatch.setattr(bench_toom_cook, "by_turns", timed := Timed())
-    assert bench_toom_cook.main(["--batch", "33", "--relu"]) == 0
+    assert bench_toom_cook.main(["--batch", "3", "--relu", "--precisions", "fp16,fp16x3"]) == 0
     assert timed.names == [
-        "conv2 toom_cook 56x3, staggered",
-        "conv2 toom_cook 40x3, cluster 2, staggered",
-        "conv2 toom_cook 56x3, staggered, planes first",
+        "fp16 toom_cook 56x3, staggered",
+        "fp16 toom_cook 40x3, cluster 2, staggered",
+        "fp16 toom_cook 56x3, staggered, planes first",
+        "wgmma",
+        "fp16x3 toom_cook 16x2, staggered",
+        "fp16x3 toom_cook 16x2, staggered, planes first",
         "wgmma",
     ]
     assert capsys.readouterr().out == (
-        "best tile 40x3, cluster 2, staggered: 2 TFLOP/s of direct sums, 1 taken; enough from 900 on\n"
+        "fp16: best tile 40x3, cluster 2, staggered: 2 TFLOP/s of direct sums, 1 taken; enough from 900 on\n"
+        "fp16x3: best tile 16x2, staggered: 1 TFLOP/s of direct sums, 1 taken\n"
     )
 
 
 class Timed:
     """In place of `by_turns`: each is called, and is as fast as it is late."""
 
+    def __init__(self):
+        self.names = []
+
     def __call__(self, every):
-        self.names = [one.name for one in every]
+        self.names += [one.name for one in every]
         for one in every:
             one.call()
         return [one.row | {"tflop_per_second": rate} for rate, one in enumerate(every, 1)]
@@ -184,5 +225,7 @@ class Timed:
 def test_what_the_benchmark_refuses(capsys):
     assert bench_toom_cook.main([]) == 2
     assert "toom_cook needs tensor cores of compute capability 9.0" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        bench_toom_cook.main(["--batch", "0"])
+    for wrong in (["--batch", "0"], ["--precisions", "bf16"]):
+        with pytest.raises(SystemExit):
+            bench_toom_cook.main(wrong)
+    assert "--precisions 'bf16': need some of fp16, tf32, fp16x3, fp8" in capsys.readouterr().err

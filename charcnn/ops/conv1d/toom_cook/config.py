@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.wgmma.config import ROW_BYTES, WGMMA_M
 
 MATH_WARPGROUPS = 2
@@ -16,8 +17,8 @@ BLOCK_M = MATH_WARPGROUPS * WGMMA_M
 A_ROWS = BLOCK_M + 1
 """Rows of a plane in a stage: the windows, and the one behind, which the second group of taps reads."""
 
-A_BYTES = -(-A_ROWS // 8) * 8 * ROW_BYTES
-"""Of a stage, in whole groups of 8 rows: where the swizzle begins anew."""
+TERM_BYTES = -(-A_ROWS // 8) * 8 * ROW_BYTES
+"""Of a term of a plane in a stage, in whole groups of 8 rows: where the swizzle begins anew."""
 
 THREADS = 128 * (MATH_WARPGROUPS + 1)
 
@@ -48,6 +49,8 @@ class TileConfig:
     """Blocks with neighbouring windows and the same channels: each copies its share of the weights to all of them."""
     staggered: bool = True
     """Whether the second math warpgroup stays a step behind the first one, so that they don't fold at the same time."""
+    terms: int = 1
+    """Numbers that make a value of A and of B, high and low ones: a stage holds both."""
 
     def __post_init__(self) -> None:
         if self.block_n % 8 or not 8 <= self.block_n <= 96:
@@ -57,15 +60,27 @@ class TileConfig:
         if self.cluster_m not in (1, 2, 4):
             raise ValueError(f"{self.cluster_m=}: need 1, 2 or 4 blocks")
 
+    @classmethod
+    def of(cls, operands: NumberFormat) -> TileConfig:
+        """The first to try for a precision; none was measured."""
+        if operands.terms == 2:
+            return cls(64, 3, terms=2)
+        return cls(staggered=operands.ptx_type != "e4m3")  # of which 256 channels are 2 k blocks
+
+    @property
+    def a_bytes(self) -> int:
+        """Of a plane's k block."""
+        return self.terms * TERM_BYTES
+
     @property
     def tap_bytes(self) -> int:
         """Of a k block of one group's weights."""
-        return self.block_n * ROW_BYTES
+        return self.terms * self.block_n * ROW_BYTES
 
     @property
     def b_at(self) -> int:
         """Where weights of stages begin."""
-        return self.stages * A_BYTES
+        return self.stages * self.a_bytes
 
     @property
     def barriers_at(self) -> int:
@@ -87,12 +102,19 @@ class TileConfig:
         """Of a tile's channels."""
         return 4 * 16 * self.bias_quads
 
-    def fits(self, k_blocks: int) -> bool:
-        """Whether the first warpgroup is never two planes ahead: it would arrive twice where the second one waits once.
+    def staggered_stages(self, k_blocks: int) -> range:
+        """How many stages a tile may have, if it is staggered.
 
-        It arrives in the second step of a plane, when the step `stages` before has been read by both.
+        The first warpgroup arrives when it has done a plane's first step. Where it holds that step until it has begun
+        the second one, the stage of the plane before that the other one still holds must be a third. And it must never
+        be two planes ahead, as it would arrive twice where the second one waits once: it waits for what the second one
+        has read.
         """
-        return not self.staggered or 2 <= k_blocks >= self.stages - 1
+        return range(4 - self.terms, k_blocks + 3 - self.terms) if k_blocks > 1 else range(0)
+
+    def fits(self, k_blocks: int) -> bool:
+        """Whether it can run with so many k blocks."""
+        return not self.staggered or self.stages in self.staggered_stages(k_blocks)
 
     def clusters(self, multiprocessors: int) -> int:
         """As many as run at once: those of four lie within the 16 multiprocessors that a GPC of an H200 has at least.

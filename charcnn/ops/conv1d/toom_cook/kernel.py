@@ -17,18 +17,20 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
-from charcnn.ops.conv1d.ladder import NO_ROW, inline, make_output_row
+from charcnn.ops.common.precision import NumberFormat
+from charcnn.ops.conv1d.ladder import inline, make_output_row
 from charcnn.ops.conv1d.toom_cook.config import (
-    A_BYTES,
     A_ROWS,
     BLOCK_M,
     MATH_REGISTERS,
     MATH_WARPGROUPS,
     PRODUCER_REGISTERS,
+    TERM_BYTES,
     THREADS,
     Barrier,
     TileConfig,
 )
+from charcnn.ops.conv1d.toom_cook.store import make_store
 from charcnn.ops.conv1d.toom_cook.transforms import FOLDED, INFINITY, POINTS
 from charcnn.ops.conv1d.wgmma.config import K_BLOCK, ROW_BYTES, WGMMA_M
 from charcnn.ops.conv1d.wgmma.steps.common import make_advance, make_descriptor
@@ -39,7 +41,8 @@ def _make_produce(config: TileConfig) -> Any:
     stages, cluster_m, clustered = config.stages, uint32(config.cluster_m), config.cluster_m > 1
     load_to_all, advance = ptx.bulk_load_multicast(config.cluster_m), make_advance(stages)
     tap_bytes, b_at, b_bytes = uint32(config.tap_bytes), uint32(config.b_at), uint32(2 * config.tap_bytes)
-    a_bytes, a_copied = uint32(A_BYTES), uint32(A_ROWS * ROW_BYTES)
+    terms, term_bytes = config.terms, uint32(TERM_BYTES)
+    a_bytes, a_copied = uint32(config.a_bytes), uint32(terms * A_ROWS * ROW_BYTES)
     block_m, k_block_size, points, infinity = uint32(BLOCK_M), uint32(K_BLOCK), uint32(POINTS), uint32(INFINITY)
     taps_a_tile, zero, one, eight = uint32(2 * POINTS - 1), uint32(0), uint32(1), uint32(8)
 
@@ -59,7 +62,10 @@ def _make_produce(config: TileConfig) -> Any:
                     ptx.mbarrier_wait(uint32(empty + slot * eight), phase)
                     ptx.mbarrier_arrive_expect_tx(barrier, uint32(a_copied + copied))
                     channel = uint32(k_block * k_block_size)
-                    ptx.tma_load_3d(uint32(base + slot * a_bytes), planes, barrier, channel, point, row)
+                    for term in range(terms):
+                        to = uint32(uint32(base + slot * a_bytes) + uint32(term) * term_bytes)
+                        which = uint32(point * uint32(terms) + uint32(term))
+                        ptx.tma_load_3d(to, planes, barrier, channel, which, row)
                     to = uint32(base + uint32(b_at + slot * b_bytes))
                     if clustered:
                         share = uint32(copied // cluster_m)
@@ -93,28 +99,33 @@ def _make_release(config: TileConfig) -> Any:
     return release
 
 
-def _make_multiply(config: TileConfig, release: Any) -> tuple[Any, Any]:
+def _make_stage(config: TileConfig) -> tuple[Any, Any, Any]:
+    """stage, which waits for one and gives its descriptors; behind and ahead, of warpgroups that are staggered."""
+    descriptor, a_bytes = make_descriptor(), uint32(config.a_bytes)
+    b_at, b_bytes, eight = uint32(config.b_at), uint32(2 * config.tap_bytes), uint32(8)
+
+    @inline
+    def stage(base, rows, full, slot, phase):
+        ptx.mbarrier_wait(uint32(full + slot * eight), phase)
+        ptx.wgmma_fence()
+        a = descriptor(uint32(uint32(base + slot * a_bytes) + rows))
+        return a, descriptor(uint32(base + uint32(b_at + slot * b_bytes)))
+
+    threads = 128 * MATH_WARPGROUPS
+    return stage, ptx.named_barrier_sync(1, threads), ptx.named_barrier_arrive(1, threads)
+
+
+def _make_multiply(operands: NumberFormat, config: TileConfig, release: Any) -> tuple[Any, Any]:
     """Device functions multiply, of a plane with both groups' weights, and multiply_last, of the plane at infinity.
 
     Each makes acc the plane's sums; its last step is still under way. They give the next slot, its phase, and the slot
     of the last step, which nobody has released. `held` says that one is under way from before, in slot `before`.
     """
-    product, add_product = ptx.wgmma("f16", config.block_n, False), ptx.wgmma("f16", config.block_n)
+    product, add_product = (ptx.wgmma(operands.ptx_type, config.block_n, more) for more in (False, True))
     wait_one, wait_two = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(2)
-    descriptor, advance = make_descriptor(), make_advance(config.stages)
-    behind = ptx.named_barrier_sync(1, 128 * MATH_WARPGROUPS)
-    ahead = ptx.named_barrier_arrive(1, 128 * MATH_WARPGROUPS)
-    staggered, b_at, b_bytes = config.staggered, uint32(config.b_at), uint32(2 * config.tap_bytes)
-    a_bytes, next_row, second = uint32(A_BYTES), uint32(ROW_BYTES // 16), uint32(config.tap_bytes // 16)
-    zero, one, eight = uint32(0), uint32(1), uint32(8)
-
-    @inline
-    def stage(base, rows, full, slot, phase):
-        """Descriptors of a stage's matrices, once it is full."""
-        ptx.mbarrier_wait(uint32(full + slot * eight), phase)
-        ptx.wgmma_fence()
-        a = descriptor(uint32(uint32(base + slot * a_bytes) + rows))
-        return a, descriptor(uint32(base + uint32(b_at + slot * b_bytes)))
+    (stage, behind, ahead), advance = _make_stage(config), make_advance(config.stages)
+    staggered, next_row, second = config.staggered, uint32(ROW_BYTES // 16), uint32(config.tap_bytes // 16)
+    zero, one = uint32(0), uint32(1)
 
     @inline
     def multiply(acc, k_blocks, slot, phase, before, held, base, rows, full, empty, tells, lane):
@@ -165,76 +176,104 @@ def _make_multiply(config: TileConfig, release: Any) -> tuple[Any, Any]:
     return multiply, multiply_last
 
 
-def _make_store(config: TileConfig) -> Any:
-    """The device function store: the greatest of a window's three sums, and bias and ReLU, of a thread's two rows."""
-    pack, no_row = ptx.cvt_f16x2("f16", True), uint32(NO_ROW)
-    runs, sixteen, last = config.block_n // 32, config.block_n % 32 >= 16, config.block_n % 16 > 0
-    first_quad, first_16, first_8 = 2 * runs, 32 * runs, config.block_n - 8
-    eight, four, two = uint32(8), uint32(4), uint32(2)
+def _make_promoted(operands: NumberFormat, config: TileConfig, release: Any) -> tuple[Any, Any, Any]:
+    """As `_make_multiply`, but each step's sums begin at zero and are added to outputs in float32, correctly rounded.
+
+    Device functions of the plane at 0, of that at infinity, and of another one with its point and the point's square.
+    None leaves a step under way.
+    """
+    product = ptx.wgmma(operands.ptx_type, config.block_n, False)
+    add_product, wait_all = ptx.wgmma(operands.ptx_type, config.block_n), ptx.wgmma_wait_group(0)
+    stage, behind, ahead = _make_stage(config)
+    advance, size, staggered = make_advance(config.stages), config.block_n // 2, config.staggered
+    next_row, second = uint32(ROW_BYTES // 16), uint32(config.tap_bytes // 16)
+    a_low, b_low = uint32(TERM_BYTES // 16), uint32(config.block_n * ROW_BYTES // 16)
+    zero, one = uint32(0), uint32(1)
 
     @inline
-    def greatest(y_0, y_1, y_2, i, bias):
-        return ptx.max_nan_f32(ptx.max_nan_f32(y_0[i], y_1[i]), y_2[i]) + bias
+    def both(acc, a, b):
+        """The small products first, which lose least where sums are cut off."""
+        next_a, next_b = uint32(a + next_row), uint32(b + second)
+        product(acc, uint32(a + a_low), b)
+        add_product(acc, uint32(next_a + a_low), next_b)
+        add_product(acc, a, uint32(b + b_low))
+        add_product(acc, next_a, uint32(next_b + b_low))
+        add_product(acc, a, b)
+        add_product(acc, next_a, next_b)
 
     @inline
-    def four_channels(y_0, y_1, y_2, i, a, b, c, d):
-        """Two words, of the accumulators from i on and of the next eight columns'."""
-        low = pack(greatest(y_0, y_1, y_2, i, a), greatest(y_0, y_1, y_2, i + 1, b))
-        return low, pack(greatest(y_0, y_1, y_2, i + 4, c), greatest(y_0, y_1, y_2, i + 5, d))
+    def last_alone(acc, a, b):
+        a = uint32(a + next_row)
+        product(acc, uint32(a + a_low), b)
+        add_product(acc, a, uint32(b + b_low))
+        add_product(acc, a, b)
+
+    def of(products):
+        @inline
+        def step(acc, k_block, slot, phase, base, rows, full, empty, tells, lane):
+            if staggered and k_block == zero and rows > zero:
+                behind()
+            a, b = stage(base, rows, full, slot, phase)
+            products(acc, a, b)
+            wait_all()
+            release(empty, slot, tells, lane)
+            if staggered and k_block == zero and rows == zero:
+                ahead()
+            return advance(slot, phase)
+
+        return step
+
+    step, step_at_infinity = of(both), of(last_alone)
 
     @inline
-    def store(y_0, y_1, y_2, y, c_out, column, quad, bias, row, row_8):
-        to = y + (uint64(row) * uint64(c_out) + uint64(column)) * uint64(2)
-        to_8 = y + (uint64(row_8) * uint64(c_out) + uint64(column)) * uint64(2)
-        for k in range(runs):
-            channel = uint32(uint32(32 * k) + quad * eight)
-            a, b, c, d = ptx.ld_shared_v4_f32(uint32(bias + uint32(32 * k)))
-            e, f, g, h = ptx.ld_shared_v4_f32(uint32(bias + uint32(32 * k + 16)))
-            if uint32(column + channel) < c_out:
-                i, j = four_channels(y_0, y_1, y_2, 16 * k, a, b, c, d)
-                m, n = four_channels(y_0, y_1, y_2, 16 * k + 8, e, f, g, h)
-                if row != no_row:
-                    ptx.st_global_v4_b32(to + uint64(channel * two), i, j, m, n)
-                i, j = four_channels(y_0, y_1, y_2, 16 * k + 2, a, b, c, d)
-                m, n = four_channels(y_0, y_1, y_2, 16 * k + 10, e, f, g, h)
-                if row_8 != no_row:
-                    ptx.st_global_v4_b32(to_8 + uint64(channel * two), i, j, m, n)
-        if sixteen:
-            channel = uint32(uint32(first_16) + quad * four)
-            a, b, c, d = ptx.ld_shared_v4_f32(uint32(bias + uint32(16 * first_quad)))
-            if uint32(column + channel) < c_out:
-                i, j = four_channels(y_0, y_1, y_2, 16 * runs, a, b, c, d)
-                if row != no_row:
-                    ptx.st_global_v2_b32(to + uint64(channel * two), i, j)
-                i, j = four_channels(y_0, y_1, y_2, 16 * runs + 2, a, b, c, d)
-                if row_8 != no_row:
-                    ptx.st_global_v2_b32(to_8 + uint64(channel * two), i, j)
-        if last:
-            channel = uint32(uint32(first_8) + quad * two)
-            a, b, c, d = ptx.ld_shared_v4_f32(uint32(bias + uint32(16 * (first_8 // 16))))
-            if uint32(column + channel) < c_out:
-                i = first_8 // 2
-                if row != no_row:
-                    word = pack(greatest(y_0, y_1, y_2, i, a), greatest(y_0, y_1, y_2, i + 1, b))
-                    ptx.st_global_b32(to + uint64(channel * two), word)
-                if row_8 != no_row:
-                    word = pack(greatest(y_0, y_1, y_2, i + 2, a), greatest(y_0, y_1, y_2, i + 3, b))
-                    ptx.st_global_b32(to_8 + uint64(channel * two), word)
+    def at_zero(acc, y, k_blocks, slot, phase, base, rows, full, empty, tells, lane):
+        k_block = zero
+        while k_block < k_blocks:
+            slot, phase = step(acc, k_block, slot, phase, base, rows, full, empty, tells, lane)
+            for i in range(size):
+                y[i] += acc[i]
+            k_block = uint32(k_block + one)
+        return slot, phase
 
-    return store
+    @inline
+    def at_infinity(acc, y, k_blocks, slot, phase, base, rows, full, empty, tells, lane):
+        k_block = zero
+        while k_block < k_blocks:
+            slot, phase = step_at_infinity(acc, k_block, slot, phase, base, rows, full, empty, tells, lane)
+            for i in range(size):
+                y[i] += acc[i]
+            k_block = uint32(k_block + one)
+        return slot, phase
+
+    @inline
+    def at_point(acc, y_0, y_1, y_2, point, square, k_blocks, slot, phase, base, rows, full, empty, tells, lane):
+        k_block = zero
+        while k_block < k_blocks:
+            slot, phase = step(acc, k_block, slot, phase, base, rows, full, empty, tells, lane)
+            for i in range(size):
+                y_0[i] += acc[i]
+                y_1[i] += point * acc[i]
+                y_2[i] += square * acc[i]
+            k_block = uint32(k_block + one)
+        return slot, phase
+
+    return at_zero, at_infinity, at_point
 
 
 @cache
-def make_kernel(config: TileConfig) -> Any:
-    """The kernel (planes, weight, bias, y, k_blocks, c_out, rows, length, length_out).
+def make_kernel(operands: NumberFormat, results: NumberFormat, config: TileConfig) -> Any:
+    """The kernel (planes, weight, bias, y, scale, k_blocks, c_out, rows, length, length_out).
 
-    Its arguments: addresses of the planes' tensor map, of packed weights and bias, and of y; then k blocks, output
-    channels, rows of planes in all, rows of an input, and windows of an input, of which y has rows.
+    Its arguments: addresses of the planes' tensor map, of packed weights and bias, and of y; what sums are multiplied
+    by; then k blocks, output channels, rows of planes in all, rows of an input, and windows of an input, of which y has
+    rows.
     """
-    produce, release, store, output_row = (
-        _make_produce(config), _make_release(config), _make_store(config), make_output_row(),
+    promoted, produce, release, output_row = (
+        operands.promoted, _make_produce(config), _make_release(config), make_output_row(),
     )  # fmt: skip
-    multiply, multiply_last = _make_multiply(config, release)
+    store = make_store(results, config, operands.scaled)
+    multiply, multiply_last = _make_multiply(operands, config, release)
+    at_zero, at_infinity, at_point = _make_promoted(operands, config, release)
     wait_all, size, stages = ptx.wgmma_wait_group(0), config.block_n // 2, config.stages
     dealloc, alloc = ptx.setmaxnreg(PRODUCER_REGISTERS, False), ptx.setmaxnreg(MATH_REGISTERS, True)
     clustered, cluster_m = config.cluster_m > 1, uint32(config.cluster_m)
@@ -247,7 +286,7 @@ def make_kernel(config: TileConfig) -> Any:
     zero, one, two, three, four, five, seven, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 4, 5, 7, 8, 16))
 
     @jit(launch_bounds=(THREADS, 1))
-    def kernel(planes, weight, bias, y, k_blocks, c_out, rows, length, length_out):
+    def kernel(planes, weight, bias, y, scale, k_blocks, c_out, rows, length, length_out):
         # Prologue: mbarriers, and the bias in shared memory.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(size, float32)
@@ -298,29 +337,41 @@ def make_kernel(config: TileConfig) -> Any:
         slot, phase, before, first_row = zero, zero, zero, uint32(warpgroup * group_bytes)
         while tile < tiles:
             # The points 0 and infinity: each is of one output.
-            slot, phase, before = multiply(
-                y_0, k_blocks, slot, phase, before, False, base, first_row, full, empty, tells, lane
-            )
-            slot, phase, before = multiply_last(
-                y_2, k_blocks, slot, phase, before, base, first_row, full, empty, tells, lane
-            )
-            # The others: output q has the sums times the point's power q.
             for i in range(size):
                 y_1[i] = float32(0)
+            if promoted:
+                for i in range(size):
+                    y_0[i], y_2[i] = float32(0), float32(0)
+                slot, phase = at_zero(acc, y_0, k_blocks, slot, phase, base, first_row, full, empty, tells, lane)
+                slot, phase = at_infinity(acc, y_2, k_blocks, slot, phase, base, first_row, full, empty, tells, lane)
+            else:
+                slot, phase, before = multiply(
+                    y_0, k_blocks, slot, phase, before, False, base, first_row, full, empty, tells, lane
+                )
+                slot, phase, before = multiply_last(
+                    y_2, k_blocks, slot, phase, before, base, first_row, full, empty, tells, lane
+                )
+            # The others: output q has the sums times the point's power q.
             held = True
             for p in range(folded):
-                slot, phase, before = multiply(
-                    acc, k_blocks, slot, phase, before, held, base, first_row, full, empty, tells, lane
-                )
-                wait_all()
-                release(empty, before, tells, lane)
-                held = False
                 point = first_point if p == 0 else second_point if p == 1 else third_point if p == 2 else fourth_point
                 square = point * point
-                for i in range(size):
-                    y_0[i] += acc[i]
-                    y_1[i] += point * acc[i]
-                    y_2[i] += square * acc[i]
+                if promoted:
+                    slot, phase = at_point(
+                        acc, y_0, y_1, y_2, point, square,
+                        k_blocks, slot, phase, base, first_row, full, empty, tells, lane,
+                    )  # fmt: skip
+                else:
+                    slot, phase, before = multiply(
+                        acc, k_blocks, slot, phase, before, held, base, first_row, full, empty, tells, lane
+                    )
+                    wait_all()
+                    release(empty, before, tells, lane)
+                    held = False
+                    for i in range(size):
+                        y_0[i] += acc[i]
+                        y_1[i] += point * acc[i]
+                        y_2[i] += square * acc[i]
 
             # Epilogue.
             n_tile = uint32(tile % n_tiles)
@@ -333,7 +384,7 @@ def make_kernel(config: TileConfig) -> Any:
                 output_row(row, rows, length, length_out),
                 output_row(uint32(row + eight), rows, length, length_out),
             )
-            store(y_0, y_1, y_2, y, c_out, uint32(n_tile * block_n), quad, own_bias, to, to_8)
+            store(y_0, y_1, y_2, y, c_out, uint32(n_tile * block_n), quad, scale, own_bias, to, to_8)
             tile = uint32(tile + tile_stride)
         if clustered:  # no block ends before all have arrived at its mbarriers
             cuda.syncwarp()

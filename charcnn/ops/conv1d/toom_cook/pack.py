@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from charcnn.ops.common.precision import LARGEST_E4M3, NumberFormat
 from charcnn.ops.conv1d.toom_cook.config import TileConfig
-from charcnn.ops.conv1d.toom_cook.transforms import INFINITY, POINTS, transformed_weights
-from charcnn.ops.conv1d.wgmma.config import K_BLOCK
+from charcnn.ops.conv1d.toom_cook.transforms import INFINITY, POINTS
+from charcnn.ops.conv1d.wgmma.config import ROW_BYTES
+from charcnn.ops.conv1d.wgmma.pack import LARGEST
 
 
 def channels(block_n: int) -> np.ndarray:
@@ -27,20 +29,45 @@ def channels(block_n: int) -> np.ndarray:
     return found
 
 
-def packed_weights(weight: np.ndarray, config: TileConfig) -> np.ndarray:
-    """Weight float32 (7, C_in, C_out) as float16, one step after another: (n_tiles, steps, block_n, 64) in one row.
+def unit(weights: np.ndarray, of: NumberFormat) -> float:
+    """What transformed weights are divided by: a power of two, so that the division rounds nothing; 1 if not scaled."""
+    largest = float(np.abs(weights, where=np.isfinite(weights), out=np.zeros_like(weights)).max(initial=0.0))
+    if not of.scaled or not largest:
+        return 1.0
+    return float(2.0 ** np.ceil(np.log2(largest / LARGEST[of.ptx_type])))
 
-    Steps are of (plane, k block, group); of the plane INFINITY only the second group is there. The 16-byte piece p of
-    column r lies at piece p ^ (r % 8).
+
+def bits(values: np.ndarray, of: NumberFormat) -> list[np.ndarray]:
+    """float64 values in a format: the terms' bits, high ones first, as unsigned integers of its size."""
+    if of.ptx_type == "tf32":
+        words = values.astype(np.float32).view(np.uint32)
+        return [words + np.uint32(0x1000) & np.uint32(0xFFFFE000)]  # to nearest, away from zero between two
+    if of.ptx_type == "e4m3":
+        size = np.minimum(np.abs(values), LARGEST_E4M3)
+        exponent = np.maximum(np.floor(np.log2(size, where=size > 0, out=np.full_like(size, -6.0))), -6.0)
+        steps = np.round(size / 2.0 ** (exponent - 3))  # NumPy rounds to even
+        return [((np.signbit(values) << 7) + (exponent + 6) * 8 + steps).astype(np.uint8)]
+    high = values.astype(np.float16)
+    terms = [high, (values - high).astype(np.float16)][: of.terms]
+    return [term.view(np.uint16) for term in terms]
+
+
+def packed_weights(weights: np.ndarray, of: NumberFormat, config: TileConfig) -> np.ndarray:
+    """Weights as `transformed_weights` has them, a step after another: bits of (n_tiles, steps, columns, 128 bytes).
+
+    Steps are of (plane, k block, group, term); of the plane INFINITY only the second group is there. The 16-byte piece
+    p of column r lies at piece p ^ (r % 8).
     """
-    _, c_in, c_out = weight.shape
-    n_tiles, block_n, k_blocks = config.n_tiles(c_out), config.block_n, c_in // K_BLOCK
-    padded = np.zeros((POINTS, 2, c_in, n_tiles * block_n), np.float16)
-    padded[..., :c_out] = transformed_weights(weight)
-    tiles = padded.reshape(POINTS, 2, k_blocks, K_BLOCK, n_tiles, block_n)[..., channels(block_n)]
-    tiles = tiles.transpose(4, 0, 2, 1, 5, 3).reshape(n_tiles, POINTS, k_blocks, 2, block_n, 8, K_BLOCK // 8)
+    c_in, c_out = weights.shape[2:]
+    depth, n_tiles, block_n = ROW_BYTES // of.itemsize, config.n_tiles(c_out), config.block_n
+    k_blocks = c_in // depth
+    padded = np.zeros((POINTS, 2, c_in, n_tiles * block_n))
+    padded[..., :c_out] = weights
+    tiles = padded.reshape(POINTS, 2, k_blocks, depth, n_tiles, block_n)[..., channels(block_n)]
+    tiles = np.stack(bits(tiles.transpose(4, 0, 2, 1, 5, 3), of), 4)  # tile, plane, k block, group, term, column, depth
+    tiles = tiles.reshape(n_tiles, POINTS, k_blocks, 2, of.terms, block_n, 8, depth // 8)
     pieces = (np.arange(8) ^ np.arange(block_n)[:, None] % 8)[..., None]
-    tiles = np.take_along_axis(tiles, np.broadcast_to(pieces, (1, 1, 1, 1, block_n, 8, 1)), axis=-2)
+    tiles = np.take_along_axis(tiles, pieces.reshape(1, 1, 1, 1, 1, block_n, 8, 1), axis=-2)
     kept = [tiles[:, p, :, 1:] if p == INFINITY else tiles[:, p] for p in range(POINTS)]
     return np.concatenate([one.reshape(n_tiles, -1) for one in kept], axis=1).reshape(-1)
 
