@@ -12,8 +12,10 @@ import pytest
 import steps as bench_steps
 import toom_cook as bench_toom_cook
 from clusters import emulate_clusters
+from conftest import compiler_installed
 from emulation import stored
 from numba import cuda
+from test_offline import build, faults
 from turns import Ready
 
 from charcnn.gpu import device, graph, ptx
@@ -91,7 +93,6 @@ simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, whi
 hopper = pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
 
 TILES = {
-    "default": TileConfig(),
     "all runs": TileConfig(block_n=56, stages=3),
     "not staggered": TileConfig(block_n=24, stages=2, staggered=False),
     "clustered": TileConfig(block_n=40, stages=3, cluster_m=2),
@@ -179,6 +180,74 @@ def test_other_precisions(name, tile, machine):
         got = call.out
     error = np.linalg.norm(got.copy_to_host() - want) / np.linalg.norm(want)
     assert of.tolerance / 50 < error < of.tolerance
+
+
+@simulated
+@pytest.mark.parametrize(
+    ("weight", "options", "message"),
+    [
+        ((6, 64, 8), {}, r"^weight has shape=\(6, 64, 8\): need 7 taps, C_in in whole 64s, C_out in whole 8s"),
+        ((7, 96, 8), {}, "^weight has shape=.* C_in in whole 64s"),
+        ((7, 64, 12), {}, "^weight has shape=.* C_out in whole 8s"),
+        ((7, 64), {}, "^weight has shape"),
+        ((7, 128, 8), {"precision": "bf16"}, "^precision='bf16': need one of fp16, tf32, fp16x3, fp8"),
+        ((7, 128, 8), {"tile": TileConfig(stages=4)}, "^tile=.*: need terms=1, and if staggered stages in range"),
+        ((7, 256, 8), {"precision": "fp16x3", "tile": TileConfig(64, 3)}, "^tile=.*: need terms=2"),
+        ((7, 256, 8), {"tile": TileConfig(96, 8, staggered=False)}, "^tile=.*: needs .* bytes of shared memory"),
+    ],
+)
+def test_weights_that_do_not_fit(weight, options, message, machine):
+    bias = np.zeros(weight[-1], np.float32)
+    with pytest.raises(ValueError, match=message):
+        ToomCookWeights(np.zeros(weight, np.float32), bias, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"block_n": 104}, "^self.block_n=104: need a multiple of 8 from 8 to 96"),
+        ({"stages": 9}, "^self.stages=9: need 2 to 8"),
+        ({"cluster_m": 3}, "^self.cluster_m=3: need 1, 2 or 4 blocks"),
+    ],
+)
+def test_tiles_that_do_not_fit(options, message):
+    with pytest.raises(ValueError, match=message):
+        TileConfig(**options)
+
+
+@simulated
+@pytest.mark.parametrize(
+    ("method", "shape", "message"),
+    [
+        ("planes", (1, 9, 64), r"^x has shape \(1, 9, 64\): need C_in=128"),
+        ("planes", (1, 8, 128), "^x has 8 positions: need at least 9"),
+        ("of_planes", (1, 2, 5, 128), "^planes has shape .*: need 6 planes of at least 2 rows"),
+        ("of_planes", (1, 1, 6, 128), "^planes has shape .*: need 6 planes of at least 2 rows"),
+        ("of_planes", (1, 2, 6, 64), "^planes has shape .*: need C_in=128"),
+    ],
+)
+def test_features_that_do_not_fit(method, shape, message, machine):
+    conv = ToomCookWeights(np.zeros((7, 128, 8), np.float32), np.zeros(8, np.float32), tile=TILES["not staggered"])
+    with pytest.raises(ValueError, match=message):
+        getattr(conv, method)(device.to_device(np.zeros(shape, np.float16)))
+    with pytest.raises(ValueError, match="need an array on the GPU"):
+        getattr(conv, method)(np.zeros(shape, np.float16))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'")
+def test_kernels_compile_without_spills():
+    kernels = build("toom_cook")
+    assert len(kernels) == 3 * len(PRECISIONS)
+    for name, row in kernels.items():
+        assert not faults(row["costs"]), name
+
+
+@hopper
+@pytest.mark.parametrize("tile", [TileConfig(), TileConfig(cluster_m=2), TileConfig(80, 6, 2, staggered=False)])
+def test_at_the_networks_size(tile):
+    for n in (1, 33):
+        check(*drawn(n, 336, 256, 256), tile)
 
 
 @simulated

@@ -134,8 +134,8 @@ class ToomCookWeights:
         cluster = self.tile.cluster_m
         tiles = -(-rows // (BLOCK_M * cluster)) * self.tile.n_tiles(self.c_out)
         clusters = min(tiles, self.tile.clusters(device.multiprocessors()))
-        options = {"shared": self._shared, "cluster": cluster}
-        call.launch(self._kernel, clusters, THREADS, *addresses, self._scale, *numbers, **options)
+        arguments = *addresses, self._scale, *numbers
+        call.launch(self._kernel, clusters, THREADS, *arguments, shared=self._shared, cluster=cluster)
         return call.result()
 
     def conv1d_relu_maxpool1d(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
