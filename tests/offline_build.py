@@ -49,6 +49,7 @@ from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
 from charcnn.ops.conv1d.mma.windows import MmaConv2dWeights
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
+from charcnn.ops.conv1d.toom_cook import layer as toom_cook_layer
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
 from charcnn.ops.conv2d import direct, direct_plan
@@ -65,6 +66,9 @@ LEVEL_17 = "l17"
 
 TILES = ("tiles of l12", "tiles of l14", "tiles of l15")
 """And what tuning may launch in place of what ships, for conv2: pooling takes more registers than other ends."""
+
+TOOM_COOK = "toom_cook"
+"""And an experiment's: conv2, in each precision and with clusters, and its planes."""
 
 LADDERS = {"mma steps": MmaStepConv1d, "wgmma steps": WgmmaStepConv1d}
 """And the small kernels on the way to the tuned ones."""
@@ -125,6 +129,9 @@ def launched(names: list[str], target: Target) -> dict[str, Launch]:
             if not names or name in names:
                 recorder.variant = name
                 other_tiles(name)
+        if TOOM_COOK in names:
+            recorder.variant = TOOM_COOK
+            toom_cook()
         for name, layer in LADDERS.items():
             for step in layer.steps if not names or name in names else ():
                 recorder.variant = f"{name}: {step}"
@@ -136,6 +143,16 @@ def ladder_step(layer: type[StepConv1d], step: str) -> None:
     """Launch a step's kernel at conv2; conv3's is the same."""
     conv = layer(step, np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32))
     conv(np.zeros((2, 336, 256), np.float16))
+
+
+def toom_cook() -> None:
+    """Launch the kernels of Toom-Cook's products at conv2."""
+    for precision, of in toom_cook_layer.PRECISIONS.items():
+        for cluster in (1, 2):
+            tile = replace(toom_cook_layer.TileConfig.of(of), cluster_m=cluster)
+            weight, bias = np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32)
+            conv = toom_cook_layer.ToomCookWeights(weight, bias, precision=precision, tile=tile)
+            conv.conv1d_relu_maxpool1d(np.zeros((2, 336, of.terms * 256), of.dtype))
 
 
 def level_16(precision: str) -> None:

@@ -19,11 +19,14 @@ POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-1/2", "-2", "1/2")))
 """Where polynomials are evaluated, beside infinity: small numbers, of which powers and differences are small."""
 
 
-@cache
-def matrices(taps: int, span: int = SPAN) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(A, G, B) for a group of so many taps; float64 (span, points), (points, taps), (points, points), points up to 8.
+Matrix = list[list[Fraction]]
 
-    For a tile x of span + taps - 1 = points values, A @ ((G @ w) * (B @ x)) are the span sums of w[k] * x[t + k].
+
+@cache
+def rational_matrices(taps: int, span: int = SPAN) -> tuple[Matrix, Matrix, Matrix]:
+    """(A, G, B) for a group of so many taps, rows of (span, points), (points, taps), (points, points), points up to 8.
+
+    For a tile x of span + taps - 1 = points values, A [(G w) * (B x)] are the span sums of w[k] * x[t + k], exactly.
     """
     points = span + taps - 1
     at = POINTS[: points - 1]
@@ -40,7 +43,14 @@ def matrices(taps: int, span: int = SPAN) -> tuple[np.ndarray, np.ndarray, np.nd
     b = [*(basis(point) for point in at), basis(None)]
     g = [[point**k / prod(point - other for other in at if other != point) for k in range(taps)] for point in at]
     g.append([Fraction(k == taps - 1) for k in range(taps)])
-    return np.array(a, np.float64), np.array(g, np.float64), np.array(b, np.float64)
+    return a, g, b
+
+
+@cache
+def matrices(taps: int, span: int = SPAN) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(A, G, B) of `rational_matrices` in float64."""
+    a, g, b = (np.array(rows, np.float64) for rows in rational_matrices(taps, span))
+    return a, g, b
 
 
 @cache
