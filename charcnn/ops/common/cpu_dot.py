@@ -45,7 +45,7 @@ class DotFormat:
     """The processor's features."""
 
 
-FORMATS = {
+DOT_FORMATS = {
     "int8": DotFormat("int8", np.uint8, 4, "llvm.x86.avx512.vpdpbusd.512", ("avx512f", "avx512bw", "avx512vnni")),
     "bf16": DotFormat("bf16", np.uint16, 2, "llvm.x86.avx512bf16.dpbf16ps.512", ("avx512f", "avx512bw", "avx512bf16")),
 }
@@ -56,8 +56,8 @@ FLOAT32 = "float32"
 
 
 def missing(precision: str) -> list[str]:
-    """The processor's features that a precision of FORMATS needs and Numba does not compile for."""
-    return sorted(set(FORMATS[precision].needs) - _features(config.CPU_FEATURES))
+    """The processor's features that a precision of DOT_FORMATS needs and Numba does not compile for."""
+    return sorted(set(DOT_FORMATS[precision].needs) - _features(config.CPU_FEATURES))
 
 
 def require(precision: str) -> DotFormat:
@@ -66,11 +66,11 @@ def require(precision: str) -> DotFormat:
     Raises:
         ValueError: there is none, or the processor lacks its instructions.
     """
-    if precision not in FORMATS:
-        raise ValueError(f"{precision=}: need one of {', '.join(FORMATS)}")
+    if precision not in DOT_FORMATS:
+        raise ValueError(f"{precision=}: need one of {', '.join(DOT_FORMATS)}")
     if lacking := missing(precision):
         raise ValueError(f"{precision=}: this processor lacks {', '.join(lacking)}; fp32 runs on any")
-    return FORMATS[precision]
+    return DOT_FORMATS[precision]
 
 
 class _BFloat(ir.Type):
@@ -136,7 +136,7 @@ def _dot_tiles(builder, precision, result, pool, rows, a, starts, count, b, step
     integer, i8 = precision == "int8", ir.IntType(8)
     of_sum = _vector(I32 if integer else F32)
     dot = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(of_sum, [of_sum, _vector(I32), _vector(I32)]), FORMATS[precision].intrinsic
+        builder.module, ir.FunctionType(of_sum, [of_sum, _vector(I32), _vector(I32)]), DOT_FORMATS[precision].intrinsic
     )
     tile = [(r, v) for r in range(rows) for v in range(VECTORS)]
     zero = ir.Constant(of_sum, [0 if integer else 0.0] * WIDTH)

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit, prange, types
 
 from charcnn.ops.common import threads
-from charcnn.ops.common.cpu_dot import DEEPEST, FLOAT32, LARGEST_S8, PANEL, ROWS, dot_tiles, require
+from charcnn.ops.common.cpu_dot import DEEPEST, LARGEST_S8, PANEL, ROWS, dot_tiles, require
 from charcnn.ops.common.tasks import share_out
 
 TASK_ROWS = 360
