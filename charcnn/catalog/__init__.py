@@ -61,6 +61,7 @@ class Layer:
 
 FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(TENSOR_PRECISIONS)
 BETWEEN = (*FLOAT, *MMA)
+DOT = ("int8", "bf16")
 
 IMAGE_LAYERS = ("Pixels", "MaxPool2d", "LocalResponseNorm")
 """Of images, beside convolutions: those that a network of the catalogue has."""
@@ -96,7 +97,10 @@ LAYERS = (
     Layer("CpuConv2d", "conv2d.cpu_gemm", FLOAT, device="cpu"),
     Layer("CpuWinogradConv2d", "conv2d.winograd_cpu", FLOAT, device="cpu"),
     Layer("CpuLinear", "linear.cpu_gemm", FLOAT, device="cpu"),
+    Layer("CpuDotConv1d", "conv1d.cpu_dot", DOT, device="cpu"),
+    Layer("CpuDotLinear", "linear.cpu_dot", DOT, device="cpu"),
     Layer("CpuTokenConvNormReluPool", "token_conv1d.cpu", FLOAT, device="cpu"),
+    Layer("CpuDotTokenConvNormReluPool", "token_conv1d.cpu_dot", DOT, device="cpu"),
     Layer("NormReluPool", "layernorm.norm_relu_pool", FLOAT, device="cpu"),
 )
 """What levels from l11 on and networks of images consist of, and the ladders of steps inside l14 and l15."""
@@ -189,6 +193,7 @@ LEVELS = (
         tuned=("wgmma", "wgmma"),
     ),
     Level("l18", "cpu", filtered=True, after="l11"),
+    Level("l20", "cpu", after="l11", precisions=DOT),
 )
 
 

@@ -4,7 +4,7 @@ Since level 11, the last one that multiplies on the CPU directly: features and w
 AVX-512 multiplies four, or two, of them a lane and adds up their products, in the time that float32 takes for one; and
 their bytes are a quarter, or half. Of int8, features after ReLU are u8 with a scale a tensor, calibrated at build from
 texts (`model.calibrate`) and put into the weights; weights are s8 with a scale an output channel, sums are int32. Sums
-leave the registers pooled and rounded. Block 1 gathers rows of int16. What LayerNorm 6 and fc3 read is float32.
+leave the registers pooled and rounded. Block 1 gathers rows of int16. What LayerNorm 6 reads is float32.
 It attacks the rate of multiplication and the bytes. The logits are int8's, or bf16's: of the weights that ship, more
 than 99 of 100 texts keep the label that float32 gives them.
 """
@@ -22,7 +22,6 @@ from charcnn.ops.common.cpu_dot import require
 from charcnn.ops.conv1d.cpu_dot import CpuDotConv1d
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
 from charcnn.ops.linear.cpu_dot import CpuDotLinear
-from charcnn.ops.linear.cpu_gemm import CpuLinear
 from charcnn.ops.token_conv1d.cpu_dot import CpuDotTokenConvNormReluPool
 from charcnn.runtime.monitor import Monitor
 
@@ -57,8 +56,8 @@ def build(params, config, *, batch=48, gpus=None, monitor=None, precision="int8"
     by_channel = p["fc1.weight"].reshape(config.units, channels, pooled[5])
     linear = partial(CpuDotLinear, precision=precision)
     fc1 = linear(by_channel.transpose(0, 2, 1).reshape(config.units, config.features), p["fc1.bias"])
-    fc2 = linear(p["fc2.weight"], p["fc2.bias"], result="float32")
-    fc3 = CpuLinear(p["fc3.weight"], p["fc3.bias"])
+    fc2 = linear(p["fc2.weight"], p["fc2.bias"])
+    fc3 = linear(p["fc3.weight"], p["fc3.bias"], result="float32", relu=False)
 
     largest = 4 * batch * max(channels * max(pooled[0], *lengths[2:]), config.units)
     buffers = [np.empty(largest, np.uint8) for _ in range(2)]  # of features: operators read one and write the other
@@ -79,7 +78,7 @@ def build(params, config, *, batch=48, gpus=None, monitor=None, precision="int8"
             x = norm6(y, space(n, pooled[5], channels))
         with monitor.stage("fc_blocks"):
             x = fc1(x.reshape(n, config.features), space(n, config.units))
-            fc3(fc2(x, space(n, config.units, dtype=np.float32)), logits)
+            fc3(fc2(x, space(n, config.units)), logits)
 
     def run(ids):
         logits = np.empty((len(ids), config.classes), np.float32)

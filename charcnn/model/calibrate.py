@@ -1,9 +1,10 @@
-"""Scales for 8 bits: weights whose network gives the same logits, but keeps its features in the range of e4m3.
+"""Scales for 8 bits: weights whose network gives the same logits, but keeps its features in the range of e4m3 or u8.
 
 A number in e4m3 has four digits from 1/64 up to 448, and scaled by powers of two it keeps them. So a scale decides
 nothing but whether that range is met: what is too large is cut off at 448, what is below 1/64 loses digits. A channel
 goes through ReLU and max-pooling in any positive unit: what a layer gives is divided by units, the weights of the next
-layer are multiplied by them, and nothing is left to do at run time.
+layer are multiplied by them, and nothing is left to do at run time. In u8 all steps are one, so that a scale decides
+how fine they are, too.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import numpy as np
 
 from charcnn.config import Config
 from charcnn.model.layers import Conv1d, Flatten, LayerNorm, Linear, MaxPool1d, OneHot, Relu
+from charcnn.model.rounding import Rounding
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.cpu_dot import LARGEST_U8
-from charcnn.ops.common.precision import LARGEST_E4M3
+from charcnn.ops.common.precision import LARGEST_E4M3, LARGEST_U8
 from charcnn.text import encodings
 from charcnn.text.texts import read_texts, sample
 
@@ -104,6 +105,16 @@ def calibration(params: Mapping[str, np.ndarray], config: Config, texts: Any = N
     return encodings.encode(read.texts[:TEXTS], encoding, config.length)
 
 
+def scaled(
+    params: Mapping[str, np.ndarray], config: Config, rounding: Rounding
+) -> tuple[Mapping[str, np.ndarray], float]:
+    """The weights that a level of this rounding computes with, and LayerNorm 6's eps: scaled where it is `scaled`."""
+    if not rounding.scaled:
+        return params, EPS
+    ids = calibration(params, config)
+    return (rescaled_to_u8(params, config, ids), EPS) if rounding.weights else rescaled(params, config, ids)
+
+
 def rescaled(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) -> tuple[dict[str, np.ndarray], float]:
     """Weights of the same network whose features fit e4m3, as those of these token ids show; LayerNorm 6's eps for it.
 
@@ -136,7 +147,7 @@ def rescaled(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) 
 def rescaled_to_u8(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) -> dict[str, np.ndarray]:
     """Weights of the same network whose features, as those of these token ids show, lie between 0 and 255.
 
-    What each of LAYERS but fc3 reads has one unit, so that rounding it to whole numbers is all that int8 does to it.
+    What each of LAYERS reads has one unit, so that rounding it to whole numbers is all that int8 does to it.
     The arrays are new.
 
     Raises:
@@ -144,7 +155,7 @@ def rescaled_to_u8(params: Mapping[str, np.ndarray], config: Config, ids: np.nda
     """
     peaks, givers = _peaks(params, config, ids), _givers(config)
     new = {name: np.array(value, np.float32) for name, value in params.items()}
-    for name in LAYERS[:-1]:
+    for name in LAYERS:
         peak = np.float32(peaks[name].max() * np.float32(HEADROOM_U8))
         unit = peak / np.float32(LARGEST_U8) if np.isfinite(peak) and peak > 0 else np.float32(1)
         _divide(new, givers[name], name, np.full(len(new[f"{givers[name]}.weight"]), unit))

@@ -16,7 +16,9 @@ Errors arise, with u of float32 but where other numbers are named (`Rounding`):
 - in LayerNorm, y = z gamma + beta with z = (x - mean) / s: u^2/3 (4 (z gamma)^2 + y^2 + gamma^2 mean^2/s^2), for the
   subtraction, 1/s, two products, the last sum, and the mean as it is held; and in gamma and beta where they are fp16.
   What x brings, and what it does to mean and s, is in the gradient;
-- where LayerNorm reads features that were stored in fewer bits: u^2/3 x^2.
+- where LayerNorm reads features that were stored in fewer bits: u^2/3 x^2;
+- in int8: half a step, squared, over 3: one in each feature, that of its output channel in each weight. Block 1's
+  int16 is taken for fp16, whose steps are about as many.
 Below a format's normal numbers a rounding is absolute (`Grid.tiny`); what e4m3 cuts off above 448 counts as an error.
 
 Winograd's filtering multiplies G w and B x, and sums by A: with independent w and x the sum over K terms is one over
@@ -43,7 +45,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.ops.common.precision import LARGEST_E4M3
+from charcnn.ops.common.precision import LARGEST_E4M3, LARGEST_S8, LARGEST_U8
 from charcnn.ops.conv1d.winograd_transforms import SPAN, growth
 
 
@@ -59,6 +61,8 @@ class Grid:
     """What greater ones become."""
     peak: float | None = None
     """What the greatest weight of a layer is scaled to; None: weights are not scaled."""
+    by_channel: bool = False
+    """Whether each output channel has a scale of its own, and any; else a layer has one, a power of two."""
 
     def variance(self, x: Any, xp: Any) -> Any:
         """Of the error of rounding each x, nothing where x is 0; xp is numpy or torch."""
@@ -69,8 +73,13 @@ class Grid:
             found = found + xp.clip(abs(x) - self.largest, 0, None) ** 2
         return found
 
-    def least(self, weight: np.ndarray) -> float:
-        """`tiny` of a layer's weights, as they are scaled, where that counts beside their other roundings; else 0."""
+    def least(self, weight: np.ndarray) -> Any:
+        """`tiny` of a layer's weights, as they are scaled, where that counts beside their other roundings; else 0.
+
+        A float, or (C_out, 1) where each output channel has a scale.
+        """
+        if self.by_channel and self.peak is not None:
+            return abs(weight.reshape(len(weight), -1)).max(axis=1, initial=0)[:, None] / self.peak * self.tiny
         greatest = float(abs(weight).max(initial=0))
         if greatest == 0 or not math.isfinite(greatest):
             return 0.0
@@ -84,6 +93,8 @@ BF16 = Grid(2.0**-8, 2.0**-134)
 TF32 = Grid(2.0**-11, 2.0**-137)
 TWO_FP16 = Grid(2.0**-23, 2.0**-25, peak=8192.0)
 E4M3 = Grid(2.0**-4, 2.0**-10, largest=LARGEST_E4M3, peak=LARGEST_E4M3)
+U8 = Grid(0.0, 0.5, largest=LARGEST_U8)
+S8 = Grid(0.0, 0.5, peak=LARGEST_S8, by_channel=True)
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,8 @@ class Rounding:
     """The largest error of an input that is rounding, in sigmas."""
     operands: Grid | None = None
     """What features and weights are rounded to before they are multiplied; None: they stay float32."""
+    weights: Grid | None = None
+    """What weights are rounded to, where it is something else than features are."""
     first: Grid = FP32
     """What block 1's weights, sums and LayerNorm are in."""
     stored: tuple[Grid | None, Grid | None] = (None, None)
@@ -103,7 +116,7 @@ class Rounding:
     left_out: float = 0.0
     """Of each product, the relative variance of what is not computed."""
     scaled: bool = False
-    """Whether features are scaled to the range of `operands`, as `charcnn.model.calibrate` does."""
+    """Whether features are scaled to the range of `operands`, as `charcnn.model.calibrate.scaled` does."""
     filtered: bool = False
     """Whether blocks 2 to 6 are computed by Winograd's filtering."""
 
@@ -137,5 +150,6 @@ ROUNDINGS = {
     "fp16": replace(_HALF, bound=3.0, operands=FP16, stored=(FP16, FP16)),
     "bf16": replace(_HALF, bound=2.25, operands=BF16, stored=(BF16, BF16)),
     "fp8": replace(_HALF, bound=2.5, operands=E4M3, stored=(None, E4M3), affine=(FP16.unit, 0.0), scaled=True),
+    "int8": Rounding(2.5, U8, weights=S8, first=FP16, affine=(FP16.unit, 0.0), scaled=True),
 }
 """By the names that --precision takes."""

@@ -16,6 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from charcnn.ops.common.cpu_tile import _features, _literals
+from charcnn.ops.common.precision import LARGEST_S8, LARGEST_U8
 
 ROWS, VECTORS, WIDTH = 12, 2, 16
 """Of a tile: 24 sums, 2 vectors of weights and a broadcast value, of 32 registers. Few columns make the weights of a
@@ -23,9 +24,6 @@ panel few, too: from cache L2 comes one byte for every twelve that are multiplie
 
 PANEL = VECTORS * WIDTH
 """Columns of a tile."""
-
-LARGEST_U8, LARGEST_S8 = 255, 127
-"""What features and weights of int8 end at; -128 is left out, so that weights are symmetric."""
 
 DEEPEST = (2**31 - 1) // (LARGEST_U8 * LARGEST_S8)
 """Terms of a sum that no int8 features and weights make overflow."""

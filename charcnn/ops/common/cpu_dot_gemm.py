@@ -13,7 +13,8 @@ import numpy as np
 from numba import njit, prange, types
 
 from charcnn.ops.common import threads
-from charcnn.ops.common.cpu_dot import DEEPEST, LARGEST_S8, PANEL, ROWS, dot_tiles, require
+from charcnn.ops.common.cpu_dot import DEEPEST, PANEL, ROWS, dot_tiles, require
+from charcnn.ops.common.precision import LARGEST_S8
 from charcnn.ops.common.tasks import share_out
 
 TASK_ROWS = 360
