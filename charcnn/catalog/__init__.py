@@ -193,7 +193,7 @@ LEVELS = (
         tuned=("wgmma", "wgmma"),
     ),
     Level("l18", "cpu", filtered=True, after="l11"),
-    Level("l20", "cpu", after="l11", precisions=DOT),
+    Level("l20", "cpu", after="l11", precisions=DOT, differs="a layer has a precision, and says what it stores"),
 )
 
 

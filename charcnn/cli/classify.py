@@ -283,6 +283,7 @@ class _Job:
             "level": engine.choice.level.name,
             "precision": engine.choice.precision,
             "reasons": engine.reasons,
+            "faster": engine.faster,
             "encode_on": self._classifier.encode_on,
             "threads": threads,
             "busy": busy,
@@ -302,3 +303,5 @@ class _Job:
                 f"{self.rows:,} rows in {self.seconds:.1f} s, {rate:,.0f} rows/s, with "
                 f"{self._classifier.engine.choice}{'' if sink.name is None else f': {sink.name}'}"
             )
+            if self._classifier.engine.faster:
+                tell(f"--{self._classifier.engine.faster}")

@@ -94,6 +94,8 @@ def run(options: argparse.Namespace) -> int:
     choice = classifier.engine.choice
     report |= {"left_out": left_out, "level": choice.level.name, "precision": choice.precision}
     _show(report)
+    if classifier.engine.faster:
+        tell(f"--{classifier.engine.faster}")
     if left_out:
         tell(f"left out {left_out:,} row{'s' * (left_out > 1)}:", *(f"  {row}" for row in shown))
         if left_out > len(shown):

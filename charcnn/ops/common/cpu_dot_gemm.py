@@ -30,10 +30,10 @@ def _compiled(precision, result, pool):
     SIZE = {"float32": 4, "bf16": 2, "int8": 1}[result]
     LEFT = FEW[pool]
 
-    i64, f32 = types.int64, types.float32
+    i64, f32, u8 = types.int64, types.float32, types.uint8
     signature = types.void(
-        types.Array(types.uint8, 1, "C", readonly=True), types.UniTuple(i64, 4), types.Array(types.uint8, 3, "C"),
-        types.Array(f32, 1, "C"), types.Array(f32, 1, "C"), f32, types.UniTuple(i64, 2), types.Array(types.uint8, 2, "C"),
+        types.Array(u8, 1, "C", readonly=True), types.UniTuple(i64, 4), types.Array(u8, 3, "C"),
+        types.Array(f32, 1, "C"), types.Array(f32, 1, "C"), f32, types.UniTuple(i64, 2), types.Array(u8, 2, "C"),
     )  # fmt: skip
 
     @njit(signature, cache=True, nogil=True, parallel=True)

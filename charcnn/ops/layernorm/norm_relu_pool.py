@@ -119,6 +119,6 @@ class NormReluPool:
         return self.gamma.size > 0
 
     def __call__(self, y: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """y float32 (N, L, C) -> out (N, L // pool_size, C), both C-contiguous: float32, u8 or bits of bf16 as uint16."""
+        """y float32 (N, L, C) -> out (N, L // pool_size, C), C-contiguous: float32, u8 or bits of bf16."""
         threads.launch(_norm_relu_pool_all, y, self.gamma, self.beta, self.eps, self.pool_size, out)
         return out
