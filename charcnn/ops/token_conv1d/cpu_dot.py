@@ -17,8 +17,8 @@ from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
 CHUNK = 48
 """Positions whose moments are summed in float32; a multiple of most pooling windows."""
 
-TAPS = 4
-"""Added at once: sums are read and written a quarter as often."""
+TAPS = 8
+"""Added at once: sums are read and written an eighth as often."""
 
 LARGEST = 32767
 """Of int16."""
@@ -42,12 +42,14 @@ def _gather(ids, table, taps, first, y):
         for k in range(0, rows.size, TAPS):
             a, b = table[k, rows[k]], table[k + 1, rows[k + 1]]
             c, d = table[k + 2, rows[k + 2]], table[k + 3, rows[k + 3]]
-            if k == 0:
+            e, f = table[k + 4, rows[k + 4]], table[k + 5, rows[k + 5]]
+            g, h = table[k + 6, rows[k + 6]], table[k + 7, rows[k + 7]]
+            if k > 0:
                 for i in range(row.size):
-                    row[i] = np.int16((a[i] + b[i]) + (c[i] + d[i]))
+                    row[i] = np.int16(row[i] + a[i] + b[i] + c[i] + d[i] + e[i] + f[i] + g[i] + h[i])
             else:
                 for i in range(row.size):
-                    row[i] = np.int16(row[i] + (a[i] + b[i]) + (c[i] + d[i]))
+                    row[i] = np.int16(a[i] + b[i] + c[i] + d[i] + e[i] + f[i] + g[i] + h[i])
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
@@ -68,12 +70,18 @@ def _gather_piece(ids, table, taps, piece, y, moments):
     if moments.size == 0:
         return
     sums, squares = np.zeros(y.shape[1], np.int32), np.zeros(y.shape[1], np.float32)
-    for t in range(rows.shape[0]):
+    whole = rows.shape[0] // 4 * 4
+    for t in range(0, whole, 4):  # four at once: sums are read and written a quarter as often
+        a, b, c, d = rows[t], rows[t + 1], rows[t + 2], rows[t + 3]
+        for i in range(sums.size):
+            e, f, g, h = float32(a[i]), float32(b[i]), float32(c[i]), float32(d[i])
+            sums[i] += np.int32(a[i]) + np.int32(b[i]) + np.int32(c[i]) + np.int32(d[i])
+            squares[i] += (e * e + f * f) + (g * g + h * h)
+    for t in range(whole, rows.shape[0]):
         row = rows[t]
-        for c in range(row.size):
-            value = float32(row[c])
-            sums[c] += np.int32(row[c])
-            squares[c] += value * value
+        for i in range(sums.size):
+            sums[i] += np.int32(row[i])
+            squares[i] += float32(row[i]) * float32(row[i])
     _add(sums, squares, moments[piece])
 
 
