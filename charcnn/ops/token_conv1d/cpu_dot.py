@@ -98,7 +98,7 @@ def _standardising(moments, size, step, eps):
     return factor, -mean * factor
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath={"contract"})
 def _pool_piece(y, standard, gamma, beta, units, pool, piece, out):
     """As many pooled positions as a chunk holds windows."""
     each = max(1, CHUNK // pool)
@@ -107,7 +107,18 @@ def _pool_piece(y, standard, gamma, beta, units, pool, piece, out):
     best = np.empty(y.shape[1], np.float32)
     for j in range(piece * each, min((piece + 1) * each, out.shape[0])):
         best[:] = 0  # ReLU: no maximum is less
-        for t in range(j * pool, (j + 1) * pool):
+        t, stop = j * pool, (j + 1) * pool
+        while gamma.size > 0 and t + 3 <= stop:  # three at once: the maximum is read and written a third as often
+            a, b, c = y[t], y[t + 1], y[t + 2]
+            gain_a, gain_b, gain_c = gamma[t], gamma[t + 1], gamma[t + 2]
+            shift_a, shift_b, shift_c = beta[t], beta[t + 1], beta[t + 2]
+            for i in range(best.size):
+                d = (float32(a[i]) * factor + shift) * float32(gain_a[i]) + float32(shift_a[i]) * shift_unit
+                e = (float32(b[i]) * factor + shift) * float32(gain_b[i]) + float32(shift_b[i]) * shift_unit
+                f = (float32(c[i]) * factor + shift) * float32(gain_c[i]) + float32(shift_c[i]) * shift_unit
+                best[i] = max(max(best[i], d), max(e, f))
+            t += 3
+        for t in range(t, stop):
             row = y[t]
             if gamma.size > 0:
                 gain, offset = gamma[t], beta[t]
