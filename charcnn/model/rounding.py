@@ -150,6 +150,6 @@ ROUNDINGS = {
     "fp16": replace(_HALF, bound=3.0, operands=FP16, stored=(FP16, FP16)),
     "bf16": replace(_HALF, bound=2.25, operands=BF16, stored=(BF16, BF16)),
     "fp8": replace(_HALF, bound=2.5, operands=E4M3, stored=(None, E4M3), affine=(FP16.unit, 0.0), scaled=True),
-    "int8": Rounding(2.5, U8, weights=S8, first=FP16, affine=(FP16.unit, 0.0), scaled=True),
+    "int8": Rounding(4.0, U8, weights=S8, first=FP16, affine=(FP16.unit, 0.0), scaled=True),
 }
 """By the names that --precision takes."""
