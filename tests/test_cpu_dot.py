@@ -199,8 +199,8 @@ def test_block_1_in_integers_is_that_in_float32(layernorm, n):
     config = replace(SMALL, channels=48, length=400)
     p, ids = params.init(config, seed=2), draw(config, n)
     norm = NormReluPool(p["norm1.weight"], p["norm1.bias"], 3) if layernorm else NormReluPool(None, None, 3)
-    made = [one(p["conv1.weight"], p["conv1.bias"], norm, config.length)
-            for one in (CpuTokenConvNormReluPool, CpuDotTokenConvNormReluPool)]  # fmt: skip
+    arrays = p["conv1.weight"], p["conv1.bias"], norm
+    made = CpuTokenConvNormReluPool(*arrays, config.length), CpuDotTokenConvNormReluPool(*arrays)
     shape = (n, config.block_lengths[0], config.channels)
     expected, found = (layer(ids, np.empty(shape, np.float32)) for layer in made)
     assert error(found, expected) < 5e-4
@@ -211,16 +211,14 @@ def test_block_1_in_integers_is_that_in_float32(layernorm, n):
 def test_sums_of_block_1_reach_the_ends_of_int16():
     weight, norm = np.full((2, 3, 5), 7.0, np.float32), NormReluPool(None, None, 1)
     weight[1] = -7
-    layer = CpuDotTokenConvNormReluPool(weight, np.array([3, -3], np.float32), norm, 9)
+    layer = CpuDotTokenConvNormReluPool(weight, np.array([3, -3], np.float32), norm)
     found = layer(np.zeros((1, 9), np.uint8), np.empty((1, 5, 2), np.float32))
     np.testing.assert_allclose(found, np.broadcast_to([38, 0], found.shape), rtol=1e-4)
     for name in ("weight", "bias", "gamma", "beta"):
         given = {"weight": weight, "bias": np.ones(2), "gamma": np.ones((2, 5)), "beta": np.ones((2, 5))}
         given[name] = given[name] * np.nan
         with pytest.raises(ValueError, match=f"^{name} of block 1 is not finite"):
-            CpuDotTokenConvNormReluPool(
-                given["weight"], given["bias"], NormReluPool(given["gamma"], given["beta"], 1), 9
-            )
+            CpuDotTokenConvNormReluPool(given["weight"], given["bias"], NormReluPool(given["gamma"], given["beta"], 1))
 
 
 # Scales, and the level.

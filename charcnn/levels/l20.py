@@ -49,7 +49,7 @@ def build(params, config, *, batch=48, gpus=None, monitor=None, precision="int8"
     def conv(block, **options):
         return CpuDotConv1d(p[f"conv{block}.weight"], p[f"conv{block}.bias"], precision=precision, **options)
 
-    block1 = CpuDotTokenConvNormReluPool(p["conv1.weight"], p["conv1.bias"], norm_relu_pool(1), config.length)
+    block1 = CpuDotTokenConvNormReluPool(p["conv1.weight"], p["conv1.bias"], norm_relu_pool(1))
     convs = {2: conv(2, pool_size=POOL_SIZE), **{block: conv(block) for block in (3, 4, 5)}}
     conv6, norm6 = conv(6, result="float32", relu=False), norm_relu_pool(6)
 

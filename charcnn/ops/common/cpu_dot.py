@@ -87,17 +87,20 @@ class _BFloat(ir.Type):
 F32, I32, I64, BFLOAT = ir.FloatType(), ir.IntType(32), ir.IntType(64), _BFloat()
 
 
-def _vector(of: ir.Type) -> ir.Type:
+def vector(of: ir.Type) -> ir.Type:
+    """WIDTH of them: a register."""
     return ir.VectorType(of, WIDTH)
 
 
-def _splat(builder, value):
-    undefined = ir.Constant(_vector(value.type), ir.Undefined)
+def splat(builder, value):
+    """A number in all lanes."""
+    undefined = ir.Constant(vector(value.type), ir.Undefined)
     one = builder.insert_element(undefined, value, I32(0))
-    return builder.shuffle_vector(one, undefined, ir.Constant(_vector(I32), [0] * WIDTH))
+    return builder.shuffle_vector(one, undefined, ir.Constant(vector(I32), [0] * WIDTH))
 
 
-def _at(builder, address, offset, of):
+def at(builder, address, offset, of):
+    """A pointer to what lies so many bytes behind an address."""
     return builder.inttoptr(builder.add(address, offset), of.as_pointer())
 
 
@@ -131,20 +134,20 @@ def dot_tiles(typingctx, precision, result, pool, rows, a, starts, count, b, ste
 
 
 def _dot_tiles(builder, precision, result, pool, rows, a, starts, count, b, steps, scale, bias, floor, y, to_row):
-    integer, i8 = precision == "int8", ir.IntType(8)
-    of_sum = _vector(I32 if integer else F32)
+    integer = precision == "int8"
+    of_sum = vector(I32 if integer else F32)
     dot = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(of_sum, [of_sum, _vector(I32), _vector(I32)]), DOT_FORMATS[precision].intrinsic
+        builder.module, ir.FunctionType(of_sum, [of_sum, vector(I32), vector(I32)]), DOT_FORMATS[precision].intrinsic
     )
     tile = [(r, v) for r in range(rows) for v in range(VECTORS)]
     zero = ir.Constant(of_sum, [0 if integer else 0.0] * WIDTH)
-    floors = _splat(builder, floor)
+    floors = splat(builder, floor)
 
     with cgutils.for_range_slice(builder, I64(0), count, I64(rows), I64) as (of, _):
         row_at = []
         for r in range(rows):
             place = builder.shl(builder.add(of, I64(r)), I64(3))
-            row_at.append(builder.add(a, builder.load(_at(builder, starts, place, I64))))
+            row_at.append(builder.add(a, builder.load(at(builder, starts, place, I64))))
         before = builder.block
         loop, after = builder.append_basic_block("steps"), builder.append_basic_block("steps.end")
         builder.branch(loop)
@@ -154,12 +157,12 @@ def _dot_tiles(builder, precision, result, pool, rows, a, starts, count, b, step
         sums = {place: builder.phi(of_sum) for place in tile}
         first = builder.mul(step, I64(4 * PANEL))
         weights = [
-            builder.load(_at(builder, b, builder.add(first, I64(4 * WIDTH * v)), _vector(I32)), align=4)
+            builder.load(at(builder, b, builder.add(first, I64(4 * WIDTH * v)), vector(I32)), align=4)
             for v in range(VECTORS)
         ]
         updated, behind = {}, builder.shl(step, I64(2))
         for r in range(rows):
-            features = _splat(builder, builder.load(_at(builder, row_at[r], behind, I32), align=1))
+            features = splat(builder, builder.load(at(builder, row_at[r], behind, I32), align=1))
             for v in range(VECTORS):
                 updated[r, v] = builder.call(dot, [sums[r, v], features, weights[v]])
         following = builder.add(step, I64(1))
@@ -174,25 +177,31 @@ def _dot_tiles(builder, precision, result, pool, rows, a, starts, count, b, step
         size = {"float32": 4, "bf16": 2, "int8": 1}[result]
         for v in range(VECTORS):
             lanes = I64(4 * WIDTH * v)
-            offset = builder.load(_at(builder, bias, lanes, _vector(F32)), align=4)
-            factor = builder.load(_at(builder, scale, lanes, _vector(F32)), align=4) if integer else None
+            offset = builder.load(at(builder, bias, lanes, vector(F32)), align=4)
+            factor = builder.load(at(builder, scale, lanes, vector(F32)), align=4) if integer else None
             for group in range(rows // pool):
                 value = updated[group * pool, v]
                 for r in range(group * pool + 1, (group + 1) * pool):
                     value = _larger(builder, value, updated[r, v], integer)
                 if integer:
-                    value = builder.fmul(builder.sitofp(value, _vector(F32)), factor)
+                    value = builder.fmul(builder.sitofp(value, vector(F32)), factor)
                 value = builder.fadd(value, offset)
                 below = builder.fcmp_ordered("<", value, floors)  # NaN is not, and stays
                 value = builder.select(below, floors, value)
-                if result == "int8":
-                    top = ir.Constant(_vector(F32), [float(LARGEST_U8)] * WIDTH)
-                    value = builder.select(builder.fcmp_ordered("<", value, top), value, top)
-                    value = builder.trunc(builder.fptosi(value, _vector(I32)), _vector(i8))
-                elif result == "bf16":
-                    value = builder.fptrunc(value, _vector(BFLOAT))
+                value = narrowed(builder, value, result)
                 place = builder.add(done, builder.add(builder.mul(I64(group), to_row), I64(size * WIDTH * v)))
-                builder.store(value, _at(builder, y, place, value.type), align=1)
+                builder.store(value, at(builder, y, place, value.type), align=1)
+
+
+def narrowed(builder, value, result, *, half=False):
+    """float32 as what is stored; of u8 cut off after the half that makes that rounding was added, here if `half`."""
+    if result == "int8":
+        if half:
+            value = builder.fadd(value, ir.Constant(vector(F32), [0.5] * WIDTH))
+        top = ir.Constant(vector(F32), [float(LARGEST_U8)] * WIDTH)
+        value = builder.select(builder.fcmp_ordered("<", value, top), value, top)
+        return builder.trunc(builder.fptosi(value, vector(I32)), vector(ir.IntType(8)))
+    return builder.fptrunc(value, vector(BFLOAT)) if result == "bf16" else value
 
 
 def _larger(builder, one, other, integer):

@@ -1,24 +1,21 @@
 """Block 1 on the CPU in 16 bits: the gather of `cpu`, whose rows of weights are integers of half the size.
 
 What bounds it are bytes: the table from cache L2, features there and back, gamma and beta from cache L3. So all of
-them are int16, with a scale an array. Sums of integers are exact; only weights, gamma and beta are rounded.
+them are int16, with a scale an array. Sums of integers are exact; only weights, gamma and beta are rounded. And mean
+and variance follow from the ids alone, as on the GPU, so that a window's features are pooled where they are made.
 """
 
 from __future__ import annotations
 
-import numba
 import numpy as np
-from numba import float32, float64, njit, prange
+from numba import float32, njit, prange
 
 from charcnn.ops.common import threads
-from charcnn.ops.common.cpu_cast import store
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
+from charcnn.ops.token_conv1d.cpu_position import WIDE, store_window, take_position
 
-CHUNK = 48
-"""Positions whose moments are summed in float32; a multiple of most pooling windows."""
-
-TAPS = 8
-"""Added at once: sums are read and written an eighth as often."""
+WINDOWS = 112
+"""Pooled positions that a task takes at most."""
 
 LARGEST = 32767
 """Of int16."""
@@ -30,128 +27,98 @@ def _scaled(values: np.ndarray, peak: float) -> tuple[np.ndarray, np.float32]:
     return np.rint(values / step).astype(np.int16), step
 
 
+def _blocked(values: np.ndarray) -> np.ndarray:
+    """(..., C) -> (blocks, ..., WIDE), with zeros in what the last block lacks."""
+    *shape, channels = values.shape
+    blocks = -(-channels // WIDE)
+    whole = np.zeros((*shape, blocks * WIDE), values.dtype)
+    whole[..., :channels] = values
+    return np.ascontiguousarray(np.moveaxis(whole.reshape(*shape, blocks, WIDE), -2, 0))
+
+
+def _sums_of_windows(table: np.ndarray, taps: int) -> tuple[np.ndarray, np.ndarray]:
+    """What an id, and two at a distance, add to the sum and the sum of squares of all that they are in.
+
+    Running sums over taps, as windows are missing at an input's ends; README.md derives them.
+
+    Args:
+        table: int16 (taps or more, ids, C_out).
+        taps: so many of it.
+
+    Returns:
+        singles float64 (2, taps, ids): to the sum, and to that of squares; pairs float32 (lags, taps, ids, ids).
+    """
+    rows = table[:taps].astype(np.float64)
+    singles = np.stack([rows.sum(axis=2), np.square(rows).sum(axis=2)]).cumsum(axis=1)
+    pairs = np.zeros((max(1, taps - 1), taps, rows.shape[1], rows.shape[1]))
+    for lag in range(1, taps):
+        products = 2 * rows[: taps - lag] @ rows[lag:].transpose(0, 2, 1)
+        pairs[lag - 1, : taps - lag] = products.cumsum(axis=0)
+    return singles, pairs.astype(np.float32)
+
+
 @njit(cache=True, nogil=True)
-def _gather(ids, table, taps, first, y):
-    """Positions first and on of one input, as many as y (rows, C_out) has rows."""
-    blank = table.shape[1] - 1
-    rows = np.full(table.shape[0], blank, np.int64)
-    for t in range(y.shape[0]):
-        for k in range(taps):
-            rows[k] = min(np.int64(ids[first + t + k]), blank)
-        row = y[t]
-        for k in range(0, rows.size, TAPS):
-            a, b = table[k, rows[k]], table[k + 1, rows[k + 1]]
-            c, d = table[k + 2, rows[k + 2]], table[k + 3, rows[k + 3]]
-            e, f = table[k + 4, rows[k + 4]], table[k + 5, rows[k + 5]]
-            g, h = table[k + 6, rows[k + 6]], table[k + 7, rows[k + 7]]
-            if k > 0:
-                for i in range(row.size):
-                    row[i] = np.int16(row[i] + a[i] + b[i] + c[i] + d[i] + e[i] + f[i] + g[i] + h[i])
-            else:
-                for i in range(row.size):
-                    row[i] = np.int16(a[i] + b[i] + c[i] + d[i] + e[i] + f[i] + g[i] + h[i])
-
-
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _add(sums, squares, moments):
+def _standardising(ids, singles, pairs, windows, channels, step, eps):
+    """(factor, shift) so that y * factor + shift is standard, of one input's integers y, of which one is `step`."""
+    blank, taps = singles.shape[2] - 1, singles.shape[1]
     total, square = 0.0, 0.0
-    for c in range(sums.size):
-        total += float64(sums[c])
-        square += float64(squares[c])
-    moments[0], moments[1] = total, square
-
-
-@njit(cache=True, nogil=True)
-def _gather_piece(ids, table, taps, piece, y, moments):
-    """One chunk of positions of y (L, C_out), and their sum and sum of squares."""
-    first = piece * CHUNK
-    rows = y[first : min(first + CHUNK, y.shape[0])]
-    _gather(ids, table, taps, first, rows)
-    if moments.size == 0:
-        return
-    sums, squares = np.zeros(y.shape[1], np.int32), np.zeros(y.shape[1], np.float32)
-    whole = rows.shape[0] // 4 * 4
-    for t in range(0, whole, 4):  # four at once: sums are read and written a quarter as often
-        a, b, c, d = rows[t], rows[t + 1], rows[t + 2], rows[t + 3]
-        for i in range(sums.size):
-            e, f, g, h = float32(a[i]), float32(b[i]), float32(c[i]), float32(d[i])
-            sums[i] += np.int32(a[i]) + np.int32(b[i]) + np.int32(c[i]) + np.int32(d[i])
-            squares[i] += (e * e + f * f) + (g * g + h * h)
-    for t in range(whole, rows.shape[0]):
-        row = rows[t]
-        for i in range(sums.size):
-            sums[i] += np.int32(row[i])
-            squares[i] += float32(row[i]) * float32(row[i])
-    _add(sums, squares, moments[piece])
-
-
-@njit(cache=True, nogil=True)
-def _standardising(moments, size, step, eps):
-    """(factor, shift) so that y * factor + shift is standard, of integers y of which one is `step`."""
-    total, square = 0.0, 0.0
-    for part in range(moments.shape[0]):
-        total += moments[part, 0]
-        square += moments[part, 1]
+    for i in range(windows + taps - 1):
+        a = min(np.int64(ids[i]), blank)
+        low, high = max(0, i - windows + 1), min(i, taps - 1)  # taps that meet this id
+        total += singles[0, high, a]
+        square += singles[1, high, a]
+        if low > 0:
+            total -= singles[0, low - 1, a]
+            square -= singles[1, low - 1, a]
+        for lag in range(1, taps - low):
+            last = min(high, taps - 1 - lag)
+            b = min(np.int64(ids[i + lag]), blank)
+            square += pairs[lag - 1, last, a, b]
+            if low > 0:
+                square -= pairs[lag - 1, low - 1, a, b]
+    size = windows * channels
     mean = total / size
-    variance = max(square / size - mean * mean, 0.0) * step * step
-    factor = step / np.sqrt(variance + eps)
+    factor = step / np.sqrt(max(square / size - mean * mean, 0.0) * step * step + eps)
     return factor, -mean * factor
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def _pool_piece(y, standard, gamma, beta, units, pool, piece, out):
-    """As many pooled positions as a chunk holds windows."""
-    each = max(1, CHUNK // pool)
-    gain_unit, shift_unit = float32(units[0]), float32(units[1])
-    factor, shift = float32(standard[0] * units[0]), float32(standard[1] * units[0])
-    best = np.empty(y.shape[1], np.float32)
-    for j in range(piece * each, min((piece + 1) * each, out.shape[0])):
+@njit(cache=True, nogil=True)
+def _windows(ids, table, taps, standard, gamma, beta, units, pool, first, out):
+    """Pooled positions first and on of one input, as many as out (rows, WIDE or fewer) has."""
+    factor, shift, unit = float32(standard[0] * units[0]), float32(standard[1] * units[0]), float32(units[1])
+    if gamma.size == 0:
+        factor = float32(units[0])
+    blank, stride = table.shape[1] - 1, table.strides[0]
+    best, edge = np.empty(WIDE, np.float32), np.empty(WIDE, out.dtype)
+    for j in range(out.shape[0]):
         best[:] = 0  # ReLU: no maximum is less
-        t, stop = j * pool, (j + 1) * pool
-        while gamma.size > 0 and t + 3 <= stop:  # three at once: the maximum is read and written a third as often
-            a, b, c = y[t], y[t + 1], y[t + 2]
-            gain_a, gain_b, gain_c = gamma[t], gamma[t + 1], gamma[t + 2]
-            shift_a, shift_b, shift_c = beta[t], beta[t + 1], beta[t + 2]
-            for i in range(best.size):
-                d = (float32(a[i]) * factor + shift) * float32(gain_a[i]) + float32(shift_a[i]) * shift_unit
-                e = (float32(b[i]) * factor + shift) * float32(gain_b[i]) + float32(shift_b[i]) * shift_unit
-                f = (float32(c[i]) * factor + shift) * float32(gain_c[i]) + float32(shift_c[i]) * shift_unit
-                best[i] = max(max(best[i], d), max(e, f))
-            t += 3
-        for t in range(t, stop):
-            row = y[t]
-            if gamma.size > 0:
-                gain, offset = gamma[t], beta[t]
-                for c in range(best.size):
-                    value = (float32(row[c]) * factor + shift) * float32(gain[c]) + float32(offset[c]) * shift_unit
-                    best[c] = max(best[c], value)
-            else:
-                for c in range(best.size):
-                    best[c] = max(best[c], float32(row[c]) * gain_unit)
-        store(best, out[j])
+        for t in range((first + j) * pool, (first + j + 1) * pool):
+            gain = gamma.ctypes.data + t * 2 * WIDE if gamma.size > 0 else 0
+            offset = beta.ctypes.data + t * 2 * WIDE
+            take_position(
+                ids.ctypes.data + t, taps, blank, table.ctypes.data, stride, gain, offset, factor, shift, unit,
+                best.ctypes.data,
+            )  # fmt: skip
+        if out.shape[1] == WIDE:
+            store_window(best.ctypes.data, out[j].ctypes.data, out)
+        else:
+            store_window(best.ctypes.data, edge.ctypes.data, out)
+            out[j] = edge[: out.shape[1]]
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def _blocks(ids, table, step, taps, gamma, beta, units, eps, pool, y, moments, out):
-    """y (threads, L, C_out) holds one input a thread: it need not leave the thread's cache before it is pooled."""
-    inputs, slots, length = ids.shape[0], y.shape[0], y.shape[1]
-    pieces, pooled_pieces = -(-length // CHUNK), -(-out.shape[1] // max(1, CHUNK // pool))
-    size = length * y.shape[2]
-    if inputs >= slots:
-        for slot in prange(slots):
-            for n in range(slot * inputs // slots, (slot + 1) * inputs // slots):
-                for piece in range(pieces):
-                    _gather_piece(ids[n], table, taps, piece, y[slot], moments[slot])
-                standard = _standardising(moments[slot], size, step, eps)
-                for piece in range(pooled_pieces):
-                    _pool_piece(y[slot], standard, gamma, beta, units, pool, piece, out[n])
-    else:  # too few inputs for all threads: they share the positions of each
-        for n in range(inputs):
-            for piece in prange(pieces):
-                _gather_piece(ids[n], table, taps, piece, y[0], moments[0])
-            standard = _standardising(moments[0], size, step, eps)
-            for piece in prange(pooled_pieces):
-                _pool_piece(y[0], standard, gamma, beta, units, pool, piece, out[n])
+def _blocks(ids, table, step, taps, singles, pairs, gamma, beta, units, eps, pool, out):
+    # A task computes some pooled positions of WIDE channels. Those of the same channels follow one another.
+    inputs, positions, channels = ids.shape[0], ids.shape[1] - taps + 1, out.shape[2]
+    standards = np.empty((inputs, 2), np.float64)
+    for n in prange(inputs if gamma.size > 0 else 0):
+        standards[n, 0], standards[n, 1] = _standardising(ids[n], singles, pairs, positions, channels, step, eps)
+    pieces = -(-out.shape[1] // WINDOWS)
+    for task in prange(table.shape[0] * inputs * pieces):
+        block, n, first = task // pieces // inputs, task // pieces % inputs, task % pieces * WINDOWS
+        part = out[n, first : min(first + WINDOWS, out.shape[1]), block * WIDE : min((block + 1) * WIDE, channels)]
+        standard = (standards[n, 0], standards[n, 1])
+        _windows(ids[n], table[block], taps, standard, gamma[block], beta[block], units, pool, first, part)
 
 
 class CpuDotTokenConvNormReluPool:
@@ -160,41 +127,39 @@ class CpuDotTokenConvNormReluPool:
     Args:
         weight: float32 (C_out, depth, K); bias (C_out,).
         norm: what follows.
-        length: positions of an input.
 
     Raises:
         ValueError: a weight is not finite, which no integer is.
     """
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray, norm: NormReluPool, length: int) -> None:
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, norm: NormReluPool) -> None:
         given = {"weight": weight, "bias": bias, "gamma": norm.gamma, "beta": norm.beta}
         for name, value in given.items():
             if not np.isfinite(value).all():
                 raise ValueError(f"{name} of block 1 is not finite: int8 and bf16 keep it in integers; use fp32")
         c_out, depth, taps = weight.shape
-        table = np.zeros((-(-taps // TAPS) * TAPS, depth + 1, c_out))
-        table[:taps, :depth] = weight.transpose(2, 1, 0)
+        table = np.zeros((taps, depth + 1, c_out))
+        table[:, :depth] = weight.transpose(2, 1, 0)
         table[0] += bias
         # No sum of a row a tap is larger than int16, nor what the first taps make of it.
         peak = float(abs(table).max(axis=1, initial=0).sum(axis=0).max(initial=0)) * (1 + taps / LARGEST)
-        self._table, self._step = _scaled(table, peak)
-        self._taps, self._norm = taps, norm
+        numbers, self._step = _scaled(table, peak)
+        self._table, self._taps, self._norm = _blocked(numbers), taps, norm
+        self._singles, self._pairs = _sums_of_windows(numbers, taps if norm.normalises else 0)
         if norm.normalises:
-            self._gamma, gain = _scaled(norm.gamma, float(abs(norm.gamma).max()))
-            self._beta, shift = _scaled(norm.beta, float(abs(norm.beta).max()))
+            gamma, gain = _scaled(norm.gamma, float(abs(norm.gamma).max()))
+            beta, shift = _scaled(norm.beta, float(abs(norm.beta).max()))
+            self._gamma, self._beta = _blocked(gamma), _blocked(beta)
         else:
-            self._gamma = self._beta = np.empty((0, 0), np.int16)
+            self._gamma = self._beta = np.empty((len(self._table), 0, 0), np.int16)
             gain, shift = self._step, np.float32(1)
         self._units = (float(gain), float(shift))
-        positions, slots = length - taps + 1, numba.get_num_threads()
-        self._y = np.empty((slots, positions, c_out), np.int16)
-        self._moments = np.empty((slots, -(-positions // CHUNK) if norm.normalises else 0, 2))
 
     def __call__(self, ids: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """ids uint8 (N, length) -> out (N, pooled positions, C_out), C-contiguous: u8, or bits of bf16 as uint16."""
+        """ids uint8 (N, L) -> out (N, pooled positions, C_out), C-contiguous: u8, or bits of bf16 as uint16."""
         norm = self._norm
         threads.launch(
-            _blocks, ids, self._table, float(self._step), self._taps, self._gamma, self._beta, self._units, norm.eps,
-            norm.pool_size, self._y, self._moments, out,
+            _blocks, ids, self._table, float(self._step), self._taps, self._singles, self._pairs, self._gamma,
+            self._beta, self._units, norm.eps, norm.pool_size, out,
         )  # fmt: skip
         return out
