@@ -17,7 +17,7 @@ def store(row: Any, out: Any) -> None:
     raise NotImplementedError("compiled code calls it")
 
 
-@overload(store, inline="always")
+@overload(store)
 def _store(row, out):
     if out.dtype == types.uint8:
 

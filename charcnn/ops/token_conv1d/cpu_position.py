@@ -19,6 +19,9 @@ LANES = 2 * WIDTH
 """int16 in a register."""
 
 
+I16 = ir.IntType(16)
+
+
 @intrinsic
 def take_position(typingctx, ids, taps, blank, table, stride, gamma, beta, factor, shift, unit, best):
     """best = max(best, (y * factor + shift) * gamma + beta * unit), where y sums up table[k, min(ids[k], blank)].
@@ -40,7 +43,7 @@ def take_position(typingctx, ids, taps, blank, table, stride, gamma, beta, facto
 
 
 def _take_position(builder, ids, taps, blank, table, stride, gamma, beta, factor, shift, unit, best):
-    row, byte, sums = ir.VectorType(ir.IntType(16), LANES), ir.IntType(8), range(WIDE // LANES)
+    row, byte, sums = ir.VectorType(I16, LANES), ir.IntType(8), range(WIDE // LANES)
     fma = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(vector(F32), [vector(F32)] * 3), f"llvm.fma.v{WIDTH}f32"
     )
@@ -66,12 +69,15 @@ def _take_position(builder, ids, taps, blank, table, stride, gamma, beta, factor
     factor, shift, unit = (splat(builder, value) for value in (factor, shift, unit))
     normalised = builder.icmp_signed("!=", gamma, I64(0))
 
+    def real(integers):
+        return builder.sitofp(builder.sext(integers, vector(I32)), vector(F32))
+
     def part(whole, half):
         lanes = ir.Constant(ir.VectorType(I32, WIDTH), [*range(half * WIDTH, (half + 1) * WIDTH)])
-        return builder.sitofp(builder.sext(builder.shuffle_vector(whole, whole, lanes), vector(I32)), vector(F32))
+        return real(builder.shuffle_vector(whole, whole, lanes))
 
-    def loaded(address, v):
-        return builder.load(at(builder, address, I64(2 * LANES * v), row), align=2)
+    def loaded(address, v, half):
+        return real(builder.load(at(builder, address, I64(2 * (LANES * v + WIDTH * half)), vector(I16)), align=2))
 
     def keep(v, half, value):
         to = at(builder, best, I64(4 * (LANES * v + WIDTH * half)), vector(F32))
@@ -81,11 +87,10 @@ def _take_position(builder, ids, taps, blank, table, stride, gamma, beta, factor
     with builder.if_else(normalised) as (then, otherwise):
         with then:
             for v in sums:
-                gains, offsets = loaded(gamma, v), loaded(beta, v)
                 for half in range(2):
                     value = builder.call(fma, [part(added[v], half), factor, shift])
-                    offset = builder.fmul(part(offsets, half), unit)
-                    keep(v, half, builder.call(fma, [value, part(gains, half), offset]))
+                    offset = builder.fmul(loaded(beta, v, half), unit)
+                    keep(v, half, builder.call(fma, [value, loaded(gamma, v, half), offset]))
         with otherwise:
             for v in sums:
                 for half in range(2):
