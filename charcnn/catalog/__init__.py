@@ -204,12 +204,12 @@ def level(name: str) -> Level:
 
 def level_ranges(levels: Sequence[Level]) -> str:
     """Their names, those that follow each other as a range: "l0 to l13, l15"; "no level" of none."""
-    places = [LEVELS.index(row) for row in levels]
+    numbers = [int(row.name[1:]) for row in levels]
     runs: list[list[int]] = []
-    for place in places:
-        if runs and place == runs[-1][-1] + 1:
-            runs[-1].append(place)
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            runs.append([place])
-    names = [[LEVELS[place].name for place in run] for run in runs]
+            runs.append([number])
+    names = [[f"l{number}" for number in run] for run in runs]
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else run[0] for run in names) or "no level"
