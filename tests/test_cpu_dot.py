@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
 
-import cpu_dot as benchmark
 import numba
 import numpy as np
 import pytest
