@@ -12,6 +12,8 @@ import numpy as np
 from charcnn.config import Config
 from charcnn.model import calibrate
 from charcnn.model.rounding import ROUNDINGS
+from charcnn.ops.common.cpu_dot_gemm import quantised
+from charcnn.ops.common.precision import LARGEST_U8
 
 Array = np.ndarray
 
@@ -44,20 +46,27 @@ def _two_fp16(x: Array) -> Array:
     return high + _fp16(x - high)
 
 
+def _u8(x: Array) -> Array:
+    return np.clip(np.rint(x), 0, LARGEST_U8)
+
+
 ROUNDED: dict[str, Callable[[Array], Array]] = {
-    "fp16": _fp16, "bf16": _cut(16), "tf32": _cut(13), "fp16x3": _two_fp16, "fp8": _e4m3,
+    "fp16": _fp16, "bf16": _cut(16), "tf32": _cut(13), "fp16x3": _two_fp16, "fp8": _e4m3, "int8": _u8,
 }  # fmt: skip
-"""A number in each precision, as float32."""
+"""A number in each precision, as float32; of int8 a feature."""
 
 
 def logits(ids: Array, params: Mapping[str, Array], config: Config, precision: str) -> Array:
     """Token ids (N, L) uint8 -> logits (N, classes) float32."""
-    rounding, rounded, eps = ROUNDINGS[precision], ROUNDED[precision], calibrate.EPS
-    new = {name: np.array(value, np.float32) for name, value in params.items()}
-    if rounding.scaled:
-        new, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config))
+    rounding, rounded = ROUNDINGS[precision], ROUNDED[precision]
+    scaled, eps = calibrate.scaled(params, config, rounding)
+    new = {name: np.array(value, np.float32) for name, value in scaled.items()}
     for name in calibrate.LAYERS:
         weight = new[f"{name}.weight"]
+        if rounding.weights is not None:
+            numbers, step = quantised(weight)
+            weight[:] = numbers * step.reshape(-1, *[1] * (weight.ndim - 1))
+            continue
         unit = np.float32(1)
         if rounding.operands is not None and rounding.operands.peak is not None and weight.any():
             unit = np.exp2(np.ceil(np.log2(abs(weight).max() / np.float32(rounding.operands.peak))))

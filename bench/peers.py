@@ -119,36 +119,36 @@ def _jax(precision: str) -> Contender:
     return Contender(f"jax-{precision}", "JAX jit, channels last", precision, ("cuda",), build, ("jax",))
 
 
-def _onnx(title: str, name: str, runner: str, **options: Any) -> Contender:
+def _onnx(title: str, name: str, runner: str, precision: str, **options: Any) -> Contender:
     def build(job: Job) -> Network:
-        module = import_module("libraries.onnx_graph")
-        return getattr(module, runner)(job.weights, job.config, threads=job.threads, **options)
+        made = getattr(import_module("libraries.onnx_graph"), runner)
+        return made(job.weights, job.config, threads=job.threads, precision=precision, **options)
 
-    return Contender(f"{name}-float32", title, "float32", ("cpu",), build, ("onnx", runner.lower()))
+    return Contender(f"{name}-{precision}", title, precision, ("cpu",), build, ("onnx", runner.lower()))
 
 
 BOTH = ("cpu", "cuda")
 LAST: dict[str, Any] = {"channels_last": True}
 COMPILED: dict[str, Any] = {"channels_last": True, "compiled": True}
+LOWER = ("float32", "bf16", "int8")
 
 PEERS = (
     _torch("PyTorch eager, channels first", "torch", BOTH),
     _torch("PyTorch eager, channels last", "torch-last", BOTH, **LAST),
-    _torch("PyTorch eager, channels last", "torch-last", ("cuda",), "tf32", **LAST),
-    _torch("PyTorch eager, channels last", "torch-last", ("cuda",), "fp16", **LAST),
-    _torch("PyTorch eager, channels last", "torch-last", ("cuda",), "bf16", **LAST),
+    *(_torch("PyTorch eager, channels last", "torch-last", ("cuda",), one, **LAST) for one in ("tf32", "fp16")),
+    _torch("PyTorch eager, channels last", "torch-last", BOTH, "bf16", **LAST),
     _torch("PyTorch eager, conv1 as embedding_bag", "torch-bag", ("cpu",), conv1="bag", **LAST),
     _torch("torch.compile max-autotune", "torch-compile", ("cpu",), **COMPILED),
-    _torch("torch.compile max-autotune", "torch-compile", ("cuda",), "tf32", **COMPILED),
-    _torch("torch.compile max-autotune", "torch-compile", ("cuda",), "fp16", **COMPILED),
+    *(_torch("torch.compile max-autotune", "torch-compile", ("cuda",), one, **COMPILED) for one in ("tf32", "fp16")),
     _torch("torch.compile, conv1 as gather", "torch-compile-gather", ("cpu",), conv1="gather", **COMPILED),
+    _torch("torch.compile, conv1 as gather", "torch-compile-gather", ("cpu",), "bf16", conv1="gather", **COMPILED),
     _torch("torch.compile, conv1 as gather", "torch-compile-gather", ("cuda",), "fp16", conv1="gather", **COMPILED),
     _jax("tf32"),
     _jax("bf16"),
-    _onnx("ONNX Runtime", "onnxruntime", "OnnxRuntime"),
-    _onnx("ONNX Runtime, conv1 as gather", "onnxruntime-gather", "OnnxRuntime", conv1="gather"),
-    _onnx("OpenVINO", "openvino", "OpenVino"),
-    _onnx("OpenVINO, conv1 as gather", "openvino-gather", "OpenVino", conv1="gather"),
+    *(_onnx("ONNX Runtime", "onnxruntime", "OnnxRuntime", one) for one in ("float32", "int8")),
+    _onnx("ONNX Runtime, conv1 as gather", "onnxruntime-gather", "OnnxRuntime", "float32", conv1="gather"),
+    *(_onnx("OpenVINO", "openvino", "OpenVino", one) for one in LOWER),
+    *(_onnx("OpenVINO, conv1 as gather", "openvino-gather", "OpenVino", one, conv1="gather") for one in LOWER),
 )
 
 

@@ -40,6 +40,8 @@ def measure(model: params.Params, data: Texts, device: str) -> tuple[list[dict[s
     rows: list[dict[str, Any]] = []
     left_out, labels = [], None
     for precision in catalog.PRECISIONS:
+        if not any(row.device == device and precision in row.precisions for row in catalog.LEVELS):
+            continue  # of the other device
         try:
             computing = engine.Engine(model, device=device, precision=precision)
         except (ValueError, DeviceError) as error:

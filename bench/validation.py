@@ -257,10 +257,9 @@ def measure(options: argparse.Namespace, chosen: Sequence[Row]) -> list[dict[str
         plain = {row.rounding: None for row in chosen if not row.rounding.scaled}
         expected, sigmas = reference(ids, weights, config, list(plain), network.EPS)
         by_rounding = dict(zip(plain, sigmas, strict=True))
-        if any(row.rounding.scaled for row in chosen):
-            scaled, eps = calibrate.rescaled(weights, config, calibrate.calibration(weights, config))
-            for rounding in {row.rounding for row in chosen if row.rounding.scaled}:
-                by_rounding[rounding] = reference(ids, scaled, config, [rounding], eps)[1][0]
+        for rounding in {row.rounding for row in chosen if row.rounding.scaled}:
+            scaled, eps = calibrate.scaled(weights, config, rounding)
+            by_rounding[rounding] = reference(ids, scaled, config, [rounding], eps)[1][0]
         check = network.forward(ids[some][:4], weights, config)
         apart = float(abs(check - expected[some][:4]).max() / abs(check).max())
         moved = [

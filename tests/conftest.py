@@ -27,6 +27,7 @@ from commands import interrupted  # noqa: E402, F401 - a fixture
 
 from charcnn.catalog import VARIANTS, Level, Variant  # noqa: E402
 from charcnn.gpu import device  # noqa: E402
+from charcnn.ops.common import cpu_dot  # noqa: E402
 
 if device.SIMULATED:
     simulated_threads.install()
@@ -178,9 +179,10 @@ def gpus() -> str:
 
 
 def runs_here(row: Variant | Level) -> bool:
-    """Whether the GPU has the tensor cores that a row of the catalogue needs, if it needs any."""
+    """Whether the GPU has the tensor cores, or the processor the instructions, that a row of the catalogue needs."""
     if not row.tensor_cores:
-        return True
+        names = row.precisions if isinstance(row, Level) and row.device == "cpu" else ()
+        return not any(cpu_dot.missing(name) for name in names if name in cpu_dot.DOT_FORMATS)
     try:
         device.gpu_count()
     except device.DeviceError:

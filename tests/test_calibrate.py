@@ -141,7 +141,7 @@ def test_what_is_not_finite_is_no_scale(value):
 def test_features_that_outgrow_float32_have_no_scale(layer):
     weights = params.init(WIDE, seed=1)
     weights[f"{layer}.weight"] = np.copysign(np.float32(3e38), weights[f"{layer}.weight"])
-    with pytest.raises(ValueError, match="is not finite in float32: the weights are too large for scales of FP8"):
+    with pytest.raises(ValueError, match="is not finite in float32: the weights are too large for 8 bits"):
         calibrate.rescaled(weights, WIDE, sample(WIDE))
 
 

@@ -208,7 +208,7 @@ def test_tolerances():
 
 
 def test_precisions():
-    assert set(PRECISIONS) == {"fp32", *TENSOR_PRECISIONS}
+    assert set(PRECISIONS) == {"fp32", "int8", *TENSOR_PRECISIONS}
     for row in LEVELS:
         given = inspect.signature(row.module.build).parameters.get("precision")
         assert row.build_options() == ({} if given is None else {"precision": given.default})
@@ -222,8 +222,8 @@ def test_precisions():
         level("l15").number_format("fp32")
     with pytest.raises(ValueError, match=r"^precision='fp8': l14 has .*; fp8 is in l17$"):
         level("l14").build_options("fp8")
-    with pytest.raises(ValueError, match=r"^precision='int8': need one of fp32, tf32, fp16x3, fp16, bf16, fp8$"):
-        level("l0").number_format("int8")
+    with pytest.raises(ValueError, match=r"^precision='int4': need one of fp32, tf32, fp16x3, fp16, bf16, fp8, int8$"):
+        level("l0").number_format("int4")
     assert level_ranges([level(name) for name in ("l0", "l1", "l13", "l15", "l16")]) == "l0 to l1, l13, l15 to l16"
 
 

@@ -394,14 +394,14 @@ def test_what_needs_tensor_cores_is_an_error_in_the_simulator(name, need, in_pro
     assert done.returncode == 2
     assert done.stderr == (
         f"{name}: {name} needs tensor cores of compute capability {need}, which the simulator has not; "
-        "here runs l0 to l13, l18\n"
+        "here runs l0 to l13, l18, l20\n"
     )
 
 
 def test_a_precision_that_a_level_has_not_is_an_error(in_process):
     done = in_process("l0", "--precision", "bf16")
     assert done.returncode == 2
-    assert done.stderr == "l0: precision='bf16': l0 has fp32; bf16 is in l14 to l16\n"
+    assert done.stderr == "l0: precision='bf16': l0 has fp32; bf16 is in l14 to l16, l20\n"
 
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU")

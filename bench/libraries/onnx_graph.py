@@ -1,8 +1,10 @@
-"""The network as an ONNX graph, run by ONNX Runtime or OpenVINO on the CPU in float32."""
+"""The network as an ONNX graph, run by ONNX Runtime or OpenVINO on the CPU in float32, bf16 or int8."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,18 +14,49 @@ from charcnn.model.layers import Network
 from charcnn.model.onnx_graph import graph
 
 
+class _Once:
+    """What `quantize_static` reads its inputs from: these, then nothing."""
+
+    def __init__(self, ids: np.ndarray) -> None:
+        self._left = [{"ids": ids}]
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return self._left.pop() if self._left else None
+
+
+def quantised(model: bytes, ids: np.ndarray) -> bytes:
+    """The graph in int8 with its scales: u8 features, s8 weights with a scale an output channel (QDQ)."""
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "int8.onnx"
+        quantize_static(
+            onnx.load_from_string(model),
+            path,
+            _Once(ids),
+            quant_format=QuantFormat.QDQ,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            op_types_to_quantize=["Conv", "Gemm", "Relu", "MaxPool"],
+        )
+        return path.read_bytes()
+
+
 class _OnHost:
     """A `Network` that a graph makes: a call waits for its result."""
 
     timed = "host to host"
     versions: dict[str, str]
 
-    def __init__(self, params: Mapping[str, np.ndarray], config: Network, conv1: str) -> None:
+    def __init__(self, params: Mapping[str, np.ndarray], config: Network, conv1: str, precision: str) -> None:
         self._graph = lambda batch: graph(params, config, batch, conv1)
+        self._precision = precision
 
     def load(self, ids: np.ndarray) -> None:
-        """Compile for so many inputs."""
-        self._ids, self._infer = ids, self._compile(self._graph(len(ids)))
+        """Compile for so many inputs; int8's scales are these inputs' own."""
+        model = self._graph(len(ids))
+        self._ids, self._infer = ids, self._compile(quantised(model, ids) if self._precision == "int8" else model)
 
     def prepare(self, times: int) -> None:
         """Nothing to make ready."""
@@ -49,11 +82,17 @@ class OnnxRuntime(_OnHost):
     """The graph in ONNX Runtime, on the CPU."""
 
     def __init__(
-        self, params: Mapping[str, np.ndarray], config: Network, *, threads: int, conv1: str = "dense"
+        self,
+        params: Mapping[str, np.ndarray],
+        config: Network,
+        *,
+        threads: int,
+        conv1: str = "dense",
+        precision: str = "float32",
     ) -> None:
         import onnxruntime
 
-        super().__init__(params, config, conv1)
+        super().__init__(params, config, conv1, precision)
         self._library, self._options = onnxruntime, onnxruntime.SessionOptions()
         self._options.intra_op_num_threads = threads
         self.versions = {"onnxruntime": onnxruntime.__version__, "onnx": onnx.__version__}
@@ -67,16 +106,22 @@ class OpenVino(_OnHost):
     """The graph in OpenVINO, on the CPU."""
 
     def __init__(
-        self, params: Mapping[str, np.ndarray], config: Network, *, threads: int, conv1: str = "dense"
+        self,
+        params: Mapping[str, np.ndarray],
+        config: Network,
+        *,
+        threads: int,
+        conv1: str = "dense",
+        precision: str = "float32",
     ) -> None:
         import openvino
 
-        super().__init__(params, config, conv1)
+        super().__init__(params, config, conv1, precision)
         self._core = openvino.Core()
         self._settings = {
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,  # one batch at a time, by all threads
-            "INFERENCE_PRECISION_HINT": "f32",  # else bfloat16 where the processor has it
+            "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",  # of what is not quantised
         }
         self.versions = {"openvino": openvino.__version__.partition("-")[0], "onnx": onnx.__version__}
 

@@ -12,9 +12,9 @@ from charcnn.config import SMALL
 from charcnn.host import machine
 from report.schema import RESULTS, Place, results
 
-GATHERED = ("l11", "l13", "l14", "l15", "l16", "l17", "l18")
+GATHERED = ("l11", "l13", "l14", "l15", "l16", "l17", "l18", "l20")
 """Levels whose first convolution adds up rows of its weights: its products are no work of theirs."""
-FINEST_FIRST = ("fp32", "fp16x3", "tf32", "fp16", "bf16", "fp8")
+FINEST_FIRST = ("fp32", "fp16x3", "tf32", "fp16", "bf16", "int8", "fp8")
 """Precisions, by what they round off a network's logits."""
 MULTIPROCESSORS, FLOAT32_UNITS = 132, 128
 """Of an H200, and of each: CUDA C++ Programming Guide, compute capability 9.0. A unit does a multiply-add a cycle."""

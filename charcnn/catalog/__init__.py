@@ -61,6 +61,7 @@ class Layer:
 
 FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(TENSOR_PRECISIONS)
 BETWEEN = (*FLOAT, *MMA)
+DOT = ("int8", "bf16")
 
 IMAGE_LAYERS = ("Pixels", "MaxPool2d", "LocalResponseNorm")
 """Of images, beside convolutions: those that a network of the catalogue has."""
@@ -97,7 +98,10 @@ LAYERS = (
     Layer("CpuConv2d", "conv2d.cpu_gemm", FLOAT, device="cpu"),
     Layer("CpuWinogradConv2d", "conv2d.winograd_cpu", FLOAT, device="cpu"),
     Layer("CpuLinear", "linear.cpu_gemm", FLOAT, device="cpu"),
+    Layer("CpuDotConv1d", "conv1d.cpu_dot", DOT, device="cpu"),
+    Layer("CpuDotLinear", "linear.cpu_dot", DOT, device="cpu"),
     Layer("CpuTokenConvNormReluPool", "token_conv1d.cpu", FLOAT, device="cpu"),
+    Layer("CpuDotTokenConvNormReluPool", "token_conv1d.cpu_dot", DOT, device="cpu"),
     Layer("NormReluPool", "layernorm.norm_relu_pool", FLOAT, device="cpu"),
 )
 """What levels from l11 on and networks of images consist of, and the ladders of steps inside l14 and l15."""
@@ -190,6 +194,7 @@ LEVELS = (
         tuned=("wgmma", "wgmma"),
     ),
     Level("l18", "cpu", filtered=True, after="l11"),
+    Level("l20", "cpu", after="l11", precisions=DOT, differs="a layer has a precision, and says what it stores"),
 )
 
 
@@ -200,12 +205,12 @@ def level(name: str) -> Level:
 
 def level_ranges(levels: Sequence[Level]) -> str:
     """Their names, those that follow each other as a range: "l0 to l13, l15"; "no level" of none."""
-    places = [LEVELS.index(row) for row in levels]
+    numbers = [int(row.name[1:]) for row in levels]
     runs: list[list[int]] = []
-    for place in places:
-        if runs and place == runs[-1][-1] + 1:
-            runs[-1].append(place)
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            runs.append([place])
-    names = [[LEVELS[place].name for place in run] for run in runs]
+            runs.append([number])
+    names = [[f"l{number}" for number in run] for run in runs]
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else run[0] for run in names) or "no level"

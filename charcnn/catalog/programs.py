@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from charcnn.model.rounding import ROUNDINGS, Rounding
-from charcnn.ops.common.precision import FP32, TENSOR_PRECISIONS, NumberFormat
+from charcnn.ops.common.precision import FP32, INT8, TENSOR_PRECISIONS, NumberFormat
 
-PRECISIONS: dict[str, NumberFormat] = {name: TENSOR_PRECISIONS.get(name, FP32) for name in ROUNDINGS}
+PRECISIONS: dict[str, NumberFormat] = {name: {**TENSOR_PRECISIONS, "int8": INT8}.get(name, FP32) for name in ROUNDINGS}
 """What levels compute in, by the names that --precision takes."""
 
 

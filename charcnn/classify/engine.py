@@ -19,6 +19,7 @@ from charcnn.config import TINY, Config
 from charcnn.gpu import simulator
 from charcnn.host.forks import Home
 from charcnn.model.params import Params
+from charcnn.ops.common.cpu_dot import DOT_FORMATS, require
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.run import BatchRun, Run
 
@@ -36,6 +37,9 @@ OVERFLOW = {"fp16": "fp16", "fp16x3": "fp16", "fp8": "fp8 and fp16"}
 AUTOMATIC = {"cpu": ("fp32",), "cuda": ("fp16", "fp32")}
 """The precisions of catalog.PRECISIONS that may be chosen where nobody asks for one, the fastest first. The weights
 that ship are stored in fp16, too."""
+
+INT8_GAIN, INT8_AGREEMENT = "more than twice", "99.9 of 100"
+"""int8 beside fp32 on a CPU: docs/levels/l20.md has the measurement."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,12 @@ def choices(device: str, precision: str | None = None, level: str | None = None)
 
 
 def obstacle(choice: Choice) -> str | None:
-    """Why this machine's GPU cannot run a level that a GPU runs; None where nothing is known against it."""
+    """Why this machine's GPU or CPU cannot run a level that is for it; None where nothing is known against it."""
+    if choice.level.device == "cpu" and choice.precision in DOT_FORMATS:
+        try:
+            require(choice.precision)
+        except ValueError as error:
+            return str(error)
     if choice.level.tensor_cores:
         from charcnn.gpu import device
 
@@ -114,6 +123,17 @@ def default_device() -> tuple[str, str]:
     except device.DeviceError as error:
         return "cpu", str(error)
     return "cuda", f"the machine has {count} NVIDIA GPU{'s' * (count > 1)}"
+
+
+def faster(choice: Choice) -> str | None:
+    """What a precision would give that is never chosen unasked; None where there is none for this, or not here."""
+    other = choices("cpu", "int8")[0]
+    if choice.level.device != "cpu" or obstacle(other) is not None:
+        return None
+    return (
+        f"precision int8 ({other.level.name}) labels {INT8_GAIN} as many texts a second; of the model that ships, "
+        f"{INT8_AGREEMENT} keep their label"
+    )
 
 
 def overflowed(logits: np.ndarray) -> np.ndarray:
@@ -175,6 +195,8 @@ class Engine:
         self.choice = choice
         self.reasons = (*reasons, f"{choice.level.name} is the fastest level for it" if level is None else reason)
         """Why it is this level."""
+        self.faster = faster(choice) if precision is None and level is None else None
+        """What an inexact precision would give, where none was asked for."""
         self.config = params.config
         self._home, self._closed = Home("this classifier's level"), False
 

@@ -261,3 +261,5 @@ def _summarise(labelling: Labelling, sink: Sink) -> None:
             f"{labelling.rows:,} rows in {labelling.seconds:.1f} s, {labelling.rate():,.0f} rows/s, with "
             f"{labelling.classifier.engine.choice}{'' if sink.name is None else f': {sink.name}'}",
         )
+        if labelling.classifier.engine.faster:
+            tell(f"--{labelling.classifier.engine.faster}")

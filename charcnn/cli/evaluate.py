@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from charcnn.cli import DONE, UNREADABLE
@@ -102,6 +103,8 @@ def run(options: argparse.Namespace) -> int:
     choice = classifier.engine.choice
     report |= {"left_out": left_out, "level": choice.level.name, "precision": choice.precision}
     _show(report)
+    if classifier.engine.faster and sys.stderr.isatty():
+        tell(f"--{classifier.engine.faster}")
     if left_out:
         tell(f"left out {left_out:,} row{'s' * (left_out > 1)}:", *(f"  {row}" for row in shown))
         if left_out > len(shown):

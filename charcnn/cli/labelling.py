@@ -128,6 +128,7 @@ class Labelling:
             "level": engine.choice.level.name,
             "precision": engine.choice.precision,
             "reasons": engine.reasons,
+            "faster": engine.faster,
             "encode_on": self.classifier.encode_on,
             "threads": engine.threads,
             "busy": busy,

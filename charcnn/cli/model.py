@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from charcnn.classify.engine import Engine
     from charcnn.text.readers.base import Block, Reader
 
-PRECISIONS = ("fp32", "tf32", "fp16x3", "fp16", "bf16", "fp8")
+PRECISIONS = ("fp32", "tf32", "fp16x3", "fp16", "bf16", "fp8", "int8")
 """As in charcnn.catalog, which imports Numba; a test holds them equal."""
 
 COLUMNS = """A CSV file has a header where a column is asked for by its name. Else a file whose first field is a whole

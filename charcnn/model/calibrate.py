@@ -1,9 +1,10 @@
-"""Scales for FP8: weights whose network gives the same logits, but keeps its features in the range of e4m3.
+"""Scales for 8 bits: weights whose network gives the same logits, but keeps its features in the range of e4m3 or u8.
 
 A number in e4m3 has four digits from 1/64 up to 448, and scaled by powers of two it keeps them. So a scale decides
 nothing but whether that range is met: what is too large is cut off at 448, what is below 1/64 loses digits. A channel
 goes through ReLU and max-pooling in any positive unit: what a layer gives is divided by units, the weights of the next
-layer are multiplied by them, and nothing is left to do at run time.
+layer are multiplied by them, and nothing is left to do at run time. In u8 all steps are one, so that a scale decides
+how fine they are, too.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ import numpy as np
 
 from charcnn.config import Config
 from charcnn.model.layers import Conv1d, Flatten, LayerNorm, Linear, MaxPool1d, OneHot, Relu
+from charcnn.model.rounding import Rounding
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.precision import LARGEST_E4M3
+from charcnn.ops.common.precision import LARGEST_E4M3, LARGEST_U8
 from charcnn.text import encodings
 from charcnn.text.texts import read_texts, sample
 
 HEADROOM = 4
-"""How much greater than any of the calibration's features others may be before they are cut off."""
+"""How much greater than any of the calibration's features others may be before they are cut off, in e4m3."""
+
+HEADROOM_U8 = 1.0
+"""Likewise, in 8 bits without an exponent, which all features pay for."""
 
 LAYERS = ("conv2", "conv3", "conv4", "conv5", "conv6", "fc1", "fc2", "fc3")
 """Those that read FP8: what they read is calibrated, as is what LayerNorm 6 reads."""
@@ -100,6 +105,16 @@ def calibration(params: Mapping[str, np.ndarray], config: Config, texts: Any = N
     return encodings.encode(read.texts[:TEXTS], encoding, config.length)
 
 
+def scaled(
+    params: Mapping[str, np.ndarray], config: Config, rounding: Rounding
+) -> tuple[Mapping[str, np.ndarray], float]:
+    """The weights that a level of this rounding computes with, and LayerNorm 6's eps: scaled where it is `scaled`."""
+    if not rounding.scaled:
+        return params, EPS
+    ids = calibration(params, config)
+    return (rescaled_to_u8(params, config, ids), EPS) if rounding.weights else rescaled(params, config, ids)
+
+
 def rescaled(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) -> tuple[dict[str, np.ndarray], float]:
     """Weights of the same network whose features fit e4m3, as those of these token ids show; LayerNorm 6's eps for it.
 
@@ -110,6 +125,45 @@ def rescaled(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) 
     Raises:
         ValueError: weights are finite, and features are not.
     """
+    peaks, givers = _peaks(params, config, ids), _givers(config)
+    new = {name: np.array(value, np.float32) for name, value in params.items()}
+    for name in LAYERS:
+        giver = givers[name]
+        weight = new[f"{giver}.weight"]
+        units = np.ones(len(weight), np.float32)
+        if not giver.startswith("norm") and giver != "conv1":
+            size = abs(weight).max(axis=tuple(range(1, weight.ndim)))
+            units = _power_of_two(np.maximum(size, size.max() * np.float32(APART)))
+        units *= _unit(peaks[name] / units)
+        _divide(new, giver, name, units)
+    if not config.layernorm:
+        return new, EPS
+    unit = _unit(peaks["norm6"])
+    for part in ("weight", "bias"):
+        new[f"conv6.{part}"] /= unit
+    return new, float(EPS / unit**2)
+
+
+def rescaled_to_u8(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) -> dict[str, np.ndarray]:
+    """Weights of the same network whose features, as those of these token ids show, lie between 0 and 255.
+
+    What each of LAYERS reads has one unit, so that rounding it to whole numbers is all that int8 does to it.
+    The arrays are new.
+
+    Raises:
+        ValueError: weights are finite, and features are not.
+    """
+    peaks, givers = _peaks(params, config, ids), _givers(config)
+    new = {name: np.array(value, np.float32) for name, value in params.items()}
+    for name in LAYERS:
+        peak = np.float32(peaks[name].max() * np.float32(HEADROOM_U8))
+        unit = peak / np.float32(LARGEST_U8) if np.isfinite(peak) and peak > 0 else np.float32(1)
+        _divide(new, givers[name], name, np.full(len(new[f"{givers[name]}.weight"]), unit))
+    return new
+
+
+def _peaks(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) -> dict[str, np.ndarray]:
+    """The largest of each channel of what each of LAYERS and "norm6" reads."""
     peaks: dict[str, np.ndarray] = {}
 
     def seen(name: str, x: np.ndarray) -> np.ndarray:
@@ -120,32 +174,26 @@ def rescaled(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) 
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(ids), PART):
             forward(params, config, ids[start : start + PART], seen)
-    # FP8 has no infinity: what outgrew float32 would be a number there. Of weights that are not finite, logits are NaN.
+    # 8 bits have no infinity: what outgrew float32 would be a number. Of weights that are not finite, logits are NaN.
     for name, peak in peaks.items():
         if not np.isfinite(peak).all() and all(np.isfinite(value).all() for value in params.values()):
-            raise ValueError(f"what {name} reads is not finite in float32: the weights are too large for scales of FP8")
-    new = {name: np.array(value, np.float32) for name, value in params.items()}
+            raise ValueError(f"what {name} reads is not finite in float32: the weights are too large for 8 bits")
+    return peaks
+
+
+def _givers(config: Config) -> dict[str, str]:
+    """The layer whose result each reads."""
     owners = [node.layer.name for node in config.nodes if node.parameters]
-    givers = dict(zip(owners[1:], owners, strict=False))  # whose result each reads
-    for name in LAYERS:
-        giver = givers[name]
-        weight = new[f"{giver}.weight"]
-        units = np.ones(len(weight), np.float32)
-        if not giver.startswith("norm") and giver != "conv1":
-            size = abs(weight).max(axis=tuple(range(1, weight.ndim)))
-            units = _power_of_two(np.maximum(size, size.max() * np.float32(APART)))
-        units *= _unit(peaks[name] / units)
-        for part in ("weight", "bias"):
-            array = new[f"{giver}.{part}"]
-            array /= units.reshape(-1, *[1] * (array.ndim - 1))
-        reader = new[f"{name}.weight"]
-        reader *= np.repeat(units, reader.shape[1] // len(units)).reshape(-1, *[1] * (reader.ndim - 2))
-    if not config.layernorm:
-        return new, EPS
-    unit = _unit(peaks["norm6"])
+    return dict(zip(owners[1:], owners, strict=False))
+
+
+def _divide(new: dict[str, np.ndarray], giver: str, name: str, units: np.ndarray) -> None:
+    """What a layer gives by units, a channel's each; the weights of the one that reads it take them back."""
     for part in ("weight", "bias"):
-        new[f"conv6.{part}"] /= unit
-    return new, float(EPS / unit**2)
+        array = new[f"{giver}.{part}"]
+        array /= units.reshape(-1, *[1] * (array.ndim - 1))
+    reader = new[f"{name}.weight"]
+    reader *= np.repeat(units, reader.shape[1] // len(units)).reshape(-1, *[1] * (reader.ndim - 2))
 
 
 def _unit(peaks: np.ndarray) -> np.ndarray:

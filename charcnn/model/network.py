@@ -210,9 +210,10 @@ class _Steps:
             sums = of.roundings(c_in, taps) if filtered else c_in * taps / 2
             v = step * (sums * (squares + b * b) + size) + of.left_out * squares
             if of.operands is not None:
-                v = v + of.operands.unit**2 / 3 * squares
-                if (tiny := of.operands.least(weight)) > 0:
-                    v = v + tiny**2 / 3 * on.windows(least, taps)
+                of_weights = of.weights or of.operands
+                v = v + of_weights.unit**2 / 3 * squares
+                if np.any(tiny := of_weights.least(weight)):
+                    v = v + on.rough(on.exact(np.square(tiny) / 3)) * on.windows(least, taps)
             found.append(v)
         self._errors(found)
         return y

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.ops.common.precision import LARGEST_E4M3
+from charcnn.ops.common.precision import LARGEST_E4M3, LARGEST_S8, LARGEST_U8
 from charcnn.ops.conv1d.winograd_transforms import SPAN, growth
 
 
@@ -31,6 +31,8 @@ class Grid:
     """What greater ones become."""
     peak: float | None = None
     """What the greatest weight of a layer is scaled to; None: weights are not scaled."""
+    by_channel: bool = False
+    """Whether each output channel has a scale of its own, and any; else a layer has one, a power of two."""
 
     def variance(self, x: Any, xp: Any) -> Any:
         """Of the error of rounding each x, nothing where x is 0; xp is numpy or torch."""
@@ -41,8 +43,13 @@ class Grid:
             found = found + xp.clip(abs(x) - self.largest, 0, None) ** 2
         return found
 
-    def least(self, weight: np.ndarray) -> float:
-        """`tiny` of a layer's weights, as they are scaled, where that counts beside their other roundings; else 0."""
+    def least(self, weight: np.ndarray) -> Any:
+        """`tiny` of a layer's weights, as they are scaled, where that counts beside their other roundings; else 0.
+
+        A float, or (C_out, 1) where each output channel has a scale.
+        """
+        if self.by_channel and self.peak is not None:
+            return abs(weight.reshape(len(weight), -1)).max(axis=1, initial=0)[:, None] / self.peak * self.tiny
         greatest = float(abs(weight).max(initial=0))
         if greatest == 0 or not math.isfinite(greatest):
             return 0.0
@@ -56,6 +63,8 @@ BF16 = Grid(2.0**-8, 2.0**-134)
 TF32 = Grid(2.0**-11, 2.0**-137)
 TWO_FP16 = Grid(2.0**-23, 2.0**-25, peak=8192.0)
 E4M3 = Grid(2.0**-4, 2.0**-10, largest=LARGEST_E4M3, peak=LARGEST_E4M3)
+U8 = Grid(0.0, 0.5, largest=LARGEST_U8)
+S8 = Grid(0.0, 0.5, peak=LARGEST_S8, by_channel=True)
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,8 @@ class Rounding:
     """The largest error of an input that is rounding, in sigmas."""
     operands: Grid | None = None
     """What features and weights are rounded to before they are multiplied; None: they stay float32."""
+    weights: Grid | None = None
+    """What weights are rounded to, where it is something else than features are."""
     first: Grid = FP32
     """What block 1's weights, sums and LayerNorm are in."""
     stored: tuple[Grid | None, Grid | None] = (None, None)
@@ -75,7 +86,7 @@ class Rounding:
     left_out: float = 0.0
     """Of each product, the relative variance of what is not computed."""
     scaled: bool = False
-    """Whether features are scaled to the range of `operands`, as `charcnn.model.calibrate` does."""
+    """Whether features are scaled to the range of `operands`, as `charcnn.model.calibrate.scaled` does."""
     filtered: bool = False
     """Whether blocks 2 to 6 are computed by Winograd's filtering."""
 
@@ -109,5 +120,6 @@ ROUNDINGS = {
     "fp16": replace(_HALF, bound=3.0, operands=FP16, stored=(FP16, FP16)),
     "bf16": replace(_HALF, bound=2.25, operands=BF16, stored=(BF16, BF16)),
     "fp8": replace(_HALF, bound=2.5, operands=E4M3, stored=(None, E4M3), affine=(FP16.unit, 0.0), scaled=True),
+    "int8": Rounding(4.0, U8, weights=S8, first=FP16, affine=(FP16.unit, 0.0), scaled=True),
 }
 """By the names that --precision takes."""

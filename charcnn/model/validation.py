@@ -18,9 +18,7 @@ def expected(
     ids: np.ndarray, params: Mapping[str, np.ndarray], config: Config, rounding: Rounding
 ) -> tuple[np.ndarray, np.ndarray]:
     """Token ids (N, L) uint8 -> the float64 reference's logits, and the sigma of each, (N, classes)."""
-    eps = network.EPS
-    if rounding.scaled:
-        params, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config))
+    params, eps = calibrate.scaled(params, config, rounding)
     logits, sigma = np.empty((2, len(ids), config.classes))
     for start in range(0, len(ids), AT_ONCE):
         part = slice(start, start + AT_ONCE)

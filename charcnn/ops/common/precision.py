@@ -11,6 +11,10 @@ LARGEST_E4M3 = 448.0
 """The greatest value of e4m3, in which greater ones become that, too. Infinities do as well: it has none, but NaN."""
 
 
+LARGEST_U8, LARGEST_S8 = 255, 127
+"""What features and weights of int8 end at; -128 is left out, so that weights are symmetric."""
+
+
 @dataclass(frozen=True)
 class NumberFormat:
     """A format of features and weights."""
@@ -55,6 +59,9 @@ TENSOR_PRECISIONS = {
     "fp8": NumberFormat("fp8", "e4m3", np.uint8, 8e-2),  # 4 bits
 }
 """By name. fp16x3 stands for float32: its operators keep float32's tolerance."""
+
+INT8 = NumberFormat("int8", "u8", np.uint8, 3e-2)
+"""Features on a CPU, in whole numbers from 0 to 255; weights are s8."""
 
 FP32 = NumberFormat("float32", "f32", np.float32, 2e-6)
 """What products may be stored as, but not multiplied."""

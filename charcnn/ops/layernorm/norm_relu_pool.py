@@ -8,6 +8,7 @@ import numpy as np
 from numba import float32, float64, njit, prange
 
 from charcnn.ops.common import threads
+from charcnn.ops.common.cpu_cast import store
 
 MOMENTS = 3
 """What is kept of some positions: the sums of n mean, of n mean^2 and of M2 over groups of n values, in float64."""
@@ -71,8 +72,8 @@ def standardising(moments, size, eps):
 def norm_relu_pool(y, standard, gamma, beta, pool, first, out):
     """Pooled positions first and on of one input y (L, C), as many as out has; without gamma, only ReLU and pool."""
     high, low, factor = standard
+    best = np.empty(y.shape[1], np.float32)
     for j in range(out.shape[0]):
-        best = out[j]
         best[:] = 0  # ReLU: no maximum is less
         for t in range((first + j) * pool, (first + j + 1) * pool):
             row = y[t]
@@ -86,6 +87,7 @@ def norm_relu_pool(y, standard, gamma, beta, pool, first, out):
                 for c in range(best.size):
                     if row[c] > best[c] or row[c] != row[c]:
                         best[c] = row[c]
+        store(best, out[j])
 
 
 @njit(cache=True, nogil=True, parallel=True)
@@ -117,6 +119,6 @@ class NormReluPool:
         return self.gamma.size > 0
 
     def __call__(self, y: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """y float32 (N, L, C) -> out float32 (N, L // pool_size, C), both C-contiguous."""
+        """y float32 (N, L, C) -> out (N, L // pool_size, C), C-contiguous: float32, u8 or bits of bf16."""
         threads.launch(_norm_relu_pool_all, y, self.gamma, self.beta, self.eps, self.pool_size, out)
         return out

@@ -1,0 +1,95 @@
+"""Level 20: on the CPU, in 8 and 16 bits.
+
+Since level 11, the last one that multiplies on the CPU directly: features and weights have 8 bits (int8), or 16 (bf16).
+AVX-512 multiplies four, or two, of them a lane and adds up their products, in the time that float32 takes for one; and
+their bytes are a quarter, or half. Of int8, features after ReLU are u8 with a scale a tensor, calibrated at build from
+texts (`model.calibrate`) and put into the weights; weights are s8 with a scale an output channel, sums are int32. Sums
+leave the registers pooled and rounded. Block 1 gathers rows of int16. What LayerNorm 6 reads is float32.
+It attacks the rate of multiplication and the bytes. The logits are int8's, or bf16's: of the weights that ship, more
+than 99 of 100 texts keep the label that float32 gives them.
+"""
+
+import math
+from functools import partial
+
+import numpy as np
+
+from charcnn.config import POOL_SIZE
+from charcnn.model import calibrate
+from charcnn.offload import static
+from charcnn.ops.common import threads
+from charcnn.ops.common.cpu_dot import require
+from charcnn.ops.conv1d.cpu_dot import CpuDotConv1d
+from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
+from charcnn.ops.linear.cpu_dot import CpuDotLinear
+from charcnn.ops.token_conv1d.cpu_dot import CpuDotTokenConvNormReluPool
+from charcnn.runtime.monitor import Monitor
+
+TITLE = "On the CPU in 8 and 16 bits: dot products of AVX-512, scaled by texts"
+
+OFFLOAD = static
+
+
+def build(params, config, *, batch=48, gpus=None, monitor=None, precision="int8", texts=None):
+    """Return run: token ids (N, L) uint8 -> logits (N, classes) float32.
+
+    texts: a file of texts to calibrate int8 with (`texts.read_texts`); where None, the sample that ships.
+    """
+    p, monitor, dtype = params, monitor or Monitor(), require(precision).dtype
+    channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
+    if precision == "int8":
+        p = calibrate.rescaled_to_u8(params, config, calibrate.calibration(params, config, texts))
+    threads.layer()
+
+    def norm_relu_pool(block):
+        if not config.layernorm:
+            return NormReluPool(None, None, POOL_SIZE)
+        return NormReluPool(p[f"norm{block}.weight"], p[f"norm{block}.bias"], POOL_SIZE)
+
+    def conv(block, **options):
+        return CpuDotConv1d(p[f"conv{block}.weight"], p[f"conv{block}.bias"], precision=precision, **options)
+
+    block1 = CpuDotTokenConvNormReluPool(p["conv1.weight"], p["conv1.bias"], norm_relu_pool(1))
+    convs = {2: conv(2, pool_size=POOL_SIZE), **{block: conv(block) for block in (3, 4, 5)}}
+    conv6, norm6 = conv(6, result="float32", relu=False), norm_relu_pool(6)
+
+    by_channel = p["fc1.weight"].reshape(config.units, channels, pooled[5])
+    linear = partial(CpuDotLinear, precision=precision)
+    fc1 = linear(by_channel.transpose(0, 2, 1).reshape(config.units, config.features), p["fc1.bias"])
+    fc2 = linear(p["fc2.weight"], p["fc2.bias"])
+    fc3 = linear(p["fc3.weight"], p["fc3.bias"], result="float32", relu=False)
+
+    largest = 4 * batch * max(channels * max(pooled[0], *lengths[2:]), config.units)
+    buffers = [np.empty(largest, np.uint8) for _ in range(2)]  # of features: operators read one and write the other
+
+    def space(*shape, dtype=dtype):
+        buffers.reverse()
+        return buffers[0][: math.prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
+
+    def forward(ids, logits):
+        n = len(ids)
+        with monitor.stage("conv_block_1"):
+            x = block1(ids, space(n, pooled[0], channels))
+        for block in (2, 3, 4, 5):
+            with monitor.stage(f"conv_block_{block}"):
+                x = convs[block](x, space(n, pooled[block - 1], channels))
+        with monitor.stage("conv_block_6"):
+            y = conv6(x, space(n, lengths[5], channels, dtype=np.float32))
+            x = norm6(y, space(n, pooled[5], channels))
+        with monitor.stage("fc_blocks"):
+            x = fc1(x.reshape(n, config.features), space(n, config.units))
+            fc3(fc2(x, space(n, config.units)), logits)
+
+    def run(ids):
+        logits = np.empty((len(ids), config.classes), np.float32)
+        for part in monitor.batches(len(ids), batch):
+            forward(ids[part], logits[part])
+        return logits
+
+    return run
+
+
+if __name__ == "__main__":
+    from charcnn.levels.runner.command import main
+
+    main(build)

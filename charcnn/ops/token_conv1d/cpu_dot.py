@@ -1,0 +1,165 @@
+"""Block 1 on the CPU in 16 bits: the gather of `cpu`, whose rows of weights are integers of half the size.
+
+What bounds it are bytes: the table from cache L2, features there and back, gamma and beta from cache L3. So all of
+them are int16, with a scale an array. Sums of integers are exact; only weights, gamma and beta are rounded. And mean
+and variance follow from the ids alone, as on the GPU, so that a window's features are pooled where they are made.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import float32, njit, prange
+
+from charcnn.ops.common import threads
+from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
+from charcnn.ops.token_conv1d.cpu_position import WIDE, store_window, take_position
+
+WINDOWS = 112
+"""Pooled positions that a task takes at most."""
+
+LARGEST = 32767
+"""Of int16."""
+
+
+def _scaled(values: np.ndarray, peak: float) -> tuple[np.ndarray, np.float32]:
+    """Values as int16, and what one of it is."""
+    step = np.float32(peak / LARGEST if peak > 0 else 1)
+    return np.rint(values / step).astype(np.int16), step
+
+
+def _blocked(values: np.ndarray) -> np.ndarray:
+    """(..., C) -> (blocks, ..., WIDE), with zeros in what the last block lacks."""
+    *shape, channels = values.shape
+    blocks = -(-channels // WIDE)
+    whole = np.zeros((*shape, blocks * WIDE), values.dtype)
+    whole[..., :channels] = values
+    return np.ascontiguousarray(np.moveaxis(whole.reshape(*shape, blocks, WIDE), -2, 0))
+
+
+def _sums_of_windows(table: np.ndarray, taps: int) -> tuple[np.ndarray, np.ndarray]:
+    """What an id, and two at a distance, add to the sum and the sum of squares of all that they are in.
+
+    Running sums over taps, as windows are missing at an input's ends; README.md derives them.
+
+    Args:
+        table: int16 (taps or more, ids, C_out).
+        taps: so many of it.
+
+    Returns:
+        singles float64 (2, taps, ids): to the sum, and to that of squares; pairs float32 (lags, taps, ids, ids).
+    """
+    rows = table[:taps].astype(np.float64)
+    singles = np.stack([rows.sum(axis=2), np.square(rows).sum(axis=2)]).cumsum(axis=1)
+    pairs = np.zeros((max(1, taps - 1), taps, rows.shape[1], rows.shape[1]))
+    for lag in range(1, taps):
+        products = 2 * rows[: taps - lag] @ rows[lag:].transpose(0, 2, 1)
+        pairs[lag - 1, : taps - lag] = products.cumsum(axis=0)
+    return singles, pairs.astype(np.float32)
+
+
+@njit(cache=True, nogil=True)
+def _standardising(ids, singles, pairs, windows, channels, step, eps):
+    """(factor, shift) so that y * factor + shift is standard, of one input's integers y, of which one is `step`."""
+    blank, taps = singles.shape[2] - 1, singles.shape[1]
+    total, square = 0.0, 0.0
+    for i in range(windows + taps - 1):
+        a = min(np.int64(ids[i]), blank)
+        low, high = max(0, i - windows + 1), min(i, taps - 1)  # taps that meet this id
+        total += singles[0, high, a]
+        square += singles[1, high, a]
+        if low > 0:
+            total -= singles[0, low - 1, a]
+            square -= singles[1, low - 1, a]
+        for lag in range(1, taps - low):
+            last = min(high, taps - 1 - lag)
+            b = min(np.int64(ids[i + lag]), blank)
+            square += pairs[lag - 1, last, a, b]
+            if low > 0:
+                square -= pairs[lag - 1, low - 1, a, b]
+    size = windows * channels
+    mean = total / size
+    factor = step / np.sqrt(max(square / size - mean * mean, 0.0) * step * step + eps)
+    return factor, -mean * factor
+
+
+@njit(cache=True, nogil=True)
+def _windows(ids, table, taps, standard, gamma, beta, units, pool, first, out):
+    """Pooled positions first and on of one input, as many as out (rows, WIDE or fewer) has."""
+    factor, shift, unit = float32(standard[0] * units[0]), float32(standard[1] * units[0]), float32(units[1])
+    if gamma.size == 0:
+        factor = float32(units[0])
+    blank, stride = table.shape[1] - 1, table.strides[0]
+    best, edge = np.empty(WIDE, np.float32), np.empty(WIDE, out.dtype)
+    for j in range(out.shape[0]):
+        best[:] = 0  # ReLU: no maximum is less
+        for t in range((first + j) * pool, (first + j + 1) * pool):
+            gain = gamma.ctypes.data + t * 2 * WIDE if gamma.size > 0 else 0
+            offset = beta.ctypes.data + t * 2 * WIDE
+            take_position(
+                ids.ctypes.data + t, taps, blank, table.ctypes.data, stride, gain, offset, factor, shift, unit,
+                best.ctypes.data,
+            )  # fmt: skip
+        if out.shape[1] == WIDE:
+            store_window(best.ctypes.data, out[j].ctypes.data, out)
+        else:
+            store_window(best.ctypes.data, edge.ctypes.data, out)
+            out[j] = edge[: out.shape[1]]
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _blocks(ids, table, step, taps, singles, pairs, gamma, beta, units, eps, pool, out):
+    # A task computes some pooled positions of WIDE channels. Those of the same channels follow one another.
+    inputs, positions, channels = ids.shape[0], ids.shape[1] - taps + 1, out.shape[2]
+    standards = np.empty((inputs, 2), np.float64)
+    for n in prange(inputs if gamma.size > 0 else 0):
+        standards[n, 0], standards[n, 1] = _standardising(ids[n], singles, pairs, positions, channels, step, eps)
+    pieces = -(-out.shape[1] // WINDOWS)
+    for task in prange(table.shape[0] * inputs * pieces):
+        block, n, first = task // pieces // inputs, task // pieces % inputs, task % pieces * WINDOWS
+        part = out[n, first : min(first + WINDOWS, out.shape[1]), block * WIDE : min((block + 1) * WIDE, channels)]
+        standard = (standards[n, 0], standards[n, 1])
+        _windows(ids[n], table[block], taps, standard, gamma[block], beta[block], units, pool, first, part)
+
+
+class CpuDotTokenConvNormReluPool:
+    """Token ids to pooled channels-last features of int8 or bf16: a gather, LayerNorm, ReLU and max-pool in cache.
+
+    Args:
+        weight: float32 (C_out, depth, K); bias (C_out,).
+        norm: what follows.
+
+    Raises:
+        ValueError: a weight is not finite, which no integer is.
+    """
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, norm: NormReluPool) -> None:
+        given = {"weight": weight, "bias": bias, "gamma": norm.gamma, "beta": norm.beta}
+        for name, value in given.items():
+            if not np.isfinite(value).all():
+                raise ValueError(f"{name} of block 1 is not finite: int8 and bf16 keep it in integers; use fp32")
+        c_out, depth, taps = weight.shape
+        table = np.zeros((taps, depth + 1, c_out))
+        table[:, :depth] = weight.transpose(2, 1, 0)
+        table[0] += bias
+        # No sum of a row a tap is larger than int16, nor what the first taps make of it.
+        peak = float(abs(table).max(axis=1, initial=0).sum(axis=0).max(initial=0)) * (1 + taps / LARGEST)
+        numbers, self._step = _scaled(table, peak)
+        self._table, self._taps, self._norm = _blocked(numbers), taps, norm
+        self._singles, self._pairs = _sums_of_windows(numbers, taps if norm.normalises else 0)
+        if norm.normalises:
+            gamma, gain = _scaled(norm.gamma, float(abs(norm.gamma).max()))
+            beta, shift = _scaled(norm.beta, float(abs(norm.beta).max()))
+            self._gamma, self._beta = _blocked(gamma), _blocked(beta)
+        else:
+            self._gamma = self._beta = np.empty((len(self._table), 0, 0), np.int16)
+            gain, shift = self._step, np.float32(1)
+        self._units = (float(gain), float(shift))
+
+    def __call__(self, ids: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """ids uint8 (N, L) -> out (N, pooled positions, C_out), C-contiguous: u8, or bits of bf16 as uint16."""
+        norm = self._norm
+        threads.launch(
+            _blocks, ids, self._table, float(self._step), self._taps, self._singles, self._pairs, self._gamma,
+            self._beta, self._units, norm.eps, norm.pool_size, out,
+        )  # fmt: skip
+        return out
