@@ -11,8 +11,8 @@ ENDS = (1e-7, 1e-1)
 
 def errors() -> str:
     """A row a precision: the largest error of a logit on a log scale, and how many labels stay as float32 has them."""
-    ((_, raw),) = results().agreed.items()
-    rows = sorted(raw["precisions"], key=lambda row: float(row["error"]))
+    rows = [row for raw in results().agreed.values() for row in raw["precisions"]]
+    rows.sort(key=lambda row: float(row["error"]))
     bottom = TOP + ROW * len(rows)
     picture = Picture(
         "Error of the logits by precision, on a log scale, and labels that stay as float32's", bottom + 46
