@@ -261,5 +261,5 @@ def _summarise(labelling: Labelling, sink: Sink) -> None:
             f"{labelling.rows:,} rows in {labelling.seconds:.1f} s, {labelling.rate():,.0f} rows/s, with "
             f"{labelling.classifier.engine.choice}{'' if sink.name is None else f': {sink.name}'}",
         )
-        if labelling.classifier.engine.faster:
+        if labelling.classifier.engine.faster and sys.stderr.isatty():
             tell(f"--{labelling.classifier.engine.faster}")
