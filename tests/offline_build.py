@@ -58,6 +58,7 @@ from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima, 
 from charcnn.ops.linear.few_outputs import FewOutputsLinear
 from charcnn.ops.linear.small_batch import SmallBatchMlp
 from charcnn.ops.linear.split_k import SplitKLinear
+from charcnn.ops.token_conv1d.plane_gather.weights import PlaneGatherWeights
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 from charcnn.tuning import layers, measure
 
@@ -153,6 +154,9 @@ def toom_cook() -> None:
             weight, bias = np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32)
             conv = toom_cook_layer.ToomCookWeights(weight, bias, precision=precision, tile=tile)
             conv.conv1d_relu_maxpool1d(np.zeros((2, 336, of.terms * 256), of.dtype))
+        affine = (np.zeros((1008, 256), np.float32),) * 2
+        block = PlaneGatherWeights(np.zeros((7, 70, 256), np.float32), bias, *affine, precision=precision)
+        block(np.zeros((2, 1014), np.uint8), np.zeros((2, 2)))
 
 
 def level_16(precision: str) -> None:

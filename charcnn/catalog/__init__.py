@@ -62,6 +62,8 @@ class Layer:
 FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(TENSOR_PRECISIONS)
 BETWEEN = (*FLOAT, *MMA)
 DOT = ("int8", "bf16")
+TOOM_COOK = tuple(name for name in ALL if name != "bf16")
+"""In bf16, which has 8 bits, its planes and weights would come too near the tolerance."""
 
 IMAGE_LAYERS = ("Pixels", "MaxPool2d", "LocalResponseNorm")
 """Of images, beside convolutions: those that a network of the catalogue has."""
@@ -74,6 +76,7 @@ LAYERS = (
     Layer("MmaConv1d", "conv1d.layers", MMA, ampere=True),
     Layer("MmaLinear", "conv1d.layers", MMA, ampere=True),
     Layer("WgmmaConv1d", "conv1d.layers", ALL, hopper=True),
+    Layer("ToomCookConv1d", "conv1d.layers", TOOM_COOK, hopper=True),
     Layer("WgmmaLinear", "conv1d.layers", ALL, hopper=True),
     Layer("SmallBatchConv1d", "conv1d.layers", HALF, hopper=True),
     Layer("DoubleBufferedConv2d", "conv2d.layers", FLOAT),
@@ -84,6 +87,7 @@ LAYERS = (
     Layer("Cast", "conv1d.layers", ("tf32", "fp16x3")),
     Layer("GatherTokenConvNormReluPool", "token_conv1d.layers", FLOAT),
     Layer("TokenConvNormReluPool", "token_conv1d.layers", ALL),
+    Layer("TokenConvNormReluPoolPlanes", "token_conv1d.layers", TOOM_COOK),
     Layer("SmallBatchTokenConvNormReluPool", "token_conv1d.layers", HALF),
     Layer("CoalescedConvNormReluPool", "layernorm.layers", FLOAT),
     Layer("ConvNormReluPool", "layernorm.layers", ALL, ampere=True),
@@ -194,6 +198,7 @@ LEVELS = (
         tuned=("wgmma", "wgmma"),
     ),
     Level("l18", "cpu", filtered=True, after="l11"),
+    Level("l19", "cuda", after="l16", precisions=TOOM_COOK, hopper=True, tuned=("wgmma", "wgmma")),
     Level("l20", "cpu", after="l11", precisions=DOT, differs="a layer has a precision, and says what it stores"),
 )
 

@@ -15,6 +15,7 @@ from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d import double_buffered_variants
 from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
+from charcnn.ops.conv1d.toom_cook.layer import ToomCookWeights
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.winograd import WinogradWeights, between
 
@@ -44,6 +45,28 @@ class WgmmaConv1d(Conv1dLayer):
         conv = WgmmaWeights(weight, bias, precision=precision, results=results, promoted=promoted)
         options = _options(epilogue)
         super().__init__(conv, relu=relu and not options, pool=pool, length=length, rows=rows, **options)
+
+
+class ToomCookConv1d(NoScratch):
+    """conv1d_nlc of seven taps with ReLU and max-pooling of 3, by eleven products of 21, of planes that block 1 wrote.
+
+    Args:
+        weight, bias, precision: as of `ToomCookWeights`.
+    """
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, *, precision: str = "fp16") -> None:
+        self.conv = ToomCookWeights(weight, bias, precision=precision)
+        self.nbytes = self.conv.nbytes
+
+    def writes(self, x: Shape) -> list[Array]:
+        """The result."""
+        of = self.conv.precision
+        return [Array((x[0], x[1] - 1, of.terms * self.conv.c_out), of.dtype)]
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on planes (N, windows + 1, 6, C_in)."""
+        (y,) = self.writes(x.shape)
+        return self.conv.of_planes(x, out=space.device(*y), stream=space.stream)
 
 
 class WgmmaLinear(WgmmaConv1d):

@@ -14,6 +14,7 @@ from charcnn.ops.layernorm.small_batch import first, first_moments_shape, normal
 from charcnn.ops.token_conv1d import gather
 from charcnn.ops.token_conv1d.lag_sums import SharedPairTables
 from charcnn.ops.token_conv1d.lags import PairTables
+from charcnn.ops.token_conv1d.plane_gather.weights import PlaneGatherWeights
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 
@@ -54,6 +55,38 @@ class TokenConvNormReluPool:
         stat = self._moments(x, out=space.scratch(self)["moments"][: len(x)], stream=space.stream)
         out = space.device(*y)
         return self.weights.layernorm_relu_maxpool1d(x, stat, self._pool_size, out=out, stream=space.stream)
+
+
+class TokenConvNormReluPoolPlanes:
+    """Block 1 in one kernel that writes the planes of Toom-Cook's products, pooled by three, for `ToomCookConv1d`.
+
+    Args:
+        weight: float32 (K, depth, C_out), as `arrays.pack` gives it; bias (C_out,); NumPy arrays.
+        norm: gamma and beta, float32 (L_out, C_out); None for a network without LayerNorm.
+        precision: of the planes that are written.
+    """
+
+    def __init__(
+        self, weight: np.ndarray, bias: np.ndarray, norm: tuple[np.ndarray, np.ndarray] | None, *, precision: str
+    ) -> None:
+        self.weights = PlaneGatherWeights(weight, bias, *(norm or ()), precision=precision)
+        self._moments = SharedPairTables(weight, bias) if norm else None
+        self.nbytes = self.weights.nbytes
+
+    def writes(self, x: Shape) -> list[Array]:
+        """The planes."""
+        return [Array(self.weights.planes_shape(*x), self.weights.precision.dtype)]
+
+    def scratch(self, x: Shape) -> Mapping[str, Array]:
+        """Moments, where LayerNorm needs them."""
+        return {"moments": Array((x[0], 2), np.float64)} if self._moments else {}
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on token ids (N, L) uint8."""
+        stat, (y,) = None, self.writes(x.shape)
+        if self._moments is not None:
+            stat = self._moments(x, out=space.scratch(self)["moments"][: len(x)], stream=space.stream)
+        return self.weights(x, stat, out=space.device(*y), stream=space.stream)
 
 
 class GatherTokenConvNormReluPool:

@@ -1,0 +1,100 @@
+"""Block 1 to Toom-Cook's planes against planes of its own features, which `warp_gather` gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulation import emulate, stored
+from test_token_conv1d import affine, draw, exact, kinds
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.launch import Call
+from charcnn.ops import reference
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
+from charcnn.ops.conv1d.toom_cook import transforms
+from charcnn.ops.conv1d.toom_cook.planes import unit
+from charcnn.ops.token_conv1d.plane_gather import kernel
+from charcnn.ops.token_conv1d.plane_gather.weights import PlaneGatherWeights
+from charcnn.ops.token_conv1d.warp_gather.config import WARP
+
+ampere = pytest.mark.skipif(not device.has_tensor_cores(), reason="needs a GPU of compute capability 8.0")
+simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the same at real sizes")
+
+EIGHTHS = np.array([ptx.simulated.float_of_e4m3(bits) for bits in range(256)])
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Addresses and warps in plain Python; nothing where there is a GPU."""
+    if not device.SIMULATED:
+        yield
+        return
+    kernel.make_kernel.cache_clear()  # of kernels that another machine runs
+    emulate(monkeypatch)
+    monkeypatch.setattr(ptx, "st_global_v2_b32", stored(np.uint32, 2))
+    monkeypatch.setattr(device, "multiprocessors", lambda: 2)
+    yield
+    kernel.make_kernel.cache_clear()
+
+
+def values(planes, precision):
+    """Planes in float64, two terms as one number."""
+    of = TENSOR_PRECISIONS[precision]
+    if precision == "fp8":
+        return EIGHTHS[planes] * unit(of)
+    planes = planes.astype(np.float64)
+    return planes.reshape(*planes.shape[:-1], of.terms, -1).sum(-2)
+
+
+def check(ids, weight, bias, precision, layernorm, **tiles):
+    """Into a poisoned output, against planes of the reference's features in float64."""
+    positions, channels = ids.shape[1] - len(weight) + 1, weight.shape[2]
+    gamma, beta = affine(positions, channels) if layernorm else (None, None)
+    made = PlaneGatherWeights(weight, bias, gamma, beta, precision=precision)
+    arrays = exact(weight, bias)
+    stat = reference.one_hot_conv1d_stat_nlc(ids, *arrays)
+    stat[:, 1] += 1  # of one value: not nothing
+    if layernorm:
+        features = reference.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(
+            ids, *exact(stat), *arrays, *exact(gamma, beta), 3
+        )
+    else:
+        features = reference.one_hot_conv1d_relu_maxpool1d_nlc(ids, *arrays, 3)
+    want = transforms.transformed_features(features)
+    shape, of = made.planes_shape(*ids.shape), made.precision
+    assert shape == (*want.shape[:-1], of.terms * want.shape[-1])
+    got = []
+    for _ in range(1 if device.SIMULATED else 2):
+        call = Call(None, None, shape, of.dtype, ids=device.to_device(ids), stat=device.to_device(stat))
+        poison = np.full(shape, 0xFF, np.uint8).repeat(of.itemsize, -1).view(of.dtype)
+        call.out.copy_to_device(poison)  # NaN in all formats
+        made.launch(call, call.inputs[0], call.inputs[1] if layernorm else None, call.out, **tiles)
+        got.append(call.out.copy_to_host())
+    np.testing.assert_array_equal(got[0].view(np.uint8), got[-1].view(np.uint8))
+    error = values(got[0], precision) - want
+    assert np.linalg.norm(error) <= 2 * of.tolerance * np.linalg.norm(want)
+    return got[0]
+
+
+TINY = (7, 5, 64)
+"""K, depth, C_out."""
+
+
+@simulated
+@pytest.mark.parametrize(("precision", "layernorm", "held"), [
+    ("fp16", True, 2), ("fp8", True, 1), ("tf32", True, 2), ("fp16x3", False, 1), ("fp8", False, 2),
+])  # fmt: skip
+def test_against_the_reference(precision, layernorm, held, machine):
+    """Ends of inputs, of runs and of the batch within a block, blanks alone, and blocks of several units."""
+    weight, bias = draw(*TINY)
+    check(kinds(9 * 5 + 6 + 2, 5)[:3], weight, bias + 2, precision, layernorm, held=held, threads=WARP)
+
+
+@ampere
+@pytest.mark.parametrize("layernorm", [True, False])
+@pytest.mark.parametrize("precision", list(PRECISIONS))
+def test_the_networks_sizes(precision, layernorm):
+    weight, bias = draw(7, 70, 256)
+    for n in (1, 3, 150):
+        ids = np.concatenate([kinds(1014, 70, seed) for seed in range(-(-n // 6))])[:n]
+        check(ids, weight, bias, precision, layernorm)
