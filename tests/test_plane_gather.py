@@ -12,6 +12,7 @@ from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.toom_cook import transforms
+from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS
 from charcnn.ops.conv1d.toom_cook.planes import unit
 from charcnn.ops.token_conv1d.plane_gather import kernel
 from charcnn.ops.token_conv1d.plane_gather.weights import PlaneGatherWeights
@@ -82,12 +83,12 @@ TINY = (7, 5, 64)
 
 @simulated
 @pytest.mark.parametrize(("precision", "layernorm", "held"), [
-    ("fp16", True, 2), ("fp8", True, 1), ("tf32", True, 2), ("fp16x3", False, 1), ("fp8", False, 2),
+    ("fp16", True, 2), ("fp16", True, 3), ("fp8", True, 1), ("tf32", True, 2), ("fp16x3", False, 1), ("fp8", False, 2),
 ])  # fmt: skip
 def test_against_the_reference(precision, layernorm, held, machine):
     """Ends of inputs, of runs and of the batch within a block, blanks alone, and blocks of several units."""
     weight, bias = draw(*TINY)
-    check(kinds(9 * 5 + 6 + 2, 5)[:3], weight, bias + 2, precision, layernorm, held=held, threads=WARP)
+    check(kinds(9 * 7 + 6 + 2, 5)[:3], weight, bias + 2, precision, layernorm, held=held, threads=WARP)
 
 
 @ampere

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
@@ -42,6 +43,31 @@ def make_plane_values() -> Any:
         return at_zero, at_infinity, at_one, at_minus_one, even - float32(0.5) * odd, even + float32(2.0) * odd
 
     return plane_values
+
+
+def make_plane_words() -> Any:
+    """plane_words(a, b, c, d, e, f): the same of two float16 a word, all in float16."""
+
+    def pair(value: float) -> Any:
+        return uint32(int(np.float16(value).view(np.uint16)) * 0x10001)
+
+    two, minus = pair(2), pair(-1)
+    below, above, minus_half, last = pair(-1.5), pair(1.5), pair(-0.5), pair(-2.5)
+    add, multiply_add = ptx.add_f16x2, ptx.fma_f16x2
+
+    @inline
+    def plane_words(a, b, c, d, e, f):
+        odd, even = multiply_add(d, minus, b), multiply_add(c, minus, e)
+        at_zero = add(multiply_add(odd, above, a), multiply_add(c, minus, even))
+        at_infinity = add(multiply_add(even, below, f), multiply_add(d, minus, odd))
+        at_one = multiply_add(d, minus_half, multiply_add(c, below, multiply_add(b, minus, even)))
+        at_minus_one = multiply_add(d, last, multiply_add(c, above, add(b, even)))
+        return (
+            at_zero, at_infinity, at_one, at_minus_one,
+            multiply_add(odd, minus_half, even), multiply_add(odd, two, even),
+        )  # fmt: skip
+
+    return plane_words
 
 
 def make_load(of: NumberFormat) -> Any:

@@ -20,7 +20,7 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.ladder import inline
-from charcnn.ops.conv1d.toom_cook.planes import make_plane_values
+from charcnn.ops.conv1d.toom_cook.planes import make_plane_values, make_plane_words
 from charcnn.ops.conv1d.toom_cook.store import make_puts
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS, WINDOW
 from charcnn.ops.token_conv1d.warp_gather.config import PITCH, WARP, WORDS
@@ -34,6 +34,9 @@ SPAN = WINDOW * POOL
 RECORD_BYTES = 16
 """Of a group's characters."""
 
+AHEAD = 4
+"""Groups whose gamma and beta come to shared memory at once: between two barriers, in which warps may drift apart."""
+
 AFFINE_BYTES = 2 * SPAN * PITCH
 """Of gamma and beta at a group's positions."""
 
@@ -41,9 +44,9 @@ MOST_TAPS = RECORD_BYTES - SPAN + 1
 """Whose group a record holds."""
 
 
-def smem_bytes(kernel_size: int, depth: int, held: int, threads: int) -> int:
-    """Of a block: the table, two groups of gamma and beta, records of a warp's inputs and as many groups as lanes."""
-    return kernel_size * (depth + 1) * PITCH + 2 * AFFINE_BYTES + threads * held * RECORD_BYTES
+def smem_bytes(kernel_size: int, depth: int, held: int, threads: int, ahead: int = AHEAD) -> int:
+    """Of a block: the table, gamma and beta twice, and records of a warp's inputs and as many groups as lanes."""
+    return kernel_size * (depth + 1) * PITCH + 2 * ahead * AFFINE_BYTES + threads * held * RECORD_BYTES
 
 
 def _make_windows(kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool) -> tuple[Any, Any]:
@@ -113,10 +116,11 @@ def _make_windows(kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool
     return gathered, bare
 
 
-def _make_put(of: NumberFormat, wide: bool) -> Any:
+def _make_put(of: NumberFormat, wide: bool, halves: bool) -> Any:
     """put(to, step, low_stride, before, after): a lane's channels of a tile, from the features of both its groups."""
     plane_values, (_, put_4, put_2) = make_plane_values(), make_puts(of)
     unpack, number, points = ptx.cvt_f32x2("f16"), ptx.bitcast_f32, POINTS
+    plane_words, eighth = make_plane_words(), of.ptx_type == "e4m3"
 
     @inline
     def channel(before, after, i):
@@ -140,6 +144,15 @@ def _make_put(of: NumberFormat, wide: bool) -> Any:
             for p in range(points):
                 put_2(to, low_stride, first[p], second[p])
                 to += step
+        elif halves:
+            low = plane_words(before[0], before[2], before[4], after[0], after[2], after[4])
+            high = plane_words(before[1], before[3], before[5], after[1], after[3], after[5])
+            for p in range(points):
+                if eighth:
+                    ptx.st_global_b32(to, ptx.cvt_e4m3x4_f16x2(low[p], high[p]))
+                else:
+                    ptx.st_global_v2_b32(to, low[p], high[p])
+                to += step
         else:
             (first, second), (third, fourth) = channels(before, after, 0), channels(before, after, 1)
             for p in range(points):
@@ -150,7 +163,10 @@ def _make_put(of: NumberFormat, wide: bool) -> Any:
 
 
 @cache
-def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layernorm: bool, of: NumberFormat) -> Any:
+def make_kernel(
+    kernel_size: int, alphabet: int, held: int, threads: int, layernorm: bool, of: NumberFormat, ahead: int = AHEAD,
+    halves: bool = False,
+) -> Any:  # fmt: skip
     """The kernel (ids, skew, table, bias, stat, gamma, beta, planes, eps, c, pitch, rows, segments).
 
     A warp has `held` inputs at a time. Arrays but for the addresses of table, gamma, beta and planes; how far ids begin
@@ -161,7 +177,7 @@ def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layern
     itemsize, channels_held, from_depth = (4, 2, alphabet) if wide else (2, 4, alphabet + 1)
     slab, chars, simulated = (alphabet + 1) * PITCH, SPAN + kernel_size - 1, device.SIMULATED
     gathered, bare = _make_windows(kernel_size, slab, layernorm, wide)
-    put, raw_count, great = _make_put(of, wide), -(-(chars + WORDS - 1) // WORDS) + 1, alphabet > 127
+    put, raw_count, great = _make_put(of, wide, halves), -(-(chars + WORDS - 1) // WORDS) + 1, alphabet > 127
     pack, copy, commit, drain = (
         ptx.cvt_f16x2("f16"), ptx.cp_async_16, ptx.cp_async_commit_group, ptx.cp_async_wait_group(0),
     )  # fmt: skip
@@ -175,9 +191,10 @@ def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layern
         uint32(value) for value in (kernel_size * (alphabet + 1), from_depth, alphabet + 1, alphabet, PITCH // itemsize)
     )
     affine_pieces, affine_bytes, affine_at = (
-        uint32(value) for value in (AFFINE_BYTES // 16, AFFINE_BYTES, kernel_size * slab)
+        uint32(value) for value in (ahead * AFFINE_BYTES // 16, AFFINE_BYTES, kernel_size * slab)
     )
-    half_pieces, records_at = uint32(SPAN * PITCH // 16), uint32(kernel_size * slab + 2 * AFFINE_BYTES)
+    group_pieces, half_pieces = uint32(AFFINE_BYTES // 16), uint32(SPAN * PITCH // 16)
+    records_at, stage = uint32(kernel_size * slab + 2 * ahead * AFFINE_BYTES), uint32(ahead)
     record_bytes, warp_records = uint32(RECORD_BYTES), uint32(WARP * held * RECORD_BYTES)
     input_records, raw_words = uint32(WARP * RECORD_BYTES), uint32(raw_count - 1)
     ones, sevens, eights = uint32(0x01010101), uint32(0x7F7F7F7F), uint32(0x80808080)
@@ -190,17 +207,20 @@ def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layern
     sides = 2 * SPAN
 
     @inline
-    def copied(base, slot, gamma, beta, group, first_channel, channels, pitch, thread):
-        """Ask for gamma and beta of a group, where there is a LayerNorm."""
+    def copied(base, first_slot, gamma, beta, group, last_group, first_channel, channels, pitch, thread):
+        """Ask for gamma and beta of the `ahead` groups from this one on, where there is a LayerNorm."""
         i = thread
         while layernorm and i < affine_pieces:
-            side = gamma if i < half_pieces else beta
-            piece = i if i < half_pieces else uint32(i - half_pieces)
-            at = uint32(uint32(group * span) + uint32(piece // row_pieces))
+            own = uint32(i // group_pieces)
+            piece = uint32(i - uint32(own * group_pieces))
+            own, side = uint32(own + group), gamma if piece < half_pieces else beta
+            piece = piece if piece < half_pieces else uint32(piece - half_pieces)
+            at = uint32(uint32(own * span) + uint32(piece // row_pieces))
             channel = uint32(first_channel + uint32(uint32(piece % row_pieces) * uint32(16 // itemsize)))
-            to = uint32(base + uint32(affine_at + uint32(slot * affine_bytes)) + uint32(i * sixteen))
+            to = uint32(base + uint32(affine_at + uint32(first_slot * affine_bytes)) + uint32(i * sixteen))
+            inside = channel < channels and own <= last_group
             source = side + (uint64(at) * uint64(pitch) + uint64(channel)) * size
-            copy(to, source if channel < channels else side, sixteen if channel < channels else zero)
+            copy(to, source if inside else side, sixteen if inside else zero)
             i = uint32(i + step)
         commit()
 
@@ -253,7 +273,7 @@ def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layern
             if first_group >= last_group:
                 continue
             cuda.syncthreads()  # what the unit before reads of gamma and beta
-            copied(base, zero, gamma, beta, first_group, first_channel, channels, pitch, thread)
+            copied(base, zero, gamma, beta, first_group, last_group, first_channel, channels, pitch, thread)
             kept = nothing
             for i in range(held):
                 start_a, start_b, scale = zero, zero, zero
@@ -279,11 +299,12 @@ def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layern
 
             group, slot, staged = first_group, zero, zero
             while group <= last_group:
-                drain()
-                cuda.syncthreads()  # gamma and beta of this group are there, and those of the one before are read
-                if group < last_group:
+                if slot == zero or slot == stage:
+                    drain()
+                    cuda.syncthreads()  # gamma and beta of this group are there, and those of the ones before are read
+                    to_slot = uint32(stage - slot)
                     copied(
-                        base, uint32(slot ^ one), gamma, beta, uint32(group + one), first_channel, channels, pitch,
+                        base, to_slot, gamma, beta, uint32(group + stage), last_group, first_channel, channels, pitch,
                         thread,
                     )  # fmt: skip
                 if staged == zero:
@@ -368,6 +389,6 @@ def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layern
                     kept = kept[1:] + (after,)
                     n = uint32(n + one)
                 staged = uint32(uint32(staged + one) % most)
-                group, slot = uint32(group + one), uint32(slot ^ one)
+                group, slot = uint32(group + one), uint32(uint32(slot + one) % uint32(two * stage))
 
     return kernel

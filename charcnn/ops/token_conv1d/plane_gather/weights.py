@@ -13,7 +13,7 @@ from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d.toom_cook import planes
 from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS, WINDOW, plane_rows
-from charcnn.ops.token_conv1d.plane_gather.kernel import MOST_TAPS, POOL, make_kernel, smem_bytes
+from charcnn.ops.token_conv1d.plane_gather.kernel import AHEAD, MOST_TAPS, POOL, make_kernel, smem_bytes
 from charcnn.ops.token_conv1d.warp_gather.config import BELOW, PITCH, WARP, WORDS
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
@@ -105,11 +105,13 @@ class PlaneGatherWeights:
         return call.result()
 
     def launch(
-        self, call: Call, ids: Any, stat: Any, out: Any, eps: float = 1e-5, *, held: int = HELD, threads: int = THREADS
-    ) -> None:
+        self, call: Call, ids: Any, stat: Any, out: Any, eps: float = 1e-5, *, held: int = HELD, threads: int = THREADS,
+        ahead: int = AHEAD, halves: bool | None = None,
+    ) -> None:  # fmt: skip
         """Start the kernel to write out."""
         kernel_size, depth, channels = self.shape
-        while threads > WARP and smem_bytes(kernel_size, depth, held, threads) > device.shared_limit():
+        halves = self.precision.ptx_type == "e4m3" if halves is None else halves
+        while threads > WARP and smem_bytes(kernel_size, depth, held, threads, ahead) > device.shared_limit():
             threads -= WARP
         itemsize = 4 if self.precision.size == 4 else 2
         table, bias, affine = self._of.table, self._of.bias, self._of.affine
@@ -123,12 +125,12 @@ class PlaneGatherWeights:
         pitch = -(-channels // 8) * 8 if itemsize == 2 else channels
         addresses = [np.uint64(device.address(one)) for one in (*affine, out)] if affine else [np.uint64(0)] * 2
         gamma, beta = addresses[:2]
-        kernel = make_kernel(kernel_size, depth, held, threads, bool(affine), self.precision)
+        kernel = make_kernel(kernel_size, depth, held, threads, bool(affine), self.precision, ahead, halves)
         call.launch(
             kernel, (min(blocks, input_blocks * cuts), channel_tiles), threads,
             ids, device.address(ids) % WORDS, np.uint64(device.address(table)), bias, ids if stat is None else stat,
             gamma, beta, np.uint64(device.address(out)), np.float32(eps),
-            *map(np.uint32, (channels, pitch, rows, cuts)), shared=smem_bytes(kernel_size, depth, held, threads),
+            *map(np.uint32, (channels, pitch, rows, cuts)), shared=smem_bytes(kernel_size, depth, held, threads, ahead),
         )  # fmt: skip
 
 
