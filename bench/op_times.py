@@ -2,12 +2,11 @@
 
 `python bench/op_times.py [--images 10,100] [--device cpu|cuda] [--pools 2/2,3/2] [--results-dir DIR]`
 
-Features and weights are float32, channels first, in and out; what a technique packs is inside the clock. On a GPU they
-lie there, and each call is a CUDA graph, PyTorch's too: kernels are timed, and not Python. Results are held against the
-float64 reference first, on the first and the last image. Techniques take turns; the median counts.
-With --pools, on a GPU: ReLU and max-pooling of a size by a stride in the convolution's kernel, beside the same
-convolution with ReLU and a kernel that pools; of ece408's two and AlexNet's first.
-Writes results/MACHINE-op-times.json, or results/designs/MACHINE-pooling.json, after a run of all image counts.
+Features and weights are float32, channels first; what a technique packs is inside the clock. On a GPU they lie there,
+and each call is a CUDA graph, PyTorch's too. Results are held against the float64 reference first, on the first and the
+last image. Techniques take turns; the median counts. With --pools, on a GPU: ReLU and max-pooling, SIZE/STRIDE, in the
+convolution's kernel and in one of its own; AlexNet's first, too. Writes results/MACHINE-op-times.json, or with --pools
+results/designs/MACHINE-pooling.json, after a run of all image counts.
 Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
 """
 
