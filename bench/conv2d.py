@@ -29,10 +29,13 @@ from turns import Ready, by_turns
 
 from charcnn import catalog
 from charcnn.gpu import device, graph
+from charcnn.gpu.launch import Call
 from charcnn.host import machine
-from charcnn.ops.common.cast import WORDS
+from charcnn.ops.common import cast, mma_layout
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
+from charcnn.ops.conv2d.layers import MmaConv2d
+from charcnn.tuning.layers import decoded
 
 
 class Shape(NamedTuple):
@@ -122,8 +125,35 @@ class Drawn:
         want = self.bare if bare else self.right
         error = float((y[[0, -1]].double() - want).norm() / want.norm())
         if not (error <= TOLERANCES[precision] and bool(y.isfinite().all())):
-            raise SystemExit(f"conv2d: {name}, {self.shape.name}, N = {self.batch}: off by {error:.2g}")
+            what = f"{name} {precision}, {self.shape.name}, N = {self.batch}"
+            raise SystemExit(f"conv2d: {what}: off by {error:.2g}")
         return error
+
+
+def laid_out(layer: Any, x: np.ndarray, precision: str, unit: float = 1.0) -> Any:
+    """Features (N, H, W, C), float32, as a layer takes them, on the GPU.
+
+    In fp16x3 mma has the two terms of a value in other places than wgmma.
+    """
+    if precision == "fp32":
+        return device.to_device(x)
+    n, height, width, channels = x.shape
+    of, call = TENSOR_PRECISIONS[precision], Call(None, None, (0,), x=x)
+    rows = call.inputs[0].reshape((n * height, width, channels))
+    if isinstance(layer, MmaConv2d):
+        y = mma_layout.encode(call, rows, width, layer.conv.width, of)
+    else:
+        y = cast.narrow(call, rows, width, layer.conv.width, of, 1 / unit)
+    return y.reshape((n, height, width, y.shape[2]))
+
+
+def values(layer: Any, y: Any, precision: str) -> np.ndarray:
+    """What a layer gave, as floats, on the host."""
+    if y.dtype == np.float32:
+        return device.to_host(y)
+    if isinstance(layer, MmaConv2d):
+        return decoded(device.to_host(y), TENSOR_PRECISIONS[precision])
+    return device.to_host(cast.as_float(y, precision))
 
 
 def own(drawn: Drawn, precision: str) -> Iterator[Ready]:
@@ -131,31 +161,22 @@ def own(drawn: Drawn, precision: str) -> Iterator[Ready]:
     import torch
 
     shape, batch = drawn.shape, drawn.batch
-    of = TENSOR_PRECISIONS.get(precision)
     names = {layer.name: layer for layer in catalog.LAYERS}
-    kinds = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
+    x, weight, bias = (one.cpu().numpy() for one in (drawn.x, drawn.weight, drawn.bias))
+    padding = (*(shape.padding[0],) * 2, *(shape.padding[1],) * 2)
     for name in OWN[precision]:
         if name not in names:
             continue
-        unit = float(drawn.x.abs().max()) / 448 if precision == "fp8" else 1.0
-        x = drawn.x / unit
-        if precision == "fp16x3":
-            high = x.half()
-            x = torch.cat([high, (x - high.float()).half()], dim=3)
-        x = x.to(kinds.get(precision, x.dtype)).contiguous()
-        words = WORDS[of.itemsize] if of is not None and of.terms == 1 and precision in ("bf16", "fp8") else None
-        bits = x.view(torch.uint16 if precision == "bf16" else torch.uint8) if words else x
-        features = device.to_device(bits.cpu().numpy())
+        unit = float(abs(x).max()) / 448 if precision == "fp8" else 1.0
         options: dict[str, Any] = {} if precision == "fp32" else {"precision": precision}
         if precision == "fp8":  # results as they are checked; features in its range
             options |= {"float32": True, "x_unit": unit}
-        weight, bias = drawn.weight.cpu().numpy(), drawn.bias.cpu().numpy()
-        padding = (*(shape.padding[0],) * 2, *(shape.padding[1],) * 2)
         try:
             layer = names[name].made(weight, bias, padding=padding, **options)
         except ValueError as why:
             print(f"{name} {precision}, {shape.name}: {why}", flush=True)
             continue
+        features = laid_out(layer, x, precision, unit)
         space, stream = Alone(layer, features.shape), cuda.stream()
 
         def start(on: Any, layer: Any = layer, space: Alone = space, features: Any = features) -> Any:
@@ -164,13 +185,7 @@ def own(drawn: Drawn, precision: str) -> Iterator[Ready]:
 
         y = start(stream)
         stream.synchronize()
-        result = torch.as_tensor(y.copy_to_host().view(WORDS[y.dtype.itemsize] if precision == "bf16" else y.dtype))
-        result = result.cuda()
-        if precision == "bf16":
-            result = result.view(torch.bfloat16)
-        if precision == "fp16x3":
-            result = result[..., : shape.c_out].double() + result[..., shape.c_out :].double()
-        error = drawn.check(name, result.double(), precision)
+        error = drawn.check(name, torch.as_tensor(values(layer, y, precision)).cuda(), precision)
         row = {"made": name, "precision": precision, "products": 3 if precision == "fp16x3" else 1, "error": error}
         call = graph.Graph(start, stream).launch
         yield Ready(f"{name} {precision}", call, shape.flop(batch), row, stream)

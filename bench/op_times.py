@@ -1,11 +1,12 @@
 """Op times of ece408's two convolutions, as its course tells them, in every technique and beside PyTorch.
 
-`python bench/op_times.py [--images 10,100] [--device cpu|cuda] [--results-dir DIR]`
+`python bench/op_times.py [--images 10,100] [--device cpu|cuda] [--pools 2/2,3/2] [--results-dir DIR]`
 
-Features and weights are float32, channels first, in and out; what a technique packs is inside the clock. On a GPU they
-lie there, and each call is a CUDA graph, PyTorch's too: kernels are timed, and not Python. Results are held against the
-float64 reference first, on the first and the last image. Techniques take turns; the median counts.
-Writes results/MACHINE-op-times.json after a run of all image counts.
+Features and weights are float32, channels first; what a technique packs is inside the clock. On a GPU they lie there,
+and each call is a CUDA graph, PyTorch's too. Results are held against the float64 reference first, on the first and the
+last image. Techniques take turns; the median counts. With --pools, on a GPU: ReLU and max-pooling, SIZE/STRIDE, in the
+convolution's kernel and in one of its own; AlexNet's first, too. Writes results/MACHINE-op-times.json, or with --pools
+results/designs/MACHINE-pooling.json, after a run of all image counts.
 Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
 """
 
@@ -29,17 +30,22 @@ from charcnn.catalog import VARIANTS, tolerance
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.model.layers import Conv2d, Node, place
-from charcnn.networks import ece408
-from charcnn.ops import reference
+from charcnn.networks import alexnet, ece408
+from charcnn.ops import maxpool2d_naive, reference
 
-IMAGES = (10, 100, 10_000)
+IMAGES, POOLED_IMAGES = (10, 100, 10_000), (100, 1000)
 SECONDS, ROUNDS = 0.2, 5
 """Of a turn, where one call is shorter; turns, of which the median counts. One call that takes longer than `LONG`
 seconds is timed once."""
 LONG = 2.0
 
-LAYERS = [node for node in place(ece408.layers("64"), (64 * 64,)) if isinstance(node.layer, Conv2d)]
+LAYERS = {node.layer.label: node for node in place(ece408.layers("64"), (64 * 64,)) if isinstance(node.layer, Conv2d)}
 
+POOLED = {
+    **{f"ece408 {name}": node for name, node in LAYERS.items()},
+    "alexnet conv1": place(alexnet.layers("2012"), (3 * 227 * 227,))[1],
+}
+"""Of few input channels, as `direct` takes them. AlexNet of 2012 normalises first, its later form does not."""
 
 Contestant = tuple[str, Callable[..., Any], float]
 """Name, call, and the error that it may have. On a GPU our calls take a stream."""
@@ -71,12 +77,43 @@ def contestants(node: Node, x: np.ndarray, weight: np.ndarray, where: str) -> It
         yield "PyTorch", call, 1e-5
 
 
+def moves(node: Node) -> dict[str, Any]:
+    """How a convolution's window moves, as operators take it."""
+    assert isinstance(node.layer, Conv2d)
+    return node.layer.moves
+
+
+def pooled(node: Node, x: np.ndarray, weight: np.ndarray, size: int, stride: int) -> Iterator[Contestant]:
+    """Every technique that has conv2d_relu_maxpool2d, in one kernel and in two."""
+    arrays = [device.to_device(array) for array in (x, weight, np.zeros(len(weight), np.float32))]
+    channels, *sides = node.out_shape
+    sizes = (channels, *sides), (channels, *((side - size) // stride + 1 for side in sides))
+    for row in VARIANTS:
+        if row.operator != "conv2d_relu_maxpool2d":
+            continue
+        between, out, other = (
+            device.to_device(np.full((len(x), *shape), np.nan, np.float32)) for shape in (*sizes, sizes[1])
+        )
+        whole = partial(row.launcher, pool_stride=stride, **moves(node))
+        yield f"{row.technique}, one kernel", partial(launched, whole, (*arrays, size), out), tolerance(row)
+        first = next(r.launcher for r in VARIANTS if (r.operator, r.technique) == ("conv2d_relu", row.technique))
+        before = partial(launched, partial(first, **moves(node)), arrays, between)
+        pool = partial(launched, partial(maxpool2d_naive, stride=stride), (between, size), other)
+        yield f"{row.technique}, two kernels", partial(in_turn, before, pool), tolerance(row)
+
+
+def in_turn(before: Callable[..., Any], after: Callable[..., Any], stream: Any = None) -> Any:
+    """Two calls, on a stream where there is one; the second's result."""
+    before(stream=stream)
+    return after(stream=stream)
+
+
 def launched(launcher: Callable[..., Any], arrays: Sequence[Any], out: Any, stream: Any = None) -> Any:
     """One call, on a stream where there is one."""
     return launcher(*arrays, out=out, **({} if stream is None else {"stream": stream}))
 
 
-def graphs(calls: Sequence[tuple[str, Callable[..., Any]]], node: Node, images: int) -> list[Ready]:
+def graphs(calls: Sequence[tuple[str, Callable[..., Any]]], layer: str, flops: int) -> list[Ready]:
     """The calls on a GPU, each as a CUDA graph."""
     from conv2d import captured
     from numba import cuda
@@ -87,7 +124,7 @@ def graphs(calls: Sequence[tuple[str, Callable[..., Any]]], node: Node, images: 
     for name, call in calls:
         stream = None if name == "PyTorch" else cuda.stream()
         started = captured(call) if stream is None else Graph(lambda on, call=call: call(stream=on), stream).launch
-        found.append(Ready(f"{node.layer.label} {images:>6} {name}", started, images * node.flops, {}, stream))
+        found.append(Ready(f"{layer} {name}", started, flops, {}, stream))
     return found
 
 
@@ -98,8 +135,10 @@ def settled(result: Any) -> np.ndarray:
     return result if isinstance(result, np.ndarray) else np.asarray(result.cpu())
 
 
-def measure(node: Node, images: int, where: str) -> list[dict[str, Any]]:
-    """A row a technique.
+def measure(
+    name: str, node: Node, images: int, where: str, pool: tuple[int, int] | None = None
+) -> list[dict[str, Any]]:
+    """A row a technique; with a pool's size and stride, one more each.
 
     Raises:
         SystemExit: a result is wrong.
@@ -107,27 +146,33 @@ def measure(node: Node, images: int, where: str) -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
     x = rng.random((images, *node.in_shape), np.float32)
     weight = rng.standard_normal(node.parameters[f"{node.layer.name}.weight"], np.float32)
-    ends = [0, images - 1]
-    expected = reference.conv2d(x[ends].astype(np.float64), weight.astype(np.float64), np.zeros(len(weight)))
+    ends, zeros = [0, images - 1], np.zeros(len(weight))
+    exact = x[ends].astype(np.float64), weight.astype(np.float64), zeros
+    expected = reference.conv2d(*exact, **moves(node))
+    found = contestants(node, x, weight, where)
+    said: dict[str, Any] = {"layer": name, "images": images}
+    if pool is not None:
+        expected = reference.maxpool2d(reference.relu(expected), pool[0], stride=pool[1])
+        found, said["pool"] = pooled(node, x, weight, *pool), list(pool)
     calls, rows = [], []
-    for name, call, allowed in contestants(node, x, weight, where):
-        found = settled(call())[ends]
-        error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+    for technique, call, allowed in found:
+        result = settled(call())[ends]
+        error = float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
         if not error <= allowed:
-            raise SystemExit(f"{name} is wrong: {node.layer.label}, {images} images: {error:.2g}, allowed {allowed:g}")
+            raise SystemExit(f"{technique} is wrong: {name}, {images} images: {error:.2g}, allowed {allowed:g}")
         calls.append(call)
-        rows.append({"layer": node.layer.label, "images": images, "technique": name, "error": error})
-    flops = images * node.flops
+        rows.append({**said, "technique": technique, "error": error})
+    flops, layer = images * node.flops, f"{name}{' {}/{}'.format(*pool) if pool else ''} {images:>6}"
     if where == "cuda":
         names = [row["technique"] for row in rows]
-        timed = by_turns(graphs([*zip(names, calls, strict=True)], node, images))
+        timed = by_turns(graphs([*zip(names, calls, strict=True)], layer, flops))
         seconds = [[flops / 1e12 / rate for rate in row["rounds"]] for row in timed]
     else:
         seconds = turns(calls, rng)
     for row, of in zip(rows, seconds, strict=True):
         row |= {"seconds": statistics.median(of), "rounds": of, "flops": flops}
         rate = f"{1e3 * row['seconds']:12.4f} ms {row['flops'] / row['seconds'] / 1e9:9.1f} GFLOP/s"
-        print(f"{row['layer']} {images:>6} {row['technique']:16} {rate}", flush=True)
+        print(f"{layer} {row['technique']:16} {rate}", flush=True)
     return rows
 
 
@@ -153,25 +198,46 @@ def _seconds(call: Callable[[], Any], times: int) -> float:
     return (time.perf_counter() - start) / times
 
 
+def pools(text: str) -> list[tuple[int, int]]:
+    """Sizes and strides, as 3/2,2/2.
+
+    Raises:
+        ValueError: one is none.
+    """
+    found = [tuple(int(part) for part in one.split("/")) for one in text.split(",")]
+    if any(len(one) != 2 or min(one) < 1 for one in found):
+        raise ValueError(f"{text}: need SIZE/STRIDE, of at least 1")
+    return [(size, stride) for size, stride in found]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", metavar="N,...", help=f"default: {','.join(map(str, IMAGES))}")
+    counts = f"default: {','.join(map(str, IMAGES))}; with --pools {','.join(map(str, POOLED_IMAGES))}"
+    parser.add_argument("--images", metavar="N,...", help=counts)
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is a GPU")
+    parser.add_argument("--pools", type=pools, metavar="SIZE/STRIDE,...", help="pooling, in one kernel and in two")
     parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a run of all")
     options = parser.parse_args(argv)
     here = machine.describe()
     where = options.device or ("cuda" if here["gpus"] and not device.SIMULATED else "cpu")
     if where == "cuda" and (device.SIMULATED or not here["gpus"]):
         parser.error("--device cuda: there is no GPU")
-    counts = [int(n) for n in options.images.split(",")] if options.images else IMAGES
-    rows = [row for n in counts for node in LAYERS for row in measure(node, n, where)]
+    if options.pools and where == "cpu":
+        parser.error("--pools: needs a GPU")
+    layers, default = (POOLED, POOLED_IMAGES) if options.pools else (LAYERS, IMAGES)
+    images = [int(n) for n in options.images.split(",")] if options.images else default
+    rows = [
+        row for pool in options.pools or [None] for n in images for name, node in layers.items()
+        for row in measure(name, node, n, where, pool)
+    ]  # fmt: skip
     if where == "cpu":
         here["gpus"], here["driver"] = [], None  # none was used
-    folder = options.results_dir or (None if options.images else raw.RESULTS)
+    folder = options.results_dir or (None if options.images else raw.RESULTS / ("designs" if options.pools else ""))
     if folder is not None:
         result = {"op_times": rows, "device": where, "machine": here, "commit": machine.commit()}
-        raw.write(folder / f"{machine.name(here)}-op-times.json", "op_times", result)
+        what = "pooling" if options.pools else "op-times"
+        raw.write(folder / f"{machine.name(here)}-{what}.json", "op_times", result)
     return 0
 
 

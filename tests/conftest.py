@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,16 @@ def compiler_installed() -> bool:
     except (DynamicLibNotFoundError, RuntimeError):
         return False
     return True
+
+
+def wheels_installed() -> bool:
+    """Whether the compiler is there, as wheels: `offline_build` knows it by their versions, and a toolkit has none."""
+    try:
+        for name in ("nvidia-nvvm", "nvidia-nvjitlink"):
+            metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return compiler_installed()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import fused_layers
 import networks
@@ -11,9 +12,11 @@ import op_times
 import pytest
 
 from charcnn import catalog
-from charcnn.gpu import device
+from charcnn.gpu import device, graph
 from charcnn.model import layers, params
 from charcnn.model import network as forms
+from charcnn.model.layers import place
+from charcnn.networks import ece408
 from charcnn.networks.architecture import Architecture
 
 
@@ -72,6 +75,38 @@ def test_op_times(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(op_times, "tolerance", lambda row: 0.0)
     with pytest.raises(SystemExit, match="loops is wrong: conv1, 1 images"):
         op_times.main(["--images", "1", "--device", "cpu"])
+
+
+@pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: python bench/op_times.py --pools 2/2,3/2")
+@pytest.mark.parametrize("pool", [(2, 2), (3, 2)], ids=["2 by 2", "3 by 2"])
+def test_pooling_in_one_kernel_and_in_two(pool, monkeypatch):
+    seen = []
+
+    def by_turns(ready):
+        seen.extend(one.name for one in ready)
+        return [{"rounds": [1.0]} for _ in ready]
+
+    monkeypatch.setattr(graph, "Graph", lambda start, stream: SimpleNamespace(launch=lambda: start(stream)))
+    monkeypatch.setattr(op_times, "by_turns", by_turns)
+    conv1 = place(ece408.layers("tiny"), (16 * 16,))[1]
+    rows = op_times.measure("conv1", conv1, 2, "cuda", pool)
+    ways = [f"{technique}, {kernels}" for technique in ("naive", "direct") for kernels in ("one kernel", "two kernels")]
+    assert [row["technique"] for row in rows] == ways
+    assert seen == [f"conv1 {pool[0]}/{pool[1]}      2 {way}" for way in ways]
+    assert all(row["pool"] == list(pool) and row["flops"] == 2 * conv1.flops for row in rows)
+    monkeypatch.setattr(op_times, "tolerance", lambda row: -1.0)
+    with pytest.raises(SystemExit, match="naive, one kernel is wrong: conv1, 1 images"):
+        op_times.measure("conv1", conv1, 1, "cuda", pool)
+
+
+def test_poolings_that_are_none(capsys):
+    for given in ("3", "3/0", "2/2,a/2"):
+        with pytest.raises(SystemExit):
+            op_times.main(["--pools", given])
+        assert f"argument --pools: invalid pools value: '{given}'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        op_times.main(["--pools", "2/2", "--device", "cpu"])
+    assert "--pools: needs a GPU" in capsys.readouterr().err
 
 
 @pytest.mark.exhaustive

@@ -300,7 +300,7 @@ def test_an_empty_file(charcnn, tmp_path, suffix):
 
 def test_what_is_no_text_is_refused(charcnn, weights, tmp_path):
     for name in ("news.tsv", "news.csv", "news.jsonl", "news.txt"):
-        (tmp_path / name).write_bytes(gzip.compress(b"1,text\n" * 10))
+        (tmp_path / name).write_bytes(gzip.compress(b"1,text\n" * 10, mtime=0))
         status, out, err = charcnn("classify", tmp_path / name)
         assert (status, out) == (UNUSABLE, "")
         said = "is compressed by gzip: unpack it first (gunzip), or let its name end in .gz"

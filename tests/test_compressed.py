@@ -136,14 +136,26 @@ def test_places_of_what_is_unpacked(tmp_path, ending):
     [
         ("in.csv.gz", b"1,plain text\n", "is not compressed by gzip, though its name ends in .gz"),
         ("in.csv.gz", b"", "is not compressed by gzip, though"),
-        ("in.csv.gz", gzip.compress(b"1,text\n" * 999)[:-5], "is not a whole gzip file (Compressed file ended before"),
-        ("in.csv.gz", gzip.compress(b"1,text\n" * 999)[:14], "is not a whole gzip file (Compressed file ended before"),
-        ("in.csv.gz", gzip.compress(gzip.compress(b"text\n")), "in.csv.gz: is compressed by gzip: unpack it first"),
-        ("in.csv.gz", gzip.compress("text\n".encode("utf-16")), "in.csv.gz: is UTF-16"),
-        ("in.jsonl.gz", gzip.compress(b'{"a": 1}\n'), "in.jsonl.gz: its first object has the keys a"),
+        ("in.csv.gz", pack(b"1,text\n" * 999, ".gz")[:-5], "is not a whole gzip file (Compressed file ended before"),
+        ("in.csv.gz", pack(b"1,text\n" * 999, ".gz")[:14], "is not a whole gzip file (Compressed file ended before"),
+        ("in.csv.gz", pack(pack(b"text\n", ".gz"), ".gz"), "in.csv.gz: is compressed by gzip: unpack it first"),
+        ("in.csv.gz", pack("text\n".encode("utf-16"), ".gz"), "in.csv.gz: is UTF-16"),
+        ("in.jsonl.gz", pack(b'{"a": 1}\n', ".gz"), "in.jsonl.gz: its first object has the keys a"),
         ("in.csv.zst", b"1,plain text\n", "is not compressed by Zstandard, though its name ends in .zst"),
         ("in.csv.zst", b"\x28\xb5\x2f\xfd", "is not a whole Zstandard file ("),
-        ("in.parquet.gz", gzip.compress(b"PAR1"), "a Parquet file is compressed within: unpack this one first"),
+        ("in.parquet.gz", pack(b"PAR1", ".gz"), "a Parquet file is compressed within: unpack this one first"),
+    ],
+    ids=[
+        "plain",
+        "empty",
+        "cut at the end",
+        "cut at the beginning",
+        "packed twice",
+        "UTF-16",
+        "other keys",
+        "plain, zst",
+        "cut, zst",
+        "Parquet",
     ],
 )
 def test_what_is_not_whole_is_one_line(charcnn, tmp_path, name, data, message):
@@ -174,8 +186,8 @@ def test_what_is_not_whole_further_on_gets_no_output(charcnn, tmp_path, monkeypa
 
 def test_one_that_is_cut_short_meanwhile_is_a_failure(tmp_path):
     """At the end of a member, where nothing else shows it."""
-    first = gzip.compress(os.urandom(1 << 20))
-    file = unpacked(tmp_path / "in", first + gzip.compress(b"more"), ".gz")
+    first = pack(os.urandom(1 << 20), ".gz")
+    file = unpacked(tmp_path / "in", first + pack(b"more", ".gz"), ".gz")
     file.read(10)
     os.truncate(tmp_path / "in", len(first))
     with pytest.raises(OSError, match="cut short while it was read") as caught:
@@ -185,7 +197,7 @@ def test_one_that_is_cut_short_meanwhile_is_a_failure(tmp_path):
 
 def test_a_row_that_unpacks_to_more_than_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "LONGEST_UNPACKED", 1 << 16)
-    (tmp_path / "in.txt.gz").write_bytes(gzip.compress(b"short\n" * 99 + b"a" * (1 << 20)))
+    (tmp_path / "in.txt.gz").write_bytes(pack(b"short\n" * 99 + b"a" * (1 << 20), ".gz"))
     with open(tmp_path / "in.txt.gz", "rb", buffering=0) as file:
         reader = open_reader("lines", "in.txt.gz", file, Layout(), CREPE, rows=10, capacity=256)
         with pytest.raises(ValueError, match=r"in\.txt\.gz: unpacks to a row of more than 0 MB"):
@@ -194,7 +206,7 @@ def test_a_row_that_unpacks_to_more_than_memory_is_refused(tmp_path, monkeypatch
 
 def test_blocks_are_full_and_the_buffer_does_not_matter(tmp_path):
     data = rows_of("csv", 500)
-    (tmp_path / "in.csv.gz").write_bytes(gzip.compress(data))
+    (tmp_path / "in.csv.gz").write_bytes(pack(data, ".gz"))
     expected = read(opened(tmp_path, data, "csv", header=False, rows=100))
     for capacity in (64, 1000, 1 << 20):
         with open(tmp_path / "in.csv.gz", "rb", buffering=0) as file:
@@ -211,7 +223,7 @@ def test_blocks_are_full_and_the_buffer_does_not_matter(tmp_path):
 
 def test_evaluate_and_train_read_them(charcnn, tmp_path):
     data = b"".join(b"%d,text %d\n" % (1 + n % 4, n) for n in range(40))
-    for name, given in (("in.csv", data), ("in.csv.gz", gzip.compress(data))):
+    for name, given in (("in.csv", data), ("in.csv.gz", pack(data, ".gz"))):
         (tmp_path / name).write_bytes(given)
     assert charcnn("evaluate", tmp_path / "in.csv.gz")[:2] == charcnn("evaluate", tmp_path / "in.csv")[:2]
     plain, packed = (read_rows(tmp_path / name, CREPE) for name in ("in.csv", "in.csv.gz"))

@@ -225,10 +225,10 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_no_success(tmp_path, kind)
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (gzip.compress(b"text", mtime=0), "is compressed by gzip: unpack it first"),
+        pytest.param(gzip.compress(b"text", mtime=0), "is compressed by gzip: unpack it first", id="gzip"),
         (b"\x28\xb5\x2f\xfd\x04", "is compressed by Zstandard"),
-        (bz2.compress(b"text"), "is compressed by bzip2"),
-        (lzma.compress(b"text"), "is compressed by xz"),
+        pytest.param(bz2.compress(b"text"), "is compressed by bzip2", id="bzip2"),
+        pytest.param(lzma.compress(b"text"), "is compressed by xz", id="xz"),
         (b"PK\x03\x04\x14", "is a ZIP archive, as an .xlsx workbook is"),
         (b"PAR1\x15\x04", "is a Parquet file: give its name"),
         ("text".encode("utf-32"), "is UTF-32"),

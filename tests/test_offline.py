@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import pytest
-from conftest import compiler_installed
+from conftest import wheels_installed
 
 from charcnn.catalog import CHAIN, IMAGE_CHAIN, VARIANTS
 from charcnn.ops.common.mma_layout import TAKEN
@@ -24,12 +24,11 @@ from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
 from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
 
-pytestmark = [
-    pytest.mark.exhaustive,
-    pytest.mark.skipif(
-        not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
-    ),
-]
+offline = pytest.mark.skipif(
+    not wheels_installed(), reason="the CUDA compiler is not installed as wheels: pip install 'charcnn[cuda]'"
+)
+
+pytestmark = [pytest.mark.exhaustive, offline]
 
 
 def repeats(row):

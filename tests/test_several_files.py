@@ -35,7 +35,7 @@ FILES = {
     "2024/b.csv": lines(1200, 100),
     "2024/c.jsonl": '{"text": "a"}\n{"text": "b"}\n',
     "2024/deep/d.txt": "one\ntwo\n",
-    "2023/e.tsv.gz": gzip.compress(b"1\ttext\n" * 20),
+    "2023/e.tsv.gz": gzip.compress(b"1\ttext\n" * 20, mtime=0),
 }
 
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_done_is_one_line(charcnn, tmp_path, monkeypatch, words, 
 
 def test_one_bad_file_costs_no_others(charcnn, tmp_path, opened, monkeypatch):
     monkeypatch.setattr("charcnn.cli.model.BUFFER", {"cpu": 1 << 12, "cuda": 1 << 12})  # b.csv.gz begins well
-    whole = gzip.compress(lines(3000).encode())
+    whole = gzip.compress(lines(3000).encode(), mtime=0)
     given = {
         "a.csv": lines(40),
         "b.csv.gz": whole[:-20],

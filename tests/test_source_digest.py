@@ -4,10 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
-from conftest import compiler_installed
+from conftest import compiler_installed, wheels_installed
 
 pytestmark = pytest.mark.skipif(
     not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
@@ -106,6 +107,14 @@ def digests(tmp_path_factory):
         found[seed] = json.loads(done.stdout)
     assert found["1"] == found["2"], "the same in every process"
     return found["1"]
+
+
+def test_a_compiler_that_is_no_wheel_has_no_version(monkeypatch):
+    def version(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert not wheels_installed()
 
 
 def test_what_does_not_change_the_machine_code(digests):

@@ -12,10 +12,9 @@ import pytest
 import steps as bench_steps
 import toom_cook as bench_toom_cook
 from clusters import emulate_clusters
-from conftest import compiler_installed
 from emulation import stored
 from numba import cuda
-from test_offline import build, faults
+from test_offline import build, faults, offline
 from turns import Ready
 
 from charcnn.gpu import device, graph, ptx
@@ -235,7 +234,7 @@ def test_features_that_do_not_fit(method, shape, message, machine):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'")
+@offline
 def test_kernels_compile_without_spills():
     kernels = build("toom_cook")
     assert len(kernels) == 3 * len(PRECISIONS)

@@ -48,7 +48,10 @@ class WgmmaConv2d(NoScratch):
 
 
 class MmaConv2d(WgmmaConv2d):
-    """The same on tensor cores by mma.sync, of `MmaConv2dWeights`."""
+    """The same on tensor cores by mma.sync, of `MmaConv2dWeights`.
+
+    In fp16x3, features and results lie as `mma_layout` has them, and not as `WgmmaConv2d` takes and gives them.
+    """
 
     weights = MmaConv2dWeights
 
