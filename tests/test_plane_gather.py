@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from emulation import emulate, stored
+from emulation import emulate
 from test_token_conv1d import affine, draw, exact, kinds
 
 from charcnn.gpu import device, ptx
@@ -32,7 +32,6 @@ def machine(monkeypatch):
         return
     kernel.make_kernel.cache_clear()  # of kernels that another machine runs
     emulate(monkeypatch)
-    monkeypatch.setattr(ptx, "st_global_v2_b32", stored(np.uint32, 2))
     monkeypatch.setattr(device, "multiprocessors", lambda: 2)
     yield
     kernel.make_kernel.cache_clear()

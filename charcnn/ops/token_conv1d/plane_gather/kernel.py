@@ -3,8 +3,8 @@
 A plane's value needs the features of six neighbouring windows, and a feature is in two tiles. `warp_gather` has a
 window of many inputs after one another, so that LayerNorm's parameters stay in registers; six windows of them would
 not fit. Here a warp has a few inputs and goes along their windows, three at a time, a *group*: the features of the
-group before stay in registers, and those of both are a tile. LayerNorm's parameters of a group come to shared memory
-once for all warps of the block, which so go along together. A group reads 15 characters: 16 bytes, a record.
+group before stay in registers, and those of both are a tile. LayerNorm's parameters of a group are read once for all of
+the warp's inputs, through the first cache. A group reads 15 characters: 16 bytes, a record. No warp waits for another.
 """
 
 from __future__ import annotations
@@ -34,19 +34,13 @@ SPAN = WINDOW * POOL
 RECORD_BYTES = 16
 """Of a group's characters."""
 
-AHEAD = 4
-"""Groups whose gamma and beta come to shared memory at once: between two barriers, in which warps may drift apart."""
-
-AFFINE_BYTES = 2 * SPAN * PITCH
-"""Of gamma and beta at a group's positions."""
-
 MOST_TAPS = RECORD_BYTES - SPAN + 1
 """Whose group a record holds."""
 
 
-def smem_bytes(kernel_size: int, depth: int, held: int, threads: int, ahead: int = AHEAD) -> int:
-    """Of a block: the table, gamma and beta twice, and records of a warp's inputs and as many groups as lanes."""
-    return kernel_size * (depth + 1) * PITCH + 2 * ahead * AFFINE_BYTES + threads * held * RECORD_BYTES
+def smem_bytes(kernel_size: int, depth: int, held: int, threads: int) -> int:
+    """Of a block: the table, and of each warp's inputs records of as many groups as lanes, and moments."""
+    return kernel_size * (depth + 1) * PITCH + (threads + threads // WARP) * held * RECORD_BYTES
 
 
 def _make_windows(kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool) -> tuple[Any, Any]:
@@ -116,11 +110,13 @@ def _make_windows(kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool
     return gathered, bare
 
 
-def _make_put(of: NumberFormat, wide: bool, halves: bool) -> Any:
-    """put(to, step, low_stride, before, after): a lane's channels of a tile, from the features of both its groups."""
-    plane_values, (_, put_4, put_2) = make_plane_values(), make_puts(of)
-    unpack, number, points = ptx.cvt_f32x2("f16"), ptx.bitcast_f32, POINTS
-    plane_words, eighth = make_plane_words(), of.ptx_type == "e4m3"
+def _make_put(of: NumberFormat, wide: bool) -> Any:
+    """put(to, step, low_stride, before, after): a lane's channels of a tile, from the features of both its groups.
+
+    Planes of float16 features are taken in float16: that adds a tenth to conv2's error. `wide` ones are rounded once.
+    """
+    plane_values, plane_words, (_, _, put_2) = make_plane_values(), make_plane_words(), make_puts(of)
+    number, points, eighth = ptx.bitcast_f32, POINTS, of.ptx_type == "e4m3"
 
     @inline
     def channel(before, after, i):
@@ -131,20 +127,13 @@ def _make_put(of: NumberFormat, wide: bool, halves: bool) -> Any:
         )  # fmt: skip
 
     @inline
-    def channels(before, after, i):
-        """The same of two float16 a word."""
-        (a, b), (c, d), (e, f) = unpack(before[i]), unpack(before[2 + i]), unpack(before[4 + i])
-        (g, h), (k, m), (p, q) = unpack(after[i]), unpack(after[2 + i]), unpack(after[4 + i])
-        return plane_values(a, c, e, g, k, p), plane_values(b, d, f, h, m, q)
-
-    @inline
     def put(to, step, low_stride, before, after):
         if wide:
             first, second = channel(before, after, 0), channel(before, after, 1)
             for p in range(points):
                 put_2(to, low_stride, first[p], second[p])
                 to += step
-        elif halves:
+        else:
             low = plane_words(before[0], before[2], before[4], after[0], after[2], after[4])
             high = plane_words(before[1], before[3], before[5], after[1], after[3], after[5])
             for p in range(points):
@@ -153,48 +142,36 @@ def _make_put(of: NumberFormat, wide: bool, halves: bool) -> Any:
                 else:
                     ptx.st_global_v2_b32(to, low[p], high[p])
                 to += step
-        else:
-            (first, second), (third, fourth) = channels(before, after, 0), channels(before, after, 1)
-            for p in range(points):
-                put_4(to, low_stride, first[p], second[p], third[p], fourth[p])
-                to += step
 
     return put
 
 
 @cache
-def make_kernel(
-    kernel_size: int, alphabet: int, held: int, threads: int, layernorm: bool, of: NumberFormat, ahead: int = AHEAD,
-    halves: bool = False,
-) -> Any:  # fmt: skip
-    """The kernel (ids, skew, table, bias, stat, gamma, beta, planes, eps, c, pitch, rows, segments).
+def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layernorm: bool, of: NumberFormat) -> Any:
+    """The kernel (ids, skew, table, bias, stat, gamma, beta, planes, eps, channels, pitch, rows, segments, per, units).
 
     A warp has `held` inputs at a time. Arrays but for the addresses of table, gamma, beta and planes; how far ids begin
     behind a multiple of 4; channels; those of a row of the table; rows of planes of an input; into how many runs of
-    rows an input is cut.
+    rows an input is cut, and of how many; all runs.
     """
     wide = of.size == 4
     itemsize, channels_held, from_depth = (4, 2, alphabet) if wide else (2, 4, alphabet + 1)
     slab, chars, simulated = (alphabet + 1) * PITCH, SPAN + kernel_size - 1, device.SIMULATED
     gathered, bare = _make_windows(kernel_size, slab, layernorm, wide)
-    put, raw_count, great = _make_put(of, wide, halves), -(-(chars + WORDS - 1) // WORDS) + 1, alphabet > 127
+    put, raw_count, great = _make_put(of, wide), -(-(chars + WORDS - 1) // WORDS) + 1, alphabet > 127
     pack, copy, commit, drain = (
         ptx.cvt_f16x2("f16"), ptx.cp_async_16, ptx.cp_async_commit_group, ptx.cp_async_wait_group(0),
     )  # fmt: skip
     zero, one, two, three, four, seven, byte_bits, byte, sixteen = (
         uint32(value) for value in (0, 1, 2, 3, 4, 7, 8, 255, 16)
     )
-    step, most, warps, inputs_of_warp, span, pitch_bytes, row_pieces = (
-        uint32(value) for value in (threads, WARP, threads // WARP, held, SPAN, PITCH, PITCH // 16)
+    step, most, warps, inputs_of_warp, span, row_pieces = (
+        uint32(value) for value in (threads, WARP, threads // WARP, held, SPAN, PITCH // 16)
     )
     table_rows, source_depth, rows_of_tap, depth, tile_channels = (
         uint32(value) for value in (kernel_size * (alphabet + 1), from_depth, alphabet + 1, alphabet, PITCH // itemsize)
     )
-    affine_pieces, affine_bytes, affine_at = (
-        uint32(value) for value in (ahead * AFFINE_BYTES // 16, AFFINE_BYTES, kernel_size * slab)
-    )
-    group_pieces, half_pieces = uint32(AFFINE_BYTES // 16), uint32(SPAN * PITCH // 16)
-    records_at, stage = uint32(kernel_size * slab + 2 * ahead * AFFINE_BYTES), uint32(ahead)
+    records_at, moments_at = uint32(kernel_size * slab), uint32(kernel_size * slab + threads * held * RECORD_BYTES)
     record_bytes, warp_records = uint32(RECORD_BYTES), uint32(WARP * held * RECORD_BYTES)
     input_records, raw_words = uint32(WARP * RECORD_BYTES), uint32(raw_count - 1)
     ones, sevens, eights = uint32(0x01010101), uint32(0x7F7F7F7F), uint32(0x80808080)
@@ -203,29 +180,11 @@ def make_kernel(
     last_word, end_mask = chars // 4, uint32((1 << 8 * (chars % 4)) - 1)  # of the last word, where it is none whole
     size, to_size, points, to_terms = uint64(itemsize), uint64(of.itemsize), uint64(POINTS), uint64(of.terms)
     lane_bytes, lane_channels = uint32(PITCH // WARP), uint32(channels_held)
-    nothing = ((uint32(0),) * 9,) * held
+    nothing = ((uint32(0),) * 6,) * held
     sides = 2 * SPAN
 
-    @inline
-    def copied(base, first_slot, gamma, beta, group, last_group, first_channel, channels, pitch, thread):
-        """Ask for gamma and beta of the `ahead` groups from this one on, where there is a LayerNorm."""
-        i = thread
-        while layernorm and i < affine_pieces:
-            own = uint32(i // group_pieces)
-            piece = uint32(i - uint32(own * group_pieces))
-            own, side = uint32(own + group), gamma if piece < half_pieces else beta
-            piece = piece if piece < half_pieces else uint32(piece - half_pieces)
-            at = uint32(uint32(own * span) + uint32(piece // row_pieces))
-            channel = uint32(first_channel + uint32(uint32(piece % row_pieces) * uint32(16 // itemsize)))
-            to = uint32(base + uint32(affine_at + uint32(first_slot * affine_bytes)) + uint32(i * sixteen))
-            inside = channel < channels and own <= last_group
-            source = side + (uint64(at) * uint64(pitch) + uint64(channel)) * size
-            copy(to, source if inside else side, sixteen if inside else zero)
-            i = uint32(i + step)
-        commit()
-
     @jit(launch_bounds=(threads, 1))
-    def kernel(ids, skew, table, bias, stat, gamma, beta, planes, eps, channels, pitch, rows, segments):
+    def kernel(ids, skew, table, bias, stat, gamma, beta, planes, eps, channels, pitch, rows, segments, per, units):
         smem = cuda.shared.array(0, types.uint32, alignment=256)
         gammas = cuda.local.array(sides, types.uint32)
         betas = cuda.local.array(sides, types.uint32)
@@ -237,6 +196,7 @@ def make_kernel(
         channel = uint32(first_channel + uint32(lane * lane_channels))
         origin = uint32(base + uint32(lane * lane_bytes))
         records = uint32(base + uint32(records_at + uint32(warp * warp_records)))
+        moments = uint32(base + uint32(moments_at + uint32(warp * uint32(held * RECORD_BYTES))))
         inputs, length = uint32(ids.shape[0]), uint32(ids.shape[1])
         # A character is a byte of its row's address: it counts rows from address 0, not from the table's start.
         shifts = uint32(uint32(uint32(base >> byte_bits) & byte) * ones)
@@ -257,62 +217,49 @@ def make_kernel(
             i = uint32(i + step)
         commit()
 
-        # Work: `segments` runs of rows of as many inputs as a block has at a time. A run's first group makes no tile.
-        block_inputs = uint32(warps * inputs_of_warp)
-        units = uint32(uint32(uint32(inputs + uint32(block_inputs - one)) // block_inputs) * uint32(segments))
-        per = uint32(uint32(uint32(rows) + uint32(segments) - one) // uint32(segments))
-        unit = uint32(cuda.blockIdx.x)
-        while unit < units:
-            inputs_at = uint32(unit // uint32(segments))
-            # Blocks have all runs by turns: texts end with blanks, which are quick.
-            segment = uint32(uint32(uint32(unit % uint32(segments)) + inputs_at) % uint32(segments))
-            first_input = uint32(uint32(inputs_at * block_inputs) + uint32(warp * inputs_of_warp))
-            first_group = uint32(segment * per)
-            last_group = min(uint32(first_group + per), uint32(rows))
-            unit = uint32(unit + uint32(cuda.gridDim.x))
-            if first_group >= last_group:
-                continue
-            cuda.syncthreads()  # what the unit before reads of gamma and beta
-            copied(base, zero, gamma, beta, first_group, last_group, first_channel, channels, pitch, thread)
-            kept = nothing
-            for i in range(held):
-                start_a, start_b, scale = zero, zero, zero
-                mean, factor = float64(0), float32(1)
-                n = min(uint32(first_input + uint32(i)), uint32(inputs - one))
-                if layernorm:
-                    mean = stat[n, 0]
-                    factor = float32(1) / math.sqrt(float32(stat[n, 1]) + eps)
-                high = float32(mean)
-                if wide:
-                    low = float32(mean - float64(high))  # what float32 cannot hold of the mean
-                    if channel < channels:
-                        start_a = ptx.bitcast_b32((bias[channel] - high) - low)
-                        start_b = ptx.bitcast_b32((bias[uint32(channel + one)] - high) - low)
-                    scale = ptx.bitcast_b32(factor)
-                else:
-                    if channel < channels:
-                        start_a = pack(bias[channel] - high, bias[uint32(channel + one)] - high)
-                        start_b = pack(bias[uint32(channel + two)] - high, bias[uint32(channel + three)] - high)
-                    scale = pack(factor, factor)
-                first = (zero, zero, zero, zero, zero, zero, start_a, start_b, scale)
-                kept = kept[1:] + (first,)
+        bias_0 = bias_1 = bias_2 = bias_3 = float32(0)
+        if channel < channels:
+            bias_0, bias_1 = bias[channel], bias[uint32(channel + one)]
+            if not wide:
+                bias_2, bias_3 = bias[uint32(channel + two)], bias[uint32(channel + three)]
+        if wide:
+            offset_a, offset_b = ptx.bitcast_b32(bias_0), ptx.bitcast_b32(bias_1)
+        else:
+            offset_a, offset_b = pack(bias_0, bias_1), pack(bias_2, bias_3)
+        drain()
+        cuda.syncthreads()  # from here on warps are alone
 
-            group, slot, staged = first_group, zero, zero
-            while group <= last_group:
-                if slot == zero or slot == stage:
-                    drain()
-                    cuda.syncthreads()  # gamma and beta of this group are there, and those of the ones before are read
-                    to_slot = uint32(stage - slot)
-                    copied(
-                        base, to_slot, gamma, beta, uint32(group + stage), last_group, first_channel, channels, pitch,
-                        thread,
-                    )  # fmt: skip
+        # Work: `segments` runs of rows of as many inputs as a warp has at a time. A run's first group makes no tile.
+        cuts, blocks = uint32(segments), uint32(cuda.gridDim.x)
+        unit = uint32(uint32(warp * blocks) + uint32(cuda.blockIdx.x))
+        while unit < uint32(units):
+            inputs_at = uint32(unit // cuts)
+            # Warps have all runs by turns: texts end with blanks, which are quick.
+            segment = uint32(uint32(uint32(unit % cuts) + inputs_at) % cuts)
+            first_input = uint32(inputs_at * inputs_of_warp)
+            first_group = uint32(segment * uint32(per))
+            last_group = min(uint32(first_group + uint32(per)), uint32(rows))
+            unit = uint32(unit + uint32(warps * blocks))
+            kept = nothing
+            if simulated:
+                cuda.syncthreads()
+            else:
+                cuda.syncwarp()  # the moments before these may still be read
+            if layernorm and lane < inputs_of_warp:  # this lane's input
+                n = min(uint32(first_input + lane), uint32(inputs - one))
+                mean = stat[n, 0]
+                high, factor = float32(mean), float32(1) / math.sqrt(float32(stat[n, 1]) + eps)
+                low = float32(mean - float64(high))  # what float32 cannot hold of the mean
+                words = ptx.bitcast_b32(high), ptx.bitcast_b32(low), ptx.bitcast_b32(factor), pack(factor, factor)
+                ptx.st_shared_v4_b32(uint32(moments + uint32(lane * record_bytes)), *words)
+            group, staged = first_group, zero
+            while first_group < last_group and group <= last_group:
                 if staged == zero:
                     if simulated:
                         cuda.syncthreads()
                     else:
                         cuda.syncwarp()
-                    own = uint32(group + lane)
+                    own, own_bytes = uint32(group + lane), uint32(lane * record_bytes)
                     for i in range(inputs_of_warp):
                         n = uint32(first_input + uint32(i))
                         if own <= last_group:
@@ -341,26 +288,38 @@ def make_kernel(
                                 more = uint32(uint32(uint32(more & eights) >> seven) * byte)
                                 word = uint32(uint32(word & uint32(~more)) | uint32(depths & more))
                                 raw[q] = uint32(word + shifts) if n < inputs else blanks
-                            ptx.st_shared_v4_b32(
-                                uint32(uint32(records + uint32(uint32(i) * input_records)) + uint32(lane * record_bytes)),
-                                raw[0], raw[1], raw[2], raw[3],
-                            )  # fmt: skip
+                            to_record = uint32(uint32(records + uint32(uint32(i) * input_records)) + own_bytes)
+                            ptx.st_shared_v4_b32(to_record, raw[0], raw[1], raw[2], raw[3])
                     if simulated:
                         cuda.syncthreads()
                     else:
                         cuda.syncwarp()
-                if layernorm:
-                    at = uint32(base + uint32(affine_at + uint32(slot * affine_bytes)) + uint32(lane * lane_bytes))
+                if layernorm and channel < channels:
+                    at = (uint64(uint32(group * span)) * uint64(pitch) + uint64(channel)) * size
                     for p in range(SPAN):
-                        a, b = ptx.ld_shared_v2_b32(uint32(at + uint32(p * PITCH)))
+                        a, b = ptx.ld_global_v2_b32(gamma + at)
                         gammas[2 * p], gammas[2 * p + 1] = a, b
-                        a, b = ptx.ld_shared_v2_b32(uint32(at + uint32((SPAN + p) * PITCH)))
+                        a, b = ptx.ld_global_v2_b32(beta + at)
                         betas[2 * p], betas[2 * p + 1] = a, b
+                        at += uint64(pitch) * size
                 own_record = uint32(records + uint32(staged * record_bytes))
-                n = first_input
+                n, own_moments = first_input, moments
                 for _ in range(held):
                     before = kept[0]
-                    start_a, start_b, scale = before[6], before[7], before[8]
+                    start_a, start_b, scale = offset_a, offset_b, zero
+                    if layernorm:
+                        high, low, factor, factors = ptx.ld_shared_v4_b32(own_moments)
+                        own_moments = uint32(own_moments + record_bytes)
+                        high, low = ptx.bitcast_f32(high), ptx.bitcast_f32(low)
+                        if wide:
+                            start_a, start_b = (
+                                ptx.bitcast_b32((bias_0 - high) - low),
+                                ptx.bitcast_b32((bias_1 - high) - low),
+                            )
+                            scale = factor
+                        else:
+                            start_a, start_b = pack(bias_0 - high, bias_1 - high), pack(bias_2 - high, bias_3 - high)
+                            scale = factors
                     word_0, word_1, word_2, word_3 = ptx.ld_shared_v4_b32(own_record)
                     own_record = uint32(own_record + input_records)
                     raw[0], raw[1], raw[2], raw[3] = word_0, word_1, word_2, word_3
@@ -379,16 +338,16 @@ def make_kernel(
                         a, b = gathered(places, 0, start_a, start_b, scale, gammas, betas)
                         c, d = gathered(places, 3, start_a, start_b, scale, gammas, betas)
                         e, f = gathered(places, 6, start_a, start_b, scale, gammas, betas)
-                    after = (a, b, c, d, e, f, start_a, start_b, scale)
+                    after = (a, b, c, d, e, f)
                     if group > first_group and n < inputs and channel < channels:
                         row = uint64(n) * uint64(rows) + uint64(uint32(group - one))
                         low_stride = uint64(channels) * to_size
                         to_step = low_stride * to_terms
                         to = planes + row * points * to_step + uint64(channel) * to_size
                         put(to, to_step, low_stride, before, after)
-                    kept = kept[1:] + (after,)
+                    kept = kept[1:] + (after,)  # noqa: RUF005
                     n = uint32(n + one)
                 staged = uint32(uint32(staged + one) % most)
-                group, slot = uint32(group + one), uint32(uint32(slot + one) % uint32(two * stage))
+                group = uint32(group + one)
 
     return kernel

@@ -13,7 +13,7 @@ from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d.toom_cook import planes
 from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS, WINDOW, plane_rows
-from charcnn.ops.token_conv1d.plane_gather.kernel import AHEAD, MOST_TAPS, POOL, make_kernel, smem_bytes
+from charcnn.ops.token_conv1d.plane_gather.kernel import MOST_TAPS, POOL, make_kernel, smem_bytes
 from charcnn.ops.token_conv1d.warp_gather.config import BELOW, PITCH, WARP, WORDS
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
@@ -54,12 +54,11 @@ class PlaneGatherWeights:
                 f"C_out in whole {vector}s"
             )
         # What 1 stands for in planes goes into what is added last, so that no kernel knows of it.
-        unit, affine = np.float32(planes.unit(of)), ()
+        unit = np.float32(planes.unit(of))
         if gamma is not None and beta is not None:
-            affine = gamma / unit, beta / unit
+            self._of = TokenConvWeights(weight, bias, gamma / unit, beta / unit, precision=precision)
         else:
-            weight, bias = weight / unit, bias / unit
-        self._of = TokenConvWeights(weight, bias, *affine, precision=precision)
+            self._of = TokenConvWeights(weight / unit, bias / unit, precision=precision)
         self.nbytes = self._of.nbytes
         most = smem_bytes(kernel_size, depth, 1, WARP)
         if most > (limit := device.shared_limit()):
@@ -85,8 +84,7 @@ class PlaneGatherWeights:
         Raises:
             ValueError: an argument's shape, dtype, layout or side does not fit.
         """
-        n, length = shapes.ranked("ids", ids, "N, L")
-        kernel_size, depth, channels = self.shape
+        (n, length), kernel_size = shapes.ranked("ids", ids, "N, L"), self.shape[0]
         least = kernel_size - 1 + POOL * (POINTS + WINDOW)
         if length < least:
             raise ValueError(f"ids has {length} positions: need at least {least}")
@@ -101,43 +99,41 @@ class PlaneGatherWeights:
         inputs = {"ids": ids, "stat": stat} if normalised else {"ids": ids}
         call = Call(out, stream, self.planes_shape(n, length), self.precision.dtype, **inputs)
         if n:
-            self.launch(call, *call.inputs, *(() if normalised else (None,)), call.out, eps)
+            self.launch(call, call.inputs[0], call.inputs[1] if normalised else None, call.out, eps)
         return call.result()
 
     def launch(
-        self, call: Call, ids: Any, stat: Any, out: Any, eps: float = 1e-5, *, held: int = HELD, threads: int = THREADS,
-        ahead: int = AHEAD, halves: bool | None = None,
-    ) -> None:  # fmt: skip
+        self, call: Call, ids: Any, stat: Any, out: Any, eps: float = 1e-5, *, held: int = HELD, threads: int = THREADS
+    ) -> None:
         """Start the kernel to write out."""
         kernel_size, depth, channels = self.shape
-        halves = self.precision.ptx_type == "e4m3" if halves is None else halves
-        while threads > WARP and smem_bytes(kernel_size, depth, held, threads, ahead) > device.shared_limit():
+        while threads > WARP and smem_bytes(kernel_size, depth, held, threads) > device.shared_limit():
             threads -= WARP
         itemsize = 4 if self.precision.size == 4 else 2
         table, bias, affine = self._of.table, self._of.bias, self._of.affine
         channel_tiles = -(-channels * itemsize // PITCH)
-        blocks, input_blocks = (
-            max(1, device.multiprocessors() // channel_tiles),
-            -(-len(ids) // (threads // WARP * held)),
-        )
-        rows = out.shape[1]
-        cuts = segments(rows, input_blocks, blocks)
+        blocks, warps, rows = max(1, device.multiprocessors() // channel_tiles), threads // WARP, out.shape[1]
+        units = -(-len(ids) // held)
+        cuts = segments(rows, units, blocks * warps)
         pitch = -(-channels // 8) * 8 if itemsize == 2 else channels
         addresses = [np.uint64(device.address(one)) for one in (*affine, out)] if affine else [np.uint64(0)] * 2
         gamma, beta = addresses[:2]
-        kernel = make_kernel(kernel_size, depth, held, threads, bool(affine), self.precision, ahead, halves)
+        kernel = make_kernel(kernel_size, depth, held, threads, bool(affine), self.precision)
         call.launch(
-            kernel, (min(blocks, input_blocks * cuts), channel_tiles), threads,
+            kernel, (min(blocks, units * cuts), channel_tiles), threads,
             ids, device.address(ids) % WORDS, np.uint64(device.address(table)), bias, ids if stat is None else stat,
             gamma, beta, np.uint64(device.address(out)), np.float32(eps),
-            *map(np.uint32, (channels, pitch, rows, cuts)), shared=smem_bytes(kernel_size, depth, held, threads, ahead),
+            *map(np.uint32, (channels, pitch, rows, cuts, -(-rows // cuts), units * cuts)), shared=smem_bytes(kernel_size, depth, held, threads),
         )  # fmt: skip
 
 
-def segments(rows: int, input_blocks: int, blocks: int) -> int:
-    """Into how many runs an input's rows are cut, so that the last blocks end soonest: a run costs a group more."""
+def segments(rows: int, units: int, warps: int) -> int:
+    """Into how many runs the rows of each unit's inputs are cut, so that the last warps end soonest.
+
+    Each run has a group more than rows.
+    """
 
     def groups(cuts: int) -> int:
-        return -(-input_blocks * cuts // blocks) * (-(-rows // cuts) + 1)
+        return -(-units * cuts // warps) * (-(-rows // cuts) + 1)
 
     return min(range(1, rows + 1), key=groups)
