@@ -219,7 +219,7 @@ used = {}
 begin = sequence.LayerSequence.__init__
 def noting(self, stages):
     begin(self, stages)
-    for n in (1, 13, 65):
+    for n in (1, 13, 65, 129):
         for layer in sequence.flat(self.layers, n):
             for one in (layer, getattr(layer, "_conv", layer), getattr(layer, "_layer", layer)):
                 used.setdefault(type(one).__name__, set()).add(network.precision)
@@ -228,7 +228,7 @@ target = stand_in.Target.named("sm_90a")
 for level in (row for row in LEVELS if row.device == "cuda"):  # those that list no layers are recorded in vain
     for precision in level.precisions:
         for config in (SMALL, replace(SMALL, layernorm=False)):
-            network = Network(level.name, precision, config, 80)
+            network = Network(level.name, precision, config, 144)
             record(network, target, lambda *_: None, [1])
 of_images = "StepConv1d", "2d", "BufferedLinear", "SplitKLinear", *IMAGE_LAYERS
 rows = {row.name: {*row.precisions} for row in LAYERS if row.device == "cuda" and not row.name.endswith(of_images)}

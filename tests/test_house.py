@@ -283,7 +283,7 @@ def test_what_is_counted():
     assert all(PRECISION.search(words(name)) for name in precise)
     assert not any(PRECISION.search(words(name)) for name in ("conv_nlc", "Conv1dLayer"))
     assert "conv1d_naive" in exported()
-    assert set(levels()) == {*(f"l{n}" for n in range(19)), "l20"}  # l19 is to come
+    assert set(levels()) == {*(f"l{n}" for n in range(21))}
 
 
 @pytest.mark.skipif(not find_spec("importlinter"), reason="needs import-linter, which is there from Python 3.11 on")

@@ -1,25 +1,38 @@
 """Level 19: fewer products, by Toom-Cook's filtering on tensor cores.
 
-Since level 16: conv2, more than half of all products, takes 11 of each 21 (`conv1d.toom_cook`). Its operands are values
-of polynomials at six points, *planes*, twice as many numbers as features. Block 1 writes them itself. Apart from it
-they would cost most of what is won. FP8 is one of the precisions, scaled by texts as in level 17. Up to `FEW_TILES`
-inputs the layers are those of level 16, or 17.
+Since level 16: conv2, more than half of all products, takes 11 of each 21 (`ops.conv1d.toom_cook`). They are taken of
+values of polynomials at six points, *planes*, which are twice as many numbers as features. A kernel of its own for
+them costs most of what is won, so block 1 writes them. It attacks the work itself: tensor cores were as busy as power
+allows. FP8 is one of the precisions, scaled by texts as in level 17. bf16 is none: it has too few digits for planes.
+Up to `MANY` inputs do not fill the GPU with such tiles, and have the layers of levels 16 and 17.
 """
 
 from functools import partial
 
 from charcnn.config import POOL_SIZE
+from charcnn.levels.l16 import FEW, SOME
 from charcnn.model import calibrate
 from charcnn.offload import asynchronous
-from charcnn.ops.conv1d.layers import ToomCookConv1d, WgmmaConv1d, WgmmaLinear
-from charcnn.ops.layernorm.layers import wgmma_block
+from charcnn.ops.common.layer import ByBatch
+from charcnn.ops.common.precision import HALF_PRECISIONS
+from charcnn.ops.conv1d.layers import SmallBatchConv1d, ToomCookConv1d, WgmmaConv1d, WgmmaLinear
+from charcnn.ops.layernorm.layers import small_batch_block, wgmma_block
 from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
-from charcnn.ops.token_conv1d.layers import TokenConvNormReluPoolPlanes
+from charcnn.ops.linear.layers import SmallBatchLinear
+from charcnn.ops.linear.small_batch import MOST
+from charcnn.ops.token_conv1d.layers import (
+    SmallBatchTokenConvNormReluPool,
+    TokenConvNormReluPool,
+    TokenConvNormReluPoolPlanes,
+)
 from charcnn.runtime.sequence import gpu_pipeline, whole_windows
 
 TITLE = "Toom-Cook's filtering: 11 products of 21 in conv2, of planes that block 1 writes"
 
 OFFLOAD = asynchronous
+
+MANY = 128
+"""The largest batch whose conv2 takes all products: more have tiles enough for the GPU."""
 
 
 def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, precision="fp16", texts=None):
@@ -27,21 +40,32 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
 
     texts: of fp8, a file of texts to calibrate with (`texts.read_texts`); where None, the sample that ships.
     """
-    length_5, length = whole_windows(config, 16 if precision == "fp8" else 8), config.conv_lengths[4]
-    p, eps = params, 1e-5
-    if precision == "fp8":
-        p, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
+    eighths, halves = precision == "fp8", precision in HALF_PRECISIONS
+    length_5, length = whole_windows(config, 16 if eighths else 8), config.conv_lengths[4]
     conv, linear = partial(WgmmaConv1d, precision=precision), partial(WgmmaLinear, precision=precision)
+    small_conv, p, eps = partial(SmallBatchConv1d, precision=precision), params, 1e-5
+    if eighths:
+        p, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
 
     def network(w):  # once a GPU: weights are packed here
+        block_1 = TokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE, precision=precision)
+        planes = TokenConvNormReluPoolPlanes(*w.conv1, w.norm1, precision=precision)
+        block_6 = wgmma_block(*w.conv6, w.norm6, POOL_SIZE, length=length, eps=eps, precision=precision)
         fc3 = partial(linear, relu=False, float32=True)
         if takes(precision, config.classes):
             fc3 = partial(FewOutputsLinear, precision=precision)
-        block_1 = TokenConvNormReluPoolPlanes(*w.conv1, w.norm1, precision=precision)
-        block_6 = wgmma_block(*w.conv6, w.norm6, POOL_SIZE, length=length, eps=eps, precision=precision)
-        convs = [ToomCookConv1d(*w.conv2, precision=precision), conv(*w.conv3), conv(*w.conv4)]
-        convs += [conv(*w.conv5, length=length_5), *block_6]
-        yield "network", [block_1, *convs, linear(*w.fc1), linear(*w.fc2), fc3(*w.fc3)]
+        products, all_products = ToomCookConv1d(*w.conv2, precision=precision), conv(*w.conv2, pool=True)
+        blocks_1_2 = [ByBatch(MANY, [block_1, all_products], [planes, products])]
+        blocks_3_6 = [conv(*w.conv3), conv(*w.conv4), conv(*w.conv5, length=length_5), *block_6]
+        fc = [linear(*w.fc1), linear(*w.fc2), fc3(*w.fc3)]
+        if halves:
+            small_1 = SmallBatchTokenConvNormReluPool(block_1) if config.layernorm else block_1
+            blocks_1_2 = [ByBatch(FEW, [small_1, small_conv(*w.conv2, pool=True)], blocks_1_2)]
+            small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, precision=precision)
+            small_3_6 = [small_conv(*w.conv3), small_conv(*w.conv4), small_conv(*w.conv5), *small_6]
+            blocks_3_6 = [ByBatch(SOME, small_3_6, blocks_3_6)]
+            fc = [ByBatch(MOST, [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision)], fc)]
+        yield "network", [*blocks_1_2, *blocks_3_6, *fc]
 
     return gpu_pipeline(network, p, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=True)
 

@@ -14,7 +14,7 @@ from charcnn.gpu import device, launch
 from charcnn.model.layers import Network
 from charcnn.model.params import Params
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.layer import Array, ByBatch, Layer, flat
+from charcnn.ops.common.layer import Array, ByBatch, Layer, bounds, flat
 from charcnn.ops.common.shapes import Shape
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import GpuPipeline, GraphWorker, StreamBuffers, StreamWorker
@@ -54,7 +54,7 @@ class LayerSequence:
     def room(self, batch: int, length: int) -> tuple[int, dict[Layer, dict[str, Array]]]:
         """Bytes of the largest features of up to so many inputs, and what layers write besides."""
         largest, scratch = batch * length, dict[Layer, dict[str, Array]]()
-        for n in {batch, *(min(batch, layer.most) for layer in self.layers if isinstance(layer, ByBatch))}:
+        for n in {batch, *(min(batch, most) for most in bounds(self.layers))}:
             x: Shape = (n, length)
             for layer in flat(self.layers, n):
                 given = scratch.setdefault(layer, {})

@@ -6,7 +6,7 @@ allocates nothing when it is applied, which a CUDA graph needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
@@ -150,6 +150,15 @@ class ByBatch:
     def of(self, n: int) -> Sequence[Layer]:
         """The layers for n inputs."""
         return self._few if n <= self.most else self._many
+
+
+def bounds(layers: Sequence[Layer | ByBatch]) -> Iterator[int]:
+    """The most inputs of each choice by batch among layers, and of those inside it."""
+    for layer in layers:
+        if isinstance(layer, ByBatch):
+            yield layer.most
+            yield from bounds(layer.of(layer.most))
+            yield from bounds(layer.of(layer.most + 1))
 
 
 def flat(layers: Sequence[Layer | ByBatch], n: int) -> list[Layer]:
