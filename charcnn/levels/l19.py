@@ -10,7 +10,6 @@ Up to `MANY` inputs do not fill the GPU with such tiles, and have the layers of 
 from functools import partial
 
 from charcnn.config import POOL_SIZE
-from charcnn.levels.l16 import FEW, SOME
 from charcnn.model import calibrate
 from charcnn.offload import asynchronous
 from charcnn.ops.common.layer import ByBatch
@@ -31,8 +30,8 @@ TITLE = "Toom-Cook's filtering: 11 products of 21 in conv2, of planes that block
 
 OFFLOAD = asynchronous
 
-MANY = 128
-"""The largest batch whose conv2 takes all products: more have tiles enough for the GPU."""
+FEW, SOME, MANY = 12, 24, 128
+"""The largest batches of which blocks 1 and 2, and 3 to 6, are spread over the whole GPU, and conv2 has all products."""
 
 
 def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, precision="fp16", texts=None):

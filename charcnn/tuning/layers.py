@@ -112,7 +112,7 @@ def of_level(level: str, config: Config, precision: str | None = None) -> Iterat
         sizes = lengths[block - 1], config.kernel_sizes[block - 1], c_in, config.channels
         yield Layer(f"conv{block}", operator, conv, arithmetic, *sizes)
     units = config.features, config.units, config.units, config.classes
-    few = level in ("l16", "l17") and few_outputs.takes(arithmetic, config.classes)
+    few = level in ("l16", "l17", "l19") and few_outputs.takes(arithmetic, config.classes)
     for i in (1, 2) if few else (1, 2, 3):  # the last one of few classes has no tiles
         operator = "linear_nlc" if i == 3 else "linear_relu_nlc"
         yield Layer(f"fc{i}", operator, linear, arithmetic, 1, 1, units[i - 1], units[i])

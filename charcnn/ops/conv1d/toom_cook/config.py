@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from charcnn.ops.common.precision import NumberFormat
@@ -61,11 +61,12 @@ class TileConfig:
             raise ValueError(f"{self.cluster_m=}: need 1, 2 or 4 blocks")
 
     @classmethod
-    def of(cls, operands: NumberFormat) -> TileConfig:
-        """The fastest of those that bench/toom_cook.py tries, for a precision."""
-        if operands.terms == 2:
-            return cls(64, 3, terms=2)
-        return cls(cluster_m=2, staggered=False) if operands.ptx_type == "e4m3" else cls()
+    def of(cls, operands: NumberFormat, k_blocks: int = 4) -> TileConfig:
+        """The fastest of those that bench/toom_cook.py tries, for a precision; not staggered where k blocks are few."""
+        tile = cls(64, 3, terms=2) if operands.terms == 2 else cls()
+        if operands.ptx_type == "e4m3":
+            tile = cls(cluster_m=2, staggered=False)
+        return tile if tile.fits(k_blocks) else replace(tile, staggered=False)
 
     @property
     def a_bytes(self) -> int:

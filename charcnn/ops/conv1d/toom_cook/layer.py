@@ -57,7 +57,7 @@ class ToomCookWeights:
             shape = tuple(weight.shape)
             raise ValueError(f"weight has {shape=}: need {TAPS} taps, C_in in whole {depth}s, C_out in whole 8s")
         self.kernel_size, self._k_blocks = taps, self.c_in // depth
-        self.tile = tile = TileConfig.of(of) if tile is None else tile
+        self.tile = tile = TileConfig.of(of, self._k_blocks) if tile is None else tile
         if tile.terms != of.terms or not tile.fits(self._k_blocks):
             stages = tile.staggered_stages(self._k_blocks)
             raise ValueError(f"{tile=}: need terms={of.terms}, and if staggered stages in {stages} for {self.c_in=}")
