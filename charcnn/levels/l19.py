@@ -31,7 +31,7 @@ TITLE = "Toom-Cook's filtering: 11 products of 21 in conv2, of planes that block
 OFFLOAD = asynchronous
 
 FEW, SOME, MANY = 12, 24, 128
-"""The largest batches of which blocks 1 and 2, and 3 to 6, are spread over the whole GPU, and conv2 has all products."""
+"""The largest batches whose blocks 1 and 2, and 3 to 6, are spread over the GPU; whose conv2 has all products."""
 
 
 def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, precision="fp16", texts=None):

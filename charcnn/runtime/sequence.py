@@ -17,7 +17,7 @@ from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import Array, ByBatch, Layer, bounds, flat
 from charcnn.ops.common.shapes import Shape
 from charcnn.runtime.monitor import Monitor
-from charcnn.runtime.stream import GpuPipeline, GraphWorker, StreamBuffers, StreamWorker
+from charcnn.runtime.stream import Compute, GpuPipeline, GraphWorker, StreamBuffers, StreamWorker
 
 Stage = tuple[str, Sequence[Layer | ByBatch]]
 """What its time is counted as, and its layers."""
@@ -115,19 +115,22 @@ def on_gpus(
     Raises:
         DeviceError: a GPU has less memory free than weights and features need.
     """
-    monitor, workers = monitor or Monitor(), []
+    monitor, workers = monitor or Monitor(), list[StreamWorker]()
     sequences = {}
     for gpu in device.choose(gpus):
         with cuda.gpus[gpu]:
             sequence = sequences[gpu] = LayerSequence(network())
             monitor.hold(gpu, sequence.nbytes)
             largest, scratch = sequence.room(batch, config.length)
+            compute = Compute()
             for number in range(streams):
                 pinned = batch * max(config.length, 4 * config.classes)
                 buffers = StreamBuffers(gpu, number, monitor, pinned=pinned, features=largest, scratch=scratch)
                 forward = sequence.forward(buffers, timed=not graph)
-                made = GraphWorker(buffers, forward, batch, config.length) if graph else StreamWorker(buffers, forward)
-                workers.append(made)
+                if graph:
+                    workers.append(GraphWorker(buffers, forward, batch, config.length, compute))
+                else:
+                    workers.append(StreamWorker(buffers, forward))
     pipeline = GpuPipeline(workers, batch, config.classes, monitor.advance)
     pipeline.sequences = sequences
     return pipeline

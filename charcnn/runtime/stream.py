@@ -28,6 +28,9 @@ from charcnn.text.encodings import Encoding
 
 _STEP = 1 << 16
 
+BESIDE = 64
+"""Inputs of a batch that leaves multiprocessors free: up to so many, batches of several streams run side by side."""
+
 _VIEWS = 256
 """Views of them that are kept: texts that come through a pipe make batches of any length."""
 
@@ -81,6 +84,15 @@ class StreamBuffers:
     def scratch(self, layer: Layer) -> dict[str, Any]:
         """The arrays on the GPU that this layer writes besides features."""
         return self._scratch[layer]
+
+    @contextmanager
+    def on(self, stream: Any) -> Iterator[None]:
+        """The block's work is started on another stream."""
+        usual, self.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self.stream = usual
 
     def rewind(self) -> None:
         """Let the turns on the GPU begin anew, so that the same work gets the same buffers."""
@@ -223,21 +235,34 @@ class StreamWorker:
             return self._forward(ids)
 
 
+class Compute:
+    """The stream of the current GPU on which graphs of more than BESIDE inputs run, of all workers."""
+
+    def __init__(self) -> None:
+        self.stream, self.one_batch = cuda.stream(), threading.Lock()
+
+
 class GraphWorker(StreamWorker):
     """A `StreamWorker` that starts all work on a batch at once: a CUDA graph a number of inputs, made when needed.
 
-    The copies are not in it, so that those of one stream go on while another computes. A batch is computed with some
-    inputs more than came where that keeps the graphs few (`graph_size`): each takes memory, and milliseconds to make.
+    The copies are not in it, so that those of one stream go on while another computes. The graphs of large batches
+    share a stream: on streams of their own, blocks of one batch's first kernel would take multiprocessors from the
+    kernel that another batch is in, whose blocks all run at once. A batch is computed with some inputs more than came
+    where that keeps the graphs few (`graph_size`): each takes memory, and milliseconds to make.
 
     Args:
         buffers, forward: as of `StreamWorker`; `forward` starts the same work each time, and allocates nothing from its
             second time on.
         batch, length: the most token ids that come, (batch, length).
+        compute: of all workers on this GPU.
     """
 
-    def __init__(self, buffers: StreamBuffers, forward: Callable[[Any], Any], batch: int, length: int) -> None:
+    def __init__(
+        self, buffers: StreamBuffers, forward: Callable[[Any], Any], batch: int, length: int, compute: Compute
+    ) -> None:
         super().__init__(buffers, self._replay)
-        self._recorded, self._batch = forward, batch
+        self._recorded, self._batch, self._compute = forward, batch, compute
+        self._ready, self._done = cuda.event(timing=False), cuda.event(timing=False)
         self._ids = device.to_device(np.zeros((batch, length), np.uint8))  # where graphs read them
         self._graphs: dict[int, cuda_graph.Graph] = {}
 
@@ -247,22 +272,35 @@ class GraphWorker(StreamWorker):
             return self._recorded(ids)
         cuda_graph.copy(self._ids, ids, buffers.stream)
         size = graph_size(n, self._batch)
-        if size not in self._graphs:
-            place = self._ids[:size]
+        with self._computing(size):
+            if size not in self._graphs:
+                place = self._ids[:size]
 
-            def start(stream: Any) -> Any:
-                buffers.rewind()
-                usual, buffers.stream = buffers.stream, stream
-                try:
-                    return self._recorded(place)
-                finally:
-                    buffers.stream = usual
+                def start(stream: Any) -> Any:
+                    buffers.rewind()
+                    with buffers.on(stream):
+                        return self._recorded(place)
 
-            self._graphs[size] = cuda_graph.Graph(start, buffers.stream)
-        graph = self._graphs[size]
-        with buffers.stage("network"):
-            graph.launch()
+                self._graphs[size] = cuda_graph.Graph(start, buffers.stream)
+            graph = self._graphs[size]
+            with buffers.stage("network"):
+                graph.launch()
         return graph.result if size == n else graph.result[:n]
+
+    @contextmanager
+    def _computing(self, size: int) -> Iterator[None]:
+        """The block starts a batch of this size: after what the worker's stream was given, before what it will be."""
+        if size <= BESIDE:
+            yield
+            return
+        own, shared = self.buffers.stream, self._compute.stream
+        with self._compute.one_batch:
+            self._ready.record(own)
+            self._ready.wait(shared)
+            with self.buffers.on(shared):
+                yield
+            self._done.record(shared)
+            self._done.wait(own)
 
 
 def graph_size(n: int, batch: int) -> int:

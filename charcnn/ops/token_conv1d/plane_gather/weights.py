@@ -123,7 +123,8 @@ class PlaneGatherWeights:
             kernel, (min(blocks, units * cuts), channel_tiles), threads,
             ids, device.address(ids) % WORDS, np.uint64(device.address(table)), bias, ids if stat is None else stat,
             gamma, beta, np.uint64(device.address(out)), np.float32(eps),
-            *map(np.uint32, (channels, pitch, rows, cuts, -(-rows // cuts), units * cuts)), shared=smem_bytes(kernel_size, depth, held, threads),
+            *map(np.uint32, (channels, pitch, rows, cuts, -(-rows // cuts), units * cuts)),
+            shared=smem_bytes(kernel_size, depth, held, threads),
         )  # fmt: skip
 
 
