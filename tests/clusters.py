@@ -112,5 +112,6 @@ def emulate_clusters(monkeypatch):
 
     monkeypatch.setattr(simulator, "BlockManager", Manager)
     monkeypatch.setattr(Call, "launch", launch_ints)
+    monkeypatch.setattr(ptx, "cluster_sync_relaxed", machine.cluster_sync)
     for name in ("bulk_load_multicast", "mapa", "mbarrier_arrive_cluster", "cluster_sync", "ld_shared_cluster_v4_f32"):
         monkeypatch.setattr(ptx, name, getattr(machine, name))

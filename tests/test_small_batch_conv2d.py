@@ -9,10 +9,11 @@ from clusters import emulate_clusters
 from conftest import quick
 
 from charcnn.gpu import device
+from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.precision import HALF_PRECISIONS
 from charcnn.ops.conv2d.small_batch import SmallBatchConv2dWeights
-from charcnn.ops.conv2d.small_batch_plan import BLOCK_N, PIXELS, SMEM_BYTES, SPLITS, SUMS, Problem, best, plans
+from charcnn.ops.conv2d.small_batch_plan import BLOCK_N, SMEM_BYTES, SPLITS, SUMS, best, plans
 
 on_a_gpu = pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
 emulated = pytest.mark.skipif(not device.SIMULATED, reason="the simulator alone is emulated")
@@ -101,7 +102,8 @@ def test_every_number_of_splits(name):
     ("name", "epilogue", "precision"),
     [
         ("padded", "", "fp16"), ("strided, odd borders", "gelu", "fp16"), ("dilated, five chunks", "relu", "bf16"),
-        ("groups", "relu", "fp16"), ("pooled", "relu", "fp16"), ("pooled, apart", "relu", "fp16"), ("one row", "", "fp16"),
+        ("groups", "relu", "fp16"), ("pooled", "relu", "fp16"), ("pooled, apart", "relu", "fp16"),
+        ("one row", "", "fp16"),
     ],
 )  # fmt: skip
 def test_in_emulation(name, epilogue, precision, monkeypatch):
@@ -114,6 +116,61 @@ def problem_of(image, filters, options):
     zeros = np.zeros(filters, np.float32)
     conv = SmallBatchConv2dWeights(zeros, zeros[0, 0, 0], **options)
     return conv.plan((1, *image)).of
+
+
+def emulate_launches(monkeypatch):
+    """Weights are made, and no kernel runs."""
+    emulate_clusters(monkeypatch)
+    monkeypatch.setattr(Call, "launch", lambda *_, **__: None)
+
+
+@pytest.mark.parametrize(
+    ("filters", "options", "message"),
+    [
+        ((3, 3, 8, 6), {}, r"C_out=6, groups=1: need a multiple of 4"),
+        ((3, 3, 8, 16), {"groups": 2}, r"C_out=16, groups=2: need a multiple of 16 a group"),
+        ((3, 3, 4, 32), {"groups": 2}, r"C_in/groups=4: need a multiple of 8"),
+        ((3, 3, 8, 16), {"precision": "tf32"}, "precision='tf32'"),
+    ],
+)
+def test_weights_that_do_not_fit(filters, options, message, monkeypatch):
+    monkeypatch.setattr(device, "require_hopper", lambda what: None)
+    zeros = np.zeros(filters, np.float32)
+    with pytest.raises(ValueError, match=message):
+        SmallBatchConv2dWeights(zeros, zeros[0, 0, 0], **options)
+
+
+@emulated
+def test_images_that_do_not_fit(monkeypatch):
+    emulate_launches(monkeypatch)
+    conv = SmallBatchConv2dWeights(np.zeros((3, 3, 8, 16), np.float32), np.zeros(16, np.float32), pool=POOL)
+    with pytest.raises(
+        ValueError, match=r"x has shape \(1, 9, 20000, 8\): need images of which a block can hold a row"
+    ):
+        conv.conv2d(device.to_device(np.zeros((1, 9, 20000, 8), np.float16)))
+    with pytest.raises(ValueError, match="need C_in=8"):
+        conv.conv2d(device.to_device(np.zeros((1, 9, 9, 16), np.float16)))
+    assert conv.conv2d(device.to_device(np.zeros((0, 9, 9, 8), np.float16))).shape == (0, 3, 3, 16)
+
+
+@emulated
+@pytest.mark.parametrize("name", ALEXNET)
+def test_how_images_are_cut_up(name, monkeypatch):
+    emulate_launches(monkeypatch)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 132)
+    of = problem_of(*ALEXNET[name])
+    for plan in plans(of):
+        assert plan.smem_bytes <= SMEM_BYTES
+        assert plan.m_tiles * 16 * 8 >= plan.sums[0] * plan.sums[1]
+        assert plan.m_tiles * plan.block_n // 2 <= SUMS
+        assert plan.splits * plan.chunks >= of.chunks > (plan.splits - 1) * plan.chunks
+        assert plan.bands * plan.band >= of.out[0] > (plan.bands - 1) * plan.band
+        assert plan.pixel_bytes // 16 % 2 == 1
+        assert plan.sum_stride // 8 % 2 == 1
+    found = best(of)
+    assert found.clocks == min(plan.clocks for plan in plans(of))
+    assert found.blocks >= 96, "most of 132 multiprocessors have a part"
+    assert found.clocks < 7000, "4 us"
 
 
 @emulated

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,8 +45,9 @@ from charcnn.ops.common.pixel_tables import pixel_tables
 from charcnn.ops.common.precision import HALF_PRECISIONS, choose
 from charcnn.ops.common.shapes2d import Window
 from charcnn.ops.conv1d.layers import Cast, MmaLinear, WgmmaLinear
+from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
 from charcnn.ops.conv1d.windows import COLUMNS
-from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, MmaConv2d, WgmmaConv2d, WinogradConv2d
+from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, MmaConv2d, SmallBatchConv2d, WgmmaConv2d, WinogradConv2d
 from charcnn.ops.image_layers import (
     VectorizedAvgPool2d,
     VectorizedGlobalAvgPool2d,
@@ -60,6 +61,15 @@ from charcnn.ops.pixels_to_depth import Blocks
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
 from charcnn.runtime.stream import GpuPipeline
+
+
+class Follows(NamedTuple):
+    """What a convolution reads, and what comes behind it."""
+
+    image: tuple[int, int]
+    """Rows and columns."""
+    pool: MaxPool2d | None
+    """Max-pooling of whole windows, right behind it and what is pointwise."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +87,13 @@ class Layers:
     whole_rows = False
     """Whether the two terms of a pixel make no part of a row that a linear layer reads."""
 
-    def conv(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any) -> list[Layer]:
-        """A convolution with what follows it. Weight (KH, KW, C_in / groups, C_out)."""
+    def conv(
+        self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any, follows: Follows
+    ) -> list[Layer | ByBatch]:
+        """A convolution with what follows it. Weight (KH, KW, C_in / groups, C_out).
+
+        Of a `ByBatch`, the layers for few inputs pool, too, where `follows` has a pooling.
+        """
         raise NotImplementedError
 
     def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
@@ -92,7 +107,9 @@ class MmaLayers(Layers):
     octets = True
     of: tuple[type[WgmmaConv2d], Callable[..., Layer]] = MmaConv2d, MmaLinear
 
-    def conv(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any) -> list[Layer]:
+    def conv(
+        self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any, follows: Follows
+    ) -> list[Layer | ByBatch]:
         """As there."""
         return [self.of[0](weight, bias, epilogue=epilogue, float32=float32, precision=self.precision, **moves)]
 
@@ -109,6 +126,21 @@ class WgmmaLayers(MmaLayers):
     deep = 512
     """Features from which on a linear layer's depth is split, where a few inputs have too few tiles for the GPU."""
 
+    def conv(
+        self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any, follows: Follows
+    ) -> list[Layer | ByBatch]:
+        """As there; a few images by `SmallBatchConv2d`, where tiles of one would leave multiprocessors idle."""
+        many = WgmmaConv2d(weight, bias, epilogue=epilogue, float32=float32, precision=self.precision, **moves)
+        if self.precision not in HALF_PRECISIONS or float32:
+            return [many]
+        pool = follows.pool and (follows.pool.kernel_size, follows.pool.stride)
+        few = SmallBatchConv2d(weight, bias, epilogue=epilogue, precision=self.precision, pool=pool, **moves)
+        x = 1, *follows.image, few.conv.width
+        assert isinstance(many.conv, WgmmaConv2dWeights)
+        if many.conv.tiles(x) >= device.multiprocessors() or few.conv.plan(x) is None:
+            return [many]
+        return [ByBatch(few.most, [few], [many])]
+
     def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
         """As there."""
         how: dict[str, Any] = {"epilogue": epilogue, "float32": float32, "precision": self.precision}
@@ -124,7 +156,9 @@ class WinogradLayers(Layers):
 
     together = columns = 4  # a thread's
 
-    def conv(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any) -> list[Layer]:
+    def conv(
+        self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any, follows: Follows
+    ) -> list[Layer | ByBatch]:
         """As there."""
         steps = (moves["stride"], moves["dilation"], moves["groups"])
         if all(one in (1, (1, 1)) for one in steps) and max(weight.shape[:2]) > 1:
@@ -159,6 +193,8 @@ class Chain:
         self._stored = made.precision
         self._window: Window | None = None
         """Of the convolution that reads blocks of pixels."""
+        self._pooled = 0
+        """Inputs up to which the convolution that came last pools, too."""
 
     def stages(self) -> Iterator[Stage]:
         """Each with its layers, weights packed on the current GPU.
@@ -192,7 +228,9 @@ class Chain:
             case Linear():
                 return self._linear(node, epilogue, rest)
             case MaxPool2d(size, stride, padding):
-                return [VectorizedMaxPool2d(size, stride=stride, padding=padding, **of)]
+                pooled, self._pooled = self._pooled, 0
+                layer = VectorizedMaxPool2d(size, stride=stride, padding=padding, **of)
+                return [ByBatch(pooled, [], [layer])] if pooled else [layer]
             case AvgPool2d(size, stride, padding):
                 return [VectorizedAvgPool2d(size, stride=stride, padding=padding, **of)]
             case GlobalAvgPool2d():
@@ -240,11 +278,13 @@ class Chain:
         fewer = math.prod(reach) * Channels.grouped(channels * math.prod(window.stride), multiple).width
         return fewer < math.prod(window.kernel) * Channels.grouped(channels, multiple).width
 
-    def _conv(self, node: Node, epilogue: str, rest: Sequence[Node]) -> list[Layer]:
+    def _conv(self, node: Node, epilogue: str, rest: Sequence[Node]) -> list[Layer | ByBatch]:
         of, made, inputs = node.layer, self._made, self.channels
         assert isinstance(of, Conv2d)
         (weight, bias), moves, groups = weights_of(node, self._params), of.moves, of.groups
+        _, *image = node.in_shape
         if self._window is not None:
+            image = [*Blocks.of(self._window, *image).counts]
             weight, moves, self._window = (
                 packing.to_depth(weight, self._window),
                 {**moves, "stride": 1, "padding": 0},
@@ -259,7 +299,12 @@ class Chain:
         weight = packing.filters(weight, of.groups, inputs, outputs, dense=groups == 1)
         float32 = self._writes_float32(rest)
         self.channels = outputs
-        return made.conv(pack(weight), outputs.spread(bias), epilogue, float32, {**moves, "groups": groups})
+        pool = rest[0].layer if rest and isinstance(rest[0].layer, MaxPool2d) and rest[0].layer.padding == 0 else None
+        follows, moves = Follows((image[0], image[1]), pool), {**moves, "groups": groups}
+        layers = made.conv(pack(weight), outputs.spread(bias), epilogue, float32, moves, follows)
+        if pool is not None:
+            self._pooled = next((layer.most for layer in layers if isinstance(layer, ByBatch)), 0)
+        return layers
 
     def _linear(self, node: Node, epilogue: str, rest: Sequence[Node]) -> list[Layer | ByBatch]:
         of, made, (weight, bias) = node.layer, self._made, weights_of(node, self._params)

@@ -37,6 +37,7 @@ from charcnn.gpu.ptx.convert import (
 from charcnn.gpu.ptx.cp_async import cp_async, cp_async_16, cp_async_commit_group, cp_async_wait_group
 from charcnn.gpu.ptx.grid import (
     cluster_sync,
+    cluster_sync_relaxed,
     globaltimer_lo,
     griddepcontrol_launch,
     griddepcontrol_wait,

@@ -94,7 +94,7 @@ class SmallBatchConv2dWeights(Conv2dWeights):
         if self.c_out % QUAD or (groups > 1 and self.c_out // groups % PACK_N):
             need = f"a multiple of {PACK_N} a group" if groups > 1 else f"a multiple of {QUAD}"
             raise ValueError(f"weight has C_out={self.c_out}, groups={groups}: need {need}")
-        self._pool, self._plans = pool, dict[Shape, Plan]()
+        self._pool, self._plans = pool, dict[Shape, Plan | None]()
         taps = np.ascontiguousarray(weight, np.float32).reshape((-1, *weight.shape[2:]))
         chunks, packs = -(-taps.shape[1] // CHUNK), -(-self.c_out // PACK_N)
         words = packs * chunks * taps.shape[0] * STEP_BYTES // 4
@@ -113,12 +113,8 @@ class SmallBatchConv2dWeights(Conv2dWeights):
             size = shapes2d.pool2d_window(*size, *self._pool).out(*size)
         return x[0], *size, self.c_out
 
-    def plan(self, x: Shape) -> Plan:
-        """How images of x (N, H, W, C) are cut up.
-
-        Raises:
-            ValueError: a band of one row, of one split, takes more registers or shared memory than a block has.
-        """
+    def plan(self, x: Shape) -> Plan | None:
+        """How images of x (N, H, W, C) are cut up; None where a block cannot hold even a row's part."""
         if x[1:] not in self._plans:
             window, (_, rows, columns, _) = self.window(x), self.out_shape(x)
             pool, steps = (1, 1), (1, 1)
@@ -130,15 +126,14 @@ class SmallBatchConv2dWeights(Conv2dWeights):
                 window.kernel, window.stride, window.dilation, (window.padding[0], window.padding[2]), (rows, columns),
                 pool, steps,
             )  # fmt: skip
-            found = small_batch_plan.best(problem)
-            if found is None:
-                raise ValueError(f"x has shape {x}: need images of which a block holds a part; use WgmmaConv2d")
-            self._plans[x[1:]] = found
+            self._plans[x[1:]] = small_batch_plan.best(problem)
         return self._plans[x[1:]]
 
     def _start(self, call: Call, epilogue: str, window: shapes2d.Window, pixels: int) -> None:
         x = call.inputs[0]
         plan = self.plan(tuple(x.shape))
+        if plan is None:
+            raise ValueError(f"x has shape {tuple(x.shape)}: need images of which a block can hold a row; use wgmma")
         kernel = make_kernel(self.precision.ptx_type, "" if epilogue == "store" else epilogue, plan)
         addresses = (np.uint64(device.address(array)) for array in (x, self._weight, self._bias, call.out))
         clusters = x.shape[0] * plan.blocks // plan.splits

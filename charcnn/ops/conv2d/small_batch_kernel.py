@@ -206,6 +206,6 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
                 ptx.st_global_v2_b32(to, pack(best[0], best[1]), pack(best[2], best[3]))
             i = uint32(i + uint32(all_splits * threads))
         if shared_by:
-            ptx.cluster_sync()  # a block's shared memory is there until all have read it
+            ptx.cluster_sync_relaxed()  # a block's shared memory is there until all have read it
 
     return kernel
