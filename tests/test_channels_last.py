@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import test_mma
 import test_wgmma
+from clusters import emulate_clusters
 from conftest import quick
 from test_mma import simulated
 from test_networks import architecture, drawn, rounded
@@ -38,7 +39,7 @@ from charcnn.networks.runner.command import NetworkCommand
 from charcnn.ops import reference
 from charcnn.ops.common.shapes2d import window
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
-from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, WinogradConv2d
+from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, SmallBatchConv2d, WinogradConv2d
 
 mma, wgmma = test_mma.machine, test_wgmma.machine
 
@@ -154,6 +155,19 @@ def test_wgmma_in_plain_python(name, precision, wgmma, monkeypatch):
 
     monkeypatch.setattr(WgmmaConv2dWeights, "_candidates", few_threads)
     found, bound = errors("wgmma", named(name), precision)
+    assert found.max() < bound
+
+
+@simulated
+@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.exhaustive)])
+def test_a_few_images_in_plain_python(precision, monkeypatch):
+    emulate_clusters(monkeypatch)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 132)
+    taken = []
+    call = SmallBatchConv2d.__call__
+    monkeypatch.setattr(SmallBatchConv2d, "__call__", lambda *given: taken.append(given) or call(*given))
+    found, bound = errors("wgmma", architecture("alexnet"), precision, 1)
+    assert len(taken) == 5, "all of its convolutions"
     assert found.max() < bound
 
 
