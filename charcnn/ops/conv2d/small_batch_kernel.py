@@ -8,13 +8,49 @@ from typing import Any
 from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
-from charcnn.gpu.device import int32, uint32, uint64
+from charcnn.gpu.device import SIMULATED, int32, uint32, uint64
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.epilogues import in_place
 from charcnn.ops.conv2d.small_batch_plan import CHUNK, PACK_N, STEP_BYTES, THREADS, WARPS, Plan
 
 QUAD = 4
 """Neighbouring output channels that a thread adds up and stores."""
+
+
+@cache
+def _maxima(plan, epilogue, count):
+    """join(places, d0, d1, d2, d3, best): of a window's first places, the sums of all splits, and their maxima.
+
+    Each calls the one for a place less: loops that are not unrolled would wait for each place's loads in turn.
+    """
+    p, q = divmod(count - 1, plan.of.pool[1])
+    offset = uint32(4 * plan.sum_stride * (p * plan.sums[1] + q))
+    splits, more = plan.splits, count > 1
+    rest, apply = _maxima(plan, epilogue, count - 1) if more else None, in_place(epilogue, QUAD)
+    load_sums = ptx.ld_shared_cluster_v4_f32 if splits > 1 else ptx.ld_shared_v4_f32
+
+    @cuda.jit(device=True, **({} if SIMULATED else {"forceinline": True}))
+    def join(places, d0, d1, d2, d3, best):
+        values = cuda.local.array(QUAD, float32)
+        for e in range(QUAD):
+            values[e] = float32(0)
+        for s in range(splits):  # always in this order
+            s0, s1, s2, s3 = load_sums(uint32(places[s] + offset))
+            values[0] += s0
+            values[1] += s1
+            values[2] += s2
+            values[3] += s3
+        values[0] += d0
+        values[1] += d1
+        values[2] += d2
+        values[3] += d3
+        apply(values)
+        if more:
+            rest(places, d0, d1, d2, d3, best)
+        for e in range(QUAD):
+            best[e] = ptx.max_nan_f32(best[e], values[e]) if more else values[e]
+
+    return join
 
 
 @cache
@@ -30,12 +66,11 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
         plan: with the sizes of the problem.
     """
     of = plan.of
-    multiply, pack, apply = ptx.mma_sync(ptx_type), ptx.cvt_f16x2(ptx_type), in_place(epilogue, QUAD)
-    drain = ptx.cp_async_wait_group(0)
+    multiply, pack, drain = ptx.mma_sync(ptx_type), ptx.cvt_f16x2(ptx_type), ptx.cp_async_wait_group(0)
+    join = _maxima(plan, epilogue, of.pool[0] * of.pool[1])
     splits, chunks, m_tiles, octets = plan.splits, plan.chunks, plan.m_tiles, plan.block_n // 8
     runs, sums_of_lane, shared_by = plan.block_n // PACK_N, 4 * plan.m_tiles * octets, splits > 1
     b_words = 4 * runs
-    load_sums = ptx.ld_shared_cluster_v4_f32 if shared_by else ptx.ld_shared_v4_f32
 
     # Where what lies in shared memory, and how far apart.
     image_at, sums_at = uint32(plan.weight_bytes), uint32(plan.weight_bytes + plan.image_bytes)
@@ -65,7 +100,6 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
     all_sums, down, right = sum_rows * sum_columns, uint32(of.stride[0]) * row_bytes, uint32(of.stride[1]) * pixel_bytes
     quads, out_rows, out_columns, c_out = (uint32(i) for i in (plan.block_n // QUAD, *of.out, of.c_out))
     outputs = band_rows * out_columns * quads
-    pool_rows, pool_columns = of.pool
     pool_down, pool_right = uint32(of.pool_stride[0]) * sum_columns, uint32(of.pool_stride[1])
     one, two, three, four, five, sixteen = (uint32(i) for i in (1, 2, 3, 4, 5, 16))
     threads, warps, lanes, zero, no_row = uint32(THREADS), uint32(WARPS), uint32(31), uint32(0), int32(0)
@@ -77,7 +111,7 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
         sums = cuda.local.array(sums_of_lane, float32)
         places = cuda.local.array(m_tiles, types.uint32)
         b = cuda.local.array(b_words, types.uint32)
-        values = cuda.local.array(QUAD, float32)
+        theirs = cuda.local.array(splits, types.uint32)
         best = cuda.local.array(QUAD, float32)
         base = ptx.cvta_to_shared(shared)
         thread = uint32(cuda.threadIdx.x)
@@ -171,7 +205,7 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
         else:
             cuda.syncthreads()
 
-        # A thread adds the splits up, always in their order, and takes the maxima of a window.
+        # A thread adds the splits up, and takes the maxima of a window.
         i = uint32(uint32(split * threads) + thread)
         while i < outputs:
             pixel, quad = uint32(i // quads), uint32(i % quads)
@@ -182,25 +216,9 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
                 d0, d1, d2, d3 = ptx.ld_global_v4_f32(bias + uint64(channel) * uint64(4))
                 at = uint32(uint32(row * pool_down) + uint32(column * pool_right))
                 at = uint32(uint32(base + sums_at) + uint32(uint32(at * sum_bytes) + uint32(quad * sixteen)))
-                for p in range(pool_rows):
-                    for q in range(pool_columns):
-                        place = uint32(at + uint32(uint32(uint32(p) * sum_columns + uint32(q)) * sum_bytes))
-                        for e in range(QUAD):
-                            values[e] = float32(0)
-                        for s in range(splits):
-                            there = ptx.mapa(place, uint32(s)) if shared_by else place
-                            s0, s1, s2, s3 = load_sums(there)
-                            values[0] += s0
-                            values[1] += s1
-                            values[2] += s2
-                            values[3] += s3
-                        values[0] += d0
-                        values[1] += d1
-                        values[2] += d2
-                        values[3] += d3
-                        apply(values)
-                        for e in range(QUAD):
-                            best[e] = values[e] if p == 0 and q == 0 else ptx.max_nan_f32(best[e], values[e])
+                for s in range(splits):
+                    theirs[s] = ptx.mapa(at, uint32(s)) if shared_by else at
+                join(theirs, d0, d1, d2, d3, best)
                 to = (uint64(n) * uint64(out_rows) + uint64(out_row)) * uint64(out_columns) + uint64(column)
                 to = y + (to * uint64(c_out) + uint64(channel)) * uint64(2)
                 ptx.st_global_v2_b32(to, pack(best[0], best[1]), pack(best[2], best[3]))
