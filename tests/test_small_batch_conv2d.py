@@ -13,7 +13,7 @@ from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.precision import HALF_PRECISIONS
 from charcnn.ops.conv2d.small_batch import SmallBatchConv2dWeights
-from charcnn.ops.conv2d.small_batch_plan import BLOCK_N, SMEM_BYTES, SPLITS, SUMS, best, plans
+from charcnn.ops.conv2d.small_batch_plan import BLOCK_N, JOINED, SMEM_BYTES, SPLITS, SUMS, best, plans
 
 on_a_gpu = pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
 emulated = pytest.mark.skipif(not device.SIMULATED, reason="the simulator alone is emulated")
@@ -165,6 +165,7 @@ def test_how_images_are_cut_up(name, monkeypatch):
         assert plan.m_tiles * plan.block_n // 2 <= SUMS
         assert plan.splits * plan.chunks >= of.chunks > (plan.splits - 1) * plan.chunks
         assert plan.bands * plan.band >= of.out[0] > (plan.bands - 1) * plan.band
+        assert of.pool[0] * of.pool[1] * plan.splits <= JOINED
         assert plan.pixel_bytes // 16 % 2 == 1
         assert plan.sum_stride // 8 % 2 == 1
     found = best(of)

@@ -13,8 +13,40 @@ from charcnn.gpu.launch import jit
 from charcnn.ops.common.epilogues import in_place
 from charcnn.ops.conv2d.small_batch_plan import CHUNK, PACK_N, STEP_BYTES, THREADS, WARPS, Plan
 
+KNOWN = 8
+"""Pieces of the image whose places a thread works out before it waits for the kernel before it, at most."""
+
 QUAD = 4
 """Neighbouring output channels that a thread adds up and stores."""
+
+
+@cache
+def _places(plan):
+    """place_of(i, x, n, band, split, group): of a piece of the image, its place behind the weights, and its address.
+
+    0 where it is zeros around the image. A block's pieces are 16 bytes of a pixel, in the order of pixels.
+    """
+    of = plan.of
+    pieces, columns, image_at = uint32(2 * plan.chunks), uint32(plan.image[1]), uint32(plan.weight_bytes)
+    pixel_bytes, split_channels, c_in = uint32(plan.pixel_bytes), uint32(CHUNK * plan.chunks), uint32(of.c_in)
+    height, width, image_bytes = int32(of.height), int32(of.width), uint64(2 * of.channels)
+    top, left, no_row = int32(of.padding[0]), int32(of.padding[1]), int32(0)
+    step, two, eight, sixteen = uint32(plan.band * of.pool_stride[0] * of.stride[0]), uint32(2), uint32(8), uint32(16)
+
+    @cuda.jit(device=True, **({} if SIMULATED else {"forceinline": True}))
+    def place_of(i, x, n, band, split, group):
+        pixel, piece = uint32(i // pieces), uint32(i % pieces)
+        row = int32(int32(uint32(uint32(band * step) + uint32(pixel // columns))) - top)
+        column = int32(uint32(pixel % columns)) - left
+        channel = uint32(uint32(split * split_channels) + uint32(piece * eight))
+        source = uint64(0)
+        if row >= no_row and row < height and column >= no_row and column < width and channel < c_in:
+            line = uint64(n) * uint64(height) + uint64(uint32(row))
+            source = x + (line * uint64(width) + uint64(uint32(column))) * image_bytes
+            source += uint64(uint32(uint32(uint32(group * c_in) + channel) * two))
+        return uint32(image_at + uint32(uint32(pixel * pixel_bytes) + uint32(piece * sixteen))), source
+
+    return place_of
 
 
 @cache
@@ -67,7 +99,8 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
     """
     of = plan.of
     multiply, pack, drain = ptx.mma_sync(ptx_type), ptx.cvt_f16x2(ptx_type), ptx.cp_async_wait_group(0)
-    join = _maxima(plan, epilogue, of.pool[0] * of.pool[1])
+    join, place_of = _maxima(plan, epilogue, of.pool[0] * of.pool[1]), _places(plan)
+    known = min(KNOWN, -(-plan.image[0] * plan.image[1] * 2 * plan.chunks // THREADS))
     splits, chunks, m_tiles, octets = plan.splits, plan.chunks, plan.m_tiles, plan.block_n // 8
     runs, sums_of_lane, shared_by = plan.block_n // PACK_N, 4 * plan.m_tiles * octets, splits > 1
     b_words = 4 * runs
@@ -85,12 +118,7 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
     packed_run_bytes = uint64(of.chunks * of.taps * STEP_BYTES)
     split_bytes, packed_runs = uint64(plan.run_bytes), uint32(-(-of.c_out // PACK_N))
     chunk_pieces, all_chunks = uint32(STEP_BYTES * of.taps // 16), uint32(of.chunks)
-    pieces, columns = uint32(2 * chunks), uint32(plan.image[1])
-    image_pieces, piece_channels = uint32(plan.image[0] * plan.image[1] * 2 * chunks), uint32(8)
-    split_channels, c_in = uint32(CHUNK * chunks), uint32(of.c_in)
-    height, width, image_channels = int32(of.height), int32(of.width), uint64(2 * of.channels)
-    top, left, band_rows = int32(of.padding[0]), int32(of.padding[1]), uint32(plan.band)
-    band_step = uint32(plan.band * of.pool_stride[0] * of.stride[0])
+    image_pieces, band_rows = uint32(plan.image[0] * plan.image[1] * 2 * chunks), uint32(plan.band)
     tiles_of_group = uint32(max(1, of.c_out // of.groups // plan.block_n))
     n_tiles, bands = uint32(plan.n_tiles), uint32(plan.bands)
     last_group = uint32(of.groups - 1)
@@ -102,13 +130,15 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
     outputs = band_rows * out_columns * quads
     pool_down, pool_right = uint32(of.pool_stride[0]) * sum_columns, uint32(of.pool_stride[1])
     one, two, three, four, five, sixteen = (uint32(i) for i in (1, 2, 3, 4, 5, 16))
-    threads, warps, lanes, zero, no_row = uint32(THREADS), uint32(WARPS), uint32(31), uint32(0), int32(0)
+    threads, warps, lanes, zero, nowhere = uint32(THREADS), uint32(WARPS), uint32(31), uint32(0), uint64(0)
     all_splits = uint32(splits)
 
     @jit(launch_bounds=(THREADS, 2))
     def kernel(x, weight, bias, y):
         shared = cuda.shared.array(0, types.uint32, alignment=16)
         sums = cuda.local.array(sums_of_lane, float32)
+        targets = cuda.local.array(known, types.uint32)
+        sources = cuda.local.array(known, types.uint64)
         places = cuda.local.array(m_tiles, types.uint32)
         b = cuda.local.array(b_words, types.uint32)
         theirs = cuda.local.array(splits, types.uint32)
@@ -119,7 +149,8 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
         block = uint32(cuda.blockIdx.x)
         split, rest = uint32(block % all_splits), uint32(block // all_splits)
         n_tile, rest = uint32(rest % n_tiles), uint32(rest // n_tiles)
-        n, first_row = uint32(rest // bands), uint32(uint32(rest % bands) * band_rows)
+        n, band = uint32(rest // bands), uint32(rest % bands)
+        first_row, group = uint32(band * band_rows), min(uint32(n_tile // tiles_of_group), last_group)
 
         # Weights: of each PACK_N channels, those of the split lie one behind the other.
         i = thread
@@ -138,28 +169,20 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
         ptx.cp_async_commit_group()
         for k in range(sums_of_lane):
             sums[k] = float32(0)
+
+        # The image, of which the kernel before may still write: where its pieces come from, and go to, is known.
+        for c in range(known):
+            i = uint32(thread + uint32(c * THREADS))
+            targets[c], sources[c] = place_of(i, x, n, band, split, group)
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
-
-        # The image's rows of the band, with zeros around it.
-        above = int32(uint32(uint32(first_row // band_rows) * band_step)) - top
-        first_channel = uint32(split * split_channels)
-        group = min(uint32(n_tile // tiles_of_group), last_group)
-        i = thread
+        for c in range(known):
+            if uint32(thread + uint32(c * THREADS)) < image_pieces:
+                ptx.cp_async_16(uint32(base + targets[c]), sources[c], sixteen if sources[c] != nowhere else zero)
+        i = uint32(thread + uint32(known * THREADS))
         while i < image_pieces:
-            pixel, piece = uint32(i // pieces), uint32(i % pieces)
-            row = int32(above + int32(uint32(pixel // columns)))
-            column = int32(uint32(pixel % columns)) - left
-            channel = uint32(first_channel + uint32(piece * piece_channels))
-            wanted = zero
-            source = x
-            if row >= no_row and row < height and column >= no_row and column < width and channel < c_in:
-                wanted = sixteen
-                line = uint64(n) * uint64(height) + uint64(uint32(row))
-                source = x + (line * uint64(width) + uint64(uint32(column))) * image_channels
-                source += uint64(uint32(uint32(uint32(group * c_in) + channel) * two))
-            to = uint32(uint32(base + image_at) + uint32(uint32(pixel * pixel_bytes) + uint32(piece * sixteen)))
-            ptx.cp_async_16(to, source, wanted)
+            target, source = place_of(i, x, n, band, split, group)
+            ptx.cp_async_16(uint32(base + target), source, sixteen if source != nowhere else zero)
             i = uint32(i + threads)
         ptx.cp_async_commit_group()
 

@@ -33,6 +33,9 @@ SUMS = 64
 STEP_BYTES = 32 * 16
 """Of the weights of PACK_N channels and one product's depth: 16 of each lane."""
 
+JOINED = 40
+"""Sums that a thread joins to one value, at most, of a window's places and the splits: it asks for all at once."""
+
 SMEM_BYTES = 110 * 1024
 """Of a block, at most: a multiprocessor has 227 KB for two."""
 
@@ -169,6 +172,7 @@ class Plan:
         """Whether registers and shared memory hold it, and no split is empty."""
         return (
             self.m_tiles * self.block_n // 2 <= SUMS
+            and self.of.pool[0] * self.of.pool[1] * self.splits <= JOINED
             and self.smem_bytes <= SMEM_BYTES
             and self.image[0] * self.image[1] < PIXELS
             and (self.splits - 1) * self.chunks < self.of.chunks
@@ -185,7 +189,8 @@ class Plan:
         step = WARPS * max(self.m_tiles * 4 + self.block_n // 16 * 4, self.m_tiles * self.block_n / 8 / 0.6)
         products = self.of.taps * self.chunks * max(step, 60)
         maxima = -(-self.band * self.of.out[1] * self.block_n // (4 * THREADS * self.splits))
-        joined = maxima * self.of.pool[0] * self.of.pool[1] * self.splits * 40 + (800 if self.splits > 1 else 100)
+        joined = maxima * (250 + self.of.pool[0] * self.of.pool[1] * self.splits * 12)
+        joined += 600 if self.splits > 1 else 0
         waves = max(1.0, self.blocks / device.multiprocessors())
         return waves * (reads + products + joined)
 
