@@ -190,6 +190,15 @@ def test_tensor_cores_on_a_gpu(technique, precision):
     assert found.max() < bound
 
 
+@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.exhaustive)])
+def test_a_few_images_on_a_gpu(precision):
+    if not device.has_tensor_cores(hopper=True):
+        pytest.skip("needs tensor cores")
+    for of in (Architecture("mixed", "", MIXED), architecture("alexnet", "tiny"), architecture("fused4", "28")):
+        found, bound = errors("wgmma", of, precision, SmallBatchConv2d.most)
+        assert found.max() < bound
+
+
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp16x3"])
 @pytest.mark.parametrize("name", [row.name for row in NETWORKS])
 def test_sigma_is_the_size_of_rounding_between_layers(name, precision):
