@@ -154,6 +154,24 @@ def test_images_that_do_not_fit(monkeypatch):
 
 
 @emulated
+def test_what_is_asked_for_ahead(monkeypatch):
+    emulate_launches(monkeypatch)
+    conv = SmallBatchConv2dWeights(np.zeros((3, 3, 8, 16), np.float32), np.zeros(16, np.float32))
+    weights, launched = device.to_device(np.zeros(1000, np.uint32)), []
+    for begin, size in ((8, 16), (16, 4000), (-16, 16)):
+        with pytest.raises(ValueError, match="need a part of 4000 bytes"):
+            conv.ask_ahead(weights, begin, size)
+    conv.ask_ahead(weights, 32, 3968)
+    monkeypatch.setattr(Call, "launch", lambda call, kernel, clusters, threads, *given, **how: launched.append(given))
+    conv.conv2d(device.to_device(np.zeros((1, 9, 9, 8), np.float16)))
+    ((*_, ahead, size),) = launched
+    blocks = conv.plan((1, 9, 9, 8)).blocks
+    assert ahead == device.address(weights) + 32
+    assert size % 16 == 0
+    assert 3968 - 16 * blocks < size * blocks <= 3968
+
+
+@emulated
 @pytest.mark.parametrize("name", ALEXNET)
 def test_how_images_are_cut_up(name, monkeypatch):
     emulate_launches(monkeypatch)

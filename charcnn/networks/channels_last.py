@@ -37,7 +37,7 @@ from charcnn.networks import channels as packing
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.calls import OPERATORS, POINTWISE, calls, simplified, weights_of
 from charcnn.networks.channels import Channels
-from charcnn.networks.channels_last_layers import TECHNIQUES, Follows, Layers
+from charcnn.networks.channels_last_layers import TECHNIQUES, Follows, Layers, ask_ahead
 from charcnn.networks.cuda import Operator, Viewed
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import ByBatch, Launched, Layer
@@ -289,13 +289,16 @@ def build(
     part = isinstance(config.layers[0], Features) or len(nodes[-1].out_shape) > 1
     seam = Seam(nodes, made)
 
-    def network() -> Iterator[Stage]:  # once a GPU: weights are packed there
+    def network() -> list[Stage]:  # once a GPU: weights are packed there
         try:
-            yield from (chain := Chain(made, nodes, weights, to_depth)).stages()
-            seam.channels = chain.channels
+            chain = Chain(made, nodes, weights, to_depth)
+            stages = [*chain.stages()]
         except ValueError as error:
             others = row.names_of([other for other in NETWORK_TECHNIQUES if other.home != row.home])
             raise ValueError(f"{config.name}: {technique} cannot compute it: {error}; {others} can") from error
+        ask_ahead([layer for _, layers in stages for layer in layers])
+        seam.channels = chain.channels
+        return stages
 
     graph = row.graphs if graph is None else graph
     graph = graph and not device.SIMULATED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from charcnn.gpu import device
 from charcnn.model.layers import MaxPool2d
-from charcnn.ops.common.layer import ByBatch, Layer
+from charcnn.ops.common.layer import ByBatch, Layer, flat
 from charcnn.ops.common.precision import HALF_PRECISIONS
 from charcnn.ops.conv1d.layers import MmaLinear, WgmmaLinear
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
@@ -125,6 +125,26 @@ class WinogradLayers(Layers):
     def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
         """As there."""
         return [DoubleBufferedLinear(weight, bias, epilogue=epilogue)]
+
+
+AHEAD_BYTES = 24 << 20
+"""Of a linear layer's weights, that convolutions before it ask for: half of an H200's second-level cache."""
+
+
+def ask_ahead(layers: Sequence[Layer | ByBatch]) -> None:
+    """Have a few images' convolutions ask for the first weights of the linear layer that comes after them.
+
+    Those take longer to come from memory than all convolutions of a few images take, which hardly use it.
+    """
+    few, convs = flat(layers, 1), list[SmallBatchConv2d]()
+    for layer in few:
+        if isinstance(layer, SplitKLinear):
+            share = min(AHEAD_BYTES, layer.words.nbytes) // max(1, len(convs)) // 16 * 16
+            for i, conv in enumerate(convs):
+                conv.conv.ask_ahead(layer.words, i * share, share)
+            return
+        if isinstance(layer, SmallBatchConv2d):
+            convs.append(layer)
 
 
 TECHNIQUES: dict[str, type[Layers]] = {"wgmma": WgmmaLayers, "mma": MmaLayers, "winograd": WinogradLayers}

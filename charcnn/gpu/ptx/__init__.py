@@ -90,6 +90,7 @@ from charcnn.gpu.ptx.simulated import E4M3_MAX, LOW_SCALE
 from charcnn.gpu.ptx.tma import (
     bulk_load,
     bulk_load_multicast,
+    bulk_prefetch_l2,
     fence_proxy_async,
     fence_proxy_tensormap,
     tma_load_2d,

@@ -95,6 +95,7 @@ class SmallBatchConv2dWeights(Conv2dWeights):
             need = f"a multiple of {PACK_N} a group" if groups > 1 else f"a multiple of {QUAD}"
             raise ValueError(f"weight has C_out={self.c_out}, groups={groups}: need {need}")
         self._pool, self._plans = pool, dict[Shape, Plan | None]()
+        self._ahead = 0, 0
         taps = np.ascontiguousarray(weight, np.float32).reshape((-1, *weight.shape[2:]))
         chunks, packs = -(-taps.shape[1] // CHUNK), -(-self.c_out // PACK_N)
         words = packs * chunks * taps.shape[0] * STEP_BYTES // 4
@@ -104,6 +105,12 @@ class SmallBatchConv2dWeights(Conv2dWeights):
         self.nbytes = self._weight.nbytes + self._bias.nbytes
         arguments = np.uint64(device.address(self._weight)), taps.shape[0], chunks, words
         call.launch(_pack_kernel(of.ptx_type), -(-words // THREADS), THREADS, call.inputs[0], *arguments)
+
+    def ask_ahead(self, array: Any, begin: int, size: int) -> None:
+        """Have each call ask for `size` bytes of a device array, from byte `begin` on, in the second-level cache."""
+        if begin % 16 or not 0 <= begin <= begin + size <= array.nbytes:
+            raise ValueError(f"{begin=}, {size=}: need a part of {array.nbytes} bytes that begins at a multiple of 16")
+        self._held, self._ahead = array, (device.address(array) + begin, size)
 
     def out_shape(self, x: Shape) -> Shape:
         """The result's, of x (N, H, W, C), pooled."""
@@ -135,8 +142,8 @@ class SmallBatchConv2dWeights(Conv2dWeights):
         if plan is None:
             raise ValueError(f"x has shape {tuple(x.shape)}: need images of which a block can hold a row; use wgmma")
         kernel = make_kernel(self.precision.ptx_type, "" if epilogue == "store" else epilogue, plan)
-        addresses = (np.uint64(device.address(array)) for array in (x, self._weight, self._bias, call.out))
-        clusters = x.shape[0] * plan.blocks // plan.splits
-        call.launch(
-            kernel, clusters, THREADS, *addresses, shared=plan.smem_bytes, cluster=plan.splits, early=True
-        )  # fmt: skip
+        blocks, (ahead, size) = x.shape[0] * plan.blocks, self._ahead
+        addresses = *map(device.address, (x, self._weight, self._bias, call.out)), ahead
+        arguments = *map(np.uint64, addresses), np.uint32(size // blocks // 16 * 16)
+        clusters, shared = blocks // plan.splits, plan.smem_bytes
+        call.launch(kernel, clusters, THREADS, *arguments, shared=shared, cluster=plan.splits, early=True)

@@ -87,7 +87,9 @@ def _maxima(plan, epilogue, count):
 
 @cache
 def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
-    """The kernel (x, weight, bias, y): addresses; the bias padded to whole tiles.
+    """The kernel (x, weight, bias, y, ahead, ahead_bytes): addresses, of the last as many bytes a block.
+
+    Those are asked for in the second-level cache, as memory has nothing else to do: weights of a later layer.
 
     Grid: for each image a band after the other, and of each all tiles of output channels: clusters of the splits.
     Before it waits for the kernel before it, a block copies its weights.
@@ -134,7 +136,7 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
     all_splits = uint32(splits)
 
     @jit(launch_bounds=(THREADS, 2))
-    def kernel(x, weight, bias, y):
+    def kernel(x, weight, bias, y, ahead, ahead_bytes):
         shared = cuda.shared.array(0, types.uint32, alignment=16)
         sums = cuda.local.array(sums_of_lane, float32)
         targets = cuda.local.array(known, types.uint32)
@@ -185,6 +187,8 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
             ptx.cp_async_16(uint32(base + target), source, sixteen if source != nowhere else zero)
             i = uint32(i + threads)
         ptx.cp_async_commit_group()
+        if thread == zero and ahead_bytes > zero:
+            ptx.bulk_prefetch_l2(ahead + uint64(block) * uint64(ahead_bytes), ahead_bytes)
 
         # Products: a lane has the address of one pixel, and half of a chunk, of each matrix of its warp.
         for m in range(m_tiles):

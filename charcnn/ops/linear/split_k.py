@@ -180,6 +180,8 @@ class SplitKLinear(NoScratch):
             raise ValueError(f"weight has shape {weight.shape}: need C_in a multiple of 8")
         self._results, self._epilogue, self._of = FP32 if float32 else of, epilogues.check(epilogue), of
         self._weight = SplitWeights(weight, of)
+        self.words = self._weight.words
+        """Its packed weights, on the GPU."""
         self._bias = device.to_device(np.ascontiguousarray(bias, np.float32))
         self.nbytes = self._weight.nbytes + self._bias.nbytes
 
