@@ -59,16 +59,16 @@ def test_a_linear_layer_whose_depth_is_split(sizes, float32, epilogue, precision
 
 @emulated
 @pytest.mark.parametrize(
-    ("sizes", "float32", "epilogue", "precision", "inputs", "smem_bytes"),
+    ("sizes", "float32", "epilogue", "precision", "inputs", "stages"),
     [
-        ((1032, 20), False, "relu", "fp16", (3,), 2 * 8 * 1536),  # rings of two, which go round
-        ((520, 10), True, "", "bf16", (9,), 8 * 2048),
-        ((264, 16), True, "gelu", "fp16", (1,), split_k.SMEM_BYTES),  # longer than what there is
+        ((1032, 20), False, "relu", "fp16", (3,), 2),  # a ring that goes round
+        ((520, 10), True, "", "bf16", (9,), 1),
+        ((264, 16), True, "gelu", "fp16", (1,), split_k.STAGES[1]),  # longer than what there is
     ],
 )
-def test_in_emulation(sizes, float32, epilogue, precision, inputs, smem_bytes, monkeypatch):
+def test_in_emulation(sizes, float32, epilogue, precision, inputs, stages, monkeypatch):
     emulate_hopper(monkeypatch)
-    monkeypatch.setattr(split_k, "SMEM_BYTES", smem_bytes)
+    monkeypatch.setattr(split_k, "STAGES", {1: stages, 2: stages})
     compare(sizes, float32, epilogue, precision, inputs)
 
 

@@ -2,8 +2,7 @@
 
 A block has 16 output units, and its eight warps share the depth out. A lane copies its own part of the weights, as
 `small_batch` packs them, and of the features to a ring of its own, and is the only one to read it: no warp waits for
-another one before the sums. The ring is filled with weights before the kernel before has ended: some 27 MB, a third of
-AlexNet's first linear layer, are on the GPU by then.
+another one before the sums. The ring is filled with weights before the kernel before has ended.
 """
 
 from __future__ import annotations
@@ -23,13 +22,19 @@ from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
 from charcnn.ops.linear.small_batch import GROUP, K_BLOCK, MOST, THREADS, UNITS, WARPS, SplitWeights
 
-SMEM_BYTES = 110 * 1024
-"""Of a block, at most: a multiprocessor has 227 KB for two."""
+STAGES = {1: 6, 2: 5, 4: 4}
+"""By eights of inputs, the k blocks of a warp's ring: two blocks a multiprocessor leave room for one of a convolution
+that still runs, and have 64 KB of weights or more on their way, twice what memory's latency takes at its rate."""
 
 
 def stage_bytes(columns: int) -> int:
     """Of a warp: a k block's weights, and so many eights of inputs."""
     return 1024 + 512 * columns
+
+
+def smem_bytes(columns: int) -> int:
+    """Of a block: its warps' rings."""
+    return WARPS * STAGES[columns] * stage_bytes(columns)
 
 
 @cache
@@ -38,7 +43,7 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
 
     Its arguments: addresses of x (n, c_in); of the packed weights; of the bias (units,), padded to whole tiles; of y
     (n, units); inputs; features; units; k blocks. Grid: tiles of units, and groups of inputs. Dynamic shared memory:
-    WARPS times `stages(columns)` times `stage_bytes(columns)`.
+    `smem_bytes(columns)`.
 
     Args:
         ptx_type: of features and weights, as PTX calls it.
@@ -47,7 +52,7 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
         columns: eights of inputs.
     """
     multiply, pack, apply = ptx.mma_sync(ptx_type), ptx.cvt_f16x2(ptx_type), epilogues.inlined(epilogue)
-    depth = stages(columns)
+    depth = STAGES[columns]
     wait, drain = ptx.cp_async_wait_group(depth - 1), ptx.cp_async_wait_group(0)
     sums_of_lane, b_size, slot_bytes = 4 * columns, 4 * columns, uint32(stage_bytes(columns))
     ring_bytes, group_rows, outputs = uint32(depth * stage_bytes(columns)), uint32(8 * columns), -(-columns // 2)
@@ -148,11 +153,6 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
     return kernel
 
 
-def stages(columns: int) -> int:
-    """K blocks of a warp's ring."""
-    return SMEM_BYTES // (WARPS * stage_bytes(columns))
-
-
 class SplitKLinear(NoScratch):
     """linear_nlc for up to 64 inputs on tensor cores, weights read at the rate of memory; and a function of each value.
 
@@ -202,7 +202,6 @@ class SplitKLinear(NoScratch):
         kernel = make_kernel(self._of.ptx_type, self._results is FP32, self._epilogue, columns)
         addresses = (np.uint64(device.address(array)) for array in (x, weight.words, self._bias, call.out))
         sizes = map(np.uint32, (n, weight.c_in, weight.c_out, weight.k_blocks))
-        shared = WARPS * stages(columns) * stage_bytes(columns)
         blocks = weight.tiles, -(-n // (8 * columns))
-        call.launch(kernel, blocks, THREADS, *addresses, *sizes, shared=shared, early=True)
+        call.launch(kernel, blocks, THREADS, *addresses, *sizes, shared=smem_bytes(columns), early=True)
         return call.out
