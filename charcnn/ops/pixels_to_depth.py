@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from numba import cuda, float32
 
-from charcnn.gpu import device
-from charcnn.gpu.device import int32, uint32, uint64
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import SIMULATED, int32, uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.features import STORED, Layout, channels_of, places, writer
@@ -53,7 +53,8 @@ class Blocks(NamedTuple):
 
 
 @cache
-def _make_kernel(layout, c_in, c_out, down, across):
+def _make_kernel(layout, c_in, c_out, down, across, early):
+    """`early`: what follows may begin, on compute capability 9.0."""
     place, store, registers = places(layout), writer(layout), layout.width
     entries, vectors, threads = 256 * c_in, uint32(c_out // layout.width), uint32(THREADS)
     area, used, zero = uint32(down * across), uint32(c_in * down * across), int32(0)
@@ -64,6 +65,8 @@ def _make_kernel(layout, c_in, c_out, down, across):
         table = cuda.shared.array(entries, float32)
         values = cuda.local.array(registers, float32)
         thread = uint32(cuda.threadIdx.x)
+        if early:
+            ptx.griddepcontrol_launch()
         k = thread
         while k < uint32(entries):
             table[k] = tables.flat[k]
@@ -141,6 +144,6 @@ def block_features(
         raise ValueError(f"images has shape {tuple(images.shape)}: need at most 48 channels, and a smaller batch")
     count = -(-vectors // THREADS)
     count = min(count, max(-(-count // VECTORS), 8 * device.multiprocessors()))
-    kernel = _make_kernel(layout, c_in, c_out, *blocks.size)
+    kernel = _make_kernel(layout, c_in, c_out, *blocks.size, not SIMULATED and device.has_capability((9, 0)))
     call.launch(kernel, count, THREADS, images, tables, layout.seen(y), height, width, *blocks.before)
     return call.result()
