@@ -130,6 +130,7 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
     all_sums, down, right = sum_rows * sum_columns, uint32(of.stride[0]) * row_bytes, uint32(of.stride[1]) * pixel_bytes
     quads, out_rows, out_columns, c_out = (uint32(i) for i in (plan.block_n // QUAD, *of.out, of.c_out))
     outputs = band_rows * out_columns * quads
+    share = uint32(-(-plan.band * of.out[1] * plan.block_n // (QUAD * splits)))
     pool_down, pool_right = uint32(of.pool_stride[0]) * sum_columns, uint32(of.pool_stride[1])
     one, two, three, four, five, sixteen = (uint32(i) for i in (1, 2, 3, 4, 5, 16))
     threads, warps, lanes, zero, nowhere = uint32(THREADS), uint32(WARPS), uint32(31), uint32(0), uint64(0)
@@ -232,9 +233,9 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
         else:
             cuda.syncthreads()
 
-        # A thread adds the splits up, and takes the maxima of a window.
-        i = uint32(uint32(split * threads) + thread)
-        while i < outputs:
+        # Of the outputs a block has a part; a thread adds the splits up, and takes the maxima of a window.
+        i, end = uint32(uint32(split * share) + thread), min(outputs, uint32(uint32(split + one) * share))
+        while i < end:
             pixel, quad = uint32(i // quads), uint32(i % quads)
             row, column = uint32(pixel // out_columns), uint32(pixel % out_columns)
             channel = uint32(uint32(n_tile * block_n) + uint32(quad * four))
@@ -249,7 +250,7 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
                 to = (uint64(n) * uint64(out_rows) + uint64(out_row)) * uint64(out_columns) + uint64(column)
                 to = y + (to * uint64(c_out) + uint64(channel)) * uint64(2)
                 ptx.st_global_v2_b32(to, pack(best[0], best[1]), pack(best[2], best[3]))
-            i = uint32(i + uint32(all_splits * threads))
+            i = uint32(i + threads)
         if shared_by:
             ptx.cluster_sync_relaxed()  # a block's shared memory is there until all have read it
 
