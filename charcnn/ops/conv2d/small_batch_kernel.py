@@ -87,7 +87,7 @@ def _maxima(plan, epilogue, count):
 
 @cache
 def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
-    """The kernel (x, weight, bias, y, ahead, ahead_bytes): addresses, of the last as many bytes a block.
+    """The kernel (x, weight, bias, y, ahead, ahead_bytes): addresses, of the last so many bytes a block.
 
     Those are asked for in the second-level cache, as memory has nothing else to do: weights of a later layer.
 
@@ -109,6 +109,7 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
 
     # Where what lies in shared memory, and how far apart.
     image_at, sums_at = uint32(plan.weight_bytes), uint32(plan.weight_bytes + plan.image_bytes)
+    bias_at = uint32(plan.weight_bytes + plan.image_bytes + plan.sum_bytes)
     pixel_bytes, row_bytes = uint32(plan.pixel_bytes), uint32(plan.pixel_bytes * plan.image[1])
     step_bytes, chunk_bytes, run_bytes = uint32(STEP_BYTES), uint32(STEP_BYTES * of.taps), uint32(plan.run_bytes)
     sum_bytes = uint32(4 * plan.sum_stride)
@@ -155,7 +156,7 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
         n, band = uint32(rest // bands), uint32(rest % bands)
         first_row, group = uint32(band * band_rows), min(uint32(n_tile // tiles_of_group), last_group)
 
-        # Weights: of each PACK_N channels, those of the split lie one behind the other.
+        # Weights, of each PACK_N channels those of the split one behind the other, and the bias.
         i = thread
         while i < weight_pieces:
             run, within = uint32(i // run_pieces), uint32(i % run_pieces)
@@ -169,6 +170,11 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
                 source += uint64(uint32(within * sixteen))
             ptx.cp_async_16(uint32(base + uint32(i * sixteen)), source, wanted)
             i = uint32(i + threads)
+        if thread < quads:
+            channel = uint32(uint32(n_tile * block_n) + uint32(thread * four))
+            source = bias + uint64(channel) * uint64(4)
+            to = uint32(uint32(base + bias_at) + uint32(thread * sixteen))
+            ptx.cp_async_16(to, source, sixteen if channel < c_out else zero)
         ptx.cp_async_commit_group()
         for k in range(sums_of_lane):
             sums[k] = float32(0)
@@ -241,7 +247,7 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
             channel = uint32(uint32(n_tile * block_n) + uint32(quad * four))
             out_row = uint32(first_row + row)
             if out_row < out_rows and channel < c_out:
-                d0, d1, d2, d3 = ptx.ld_global_v4_f32(bias + uint64(channel) * uint64(4))
+                d0, d1, d2, d3 = ptx.ld_shared_v4_f32(uint32(uint32(base + bias_at) + uint32(quad * sixteen)))
                 at = uint32(uint32(row * pool_down) + uint32(column * pool_right))
                 at = uint32(uint32(base + sums_at) + uint32(uint32(at * sum_bytes) + uint32(quad * sixteen)))
                 for s in range(splits):

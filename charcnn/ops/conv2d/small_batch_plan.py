@@ -165,7 +165,7 @@ class Plan:
     @property
     def smem_bytes(self) -> int:
         """Of a block."""
-        return self.weight_bytes + self.image_bytes + self.sum_bytes
+        return self.weight_bytes + self.image_bytes + self.sum_bytes + 4 * self.block_n  # and the bias
 
     @property
     def fits(self) -> bool:

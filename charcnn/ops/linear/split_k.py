@@ -66,6 +66,7 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
         shared = cuda.shared.array(0, float32, alignment=16)
         sums = cuda.local.array(sums_of_lane, float32)
         b = cuda.local.array(b_size, types.uint32)
+        totals = cuda.local.array(outputs, float32)
         thread = uint32(cuda.threadIdx.x)
         warp, lane = uint32(thread >> five), uint32(thread & lanes)
         g, t = uint32(lane >> two), uint32(lane & three)
@@ -80,6 +81,12 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
             at, slot, k_block = at + step, uint32(slot + slot_bytes), uint32(k_block + warps)
         for i in range(sums_of_lane):
             sums[i] = float32(0)
+        for o in range(outputs):
+            i = uint32(warp + uint32(o * warp_count))
+            unit = uint32(uint32(tile * unit_tile) + uint32(g + uint32(uint32(i >> one) & one) * eight))
+            totals[o] = float32(0)
+            if unit < units:
+                totals[o] = ptx.ld_global_f32(bias + uint64(unit) * uint64(4))
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
         slot, k_block = begin, warp
@@ -140,7 +147,7 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
             row = uint32(uint32(uint32(i >> two) * eight) + uint32(uint32(t * two) + uint32(i & one)))
             row = uint32(row + first_row)
             if i < all_sums and row < n and unit < units:
-                total = ptx.ld_global_f32(bias + uint64(unit) * uint64(4))
+                total = totals[o]
                 for w in range(warp_count):
                     total += shared[uint32(uint32(uint32(w * sums_of_lane) + i) * uint32(32) + lane)]
                 total = apply(total)
