@@ -34,11 +34,14 @@ from charcnn.host import machine
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ("memcheck", "racecheck")
-ABOUT = ("ops", "wgmma", "small_batch", "token_conv1d_weights", "few_outputs", "layernorm_precisions")
+ABOUT = (
+    "ops", "wgmma", "small_batch", "small_batch_conv2d", "split_k", "token_conv1d_weights", "few_outputs",
+    "layernorm_precisions",
+)  # fmt: skip
 FILES = [f"tests/test_{name}.py" for name in ABOUT]
 SMALL_ONES = (
     "test_edges or test_wgmma or test_layernorm_precisions or (test_small_batch and not graph and not level_16) "
-    "or where_they_write or narrow_and_widen"
+    "or where_they_write or narrow_and_widen or depth_is_split"
 )
 """Of those that have no variant of their own, what such a slow run has time for."""
 TESTS = (*FILES, "-k", SMALL_ONES)

@@ -78,6 +78,11 @@ class Cluster(Hopper):
         rank, barrier = divmod(address, RANK)
         self.barriers.of(self._others()[rank], barrier).count(1)
 
+    def ld_shared_cluster_v4_f32(self, address):
+        rank, at = divmod(address, RANK)
+        memory = self.memories.of(self._others()[rank], "shared")
+        return tuple(memory[at - BASE : at - BASE + 16].view(np.float32))
+
     def cluster_sync(self):
         before = self.together_now.count(1)
         self.together_now.wait(lambda phases: phases > before)
@@ -107,5 +112,6 @@ def emulate_clusters(monkeypatch):
 
     monkeypatch.setattr(simulator, "BlockManager", Manager)
     monkeypatch.setattr(Call, "launch", launch_ints)
-    for name in ("bulk_load_multicast", "mapa", "mbarrier_arrive_cluster", "cluster_sync"):
+    monkeypatch.setattr(ptx, "cluster_sync_relaxed", machine.cluster_sync)
+    for name in ("bulk_load_multicast", "mapa", "mbarrier_arrive_cluster", "cluster_sync", "ld_shared_cluster_v4_f32"):
         monkeypatch.setattr(ptx, name, getattr(machine, name))

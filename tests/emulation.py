@@ -87,6 +87,11 @@ class Machine:
     def st_shared_v4_b32(self, address, *words):
         self.row(address).view(np.uint32)[:] = words
 
+    def st_shared_v2_f32(self, address, *values):
+        assert address % 8 == 0
+        at = int(address) - BASE
+        self.memory[at : at + 8].view(np.float32)[:] = values
+
     # Copies: a group a commit, done when waited for.
 
     def _groups(self):
@@ -270,6 +275,7 @@ def emulate(monkeypatch, machine=None):
         "warp_sum",
         "ld_shared_v2_b32",
         "ld_shared_v4_b32",
+        "st_shared_v2_f32",
         "st_shared_v4_b32",
     ):
         monkeypatch.setattr(ptx, name, getattr(machine, name))

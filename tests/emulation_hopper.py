@@ -197,6 +197,7 @@ def emulate_hopper(monkeypatch, machine=None):
         monkeypatch.setattr(ptx, name, machine.copy_box)
     monkeypatch.setattr(ptx, "tma_load_im2col_4d", machine.copy_im2col)
     for name in (
+        "bulk_prefetch_l2",
         "fence_mbarrier_init",
         "fence_proxy_tensormap",
         "fence_proxy_async",

@@ -32,6 +32,7 @@ if __name__ == "__main__":  # before numba is imported
 import numpy as np
 import operator_cases
 import source_digest
+from alexnet_cases import ALEXNET
 from kernel_costs import all_compiled, function, title
 from spaces import Space
 
@@ -53,6 +54,7 @@ from charcnn.ops.conv1d.toom_cook import layer as toom_cook_layer
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
 from charcnn.ops.conv2d import direct, direct_plan
+from charcnn.ops.conv2d.small_batch import SmallBatchConv2dWeights
 from charcnn.ops.layernorm import small_batch
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima, normalised_maxima
 from charcnn.ops.linear.few_outputs import FewOutputsLinear
@@ -184,7 +186,10 @@ def level_16(precision: str) -> None:
     for pair, epilogue in (((9216, 4096), "gelu"), ((4096, 1000), "")):  # AlexNet's
         split = SplitKLinear(zeros(*pair), zeros(pair[1]), epilogue=epilogue, float32=not epilogue, precision=precision)
         for n in (1, 16, 64):
-            split(zeros(n, pair[0], dtype=dtype), Space(split.scratch((n, pair[0]))))
+            split(zeros(n, pair[0], dtype=dtype), Space())
+    for image, filters, options in ALEXNET.values():
+        small = SmallBatchConv2dWeights(zeros(*filters), zeros(filters[3]), precision=precision, **options)
+        small.conv2d(zeros(1, *image, dtype=dtype), epilogue="gelu" if "pool" in options else "relu")
 
 
 def sizes_of(row: catalog.Variant) -> list[operator_cases.Sizes]:

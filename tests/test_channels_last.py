@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import test_mma
 import test_wgmma
+from clusters import emulate_clusters
 from conftest import quick
 from test_mma import simulated
 from test_networks import architecture, drawn, rounded
 
 from charcnn.catalog import NETWORK_TECHNIQUES, NETWORKS, network, network_technique
 from charcnn.gpu import device
+from charcnn.gpu.launch import Call
 from charcnn.model import network as forms
 from charcnn.model import params
 from charcnn.model.layers import (
@@ -28,17 +30,20 @@ from charcnn.model.layers import (
     Tanh,
 )  # fmt: skip
 from charcnn.model.validation import in_sigmas
-from charcnn.networks import channels_last
+from charcnn.networks import channels_last, channels_last_layers
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.calls import simplified
 from charcnn.networks.channels import Channels, filters, rows, to_depth
+from charcnn.networks.channels_last_layers import ask_ahead
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import tables
 from charcnn.networks.runner.command import NetworkCommand
 from charcnn.ops import reference
+from charcnn.ops.common.layer import ByBatch
 from charcnn.ops.common.shapes2d import window
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
-from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, WinogradConv2d
+from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, SmallBatchConv2d, WinogradConv2d
+from charcnn.ops.linear.split_k import SplitKLinear
 
 mma, wgmma = test_mma.machine, test_wgmma.machine
 
@@ -158,6 +163,32 @@ def test_wgmma_in_plain_python(name, precision, wgmma, monkeypatch):
 
 
 @simulated
+def test_a_linear_layers_weights_are_asked_for_by_the_convolutions_before_it(monkeypatch):
+    emulate_clusters(monkeypatch)
+    monkeypatch.setattr(Call, "launch", lambda *_, **__: None)
+    linear = [SplitKLinear(np.zeros((2048, 64), np.float32), np.zeros(64, np.float32)) for _ in range(2)]
+    weight, bias = np.zeros((3, 3, 8, 16), np.float32), np.zeros(16, np.float32)
+    few = [SmallBatchConv2d(weight, bias) for _ in range(3)]
+    many = few.pop()
+    ask_ahead([ByBatch(4, [few[0]], [many]), ByBatch(4, [], [many]), few[1], ByBatch(64, [linear[0]], []), linear[1]])
+    begin, size = device.address(linear[0].words), linear[0].words.nbytes
+    assert [conv.conv._ahead for conv in (*few, many)] == [(begin, size // 2), (begin + size // 2, size // 2), (0, 0)]
+
+
+@simulated
+@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.exhaustive)])
+def test_a_few_images_in_plain_python(precision, monkeypatch):
+    emulate_clusters(monkeypatch)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 132)
+    taken = []
+    call = SmallBatchConv2d.__call__
+    monkeypatch.setattr(SmallBatchConv2d, "__call__", lambda *given: taken.append(given) or call(*given))
+    found, bound = errors("wgmma", architecture("alexnet"), precision, 1)
+    assert len(taken) == 5, "all of its convolutions"
+    assert found.max() < bound
+
+
+@simulated
 @pytest.mark.parametrize(("name", "precision"), EMULATED)
 def test_mma_in_plain_python(name, precision, mma):
     found, bound = errors("mma", named(name), precision)
@@ -174,6 +205,15 @@ def test_tensor_cores_on_a_gpu(technique, precision):
     assert found.max() < bound
     found, bound = errors(technique, architecture("mnist", "stride2"), precision, 70)
     assert found.max() < bound
+
+
+@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.exhaustive)])
+def test_a_few_images_on_a_gpu(precision):
+    if not device.has_tensor_cores(hopper=True):
+        pytest.skip("needs tensor cores")
+    for of in (Architecture("mixed", "", MIXED), architecture("alexnet", "tiny"), architecture("fused4", "28")):
+        found, bound = errors("wgmma", of, precision, SmallBatchConv2d.most)
+        assert found.max() < bound
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp16x3"])
@@ -209,7 +249,7 @@ def last(of):
 def test_a_first_convolution_with_steps_reads_blocks_of_pixels_or_pixels(as_blocks):
     of = architecture("alexnet")
     nodes, weights = simplified(of, params.init(of, 0))
-    made = channels_last.WinogradLayers("fp32")
+    made = channels_last_layers.WinogradLayers("fp32")
     stages = channels_last.Chain(made, nodes, weights, as_blocks).stages()
     (_, (pixels,)), (label, (conv, *_)) = next(stages), next(stages)
     assert label == "conv1+relu1"

@@ -214,6 +214,8 @@ def test_stages_are_the_layers():
     assert [len(nodes) for _, nodes in found] == [1, 3, 2, 2]
     with pytest.raises(ValueError, match="are not the layers of mnist"):
         tables.staged(network, ["pixels1", "fc1"])
+    found = tables.staged(network, ["pixels1", "conv+relu1", "fc1+relu2", "fc2+softmax1"])  # pooled in the same kernel
+    assert [len(nodes) for _, nodes in found] == [1, 3, 2, 2]
 
 
 @pytest.mark.parametrize("layout", weights.LAYOUTS)

@@ -83,6 +83,7 @@ LAYERS = (
     Layer("WinogradConv2d", "conv2d.layers", FLOAT),
     Layer("MmaConv2d", "conv2d.layers", MMA, ampere=True),
     Layer("WgmmaConv2d", "conv2d.layers", ALL, hopper=True),
+    Layer("SmallBatchConv2d", "conv2d.layers", HALF, hopper=True),
     *(Layer(f"Vectorized{name}", "image_layers", BETWEEN) for name in IMAGE_LAYERS),
     Layer("Cast", "conv1d.layers", ("tf32", "fp16x3")),
     Layer("GatherTokenConvNormReluPool", "token_conv1d.layers", FLOAT),

@@ -92,9 +92,16 @@ def title(kernel: Any) -> str:
 
 _shared_allowed: dict[tuple[int, Any], int] = {}
 
+_WHOLE = 100
+"""Percent of what may be shared memory."""
 
-def _allow_shared(kernel: Any, shared: int, args: tuple[Any, ...]) -> None:
-    """Dynamic shared memory past 48 KB: an attribute of the compiled kernel, once a GPU. Numba has no option for it."""
+
+def _allow_shared(kernel: Any, shared: int, args: tuple[Any, ...], early: bool = False) -> None:
+    """Dynamic shared memory past 48 KB: an attribute of the compiled kernel, once a GPU. Numba has no option for it.
+
+    Of a kernel that begins `early`, all that may be shared memory is: a multiprocessor cannot divide it in another way
+    while a kernel still runs there.
+    """
     from cuda.bindings.driver import CUfunction_attribute
     from numba.cuda.cudadrv.driver import driver
 
@@ -106,6 +113,9 @@ def _allow_shared(kernel: Any, shared: int, args: tuple[Any, ...]) -> None:
         function = compiled._codelibrary.get_cufunc()
         attribute = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         driver.cuKernelSetAttribute(attribute, shared, function.handle, function.device.id)
+        if early:
+            carveout = CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+            driver.cuKernelSetAttribute(carveout, _WHOLE, function.handle, function.device.id)
         _shared_allowed[key] = shared
 
 
@@ -220,7 +230,7 @@ class Call:
         if np.prod(blocks) > 0:
             with _launching:
                 if shared > 48 * 1024 and not SIMULATED:
-                    _allow_shared(kernel, shared, args)
+                    _allow_shared(kernel, shared, args, early)
                 timed = profiler and profiler(kernel, args, blocks, threads, shared, cluster, self.stream)
                 with timed or _UNTIMED:
                     if early or cluster > 1:

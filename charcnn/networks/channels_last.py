@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,15 +37,14 @@ from charcnn.networks import channels as packing
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.calls import OPERATORS, POINTWISE, calls, simplified, weights_of
 from charcnn.networks.channels import Channels
+from charcnn.networks.channels_last_layers import TECHNIQUES, Follows, Layers, ask_ahead
 from charcnn.networks.cuda import Operator, Viewed
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import ByBatch, Launched, Layer
 from charcnn.ops.common.pixel_tables import pixel_tables
-from charcnn.ops.common.precision import HALF_PRECISIONS, choose
+from charcnn.ops.common.precision import choose
 from charcnn.ops.common.shapes2d import Window
-from charcnn.ops.conv1d.layers import Cast, MmaLinear, WgmmaLinear
-from charcnn.ops.conv1d.windows import COLUMNS
-from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, MmaConv2d, WgmmaConv2d, WinogradConv2d
+from charcnn.ops.conv1d.layers import Cast
 from charcnn.ops.image_layers import (
     VectorizedAvgPool2d,
     VectorizedGlobalAvgPool2d,
@@ -54,90 +52,10 @@ from charcnn.ops.image_layers import (
     VectorizedMaxPool2d,
     VectorizedPixels,
 )
-from charcnn.ops.linear.linear_kn import DoubleBufferedLinear
-from charcnn.ops.linear.split_k import SplitKLinear
 from charcnn.ops.pixels_to_depth import Blocks
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
 from charcnn.runtime.stream import GpuPipeline
-
-
-@dataclass(frozen=True)
-class Layers:
-    """A technique's layers, in a precision."""
-
-    precision: str
-
-    together = 8
-    """Channels that features have a multiple of."""
-    columns = COLUMNS
-    """Output channels that a group has a multiple of."""
-    octets = False
-    """Whether two terms lie so."""
-    whole_rows = False
-    """Whether the two terms of a pixel make no part of a row that a linear layer reads."""
-
-    def conv(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any) -> list[Layer]:
-        """A convolution with what follows it. Weight (KH, KW, C_in / groups, C_out)."""
-        raise NotImplementedError
-
-    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
-        """A linear layer with what follows it. Weight (C_in, C_out)."""
-        raise NotImplementedError
-
-
-class MmaLayers(Layers):
-    """On tensor cores by mma.sync."""
-
-    octets = True
-    of: tuple[type[WgmmaConv2d], Callable[..., Layer]] = MmaConv2d, MmaLinear
-
-    def conv(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any) -> list[Layer]:
-        """As there."""
-        return [self.of[0](weight, bias, epilogue=epilogue, float32=float32, precision=self.precision, **moves)]
-
-    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
-        """As there."""
-        return [self.of[1](weight, bias, epilogue=epilogue, float32=float32, precision=self.precision)]
-
-
-class WgmmaLayers(MmaLayers):
-    """On Hopper's tensor cores."""
-
-    octets, whole_rows = False, True
-    of = WgmmaConv2d, WgmmaLinear
-    deep = 512
-    """Features from which on a linear layer's depth is split, where a few inputs have too few tiles for the GPU."""
-
-    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
-        """As there."""
-        how: dict[str, Any] = {"epilogue": epilogue, "float32": float32, "precision": self.precision}
-        many = WgmmaLinear(weight, bias, **how)
-        if self.precision not in HALF_PRECISIONS or len(weight) < self.deep:
-            return [many]
-        few = SplitKLinear(weight, bias, **how)
-        return [ByBatch(few.most, [few], [many])]
-
-
-class WinogradLayers(Layers):
-    """In float32: by Winograd's filtering where convolutions move by 1 in one group, else as a matrix product."""
-
-    together = columns = 4  # a thread's
-
-    def conv(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any) -> list[Layer]:
-        """As there."""
-        steps = (moves["stride"], moves["dilation"], moves["groups"])
-        if all(one in (1, (1, 1)) for one in steps) and max(weight.shape[:2]) > 1:
-            return [WinogradConv2d(weight, bias, padding=moves["padding"], epilogue=epilogue)]
-        return [DoubleBufferedConv2d(weight, bias, epilogue=epilogue, **moves)]
-
-    def linear(self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool) -> list[Layer | ByBatch]:
-        """As there."""
-        return [DoubleBufferedLinear(weight, bias, epilogue=epilogue)]
-
-
-TECHNIQUES: dict[str, type[Layers]] = {"wgmma": WgmmaLayers, "mma": MmaLayers, "winograd": WinogradLayers}
-"""By the catalogue's names."""
 
 
 class Chain:
@@ -159,6 +77,8 @@ class Chain:
         self._stored = made.precision
         self._window: Window | None = None
         """Of the convolution that reads blocks of pixels."""
+        self._pooled = 0
+        """Inputs up to which the convolution that came last pools, too."""
 
     def stages(self) -> Iterator[Stage]:
         """Each with its layers, weights packed on the current GPU.
@@ -192,7 +112,9 @@ class Chain:
             case Linear():
                 return self._linear(node, epilogue, rest)
             case MaxPool2d(size, stride, padding):
-                return [VectorizedMaxPool2d(size, stride=stride, padding=padding, **of)]
+                pooled, self._pooled = self._pooled, 0
+                layer = VectorizedMaxPool2d(size, stride=stride, padding=padding, **of)
+                return [ByBatch(pooled, [], [layer])] if pooled else [layer]
             case AvgPool2d(size, stride, padding):
                 return [VectorizedAvgPool2d(size, stride=stride, padding=padding, **of)]
             case GlobalAvgPool2d():
@@ -240,11 +162,13 @@ class Chain:
         fewer = math.prod(reach) * Channels.grouped(channels * math.prod(window.stride), multiple).width
         return fewer < math.prod(window.kernel) * Channels.grouped(channels, multiple).width
 
-    def _conv(self, node: Node, epilogue: str, rest: Sequence[Node]) -> list[Layer]:
+    def _conv(self, node: Node, epilogue: str, rest: Sequence[Node]) -> list[Layer | ByBatch]:
         of, made, inputs = node.layer, self._made, self.channels
         assert isinstance(of, Conv2d)
         (weight, bias), moves, groups = weights_of(node, self._params), of.moves, of.groups
+        _, *image = node.in_shape
         if self._window is not None:
+            image = [*Blocks.of(self._window, *image).counts]
             weight, moves, self._window = (
                 packing.to_depth(weight, self._window),
                 {**moves, "stride": 1, "padding": 0},
@@ -259,7 +183,12 @@ class Chain:
         weight = packing.filters(weight, of.groups, inputs, outputs, dense=groups == 1)
         float32 = self._writes_float32(rest)
         self.channels = outputs
-        return made.conv(pack(weight), outputs.spread(bias), epilogue, float32, {**moves, "groups": groups})
+        pool = rest[0].layer if rest and isinstance(rest[0].layer, MaxPool2d) and rest[0].layer.padding == 0 else None
+        follows, moves = Follows((image[0], image[1]), pool), {**moves, "groups": groups}
+        layers = made.conv(pack(weight), outputs.spread(bias), epilogue, float32, moves, follows)
+        if pool is not None:
+            self._pooled = next((layer.most for layer in layers if isinstance(layer, ByBatch)), 0)
+        return layers
 
     def _linear(self, node: Node, epilogue: str, rest: Sequence[Node]) -> list[Layer | ByBatch]:
         of, made, (weight, bias) = node.layer, self._made, weights_of(node, self._params)
@@ -360,13 +289,16 @@ def build(
     part = isinstance(config.layers[0], Features) or len(nodes[-1].out_shape) > 1
     seam = Seam(nodes, made)
 
-    def network() -> Iterator[Stage]:  # once a GPU: weights are packed there
+    def network() -> list[Stage]:  # once a GPU: weights are packed there
         try:
-            yield from (chain := Chain(made, nodes, weights, to_depth)).stages()
-            seam.channels = chain.channels
+            chain = Chain(made, nodes, weights, to_depth)
+            stages = [*chain.stages()]
         except ValueError as error:
             others = row.names_of([other for other in NETWORK_TECHNIQUES if other.home != row.home])
             raise ValueError(f"{config.name}: {technique} cannot compute it: {error}; {others} can") from error
+        ask_ahead([layer for _, layers in stages for layer in layers])
+        seam.channels = chain.channels
+        return stages
 
     graph = row.graphs if graph is None else graph
     graph = graph and not device.SIMULATED

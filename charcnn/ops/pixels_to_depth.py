@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from numba import cuda, float32
 
-from charcnn.gpu import device
-from charcnn.gpu.device import int32, uint32, uint64
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import SIMULATED, int32, uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.features import STORED, Layout, channels_of, places, writer
@@ -53,46 +53,72 @@ class Blocks(NamedTuple):
 
 
 @cache
-def _make_kernel(layout, c_in, c_out, down, across):
+def _make_kernel(layout, c_in, c_out, down, across, early):
+    """`early`: what follows may begin, on compute capability 9.0."""
     place, store, registers = places(layout), writer(layout), layout.width
     entries, vectors, threads = 256 * c_in, uint32(c_out // layout.width), uint32(THREADS)
-    area, used, zero = uint32(down * across), uint32(c_in * down * across), int32(0)
+    fetch, one, zero = _fetch(layout.width, vectors, c_in, down, across), uint32(1), int32(0)
 
     @jit()
     def kernel(images, tables, y, height, width, top, left):
         # A thread a vector of a block's channels: neighbours write neighbouring vectors.
         table = cuda.shared.array(entries, float32)
+        found = cuda.local.array(registers, int32)
         values = cuda.local.array(registers, float32)
         thread = uint32(cuda.threadIdx.x)
-        k = thread
-        while k < uint32(entries):
-            table[k] = tables.flat[k]
-            k = uint32(k + threads)
-        cuda.syncthreads()
+        if early:
+            ptx.griddepcontrol_launch()
         rows, columns = uint32(y.shape[1]), uint32(y.shape[2])
         end = uint32(uint32(uint32(y.shape[0]) * rows) * uint32(columns * vectors))
-        i, stride = uint32(uint32(cuda.blockIdx.x) * threads + thread), uint32(uint32(cuda.gridDim.x) * threads)
-        while i < end:
-            pixel, first = uint32(i // vectors), uint32(uint32(i % vectors) * uint32(registers))
-            line = uint32(pixel // columns)
-            n, begin = uint32(line // rows), int32(uint32(pixel % columns) * uint32(across)) - int32(left)
-            above = int32(uint32(line % rows) * uint32(down)) - int32(top)
-            for j in range(registers):
-                channel = uint32(first + uint32(j))
-                c, inside = uint32(channel // area), uint32(channel % area)
-                row = int32(above + int32(uint32(inside // uint32(across))))
-                column = int32(begin + int32(uint32(inside % uint32(across))))
-                values[j] = float32(0)
-                seen = zero <= row and row < int32(height) and zero <= column and column < int32(width)
-                if seen and channel < used:
-                    line_at = (uint64(n) * uint64(c_in) + uint64(c)) * uint64(height) + uint64(uint32(row))
-                    byte = uint32(images.flat[line_at * uint64(width) + uint64(uint32(column))])
-                    values[j] = table[uint32(uint32(c * uint32(256)) + byte)]
-            at, low = place(uint64(pixel), first, uint32(c_out))
-            store(y, at, low, values)
-            i = uint32(i + stride)
+        begin, stride = uint32(uint32(cuda.blockIdx.x) * threads), uint32(uint32(cuda.gridDim.x) * threads)
+        base = begin
+        while base < end:
+            i = uint32(base + thread)
+            fetch(images, min(i, uint32(end - one)), rows, columns, height, width, top, left, found)
+            if base == begin:  # the table, while bytes are on their way
+                k = thread
+                while k < uint32(entries):
+                    table[k] = tables.flat[k]
+                    k = uint32(k + threads)
+                cuda.syncthreads()
+            if i < end:
+                for j in range(registers):
+                    values[j] = table[max(found[j], zero)] if found[j] >= zero else float32(0)
+                pixel, first = uint32(i // vectors), uint32(uint32(i % vectors) * uint32(registers))
+                at, low = place(uint64(pixel), first, uint32(c_out))
+                store(y, at, low, values)
+            base = uint32(base + stride)
 
     return kernel
+
+
+@cache
+def _fetch(registers, vectors, c_in, down, across):
+    """fetch(images, i, rows, columns, height, width, top, left, places): where in the table the values of vector i are.
+
+    -1 where there is no pixel. A byte of the nearest one is loaded there, too: so no load waits for a condition.
+    """
+    area, used, zero = uint32(down * across), uint32(c_in * down * across), int32(0)
+
+    @cuda.jit(device=True, inline="always")
+    def fetch(images, i, rows, columns, height, width, top, left, places):
+        pixel, first = uint32(i // vectors), uint32(uint32(i % vectors) * uint32(registers))
+        line = uint32(pixel // columns)
+        n, begin = uint32(line // rows), int32(uint32(pixel % columns) * uint32(across)) - int32(left)
+        above = int32(uint32(line % rows) * uint32(down)) - int32(top)
+        for j in range(registers):
+            channel = min(uint32(first + uint32(j)), uint32(used - uint32(1)))
+            c, inside = uint32(channel // area), uint32(channel % area)
+            row = int32(above + int32(uint32(inside // uint32(across))))
+            column = int32(begin + int32(uint32(inside % uint32(across))))
+            near_row = min(max(row, zero), int32(height) - int32(1))
+            near_column = min(max(column, zero), int32(width) - int32(1))
+            line_at = (uint64(n) * uint64(c_in) + uint64(c)) * uint64(height) + uint64(uint32(near_row))
+            byte = int32(images.flat[line_at * uint64(width) + uint64(uint32(near_column))])
+            seen = row == near_row and column == near_column and uint32(first + uint32(j)) < used
+            places[j] = int32(int32(uint32(c * uint32(256))) + byte) if seen else int32(-1)
+
+    return fetch
 
 
 def block_shape(images: Shape, tables: Shape, blocks: Blocks, channels: int | None, precision: str) -> Shape:
@@ -141,6 +167,6 @@ def block_features(
         raise ValueError(f"images has shape {tuple(images.shape)}: need at most 48 channels, and a smaller batch")
     count = -(-vectors // THREADS)
     count = min(count, max(-(-count // VECTORS), 8 * device.multiprocessors()))
-    kernel = _make_kernel(layout, c_in, c_out, *blocks.size)
+    kernel = _make_kernel(layout, c_in, c_out, *blocks.size, not SIMULATED and device.has_capability((9, 0)))
     call.launch(kernel, count, THREADS, images, tables, layout.seen(y), height, width, *blocks.before)
     return call.result()

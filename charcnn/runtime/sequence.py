@@ -79,8 +79,9 @@ class LayerSequence:
                 x = run(self.layers, x, n)
             else:
                 for name, layers in self.stages:
-                    with buffers.stage(name):
-                        x = run(layers, x, n)
+                    if flat(layers, n):
+                        with buffers.stage(name):
+                            x = run(layers, x, n)
             return x if x.ndim == 2 else x.reshape((n, prod(x.shape[1:])))
 
         return forward

@@ -37,6 +37,7 @@ from charcnn.gpu.ptx.convert import (
 from charcnn.gpu.ptx.cp_async import cp_async, cp_async_16, cp_async_commit_group, cp_async_wait_group
 from charcnn.gpu.ptx.grid import (
     cluster_sync,
+    cluster_sync_relaxed,
     globaltimer_lo,
     griddepcontrol_launch,
     griddepcontrol_wait,
@@ -56,6 +57,7 @@ from charcnn.gpu.ptx.ld_st import (
     ld_global_v4_b32,
     ld_global_v4_f32,
     ld_nc_no_allocate,
+    ld_shared_cluster_v4_f32,
     ld_shared_v2_b32,
     ld_shared_v4_b32,
     ld_shared_v4_b32_at,
@@ -68,6 +70,7 @@ from charcnn.gpu.ptx.ld_st import (
     st_global_v2_f32,
     st_global_v4_b32,
     st_global_v4_f32,
+    st_shared_v2_f32,
     st_shared_v4_b32,
     st_shared_v4_b32_at,
     st_shared_v4_f32,
@@ -87,6 +90,7 @@ from charcnn.gpu.ptx.simulated import E4M3_MAX, LOW_SCALE
 from charcnn.gpu.ptx.tma import (
     bulk_load,
     bulk_load_multicast,
+    bulk_prefetch_l2,
     fence_proxy_async,
     fence_proxy_tensormap,
     tma_load_2d,

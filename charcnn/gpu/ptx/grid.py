@@ -43,6 +43,15 @@ def cluster_sync():
     """
 
 
+@instruction("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;")
+def cluster_sync_relaxed():
+    """As `cluster_sync`, but nothing that was written need be seen: none ends before all have read its shared memory.
+
+    PTX: barrier.cluster.arrive.relaxed and barrier.cluster.wait; section "barrier.cluster". Since compute capability
+    9.0.
+    """
+
+
 @instruction("griddepcontrol.wait;")
 def griddepcontrol_wait():
     """Until the kernel before this one on the stream has ended, and what it wrote can be read.

@@ -191,6 +191,16 @@ def ld_shared_v4_f32(place):
     """
 
 
+@instruction(f"ld.shared::cluster.v4.f32 {TO_FOUR}", "ffff", "r")
+def ld_shared_cluster_v4_f32(address):
+    """(a, b, c, d), four float32 of the shared memory of any block of the cluster, at an address that `mapa` gave.
+
+    At a multiple of 16 bytes.
+
+    PTX: ld.shared::cluster.v4.f32; section "ld". Since compute capability 9.0.
+    """
+
+
 @instruction(f"ld.shared.v4.b32 {TO_FOUR}", "rrrr", "a", simulated=load_at(np.uint32))
 def ld_shared_v4_b32_at(place):
     """(a, b, c, d), four words, uint32, of a shared array, by an address in it and an offset in bytes.
@@ -204,6 +214,14 @@ def ld_shared_v4_f32_at(place):
     """(a, b, c, d), four float32 of a shared array, by an address in it and an offset in bytes.
 
     PTX: ld.shared.v4.f32; section "ld". Any compute capability.
+    """
+
+
+@instruction("st.shared.v2.f32 [$0], {$1, $2};", "", "rff")
+def st_shared_v2_f32(address, a, b):
+    """Two float32 to shared memory, at a multiple of 8 bytes.
+
+    PTX: st.shared.v2.f32; section "st". Any compute capability.
     """
 
 

@@ -89,6 +89,15 @@ def bulk_load(to, source, size, mbarrier):
     """
 
 
+@instruction("cp.async.bulk.prefetch.L2.global [$0], $1;", "", "lr")
+def bulk_prefetch_l2(source, size):
+    """Start to bring `size` bytes of global memory to the second-level cache; both are multiples of 16.
+
+    PTX: cp.async.bulk.prefetch.L2.global [source], size; section "cp.async.bulk.prefetch". Since compute capability
+    9.0.
+    """
+
+
 @cache
 def bulk_load_multicast(blocks: int) -> Any:
     """copy(to, source, size, mbarrier): as `bulk_load`, to all of the cluster's `blocks` (at most 16).

@@ -15,7 +15,7 @@ from charcnn.gpu import device
 from charcnn.host.terminal import table
 from charcnn.levels.runner.options import serves
 from charcnn.levels.runner.report import validate
-from charcnn.model.layers import Conv2d, Flatten, Node, place
+from charcnn.model.layers import Conv2d, Flatten, MaxPool2d, Node, place
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.calls import CHAINED, chain, chained, planned, simplified
 from charcnn.networks.parts import flops
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def staged(network: Architecture, stages: Sequence[str]) -> list[tuple[str, list[Node]]]:
-    """The layers that each stage computes, in order.
+    """The layers that each stage computes, in order: those of its name, and a pooling behind them that has no stage.
 
     Raises:
         ValueError: the stages are not those of the network's layers.
@@ -36,14 +36,22 @@ def staged(network: Architecture, stages: Sequence[str]) -> list[tuple[str, list
     unnamed = {name: np.zeros(shape, np.float32) for name, shape in network.parameter_shapes.items()}
     for nodes in (network.nodes, simplified(network, unnamed)[0]):
         rest = [node for node in nodes if not isinstance(node.layer, Flatten)]
-        found = []
-        for stage in stages:
+        found, named = [], []
+        for stage, following in zip(stages, [*stages[1:], ""], strict=True):
             count = stage.count("+") + 1
+            named.append(_label(rest[:count]))
+            behind = rest[count].layer if len(rest) > count else None
+            if isinstance(behind, MaxPool2d) and behind.label != following.split("+")[0]:
+                count += 1
             found.append((stage, rest[:count]))
             rest = rest[count:]
-        if not rest and all("+".join(node.layer.label for node in part) == stage for stage, part in found):
+        if not rest and named == list(stages):
             return found
     raise ValueError(f"stages {', '.join(stages)} are not the layers of {network.name}")
+
+
+def _label(nodes: Sequence[Node]) -> str:
+    return "+".join(node.layer.label for node in nodes)
 
 
 def layers(network: Architecture, seconds: Mapping[str, float], inputs: int, batch: int, peaks: Peaks) -> list[str]:
@@ -65,7 +73,9 @@ def layers(network: Architecture, seconds: Mapping[str, float], inputs: int, bat
         bound = max(flop / peaks.flops, moved / peaks.bytes)
         shape = " > ".join("x".join(map(str, of)) for of in (first.in_shape, last.out_shape))
         rates = f"{flop / spent / 1e9:,.1f}", f"{moved / spent / 1e9:,.2f}"
-        rows.append([stage, shape, f"{flop:,}", f"{moved:,.0f}", f"{1e6 * spent:,.2f}", *rates, f"{bound / spent:.0%}"])
+        rows.append(
+            [_label(nodes), shape, f"{flop:,}", f"{moved:,.0f}", f"{1e6 * spent:,.2f}", *rates, f"{bound / spent:.0%}"]
+        )
     head = ["layers", "shape", "FLOP", "bytes", "us an image", "GFLOP/s", "GB/s", "of roofline"]
     return [*table(head, rows, 2), f"roofline: {peaks.source}"]
 

@@ -14,6 +14,7 @@ from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.mma.windows import MmaConv2dWeights
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
 from charcnn.ops.conv2d.double_buffered import convolved
+from charcnn.ops.conv2d.small_batch import SmallBatchConv2dWeights
 from charcnn.ops.conv2d.winograd import WinogradConv2dWeights
 
 
@@ -54,6 +55,34 @@ class MmaConv2d(WgmmaConv2d):
     """
 
     weights = MmaConv2dWeights
+
+
+class SmallBatchConv2d(NoScratch):
+    """conv2d_nhwc of one image or a few on Hopper's tensor cores, a function of each value, and max-pooling.
+
+    Args:
+        weight, bias, options: as of `SmallBatchConv2dWeights`: stride, padding, dilation, groups, pool.
+        epilogue: what follows, a row of `common.epilogues`.
+        precision: as there.
+    """
+
+    most = 4
+    """Images up to which it is the faster one by its model: beyond, tiles of whole sums fill the GPU as well."""
+
+    def __init__(
+        self, weight: np.ndarray, bias: np.ndarray, *, epilogue: str = "relu", precision: str = "fp16", **options: Any
+    ) -> None:
+        self.conv = SmallBatchConv2dWeights(weight, bias, precision=precision, **options)
+        self.nbytes, self._epilogue = self.conv.nbytes, epilogues.check(epilogue)
+
+    def writes(self, x: Shape) -> list[Array]:
+        """The result."""
+        return [Array(self.conv.out_shape(x), self.conv.results.dtype)]
+
+    def __call__(self, x: Any, space: Space) -> Any:
+        """Start on features (N, H, W, C_in)."""
+        (y,) = self.writes(x.shape)
+        return self.conv.conv2d(x, epilogue=self._epilogue, out=space.device(*y), stream=space.stream)
 
 
 class WinogradConv2d(NoScratch):

@@ -252,7 +252,7 @@ class SplitWeights:
         self._of_split = -(-self.k_blocks // k_splits)
         self.k_splits = -(-self.k_blocks // self._of_split)
         call = Call(None, stream, (self.tiles * self.k_blocks * 256,), np.uint32, weight=weight)
-        self._words = call.out
+        self.words = call.out
         arguments = np.uint64(device.address(call.out)), self.k_blocks, call.out.size
         kernel = _pack_kernel(self._ptx_type)
         call.launch(kernel, -(-call.out.size // THREADS), THREADS, call.inputs[0], *arguments)
@@ -269,7 +269,7 @@ class SplitWeights:
         """
         columns = 1 << max(0, -(-min(n, GROUP) // 8) - 1).bit_length()
         kernel = make_kernel(self._ptx_type, columns, -(-self._of_split // WARPS), came)
-        addresses = map(np.uint64, (x, bias, device.address(self._words), to))
+        addresses = map(np.uint64, (x, bias, device.address(self.words), to))
         sizes = map(np.uint32, (n, self.c_in, units, self.k_blocks, self._of_split))
         call.launch(
             kernel, (self.tiles, self.k_splits, -(-n // (8 * columns))), THREADS, *addresses, *sizes, early=True

@@ -1,83 +1,170 @@
-"""A linear layer for up to 64 inputs: all multiprocessors read its weights once; a second kernel adds up the splits.
+"""A linear layer for up to 64 inputs: its weights stream through shared memory, as fast as memory gives them.
 
-The product is that of `small_batch`. What follows it, a function of each value, needs whole sums: so a second kernel
-adds them. It begins early, and finds them in the second-level cache.
+A block has 16 output units, and its eight warps share the depth out. A lane copies its own part of the weights, as
+`small_batch` packs them, and of the features to a ring of its own, and is the only one to read it: no warp waits for
+another one before the sums. The ring is filled with weights before the kernel before has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from math import prod
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32
+from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import epilogues, shapes
-from charcnn.ops.common.layer import Array, Space
+from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
-from charcnn.ops.linear.small_batch import MOST, UNITS, SplitWeights
+from charcnn.ops.linear.small_batch import GROUP, K_BLOCK, MOST, THREADS, UNITS, WARPS, SplitWeights
 
-THREADS = 128
-"""Of a block that adds up: each has QUAD neighbouring units of one input."""
+STAGES = {1: 6, 2: 5, 4: 4}
+"""By eights of inputs, the k blocks of a warp's ring: two blocks a multiprocessor leave room for one of a convolution
+that still runs, and have 64 KB of weights or more on their way, twice what memory's latency takes at its rate."""
 
-QUAD = 4
+
+def stage_bytes(columns: int) -> int:
+    """Of a warp: a k block's weights, and so many eights of inputs."""
+    return 1024 + 512 * columns
+
+
+def smem_bytes(columns: int) -> int:
+    """Of a block: its warps' rings."""
+    return WARPS * STAGES[columns] * stage_bytes(columns)
 
 
 @cache
-def make_join(ptx_type: str, epilogue: str, k_splits: int) -> Any:
-    """The kernel (sums, bias, y, n, padded, units): adds up what comes in `k_splits`, and applies the epilogue.
+def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
+    """The kernel (x, weight, bias, y, n, c_in, units, k_blocks).
 
-    Its arguments: addresses of the sums, float32 (k_splits, n, padded); of the bias (padded,); of y (n, units); inputs;
-    units, padded and not.
+    Its arguments: addresses of x (n, c_in); of the packed weights; of the bias (units,), padded to whole tiles; of y
+    (n, units); inputs; features; units; k blocks. Grid: tiles of units, and groups of inputs. Dynamic shared memory:
+    `smem_bytes(columns)`.
 
     Args:
-        ptx_type: of y, as PTX calls it: "f16" or "bf16", of which units are whole quads; or "f32".
+        ptx_type: of features and weights, as PTX calls it.
+        wide: whether y is float32, and not of that type.
         epilogue: of `common.epilogues`.
+        columns: eights of inputs.
     """
-    apply, wide = epilogues.epilogue(epilogue), ptx_type == "f32"
-    pack = None if wide else ptx.cvt_f16x2(ptx_type)
-    quad = uint32(QUAD)
+    multiply, pack, apply = ptx.mma_sync(ptx_type), ptx.cvt_f16x2(ptx_type), epilogues.inlined(epilogue)
+    depth = STAGES[columns]
+    wait, drain = ptx.cp_async_wait_group(depth - 1), ptx.cp_async_wait_group(0)
+    sums_of_lane, b_size, slot_bytes = 4 * columns, 4 * columns, uint32(stage_bytes(columns))
+    ring_bytes, group_rows, outputs = uint32(depth * stage_bytes(columns)), uint32(8 * columns), -(-columns // 2)
+    zero, one, two, three, five, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 8, 16))
+    lanes, warps, k_block_features, unit_tile = uint32(31), uint32(WARPS), uint32(K_BLOCK), uint32(UNITS)
+    all_sums, warp_count, ahead, k_block_bytes = uint32(sums_of_lane), WARPS, uint32(WARPS * depth), uint64(1024)
+    item_bytes, step = uint64(4 if wide else 2), uint64(WARPS * 1024)
 
-    @jit(launch_bounds=(THREADS, 1))
-    def join(sums, bias, y, n, padded, units):
-        values = cuda.local.array(QUAD, float32)
-        unit, row = uint32(quad * uint32(cuda.grid(1))), uint32(cuda.blockIdx.y)
+    @jit(launch_bounds=(THREADS, 2))
+    def kernel(x, weight, bias, y, n, c_in, units, k_blocks):
+        shared = cuda.shared.array(0, float32, alignment=16)
+        sums = cuda.local.array(sums_of_lane, float32)
+        b = cuda.local.array(b_size, types.uint32)
+        totals = cuda.local.array(outputs, float32)
+        thread = uint32(cuda.threadIdx.x)
+        warp, lane = uint32(thread >> five), uint32(thread & lanes)
+        g, t = uint32(lane >> two), uint32(lane & three)
+        tile, first_row = uint32(cuda.blockIdx.x), uint32(uint32(cuda.blockIdx.y) * group_rows)
+        begin = uint32(ptx.cvta_to_shared(shared) + uint32(uint32(warp * ring_bytes) + uint32(lane * sixteen)))
+        end, slot, k_block = uint32(begin + ring_bytes), begin, warp
+        at = weight + uint64(uint32(uint32(tile * k_blocks) + warp)) * k_block_bytes + uint64(uint32(lane * sixteen))
+        for _ in range(depth):
+            wanted = sixteen if k_block < k_blocks else zero
+            ptx.cp_async_16(slot, at, wanted)
+            ptx.cp_async_16(uint32(slot + uint32(512)), at + uint64(512), wanted)
+            at, slot, k_block = at + step, uint32(slot + slot_bytes), uint32(k_block + warps)
+        for i in range(sums_of_lane):
+            sums[i] = float32(0)
+        for o in range(outputs):
+            i = uint32(warp + uint32(o * warp_count))
+            unit = uint32(uint32(tile * unit_tile) + uint32(g + uint32(uint32(i >> one) & one) * eight))
+            totals[o] = float32(0)
+            if unit < units:
+                totals[o] = ptx.ld_global_f32(bias + uint64(unit) * uint64(4))
         ptx.griddepcontrol_launch()
-        if unit < units:
-            at = uint64(unit) * uint64(4)
-            values[0], values[1], values[2], values[3] = ptx.ld_global_v4_f32(bias + at)
-            ptx.griddepcontrol_wait()
-            for split in range(k_splits):
-                place = uint64(uint32(uint32(uint32(split) * n) + row)) * uint64(padded) * uint64(4)
-                d0, d1, d2, d3 = ptx.ld_cg_v4_f32(sums + place + at)
-                values[0] += d0
-                values[1] += d1
-                values[2] += d2
-                values[3] += d3
-            for i in range(QUAD):
-                values[i] = apply(values[i])
-            first = uint64(row) * uint64(units) + uint64(unit)
-            if wide:
-                for i in range(QUAD):
-                    if uint32(unit + uint32(i)) < units:
-                        ptx.st_global_f32(y + (first + uint64(i)) * uint64(4), values[i])
-            else:
-                ptx.st_global_v2_b32(y + first * uint64(2), pack(values[0], values[1]), pack(values[2], values[3]))
+        ptx.griddepcontrol_wait()
+        slot, k_block = begin, warp
+        for _ in range(depth):
+            for c in range(columns):
+                row = uint32(uint32(first_row + g) + uint32(8 * c))
+                feature = uint32(uint32(k_block * k_block_features) + uint32(t * eight))
+                source, wanted = x, zero
+                if row < n and feature < c_in:
+                    source, wanted = x + (uint64(row) * uint64(c_in) + uint64(feature)) * uint64(2), sixteen
+                ptx.cp_async_16(uint32(slot + uint32(1024 + 512 * c)), source, wanted)
+            ptx.cp_async_commit_group()
+            slot, k_block = uint32(slot + slot_bytes), uint32(k_block + warps)
 
-    return join
+        slot, k_block = begin, warp
+        while k_block < k_blocks:
+            wait()
+            a0, a1, a2, a3 = ptx.ld_shared_v4_b32(slot)
+            a4, a5, a6, a7 = ptx.ld_shared_v4_b32(uint32(slot + uint32(512)))
+            for c in range(columns):
+                b0, b1, b2, b3 = ptx.ld_shared_v4_b32(uint32(slot + uint32(1024 + 512 * c)))
+                k = 4 * c
+                b[k], b[k + 1], b[k + 2], b[k + 3] = b0, b1, b2, b3
+            for c in range(columns):
+                k = 4 * c
+                sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = multiply(
+                    a0, a1, a2, a3, b[k], b[k + 1], sums[k], sums[k + 1], sums[k + 2], sums[k + 3]
+                )
+            for c in range(columns):
+                k = 4 * c
+                sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = multiply(
+                    a4, a5, a6, a7, b[k + 2], b[k + 3], sums[k], sums[k + 1], sums[k + 2], sums[k + 3]
+                )
+            later = uint32(k_block + ahead)
+            if later < k_blocks:
+                ptx.cp_async_16(slot, at, sixteen)
+                ptx.cp_async_16(uint32(slot + uint32(512)), at + uint64(512), sixteen)
+                for c in range(columns):
+                    row = uint32(uint32(first_row + g) + uint32(8 * c))
+                    feature = uint32(uint32(later * k_block_features) + uint32(t * eight))
+                    source, wanted = x, zero
+                    if row < n and feature < c_in:
+                        source, wanted = x + (uint64(row) * uint64(c_in) + uint64(feature)) * uint64(2), sixteen
+                    ptx.cp_async_16(uint32(slot + uint32(1024 + 512 * c)), source, wanted)
+            ptx.cp_async_commit_group()
+            at, k_block, slot = at + step, uint32(k_block + warps), uint32(slot + slot_bytes)
+            slot = begin if slot == end else slot
+
+        # The warps' sums, where the rings were.
+        drain()
+        cuda.syncthreads()
+        for i in range(sums_of_lane):
+            shared[uint32(uint32(uint32(warp * all_sums) + uint32(i)) * uint32(32) + lane)] = sums[i]
+        cuda.syncthreads()
+        for o in range(outputs):
+            i = uint32(warp + uint32(o * warp_count))
+            unit = uint32(uint32(tile * unit_tile) + uint32(g + uint32(uint32(i >> one) & one) * eight))
+            row = uint32(uint32(uint32(i >> two) * eight) + uint32(uint32(t * two) + uint32(i & one)))
+            row = uint32(row + first_row)
+            if i < all_sums and row < n and unit < units:
+                total = totals[o]
+                for w in range(warp_count):
+                    total += shared[uint32(uint32(uint32(w * sums_of_lane) + i) * uint32(32) + lane)]
+                total = apply(total)
+                to = y + (uint64(row) * uint64(units) + uint64(unit)) * item_bytes
+                if wide:
+                    ptx.st_global_f32(to, total)
+                else:
+                    ptx.st_global_b16(to, pack(total, float32(0)))
+
+    return kernel
 
 
-class SplitKLinear:
-    """linear_nlc for up to 64 inputs on tensor cores, the depth split over the whole GPU; and a function of each value.
+class SplitKLinear(NoScratch):
+    """linear_nlc for up to 64 inputs on tensor cores, weights read at the rate of memory; and a function of each value.
 
     Args:
-        weight: float32 (C_in, C_out), as `arrays.pack` gives it, and bias (C_out,), NumPy arrays; C_in a multiple of 8,
-            and C_out of 4, where results are not float32.
+        weight: float32 (C_in, C_out), as `arrays.pack` gives it, and bias (C_out,), NumPy arrays; C_in a multiple of 8.
         epilogue: what follows, a row of `common.epilogues`.
         float32: whether the result is float32, and not of the precision.
         precision: "fp16" or "bf16", of features and weights; sums are float32.
@@ -94,23 +181,20 @@ class SplitKLinear:
     ) -> None:
         device.require_hopper("split_k")
         of = choose(precision, HALF_PRECISIONS)
-        c_in, c_out = shapes.ranked("weight", weight, "C_in, C_out")
+        c_in, _ = shapes.ranked("weight", weight, "C_in, C_out")
         shapes.linear_nlc(np.empty((0, c_in)), weight, bias)
-        if c_in % 8 or not c_in or (c_out % QUAD and not float32):
-            raise ValueError(f"weight has shape {weight.shape}: need C_in a multiple of 8, C_out of {QUAD}")
-        self._results, self._epilogue, self._dtype = FP32 if float32 else of, epilogues.check(epilogue), of.dtype
+        if c_in % 8 or not c_in:
+            raise ValueError(f"weight has shape {weight.shape}: need C_in a multiple of 8")
+        self._results, self._epilogue, self._of = FP32 if float32 else of, epilogues.check(epilogue), of
         self._weight = SplitWeights(weight, of)
-        self._padded = self._weight.tiles * UNITS
-        self._bias = device.to_device(np.pad(np.ascontiguousarray(bias, np.float32), (0, self._padded - c_out)))
+        self.words = self._weight.words
+        """Its packed weights, on the GPU."""
+        self._bias = device.to_device(np.ascontiguousarray(bias, np.float32))
         self.nbytes = self._weight.nbytes + self._bias.nbytes
 
     def writes(self, x: shapes.Shape) -> list[Array]:
         """The result."""
         return [Array((x[0], 1, self._weight.c_out), self._results.dtype)]
-
-    def scratch(self, x: shapes.Shape) -> Mapping[str, Array]:
-        """Sums of parts of the products."""
-        return {"k_splits": Array((self._weight.k_splits * x[0] * self._padded,))}
 
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on features of at most 64 inputs, all of an input in a row."""
@@ -118,13 +202,13 @@ class SplitKLinear:
         if n > MOST or prod(x.shape[1:]) != weight.c_in:
             raise ValueError(f"x has shape {tuple(x.shape)}: need at most {MOST} inputs of {weight.c_in} features")
         (y,) = self.writes(x.shape)
-        call = Call(space.device(*y), space.stream, *y, {"x": self._dtype}, x=x)
+        call = Call(space.device(*y), space.stream, *y, {"x": self._of.dtype}, x=x)
         if n == 0:
             return call.out
-        sums = device.address(space.scratch(self)["k_splits"])
-        weight.multiply(call, n, device.address(x), sums, self._padded)
-        addresses = map(np.uint64, (sums, device.address(self._bias), device.address(call.out)))
-        sizes = map(np.uint32, (n, self._padded, weight.c_out))
-        join = make_join(self._results.ptx_type, self._epilogue, weight.k_splits)
-        call.launch(join, (-(-weight.c_out // (QUAD * THREADS)), n), THREADS, *addresses, *sizes, early=True)
+        columns = 1 << max(0, -(-min(n, GROUP) // 8) - 1).bit_length()
+        kernel = make_kernel(self._of.ptx_type, self._results is FP32, self._epilogue, columns)
+        addresses = (np.uint64(device.address(array)) for array in (x, weight.words, self._bias, call.out))
+        sizes = map(np.uint32, (n, weight.c_in, weight.c_out, weight.k_blocks))
+        blocks = weight.tiles, -(-n // (8 * columns))
+        call.launch(kernel, blocks, THREADS, *addresses, *sizes, shared=smem_bytes(columns), early=True)
         return call.out

@@ -94,6 +94,11 @@ class WgmmaConv2dWeights(Conv2dWeights):
         best = min(found, key=time)
         return best, rows(best)
 
+    def tiles(self, x: Shape) -> int:
+        """Of x (N, H, W, C), with all output channels."""
+        tile, m_tiles = self.tile(x)
+        return m_tiles * self._n_tiles(tile)
+
     def _candidates(self, x: Shape) -> dict[Im2colTile | BandTile, float]:
         """And their rates."""
         found = dict(self._tiles)
