@@ -66,8 +66,8 @@ class SmallBatchConv2d(NoScratch):
         precision: as there.
     """
 
-    most = 4
-    """Images up to which it is the faster one by its model: beyond, tiles of whole sums fill the GPU as well."""
+    most = 2
+    """Images up to which it was the faster one on an H200: beyond, tiles of whole sums fill the GPU as well."""
 
     def __init__(
         self, weight: np.ndarray, bias: np.ndarray, *, epilogue: str = "relu", precision: str = "fp16", **options: Any
