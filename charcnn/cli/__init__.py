@@ -13,6 +13,7 @@ COMMANDS = {
     "convert": "a model from one kind of file to another",
     "info": "the machine, and which level would run on it",
     "levels": "the table of levels, and which of them run here",
+    "report": "a page on this machine: what runs, how fast, beside what ships, with pictures",
     "profile": "which kernels take a level's or a network's time on this GPU, and how near its peak they come",
     "show": "the PTX or the machine code of a layer's kernels, for this GPU or another",
     "tune": "choose the tiles of kernels for this GPU by measurement",

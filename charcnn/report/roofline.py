@@ -40,6 +40,7 @@ def roofline(
     memory: float,
     legend: Sequence[tuple[str, str]],
     *,
+    uses: tuple[float, float] = LONGEST,
     rates: tuple[float, float] = RATES,
     called: str = "DRAM",
 ) -> str:
@@ -51,11 +52,11 @@ def roofline(
         roofs: FLOP/s that bound products, by precision.
         memory: bytes/s that bound everything.
         legend: colours, and what they are.
-        rates: FLOP/s at the ends of the axis.
+        uses, rates: FLOP a byte and FLOP/s at the ends of the axes.
         called: what the memory is called.
     """
     picture = Picture(title, HEIGHT)
-    across = Axis(*LONGEST, LEFT, picture.width - RIGHT)
+    across = Axis(*uses, LEFT, picture.width - RIGHT)
     up = Axis(*rates, HEIGHT - BOTTOM, TOP)
     _axes(picture, across, up)
     _roofs(picture, across, up, roofs, memory, called)
@@ -72,7 +73,7 @@ def _axes(picture: Picture, across: Axis, up: Axis) -> None:
     for value in across.decades():
         x = across(value)
         picture.line(x, up.begin, x, up.end)
-        picture.text(x, up.begin + 18, f"{value:,.0f}", anchor="middle")
+        picture.text(x, up.begin + 18, f"{value:,.0f}" if value >= 1 else f"{value:g}", anchor="middle")
     for value in up.decades():
         y = up(value)
         picture.line(across.begin, y, across.end, y)

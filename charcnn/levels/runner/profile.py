@@ -36,8 +36,9 @@ def measured(
     """Time the kernels of the first batch, where --profile asks for that, or --layers on one GPU; else None.
 
     Returns:
-        As `charcnn.gpu.profile.profiled`, and the batch's inputs; peaks, in words, and of each kernel of_peak, its
-        share of the larger of the two that it comes nearer to: where they, and what it does, are known.
+        As `charcnn.gpu.profile.profiled`, and the batch's inputs; peaks in words, peak_flop_per_second,
+        peak_bytes_per_second, and of each kernel of_peak, its share of the one that it is nearer to: where these, and
+        what it does, are known.
     """
     wanted = options.profile or getattr(options, "layers", False)
     if not wanted or device.SIMULATED or len(gpus) != 1 or not alone(comm) or job is None:
@@ -70,7 +71,10 @@ def measured(
     if peaks is not None:
         for row in found["kernels"]:
             row["of_peak"] = _share(row, peaks)
-    return {"inputs": len(rows), **found, "peaks": peaks and peaks.source}
+    found |= {"peaks": None} if peaks is None else {
+        "peaks": peaks.source, "peak_flop_per_second": peaks.flops, "peak_bytes_per_second": peaks.bytes,
+    }  # fmt: skip
+    return {"inputs": len(rows), **found}
 
 
 def _share(row: Mapping[str, Any], peaks: Peaks) -> float | None:
