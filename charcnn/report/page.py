@@ -31,7 +31,7 @@ COLOURS = {"l12": "c0", "l13": "c6", "l14": "c3", "l15": "c1", "l17": "c2"}
 GATHERED = ("l11", "l18", "l20")
 """Levels on the CPU whose first convolution adds up rows of its weights, and multiplies nothing."""
 
-CPU_USES, CPU_RATES = (0.1, 1e4), (1e8, 1e13)
+CPU_USES, CPU_RATES = (0.1, 1e4), (1e8, 2e13)
 """FLOP a byte and FLOP a second at the ends of a CPU's roofline."""
 
 STYLE = """
