@@ -351,7 +351,24 @@ def test_times_of_a_gpu(words, tmp_path):
         assert row["layer"]
         assert row["blocks_per_multiprocessor"] >= 1
         assert 0 < row["occupancy"] <= 1
+    known = [row for row in found["kernels"] if row["flop"]]
+    assert known, "what multiplies"
+    assert all(row["bytes"] > 0 and row["of_peak"] > 0 for row in known)
     assert "kernels take" in done.stdout.splitlines()[-1]
+
+
+@gpu
+def test_the_command_charcnn_profile(tmp_path):
+    """A whole batch, and a timeline that has its kernels twice."""
+    file, trace = tmp_path / "r.json", tmp_path / "t.json"
+    started = [sys.executable, "-m", "charcnn", "profile", "l12", "--json", str(file), "--trace", str(trace)]
+    done = subprocess.run(started, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())["profile"]
+    assert found["inputs"] == 256
+    events = json.loads(trace.read_text())
+    (pid,) = [event["pid"] for event in events if event.get("args", {}).get("name", "").startswith("profile")]
+    assert sum(event["pid"] == pid and event["ph"] == "X" for event in events) == 2 * len(found["launches"])
 
 
 @gpu

@@ -124,17 +124,21 @@ def test_every_layer_is_launched_somewhere():
     """Found and not compiled, in a process of its own, which has no simulator."""
     code = (
         "from charcnn import catalog\nfrom charcnn.compiling import layers\n"
-        "from charcnn.compiling.stand_in import Target\nt = Target.named('sm_90a')\n"
-        "for name in ('Cast', 'WinogradConv1d', 'SmallBatchConvNormReluPool', 'MmaConv2d', 'FewOutputsLinear'):\n"
-        "    row = layers.named(name)\n"
-        "    where, found = layers.launched(row, row.precisions[0], t)\n    print(name, len(found) > 0, where)\n"
+        "from charcnn.compiling.stand_in import Target\n"
+        "for row in (row for row in catalog.LAYERS if row.device == 'cuda'):\n"
+        "    where, found = layers.launched(row, row.precisions[0], Target.named('sm_90a'))\n"
+        "    print(row.name, len(found), where)\n"
     )
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False, env=environment
     )
     assert done.returncode == 0, done.stderr
-    assert [line.split()[1] for line in done.stdout.splitlines()] == ["True"] * 5
+    rows = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == [row.name for row in catalog.LAYERS if row.device == "cuda"]
+    assert all(int(row[1]) > 0 for row in rows)
+    where = {row[0]: row[2] for row in rows}
+    assert (where["WgmmaConv1d"], where["WgmmaConv2d"]) == ("l15 fp16", "mnist wgmma fp16")  # and no subclass's
 
 
 def test_watching_leaves_a_class_as_it_was():
@@ -146,12 +150,16 @@ def test_watching_leaves_a_class_as_it_was():
         def stat(self):
             return seen()
 
+    class Other(Layer):
+        pass
+
     before = dict(vars(Layer))
     with layers._watched(Layer) as seen:
         assert not seen()
         assert Layer()()
         assert Layer().stat()
         assert not Base()()
+        assert not Other()()
     assert dict(vars(Layer)) == before
 
 

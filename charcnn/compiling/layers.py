@@ -123,17 +123,18 @@ def _steps(made: Any, target: Target) -> Found:
 
 @contextmanager
 def _watched(made: Any) -> Iterator[Callable[[], bool]]:
-    """Says whether a layer of this class is being called."""
+    """Says whether a layer of this class, and of no subclass, is being called."""
     depth = 0
 
     def watching(method: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*words: Any, **named: Any) -> Any:
+        def watched(layer: Any, *words: Any, **named: Any) -> Any:
             nonlocal depth
-            depth += 1
+            own = type(layer) is made
+            depth += own
             try:
-                return method(*words, **named)
+                return method(layer, *words, **named)
             finally:
-                depth -= 1
+                depth -= own
 
         return watched
 

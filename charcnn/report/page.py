@@ -46,7 +46,8 @@ a { color: var(--mark); } p.small, figcaption { color: var(--muted); font-size: 
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-figure { margin: 1rem 0; } figure img { width: 100%; height: auto; } .big { font-size: 1.3rem; font-weight: 600; }
+figure { margin: 1rem 0; } figure img { width: 100%; min-width: 30rem; height: auto; }
+.big { font-size: 1.3rem; font-weight: 600; }
 """
 
 
@@ -157,7 +158,7 @@ def figure(drawn: str, said: str) -> Iterator[str]:
     title = found[1] if found else ""  # escaped there
     data = base64.b64encode(drawn.encode()).decode()
     alt = f"{title}. {escape(said)}".replace('"', "&quot;")
-    yield f'<figure><img alt="{alt}" src="data:image/svg+xml;base64,{data}">'
+    yield f'<figure><div class="wide" tabindex="0"><img alt="{alt}" src="data:image/svg+xml;base64,{data}"></div>'
     yield f"<figcaption>{title}. {escape(said)}</figcaption></figure>"
 
 
