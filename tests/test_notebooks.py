@@ -27,7 +27,7 @@ from charcnn.gpu import device
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 MOST = 60
-"""Seconds that one may take on two slow cores, kernels compiled."""
+"""Seconds that a cell may take: a whole notebook takes about half of that on two slow cores that nobody else uses."""
 
 COMPILED = """
 import json, sys
@@ -77,7 +77,7 @@ def executed(path: Path) -> Any:
                 super().__init__(transport="ipc", ip=f"{sockets}/kernel", **options)
 
         folder = {"metadata": {"path": str(path.parent)}}
-        NotebookClient(notebook, timeout=300, kernel_manager_class=Local, resources=folder).execute()
+        NotebookClient(notebook, timeout=MOST, kernel_manager_class=Local, resources=folder).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # when it ran
     notebook.metadata["language_info"] = {"name": "python"}  # and by which Python
@@ -97,9 +97,7 @@ def test_there_are_two():
 def test_it_runs(path, environment):
     pytest.importorskip("nbclient", reason="nbclient is not installed: pip install 'charcnn[test]'")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed: pip install 'charcnn[test]'")
-    started = time.perf_counter()
     found = code_cells(executed(path))
-    assert time.perf_counter() - started < 2 * MOST, "CI's processes share its cores"
     kept = code_cells(read(path))
     assert ["".join(cell["source"]) for cell in kept] == ["".join(cell["source"]) for cell in found]
     if device.SIMULATED and path.stem == "wgmma":

@@ -16,6 +16,7 @@ from charcnn.catalog import measured
 from charcnn.cli import DONE, FAILED, UNUSABLE
 from charcnn.gpu import device
 from charcnn.report import measure, page
+from charcnn.report.history import BOTTOM, HEIGHT, history
 
 BLOCKS = ("conv_block_1", "conv_block_2", "conv_block_3", "conv_block_4", "conv_block_5", "conv_block_6", "fc_blocks")
 
@@ -114,6 +115,13 @@ def test_what_the_page_says():
     assert "A & B, 4 cores" in found.text
 
 
+def test_no_rate_is_written_over_a_levels_name():
+    drawn = history("made up", [("l0", "cpu"), ("l1", "cpu")], {"l0": 1.2, "l1": 0.3}, legend=[("cpu", "here", 84)])
+    places = {float(y) for y in re.findall(r'<text class="value".*? y="([\d.]+)"', drawn)}
+    assert len(places) == 2
+    assert max(places) < HEIGHT - BOTTOM
+
+
 def test_points_of_kernels_and_blocks():
     """A kernel of 1e12 FLOP in 2 ms, and a block of the network in 8 to the second; gathered ones have none."""
     (point,) = page._kernels("l12", "fp32", PROFILE)
@@ -154,10 +162,10 @@ def test_a_first_run_says_how_many_inputs_follow(ran):
     told = []
     found = measure.measure(["l2", "l11", "l12"], 2.0, told.append)
     shipped = measured.machines()["nvidia-h200"]["levels"]
-    batch, gpu = (shipped[name]["batch"] for name in ("l11", "l12"))
+    few, batch, gpu = (shipped[name]["batch"] for name in ("l2", "l11", "l12"))
     assert ran == [
-        ("l2", min(8, shipped["l2"]["batch"]), 1),
-        ("l11", min(8, batch), 1), ("l11", 2000 - 2000 % batch, measure.REPEAT),
+        ("l2", few, 1),
+        ("l11", batch, 1), ("l11", 2000 - 2000 % batch, measure.REPEAT),
         ("l12", gpu, 1), ("l12", 2000 - 2000 % gpu, measure.REPEAT, "--profile"),
     ]  # fmt: skip
     assert found["levels"]["l2"] == {"why": "it failed: its logits are wrong"}

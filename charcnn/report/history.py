@@ -82,6 +82,8 @@ def history(
         if (found := rates.get(name)) is not None:
             y, peer = up(found), peers[place] if peers else None
             below = 34 if peer and abs(up(peer) - y - 14) < 8 else 18  # not on the line
+            if y + below > HEIGHT - BOTTOM + 6:  # nor on the levels' names
+                below = -9
             points.append((across(place), y, device, found, below))
     on_gpu = " ".join(f"{x:.1f},{y:.1f}" for x, y, device, *_ in points if device == "cuda")
     parts.append(f'<polyline class="path" points="{on_gpu}"/>')

@@ -22,8 +22,8 @@ from charcnn.levels.runner.peaks import Peaks
 SECONDS, REPEAT = 2.0, 3
 """How long a level computes at a time, about, and how often, of which the median is taken."""
 
-FIRST = 8
-"""Inputs of a first run on the CPU, of levels whose batch is larger: what it takes says how many follow."""
+FIRST = 64
+"""Inputs of a first run, which says how many follow, where nothing is known of the level's batch."""
 
 PROFILED = ("l12", "l13", "l14", "l15", "l17")
 """Levels whose kernels are timed one by one, on a GPU: those of the roofline."""
@@ -91,13 +91,10 @@ def _measured(level: catalog.Level, seconds: float) -> dict[str, Any]:
     """A level's report: of so many inputs that they take about so long, after a run that says how many these are."""
     shipped = [one["levels"][level.name] for one in measured.machines().values() if level.name in one["levels"]]
     batch = shipped[-1]["batch"] if shipped else FIRST
-    first = batch if level.device == "cuda" else min(batch, FIRST)
-    report = _run(level, first, 1)
+    report = _run(level, batch, 1)
     if "why" in report or report["seconds"][0] >= seconds:
         return report
-    count = max(first, int(report["inputs_per_second"] * seconds))
-    if count > batch:
-        count -= count % batch  # whole ones
+    count = max(batch, int(report["inputs_per_second"] * seconds) // batch * batch)  # whole ones
     return _run(level, count, REPEAT, *(["--profile"] if level.name in PROFILED else []))
 
 
