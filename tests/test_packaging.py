@@ -97,7 +97,7 @@ def released(tmp_path_factory):
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, to)
     with tarfile.open(built("sdist", checkout, folder)) as archive:
-        archive.extractall(folder / "unpacked")
+        archive.extractall(folder / "unpacked", filter="data")
     (source,) = (folder / "unpacked").iterdir()
     with zipfile.ZipFile(built("wheel", source, folder)) as archive:
         archive.extractall(folder / "installed")
