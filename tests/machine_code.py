@@ -11,9 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,45 +21,15 @@ if __name__ == "__main__":  # before numba is imported
     os.environ["NUMBA_ENABLE_CUDASIM"] = "0"
     sys.path[:0] = [str(Path(__file__).parent.parent)]
 
+from charcnn.compiling.cubin import instructions, registers
+
 TARGET = "sm_90a"
-
-
-REGISTERS = 0x2F
-"""The attribute of a function in the section .nv.info that has its registers."""
-
-
-def sections(cubin: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Name and content of each section of an ELF file."""
-    (table,) = struct.unpack_from("<Q", cubin, 0x28)
-    size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
-    headers = [struct.unpack_from("<IIQQQQ", cubin, table + size * place) for place in range(count)]
-    for name, _, _, _, at, length in headers:
-        begin = headers[names][4] + name
-        yield cubin[begin : cubin.index(b"\0", begin)], cubin[at : at + length]
-
-
-def attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
-    """Each attribute of .nv.info, and its value: of two bytes, or as many as stand before it."""
-    at = 0
-    while at < len(info):
-        form, attribute, length = struct.unpack_from("<BBH", info, at)
-        at += 4
-        if form == 4:  # of any size
-            yield attribute, info[at : at + length]
-            at += length
-
-
-def instructions(cubin: bytes) -> bytes:
-    """All of a compiled kernel's machine code."""
-    return b"".join(sorted(content for name, content in sections(cubin) if name.startswith(b".text.")))
 
 
 def described(cubin: bytes) -> dict[str, Any]:
     """The registers of a kernel, its bytes, and the digest of its instructions."""
     code = instructions(cubin)
-    values = (value for name, content in sections(cubin) if name == b".nv.info" for value in attributes(content))
-    registers = max(struct.unpack("<II", value)[1] for attribute, value in values if attribute == REGISTERS)
-    return {"registers": registers, "bytes": len(code), "digest": hashlib.sha256(code).hexdigest()[:16]}
+    return {"registers": registers(cubin), "bytes": len(code), "digest": hashlib.sha256(code).hexdigest()[:16]}
 
 
 def kernels(levels: Sequence[str]) -> list[dict[str, Any]]:

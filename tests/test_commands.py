@@ -313,7 +313,19 @@ def test_help_is_quick():
         "import charcnn.__main__ as m, sys; m.parser(''); sys.exit('numba' in sys.modules or 'numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT, check=False).returncode == 0
-    for name in ("classify", "evaluate", "explain", "convert", "info", "levels", "tune", "compile", "completion"):
+    for name in (
+        "classify",
+        "evaluate",
+        "explain",
+        "convert",
+        "info",
+        "levels",
+        "profile",
+        "show",
+        "tune",
+        "compile",
+        "completion",
+    ):
         check = f"import charcnn.__main__ as m, sys; m.parser('{name}'); sys.exit('numba' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", check], cwd=ROOT, check=False).returncode == 0, name
 

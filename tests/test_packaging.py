@@ -4,14 +4,17 @@ import ast
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from charcnn import catalog
+from charcnn.__main__ import parser
 from charcnn.host import machine
 
 try:
@@ -33,8 +36,19 @@ def tracked():
     return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
-def test_a_source_distribution_is_the_checkout(tmp_path):
+def built(kind, checkout, folder):
+    """The archive of a kind, sdist or wheel, that a checkout's build makes."""
     pytest.importorskip("setuptools", "77")
+    build = "import sys, setuptools.build_meta as of; getattr(of, f'build_{sys.argv[1]}')(sys.argv[2])"
+    done = subprocess.run(
+        [sys.executable, "-c", build, kind, folder], cwd=checkout, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (archive,) = folder.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return archive
+
+
+def test_a_source_distribution_is_the_checkout(tmp_path):
     files = tracked()
     for file in files:
         to = tmp_path / "checkout" / file.relative_to(ROOT)
@@ -43,15 +57,120 @@ def test_a_source_distribution_is_the_checkout(tmp_path):
             to.touch()  # it would take seconds to compress
         else:
             to.symlink_to(file)
-    build = "import sys, setuptools.build_meta; setuptools.build_meta.build_sdist(sys.argv[1])"
+    with tarfile.open(built("sdist", tmp_path / "checkout", tmp_path)) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert {str(file.relative_to(ROOT)) for file in files} <= held
+
+
+TRIED = (
+    ("-m", "charcnn", "--version"),
+    ("-m", "charcnn", "info"),
+    ("-m", "charcnn", "classify", "-"),
+    ("-m", "charcnn", "levels"),
+    ("-m", "charcnn", "levels", "--diff", "l15"),
+    ("-m", "charcnn", "show"),
+    ("-m", "charcnn", "report", "--levels", "l11", "--seconds", "0.05"),
+    ("-m", "charcnn.levels.l11", "--inputs", "2"),
+    ("-m", "charcnn.levels.l12", "--inputs", "1"),
+    ("-m", "charcnn.networks.mnist", "--as", "winograd_cpu", "--inputs", "2"),
+)
+"""What a user does with a wheel: a start of each part that reads files of the package."""
+
+OWN = (
+    "test_config.py",
+    "test_docs.py",
+    "test_house.py",
+    "test_measured.py",
+    "test_notebooks.py",
+    "test_page_commands.py",
+)
+"""Tests that read files beside the package, as a source distribution has them."""
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    """A source distribution, unpacked, and a wheel of it, installed in a folder."""
+    folder = tmp_path_factory.mktemp("released")
+    checkout = folder / "checkout"
+    for file in tracked():
+        to = checkout / file.relative_to(ROOT)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, to)
+    with tarfile.open(built("sdist", checkout, folder)) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    (source,) = (folder / "unpacked").iterdir()
+    with zipfile.ZipFile(built("wheel", source, folder)) as archive:
+        archive.extractall(folder / "installed")
+    shutil.rmtree(source / "build", ignore_errors=True)
+    shutil.rmtree(checkout)
+    return source, folder / "installed"
+
+
+def outside(folder, *words):
+    """A process whose charcnn is the one in this folder, and which knows of no checkout."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "CHARCNN"))}
+    environment |= {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
+    return environment, [sys.executable, *words]
+
+
+@pytest.mark.exhaustive
+def test_a_wheel_has_all_of_the_package(released):
+    _, installed = released
+    of_package = {file.relative_to(ROOT) for file in tracked() if file.is_relative_to(ROOT / "charcnn")}
+    assert {file for file in of_package if not (installed / file).is_file()} == set()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("words", TRIED, ids=" ".join)
+def test_a_wheel_works_outside_the_checkout(words, released, tmp_path):
+    environment, started = outside(released[1], *words)
     done = subprocess.run(
-        [sys.executable, "-c", build, tmp_path], cwd=tmp_path / "checkout", capture_output=True, text=True, check=False
+        started,
+        input="Stocks fell on Monday.\n",
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    (archive,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(archive) as built:
-        held = {name.partition("/")[2] for name in built.getnames()}
-    assert {str(file.relative_to(ROOT)) for file in files} <= held
+    assert str(ROOT) not in done.stdout + done.stderr
+    assert done.stdout
+
+
+@pytest.mark.exhaustive
+def test_a_source_distribution_passes_its_own_tests(released):
+    source, _ = released
+    environment, started = outside(source, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0")
+    started += [str(source / "tests" / name) for name in OWN]
+    done = subprocess.run(started, env=environment, cwd=source, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_the_citation_is_of_this_version():
+    said = dict(
+        line.split(": ", 1) for line in (ROOT / "CITATION.cff").read_text().splitlines() if re.match(r"\w.*: ", line)
+    )
+    assert said["version"] == PROJECT["version"]
+    assert said["license"] == PROJECT["license"]
+    assert PROJECT["authors"] == [{"name": "The charcnn authors"}]
+    assert "  - name: The charcnn authors\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_issue_templates_ask_for_what_there_is():
+    yaml = pytest.importorskip("yaml")
+    forms = {
+        file.stem: yaml.safe_load(file.read_text()) for file in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")
+    }
+    assert forms.pop("config") == {"blank_issues_enabled": True}
+    assert set(forms) == {"fails", "wrong", "slow"}
+    for form in forms.values():
+        assert {"name", "description", "body"} <= form.keys()
+        assert len({part["id"] for part in form["body"]}) == len(form["body"])
+    text = "".join(file.read_text() for file in (ROOT / ".github").rglob("*.yml"))
+    for command in re.findall(r"`charcnn (.*?)`", text):
+        words = command.split()
+        parser(words[0]).parse_args(words)
 
 
 def test_extra_all_holds_every_other_one():

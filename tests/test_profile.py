@@ -17,6 +17,7 @@ from charcnn.catalog import network as catalog_row
 from charcnn.config import TINY
 from charcnn.gpu import device, launch, profile
 from charcnn.levels.runner import options as runner_options
+from charcnn.levels.runner import peaks
 from charcnn.levels.runner import profile as runner
 from charcnn.model import params
 from charcnn.networks.runner import command
@@ -129,7 +130,8 @@ def test_medians_leave_out_holds_and_one_slow_run(driver, monkeypatch):
         runs.append(len(runs))
         for stage in ("a", "b"):
             monitor.current = stage
-            with launch.profiler(slow, (), (2, 3), 64, 0, 2, "stream"):
+            call = SimpleNamespace(stream="stream", inputs=(np.zeros(3), np.zeros(5)), out=np.zeros(2))
+            with launch.profiler(slow, (), (2, 3), 64, 0, 2, call):
                 driver.now += 1000 if runs[-1] in (3, 6) else 2
 
     monitor = Monitor()
@@ -142,6 +144,9 @@ def test_medians_leave_out_holds_and_one_slow_run(driver, monkeypatch):
     assert found["elapsed_microseconds"] == 7000  # with the event between them
     assert found["layers"] == {"a": 3000, "b": 3000}
     assert [(row["grid"], row["block"]) for row in found["kernels"]] == [((4, 3), (64,))] * 2
+    assert [(row["flop"], row["bytes"]) for row in found["kernels"]] == [(None, None)] * 2
+    times = [(one["layer"], one["microseconds"], one["start"], one["stop"]) for one in found["launches"]]
+    assert times == [("a", 3000, 0, 3000), ("b", 3000, 4000, 7000)]
 
 
 def test_an_error_switches_it_off(driver):
@@ -187,13 +192,19 @@ def test_the_table():
         "kernel": "conv2d.naive", "layer": "conv1", "calls": 2, "microseconds": 1234.56, "mean_microseconds": 617.28,
         "share": 0.75, "grid": (12, 3), "block": (16, 16), "registers": 40, "static_shared_bytes": 0,
         "dynamic_shared_bytes": 49152, "local_bytes": 8, "blocks_per_multiprocessor": 4, "occupancy": 0.5,
+        "flop": 1234.56e6, "bytes": 2469.12e3, "of_peak": 0.123,
     }  # fmt: skip
     found = {"kernels": [row], "inputs": 1024, "runs": 5, "microseconds": 1234.56, "elapsed_microseconds": 2469.12}
     head, line, last = runner.lines(found)
     assert head.split("  ")[0] == "kernel"
     assert [cell.strip() for cell in line.split("  ") if cell] == [
-        "conv2d.naive", "conv1", "75.0%", "1,234.6", "2", "617.3", "12x3", "16x16", "40", "0+49,152", "8", "4", "50%"
+        "conv2d.naive", "conv1", "75.0%", "1,234.6", "2", "617.3", "1,000", "2", "12%", "12x3", "16x16", "40",
+        "0+49,152", "8", "4", "50%",
     ]  # fmt: skip
+    unknown = {**row, "flop": None, "bytes": None, "of_peak": None}
+    _, line, said, _ = runner.lines({**found, "kernels": [unknown], "peaks": "measured"})
+    assert line.count(runner.UNKNOWN) == 3
+    assert said == "peaks: measured"
     assert last == (
         "kernels take 1,234.6 us of 2,469.1 us from the begin of the first to the end of the last (50%); one batch of "
         "1,024, medians of 5 runs, no CUDA graph"
@@ -224,13 +235,33 @@ def test_kernels_of_a_level_have_their_blocks(driver):
 def test_the_command(option, driver, monkeypatch, ended, tmp_path):
     there = SimpleNamespace(SIMULATED=False, choose=device.choose)
     monkeypatch.setattr(runner_options, "device", there)
-    monkeypatch.setattr(runner, "device", there)
+    monkeypatch.setattr(runner, "device", SimpleNamespace(**vars(there), DeviceError=device.DeviceError))
+    monkeypatch.setattr(
+        peaks, "device", SimpleNamespace(gpu_name=lambda: "one", peaks=lambda: (1e12, 1e9), SIMULATED=False)
+    )
+    monkeypatch.setattr(peaks.measured, "peak", lambda gpu, precision: 5e11)
     words = ["--as", "weak", "--variant", "tiny", "--inputs", "2", "--batch", "2", "--gpus", "1", option]
-    done = ended(command.main, "mnist", [*words, "--json", str(tmp_path / "r.json")])
+    done = ended(command.main, "mnist", [*words, "--json", str(tmp_path / "r.json"),
+                                         "--trace", str(tmp_path / "t.json")])  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "r.json").read_text())["profile"]
     assert (found["inputs"], found["runs"]) == (2, profile.RUNS)
     assert len(found["kernels"]) == 4
+    assert "as cuBLAS multiplied large matrices on such a GPU" in found["peaks"]
+    flop = {row["layer"]: row["flop"] for row in found["kernels"]}
+    nodes = catalog_row("mnist").architecture("tiny").nodes
+    assert [flop[stage] for stage in ("conv+relu1+maxpool2d1", "fc1+relu2", "fc2+softmax1")] == [
+        2 * node.flops for node in nodes if node.flops
+    ]
+    assert flop["pixels1"] is None
+    for row in found["kernels"]:
+        assert row["of_peak"] == pytest.approx(max((row["flop"] or 0) / 5e11, row["bytes"] / 1e9) / 1e-3)
+    events = json.loads((tmp_path / "t.json").read_text())
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert list(names.values()) == ["rank 0", "profile: kernels of one batch"]
+    own = [event for event in events if names[event["pid"]] != "rank 0" and event["ph"] == "X"]
+    assert len(own) == 2 * 4
+    assert min(event["ts"] for event in own) == min(event["ts"] for event in events if event["ph"] == "X")
     assert found["microseconds"] == pytest.approx(sum(row["microseconds"] for row in found["kernels"]))
     last = done.stdout.splitlines()[-1]
     if option == "--profile":
@@ -292,7 +323,7 @@ def test_several_ranks(mode):
 
 def test_nothing_is_measured_where_nobody_asks():
     asked = SimpleNamespace(profile=False)
-    assert runner.measured(asked, None, [0], None, None, 1, Monitor()) is None
+    assert runner.measured(None, asked, None, [0], None, None, 1, Monitor()) is None
 
 
 PROFILED = [
@@ -320,7 +351,24 @@ def test_times_of_a_gpu(words, tmp_path):
         assert row["layer"]
         assert row["blocks_per_multiprocessor"] >= 1
         assert 0 < row["occupancy"] <= 1
+    known = [row for row in found["kernels"] if row["flop"]]
+    assert known, "what multiplies"
+    assert all(row["bytes"] > 0 and row["of_peak"] > 0 for row in known)
     assert "kernels take" in done.stdout.splitlines()[-1]
+
+
+@gpu
+def test_the_command_charcnn_profile(tmp_path):
+    """A whole batch, and a timeline that has its kernels twice."""
+    file, trace = tmp_path / "r.json", tmp_path / "t.json"
+    started = [sys.executable, "-m", "charcnn", "profile", "l12", "--json", str(file), "--trace", str(trace)]
+    done = subprocess.run(started, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())["profile"]
+    assert found["inputs"] == 256
+    events = json.loads(trace.read_text())
+    (pid,) = [event["pid"] for event in events if event.get("args", {}).get("name", "").startswith("profile")]
+    assert sum(event["pid"] == pid and event["ph"] == "X" for event in events) == 2 * len(found["launches"])
 
 
 @gpu

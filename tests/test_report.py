@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from report import ideas, levels, limits, schema, tried
-from report.pictures import svg
 from report.schema import LevelResult, Place, Results
 
 from charcnn import catalog
 from charcnn.config import SMALL
+from charcnn.report import svg
 
 GPU = Place("nvidia-h200", 1, 1)
 

@@ -16,6 +16,7 @@ from report.ideas import ideas
 from report.images import conv2d, conv2d_cpu
 from report.ladder import READMES, mma_steps, wgmma_steps
 from report.levels import cost, headline, history, levels, measured, step
+from report.measured import SHIPPED
 from report.networks import fused_layers, half_chain, network_techniques, networks, networks_beside
 from report.offload import forecasts, mixed, overhead, path, scaling, strikes
 from report.operators import chain, image_chain, layers, operators, pyramid, steps, trade
@@ -74,13 +75,14 @@ def filled(document: Path) -> str:
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(
-        description="Fill the generated blocks of README.md, docs and the model's card, and draw the pictures."
+        description="Fill the generated blocks of README.md, docs and the model's card, draw the pictures, and write "
+        "what ships of the raw results."
     )
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something is out of date")
     check = parser.parse_args().check
     try:
         made = {document: filled(document) for document in documents()} | {PLOT: drawn()}
-        made |= {file: draw() for file, draw in PICTURES.items()}
+        made |= {file: make() for file, make in {**PICTURES, **SHIPPED}.items()}
     except ReportError as error:
         print(error, file=sys.stderr)
         return 1

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     from charcnn.gpu import device
 
     device.require_compiler()
-    target = _target(options.capability)
+    target = target_of(options.capability)
     jobs, networks = options.jobs or cores(), _networks(options, target)
     kind = "networks" if options.networks else "levels"
     print(f"{target}: {len(networks)} {kind} and precisions, {jobs} processes", flush=True)
@@ -88,7 +88,12 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _target(capability: str | None) -> Target:
+def target_of(capability: str | None) -> Target:
+    """The GPU of this name, or this machine's.
+
+    Raises:
+        ValueError, DeviceError: the name is none, or there is no GPU.
+    """
     from charcnn.compiling.stand_in import Target
     from charcnn.gpu import device
 

@@ -231,7 +231,7 @@ class Call:
             with _launching:
                 if shared > 48 * 1024 and not SIMULATED:
                     _allow_shared(kernel, shared, args, early)
-                timed = profiler and profiler(kernel, args, blocks, threads, shared, cluster, self.stream)
+                timed = profiler and profiler(kernel, args, blocks, threads, shared, cluster, self)
                 with timed or _UNTIMED:
                     if early or cluster > 1:
                         options = {

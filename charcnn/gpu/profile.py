@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from numbers import Number
@@ -64,6 +64,12 @@ class Launch:
     start: Any
     stop: Any
     """Events."""
+    call: int = 0
+    """Number of the operator's call: several launches may be of one."""
+    reads: tuple[int, ...] = ()
+    """Bytes of each input of that call, its features first; weights that a layer holds are none."""
+    writes: int = 0
+    """Bytes of its result."""
     took: float = 0.0
     """Seconds of the host, with both events."""
 
@@ -84,6 +90,7 @@ class Recorder:
         self._stage = stage
         self._found: list[Launch] = []
         self._holds: Sequence[float] = ()
+        self._calls: dict[int, Any] = {}
 
     def run(self, work: Callable[[], object], holds: Sequence[float] = ()) -> list[Launch]:
         """Do the work, which waits for the GPU, by one thread at a time; its launches, in order.
@@ -91,45 +98,61 @@ class Recorder:
         Args:
             holds: seconds that the stream is held before each launch; not at all where empty.
         """
-        self._found, self._holds = [], holds
+        self._found, self._holds, self._calls = [], holds, {}
         launch.profiler = self._timing
         try:
             work()
         finally:
-            launch.profiler = None
+            launch.profiler, self._calls = None, {}
         for one in self._found:
             one.stop.synchronize()
         return self._found
 
     @contextmanager
     def _timing(
-        self, kernel: Any, args: Any, blocks: Any, threads: Any, shared: int, cluster: int, stream: Any
+        self, kernel: Any, args: Any, blocks: Any, threads: Any, shared: int, cluster: int, call: launch.Call
     ) -> Iterator[None]:
         grid, block = _sizes(blocks), _sizes(threads)
         grid = (grid[0] * cluster, *grid[1:])  # blocks counts clusters
         compiled = launch.compiled_for(kernel, args)
         one = Launch(kernel, compiled, self._stage(), grid, block, shared, cuda.event(), cuda.event())
+        self._calls.setdefault(id(call), call)  # kept, so that no other one gets its id
+        one.call, one.writes = list(self._calls).index(id(call)), int(call.out.nbytes)
+        one.reads = tuple(int(array.nbytes) for array in call.inputs)
         if self._holds:
-            hold(self._holds[len(self._found)], stream)
+            hold(self._holds[len(self._found)], call.stream)
         began = time.perf_counter()
-        one.start.record(stream)
+        one.start.record(call.stream)
         yield
-        one.stop.record(stream)
+        one.stop.record(call.stream)
         one.took = time.perf_counter() - began
         self._found.append(one)
 
 
-def profiled(work: Callable[[], object], stage: Callable[[], str], runs: int = RUNS) -> dict[str, Any]:
+Done = tuple[float | None, float | None]
+"""Floating-point operations of a launch, and bytes that it moves if each value is read or written once; None where
+that is not known."""
+
+
+def profiled(
+    work: Callable[[], object],
+    stage: Callable[[], str],
+    runs: int = RUNS,
+    done: Callable[[Sequence[Launch]], Sequence[Done]] | None = None,
+) -> dict[str, Any]:
     """Run some work of the current GPU several times, and time its kernels.
 
     Args:
         work: starts kernels by `launch.Call`, the same each time, and waits for them.
         stage: as of `Recorder`.
         runs: to take medians of.
+        done: what launches compute and move; nothing is known where None.
 
     Returns:
         runs; kernels, a row each as `rows` gives it; layers, microseconds by stage, in order; microseconds of all
-        kernels; elapsed_microseconds, from the begin of the first to the end of the last where nothing is held.
+        kernels; elapsed_microseconds, from the begin of the first to the end of the last where nothing is held;
+        launches in order: kernel, layer, its own microseconds, and where nothing is held start and stop in
+        microseconds from the begin of the first, in the last run.
     """
     recorder = Recorder(stage)
     hold(0, 0)
@@ -143,17 +166,32 @@ def profiled(work: Callable[[], object], stage: Callable[[], str], runs: int = R
     layers: dict[str, float] = {}
     for one, took in zip(held[0], spent, strict=True):
         layers[one.stage] = layers.get(one.stage, 0.0) + took
+    names = titles([one.kernel for one in held[0]])
+    launches = [
+        {
+            "kernel": name, "layer": one.stage, "microseconds": took,
+            "start": _microseconds(free[-1][0].start, one.start), "stop": _microseconds(free[-1][0].start, one.stop),
+        }
+        for name, one, took in zip(names, free[-1], spent, strict=True)
+    ]  # fmt: skip
     return {
         "runs": runs,
-        "kernels": rows(held[0], spent),
+        "kernels": rows(held[0], spent, done(held[0]) if done is not None else None),
+        "launches": launches,
         "layers": layers,
         "microseconds": sum(spent),
         "elapsed_microseconds": elapsed,
     }
 
 
-def rows(launches: Sequence[Launch], microseconds: Sequence[float]) -> list[dict[str, Any]]:
-    """A row for all launches of a kernel by the same stage and of the same size, the longest time first."""
+def rows(
+    launches: Sequence[Launch], microseconds: Sequence[float], done: Sequence[Done] | None = None
+) -> list[dict[str, Any]]:
+    """A row for all launches of a kernel by the same stage and of the same size, the longest time first.
+
+    Its flop and bytes are of all its calls, and None where they are not known of each.
+    """
+    done = done or [(None, None)] * len(launches)
     names, groups = titles([one.kernel for one in launches]), dict[tuple[Any, ...], list[int]]()
     for i, one in enumerate(launches):
         groups.setdefault(one.key, []).append(i)
@@ -164,6 +202,7 @@ def rows(launches: Sequence[Launch], microseconds: Sequence[float]) -> list[dict
             "kernel": names[group[0]], "layer": one.stage, "calls": len(group), "microseconds": spent,
             "mean_microseconds": spent / len(group), "share": spent / (sum(microseconds) or math.nan),
             "grid": one.grid, "block": one.block, **resources(one),
+            "flop": _sum(done[i][0] for i in group), "bytes": _sum(done[i][1] for i in group),
         })  # fmt: skip
     return sorted(found, key=lambda row: -row["microseconds"])
 
@@ -221,6 +260,11 @@ def constants(kernel: Any) -> dict[str, Any]:
     for name, value in kernel.made_with.items():
         add(name, value)
     return found
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = list(values)
+    return None if None in known else sum(one for one in known if one is not None)
 
 
 def _sizes(of: Any) -> tuple[int, ...]:

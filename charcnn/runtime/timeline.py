@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from charcnn import files
@@ -93,24 +94,33 @@ def _lag(comm: Any) -> float:
     return lag
 
 
-def write(path: files.Path, ranks: list[list[Span]]) -> None:
-    """Write a Chrome trace: a process for each rank, a thread for each row. Perfetto and chrome://tracing open it."""
+def write(path: files.Path, ranks: list[list[Span]], more: Mapping[str, Sequence[Span]] = MappingProxyType({})) -> None:
+    """Write a Chrome trace: a process for each rank, a thread for each row. Perfetto and chrome://tracing open it.
+
+    Args:
+        path: the file.
+        ranks: spans of each.
+        more: by their names, processes that begin together with the ranks, whatever clock their spans are of.
+    """
     zero = min((span.start for spans in ranks for span in spans), default=0.0)
+    named = {f"rank {rank}": spans for rank, spans in enumerate(ranks)}
+    for name, spans in more.items():
+        named[name] = shifted(spans, zero - min((span.start for span in spans), default=0.0))
     with files.replacing(path) as file:
-        for i, event in enumerate(_events(ranks, zero)):
+        for i, event in enumerate(_events(named, zero)):
             file.write((",\n" if i else "[\n") + json.dumps(event, allow_nan=False))
         file.write("\n]\n")
 
 
-def _events(ranks: list[list[Span]], zero: float) -> Iterator[dict[str, Any]]:
-    for rank, spans in enumerate(ranks):
-        yield _label("process_name", rank, 0, f"rank {rank}")
+def _events(named: Mapping[str, Sequence[Span]], zero: float) -> Iterator[dict[str, Any]]:
+    for rank, (name, spans) in enumerate(named.items()):
+        yield _label("process_name", rank, 0, name)
         rows = {row: tid for tid, row in enumerate(sorted({span.row for span in spans}))}
         for row, tid in rows.items():
             yield _label("thread_name", rank, tid, row)
-        for kind, name, row, _, start, stop in sorted(spans, key=lambda span: span.start):
+        for kind, said, row, _, start, stop in sorted(spans, key=lambda span: span.start):
             yield {
-                "name": name,
+                "name": said,
                 "cat": kind,
                 "ph": "X",
                 "ts": round((start - zero) * 1e6, 3),

@@ -1,12 +1,14 @@
 """What MkDocs makes the site of: the repository's pages at their own paths, and the files that these link to.
 
 So the links of a page hold on the site as they do in a checkout. Raw results and pictures are copied. A file of source
-becomes a page that shows it, a folder is its README.md.
+becomes a page that shows it, a folder is its README.md. A notebook becomes a page with all that it printed.
 """
 
 from __future__ import annotations
 
 import ast
+import base64
+import json
 import posixpath
 import re
 from collections import defaultdict
@@ -19,6 +21,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("*.md", "docs/*.md", "docs/levels/*.md", "docs/upstream/*.md", "bench/README.md", "charcnn/**/README.md")
+NOTEBOOKS = "docs/notebooks/*.ipynb"
 COPIED = {".json", ".gz", ".svg"}
 LANGUAGES = {".py": "python", ".pyi": "python"}
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
@@ -47,6 +50,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = [name for pattern in PAGES for name in _found(pattern)]
     for name in pages:
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    for name in _found(NOTEBOOKS):
+        files.append(File.generated(config, f"{name}.md", content=_notebook(ROOT / name)))
     linked = {_target(name, link) for name in pages for link in LINK.findall(_prose((ROOT / name).read_text("utf-8")))}
     wanted = sorted(linked - set(pages))
     while wanted:
@@ -89,6 +94,24 @@ def _shown(name: str, file: Path) -> str:
         f"---\nsearch:\n  exclude: true\n---\n# {name}\n\n"
         f"`````{LANGUAGES.get(file.suffix, 'text')}\n{file.read_text(encoding='utf-8')}\n`````\n"
     )
+
+
+def _notebook(file: Path) -> str:
+    """A page with a notebook's cells, and what they printed and drew."""
+    parts = []
+    for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        printed = ""
+        for output in cell.get("outputs", ()):
+            printed += "".join(output.get("text", ""))
+            if drawn := "".join(output.get("data", {}).get("image/svg+xml", "")):
+                said = re.search(r"<title>(.*?)</title>", drawn)
+                encoded = base64.b64encode(drawn.encode()).decode()  # on its own, as its styles are no page's
+                parts.append(f'<img alt="{said[1] if said else ""}" src="data:image/svg+xml;base64,{encoded}">')
+        if printed:
+            parts.append(f"```text\n{printed.rstrip()}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def _listed(folder: Path) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from charcnn.report.svg import Axis, Picture
 from report.operators import alexnet_chain, blocks_3_to_6
-from report.pictures.svg import Axis, Picture
 from report.schema import results
 
 LEFT, RIGHT, TOP, ROW = 150, 92, 36, 34

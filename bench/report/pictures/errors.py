@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from report.pictures.svg import Axis, Picture
+from charcnn.report.svg import Axis, Picture
 from report.schema import results
 
 LEFT, RIGHT, TOP, ROW = 66, 172, 14, 34

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from charcnn.report.svg import Axis, Picture
 from report.limits import ceiling
-from report.pictures.svg import Axis, Picture
 from report.schema import results
 
 LEFT, RIGHT, TOP, ROW = 132, 18, 34, 30

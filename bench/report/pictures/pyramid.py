@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from charcnn.ops.chain import pyramid as pyramid_of
+from charcnn.report.svg import Picture
 from report.operators import ALEXNET, IMAGE, PYRAMID_TILES
-from report.pictures.svg import Picture
 
 LEFT, TOP, SIDE, GAP = 12, 46, 104, 14
 

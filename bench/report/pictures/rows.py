@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from charcnn.config import SMALL
-from report.pictures.svg import Picture
+from charcnn.report.svg import Picture
 
 LEFT, TOP, HIGH, STEP = 12, 52, 26, 34
 ROWS = 5

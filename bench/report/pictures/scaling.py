@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from charcnn.report.svg import Axis, Picture, short
 from report.offload import alone_of, runs_of
-from report.pictures.svg import Axis, Picture, short
 
 KINDS = {"farm": ("c2", "s2"), "async": ("c1", "s1"), "static": ("c0", "s0")}
 LEFT, RIGHT, TOP, BOTTOM, HEIGHT = 66, 84, 22, 46, 340

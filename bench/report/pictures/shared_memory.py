@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from charcnn.gpu import device
 from charcnn.ops.chain import Step2d
+from charcnn.report.svg import Axis, Picture
 from report.operators import alexnet_chain, blocks_3_to_6
-from report.pictures.svg import Axis, Picture
 
 LEFT, RIGHT, TOP, ROW = 12, 12, 30, 74
 MAPS = ("image", "conv1", "pool1", "conv2", "pool2")

@@ -1,48 +1,15 @@
-"""The picture of where each level's time goes: a bar a level, a colour a block of the network."""
+"""The picture of where each level's time goes."""
 
 from __future__ import annotations
 
 from charcnn import catalog
+from charcnn.report import stages as drawing
 from report.levels import HOST
-from report.pictures.svg import Picture
 from report.schema import results
-
-LEFT, RIGHT, TOP, ROW = 40, 88, 52, 22
-BLOCKS = (
-    "conv_block_1", "conv_block_2", "conv_block_3", "conv_block_4", "conv_block_5", "conv_block_6", "fc_blocks",
-)  # fmt: skip
-JOINED = {"conv_block_3 to 6": "s2", "network": "s7"}
-"""Stages of several blocks, which no colour stands for."""
 
 
 def stages() -> str:
-    """Shares of a level's stages in their sum, and the time an input."""
-    found = [(level, results().levels.get((level.name, HOST))) for level in catalog.LEVELS]
-    rows = [(level, result) for level, result in found if result]
-    picture = Picture(
-        "Where the time goes, level by level, on one NVIDIA H200 and its host's CPU", TOP + ROW * len(rows)
-    )
-    width = picture.width - LEFT - RIGHT
-    colours = [(f"c{i}", block) for i, block in enumerate(BLOCKS)]
-    picture.legend([*colours, (JOINED["conv_block_3 to 6"], "blocks 3 to 6, fused")], LEFT, 14, 108)
-    picture.text(picture.width - 4, 32, "an input", "small", "end")
-    for number, (level, result) in enumerate(rows):
-        y, x, whole = TOP + ROW * number, float(LEFT), sum(result.stages.values())
-        picture.text(LEFT - 8, y + 13, level.name, "said", "end")
-        for stage, spent in result.stages.items():
-            part = width * spent / whole
-            told = f"{level.name}, {stage}: {_time(spent / 1e3)} an input"
-            kind = f"c{BLOCKS.index(stage)}" if stage in BLOCKS else JOINED[stage]
-            picture.rect(x, y, part, ROW - 5, kind, told)
-            if stage not in BLOCKS and part > 90:
-                picture.text(x + part / 2, y + 13, "one graph" if stage == "network" else stage, "small", "middle")
-            x += part
-        picture.text(picture.width - 4, y + 13, _time(1 / result.inputs_per_second), "said", "end")
-    return str(picture)
-
-
-def _time(seconds: float) -> str:
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if seconds >= factor:
-            return f"{seconds / factor:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
+    """Of all levels that were measured."""
+    found = [(level.name, results().levels.get((level.name, HOST))) for level in catalog.LEVELS]
+    rows = [(name, result.stages, result.inputs_per_second) for name, result in found if result]
+    return drawing.stages("Where the time goes, level by level, on one NVIDIA H200 and its host's CPU", rows)

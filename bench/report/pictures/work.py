@@ -7,7 +7,7 @@ from math import prod
 from charcnn.model.layers import Network, Node
 from charcnn.networks import alexnet
 from charcnn.networks.architecture import Architecture
-from report.pictures.svg import Axis, Picture, short
+from charcnn.report.svg import Axis, Picture, short
 
 LEFT, RIGHT, TOP, ROW = 60, 196, 34, 30
 

@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -25,6 +25,7 @@ from charcnn.levels.runner.level_options import LevelCommand
 from charcnn.levels.runner.options import UNUSABLE, Job
 from charcnn.levels.runner.rank import Standing, built, choose_landing, standing, usable_gpus, warmed
 from charcnn.levels.runner.report import show, validate
+from charcnn.model.layers import Node
 from charcnn.offload import watch
 from charcnn.runtime import timeline
 from charcnn.runtime.monitor import Monitor
@@ -60,6 +61,9 @@ class Subject(Protocol):
 
     def head(self, program: catalog.Program) -> dict[str, Any]:
         """What its report begins with: schema, title, and its own name under its kind."""
+
+    def products(self, job: Job, stages: Sequence[str]) -> Mapping[str, Sequence[Node]]:
+        """The convolutions and linear layers that each of these stages computes, in order."""
 
     def closing(self, report: dict[str, Any], job: Job, options: argparse.Namespace) -> Sequence[str]:
         """Lines that follow the report."""
@@ -159,7 +163,7 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
     simulated = level.device == "cuda" and device.SIMULATED
     landing = choose_landing(comm, level, run, options.gpu_direct)
     warm_up = warmed(run, level, weights.config, batch, gpus, total)
-    profiled = profile.measured(options, comm, gpus, job, run, batch, monitor)
+    profiled = profile.measured(subject, options, comm, gpus, job, run, batch, monitor)
     way.wait(time.perf_counter() - started)
     monitor.seconds.clear()
     bar.reset()
@@ -207,7 +211,7 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
     if memory:
         report["gpu_memory_bytes"] = memory
     if spans is not None:
-        timeline.write(options.trace, spans)
+        timeline.write(options.trace, spans, {} if profiled is None else profile.spans(profiled))
         report["timeline"] = {"file": Path(options.trace).name, **timeline.bound(spans)}
     if profiled is not None:
         report["profile"] = profiled

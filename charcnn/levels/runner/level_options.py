@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from charcnn.config import SMALL, TINY
 from charcnn.gpu import device
 from charcnn.levels.runner import options
 from charcnn.levels.runner.options import SHOWN, SIMULATED_INPUTS, Job, check
+from charcnn.levels.runner.work import products_of_level
 from charcnn.model import original, params, validation
+from charcnn.model.layers import Node
 from charcnn.text import encodings
 from charcnn.text.texts import Texts, read_texts, sample
 
@@ -145,6 +147,11 @@ class LevelCommand:
     def head(self, program: catalog.Program) -> dict[str, Any]:
         """What its report begins with."""
         return {"schema": "level", "level": self.name, "title": catalog.level(self.name).title}
+
+    def products(self, job: Job, stages: Sequence[str]) -> Mapping[str, Sequence[Node]]:
+        """As `work.products_of_level`."""
+        config: Any = job.params.config
+        return products_of_level(config, stages)
 
     def closing(self, report: dict[str, Any], job: Job, options: argparse.Namespace) -> Sequence[str]:
         """Nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -16,6 +16,7 @@ from charcnn.host.terminal import prepare_streams, tell
 from charcnn.levels.runner import command, options
 from charcnn.levels.runner.options import SHOWN, SIMULATED_INPUTS, Job
 from charcnn.model import params
+from charcnn.model.layers import Node
 from charcnn.networks import weights
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.parts import parted
@@ -173,6 +174,15 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
     def head(self, program: catalog.Program) -> dict[str, Any]:
         """What its report begins with."""
         return {"schema": "network", "network": self.name, "technique": program.name, "title": self.page.TITLE}
+
+    def products(self, job: Job, stages: Sequence[str]) -> Mapping[str, Sequence[Node]]:
+        """Of the layers that the stages are named after."""
+        network: Any = job.params.config
+        try:
+            found = tables.staged(network, stages)
+        except ValueError:  # a stage that starts no kernel is not among them
+            return {}
+        return {stage: [node for node in nodes if node.flops] for stage, nodes in found}
 
     def closing(self, report: dict[str, Any], job: Job, chosen: argparse.Namespace) -> list[str]:
         """With --layers a row each; where ranks have parts of the network, a line each."""

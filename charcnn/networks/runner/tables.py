@@ -14,6 +14,7 @@ from charcnn import catalog, offload
 from charcnn.gpu import device
 from charcnn.host.terminal import table
 from charcnn.levels.runner.options import serves
+from charcnn.levels.runner.peaks import Peaks
 from charcnn.levels.runner.report import validate
 from charcnn.model.layers import Conv2d, Flatten, MaxPool2d, Node, place
 from charcnn.networks.architecture import Architecture
@@ -78,47 +79,6 @@ def layers(network: Architecture, seconds: Mapping[str, float], inputs: int, bat
         )
     head = ["layers", "shape", "FLOP", "bytes", "us an image", "GFLOP/s", "GB/s", "of roofline"]
     return [*table(head, rows, 2), f"roofline: {peaks.source}"]
-
-
-class Peaks:
-    """What the machine can do at most: FLOP/s and bytes/s of memory, and whence that is known.
-
-    Args:
-        size: bytes of a value.
-    """
-
-    def __init__(self, flops: float, bytes_: float, source: str, size: int = 4) -> None:
-        self.flops, self.bytes, self.size = flops, bytes_, size
-        self.source = f"{flops / 1e9:,.0f} GFLOP/s and {bytes_ / 1e9:,.0f} GB/s, {source}"
-
-    @classmethod
-    def of(cls, program: catalog.Program, precision: str | None = None) -> Peaks:
-        """Of all CPU cores by a product of matrices and a copy; of the current GPU by its data.
-
-        Raises:
-            DeviceError: the program computes on tensor cores, of which that is not known.
-        """
-        if program.tensor_cores:
-            of = program.number_format(precision)
-            flops, bytes_ = device.peaks(tensor_cores=True)
-            part = 3 if of.terms == 2 else of.itemsize / 2  # three products a pair of values; half the rate on 32 bits
-            return cls(flops / part, bytes_, "of the GPU's tensor cores and memory at their highest clocks", of.size)
-        if program.device == "cuda" and not device.SIMULATED:
-            return cls(*device.peaks(), "of the GPU's cores and memory at their highest clocks")
-        a = np.ones((1536, 1536), np.float32)
-        large = np.ones(1 << 25, np.float32)
-        flops = 2 * 1536**3 / _least(lambda: a @ a)
-        copied = 2 * large.nbytes / _least(lambda: large.copy())
-        return cls(flops, copied, "as a product of matrices and a copy have it on all CPU cores")
-
-
-def _least(function) -> float:
-    def once() -> float:
-        start = time.perf_counter()
-        function()
-        return time.perf_counter() - start
-
-    return min(once() for _ in range(5))
 
 
 def compare(subject: NetworkCommand, chosen: argparse.Namespace) -> int:

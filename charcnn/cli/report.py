@@ -1,0 +1,77 @@
+"""Measure the levels that run on this machine, and write one HTML file about it: what runs, how fast, beside the
+machines whose results ship, with pictures.
+
+Each level runs as its own command does, in a process of its own: no rate without logits that were checked. The file
+needs nothing else, and can be sent to somebody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from charcnn.cli import DONE, FAILED
+
+EPILOG = """examples:
+  charcnn report                                   writes report.html, in a few minutes
+  charcnn report -o here.html --json here.json     and keeps the numbers
+  charcnn report --levels l0 l11 l18 --seconds 1
+  charcnn report --from here.json -o here.html     the page again, nothing measured
+
+exit status: 0 done; 1 no level gave right logits; 2 unusable options or files; 130 interrupted"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where to, and what."""
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("-o", "--output", metavar="FILE", default="report.html", help="the page (default report.html)")
+    add("--levels", nargs="+", metavar="LEVEL", help="only these (default: all that run here)")
+    add("--seconds", type=_seconds, metavar="S", help="about how long a level computes, three times (default 2)")
+    add("--json", metavar="FILE", help="keep the numbers here, too")
+    add("--from", dest="source", metavar="FILE", help="make the page of what --json kept, and measure nothing")
+
+
+def _seconds(value: str) -> float:
+    number = float(value)
+    if not 0 < number <= 600:
+        raise argparse.ArgumentTypeError(f"{value}: need more than 0, up to 600")
+    return number
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, and write; the exit status."""
+    from pathlib import Path
+
+    from charcnn import files
+    from charcnn.report import measure, page
+
+    for option, file in (("--output", options.output), ("--json", options.json)):
+        if file is not None and not Path(file).parent.is_dir():
+            raise ValueError(f"{option} {file}: there is no folder {Path(file).parent}")
+    if options.source is not None:
+        if options.levels or options.seconds:
+            raise ValueError("--from: nothing is measured; leave out --levels and --seconds")
+        try:
+            found = json.loads(Path(options.source).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"--from {options.source}: is no JSON ({error})") from error
+        if not isinstance(found, dict) or found.get("schema") != measure.SCHEMA:
+            raise ValueError(f"--from {options.source}: need what charcnn report --json wrote")
+    else:
+        found = measure.measure(
+            options.levels, options.seconds or measure.SECONDS, lambda line: print(line, flush=True)
+        )
+    try:
+        made = page.page(found)
+    except (AttributeError, KeyError, TypeError) as error:
+        if options.source is None:
+            raise
+        raise ValueError(f"--from {options.source}: lacks something that charcnn report --json writes") from error
+    if options.json is not None:
+        with files.replacing(options.json, "w") as out:
+            out.write(f"{files.as_json(found, indent=1)}\n")
+    with files.replacing(options.output, "w") as out:
+        out.write(made)
+    print(f"written: {options.output}")
+    return DONE if any("why" not in row for row in found["levels"].values()) else FAILED

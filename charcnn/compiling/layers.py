@@ -1,0 +1,147 @@
+"""The kernels that a layer of the catalogue launches, compiled for any GPU, without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from charcnn import catalog
+from charcnn.compiling import cubin
+from charcnn.compiling.networks import ImageNetwork, Network, record, runnable, runnable_techniques
+from charcnn.compiling.stand_in import Memory, Target, compiling_for, standing_in
+from charcnn.config import SMALL
+from charcnn.gpu import device
+from charcnn.gpu.profile import titles
+from charcnn.ops.conv1d.ladder import StepConv1d
+
+Found = dict[tuple[Any, tuple[Any, ...]], None]
+"""Kernels, with Numba's types of their arguments, in order."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled kernel."""
+
+    title: str
+    """Its module, the function that made it, and what tells it from others."""
+    arguments: str
+    """Their types."""
+    registers: int
+    code_bytes: int
+    ptx: str
+    cubin: bytes
+
+
+def named(name: str) -> catalog.Layer:
+    """The catalogue's row.
+
+    Raises:
+        ValueError: there is none, or it runs on the CPU.
+    """
+    rows = {row.name: row for row in catalog.LAYERS if row.device == "cuda"}
+    if name not in rows:
+        why = "it runs on the CPU" if name in {row.name for row in catalog.LAYERS} else "there is no such layer"
+        raise ValueError(f"{name}: {why}: need one of {', '.join(rows)}")
+    return rows[name]
+
+
+def launched(layer: catalog.Layer, precision: str, target: Target, batch: int | None = None) -> tuple[str, Found]:
+    """What it launches, and where: in the first level or network that does at its own sizes, or step by step.
+
+    Args:
+        layer: on a GPU.
+        precision: one of its own.
+        target: the GPU. None need be there.
+        batch: inputs at once; None for those of the level or network, or all that matter where it takes fewer.
+
+    Raises:
+        ValueError: none launches it on such a GPU.
+    """
+    made: Any = layer.made
+    if issubclass(made, StepConv1d):
+        return "the ladder's steps at conv2", _steps(made, target)
+    levels = [
+        Network(level, of, replace(SMALL, layernorm=layernorm), batch)
+        for layernorm in (True, False)
+        for level, of in runnable(target)
+        if of == precision
+    ]
+    levels.sort(key=lambda one: not hasattr(one.row.module, layer.name))  # those that surely have it first
+    programs: list[Network | ImageNetwork] = [
+        *levels,
+        *(
+            ImageNetwork(row.name, technique, of, None, batch)
+            for row in catalog.NETWORKS
+            for technique, of in runnable_techniques(target)
+            if of == precision
+        ),
+    ]
+    for program in programs:
+        for sizes in ([1 << 30], None):  # the program's own batch; then fewer inputs, too
+            found: Found = {}
+            with _watched(made) as inside:
+                try:
+                    record(program, target, lambda *one, to=found: inside() and to.setdefault(one), sizes)
+                except (ValueError, device.DeviceError):  # a network without such a technique
+                    break
+            if found:
+                bare = isinstance(program, Network) and not program.config.layernorm
+                return f"{program} without LayerNorm" if bare else str(program), found
+    raise ValueError(f"{layer.name}: no level or network launches it in {precision} on a GPU of {target}")
+
+
+def compiled(found: Found, target: Target, only: int | None = None) -> Iterator[tuple[int, Kernel]]:
+    """Each kernel, as its turn comes, and its number from 1; `only` that one where it is given."""
+    names = titles([kernel for kernel, _ in found])
+    with compiling_for(target):
+        for number, (name, (kernel, kinds)) in enumerate(zip(names, found, strict=True), 1):
+            if only not in (None, number):
+                continue
+            library = kernel.compile(kinds)._codelibrary
+            code = bytes(library.get_cubin(target.compiler).code)
+            size = len(cubin.instructions(code))
+            types = ", ".join(map(str, kinds))
+            ptx = library.get_asm_str(target.compiler)
+            yield number, Kernel(name, types, cubin.registers(code), size, ptx, code)
+
+
+def _steps(made: Any, target: Target) -> Found:
+    found: Found = {}
+    with standing_in(target, lambda *one: found.setdefault(one)):
+        for step in made.steps:
+            try:
+                conv = made(step, np.zeros((7, 256, 256), np.float32), np.zeros(256, np.float32))
+            except device.DeviceError as error:
+                raise ValueError(f"{made.__name__}: {error}") from error
+            conv(np.zeros((2, 336, 256), np.float16).view(Memory))
+    return found
+
+
+@contextmanager
+def _watched(made: Any) -> Iterator[Callable[[], bool]]:
+    """Says whether a layer of this class, and of no subclass, is being called."""
+    depth = 0
+
+    def watching(method: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(layer: Any, *words: Any, **named: Any) -> Any:
+            nonlocal depth
+            own = type(layer) is made
+            depth += own
+            try:
+                return method(layer, *words, **named)
+            finally:
+                depth -= own
+
+        return watched
+
+    with ExitStack() as stack:
+        for name in ("__call__", "stat"):  # what a block does with its convolution is that one's, too
+            if hasattr(made, name):
+                own, method = name in vars(made), getattr(made, name)
+                stack.callback(setattr if own else lambda of, name, _: delattr(of, name), made, name, method)
+                setattr(made, name, watching(method))
+        yield lambda: depth > 0

@@ -1,0 +1,205 @@
+"""`charcnn show`: kernels of the catalogue's layers, compiled for GPUs that are not there; and `charcnn profile`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import compiler_installed
+
+from charcnn import catalog
+from charcnn.__main__ import main
+from charcnn.cli import DONE, UNUSABLE
+from charcnn.compiling import cubin, layers
+from charcnn.levels.runner import command
+
+compiler = pytest.mark.skipif(
+    not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
+)
+
+
+def show(*words):
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": ""}
+    started = [sys.executable, "-m", "charcnn", "show", *words]
+    return subprocess.run(started, capture_output=True, text=True, timeout=300, check=False, env=environment)
+
+
+def nvdisasm_installed():
+    try:
+        return cubin._tool("nvdisasm") is not None
+    except ImportError:
+        return False
+
+
+def test_the_list_has_every_layer_of_a_gpu(capsys):
+    assert main(["show"]) == DONE
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert names == [row.name for row in catalog.LAYERS if row.device == "cuda"]
+
+
+@compiler
+def test_a_layers_kernels():
+    done = show("VectorizedPixels", "sm_80", "--precision", "fp16")
+    assert (done.returncode, done.stderr) == (DONE, "")
+    head, *rows, last = done.stdout.splitlines()
+    assert head.split("  ")[-1].strip() == "lines of PTX"
+    assert [row.split()[:2] for row in rows] == [["1", "pixels_nhwc._make_kernel"]]
+    assert int(rows[0].split()[2]) > 8
+    assert last.startswith("VectorizedPixels in fp16, as ")
+    assert last.endswith(" launches it, for sm_80")
+
+
+@compiler
+def test_ptx_of_one_step_of_the_ladder():
+    done = show("WgmmaStepConv1d", "sm_90a", "--kernel", "1", "--ptx")
+    assert (done.returncode, done.stderr) == (DONE, "")
+    assert done.stdout.startswith("// 1. conv1d.wgmma.steps.one_warpgroup.make_kernel(uint64, ")
+    assert ".target sm_90a" in done.stdout
+    assert "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16" in done.stdout
+    assert done.stdout.count("\n.visible .entry") == 1
+
+
+@compiler
+@pytest.mark.skipif(not nvdisasm_installed(), reason="nvidia-cuda-nvdisasm is not installed")
+def test_sass():
+    done = show("VectorizedPixels", "sm_80", "--sass")
+    assert (done.returncode, done.stderr) == (DONE, "")
+    assert "EXIT" in done.stdout
+    assert "STG.E" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["CpuConv1d"], "CpuConv1d: it runs on the CPU: need one of Launched, "),
+        (["Conv"], "Conv: there is no such layer: need one of Launched, "),
+        (["MmaConv1d", "sm_80", "--precision", "fp8"], "--precision fp8: MmaConv1d has fp16, bf16, tf32, fp16x3"),
+        (["MmaConv1d", "sm_80", "--batch", "0"], "--batch 0: need at least 1"),
+        pytest.param(["MmaConv1d", "sm_11"], "compute capability 'sm_11': need one of sm_75, ", marks=compiler),
+        pytest.param(
+            ["WgmmaStepConv1d", "sm_90a", "--kernel", "10"],
+            "--kernel 10: WgmmaStepConv1d has kernels 1 to 9 in the ladder's steps at conv2",
+            marks=compiler,
+        ),
+        pytest.param(
+            ["WgmmaStepConv1d", "sm_80"], "WgmmaStepConv1d: wgmma needs tensor cores, which sm_80 has not",
+            marks=compiler,
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_shown(words, message):
+    done = show(*words)
+    assert done.returncode == UNUSABLE
+    assert done.stderr.startswith(f"charcnn show: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_simulator_compiles_nothing(capsys, monkeypatch):
+    from charcnn.gpu import device
+
+    monkeypatch.setattr(device, "SIMULATED", True)
+    assert main(["show", "MmaConv1d", "sm_80"]) == UNUSABLE
+    assert capsys.readouterr().err == "charcnn show: the simulator compiles nothing: unset NUMBA_ENABLE_CUDASIM\n"
+
+
+def test_without_a_disassembler(monkeypatch):
+    monkeypatch.setattr(cubin, "_tool", lambda name: None)
+    with pytest.raises(ValueError, match=r"^--sass: needs nvdisasm: pip install nvidia-cuda-nvdisasm"):
+        cubin.sass(b"")
+
+
+def test_a_disassembler_that_fails(monkeypatch, tmp_path):
+    tool = tmp_path / "cuobjdump"
+    tool.write_text("#!/bin/sh\necho no ELF >&2\nexit 3\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(cubin, "_tool", lambda name: str(tool) if name == "cuobjdump" else None)
+    with pytest.raises(ValueError, match="cuobjdump ended with status 3: no ELF"):
+        cubin.sass(b"")
+
+
+@compiler
+def test_every_layer_is_launched_somewhere():
+    """Found and not compiled, in a process of its own, which has no simulator."""
+    code = (
+        "from charcnn import catalog\nfrom charcnn.compiling import layers\n"
+        "from charcnn.compiling.stand_in import Target\n"
+        "for row in (row for row in catalog.LAYERS if row.device == 'cuda'):\n"
+        "    where, found = layers.launched(row, row.precisions[0], Target.named('sm_90a'))\n"
+        "    print(row.name, len(found), where)\n"
+    )
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == [row.name for row in catalog.LAYERS if row.device == "cuda"]
+    assert all(int(row[1]) > 0 for row in rows)
+    where = {row[0]: row[2] for row in rows}
+    assert (where["WgmmaConv1d"], where["WgmmaConv2d"]) == ("l15 fp16", "mnist wgmma fp16")  # and no subclass's
+
+
+def test_watching_leaves_a_class_as_it_was():
+    class Base:
+        def __call__(self):
+            return seen()
+
+    class Layer(Base):
+        def stat(self):
+            return seen()
+
+    class Other(Layer):
+        pass
+
+    before = dict(vars(Layer))
+    with layers._watched(Layer) as seen:
+        assert not seen()
+        assert Layer()()
+        assert Layer().stat()
+        assert not Base()()
+        assert not Other()()
+    assert dict(vars(Layer)) == before
+
+
+def asked(monkeypatch, *words):
+    """What `charcnn profile` asks the level's or network's own command for."""
+    found = []
+    monkeypatch.setattr(command, "run", lambda subject, argv: found.append((subject.name, argv)) or sys.exit(0))
+    with pytest.raises(SystemExit) as ended:
+        main(["profile", *words])
+    assert ended.value.code == 0
+    return found[0]
+
+
+def test_a_profile_is_of_one_whole_batch(monkeypatch):
+    gpu = ["--gpus", "1"]
+    assert asked(monkeypatch, "l12") == ("l12", ["--profile", *gpu, "--inputs", "256"])
+    words = ["--precision", "bf16", "--batch", "1", "--trace", "t.json"]
+    assert asked(monkeypatch, "l16", *words) == ("l16", ["--profile", *words, *gpu, "--inputs", "1"])
+    name, found = asked(monkeypatch, "mnist", "--as", "naive", "--variant", "tiny")
+    assert name == "mnist"
+    assert found[:-1] == ["--profile", "--as", "naive", "--variant", "tiny", *gpu, "--inputs"]
+    assert asked(monkeypatch, "l11")[1][-2] == "--inputs"
+    assert "--gpus" not in asked(monkeypatch, "l11")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["l99"], "l99: need one of l0, l1, "),
+        (["l12", "--as", "naive"], "--as naive: l12 is a level, and has none"),
+        (["l12", "--variant", "tiny"], "--variant tiny: l12 is a level, and has none"),
+    ],
+)
+def test_what_cannot_be_profiled(words, message, capsys):
+    assert main(["profile", *words]) == UNUSABLE
+    assert capsys.readouterr().err.startswith(f"charcnn profile: {message}")
+
+
+def test_a_level_of_the_cpu_is_not_profiled(capsys, monkeypatch):
+    with pytest.raises(SystemExit) as ended:
+        main(["profile", "l2"])
+    assert ended.value.code == UNUSABLE
+    assert capsys.readouterr().err == "l2: --profile: level l2 runs on the CPU: its report times the stages\n"
