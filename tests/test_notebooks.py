@@ -93,7 +93,13 @@ def test_there_are_two():
     assert [path.stem for path in NOTEBOOKS] == ["story", "wgmma"]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.exhaustive] if path.stem == "story" else [])
+        for path in NOTEBOOKS
+    ],
+)
 def test_it_runs(path, environment):
     pytest.importorskip("nbclient", reason="nbclient is not installed: pip install 'charcnn[test]'")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed: pip install 'charcnn[test]'")
