@@ -12,7 +12,7 @@ from charcnn.config import SMALL
 from charcnn.host import machine
 from report.schema import RESULTS, Place, results
 
-GATHERED = ("l11", "l13", "l14", "l15", "l16", "l17", "l18", "l20")
+GATHERED = ("l11", "l13", "l14", "l15", "l16", "l17", "l18", "l19", "l20")
 """Levels whose first convolution adds up rows of its weights: its products are no work of theirs."""
 FINEST_FIRST = ("fp32", "fp16x3", "tf32", "fp16", "bf16", "int8", "fp8")
 """Precisions, by what they round off a network's logits."""
