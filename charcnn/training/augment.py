@@ -50,4 +50,5 @@ def join(ids: torch.Tensor, partners: torch.Tensor, blank: int, share: Share) ->
     own = (position < cut) | whole
     joined = torch.where(own, ids, partners)
     there = joined != blank
-    return joined, torch.where(there.any(1), (there & own).sum(1) / there.sum(1).clamp(min=1), 1.0)
+    left = (there & own).sum(1) / there.sum(1).clamp(min=1)
+    return joined, left.masked_fill(~there.any(1), 1.0)
