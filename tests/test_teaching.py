@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="training needs PyTorch")
 
 from charcnn.training import augment, loop  # noqa: E402
 from charcnn.training.network import Network  # noqa: E402
-from charcnn.training.step import schedule  # noqa: E402
+from charcnn.training.step import Trainer, schedule  # noqa: E402
 
 RELU_LAYERS = ["conv1", "conv2", "conv3", "conv4", "conv5", "conv6", "fc1", "fc2"]
 
@@ -120,6 +120,31 @@ def test_a_student_learns_from_its_teachers():
     taught = loop.train(unlabelled, examples(30, 1), config, recipe, teachers=[teacher], **cpu)
     best = [max(row["valid_accuracy"] for row in of.history) for of in (alone, taught)]
     assert best[1] > max(0.6, best[0])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_a_replayed_step_is_the_step_as_written(compiled):
+    still = {
+        "dropout": 0.0,
+        "blank_words": 0.0,
+        "replace_characters": 0.0,
+        "shift_left": 0,
+        "shift_right": 0,
+        "cut": 0.0,
+    }
+    recipe, part = Recipe(**{**LEARNS.to_dict(), **still}), examples()
+    config, found = Config(length=123, channels=16, units=32, classes=3), []
+    for eager in (False, True):
+        trainer = Trainer(part, np.ones(3), config, recipe, torch.device("cuda"), torch.float32, compiled)
+        if eager:
+            trainer._eager = 10**6
+        losses = [trainer.epoch(number)[0] for number in range(1, 4)]
+        assert (trainer._graph is None) == eager
+        found.append((losses, trainer.average.arrays()["fc1.weight"]))
+    (losses, weights), (expected, written) = found
+    assert losses == pytest.approx(expected, rel=1e-3)
+    assert np.abs(weights - written).max() < 1e-3 * np.abs(written).max()
 
 
 def test_temperature_and_calibration_error():
