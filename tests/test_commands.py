@@ -364,7 +364,18 @@ def test_choices_of_options_are_those_of_the_package():
 
 
 def test_commands_are_the_modules_on_disk():
-    shared = {"__init__", "done", "errors", "inputs", "labelling", "model", "ranks", "several", "sinks"}
+    shared = {
+        "__init__",
+        "done",
+        "errors",
+        "inputs",
+        "labelling",
+        "model",
+        "ranks",
+        "several",
+        "sinks",
+        "train_options",
+    }
     assert {path.stem for path in (ROOT / "charcnn" / "cli").glob("*.py")} - shared == set(COMMANDS)
 
 
