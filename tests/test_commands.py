@@ -182,17 +182,6 @@ def test_explain_writes_no_number_that_is_none(charcnn, overflowing):
     assert err.startswith("charcnn explain: text: the logits are not finite")
 
 
-def test_convert_says_that_logits_are_not_finite(tmp_path, charcnn):
-    pytest.importorskip("onnxruntime")
-    weights, out = params.init(TINY), tmp_path / "a.onnx"
-    for scale, expected in ((0, DONE), (3e38, UNUSABLE)):
-        weights["fc3.weight"][:], weights["fc3.bias"][:] = scale, 0
-        params.save(tmp_path / "a.safetensors", weights, TINY)
-        status, _, err = charcnn("convert", tmp_path / "a.safetensors", out, "--force", model=None)
-        assert status == expected, err
-    assert "the network's logits are not finite" in err
-
-
 def test_info_escapes_what_a_model_says_beside(charcnn, tmp_path):
     path = tmp_path / "a.safetensors"
     params.save(path, params.init(TINY), TINY, classes=encodings.CLASSES, note="a\x9b2J\ud800")
@@ -210,56 +199,6 @@ def test_explain(charcnn, classifier, tmp_path):
     assert charcnn("explain", "some text")[1].endswith("\nsome text\n")
     charcnn("explain", "some text", "--html", tmp_path / "why.html")
     assert (tmp_path / "why.html").read_text().startswith("<!doctype html>")
-
-
-@pytest.mark.parametrize("suffix", [".safetensors", ".pt", ".bin", ".onnx"])
-def test_convert(charcnn, weights, tmp_path, suffix):
-    if suffix == ".pt":
-        pytest.importorskip("torch")
-    if suffix == ".onnx":
-        pytest.importorskip("onnx")
-        pytest.importorskip("onnxruntime")
-    out = tmp_path / f"out{suffix}"
-    status, told, err = charcnn("convert", weights, out, model=None)
-    assert status == DONE, err
-    assert f"{TINY.parameters:,} parameters" in told
-    status, _, err = charcnn("convert", weights, out, model=None)
-    assert status == UNUSABLE
-    assert "is there already" in err
-    if suffix != ".onnx":
-        again = params.load(out, TINY)
-        for name, value in params.load(weights).items():
-            np.testing.assert_array_equal(again[name], value)
-        back = tmp_path / "back.safetensors"
-        sizes = json.dumps(TINY.to_dict())
-        words = ("convert", out, back, "--config", sizes, "--encoding", "forward", "--classes", "a,b,c,d")
-        assert charcnn(*words, model=None)[0] == DONE
-        assert params.load(back).classes == ("a", "b", "c", "d")
-
-
-@pytest.mark.parametrize("suffix", [".safetensors", ".bin", ".onnx"])
-@pytest.mark.parametrize(("names", "message"), [("a,b,a,c", "holds 'a' twice"), ("a,b,c", "need 4 names")])
-def test_convert_refuses_names_that_do_not_tell_classes_apart(charcnn, weights, tmp_path, suffix, names, message):
-    out = tmp_path / f"out{suffix}"
-    status, told, err = charcnn("convert", weights, out, "--classes", names, model=None)
-    assert (status, told) == (UNUSABLE, "")
-    assert message in err
-    assert err.count("\n") == 1
-    assert not out.exists()
-
-
-def test_the_onnx_file_takes_any_batch_and_says_its_classes(charcnn, weights, classifier, tmp_path):
-    pytest.importorskip("onnx")
-    onnxruntime = pytest.importorskip("onnxruntime")
-    out = tmp_path / "out.onnx"
-    assert charcnn("convert", weights, out, model=None)[0] == DONE
-    session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
-    for n in (1, 5):
-        ids = encodings.encode(TEXTS[:n], "crepe", TINY.length)
-        np.testing.assert_allclose(session.run(None, {"ids": ids})[0], classifier.engine.logits(ids), atol=1e-4)
-    says = session.get_modelmeta().custom_metadata_map
-    assert json.loads(says["classes"]) == list(encodings.CLASSES)
-    assert json.loads(says["encoding"])["name"] == "crepe"
 
 
 def test_info(charcnn, weights):
