@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from importlib import resources
 from itertools import chain
@@ -23,6 +24,7 @@ from charcnn.text.columns import columns
 from charcnn.text.encodings import Encoding
 from charcnn.text.names import check_classes
 from charcnn.text.strings import PackedStrings
+from charcnn.text.windows import Windows
 
 if TYPE_CHECKING:
     from charcnn.text.encode_gpu import StringsToEncode
@@ -58,9 +60,12 @@ class Classifier:
         batch: inputs that an operator takes at once; None for what the level prefers.
         gpus: how many GPUs, or which; None for all.
         encode_on: "cpu" or "gpu", for levels that take texts; None for the GPU where it can and the CPU has few cores.
+        windows: whether a text that is longer than the network takes is cut into windows, and the mean of their logits
+            taken; else only what the encoding keeps of it counts.
 
     Raises:
-        ValueError: the encoding is not known; no level computes so, and the message names those that do.
+        ValueError: the encoding is not known; windows is no bool; no level computes so, and the message names those
+            that do.
         charcnn.gpu.device.DeviceError: the machine cannot run what was asked for.
     """
 
@@ -76,6 +81,7 @@ class Classifier:
         batch: int | None = None,
         gpus: int | Sequence[int] | None = None,
         encode_on: str | None = None,
+        windows: bool = False,
     ) -> None:
         self._options: dict[str, Any] = {
             "encoding": encoding,
@@ -86,7 +92,11 @@ class Classifier:
             "batch": batch,
             "gpus": gpus,
             "encode_on": encode_on,
+            "windows": windows,
         }
+        if not isinstance(windows, bool):
+            raise ValueError(f"windows={windows!r}: need True or False")
+        self.windows = windows
         config = params.config
         encoding = params.encoding if encoding is None else encoding
         if encoding is None:
@@ -157,9 +167,43 @@ class Classifier:
         encodings.check_buffer(texts.buffer, texts.offsets)
         return StringsToEncode(texts.buffer, texts.offsets, self.encoding, self.config.length)
 
-    def logits(self, texts: PackedStrings) -> np.ndarray:
-        """Texts to float32 (N, C), as the level gives them; threads may call it at once."""
-        return self.engine.logits(self.to_encode(texts) if self.encode_on == "gpu" else self.encode(texts))
+    def logits(
+        self, texts: PackedStrings, stage: Callable[[str], AbstractContextManager[Any]] = nullcontext
+    ) -> np.ndarray:
+        """Texts to float32 (N, C), as the level gives them; threads may call it at once.
+
+        With `windows`, those of a longer text are the mean of its windows'. All else is computed as without, in the
+        same batches, so that other texts have the same bits.
+
+        Args:
+            texts: N of them.
+            stage: gives what "encode" and "compute" are done in, to time them.
+        """
+        if self.encode_on == "gpu":
+            given: Any = self.to_encode(texts)
+        else:
+            with stage("encode"):
+                given = self.encode(texts)
+        with stage("compute"):
+            logits = self.engine.logits(given)
+        if self.windows:
+            self._take_means(texts, logits, stage)
+        return logits
+
+    def _take_means(
+        self, texts: PackedStrings, logits: np.ndarray, stage: Callable[[str], AbstractContextManager[Any]]
+    ) -> None:
+        """Each longer text's logits, which are of one window, become the mean of all its windows'."""
+        windows = Windows(texts.offsets, self.config.length, self.encoding.keep)
+        sums = logits[windows.texts].astype(np.float64)
+        for text, starts in windows.others(self.rows):
+            with stage("encode"):
+                ids = encodings.encode_windows(texts.buffer, starts, self.encoding, self.config.length)
+            with stage("compute"):
+                found = self.engine.logits(ids)
+            with np.errstate(invalid="ignore"):  # infinities of both signs: the row is told
+                np.add.at(sums, text, found)
+        logits[windows.texts] = sums / windows.counts[:, None]
 
     def probabilities(self, texts: PackedStrings, first: int = 0) -> np.ndarray:
         """Texts to float32 (N, C); threads may call it at once.

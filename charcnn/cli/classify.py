@@ -29,6 +29,7 @@ from charcnn.cli.model import (
     add_layout_arguments,
     add_min_probability,
     add_model_arguments,
+    add_windows,
     format_of,
     load,
     open_bytes,
@@ -53,6 +54,7 @@ EPILOG = """examples:
   charcnn classify news.csv                              writes news.labelled.csv
   charcnn classify news.parquet -o labelled.parquet --text-columns headline --probabilities
   charcnn classify data -o labelled                      all files below data; the same command goes on after a kill
+  charcnn classify reviews.csv --windows                 all of a text counts, however long it is
   tail -f headlines.txt | charcnn classify - | grep ^Sports
   charcnn classify news.jsonl --precision fp32 -o -      to standard output
 
@@ -81,6 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WORD",
         help="with --min-probability, the label of rows that are less probable (default: unsure)",
     )
+    add_windows(parser)
     add("--json", metavar="FILE", help="write here what was done, how fast, and which stage bounds it")
     add("--quiet", action="store_true", help="no progress and no summary")
     add_layout_arguments(parser)
@@ -122,7 +125,7 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
         if "-" not in (output, options.input) and os.path.exists(output) and os.path.samefile(options.input, output):
             raise ValueError(f"--output {output}: is the input")
         with _said_where_slow(options):
-            classifier = load(options)
+            classifier = load(options, windows=options.windows)
         team.join(classifier)
         reader = open_input(options, classifier, file)
         labelling = Labelling(options, classifier)
@@ -156,7 +159,7 @@ def _label_several(options: argparse.Namespace, team: ranks.Team) -> int:
         raise ValueError("--report: of several files each has its own, beside its output")
     tasks, left_out = inputs.tasks(options.input, options.output, options.format is not None)
     with _said_where_slow(options):
-        classifier = load(options)
+        classifier = load(options, windows=options.windows)
     team.join(classifier)
     _warm_up(options, team, classifier)
     work = Run(options, Labelling(options, classifier), tasks, left_out)

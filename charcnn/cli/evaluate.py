@@ -18,6 +18,7 @@ from charcnn.cli.model import (
     add_layout_arguments,
     add_min_probability,
     add_model_arguments,
+    add_windows,
     leave_out_overflowed,
     load,
     open_bytes,
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", metavar="FILE", help="write the report here, too")
     add("--png", metavar="FILE", help="draw the confusion matrix here (needs charcnn[plot])")
     add_min_probability(parser)
+    add_windows(parser)
     add_layout_arguments(parser)
     add_model_arguments(parser)
 
@@ -66,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     if options.png is not None:
         _pyplot()
     with open_bytes(options.input) as file:
-        classifier = load(options)
+        classifier = load(options, windows=options.windows)
         reader = open_input(options, classifier, file)
         size = len(classifier.classes_)
         numbers = _numbers(classifier, options.first_label)
@@ -102,6 +104,7 @@ def run(options: argparse.Namespace) -> int:
     report = summary(matrix[0], names) if least is None else _kept(matrix, names, least, options.input)
     choice = classifier.engine.choice
     report |= {"left_out": left_out, "level": choice.level.name, "precision": choice.precision}
+    report["windows"] = classifier.windows
     _show(report)
     if classifier.engine.faster and sys.stderr.isatty():
         tell(f"--{classifier.engine.faster}")

@@ -75,15 +75,8 @@ class Labelling:
         from charcnn.classify.unsure import likeliest
         from charcnn.text.readers import scan
 
-        stage = self.monitor.stage
-        if self.classifier.encode_on == "gpu":
-            given: Any = self.classifier.to_encode(column)
-        else:
-            with stage("encode"):
-                given = self.classifier.encode(column)
-        with stage("compute"):
-            logits = self.classifier.engine.logits(given)
-        with stage("render"):
+        logits = self.classifier.logits(column, self.monitor.stage)
+        with self.monitor.stage("render"):
             leave_out_overflowed(block, logits, self.classifier.engine)
             shares = self.classifier.shares(logits)
             labels = likeliest(shares, self._options.min_probability)
@@ -130,6 +123,7 @@ class Labelling:
             "reasons": engine.reasons,
             "faster": engine.faster,
             "encode_on": self.classifier.encode_on,
+            "windows": self.classifier.windows,
             "threads": engine.threads,
             "busy": busy,
             "stages_of_the_level": {name: round(spent, 4) for name, spent in engine.monitor.seconds.items()},

@@ -83,6 +83,16 @@ def add_min_probability(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_windows(parser: argparse.ArgumentParser) -> None:
+    """--windows."""
+    parser.add_argument(
+        "--windows",
+        action="store_true",
+        help="cut a text that is longer than the network takes into windows, which overlap by a quarter at least, and "
+        "take the mean of their logits (default: only what the encoding keeps of it counts)",
+    )
+
+
 def share(value: str) -> float:
     """A number from 0 to 1."""
     number = float(value)
@@ -122,8 +132,8 @@ def positive(value: str) -> int:
     return number
 
 
-def load(options: argparse.Namespace) -> Classifier:
-    """The classifier that the options name."""
+def load(options: argparse.Namespace, *, windows: bool = False) -> Classifier:
+    """The classifier that the options name; `windows` as of it."""
     from charcnn import offload
     from charcnn.gpu import early
 
@@ -141,6 +151,7 @@ def load(options: argparse.Namespace) -> Classifier:
             batch=options.batch,
             gpus=options.gpus,
             encode_on=options.encode_on,
+            windows=windows,
         )
 
 

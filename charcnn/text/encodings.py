@@ -113,10 +113,10 @@ def byte_table(encoding: Encoding) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def _encode_kernel(buffer, offsets, table, blank, tail, reverse, ids):
+def _encode_kernel(buffer, starts, ends, table, blank, tail, reverse, ids):
     length = ids.shape[1]
     for n in range(ids.shape[0]):
-        start, end = offsets[n], offsets[n + 1]
+        start, end = starts[n], ends[n]
         kept = min(end - start, length)
         if tail:
             start = end - kept
@@ -151,9 +151,28 @@ def encode_buffer(
         raise ValueError(f"length={length!r}: need a positive int")
     check_buffer(buffer, offsets)
     offsets = np.ascontiguousarray(offsets, np.int64)
-    ids = np.empty((offsets.size - 1, length), np.uint8)
+    return _encoded(buffer, offsets[:-1], offsets[1:], encoding, length)
+
+
+def encode_windows(buffer: np.ndarray, starts: np.ndarray, encoding: Encoding, length: int) -> np.ndarray:
+    """Token ids of parts of texts, which may overlap. Releases the GIL.
+
+    Args:
+        buffer: uint8 (B,), C-contiguous.
+        starts: int64 (W,): part w is buffer[starts[w]:starts[w] + length], all of it inside.
+        encoding: how.
+        length: bytes of each, and columns of the result.
+
+    Returns:
+        uint8 (W, length), as of `encode_buffer`.
+    """
+    return _encoded(buffer, starts, starts + length, encoding, length)
+
+
+def _encoded(buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray, encoding: Encoding, length: int) -> np.ndarray:
+    ids = np.empty((starts.size, length), np.uint8)
     table, tail = byte_table(encoding), encoding.keep == "tail"
-    _encode_kernel(buffer, offsets, table, encoding.blank, tail, encoding.reverse, ids)
+    _encode_kernel(buffer, starts, ends, table, encoding.blank, tail, encoding.reverse, ids)
     return ids
 
 
