@@ -35,22 +35,23 @@ def made(encoding="crepe", seed=3):
     return params.Params(params.init(TINY, seed), TINY, encodings.ENCODINGS[encoding], encodings.CLASSES)
 
 
-def cut(size):
+def cut(size, length=LENGTH, shared=SHARED):
     """Where windows begin, written once more: as few as overlap by a quarter at least, evenly."""
-    if size <= LENGTH:
+    if size <= length:
         return [0]
-    count = next(n for n in range(2, size) if n * LENGTH - (n - 1) * SHARED >= size)
-    return [place * (size - LENGTH) // (count - 1) for place in range(count)]
+    count = next(n for n in range(2, size) if n * length - (n - 1) * shared >= size)
+    return [place * (size - length) // (count - 1) for place in range(count)]
 
 
 @pytest.mark.parametrize("most", [1, 3, 1000])
-@pytest.mark.parametrize("keep", ["head", "tail"])
+@pytest.mark.parametrize("keep", ["head", "tail", None])
 def test_where_windows_lie(keep, most):
     offsets = np.cumsum([7, *SIZES])
     windows = Windows(offsets, LENGTH, keep)
     assert windows.texts.tolist() == LONG
     assert windows.counts.tolist() == [len(cut(SIZES[n])) for n in LONG]
-    found = {n: [offsets[n] + (0 if keep == "head" else SIZES[n] - LENGTH)] for n in LONG}  # the encoding's own
+    own = {"head": lambda n: [offsets[n]], "tail": lambda n: [offsets[n] + SIZES[n] - LENGTH], None: lambda n: []}[keep]
+    found = {n: own(n) for n in LONG}
     for text, starts in windows.others(most):
         assert 1 <= len(text) == len(starts) <= most
         for n, start in zip(text, starts, strict=True):
@@ -64,13 +65,14 @@ def test_no_text_is_longer():
     assert not list(Windows(np.array([0, 3, 3, LENGTH], np.int32), LENGTH, "head").others(4))
 
 
+@pytest.mark.parametrize(("given", "size", "shared"), [(True, LENGTH, SHARED), (50, 50, 13)])
 @pytest.mark.parametrize("encoding", encodings.ENCODINGS)
-def test_the_mean_of_the_windows_logits(encoding):
+def test_the_mean_of_the_windows_logits(encoding, given, size, shared):
     model = made(encoding)
-    plain, classifier = Classifier(model, device="cpu"), Classifier(model, device="cpu", windows=True)
+    plain, classifier = Classifier(model, device="cpu"), Classifier(model, device="cpu", windows=given)
     expected = []
     for text in TEXTS:
-        parts = [text[start : start + LENGTH] for start in cut(len(text))]
+        parts = [text[start : start + size] for start in cut(len(text), size, shared)]
         logits = plain.engine.logits(encodings.encode(parts, encoding, LENGTH)).astype(np.float64).mean(axis=0)
         shares = np.exp(logits - logits.max())
         expected.append(shares / shares.sum())
@@ -79,7 +81,7 @@ def test_the_mean_of_the_windows_logits(encoding):
         found = classifier.predict_proba(TEXTS)
         np.testing.assert_allclose(found, expected, atol=2e-6)
     classifier.rows = plain.rows
-    same = [n for n in range(len(TEXTS)) if n not in LONG]
+    same = [n for n in range(len(TEXTS)) if SIZES[n] <= size]
     np.testing.assert_array_equal(classifier.predict_proba(TEXTS)[same], plain.predict_proba(TEXTS)[same])
     assert (found[LONG] != plain.predict_proba(TEXTS)[LONG]).any()
     assert classifier.score(TEXTS, classifier.predict(TEXTS)) == 1
@@ -125,11 +127,12 @@ def test_it_pickles_with_its_windows():
 
 
 def test_what_is_refused():
-    with pytest.raises(ValueError, match="windows=1: need True or False"):
-        Classifier(made(), device="cpu", windows=1)
+    for wrong in (1, -5, 124, 1.5, "yes"):
+        with pytest.raises(ValueError, match=f"windows={wrong!r}: need 2 to 123 bytes, or True or False"):
+            Classifier(made(), device="cpu", windows=wrong)
     classifier = Classifier(made(), device="cpu", windows=True)
     assert classifier.explain("a text that fits").label in encodings.CLASSES
-    with pytest.raises(ValueError, match="text has 124 bytes: with windows=True need at most 123"):
+    with pytest.raises(ValueError, match="text has 124 bytes: need at most 123, a single window"):
         classifier.explain("a" * 124)
 
 
@@ -163,22 +166,28 @@ def model(tmp_path):
     return str(path)
 
 
-@pytest.mark.parametrize("way", [(), ("--offload", "farm")])
-def test_one_row_in_is_one_row_out(charcnn, tmp_path, source, model, way):
+@pytest.mark.parametrize(("way", "size"), [((), LENGTH), (("--offload", "farm"), LENGTH), (("--window-size", 60), 60)])
+def test_one_row_in_is_one_row_out(charcnn, tmp_path, source, model, way, size):
     report = tmp_path / "r.json"
     words = ("classify", source, "--windows", "--json", report, *way)
     assert charcnn(*words, model=model)[0] == DONE
     found = [row[2] for row in rows(tmp_path / "in.labelled.csv")[1:]]
-    assert found == predicted(source, windows=True) != predicted(source)
-    assert json.loads(report.read_text())["windows"] is True
+    assert found == predicted(source, windows=size) != predicted(source)
+    assert json.loads(report.read_text())["windows"] == size
+
+
+def test_a_size_needs_windows(charcnn, source):
+    status, _, err = charcnn("classify", source, "--window-size", 50)
+    assert (status, err) == (UNUSABLE, "charcnn classify: --window-size 50: needs --windows\n")
 
 
 def test_a_run_that_is_cut_off_keeps_to_its_windows(charcnn, interrupted, tmp_path, source):
     out, whole = tmp_path / "out.csv", tmp_path / "whole.csv"
     interrupted(2, "classify", source, "-o", out, "--windows")
-    status, _, err = charcnn("classify", source, "-o", out)
-    assert status == UNUSABLE
-    assert "is what another run left" in err
+    for other in ((), ("--windows", "--window-size", 50)):
+        status, _, err = charcnn("classify", source, "-o", out, *other)
+        assert status == UNUSABLE
+        assert "is what another run left" in err
     status, _, err = charcnn("classify", source, "-o", out, "--windows")
     assert status == DONE
     assert "going on after row" in err
@@ -193,4 +202,4 @@ def test_evaluate(charcnn, tmp_path, source, model):
         found = json.loads(report.read_text())
         right = np.array(predicted(source, **options)) == np.array([row[0] for row in rows(source)[1:]])
         assert found["accuracy"] == pytest.approx(right.mean())
-        assert found["windows"] is bool(words)
+        assert found["windows"] == (LENGTH if words else None)

@@ -60,12 +60,12 @@ class Classifier:
         batch: inputs that an operator takes at once; None for what the level prefers.
         gpus: how many GPUs, or which; None for all.
         encode_on: "cpu" or "gpu", for levels that take texts; None for the GPU where it can and the CPU has few cores.
-        windows: whether a text that is longer than the network takes is cut into windows, and the mean of their logits
-            taken; else only what the encoding keeps of it counts.
+        windows: bytes: a longer text is cut into windows of so many, and the mean of their logits taken; True for as
+            many as the network takes; False: of a text that is longer than that, what the encoding keeps counts.
 
     Raises:
-        ValueError: the encoding is not known; windows is no bool; no level computes so, and the message names those
-            that do.
+        ValueError: the encoding is not known; windows are longer than the network takes; no level computes so, and the
+            message names those that do.
         charcnn.gpu.device.DeviceError: the machine cannot run what was asked for.
     """
 
@@ -81,7 +81,7 @@ class Classifier:
         batch: int | None = None,
         gpus: int | Sequence[int] | None = None,
         encode_on: str | None = None,
-        windows: bool = False,
+        windows: bool | int = False,
     ) -> None:
         self._options: dict[str, Any] = {
             "encoding": encoding,
@@ -94,9 +94,6 @@ class Classifier:
             "encode_on": encode_on,
             "windows": windows,
         }
-        if not isinstance(windows, bool):
-            raise ValueError(f"windows={windows!r}: need True or False")
-        self.windows = windows
         config = params.config
         encoding = params.encoding if encoding is None else encoding
         if encoding is None:
@@ -118,6 +115,10 @@ class Classifier:
         """The classes' names, str (C,): probabilities stand in this order."""
         self.config, self.params = config, params
         self.metadata = params.metadata
+        if not isinstance(windows, (bool, int)) or not (isinstance(windows, bool) or 2 <= windows <= config.length):
+            raise ValueError(f"windows={windows!r}: need 2 to {config.length} bytes, or True or False")
+        self.windows: int | None = config.length if windows is True else windows or None
+        """Bytes of a window; None for no windows."""
         self.engine = Engine(params, device=device, precision=precision, level=level, batch=batch, gpus=gpus)
         if encode_on not in (None, *ENCODE_ON):
             raise ValueError(f"encode_on={encode_on!r}: need one of {', '.join(ENCODE_ON)}")
@@ -186,19 +187,23 @@ class Classifier:
                 given = self.encode(texts)
         with stage("compute"):
             logits = self.engine.logits(given)
-        if self.windows:
-            self._take_means(texts, logits, stage)
+        if self.windows is not None:
+            self._take_means(texts, self.windows, logits, stage)
         return logits
 
     def _take_means(
-        self, texts: PackedStrings, logits: np.ndarray, stage: Callable[[str], AbstractContextManager[Any]]
+        self, texts: PackedStrings, size: int, logits: np.ndarray, stage: Callable[[str], AbstractContextManager[Any]]
     ) -> None:
-        """Each longer text's logits, which are of one window, become the mean of all its windows'."""
-        windows = Windows(texts.offsets, self.config.length, self.encoding.keep)
+        """The logits of each text of more bytes than `size` become the mean of all its windows'."""
+        length = self.config.length
+        known = self.encoding.keep if size == length else None
+        windows = Windows(texts.offsets, size, known)
         sums = logits[windows.texts].astype(np.float64)
+        if known is None:
+            sums[:] = 0
         for text, starts in windows.others(self.rows):
             with stage("encode"):
-                ids = encodings.encode_windows(texts.buffer, starts, self.encoding, self.config.length)
+                ids = encodings.encode_windows(texts.buffer, starts, size, self.encoding, length)
             with stage("compute"):
                 found = self.engine.logits(ids)
             with np.errstate(invalid="ignore"):  # infinities of both signs: the row is told

@@ -112,8 +112,8 @@ def occlude(classifier: Classifier, text: str, label: str | None, width: int) ->
     whole, ends = pack(text)  # a character each
     # Characters that the encoding cuts off move nothing.
     length = classifier.config.length
-    if classifier.windows and whole.size > length:
-        raise ValueError(f"text has {whole.size:,} bytes: with windows=True need at most {length:,}, a single window")
+    if classifier.windows is not None and whole.size > classifier.windows:
+        raise ValueError(f"text has {whole.size:,} bytes: need at most {classifier.windows:,}, a single window")
     kept = (max(0, whole.size - length), whole.size) if classifier.encoding.keep == "tail" else (0, length)
     first = int(np.searchsorted(ends, kept[0], "right")) - 1
     last = min(int(np.searchsorted(ends, kept[1], "left")), len(text))

@@ -36,6 +36,7 @@ from charcnn.cli.model import (
     open_input,
     told,
     uncollected,
+    windows_of,
 )
 from charcnn.cli.sinks import FileSink, Sink, StreamSink
 from charcnn.files import naming
@@ -54,7 +55,7 @@ EPILOG = """examples:
   charcnn classify news.csv                              writes news.labelled.csv
   charcnn classify news.parquet -o labelled.parquet --text-columns headline --probabilities
   charcnn classify data -o labelled                      all files below data; the same command goes on after a kill
-  charcnn classify reviews.csv --windows                 all of a text counts, however long it is
+  charcnn classify essays.csv --windows --window-size 500   all of a text counts, however long it is
   tail -f headlines.txt | charcnn classify - | grep ^Sports
   charcnn classify news.jsonl --precision fp32 -o -      to standard output
 
@@ -125,7 +126,7 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
         if "-" not in (output, options.input) and os.path.exists(output) and os.path.samefile(options.input, output):
             raise ValueError(f"--output {output}: is the input")
         with _said_where_slow(options):
-            classifier = load(options, windows=options.windows)
+            classifier = load(options, windows=windows_of(options))
         team.join(classifier)
         reader = open_input(options, classifier, file)
         labelling = Labelling(options, classifier)
@@ -159,7 +160,7 @@ def _label_several(options: argparse.Namespace, team: ranks.Team) -> int:
         raise ValueError("--report: of several files each has its own, beside its output")
     tasks, left_out = inputs.tasks(options.input, options.output, options.format is not None)
     with _said_where_slow(options):
-        classifier = load(options, windows=options.windows)
+        classifier = load(options, windows=windows_of(options))
     team.join(classifier)
     _warm_up(options, team, classifier)
     work = Run(options, Labelling(options, classifier), tasks, left_out)

@@ -24,6 +24,7 @@ from charcnn.cli.model import (
     open_bytes,
     open_input,
     told,
+    windows_of,
 )
 from charcnn.host.terminal import listed, printable, tell
 
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     if options.png is not None:
         _pyplot()
     with open_bytes(options.input) as file:
-        classifier = load(options, windows=options.windows)
+        classifier = load(options, windows=windows_of(options))
         reader = open_input(options, classifier, file)
         size = len(classifier.classes_)
         numbers = _numbers(classifier, options.first_label)

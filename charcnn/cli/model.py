@@ -84,12 +84,19 @@ def add_min_probability(parser: argparse.ArgumentParser) -> None:
 
 
 def add_windows(parser: argparse.ArgumentParser) -> None:
-    """--windows."""
-    parser.add_argument(
+    """--windows, --window-size."""
+    add = parser.add_argument
+    add(
         "--windows",
         action="store_true",
-        help="cut a text that is longer than the network takes into windows, which overlap by a quarter at least, and "
-        "take the mean of their logits (default: only what the encoding keeps of it counts)",
+        help="cut a long text into windows, which overlap by a quarter at least, and take the mean of their logits "
+        "(default: of a text that is longer than the network takes, only what the encoding keeps counts)",
+    )
+    add(
+        "--window-size",
+        type=positive,
+        metavar="BYTES",
+        help="with --windows, of each, and of a text that is not cut (default: as many as the network takes)",
     )
 
 
@@ -132,7 +139,15 @@ def positive(value: str) -> int:
     return number
 
 
-def load(options: argparse.Namespace, *, windows: bool = False) -> Classifier:
+def windows_of(options: argparse.Namespace) -> bool | int:
+    """What the options of `add_windows` say, as a classifier takes it."""
+    if options.window_size is not None and not options.windows:
+        raise ValueError(f"--window-size {options.window_size}: needs --windows")
+    windows: bool | int = options.window_size or options.windows
+    return windows
+
+
+def load(options: argparse.Namespace, *, windows: bool | int = False) -> Classifier:
     """The classifier that the options name; `windows` as of it."""
     from charcnn import offload
     from charcnn.gpu import early

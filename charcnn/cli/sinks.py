@@ -151,5 +151,5 @@ def identity_of_run(options: argparse.Namespace, classifier: Classifier) -> dict
         "precision": classifier.engine.choice.precision,
         "probabilities": options.probabilities,
         "unsure": [options.min_probability, options.unsure_label or UNSURE],
-        **({"windows": True} if classifier.windows else {}),  # none where it is off: journals of before say nothing
+        **({"windows": classifier.windows} if classifier.windows else {}),  # journals of before say nothing of them
     }

@@ -154,19 +154,20 @@ def encode_buffer(
     return _encoded(buffer, offsets[:-1], offsets[1:], encoding, length)
 
 
-def encode_windows(buffer: np.ndarray, starts: np.ndarray, encoding: Encoding, length: int) -> np.ndarray:
+def encode_windows(buffer: np.ndarray, starts: np.ndarray, size: int, encoding: Encoding, length: int) -> np.ndarray:
     """Token ids of parts of texts, which may overlap. Releases the GIL.
 
     Args:
         buffer: uint8 (B,), C-contiguous.
-        starts: int64 (W,): part w is buffer[starts[w]:starts[w] + length], all of it inside.
+        starts: int64 (W,): part w is buffer[starts[w]:starts[w] + size], all of it inside.
+        size: bytes of each.
         encoding: how.
-        length: bytes of each, and columns of the result.
+        length: columns of the result.
 
     Returns:
         uint8 (W, length), as of `encode_buffer`.
     """
-    return _encoded(buffer, starts, starts + length, encoding, length)
+    return _encoded(buffer, starts, starts + size, encoding, length)
 
 
 def _encoded(buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray, encoding: Encoding, length: int) -> np.ndarray:
