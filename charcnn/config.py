@@ -28,6 +28,8 @@ class Config(Network):
         units: outputs of fc1 and of fc2.
         classes: outputs of fc3.
         layernorm: whether blocks 1 and 6 normalise (the paper's own network does not).
+        multi_label: whether a text may have several of the classes, or none: a class's probability is then its logit's
+            sigmoid, and no softmax of all. No size depends on it.
 
     Raises:
         ValueError: a size is not a positive int, or the chain runs out of positions; names the layer.
@@ -40,16 +42,18 @@ class Config(Network):
     units: int = 1024
     classes: int = 4
     layernorm: bool = True
+    multi_label: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.name in ("kernel_sizes", "layernorm"):
+            if field.name in ("kernel_sizes", "layernorm", "multi_label"):
                 continue
             _positive(field.name, getattr(self, field.name))
         if self.alphabet > 255:
             raise ValueError(f"alphabet={self.alphabet}: token ids are uint8, so at most 255 and one blank")
-        if not isinstance(self.layernorm, bool):
-            raise ValueError(f"layernorm={self.layernorm!r}: need True or False")
+        for name in ("layernorm", "multi_label"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={getattr(self, name)!r}: need True or False")
         if isinstance(self.kernel_sizes, list):  # as JSON gives it
             object.__setattr__(self, "kernel_sizes", tuple(self.kernel_sizes))
         if not isinstance(self.kernel_sizes, tuple) or len(self.kernel_sizes) != 6:
@@ -105,8 +109,14 @@ class Config(Network):
         return self.channels * self.block_lengths[-1]
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON values; `Config(**value)` reads them back."""
-        return asdict(self)
+        """The fields as JSON values; `Config(**value)` reads them back.
+
+        A `multi_label` that is False is left out: files of before it have none, and their digests hold.
+        """
+        found = asdict(self)
+        if not self.multi_label:
+            del found["multi_label"]
+        return found
 
 
 def _positive(name: str, value: object) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from charcnn.classify.engine import Engine, overflowed
 from charcnn.classify.explain import Explanation, occlude
+from charcnn.classify.multi_label import MIN_PROBABILITY, members, sigmoid
 from charcnn.classify.unsure import UNSURE, check_min_probability, check_unsure_label, likeliest
 from charcnn.files import Path
 from charcnn.model import params as params_module
@@ -222,10 +223,9 @@ class Classifier:
             raise ValueError(f"texts[{first + wrong[0]}]: {self.engine.overflow}")
         return self.shares(logits)
 
-    @staticmethod
-    def shares(logits: np.ndarray) -> np.ndarray:
-        """Logits, float32 (N, C), as probabilities, in the same memory."""
-        return softmax.softmax_loops(logits, out=logits)
+    def shares(self, logits: np.ndarray) -> np.ndarray:
+        """Logits, float32 (N, C), as probabilities, which may take their memory."""
+        return sigmoid(logits) if self.config.multi_label else softmax.softmax_loops(logits, out=logits)
 
     def _each(self, texts: Any) -> Iterator[np.ndarray]:
         blocks = _numbered(columns(texts, self.rows))
@@ -244,7 +244,7 @@ class Classifier:
                 or one str.
 
         Returns:
-            float32 (N, C), each row summing to 1; (C,) of one str.
+            float32 (N, C), each row summing to 1, but with `multi_label` each its own; (C,) of one str.
 
         Raises:
             ValueError: texts holds a missing value or something else than texts, or its logits are not finite, as where
@@ -257,19 +257,23 @@ class Classifier:
         return np.concatenate(batches) if batches else np.empty((0, self.config.classes), np.float32)
 
     def predict(self, texts: Any, *, min_probability: float | None = None, unsure_label: str = UNSURE) -> Any:
-        """Each text's likeliest class.
+        """Each text's likeliest class; with `multi_label`, all its classes.
 
         Args:
             texts: as for predict_proba.
             min_probability: a text whose likeliest class is less probable gets `unsure_label`; None for no such text.
-            unsure_label: a name that no class has.
+                With `multi_label`, of each class that a text has; None for 0.5.
+            unsure_label: a name that no class has; not with `multi_label`, where a text may have no class.
 
         Returns:
-            str (N,), of `classes_` or `unsure_label`; a str of one str.
+            str (N,), of `classes_` or `unsure_label`; a str of one str. With `multi_label`, N lists of str in the order
+            of `classes_`; one list of one str.
 
         Raises:
             ValueError: as for predict_proba; min_probability is not from 0 to 1, or unsure_label no name, or a class.
         """
+        if self.config.multi_label:
+            return self._predict_all(texts, min_probability, unsure_label)
         names = self.classes_
         if min_probability is not None:
             min_probability = check_min_probability(min_probability)
@@ -278,6 +282,15 @@ class Classifier:
             return str(self.predict([texts], min_probability=min_probability, unsure_label=unsure_label)[0])
         batches = [likeliest(shares, min_probability) for shares in self._each(texts)]
         return names[np.concatenate(batches)] if batches else names[:0]
+
+    def _predict_all(self, texts: Any, min_probability: float | None, unsure_label: str) -> Any:
+        """As `predict`, of classes that do not exclude each other."""
+        if unsure_label != UNSURE:
+            raise ValueError(f"unsure_label={unsure_label!r}: with several labels a text, one may have none")
+        least = check_min_probability(MIN_PROBABILITY if min_probability is None else min_probability)
+        if isinstance(texts, str):
+            return self._predict_all([texts], least, UNSURE)[0]
+        return [self.classes_[own].tolist() for shares in self._each(texts) for own in shares >= least]
 
     def predict_topk(self, texts: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Each text's k likeliest classes, the likeliest first.
@@ -288,7 +301,14 @@ class Classifier:
 
         Returns:
             Names, str (N, k), and probabilities, float32 (N, k); (k,) and (k,) of one str.
+
+        Raises:
+            ValueError: k is another number; as for predict_proba; or the model has `multi_label`.
         """
+        if self.config.multi_label:
+            raise ValueError(
+                "the model gives several labels a text, which do not compete: use predict or predict_proba"
+            )
         if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= len(self.classes_):
             raise ValueError(f"k={k!r}: need 1 to {len(self.classes_)}")
         shares = self.predict_proba(texts)
@@ -296,15 +316,17 @@ class Classifier:
         return self.classes_[order], np.take_along_axis(shares, order, axis=-1)
 
     def score(self, texts: Any, labels: Any) -> float:
-        """Share of texts whose likeliest class is the label.
+        """Share of texts whose likeliest class is the label; with `multi_label`, of those with all labels right.
 
         Args:
             texts: as for predict_proba.
-            labels: N names of `classes_`, or N indices of them.
+            labels: N names of `classes_`, or N indices of them; with `multi_label`, N lists of such.
 
         Raises:
             ValueError: a label is no class, there are more or fewer labels than texts, or none; and as for predict.
         """
+        if self.config.multi_label:
+            return self._score_all(texts, list(labels))
         wanted = np.asarray(labels)
         if wanted.dtype.kind in "iu":
             if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(self.classes_):
@@ -319,6 +341,15 @@ class Classifier:
         if not len(wanted):
             raise ValueError("texts is empty: there is no score")
         return float(np.mean(predicted == wanted))
+
+    def _score_all(self, texts: Any, labels: Sequence[Any]) -> float:
+        """As `score`, of classes that do not exclude each other: the subset accuracy."""
+        wanted, given = members(labels, self.classes_.tolist()), self.predict_proba(texts) >= MIN_PROBABILITY
+        if len(wanted) != len(given):
+            raise ValueError(f"labels has {len(wanted)} lists: need {len(given)}, one a text")
+        if not len(wanted):
+            raise ValueError("texts is empty: there is no score")
+        return float((wanted == given).all(axis=1).mean())
 
     def explain(self, text: str, *, label: str | None = None, width: int = 4) -> Explanation:
         """Which characters moved the decision: how much less likely the class is where they are blanked.

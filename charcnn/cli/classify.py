@@ -137,7 +137,8 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
             sink: Sink = StreamSink(stack, device, name, options.report)
         else:
             sink = FileSink(stack, output, options, classifier, reader)
-        sink.open(reader, labelling.names, added_names(reader, classifier, options, set()))
+        added = added_names(reader, classifier, options, set())
+        sink.open(reader, labelling.names, added, every=labelling.every)
         stack.callback(sink.writer.abandon)
         _warm_up(options, team, classifier)
         _label_all(options, labelling, reader, sink)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from charcnn.host.terminal import printable
-from charcnn.text.layout import Layout
+from charcnn.text.layout import SEPARATOR, Layout
 from charcnn.text.readers.formats import FORMATS, format_by_name
 
 if TYPE_CHECKING:
@@ -65,12 +65,15 @@ def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_column_arguments(group: Any) -> None:
-    """--text-columns, --label-column, --header, --delimiter."""
+    """--text-columns, --label-column, --header, --delimiter, --label-separator."""
     add = group.add_argument
     add("--text-columns", metavar="A,B,…", help="the columns of text, or their numbers from 1")
     add("--label-column", metavar="NAME", help="the column of labels, or its number from 1: never text")
     add("--header", action=argparse.BooleanOptionalAction, help="whether the first row of a CSV file names its columns")
     add("--delimiter", metavar="C", help="between the fields of CSV (default , or of .tsv a tab)")
+    add(
+        "--label-separator", metavar="C", help="between several labels of a row, of a model that knows such (default |)"
+    )
 
 
 def add_min_probability(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +82,8 @@ def add_min_probability(parser: argparse.ArgumentParser) -> None:
         "--min-probability",
         type=share,
         metavar="P",
-        help="keep a label where its probability is at least P, from 0 to 1 (default: every label)",
+        help="keep a label where its probability is at least P, from 0 to 1 (default: every label; of a model that "
+        "gives several labels a text, those of 0.5 or more)",
     )
 
 
@@ -111,7 +115,8 @@ def share(value: str) -> float:
 def layout_of(options: argparse.Namespace) -> Layout:
     """What the options of `add_column_arguments` say."""
     texts = tuple(options.text_columns.split(",")) if options.text_columns else ()
-    return Layout(texts, options.label_column, options.header, options.delimiter)
+    separator = options.label_separator or SEPARATOR
+    return Layout(texts, options.label_column, options.header, options.delimiter, separator)
 
 
 def told(row: int, line: int | None, reason: str) -> str:

@@ -15,6 +15,7 @@ import shlex
 import time
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,12 +32,13 @@ from charcnn.training.recipe import Recipe
 if TYPE_CHECKING:
     import torch
 
-    from charcnn.training.measure import Measured
+    from charcnn.training.measure import Measured, MultiLabelMeasured
 
 EXAMPLES = """examples:
   charcnn train --data train.csv --out model.safetensors
   charcnn train --data train.csv --valid valid.csv --test test.csv --out model.safetensors
   charcnn train --data reviews.parquet --label-column stars --text-columns title,body --out reviews.safetensors
+  charcnn train --data topics.jsonl --multi-label --out topics.safetensors
   charcnn train --data news.jsonl --classes World,Sports,Business,Sci/Tech --seed 7 --out news.safetensors
 
 exit status: 0 trained, 1 failed on the way, 2 unusable options, files or machine, 130 interrupted"""
@@ -87,6 +89,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with commas between them; labels are these, or numbers from 1 in their order",
     )
     add("--skip-bad-rows", action="store_true", help="report rows that cannot be used and leave them out")
+    add(
+        "--multi-label",
+        action="store_true",
+        help="a row may have several labels, or none: a list of JSON or Parquet, else with | between them "
+        "(--label-separator)",
+    )
     add("--encoding", choices=ENCODINGS, default="forward", help="of characters as ids (default forward)")
 
     how = parser.add_argument_group("how")
@@ -118,7 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     field("average", float, "epochs that the weights are averaged over, 0 for none")
     field("patience", int, "epochs with no better result on the validation rows before it ends; 0: never")
     field("seed", int, "of all that is random")
-    add("--no-balance", action="store_true", help="do not weigh rare classes up in the loss")
+    add("--no-balance", action="store_true", help="do not weigh rare classes up in the loss (never with --multi-label)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -163,7 +171,9 @@ class _Job:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        balance = not options.no_balance
+        if options.label_separator is not None and not options.multi_label:
+            raise ValueError(f"--label-separator {options.label_separator}: needs --multi-label")
+        balance = not options.no_balance and not options.multi_label
         values = {name: getattr(options, name) for name in Recipe().to_dict() if name != "balance"}
         self.recipe = Recipe(**values, balance=balance)
         if not options.out.endswith(".safetensors"):
@@ -209,13 +219,13 @@ class _Job:
     def _read(self) -> None:
         options, self.encoding = self.options, ENCODINGS[self.options.encoding]
         read = self._rows(options.data)
-        found = data.find_labels(read.labels)
+        found = data.find_labels(chain.from_iterable(read.labels) if options.multi_label else read.labels)
         names = found if options.classes is None else tuple(name.strip() for name in options.classes.split(","))
         if len(names) < 2:
             raise ValueError(f"{options.data} holds one class, {', '.join(names) or 'or none'}: need two at least")
         index = data.name_labels(found, names)
         self.classes = names
-        self.config = replace(CONFIGS[options.config], classes=len(names))
+        self.config = replace(CONFIGS[options.config], classes=len(names), multi_label=options.multi_label)
         self.part = self._examples(options.data, read, index)
         self.valid = self.test = None
         if options.valid is not None:
@@ -227,10 +237,12 @@ class _Job:
             self.test = self._examples(options.test, self._rows(options.test), index)
 
     def _rows(self, path: str) -> data.Rows:
-        return data.read_rows(path, self.encoding, layout_of(self.options))
+        return data.read_rows(path, self.encoding, layout_of(self.options), multi_label=self.options.multi_label)
 
     def _examples(self, path: str, rows: data.Rows, index: dict[str, int]) -> data.Examples:
-        examples, unknown = data.to_examples(rows, index, self.encoding, self.config.length)
+        examples, unknown = data.to_examples(
+            rows, index, self.encoding, self.config.length, multi_label=self.config.multi_label
+        )
         bad = sorted([*rows.bad, *unknown], key=lambda row: row.line)
         if not self.options.skip_bad_rows:
             try:
@@ -275,7 +287,7 @@ class _Job:
 
         def on_epoch(history: list[dict[str, Any]]) -> None:
             nonlocal shown
-            record.write_metrics(self.metrics, history, loop.COLUMNS)
+            record.write_metrics(self.metrics, history, loop.columns(self.config))
             now = time.perf_counter()
             print(_progress(history[-1], self.recipe.epochs, len(self.part), now - shown), flush=True)
             shown = now
@@ -331,7 +343,7 @@ class _Job:
                 "rows": len(examples),
                 "accuracy": accuracy,
                 "interval": [low, high],
-                "confusion": measured.confusion.tolist(),
+                **measured.figures(),
             }
             print(
                 f"\n{part}, {len(examples):,} rows, weights of epoch {epoch} as {store}: loss {measured.loss:.4f}, "
@@ -353,7 +365,7 @@ class _Job:
 
 def _measured(
     arrays: dict[str, np.ndarray], config: Config, device: torch.device, examples: data.Examples, batch: int
-) -> Measured:
+) -> Measured | MultiLabelMeasured:
     import torch
 
     from charcnn.training import loop

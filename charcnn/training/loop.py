@@ -18,7 +18,7 @@ from charcnn.files import Path, replacing
 from charcnn.model.model_files import check_sums, open_archive
 from charcnn.training.augment import blank_words, replace_characters, shift
 from charcnn.training.data import Examples
-from charcnn.training.measure import Measured
+from charcnn.training.measure import Measured, MultiLabelMeasured, counts_of
 from charcnn.training.network import Network
 from charcnn.training.recipe import Recipe
 
@@ -36,6 +36,12 @@ COLUMNS = (
     "valid_balanced_accuracy",
 )
 """What is recorded of every epoch. The training part's figures are of changed, dropped-out inputs: the lower ones."""
+
+
+def columns(config: Config) -> tuple[str, ...]:
+    """COLUMNS; of several labels a text, where accuracy is that of all of them together, macro F1 in the last."""
+    return (*COLUMNS[:-1], f"valid_{MultiLabelMeasured.score_name}") if config.multi_label else COLUMNS
+
 
 _RESIDENT = 0.25  # share of the GPU's free memory that the training part's ids may take
 
@@ -86,12 +92,17 @@ def train(
         on_epoch: called after every epoch with the rows so far.
 
     Raises:
-        ValueError: a class has no example to learn from, or the loss stops being a number.
+        ValueError: a class has no example to learn from, the recipe balances classes that do not exclude each other,
+            or the loss stops being a number.
         OSError: the checkpoint cannot be written.
     """
-    counts = np.bincount(examples.labels, minlength=config.classes)
+    counts = (
+        np.bincount(examples.labels, minlength=config.classes) if not config.multi_label else examples.labels.sum(0)
+    )
     if not counts.all():
         raise ValueError(f"class {np.argmin(counts) + 1} has no example to learn from")
+    if config.multi_label and recipe.balance:
+        raise ValueError("balance=True: classes that do not exclude each other have no shares to balance; need False")
     weights = len(examples) / (config.classes * counts) if recipe.balance else np.ones(config.classes)
     trainer = _Trainer(examples, weights, config, recipe, device, dtype, compiled)
     history: list[dict[str, Any]] = []
@@ -111,12 +122,12 @@ def train(
         if valid is not None:
             measured = measure(trainer.average, valid, recipe.batch)
             row["valid_loss"], row["valid_accuracy"] = measured.loss, measured.accuracy
-            row["valid_balanced_accuracy"] = measured.balanced
-            score = [measured.balanced, -measured.loss]
+            row[f"valid_{measured.score_name}"] = measured.score
+            score = [measured.score, -measured.loss]
             if best is None or score > best["score"]:
                 best = {"score": score, "epoch": epoch, "weights": trainer.weights()}
         row["seconds"] = before + time.perf_counter() - started
-        history.append({name: row[name] for name in COLUMNS if name in row})
+        history.append({name: row[name] for name in columns(config) if name in row})
         on_epoch(history)
         if checkpoint is not None and (time.perf_counter() - written >= interval):
             state = {
@@ -161,11 +172,12 @@ def read_checkpoint(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def measure(network: Network, examples: Examples, batch: int) -> Measured:
+def measure(network: Network, examples: Examples, batch: int) -> Measured | MultiLabelMeasured:
     """A network's answers to examples, `batch` at a time; ValueError where logits are not finite."""
     classes = network.config.classes
     network.eval()
     confusion = torch.zeros(classes * classes, dtype=torch.int64)
+    counts, right = np.zeros((3, classes), np.int64), 0
     losses = []
     for start in range(0, len(examples), batch):
         ids = torch.from_numpy(examples.ids[start : start + batch]).to(network.one_hot.device)
@@ -173,8 +185,18 @@ def measure(network: Network, examples: Examples, batch: int) -> Measured:
         logits = network(ids).cpu()
         if not logits.isfinite().all():
             raise ValueError("the network's logits are not finite; try a lower rate, or --store float32")
+        if network.config.multi_label:
+            has, given = labels.bool(), logits >= 0
+            counts += counts_of(has.numpy(), given.numpy())
+            right += int((has == given).all(1).sum())
+            losses.append(
+                F.binary_cross_entropy_with_logits(logits.double(), labels.double(), reduction="sum") / classes
+            )
+            continue
         confusion += torch.bincount(labels * classes + logits.argmax(1), minlength=classes * classes)
         losses.append(F.cross_entropy(logits.double(), labels, reduction="sum"))
+    if network.config.multi_label:
+        return MultiLabelMeasured(counts, right, len(examples), float(sum(losses)) / len(examples))
     return Measured(confusion.reshape(classes, classes).numpy(), float(sum(losses)) / len(examples))
 
 
@@ -192,6 +214,7 @@ class _Trainer:
         compiled: bool,
     ) -> None:
         self._recipe, self._blank, self._device = recipe, config.alphabet, device
+        self._multi_label = config.multi_label
         self._ids = torch.from_numpy(examples.ids)
         if device.type != "cuda" or examples.ids.nbytes < _RESIDENT * torch.cuda.mem_get_info(device)[0]:
             self._ids = self._ids.to(device)
@@ -221,7 +244,7 @@ class _Trainer:
         return float(max(self._schedule.get_last_lr()))
 
     def epoch(self, number: int) -> tuple[float, float]:
-        """One pass; the mean loss, and the share of right answers."""
+        """One pass; the mean loss, and the share of examples answered right."""
         recipe = self._recipe
         self._network.train()
         torch.manual_seed(recipe.seed * 1_000_003 + number)
@@ -238,7 +261,7 @@ class _Trainer:
             self._optimiser.step()
             self._schedule.step()
             self._follow(step)
-            total += torch.stack([losses.detach().mean(), (logits.argmax(1) == labels).float().mean()])
+            total += torch.stack([losses.detach().mean(), self._right(logits, labels).float().mean()])
         loss, accuracy = (total / self._steps).tolist()
         return loss, accuracy
 
@@ -280,7 +303,14 @@ class _Trainer:
         logits = self._forward(ids, ids[partners], share)
         return logits, share * self._loss(logits, labels) + (1 - share) * self._loss(logits, labels[partners])
 
+    def _right(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Whether each example's answer is right; of several labels, all of them."""
+        return ((logits >= 0) == labels.bool()).all(1) if self._multi_label else logits.argmax(1) == labels
+
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if self._multi_label:
+            wanted = torch.lerp(labels.float(), torch.full_like(logits, 0.5), self._recipe.smoothing)
+            return F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(1)
         return F.cross_entropy(logits, labels, self._weights, label_smoothing=self._recipe.smoothing, reduction="none")
 
     @torch.no_grad()

@@ -26,7 +26,8 @@ class Recipe:
         mixup: alpha of the Beta distribution from which the share comes in which two examples are mixed, 0 for none
             (Zhang et al. 2017, arXiv:1710.09412).
         average: the weights that are measured and kept are a moving average over about so many epochs; 0 for none.
-        balance: whether the loss weighs classes so that a rare one counts as much as a frequent one.
+        balance: whether the loss weighs classes so that a rare one counts as much as a frequent one; not of classes
+            that do not exclude each other.
         patience: epochs without a better result on the validation part after which training ends; 0 for never.
         seed: of the weights, the order and all that is random.
 
