@@ -22,7 +22,7 @@ class Config(Network):
 
     Args:
         length: characters an input (L).
-        alphabet: one-hot channels; the token id `alphabet` stands for a blank.
+        alphabet: one-hot channels, 70 of the paper's characters, 255 of bytes; the token id `alphabet` is a blank.
         channels: output channels of every convolution.
         kernel_sizes: the six convolutions' kernel sizes.
         units: outputs of fc1 and of fc2.

@@ -4,6 +4,7 @@ import csv
 import json
 import pickle
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,7 +33,9 @@ LONG = [n for n, size in enumerate(SIZES) if size > LENGTH]
 
 
 def made(encoding="crepe", seed=3):
-    return params.Params(params.init(TINY, seed), TINY, encodings.ENCODINGS[encoding], encodings.CLASSES)
+    found = encodings.ENCODINGS[encoding]
+    config = replace(TINY, alphabet=found.blank)
+    return params.Params(params.init(config, seed), config, found, encodings.CLASSES)
 
 
 def cut(size, length=LENGTH, shared=SHARED):

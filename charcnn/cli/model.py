@@ -42,7 +42,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
     add = group.add_argument
     add("--model", metavar="FILE", help="weights: .safetensors, .pt or params.bin (default: the model that ships)")
-    add("--encoding", metavar="NAME", help="crepe or forward, of a model that does not say its own")
+    add("--encoding", metavar="NAME", help="crepe, forward or bytes, of a model that does not say its own")
     add("--device", choices=("cpu", "cuda"), help="default: a GPU where there is one that can be used")
     add("--precision", choices=PRECISIONS, help="arithmetic (default: fp32; fp16 on a GPU that has a level for it)")
     add("--level", metavar="LEVEL", help="l0 and on, see `charcnn levels` (default: the fastest that fits)")

@@ -22,7 +22,7 @@ import numpy as np
 
 from charcnn.cli import DONE, FAILED, INTERRUPTED, UNUSABLE
 from charcnn.cli.model import COLUMNS, add_column_arguments, layout_of
-from charcnn.config import SMALL, TINY, Config
+from charcnn.cli.sizes import HELP, config_of
 from charcnn.host.terminal import printable, tell
 from charcnn.model import params
 from charcnn.text.encodings import ENCODINGS
@@ -32,6 +32,7 @@ from charcnn.training.recipe import Recipe
 if TYPE_CHECKING:
     import torch
 
+    from charcnn.config import Config
     from charcnn.training.measure import Measured, MultiLabelMeasured
 
 EXAMPLES = """examples:
@@ -42,9 +43,6 @@ EXAMPLES = """examples:
   charcnn train --data news.jsonl --classes World,Sports,Business,Sci/Tech --seed 7 --out news.safetensors
 
 exit status: 0 trained, 1 failed on the way, 2 unusable options, files or machine, 130 interrupted"""
-
-CONFIGS = {"small": SMALL, "large": Config(channels=1024, units=2048), "tiny": TINY}
-"""The paper's two sizes, and one for tests."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,11 +93,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a row may have several labels, or none: a list of JSON or Parquet, else with | between them "
         "(--label-separator)",
     )
-    add("--encoding", choices=ENCODINGS, default="forward", help="of characters as ids (default forward)")
+    add("--encoding", choices=ENCODINGS, default="forward", help="default forward; bytes for any language")
 
     how = parser.add_argument_group("how")
     add = how.add_argument
-    add("--config", choices=CONFIGS, default="small", help="sizes of the network (default small)")
+    add("--config", default="small", metavar="SIZES", help=f"{HELP} (default small)")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="(default: a GPU where there is one)")
     add("--precision", choices=("auto", "bf16", "float32"), default="auto", help="(default: bf16 on a GPU)")
     add(
@@ -225,7 +223,8 @@ class _Job:
             raise ValueError(f"{options.data} holds one class, {', '.join(names) or 'or none'}: need two at least")
         index = data.name_labels(found, names)
         self.classes = names
-        self.config = replace(CONFIGS[options.config], classes=len(names), multi_label=options.multi_label)
+        several, alphabet = options.multi_label, self.encoding.blank
+        self.config = replace(config_of(options.config), alphabet=alphabet, classes=len(names), multi_label=several)
         self.part = self._examples(options.data, read, index)
         self.valid = self.test = None
         if options.valid is not None:
