@@ -6,7 +6,8 @@ is tested whose translation was learned from. Paragraphs that are not translated
 several languages' pages, as licences do, and those with many English words. Some names and options stay.
 
 apt-get install manpages-{cs,da,de,es,fi,fr,hu,it,ja,nl,pl,pt-br,ru,sv,tr,uk,zh}
-python bench/manual_pages.py --out pages      # writes pages/train.csv and pages/test.csv
+python bench/manual_pages.py --out pages            # writes pages/train.csv and pages/test.csv
+python bench/manual_pages.py --out mixed --mixed    # rows of one to three languages, for a model of several labels
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ SHORTEST = 40
 
 ENGLISH, SHARE = re.compile(r"the|and|this|with|that|from|which|are|not|will|can|be"), 8
 """Words of which English text has more than one in so many, and no other language here."""
+
+PIECE = 80
+"""Bytes of a paragraph in a row of several languages."""
 
 ESCAPES = (
     (re.compile(r'\\".*'), ""),  # a comment
@@ -123,6 +127,17 @@ def rows(folder: Path, most: int, least: int) -> dict[bool, list[tuple[str, str]
     return chosen
 
 
+def mixed(chosen: list[tuple[str, str]], separator: str = "|") -> list[tuple[str, str]]:
+    """As many rows, each of one to three paragraphs' beginnings, of PIECE bytes at most, and of their languages."""
+    found = []
+    for start, (_, first) in enumerate(chosen):
+        number = zlib.crc32(first.encode())
+        own = [chosen[(start + step * step * (1 + number % 97)) % len(chosen)] for step in range(1 + number % 3)]
+        pieces = [text.encode()[:PIECE].decode(errors="ignore") for _, text in own]
+        found.append((separator.join(sorted({language for language, _ in own})), " ".join(pieces)))
+    return found
+
+
 def main(words: list[str] | None = None) -> None:
     """Write both files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -130,6 +145,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="a folder for train.csv and test.csv")
     parser.add_argument("--most", type=int, default=2000, help="rows of a language to learn from (default 2000)")
     parser.add_argument("--least", type=int, default=500, help="a language with fewer is left out (default 500)")
+    parser.add_argument("--mixed", action="store_true", help="rows of one to three languages, with | between them")
     options = parser.parse_args(words)
     chosen = rows(options.man, options.most, options.least)
     if not chosen[False]:
@@ -137,8 +153,9 @@ def main(words: list[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     for tested, name in ((False, "train.csv"), (True, "test.csv")):
         with open(options.out / name, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows([("label", "text"), *chosen[tested]])
-        counts = Counter(language for language, _ in chosen[tested])
+            own = mixed(chosen[tested]) if options.mixed else chosen[tested]
+            csv.writer(file, lineterminator="\n").writerows([("label", "text"), *own])
+        counts = Counter(language for languages, _ in own for language in languages.split("|"))
         listed = ", ".join(f"{language} {count:,}" for language, count in sorted(counts.items()))
         print(f"{options.out / name}: {len(chosen[tested]):,} rows: {listed}")
 

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import zlib
 
 import manual_pages
 import pytest
@@ -62,6 +63,17 @@ def test_rows(man, capsys):
     assert len(found[False]) == 40
     assert 0 < len(found[True]) <= 8
     assert manual_pages.rows(man, most=20, least=5) == found
+
+
+def test_rows_of_several_languages():
+    rows = [(language, f"{language} {n} " + "\u3042" * 40) for n in range(50) for language in ("de", "ja", "sv")]
+    rows.sort(key=lambda row: zlib.crc32(row[1].encode()))
+    found = manual_pages.mixed(rows)
+    assert len(found) == len(rows)
+    assert {len(label.split("|")) for label, _ in found} == {1, 2, 3}
+    for label, text in found:
+        assert {word for word in text.split() if word in ("de", "ja", "sv")} == {*label.split("|")}
+        assert len(text.encode()) <= 3 * manual_pages.PIECE + 2
 
 
 def test_files(man, tmp_path, capsys):

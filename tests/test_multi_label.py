@@ -69,6 +69,23 @@ def test_the_file_remembers_it(path, tmp_path):
     assert params.load(again).config.multi_label
 
 
+def test_an_onnx_file_says_it(charcnn, path, tmp_path):
+    pytest.importorskip("onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    assert charcnn("convert", path, tmp_path / "m.onnx", model=None)[0] == DONE
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    assert session.get_modelmeta().custom_metadata_map["multi_label"] == "true"
+
+
+def test_several_files(charcnn, path, tmp_path, expected):
+    for suffix in ("csv", "txt"):
+        written(tmp_path, suffix, TEXTS)
+    status, _, err = charcnn("classify", tmp_path / "in.csv", tmp_path / "in.txt", model=path)
+    assert status == DONE
+    assert found(tmp_path / "in.labelled.csv", "csv")[0] == expected == found(tmp_path / "in.labelled.txt", "txt")[0]
+    assert f"{2 * expected.count([])} of 320 rows have no label of probability 0.5 or more" in err
+
+
 def test_sigmoid():
     x = np.array([-1e4, -90, -1, 0, 1, 90, 1e4], np.float32)
     found = sigmoid(x)
