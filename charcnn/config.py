@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,7 @@ from charcnn.model.layers import Conv1d, Flatten, Layer, LayerNorm, Linear, MaxP
 POOL_SIZE = 3
 POOLED_BLOCKS = (1, 2, 6)
 NORMALISED_BLOCKS = (1, 6)
+_HIDDEN = (*(f"conv{block}" for block in range(1, 7)), "fc1", "fc2")
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Config(Network):
         units: outputs of fc1 and of fc2.
         classes: outputs of fc3.
         layernorm: whether blocks 1 and 6 normalise (the paper's own network does not).
+        widths: where layers differ, the channels of the six convolutions and the units of fc1 and fc2: channels and
+            units are the largest of them. None where all are alike. `charcnn compact` makes such networks.
         multi_label: whether a text may have several of the classes, or none: a class's probability is then its logit's
             sigmoid, and no softmax of all. No size depends on it.
 
@@ -42,11 +46,12 @@ class Config(Network):
     units: int = 1024
     classes: int = 4
     layernorm: bool = True
+    widths: tuple[int, ...] | None = None
     multi_label: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.name in ("kernel_sizes", "layernorm", "multi_label"):
+            if field.name in ("kernel_sizes", "layernorm", "widths", "multi_label"):
                 continue
             _positive(field.name, getattr(self, field.name))
         if self.alphabet > 255:
@@ -60,24 +65,55 @@ class Config(Network):
             raise ValueError(f"kernel_sizes={self.kernel_sizes!r}: need a tuple of six ints, one a block")
         for block, size in enumerate(self.kernel_sizes, 1):
             _positive(f"kernel_sizes[{block - 1}] (conv_block_{block})", size)
+        if self.widths is not None:
+            self._check_widths(self.widths)
         try:
             place(self.layers, (self.length,))
         except ValueError as error:
             raise ValueError(f"length={self.length}: {error}") from None
+
+    def _check_widths(self, widths: object) -> None:
+        """And leave None where they say nothing more, so that equal networks are equal."""
+        if not isinstance(widths, (tuple, list)) or len(widths) != 8:
+            raise ValueError(f"widths={widths!r}: need a tuple of eight ints: conv1 to conv6, fc1, fc2")
+        for at, width in enumerate(widths):
+            _positive(f"widths[{at}] ({_HIDDEN[at]})", width)
+        largest = max(widths[:6]), max(widths[6:])
+        if largest != (self.channels, self.units):
+            raise ValueError(
+                f"channels={self.channels}, units={self.units}: need {largest[0]} and {largest[1]}, the largest widths"
+            )
+        same = tuple(widths) == (self.channels,) * 6 + (self.units,) * 2
+        object.__setattr__(self, "widths", None if same else tuple(widths))  # JSON gives a list
+
+    @classmethod
+    def of_widths(cls, widths: tuple[int, ...], **sizes: Any) -> Config:
+        """The network of these widths, and other sizes as of Config."""
+        return cls(channels=max(widths[:6]), units=max(widths[6:]), widths=tuple(widths), **sizes)
+
+    @property
+    def block_channels(self) -> tuple[int, ...]:
+        """Channels out of each of the six convolutions."""
+        return (self.channels,) * 6 if self.widths is None else self.widths[:6]
+
+    @property
+    def fc_units(self) -> tuple[int, ...]:
+        """Outputs of fc1, fc2 and fc3."""
+        return (*((self.units,) * 2 if self.widths is None else self.widths[6:]), self.classes)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:  # type: ignore[override]
         """The network, token ids (L,) to logits (classes,): every other form of it is made of these."""
         layers: list[Layer] = [OneHot(self.alphabet)]
         for block, size in enumerate(self.kernel_sizes, 1):
-            layers.append(Conv1d(self.channels, size, name=f"conv{block}"))
+            layers.append(Conv1d(self.block_channels[block - 1], size, name=f"conv{block}"))
             if self.layernorm and block in NORMALISED_BLOCKS:
                 layers.append(LayerNorm(name=f"norm{block}"))
             layers.append(Relu())
             if block in POOLED_BLOCKS:
                 layers.append(MaxPool1d(POOL_SIZE, name=f"pool{block}"))
-        fc1, fc2 = Linear(self.units, name="fc1"), Linear(self.units, name="fc2")
-        return (*layers, Flatten(), fc1, Relu(), fc2, Relu(), Linear(self.classes, name="fc3"))
+        fc1, fc2, fc3 = (Linear(units, name=f"fc{block}") for block, units in enumerate(self.fc_units, 1))
+        return (*layers, Flatten(), fc1, Relu(), fc2, Relu(), fc3)
 
     @property
     def in_shape(self) -> tuple[int]:  # type: ignore[override]
@@ -91,7 +127,7 @@ class Config(Network):
 
     def in_channels(self, block: int) -> int:
         """C_in of convolution block 1 to 6."""
-        return self.alphabet if block == 1 else self.channels
+        return self.alphabet if block == 1 else self.block_channels[block - 2]
 
     @property
     def conv_lengths(self) -> tuple[int, ...]:
@@ -104,19 +140,23 @@ class Config(Network):
         return tuple(node.in_shape[1] for node in self.nodes[2:] if isinstance(node.layer, Conv1d | Flatten))
 
     @property
+    def largest_features(self) -> int:
+        """Values of the largest that any layer gives of an input, one-hot columns included."""
+        return max(math.prod(node.out_shape) for node in self.nodes)
+
+    @property
     def features(self) -> int:
         """Inputs of fc1: 8704 for SMALL."""
-        return self.channels * self.block_lengths[-1]
+        return self.block_channels[-1] * self.block_lengths[-1]
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values; `Config(**value)` reads them back.
 
-        A `multi_label` that is False is left out: files of before it have none, and their digests hold.
+        Widths are left out where all are alike, and a `multi_label` that is False: files of before them have none, and
+        their digests hold.
         """
-        found = asdict(self)
-        if not self.multi_label:
-            del found["multi_label"]
-        return found
+        left_out = {"widths": None, "multi_label": False}
+        return {name: value for name, value in asdict(self).items() if (name, value) not in left_out.items()}
 
 
 def _positive(name: str, value: object) -> None:

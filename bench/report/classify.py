@@ -70,16 +70,19 @@ def accuracy(document: Path, part: str) -> str:
         recall, precision = measured.recalls[index], measured.precisions[index]
         mistaken = f"{model.classes[int(wrong.argmax())]} ({wrong.max()})"
         rows.append([name, f"{counts.sum():,}", f"{recall:.1%}", f"{precision:.1%}", mistaken])
+    error = model.metadata[part].get("calibration_error")
+    calibrated = "" if error is None else f" Expected calibration error {error:.4f} (15 bins)."
     return (
         f"Right for {np.trace(measured.confusion):,} of {measured.confusion.sum():,} {part} rows, "
-        f"**{measured.accuracy:.2%}**, 95 % interval {low:.2%} to {high:.2%} (Wilson).\n\n"
+        f"**{measured.accuracy:.2%}**, 95 % interval {low:.2%} to {high:.2%} (Wilson).{calibrated}\n\n"
         + table(["class", "rows", "recall", "precision", "most often taken for"], rows, right=1)
     )
 
 
 def training(document: Path) -> str:
     """How the model that ships was trained."""
-    said = _shipped().metadata["training"]
+    model = _shipped()
+    said = model.metadata["training"]
     words = [*shlex.split(said["command"]), "--out", SHIPPED]
     lines = [""]
     for word in words:  # an option and its value share a line
@@ -87,12 +90,30 @@ def training(document: Path) -> str:
             lines.append(" ")
         lines[-1] += f" {shlex.quote(word)}" if lines[-1] else word
     spelled = " \\\n".join(lines)
+    more = ""
+    if said.get("teachers"):
+        more += f"It learned from {said['teachers']['count']} teachers of {said['teachers']['epochs']} epochs each.\n"
+    if "calibration" in model.metadata:
+        calibration = model.metadata["calibration"]
+        more += (
+            f"Its logits were divided by {calibration['temperature']:.3f}, the temperature at which the validation "
+            f"rows' labels are likeliest; before, the calibration error there was {calibration['error_before']:.4f}.\n"
+        )
+    if "live" in model.metadata:
+        live, shapes = model.metadata["live"], model.config.parameter_shapes
+        layers = [name for name in live if name != "rows"]
+        rows = [[live[name] for name in layers], [shapes[f"{name}.weight"][0] for name in layers]]
+        more += f"\nChannels and units that are more than 0 anywhere in any of {live['rows']:,} rows:\n\n" + table(
+            ["", *layers],
+            [[what, *map(str, counts)] for what, counts in zip(("live", "all"), rows, strict=True)],
+            right=1,
+        )
     return (
         f"```sh\n{spelled}\n```\n\n"
         f"Seed {said['recipe']['seed']}; {said['rows']:,} rows to learn from; {said['precision']} on one "
         f"{said['device']} with PyTorch {said['torch']}.\n"
         f"The weights are those of epoch {said['epoch']} of {said['recipe']['epochs']}, a moving average. All that the "
-        "command does not say is its default.\n"
+        "command does not say is its default.\n" + more
     )
 
 

@@ -11,6 +11,7 @@ COMMANDS = {
     "explain": "show which characters of a text moved the decision",
     "train": "learn from rows of text with labels",
     "convert": "a model from one kind of file to another",
+    "compact": "a narrower model, less what never fires",
     "info": "the machine, and which level would run on it",
     "levels": "the table of levels, and which of them run here",
     "tune": "choose the tiles of kernels for this GPU by measurement",

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from charcnn.cli import DONE
 from charcnn.host.terminal import printable
 
+if TYPE_CHECKING:
+    from charcnn.model.params import Params
+
 EPILOG = """examples:
   charcnn info
-  charcnn info --model model.safetensors
+  charcnn info model.safetensors
   charcnn info --json
 
 exit status: 0 done; 1 failed while working; 2 unusable options or files; 130 interrupted"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--model and --json."""
+    """A model and --json."""
     parser.epilog = EPILOG
-    parser.add_argument("--model", metavar="FILE", help="show what this model says, too")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("file", nargs="?", metavar="MODEL", help="show what this model says, too")
+    which.add_argument("--model", metavar="FILE", help="the same")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -44,8 +49,9 @@ def run(options: argparse.Namespace) -> int:
         "cpu_tile": tile,
         "threading_layer": threads.layer(),
     }
-    if options.model is not None:
-        model = params.load(options.model)
+    path = options.file or options.model
+    if path is not None:
+        model = params.load(path)
         report["model"] = {
             "config": model.config.to_dict(),
             "parameters": model.config.parameters,
@@ -64,11 +70,23 @@ def run(options: argparse.Namespace) -> int:
     print("\nwhat runs at each precision, and where none is asked for")
     for precision, choice in runs.items():
         print(f"  {precision:<8}  {choice}")
-    if options.model is not None:
+    if path is not None:
         print("\nmodel")
         for name, value in report["model"].items():
             print(f"  {name:<10}  {printable(json.dumps(value, ensure_ascii=False, allow_nan=False))}")
+        print(f"  {'live':<10}  {printable(_live(model))}")
     return DONE
+
+
+def _live(model: Params) -> str:
+    """How many channels and units of each layer fire, as the model's file says."""
+    said = model.metadata.get("live")
+    if not isinstance(said, dict):
+        return "the file does not say how many channels fire; `charcnn compact` counts them"
+    shapes = model.config.parameter_shapes
+    layers = [name for name in said if f"{name}.weight" in shapes]
+    counts = ", ".join(f"{name} {said[name]} of {shapes[f'{name}.weight'][0]}" for name in layers)
+    return f"{counts}; on any of {said.get('rows')} rows"
 
 
 def _runs(device: str, precision: str | None) -> str:

@@ -3,6 +3,9 @@
 Needs PyTorch: pip install 'charcnn[torch]'. Runs on one NVIDIA GPU where there is one, else on the CPU, which takes
 days for the network's full size.
 
+With --teachers N it trains so many networks first, and then one that learns from their answers, too: as good as they
+are together, or nearly. Probabilities are calibrated on the validation rows.
+
 A checkpoint stands beside the output while training runs. After a kill, the same command goes on from it.
 """
 
@@ -11,8 +14,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import shlex
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import chain
@@ -21,110 +24,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from charcnn.cli import DONE, FAILED, INTERRUPTED, UNUSABLE
-from charcnn.cli.model import COLUMNS, add_column_arguments, layout_of
-from charcnn.cli.sizes import HELP, config_of
+from charcnn.cli.model import layout_of
+from charcnn.cli.sizes import config_of
+from charcnn.cli.train_options import add_arguments, spelled
 from charcnn.host.terminal import printable, tell
 from charcnn.model import params
 from charcnn.text.encodings import ENCODINGS
-from charcnn.training import data, record
+from charcnn.training import data, record, teachers
+from charcnn.training.measure import calibration_error, fit_temperature
 from charcnn.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    import torch
+    from charcnn.training import loop
+    from charcnn.training.network import Network
 
-    from charcnn.config import Config
-    from charcnn.training.measure import Measured, MultiLabelMeasured
-
-EXAMPLES = """examples:
-  charcnn train --data train.csv --out model.safetensors
-  charcnn train --data train.csv --valid valid.csv --test test.csv --out model.safetensors
-  charcnn train --data reviews.parquet --label-column stars --text-columns title,body --out reviews.safetensors
-  charcnn train --data topics.jsonl --multi-label --out topics.safetensors
-  charcnn train --data news.jsonl --classes World,Sports,Business,Sci/Tech --seed 7 --out news.safetensors
-
-exit status: 0 trained, 1 failed on the way, 2 unusable options, files or machine, 130 interrupted"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `charcnn train`."""
-    recipe = Recipe()
-    parser.description = __doc__
-    parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    files = parser.add_argument_group("files")
-    add = files.add_argument
-    add(
-        "--data", required=True, metavar="FILE", help="rows to learn from: .csv, .tsv, .jsonl, .ndjson, .parquet or .pq"
-    )
-    part = files.add_mutually_exclusive_group()
-    part.add_argument(
-        "--valid", metavar="FILE", help="rows that decide which epoch is kept (default: a part of --data)"
-    )
-    part.add_argument(
-        "--valid-part",
-        type=float,
-        default=0.1,
-        metavar="SHARE",
-        help="share of each class of --data to hold out for that (default 0.1; 0: none, the last epoch is kept)",
-    )
-    add("--test", metavar="FILE", help="rows to measure the result with, once, at the end")
-    add("--out", required=True, metavar="FILE", help="the model: .safetensors")
-    add("--store", choices=("float16", "float32"), default="float16", help="how it stores weights (default float16)")
-    add("--metrics", metavar="FILE", help="figures of every epoch as CSV (default: OUT-metrics.csv)")
-    add("--curve", metavar="FILE", help="the same drawn as PNG (default: OUT-curve.png)")
-    add("--no-curve", action="store_true", help="draw none, which spares Matplotlib")
-    add("--checkpoint", metavar="FILE", help="(default: OUT.checkpoint) removed at the end")
-    add("--checkpoint-every", type=float, default=60.0, metavar="S", help="seconds at least (default 60)")
-    add("--restart", action="store_true", help="begin anew though there is a checkpoint")
-    add("--force", action="store_true", help="replace an output that is there")
-
-    rows = parser.add_argument_group("rows", COLUMNS)
-    add = rows.add_argument
-    add_column_arguments(rows)
-    add(
-        "--classes",
-        metavar="NAMES",
-        help="with commas between them; labels are these, or numbers from 1 in their order",
-    )
-    add("--skip-bad-rows", action="store_true", help="report rows that cannot be used and leave them out")
-    add(
-        "--multi-label",
-        action="store_true",
-        help="a row may have several labels, or none: a list of JSON or Parquet, else with | between them "
-        "(--label-separator)",
-    )
-    add("--encoding", choices=ENCODINGS, default="forward", help="default forward; bytes for any language")
-
-    how = parser.add_argument_group("how")
-    add = how.add_argument
-    add("--config", default="small", metavar="SIZES", help=f"{HELP} (default small)")
-    add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="(default: a GPU where there is one)")
-    add("--precision", choices=("auto", "bf16", "float32"), default="auto", help="(default: bf16 on a GPU)")
-    add(
-        "--compile", action="store_true", help="torch.compile makes the kernels: a slower start, then 1.3 times as fast"
-    )
-
-    def field(name: str, kind: type, what: str) -> None:
-        option = "--" + name.replace("_", "-")
-        default = getattr(recipe, name)
-        add(option, type=kind, default=default, metavar="N", help=f"{what} (default {default:g})")
-
-    field("epochs", int, "passes over the rows")
-    field("batch", int, "rows a step")
-    field("rate", float, "largest learning rate")
-    field("decay", float, "weight decay")
-    field("beta2", float, "share of AdamW's mean of squared gradients that a step keeps")
-    field("smoothing", float, "label smoothing")
-    field("dropout", float, "share dropped before each linear layer")
-    field("blank_words", float, "share of words blanked in every batch")
-    field("replace_characters", float, "share of characters replaced by random ones")
-    field("shift_left", int, "characters that a text may move to the left")
-    field("shift_right", int, "characters that a text may move to the right")
-    field("mixup", float, "alpha of mixup, 0 for none")
-    field("average", float, "epochs that the weights are averaged over, 0 for none")
-    field("patience", int, "epochs with no better result on the validation rows before it ends; 0: never")
-    field("seed", int, "of all that is random")
-    add("--no-balance", action="store_true", help="do not weigh rare classes up in the loss (never with --multi-label)")
+__all__ = ["add_arguments", "run", "spelled"]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -146,24 +60,6 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
-_READ = ("data", "valid", "test")
-_NO_WEIGHT = ("out", "metrics", "curve", "no_curve", "checkpoint", "checkpoint_every", "restart", "force")
-
-
-def spelled(options: argparse.Namespace) -> str:
-    """The command that has these options, less the defaults and what decides no weight; of files, their names alone."""
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    words = ["charcnn", "train"]
-    for action in parser._actions:  # argparse has no public list of them
-        value = getattr(options, action.dest, action.default)
-        if value != action.default and action.dest not in _NO_WEIGHT:
-            word = os.path.basename(value) if action.dest in _READ else f"{value}"
-            name = action.option_strings[-1 if value is False else 0]  # --no-header
-            words += [name, *([] if action.nargs == 0 else [word])]
-    return shlex.join(words)
-
-
 class _Job:
     """What the options ask for, checked before anything takes time."""
 
@@ -171,6 +67,8 @@ class _Job:
         self.options = options
         if options.label_separator is not None and not options.multi_label:
             raise ValueError(f"--label-separator {options.label_separator}: needs --multi-label")
+        if options.multi_label and options.teachers != "0":
+            raise ValueError(f"--teachers {options.teachers}: teach one label a text; leave out --multi-label")
         balance = not options.no_balance and not options.multi_label
         values = {name: getattr(options, name) for name in Recipe().to_dict() if name != "balance"}
         self.recipe = Recipe(**values, balance=balance)
@@ -194,7 +92,8 @@ class _Job:
                 raise ValueError(f"{path}: there is no folder {folder}")
         self._read()
         self._arithmetic()
-        self.settings = {
+        self.teachers = teachers.parse(options, self.recipe, self.config, self.encoding, self.classes)
+        self.settings: dict[str, Any] = {
             **self.recipe.to_dict(),
             "config": self.config.to_dict(),
             "encoding": self.encoding.to_dict(),
@@ -203,16 +102,18 @@ class _Job:
             "valid": self.valid and _digest(self.valid),
             "precision": self.precision,
             "compile": options.compile,
+            "teachers": self.teachers.settings,
         }
-        self.saved = None
-        if os.path.exists(self.checkpoint) and not options.restart:
-            from charcnn.training.loop import read_checkpoint
+        stages = [*self.teachers.checkpoints, self.checkpoint]
+        self.saved = {path: self._saved(path) for path in stages if os.path.exists(path) and not options.restart}
 
-            try:
-                # As JSON gives it: what is read is lists where tuples were written.
-                self.saved = read_checkpoint(self.checkpoint, _plain(self.settings))
-            except ValueError as error:
-                raise ValueError(f"{error}; --restart begins anew") from error
+    def _saved(self, path: str) -> dict[str, Any]:
+        from charcnn.training.loop import read_checkpoint
+
+        try:
+            return read_checkpoint(path, plain(self.settings))
+        except ValueError as error:
+            raise ValueError(f"{error}; --restart begins anew") from error
 
     def _read(self) -> None:
         options, self.encoding = self.options, ENCODINGS[self.options.encoding]
@@ -270,8 +171,6 @@ class _Job:
         """Train, and write what came of it."""
         import torch
 
-        from charcnn.training import loop
-
         where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
         held = "none" if self.valid is None else f"{len(self.valid):,}"
         print(
@@ -280,48 +179,73 @@ class _Job:
             f"{self.config.parameters:,} parameters, {self.precision} on {where}, seed {self.recipe.seed}",
             flush=True,
         )
-        if self.saved is not None:
-            print(f"goes on behind epoch {len(self.saved['history'])}, from {printable(self.checkpoint)}", flush=True)
-        shown = time.perf_counter()
-
-        def on_epoch(history: list[dict[str, Any]]) -> None:
-            nonlocal shown
-            record.write_metrics(self.metrics, history, loop.columns(self.config))
-            now = time.perf_counter()
-            print(_progress(history[-1], self.recipe.epochs, len(self.part), now - shown), flush=True)
-            shown = now
-
         if self.device.type == "cuda":
             # Else the same seed gives other weights each time; algorithms that cuDNN times and picks may differ, too.
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-        trained = loop.train(
-            self.part,
-            self.valid,
-            self.config,
-            self.recipe,
-            device=self.device,
-            dtype={"bf16": torch.bfloat16, "float32": torch.float32}[self.precision],
-            compiled=self.options.compile,
-            checkpoint=self.checkpoint,
-            interval=self.options.checkpoint_every,
-            settings=_plain(self.settings),
-            saved=self.saved,
-            on_epoch=on_epoch,
-        )
+        taught_by = self.teachers.trained(self._fit, plain(self.settings), self.options.restart)
+        trained = self._fit(self.recipe, self.checkpoint, teachers=taught_by, metrics=self.metrics)
         self._write(trained.arrays, trained.epoch, where)
         if self.curve:
             record.draw_curve(self.curve, trained.history, trained.epoch)
         if os.path.exists(self.checkpoint):
             os.remove(self.checkpoint)
+        if not self.options.keep_teachers:
+            self.teachers.remove()
+
+    def _fit(
+        self,
+        recipe: Recipe,
+        checkpoint: str,
+        *,
+        teachers: Sequence[Mapping[str, np.ndarray]] = (),
+        metrics: str | None = None,
+        name: str = "",
+    ) -> loop.Trained:
+        """Train one network."""
+        import torch
+
+        from charcnn.training import loop
+
+        saved = self.saved.pop(checkpoint, None)
+        if saved is not None:
+            print(f"{name}goes on behind epoch {len(saved['history'])}, from {printable(checkpoint)}", flush=True)
+        shown = time.perf_counter()
+
+        def on_epoch(history: list[dict[str, Any]]) -> None:
+            nonlocal shown
+            if metrics:
+                record.write_metrics(metrics, history, loop.columns(self.config))
+            now = time.perf_counter()
+            print(name + _progress(history[-1], recipe.epochs, len(self.part), now - shown), flush=True)
+            shown = now
+
+        return loop.train(
+            self.part,
+            self.valid,
+            self.config,
+            recipe,
+            device=self.device,
+            dtype={"bf16": torch.bfloat16, "float32": torch.float32}[self.precision],
+            compiled=self.options.compile,
+            checkpoint=checkpoint,
+            interval=self.options.checkpoint_every,
+            settings=plain(self.settings),
+            saved=saved,
+            on_epoch=on_epoch,
+            teachers=teachers,
+        )
 
     def _write(self, arrays: dict[str, np.ndarray], epoch: int, where: str) -> None:
         import torch
+
+        from charcnn.training import loop
 
         out, store = self.options.out, self.options.store
         metadata: dict[str, Any] = {
             "training": {
                 "command": spelled(self.options),
                 "recipe": self.recipe.to_dict(),
+                "teachers": self.teachers.described,
                 "epoch": epoch,
                 "rows": len(self.part),
                 "precision": self.precision,
@@ -329,13 +253,26 @@ class _Job:
                 "torch": torch.__version__,
             }
         }
-        # What is measured is what is stored: rounded, and computed in float32.
-        stored = {name: array.astype(store).astype(np.float32) for name, array in arrays.items()}
+        batch = self.recipe.batch
+        single = not self.config.multi_label
+        if self.valid is not None and single and not self.options.no_calibration:
+            logits = loop.answers(self._network(arrays), self.valid, batch)
+            temperature = fit_temperature(logits, self.valid.labels)
+            before = calibration_error(logits, self.valid.labels)
+            metadata["calibration"] = {"temperature": temperature, "error_before": before}
+            # In the last layer, so that every level, library and file of another kind has it. No label changes.
+            for name in ("fc3.weight", "fc3.bias"):
+                arrays[name] = (arrays[name] / temperature).astype(np.float32)
+            print(f"\ntemperature {temperature:.3f}: calibration error {before:.4f} before it, on the validation rows")
+        network = self._network(arrays)
+        metadata["live"] = {"rows": len(self.part), **loop.live(network, self.part, batch)}
+        counts = ", ".join(f"{name} {count:,}" for name, count in metadata["live"].items() if name != "rows")
+        print(f"channels and units that fire on any of the {len(self.part):,} rows: {counts}")
         accuracy = None
         for part, examples in (("validation", self.valid), ("test", self.test)):
             if examples is None:
                 continue
-            measured = _measured(stored, self.config, self.device, examples, self.recipe.batch)
+            measured = loop.measure(network, examples, batch)
             low, high = measured.interval
             accuracy = measured.accuracy
             metadata[part] = {
@@ -344,9 +281,11 @@ class _Job:
                 "interval": [low, high],
                 **measured.figures(),
             }
+            off = getattr(measured, "calibration_error", None)  # of one label a text
+            calibrated = "" if off is None else f", calibration error {off:.4f}"
             print(
                 f"\n{part}, {len(examples):,} rows, weights of epoch {epoch} as {store}: loss {measured.loss:.4f}, "
-                f"accuracy {100 * accuracy:.2f} % (95 %: {100 * low:.2f} to {100 * high:.2f})\n"
+                f"accuracy {100 * accuracy:.2f} % (95 %: {100 * low:.2f} to {100 * high:.2f}){calibrated}\n"
                 f"{measured.table(tuple(map(printable, self.classes)))}"
             )
         params.save(
@@ -361,18 +300,15 @@ class _Job:
         )
         print(f"\nwrote {printable(out)}, {os.path.getsize(out) / 1e6:.1f} MB")
 
+    def _network(self, arrays: Mapping[str, np.ndarray]) -> Network:
+        """What is stored: rounded, and computed in float32."""
+        import torch
 
-def _measured(
-    arrays: dict[str, np.ndarray], config: Config, device: torch.device, examples: data.Examples, batch: int
-) -> Measured | MultiLabelMeasured:
-    import torch
+        from charcnn.training.network import Network
 
-    from charcnn.training import loop
-    from charcnn.training.network import Network
-
-    network = Network(config, 0.0, torch.float32)
-    network.load(arrays)
-    return loop.measure(network.to(device), examples, batch)
+        network = Network(self.config, 0.0, torch.float32)
+        network.load({name: array.astype(self.options.store).astype(np.float32) for name, array in arrays.items()})
+        return network.to(self.device)
 
 
 def _progress(row: dict[str, Any], epochs: int, rows: int, seconds: float) -> str:
@@ -392,8 +328,8 @@ def _digest(examples: data.Examples) -> str:
     return digest.hexdigest()[:16]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """With lists for tuples, as a checkpoint keeps them."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -39,20 +39,20 @@ SLICE = 32
 def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
     p, monitor, pinned = params, monitor or Monitor(), batch * max(config.length, 4 * config.classes)
-    channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
-    first = SLICE * max(config.alphabet * config.length, channels * lengths[0])
-    largest = 4 * max(first, batch * channels * max(pooled[1], lengths[5]), batch * config.units)
+    channels, lengths, pooled = config.block_channels, config.conv_lengths, config.block_lengths
+    first = SLICE * max(config.alphabet * config.length, channels[0] * lengths[0])
+    largest = 4 * max(first, batch * config.channels * max(pooled[1], lengths[5]), batch * config.units)
 
-    layers = [layer for size in config.kernel_sizes[2:] for layer in (Conv1d(channels, size), Relu())]
+    layers = [of for size in zip(channels[2:], config.kernel_sizes[2:], strict=True) for of in (Conv1d(*size), Relu())]
     if config.layernorm:
         layers[-1] = Stat()
-    chain = plan(layers, in_channels=channels, length=pooled[1])
+    chain = plan(layers, in_channels=channels[1], length=pooled[1])
 
     def worker(gpu, number, weights):
         buffers = StreamBuffers(gpu, number, monitor, pinned=pinned, features=largest)
         statistics, workspace, fused = device.empty((batch, 2), np.float64), chain.workspace(batch), chain.compile()
         all_ids = device.empty((batch, config.length), np.uint8)
-        all_pooled = device.empty((batch, channels, pooled[0]), np.float32)
+        all_pooled = device.empty((batch, channels[0], pooled[0]), np.float32)
         monitor.hold(gpu, all_ids.nbytes + all_pooled.nbytes)
 
         def apply(operator, x, shape, *arguments):  # from one buffer into the other
@@ -62,7 +62,7 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
             return [weights[f"{layer}.{part}"] for layer in layers for part in ("weight", "bias")]
 
         def space(x, block):
-            y = buffers.device((len(x), channels, lengths[block - 1]))
+            y = buffers.device((len(x), channels[block - 1], lengths[block - 1]))
             return (y, statistics[: len(x)]) if config.layernorm else y
 
         def norm_relu_pool(y, block, out):
@@ -86,13 +86,13 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
                     conv_block_1(ids[part], all_pooled[part])
                 x = all_pooled[:n]
             with buffers.stage("conv_block_2"):
-                x = apply(conv1d_relu_maxpool1d_naive, x, (channels, pooled[1]), *parameters("conv2"), POOL_SIZE)
+                x = apply(conv1d_relu_maxpool1d_naive, x, (channels[1], pooled[1]), *parameters("conv2"), POOL_SIZE)
             with buffers.stage("conv_block_3 to 6"):
                 arrays = parameters("conv3", "conv4", "conv5", "conv6")
                 y = fused(x, arrays[::2], arrays[1::2], out=space(x, 6), stream=buffers.stream, workspace=workspace)
-                x = norm_relu_pool(y, 6, buffers.device((n, channels, pooled[5]))).reshape((n, config.features))
+                x = norm_relu_pool(y, 6, buffers.device((n, channels[5], pooled[5]))).reshape((n, config.features))
             with buffers.stage("fc_blocks"):
-                x = apply(linear_relu_naive, x, (config.units,), *parameters("fc1"))
+                x = apply(linear_relu_naive, x, (config.fc_units[0],), *parameters("fc1"))
                 return apply(linear_relu_linear_naive, x, (config.classes,), *parameters("fc2", "fc3"))
 
         def work(ids, logits):

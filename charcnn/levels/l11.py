@@ -29,7 +29,7 @@ OFFLOAD = static
 def build(params, config, *, batch=48, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32."""
     p, monitor = params, monitor or Monitor()
-    channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
+    channels, lengths, pooled = config.block_channels, config.conv_lengths, config.block_lengths
     threads.layer()
 
     def norm_relu_pool(block):
@@ -42,11 +42,11 @@ def build(params, config, *, batch=48, gpus=None, monitor=None):
     norm6 = norm_relu_pool(6)
 
     # The micro-kernel, not NumPy's BLAS: its threads and Numba's would wait for work on the same cores.
-    by_channel = p["fc1.weight"].reshape(config.units, channels, pooled[5])
-    fc1 = CpuLinear(by_channel.transpose(0, 2, 1).reshape(config.units, config.features), p["fc1.bias"])
+    by_channel = p["fc1.weight"].reshape(config.fc_units[0], channels[5], pooled[5])
+    fc1 = CpuLinear(by_channel.transpose(0, 2, 1).reshape(config.fc_units[0], config.features), p["fc1.bias"])
     fc2, fc3 = (CpuLinear(p[f"fc{block}.weight"], p[f"fc{block}.bias"]) for block in (2, 3))
 
-    largest = batch * max(channels * max(pooled[0], *lengths[2:]), config.units)
+    largest = batch * max(config.channels * max(pooled[0], *lengths[2:]), config.units)
     buffers = [np.empty(largest, np.float32) for _ in range(2)]  # of features: operators read one and write the other
 
     def space(*shape):
@@ -56,17 +56,17 @@ def build(params, config, *, batch=48, gpus=None, monitor=None):
     def forward(ids, logits):
         n = len(ids)
         with monitor.stage("conv_block_1"):
-            x = block1(ids, space(n, pooled[0], channels))
+            x = block1(ids, space(n, pooled[0], channels[0]))
         with monitor.stage("conv_block_2"):
-            x = conv[2](x, space(n, pooled[1], channels), pool_size=POOL_SIZE, relu=True)
+            x = conv[2](x, space(n, pooled[1], channels[1]), pool_size=POOL_SIZE, relu=True)
         for block in (3, 4, 5):
             with monitor.stage(f"conv_block_{block}"):
-                x = conv[block](x, space(n, lengths[block - 1], channels), relu=True)
+                x = conv[block](x, space(n, lengths[block - 1], channels[block - 1]), relu=True)
         with monitor.stage("conv_block_6"):
-            x = norm6(conv[6](x, space(n, lengths[5], channels)), space(n, pooled[5], channels))
+            x = norm6(conv[6](x, space(n, lengths[5], channels[5])), space(n, pooled[5], channels[5]))
         with monitor.stage("fc_blocks"):
-            x = fc1(x.reshape(n, config.features), space(n, config.units), relu=True)
-            fc3(fc2(x, space(n, config.units), relu=True), logits)
+            x = fc1(x.reshape(n, config.features), space(n, config.fc_units[0]), relu=True)
+            fc3(fc2(x, space(n, config.fc_units[1]), relu=True), logits)
 
     def run(ids):
         logits = np.empty((len(ids), config.classes), np.float32)

@@ -16,7 +16,7 @@ from charcnn.offload import asynchronous
 from charcnn.ops.conv1d.layers import MmaConv1d, MmaLinear
 from charcnn.ops.layernorm.layers import mma_block
 from charcnn.ops.token_conv1d.layers import TokenConvNormReluPool
-from charcnn.runtime.sequence import gpu_pipeline
+from charcnn.runtime.sequence import gpu_pipeline, multiples
 
 TITLE = "Tensor cores, portable: convolutions and linear layers by mma.sync in fp16, bf16, TF32 or split fp16"
 
@@ -25,9 +25,9 @@ OFFLOAD = asynchronous
 
 def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, precision="fp16"):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
-    channels = config.channels
-    if channels % 8 or config.units % 8:
-        raise ValueError(f"{channels=}, units={config.units}: need multiples of 8 for tensor cores; l13 needs none")
+    if not multiples(config, 8):
+        sizes = f"channels={config.channels}, units={config.units}, widths={config.widths}"
+        raise ValueError(f"{sizes}: need multiples of 8 for tensor cores; l13 needs none")
     conv, linear = partial(MmaConv1d, precision=precision), partial(MmaLinear, precision=precision)
 
     def network(w):  # once a GPU: weights are packed here

@@ -36,7 +36,7 @@ def build(params, config, *, batch=48, gpus=None, monitor=None, precision="int8"
     texts: a file of texts to calibrate int8 with (`texts.read_texts`); where None, the sample that ships.
     """
     p, monitor, dtype = params, monitor or Monitor(), require(precision).dtype
-    channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
+    channels, lengths, pooled = config.block_channels, config.conv_lengths, config.block_lengths
     if precision == "int8":
         p = calibrate.rescaled_to_u8(params, config, calibrate.calibration(params, config, texts))
     threads.layer()
@@ -53,13 +53,13 @@ def build(params, config, *, batch=48, gpus=None, monitor=None, precision="int8"
     convs = {2: conv(2, pool_size=POOL_SIZE), **{block: conv(block) for block in (3, 4, 5)}}
     conv6, norm6 = conv(6, result="float32", relu=False), norm_relu_pool(6)
 
-    by_channel = p["fc1.weight"].reshape(config.units, channels, pooled[5])
+    by_channel = p["fc1.weight"].reshape(config.fc_units[0], channels[5], pooled[5])
     linear = partial(CpuDotLinear, precision=precision)
-    fc1 = linear(by_channel.transpose(0, 2, 1).reshape(config.units, config.features), p["fc1.bias"])
+    fc1 = linear(by_channel.transpose(0, 2, 1).reshape(config.fc_units[0], config.features), p["fc1.bias"])
     fc2 = linear(p["fc2.weight"], p["fc2.bias"])
     fc3 = linear(p["fc3.weight"], p["fc3.bias"], result="float32", relu=False)
 
-    largest = 4 * batch * max(channels * max(pooled[0], *lengths[2:]), config.units)
+    largest = 4 * batch * max(config.channels * max(pooled[0], *lengths[2:]), config.units)
     buffers = [np.empty(largest, np.uint8) for _ in range(2)]  # of features: operators read one and write the other
 
     def space(*shape, dtype=dtype):
@@ -69,16 +69,16 @@ def build(params, config, *, batch=48, gpus=None, monitor=None, precision="int8"
     def forward(ids, logits):
         n = len(ids)
         with monitor.stage("conv_block_1"):
-            x = block1(ids, space(n, pooled[0], channels))
+            x = block1(ids, space(n, pooled[0], channels[0]))
         for block in (2, 3, 4, 5):
             with monitor.stage(f"conv_block_{block}"):
-                x = convs[block](x, space(n, pooled[block - 1], channels))
+                x = convs[block](x, space(n, pooled[block - 1], channels[block - 1]))
         with monitor.stage("conv_block_6"):
-            y = conv6(x, space(n, lengths[5], channels, dtype=np.float32))
-            x = norm6(y, space(n, pooled[5], channels))
+            y = conv6(x, space(n, lengths[5], channels[5], dtype=np.float32))
+            x = norm6(y, space(n, pooled[5], channels[5]))
         with monitor.stage("fc_blocks"):
-            x = fc1(x.reshape(n, config.features), space(n, config.units))
-            fc3(fc2(x, space(n, config.units)), logits)
+            x = fc1(x.reshape(n, config.features), space(n, config.fc_units[0]))
+            fc3(fc2(x, space(n, config.fc_units[1])), logits)
 
     def run(ids):
         logits = np.empty((len(ids), config.classes), np.float32)

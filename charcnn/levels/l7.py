@@ -37,8 +37,8 @@ def build(params, config, *, batch=16, streams=4, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
     p, monitor = params, monitor or Monitor()
     gpus = device.choose(gpus)
-    channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
-    largest = 4 * batch * max(config.alphabet * config.length, channels * lengths[0], config.units, config.classes)
+    channels, lengths, pooled = config.block_channels, config.conv_lengths, config.block_lengths
+    largest = 4 * batch * config.largest_features
 
     def norm_relu(x, block):  # in place
         if config.layernorm:
@@ -60,10 +60,10 @@ def build(params, config, *, batch=16, streams=4, gpus=None, monitor=None):
             return y
 
         def conv(operator, x, block):
-            return apply(operator, x, f"conv{block}", (len(x), channels, lengths[block - 1]))
+            return apply(operator, x, f"conv{block}", (len(x), channels[block - 1], lengths[block - 1]))
 
         def pool(x, block):
-            return maxpool1d_loops(x, POOL_SIZE, out=buffers.host((len(x), channels, pooled[block - 1])))
+            return maxpool1d_loops(x, POOL_SIZE, out=buffers.host((len(x), channels[block - 1], pooled[block - 1])))
 
         def forward(ids):
             n = len(ids)
@@ -79,8 +79,8 @@ def build(params, config, *, batch=16, streams=4, gpus=None, monitor=None):
                 x = pool(norm_relu(conv(conv1d_naive, x, 6), 6), 6)
             with monitor.stage("fc_blocks"):
                 x = collapse_loops(x, out=buffers.host((n, config.features)))
-                x = apply(linear_relu_naive, x, "fc1", (n, config.units))
-                x = apply(linear_relu_naive, x, "fc2", (n, config.units))
+                x = apply(linear_relu_naive, x, "fc1", (n, config.fc_units[0]))
+                x = apply(linear_relu_naive, x, "fc2", (n, config.fc_units[1]))
                 return apply(linear_naive, x, "fc3", (n, config.classes))
 
         def work(ids, logits):

@@ -36,8 +36,8 @@ OFFLOAD = asynchronous
 def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
     p, monitor, pinned = params, monitor or Monitor(), batch * max(config.length, 4 * config.classes)
-    channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
-    largest = 4 * batch * max(config.alphabet * config.length, channels * lengths[0], config.units, config.classes)
+    channels, lengths, pooled = config.block_channels, config.conv_lengths, config.block_lengths
+    largest = 4 * batch * config.largest_features
 
     def worker(gpu, number, weights):
         buffers = StreamBuffers(gpu, number, monitor, pinned=pinned, features=largest)
@@ -46,7 +46,7 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
             return operator(x, *arguments, out=buffers.device((len(x), *shape)), stream=buffers.stream)
 
         def conv(operator, x, block):
-            shape, layer = (channels, lengths[block - 1]), f"conv{block}"
+            shape, layer = (channels[block - 1], lengths[block - 1]), f"conv{block}"
             return apply(operator, x, shape, weights[f"{layer}.weight"], weights[f"{layer}.bias"])
 
         def norm_relu(x, block):  # in place
@@ -56,7 +56,7 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
             return relu_naive(x, out=x, stream=buffers.stream)
 
         def pool(x, block):
-            return apply(maxpool1d_naive, x, (channels, pooled[block - 1]), POOL_SIZE)
+            return apply(maxpool1d_naive, x, (channels[block - 1], pooled[block - 1]), POOL_SIZE)
 
         def linear(operator, x, block, units):
             return apply(operator, x, (units,), weights[f"fc{block}.weight"], weights[f"fc{block}.bias"])
@@ -74,8 +74,8 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
                 x = pool(norm_relu(conv(conv1d_naive, x, 6), 6), 6)
             with buffers.stage("fc_blocks"):
                 x = apply(collapse_naive, x, (config.features,))
-                x = linear(linear_relu_naive, x, 1, config.units)
-                x = linear(linear_relu_naive, x, 2, config.units)
+                x = linear(linear_relu_naive, x, 1, config.fc_units[0])
+                x = linear(linear_relu_naive, x, 2, config.fc_units[1])
                 return linear(linear_naive, x, 3, config.classes)
 
         def work(ids, logits):

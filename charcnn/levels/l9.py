@@ -34,8 +34,8 @@ OFFLOAD = asynchronous
 def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
     p, monitor, pinned = params, monitor or Monitor(), batch * max(config.length, 4 * config.classes)
-    channels, lengths, pooled = config.channels, config.conv_lengths, config.block_lengths
-    largest = 4 * batch * max(config.alphabet * config.length, channels * lengths[0], config.units, config.classes)
+    channels, lengths, pooled = config.block_channels, config.conv_lengths, config.block_lengths
+    largest = 4 * batch * config.largest_features
 
     def worker(gpu, number, weights):
         buffers = StreamBuffers(gpu, number, monitor, pinned=pinned, features=largest)
@@ -47,17 +47,17 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
 
         def conv(operator, x, block, length, *arguments):
             weight, bias = weights[f"conv{block}.weight"], weights[f"conv{block}.bias"]
-            return apply(operator, x, (channels, length), weight, bias, *arguments)
+            return apply(operator, x, (channels[block - 1], length), weight, bias, *arguments)
 
         def conv_norm_relu_pool(x, block):
             if not config.layernorm:
                 return conv(conv1d_relu_maxpool1d_naive, x, block, pooled[block - 1], POOL_SIZE)
-            out = buffers.device((len(x), channels, lengths[block - 1])), statistics[: len(x)]
+            out = buffers.device((len(x), channels[block - 1], lengths[block - 1])), statistics[: len(x)]
             weight, bias = weights[f"conv{block}.weight"], weights[f"conv{block}.bias"]
             y, stat = conv1d_stat_naive(x, weight, bias, out=out, stream=buffers.stream)
             gamma, beta = weights[f"norm{block}.weight"], weights[f"norm{block}.bias"]
             layernorm_relu_naive(y, stat, gamma, beta, out=y, stream=buffers.stream)
-            return apply(maxpool1d_naive, y, (channels, pooled[block - 1]), POOL_SIZE)
+            return apply(maxpool1d_naive, y, (channels[block - 1], pooled[block - 1]), POOL_SIZE)
 
         def linear(operator, x, block, units):
             return apply(operator, x, (units,), weights[f"fc{block}.weight"], weights[f"fc{block}.bias"])
@@ -74,8 +74,8 @@ def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
             with buffers.stage("conv_block_6"):
                 x = conv_norm_relu_pool(x, 6)
             with buffers.stage("fc_blocks"):
-                x = linear(linear_relu_naive, x.reshape((len(ids), config.features)), 1, config.units)
-                x = linear(linear_relu_naive, x, 2, config.units)
+                x = linear(linear_relu_naive, x.reshape((len(ids), config.features)), 1, config.fc_units[0])
+                x = linear(linear_relu_naive, x, 2, config.fc_units[1])
                 return linear(linear_naive, x, 3, config.classes)
 
         def work(ids, logits):

@@ -32,8 +32,9 @@ class Weights:
 
     def __init__(self, params: Params, config: Config) -> None:
         self._packed = {name: value if value.ndim == 1 else pack(value) for name, value in params.items()}
-        fc1 = params["fc1.weight"].reshape(config.units, config.channels, config.block_lengths[-1])
-        self._packed["fc1.weight"] = pack(fc1).reshape(config.features, config.units)
+        units, channels = config.fc_units[0], config.block_channels[-1]
+        fc1 = params["fc1.weight"].reshape(units, channels, config.block_lengths[-1])
+        self._packed["fc1.weight"] = pack(fc1).reshape(config.features, units)
 
     def __getattr__(self, layer: str) -> tuple[np.ndarray, np.ndarray] | None:
         if f"{layer}.weight" not in self._packed:
@@ -133,6 +134,11 @@ def on_gpus(
     return pipeline
 
 
+def multiples(config: Config, multiple: int) -> bool:
+    """Whether all channels and units are multiples of it, as tensor cores need them."""
+    return not any(width % multiple for width in (*config.block_channels, *config.fc_units[:2]))
+
+
 def whole_windows(config: Config, multiple: int) -> int | None:
     """How many positions conv5 writes on Hopper's tensor cores; None for those that there are.
 
@@ -145,13 +151,13 @@ def whole_windows(config: Config, multiple: int) -> int | None:
     Raises:
         ValueError: they are no multiples, or there is no room for whole windows.
     """
-    channels, pooled, lengths = config.channels, config.block_lengths[0], config.conv_lengths[3:5]
+    pooled, lengths = config.block_lengths[0], config.conv_lengths[3:5]
     windows = -(-lengths[1] // POOL_SIZE) * POOL_SIZE
     room = config.layernorm or windows <= lengths[0]
-    if channels % multiple or config.units % multiple or pooled % POOL_SIZE or not room:
+    if not multiples(config, multiple) or pooled % POOL_SIZE or not room:
         raise ValueError(
-            f"channels={channels}, units={config.units}, {pooled} positions after block 1, {lengths} after "
-            f"conv4 and 5: need multiples of {multiple}, {multiple} and {POOL_SIZE} for Hopper's tensor cores, and "
-            "without LayerNorm room for whole windows; l13 needs none of that"
+            f"channels={config.channels}, units={config.units}, widths={config.widths}, {pooled} positions after "
+            f"block 1, {lengths} after conv4 and 5: need multiples of {multiple}, {multiple} and {POOL_SIZE} for "
+            "Hopper's tensor cores, and without LayerNorm room for whole windows; l13 needs none of that"
         )
     return None if config.layernorm else windows

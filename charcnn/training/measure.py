@@ -17,6 +17,8 @@ class Measured:
     """int64 (classes, classes): examples of the row's class that were taken for the column's"""
     loss: float
     """mean cross-entropy, with no smoothing and no weights"""
+    calibration_error: float = math.nan
+    """as the function of that name has it; NaN where it was not taken"""
 
     @property
     def accuracy(self) -> float:
@@ -54,7 +56,8 @@ class Measured:
 
     def figures(self) -> dict[str, Any]:
         """What a model file keeps of it, beside accuracy and interval."""
-        return {"confusion": self.confusion.tolist()}
+        found = {"loss": self.loss, "calibration_error": self.calibration_error}
+        return {"confusion": self.confusion.tolist(), **found}
 
     def table(self, classes: tuple[str, ...]) -> str:
         """The figures of each class, as text."""
@@ -122,7 +125,8 @@ class MultiLabelMeasured:
 
     def figures(self) -> dict[str, Any]:
         """What a model file keeps of it, beside accuracy and interval."""
-        return {"micro_f1": self.micro_f1, "macro_f1": self.macro_f1, "counts": self.counts.tolist()}
+        found = {"micro_f1": self.micro_f1, "macro_f1": self.macro_f1, "loss": self.loss}
+        return {**found, "counts": self.counts.tolist()}
 
     def table(self, classes: tuple[str, ...]) -> str:
         """The figures of each class, as text."""
@@ -149,6 +153,48 @@ def interval(right: int, examples: int) -> tuple[float, float]:
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return centre - half, centre + half
+
+
+BINS = 15
+"""Of probabilities, in `calibration_error`: as Guo et al. (2017) have it."""
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Logits (N, classes) as probabilities, float64."""
+    powers = np.exp(np.asarray(logits, np.float64) - logits.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def calibration_error(logits: np.ndarray, labels: np.ndarray) -> float:
+    """How far the probability of the answer is from the share of right answers: a mean over 15 bins of probability.
+
+    The expected calibration error of Guo et al. (2017, arXiv:1706.04599): each bin weighs what it holds.
+    """
+    probabilities = softmax(logits)
+    sure, right = probabilities.max(1), probabilities.argmax(1) == labels
+    bins = np.minimum((sure * BINS).astype(int), BINS - 1)
+    apart = np.bincount(bins, right, BINS) - np.bincount(bins, sure, BINS)
+    return float(np.abs(apart).sum() / len(labels))
+
+
+def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
+    """By what the logits are to be divided so that the labels are likeliest (Guo et al. 2017): 0.05 to 20.
+
+    The mean cross-entropy has one minimum in 1 / T, so that golden sections find it.
+    """
+    exact = np.asarray(logits, np.float64)
+    at = np.arange(len(labels))
+
+    def loss(inverse: float) -> float:
+        scaled = exact * inverse
+        largest = scaled.max(1)
+        return float((np.log(np.exp(scaled - largest[:, None]).sum(1)) + largest - scaled[at, labels]).mean())
+
+    low, high, ratio = 0.05, 20.0, (math.sqrt(5) - 1) / 2
+    while high - low > 1e-4:
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        low, high = (low, right) if loss(left) < loss(right) else (left, high)
+    return 2 / (low + high)
 
 
 def _percent(share: float) -> str:

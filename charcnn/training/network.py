@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from charcnn.config import Config
-from charcnn.model.layers import Conv1d, LayerNorm, Linear
+from charcnn.model.layers import Conv1d, LayerNorm, Linear, MaxPool1d, Node, Relu
 from charcnn.model.pytorch import attribute, function, inward, outward
 
 _PAD = 8  # one-hot channels are padded to a multiple of it: cuDNN's tensor-core kernels take no 70
+
+
+def _pooled_first(nodes: Iterable[Node]) -> list[Node]:
+    """ReLU behind the pooling that follows it: the same values of a third as many, as neither changes the order."""
+    steps = list(nodes)
+    for at, (first, second) in enumerate(pairwise(steps)):
+        if isinstance(first.layer, Relu) and isinstance(second.layer, MaxPool1d):
+            steps[at : at + 2] = second, first
+    return steps
+
+
+def _function(node: Node) -> Callable[..., torch.Tensor]:
+    if isinstance(node.layer, MaxPool1d):
+        return partial(_maximum, size=node.layer.size)
+    return function(node.layer, channels_last=True)
+
+
+def _maximum(x: torch.Tensor, *, size: int) -> torch.Tensor:
+    """Max-pooling that torch.compile fuses with what is around it, as it does not PyTorch's own."""
+    end = x.shape[-1] // size * size
+    largest = x[..., 0:end:size]
+    for start in range(1, size):
+        largest = torch.maximum(largest, x[..., start:end:size])
+    return largest
 
 
 class Network(torch.nn.Module):
@@ -25,14 +51,18 @@ class Network(torch.nn.Module):
         config: the sizes.
         dropout: share of values dropped before each linear layer while training.
         dtype: of the arithmetic: torch.bfloat16, or torch.float32.
+        leaky: whether ReLU leaks while training, by `leak`.
     """
 
     one_hot: torch.Tensor
+    leak: torch.Tensor
+    """The slope of what ReLU makes 0: a value on the device, which a captured graph reads anew each time."""
 
-    def __init__(self, config: Config, dropout: float, dtype: torch.dtype) -> None:
+    def __init__(self, config: Config, dropout: float, dtype: torch.dtype, *, leaky: bool = False) -> None:
         super().__init__()
-        self.config, self.dropout, self.dtype = config, dropout, dtype
-        self._steps = [(node, function(node.layer, channels_last=True)) for node in config.nodes[1:]]  # less OneHot
+        self.config, self.dropout, self.dtype, self.leaky = config, dropout, dtype, leaky
+        self._steps = [(node, _function(node)) for node in _pooled_first(config.nodes[1:])]  # less OneHot
+        self.register_buffer("leak", torch.zeros(()), persistent=False)
         self._owners = {name: node for node in config.nodes for name in node.parameters}
         for name, node in self._owners.items():
             made = torch.ones if isinstance(node.layer, LayerNorm) and name.endswith("weight") else torch.zeros
@@ -71,22 +101,45 @@ class Network(torch.nn.Module):
             for name, node in self._owners.items():
                 self._of(name).copy_(inward(node, torch.from_numpy(arrays[name])))
 
+    @torch.no_grad()
+    def firing(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Which channels and units give more than 0 for any of the ids: by layer with ReLU, bool (channels,)."""
+        found: dict[str, torch.Tensor] = {}
+        self._forward(ids, found=found)
+        return found
+
     def forward(
         self, ids: torch.Tensor, partners: torch.Tensor | None = None, share: torch.Tensor | None = None
     ) -> torch.Tensor:
         """The logits; with `partners` (N, L), of the mixture share * ids + (1 - share) * partners, share (N,)."""
+        return self._forward(ids, partners, share)
+
+    def _forward(
+        self,
+        ids: torch.Tensor,
+        partners: torch.Tensor | None = None,
+        share: torch.Tensor | None = None,
+        found: dict[str, torch.Tensor] | None = None,
+    ) -> torch.Tensor:
         x = F.embedding(ids.int(), self.one_hot)
         if partners is not None and share is not None:
             weight = share.to(self.dtype)[:, None, None]
             x = x * weight + F.embedding(partners.int(), self.one_hot) * (1 - weight)
-        x = x.transpose(1, 2).unsqueeze(2)
+        x, last = x.transpose(1, 2).unsqueeze(2), ""
         for node, compute in self._steps:
             p = [self._of(name).to(self.dtype) for name in node.parameters]
             if isinstance(node.layer, Linear):
                 x = F.dropout(x, self.dropout, self.training)
             elif isinstance(node.layer, Conv1d) and (missing := x.shape[1] - node.in_shape[0]):
                 p[0] = F.pad(p[0], (0, 0, 0, 0, 0, missing)).contiguous(memory_format=torch.channels_last)
-            x = compute(x, *p)
+            if isinstance(node.layer, Relu) and self.leaky and self.training:
+                x = torch.maximum(x, x * self.leak)
+            else:
+                x = compute(x, *p)
+            if isinstance(node.layer, Conv1d | Linear):
+                last = node.layer.name
+            elif found is not None and isinstance(node.layer, Relu):
+                found[last] = (x > 0).transpose(0, 1).flatten(1).any(1)
         return x.float()
 
     def _of(self, name: str) -> torch.nn.Parameter:

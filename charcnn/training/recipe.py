@@ -25,6 +25,15 @@ class Recipe:
         shift_right: positions that it may move to the right, at most.
         mixup: alpha of the Beta distribution from which the share comes in which two examples are mixed, 0 for none
             (Zhang et al. 2017, arXiv:1710.09412).
+        cut: share of texts that end somewhere and go on as another's end does; the loss weighs both labels by length.
+        settle: share of the epochs, the last ones, in which all these changes fade to none, so that the network ends
+            on texts as they are.
+        leak: slope of what ReLU would make 0, at first; so a unit that is never positive still learns, and does not
+            die. It falls to 0 in a line, and the network that is kept has ReLU alone.
+        leak_until: share of the epochs behind which it is 0.
+        clip: the largest norm of a step's gradient, of all parameters together; 0 for no limit.
+        teaching: weight in the loss of what the teachers answer to the same changed texts, where there are teachers;
+            the labels have the rest (Hinton et al. 2015, arXiv:1503.02531).
         average: the weights that are measured and kept are a moving average over about so many epochs; 0 for none.
         balance: whether the loss weighs classes so that a rare one counts as much as a frequent one; not of classes
             that do not exclude each other.
@@ -47,20 +56,31 @@ class Recipe:
     shift_left: int = 30
     shift_right: int = 250
     mixup: float = 0.0
+    cut: float = 0.0
+    settle: float = 0.2
+    leak: float = 0.1
+    leak_until: float = 0.6
+    clip: float = 1.0
+    teaching: float = 0.7
     average: float = 8.0
     balance: bool = True
     patience: int = 40
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.mixup and self.cut:
+            raise ValueError(f"mixup={self.mixup!r} and cut={self.cut!r}: need one of them to be 0")
         for name in ("epochs", "batch"):
             _whole(name, getattr(self, name), 1)
         for name in ("shift_left", "shift_right", "patience", "seed"):
             _whole(name, getattr(self, name), 0)
-        for name in ("smoothing", "dropout", "blank_words", "replace_characters", "beta2"):
+        for name in ("smoothing", "dropout", "blank_words", "replace_characters", "beta2", "leak"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r}: need at least 0 and less than 1")
-        for name in ("decay", "mixup", "average"):
+        for name in ("cut", "settle", "leak_until", "teaching"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)!r}: need a number from 0 to 1")
+        for name in ("decay", "mixup", "average", "clip"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}={getattr(self, name)!r}: need 0 or more")
         if not 0 < self.rate < float("inf"):

@@ -108,10 +108,10 @@ def of_level(level: str, config: Config, precision: str | None = None) -> Iterat
         operator = "conv1d_stat_nlc" if measured else "conv1d_relu_nlc"
         if not measured and block in POOLED_BLOCKS:
             operator = "conv1d_relu_maxpool1d_nlc"
-        c_in = -(-config.in_channels(block) // 4) * 4 if block == 1 else config.channels
-        sizes = lengths[block - 1], config.kernel_sizes[block - 1], c_in, config.channels
+        c_in = -(-config.in_channels(block) // 4) * 4 if block == 1 else config.in_channels(block)
+        sizes = lengths[block - 1], config.kernel_sizes[block - 1], c_in, config.block_channels[block - 1]
         yield Layer(f"conv{block}", operator, conv, arithmetic, *sizes)
-    units = config.features, config.units, config.units, config.classes
+    units = config.features, *config.fc_units
     few = level in ("l16", "l17") and few_outputs.takes(arithmetic, config.classes)
     for i in (1, 2) if few else (1, 2, 3):  # the last one of few classes has no tiles
         operator = "linear_nlc" if i == 3 else "linear_relu_nlc"

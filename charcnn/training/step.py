@@ -1,0 +1,252 @@
+"""A step of training, on a GPU captured once and replayed as a CUDA graph: its 400 kernels wait for no Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tqdm import tqdm
+
+from charcnn.config import Config
+from charcnn.training.augment import blank_words, join, replace_characters, shift
+from charcnn.training.data import Examples
+from charcnn.training.network import Network
+from charcnn.training.recipe import Recipe
+
+_RESIDENT = 0.25  # share of the GPU's free memory that the training part's ids may take
+
+_WARM_UP = 0.3  # share of the steps until the largest rate
+_FIRST_RATE, _LAST_RATE = 1 / 25, 1 / 25e4  # of the largest
+
+_EAGER = 3  # steps before the capture: torch.compile and cuDNN do then what they do once
+
+
+def schedule(recipe: Recipe, steps: int) -> np.ndarray:
+    """What changes with the steps: float32 (recipe.epochs * steps, 4).
+
+    Its columns are the learning rate, the slope of the leak, the share of the changes that is made, and by how much
+    the moving average follows the weights: fast at first, so that the first ones are soon forgotten.
+    """
+    total = recipe.epochs * steps
+    step = np.arange(total)
+    top = max(_WARM_UP * total, 1.0)
+    rise = _FIRST_RATE + (1 - _FIRST_RATE) * _half_cosine(np.minimum(step / top, 1))
+    fall = 1 + (_LAST_RATE - 1) * _half_cosine(np.clip((step - top) / max(total - top, 1), 0, 1))
+    rate = recipe.rate * np.where(step < top, rise, fall)
+    leak = recipe.leak * np.clip(1 - step / max(recipe.leak_until * total, 1), 0, 1)
+    settled = max(recipe.settle * total, 1) if recipe.settle else math.inf
+    changes = np.clip((total - step) / settled, 0, 1) if recipe.settle else np.ones(total)
+    follow = 1 / (1 + np.minimum(recipe.average * steps, (step + 1) / 9))
+    return np.stack([rate, leak, changes, follow], 1).astype(np.float32)
+
+
+def _half_cosine(x: np.ndarray) -> np.ndarray:
+    return (1 - np.cos(np.pi * x)) / 2
+
+
+class Trainer:
+    """The network, its moving average, its teachers, the optimiser and the data, on the device.
+
+    Args:
+        examples: what to learn from.
+        weights: of each class in the loss.
+        config: the sizes.
+        recipe: how.
+        device: where.
+        dtype: of the arithmetic: torch.float32 or torch.bfloat16.
+        compiled: whether torch.compile makes the kernels.
+        teachers: weights of networks of the same sizes, whose mean probabilities it also learns from.
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        weights: Sequence[float] | np.ndarray,
+        config: Config,
+        recipe: Recipe,
+        device: torch.device,
+        dtype: torch.dtype,
+        compiled: bool,
+        teachers: Sequence[Mapping[str, np.ndarray]] = (),
+    ) -> None:
+        self._recipe, self._blank, self._device = recipe, config.alphabet, device
+        self._multi_label = config.multi_label
+        self._ids = torch.from_numpy(examples.ids)
+        if device.type != "cuda" or examples.ids.nbytes < _RESIDENT * torch.cuda.mem_get_info(device)[0]:
+            self._ids = self._ids.to(device)
+        self._labels = torch.from_numpy(examples.labels).to(device)
+        self._batch = min(recipe.batch, len(examples))
+        self._steps = -(-len(examples) // self._batch)
+        self._weights = torch.tensor(weights, dtype=torch.float32, device=device)
+
+        def prepared(network: Network) -> Any:
+            if not compiled:
+                return network
+            torch._dynamo.config.recompile_limit = 64  # of one function; teachers are networks each
+            return torch.compile(network, dynamic=False)
+
+        self._network = Network(config, recipe.dropout, dtype, leaky=recipe.leak > 0)
+        self._network.initialise(recipe.seed)
+        self._network.to(device)
+        self._forward = prepared(self._network)
+        self.average = Network(config, 0.0, dtype).to(device).requires_grad_(False)
+        self.average.load_state_dict(self._network.state_dict())
+        self._teachers = []
+        for arrays in teachers:
+            teacher = Network(config, 0.0, dtype).eval()
+            teacher.load(arrays)
+            self._teachers.append(prepared(teacher.to(device).requires_grad_(False)))
+
+        # What a step reads and adds to: at fixed places, as a captured graph has it.
+        self._schedule = torch.from_numpy(schedule(recipe, self._steps)).to(device)
+        self._done = 0
+        self._now = self._schedule[0].clone()
+        self._rate, self._network.leak, self._changes, self._follows = self._now.unbind()
+        self._batch_ids = self._ids[: self._batch].to(device, copy=True)
+        self._batch_labels = self._labels[: self._batch].clone()
+        self._total = torch.zeros(2, device=device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._eager = _EAGER if device.type == "cuda" and not recipe.mixup else math.inf  # a Beta is drawn by the host
+        self._optimiser = torch.optim.AdamW(
+            self._network.parameters(),
+            lr=self._rate,
+            weight_decay=recipe.decay,
+            betas=(0.9, recipe.beta2),
+            fused=True,
+            capturable=device.type == "cuda",
+        )
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        return float(self._schedule[self._done, 0])
+
+    def epoch(self, number: int) -> tuple[float, float]:
+        """One pass; the mean loss, and the share of examples answered right."""
+        self._network.train()
+        torch.manual_seed(self._recipe.seed * 1_000_003 + number)
+        order = torch.randperm(len(self._labels))
+        order = torch.cat([order, order])[: self._steps * self._batch]  # the last batch is filled from the first
+        indices, on_device = order.to(self._ids.device), order.to(self._device)
+        self._total.zero_()
+        bar = tqdm(range(self._steps), f"epoch {number}", unit="step", leave=False, disable=None, mininterval=1)
+        for step in bar:
+            part = slice(step * self._batch, (step + 1) * self._batch)
+            self._batch_ids.copy_(self._ids[indices[part]])
+            self._batch_labels.copy_(self._labels[on_device[part]])
+            self._now.copy_(self._schedule[self._done])
+            self._run()
+            self._done += 1
+        loss, accuracy = (self._total / self._steps).tolist()
+        return loss, accuracy
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """A copy of the average."""
+        return {name: value.clone() for name, value in self.average.state_dict().items()}
+
+    def state(self) -> dict[str, Any]:
+        """All that the next epoch depends on."""
+        return {
+            "network": self._network.state_dict(),
+            "average": self.average.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "steps": self._done,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take what `state` gave."""
+        self._network.load_state_dict(state["network"])
+        self.average.load_state_dict(state["average"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._optimiser.param_groups[0]["lr"] = self._rate
+        self._done = state["steps"]
+
+    def _run(self) -> None:
+        """One step: as written at first, then captured, then replayed."""
+        if self._graph is not None:
+            self._graph.replay()
+        elif self._eager > 0:
+            self._eager -= 1
+            if self._device.type != "cuda":
+                return self._step()
+            side = torch.cuda.Stream(self._device)  # a capture needs what ran before to have run on no default stream
+            side.wait_stream(torch.cuda.current_stream(self._device))
+            with torch.cuda.stream(side):
+                self._step()
+            torch.cuda.current_stream(self._device).wait_stream(side)
+        else:
+            self._optimiser.zero_grad(set_to_none=True)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self._step()
+            self._graph = graph
+            graph.replay()
+
+    def _step(self) -> None:
+        recipe, labels = self._recipe, self._batch_labels
+        logits, losses = self._losses(self._changed(self._batch_ids), labels)
+        self._optimiser.zero_grad(set_to_none=True)
+        losses.mean().backward()
+        if recipe.clip:
+            torch.nn.utils.clip_grad_norm_(self._network.parameters(), recipe.clip, foreach=True)
+        self._optimiser.step()
+        self._follow()
+        self._total += torch.stack([losses.detach().mean(), self._right(logits, labels).float().mean()])
+
+    def _changed(self, ids: torch.Tensor) -> torch.Tensor:
+        recipe, made = self._recipe, self._changes
+        ids = blank_words(ids, self._blank, made * recipe.blank_words)
+        ids = replace_characters(ids, self._blank, made * recipe.replace_characters)
+        return shift(ids, self._blank, -recipe.shift_left, recipe.shift_right, made)
+
+    def _losses(self, ids: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The logits, and each example's loss."""
+        recipe = self._recipe
+        if not recipe.mixup and not recipe.cut:
+            logits = self._forward(ids)
+            return logits, self._taught(self._loss(logits, labels), logits, ids)
+        inputs: tuple[torch.Tensor, ...]
+        partners, others = ids.roll(1, 0), labels.roll(1, 0)  # the batch's order is random
+        if recipe.cut:
+            ids, share = join(ids, partners, self._blank, self._changes * recipe.cut)
+            logits, inputs = self._forward(ids), (ids,)
+        else:
+            alpha = torch.full((len(ids),), recipe.mixup, device=ids.device)
+            share = torch.distributions.Beta(alpha, alpha, validate_args=False).sample()
+            share = torch.maximum(share, 1 - share)  # the larger part's label counts for accuracy
+            inputs = (ids, partners, share)
+            logits = self._forward(*inputs)
+        losses = share * self._loss(logits, labels) + (1 - share) * self._loss(logits, others)
+        return logits, self._taught(losses, logits, *inputs)
+
+    def _right(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Whether each example's answer is right; of several labels, all of them."""
+        return ((logits >= 0) == labels.bool()).all(1) if self._multi_label else logits.argmax(1) == labels
+
+    def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if self._multi_label:
+            wanted = torch.lerp(labels.float(), torch.full_like(logits, 0.5), self._recipe.smoothing)
+            return F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(1)
+        return F.cross_entropy(logits, labels, self._weights, label_smoothing=self._recipe.smoothing, reduction="none")
+
+    def _taught(self, losses: torch.Tensor, logits: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
+        """The losses, with what the teachers answer to the same inputs."""
+        if not self._teachers:
+            return losses
+        with torch.no_grad():
+            answers = sum(teacher(*inputs).softmax(1) for teacher in self._teachers) / len(self._teachers)
+        taught = F.cross_entropy(logits, answers, reduction="none")
+        return (1 - self._recipe.teaching) * losses + self._recipe.teaching * taught
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Move the average towards the weights."""
+        average: list[torch.Tensor] = list(self.average.parameters())
+        weights: list[torch.Tensor] = list(self._network.parameters())
+        apart = torch._foreach_sub(weights, average)
+        torch._foreach_mul_(apart, self._follows)
+        torch._foreach_add_(average, list(apart))
