@@ -91,6 +91,23 @@ def test_a_file(charcnn, path, tmp_path):
     assert found == Classifier.load(path, device="cpu").predict(TEXTS).tolist()
 
 
+def test_words_of_bytes_end_at_spaces_and_after_some_bytes():
+    torch = pytest.importorskip("torch", reason="training needs PyTorch")
+    from charcnn.training import augment
+
+    text = "one  two\n" + "\u3042" * 9
+    ids = torch.from_numpy(np.repeat(encodings.encode([text], "bytes", 40), 400, axis=0))
+    torch.manual_seed(0)
+    changed = augment.blank_words(ids, 255, 0.5)
+    parts = [range(3), range(5, 8), range(9, 21), range(21, 33), range(33, 36)]
+    for word in map(list, parts):
+        gone = changed[:, word] == 255
+        assert torch.equal(gone.all(1), gone.any(1))
+        assert 0.4 < gone[:, 0].float().mean() < 0.6
+    for space in (3, 4, 8):
+        assert torch.equal(changed[:, space], ids[:, space])
+
+
 LANGUAGES = {"el": "ένα και δύο", "ru": "один и два", "ja": "一つと二つ"}
 
 
