@@ -215,7 +215,7 @@ def test_the_command_writes_a_model_of_its_own(files, capsys):
 
 def test_the_command_writes_nothing_where_labels_change(files, capsys, monkeypatch):
     out = files / "narrow.safetensors"
-    monkeypatch.setattr(compact, "apart", lambda *_: (1, 0.5))
+    monkeypatch.setattr(compact, "apart", lambda *_, **__: (1, 0.5))
     options = [files / "m.safetensors", "--data", files / "a.csv", "--out", out]
     assert run(*options) == 1
     assert "labels change, so that nothing is written" in capsys.readouterr().err
