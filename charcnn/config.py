@@ -24,7 +24,7 @@ class Config(Network):
 
     Args:
         length: characters an input (L).
-        alphabet: one-hot channels; the token id `alphabet` stands for a blank.
+        alphabet: one-hot channels, 70 of the paper's characters, 255 of bytes; the token id `alphabet` is a blank.
         channels: output channels of every convolution.
         kernel_sizes: the six convolutions' kernel sizes.
         units: outputs of fc1 and of fc2.
@@ -32,6 +32,8 @@ class Config(Network):
         layernorm: whether blocks 1 and 6 normalise (the paper's own network does not).
         widths: where layers differ, the channels of the six convolutions and the units of fc1 and fc2: channels and
             units are the largest of them. None where all are alike. `charcnn compact` makes such networks.
+        multi_label: whether a text may have several of the classes, or none: a class's probability is then its logit's
+            sigmoid, and no softmax of all. No size depends on it.
 
     Raises:
         ValueError: a size is not a positive int, or the chain runs out of positions; names the layer.
@@ -45,16 +47,18 @@ class Config(Network):
     classes: int = 4
     layernorm: bool = True
     widths: tuple[int, ...] | None = None
+    multi_label: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.name in ("kernel_sizes", "layernorm", "widths"):
+            if field.name in ("kernel_sizes", "layernorm", "widths", "multi_label"):
                 continue
             _positive(field.name, getattr(self, field.name))
         if self.alphabet > 255:
             raise ValueError(f"alphabet={self.alphabet}: token ids are uint8, so at most 255 and one blank")
-        if not isinstance(self.layernorm, bool):
-            raise ValueError(f"layernorm={self.layernorm!r}: need True or False")
+        for name in ("layernorm", "multi_label"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={getattr(self, name)!r}: need True or False")
         if isinstance(self.kernel_sizes, list):  # as JSON gives it
             object.__setattr__(self, "kernel_sizes", tuple(self.kernel_sizes))
         if not isinstance(self.kernel_sizes, tuple) or len(self.kernel_sizes) != 6:
@@ -146,8 +150,13 @@ class Config(Network):
         return self.block_channels[-1] * self.block_lengths[-1]
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON values; `Config(**value)` reads them back. Widths are left out where all are alike."""
-        return {name: value for name, value in asdict(self).items() if name != "widths" or value is not None}
+        """The fields as JSON values; `Config(**value)` reads them back.
+
+        Widths are left out where all are alike, and a `multi_label` that is False: files of before them have none, and
+        their digests hold.
+        """
+        left_out = {"widths": None, "multi_label": False}
+        return {name: value for name, value in asdict(self).items() if (name, value) not in left_out.items()}
 
 
 def _positive(name: str, value: object) -> None:

@@ -31,7 +31,7 @@ def interrupted(charcnn, monkeypatch):
     from charcnn.classify.classifier import ROWS
     from charcnn.text import output
 
-    def run(blocks, *words):
+    def run(blocks, *words, **options):
         advance, left = output.Partial.advance, [blocks]
 
         def once(self, *values):
@@ -44,7 +44,7 @@ def interrupted(charcnn, monkeypatch):
             patch.setitem(ROWS, "cpu", 50)
             patch.setattr(output, "EVERY_SECONDS", 0)
             patch.setattr(output.Partial, "advance", once)
-            assert charcnn(*words)[0] == 130
+            assert charcnn(*words, **options)[0] == 130
 
     return run
 

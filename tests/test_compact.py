@@ -215,7 +215,7 @@ def test_the_command_writes_a_model_of_its_own(files, capsys):
 
 def test_the_command_writes_nothing_where_labels_change(files, capsys, monkeypatch):
     out = files / "narrow.safetensors"
-    monkeypatch.setattr(compact, "apart", lambda *_: (1, 0.5))
+    monkeypatch.setattr(compact, "apart", lambda *_, **__: (1, 0.5))
     options = [files / "m.safetensors", "--data", files / "a.csv", "--out", out]
     assert run(*options) == 1
     assert "labels change, so that nothing is written" in capsys.readouterr().err
@@ -259,3 +259,11 @@ def test_other_libraries_take_them():
     graph = onnx_graph.graph(weights, UNEVEN, None, "gather", {})
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     assert np.allclose(session.run(None, {"ids": ids})[0], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_several_labels_that_change():
+    logits = np.array([[3.0, -1.0], [1.0, 1.0], [-2.0, -2.0]])
+    others = np.array([[1.0, -1.0], [1.0, -1.0], [-2.0, -2.0]])
+    changed, largest = compact.apart(logits, others, multi_label=True)
+    assert changed == 1
+    assert largest == pytest.approx(1 / (1 + np.exp(-1)) - 1 / (1 + np.exp(1)))

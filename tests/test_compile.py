@@ -152,7 +152,7 @@ def test_what_is_no_capability(text):
         (["sm_90a", "--levels", "l11"], "--levels l11: a GPU of sm_90a runs l3, l4, "),
         (["sm_90a", "--levels", "l16", "--precision", "fp32"], "--precision fp32: none of these computes in it"),
         (["sm_90a", "--precision", "fp7"], "--precision fp7: need one of fp32, "),
-        (["sm_90a", "--config", "{"], "--config {: need small, tiny, or sizes as JSON"),
+        (["sm_90a", "--config", "{"], "--config {: need small, large, tiny, or sizes as JSON"),
         (["sm_90a", "--levels", "l16", "--config", '{"channels": 12}', "--jobs", "1"], "channels=12"),
     ],
 )

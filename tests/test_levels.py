@@ -66,7 +66,7 @@ def in_process(ended):
 
 @quick(lambda name, config: config.layernorm or not LEVELS[name].tensor_cores or name in ("l14", "l17"))
 @pytest.mark.parametrize("name", LEVELS)
-@pytest.mark.parametrize("config", [FEW, OTHER], ids=["with layernorm", "without"])
+@pytest.mark.parametrize("config", [FEW, OTHER, replace(FEW, alphabet=255)], ids=["with layernorm", "without", "bytes"])
 def test_logits_are_those_of_the_reference_and_of_l0(name, config):
     config = fitted(name, config)
     weights = params.init(config, seed=3)

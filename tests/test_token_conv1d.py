@@ -262,6 +262,15 @@ def test_the_networks_sizes(layernorm, n):
     block(ids, weight, bias, 3, layernorm=layernorm)
 
 
+@pytest.mark.parametrize("kibibytes", [64, 99, 227])  # of compute capability 7.5, 8.9 and 9.0
+def test_the_table_of_all_bytes_fits_any_gpu(kibibytes, monkeypatch):
+    """Its 1,792 rows, by keeping fewer channels a block."""
+    monkeypatch.setattr(device, "shared_limit", lambda: kibibytes << 10)
+    ids = np.random.default_rng(0).integers(0, 256, (2, 9), np.uint8)
+    ids[1, 5:] = 255
+    block(ids, *draw(7, 255, 12), 3)
+
+
 def test_every_id_above_the_alphabet_is_blank():
     weight, bias = draw(3, 4, 5)
     above = np.array([np.arange(4, 256)], np.uint8)

@@ -180,6 +180,16 @@ def test_great_alphabets(depth):
     block(ids, *draw(2, depth, 8), 3)
 
 
+@pytest.mark.parametrize("kibibytes", [99, 227])  # of compute capability 8.6 and 8.9, and of 9.0
+def test_the_table_of_all_bytes_fits_any_gpu_with_tensor_cores(kibibytes, monkeypatch):
+    """Its 1,792 rows, by keeping fewer channels a block: 40 would take 229,376 bytes."""
+    monkeypatch.setattr(device, "shared_limit", lambda: kibibytes << 10)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 1)
+    ids = np.random.default_rng(0).integers(0, 256, (2, 9), np.uint8)
+    ids[1, 5:] = 255
+    block(ids, *draw(7, 255, 40), 3)
+
+
 def test_rows_of_256_bytes():
     """A character is a byte of its row's address."""
     block(kinds(15, 5), *draw(7, 5, 128), 3)
@@ -294,6 +304,14 @@ def test_statistics_at_every_length(kernel_size):
         out = np.full((len(ids), 2), np.nan)
         assert made(ids, out=out) is out
         accurate(out, reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias)))
+
+
+def test_the_tables_of_all_bytes_stay_in_global_memory():
+    """A lag's 256 by 256 float32 are more than any GPU's shared memory."""
+    weight, bias = draw(2, 255, 1)
+    ids = np.random.default_rng(0).integers(0, 256, (200, 6), np.uint8)  # more than multiprocessors
+    ids[1, 3:] = 255
+    accurate(SharedPairTables(weight, bias)(ids), reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias)))
 
 
 @pytest.mark.parametrize("kept_lags", [0, 1, 3, 6])

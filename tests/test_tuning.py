@@ -14,7 +14,7 @@ import pytest
 from emulation import emulate
 
 from charcnn.__main__ import main
-from charcnn.cli import DONE, FAILED, UNUSABLE, tune
+from charcnn.cli import DONE, FAILED, UNUSABLE, sizes, tune
 from charcnn.config import SMALL, TINY
 from charcnn.gpu import device, ptx
 from charcnn.ops import conv1d_relu_nlc_double_buffered, reference
@@ -265,8 +265,8 @@ def test_command_where_nothing_is_right(cache, broken, monkeypatch, capsys):
         (["--precision", "bf16"], "l14 to l16: this GPU has not the tensor cores for it"),
         (["--levels", "l14"], "mma needs tensor cores of compute capability 8.0 or later, which the simulator has not"),
         (["--config", "small"], "--config small: the simulator would take hours"),
-        (["--config", "{"], "--config {: need small, tiny, or sizes as JSON"),
-        (["--config", '{"width": 3}'], "need small, tiny, or sizes as JSON"),
+        (["--config", "{"], "--config {: need small, large, tiny, or sizes as JSON"),
+        (["--config", '{"width": 3}'], "need small, large, tiny, or sizes as JSON"),
     ],
 )
 def test_command_refuses(words, message, cache, capsys):
@@ -304,8 +304,5 @@ def test_command_where_the_cache_cannot_be_written(tmp_path, monkeypatch, capsys
 
 
 def test_sizes_of_a_configuration():
-    assert tune._config(None, TINY) == TINY
-    assert tune._config("small", TINY) == SMALL
-    assert tune._config('{"channels": 1024, "layernorm": false}', TINY) == replace(
-        SMALL, channels=1024, layernorm=False
-    )
+    assert [sizes.config_of(name) for name in ("small", "tiny")] == [SMALL, TINY]
+    assert sizes.config_of('{"channels": 1024, "layernorm": false}') == replace(SMALL, channels=1024, layernorm=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from importlib import resources
 from itertools import chain
@@ -12,6 +13,7 @@ import numpy as np
 
 from charcnn.classify.engine import Engine, overflowed
 from charcnn.classify.explain import Explanation, occlude
+from charcnn.classify.multi_label import MIN_PROBABILITY, members, sigmoid
 from charcnn.classify.unsure import UNSURE, check_min_probability, check_unsure_label, likeliest
 from charcnn.files import Path
 from charcnn.model import params as params_module
@@ -23,6 +25,7 @@ from charcnn.text.columns import columns
 from charcnn.text.encodings import Encoding
 from charcnn.text.names import check_classes
 from charcnn.text.strings import PackedStrings
+from charcnn.text.windows import Windows
 
 if TYPE_CHECKING:
     from charcnn.text.encode_gpu import StringsToEncode
@@ -58,9 +61,12 @@ class Classifier:
         batch: inputs that an operator takes at once; None for what the level prefers.
         gpus: how many GPUs, or which; None for all.
         encode_on: "cpu" or "gpu", for levels that take texts; None for the GPU where it can and the CPU has few cores.
+        windows: bytes: a longer text is cut into windows of so many, and the mean of their logits taken; True for as
+            many as the network takes; False: of a text that is longer than that, what the encoding keeps counts.
 
     Raises:
-        ValueError: the encoding is not known; no level computes so, and the message names those that do.
+        ValueError: the encoding is not known; windows are longer than the network takes; no level computes so, and the
+            message names those that do.
         charcnn.gpu.device.DeviceError: the machine cannot run what was asked for.
     """
 
@@ -76,6 +82,7 @@ class Classifier:
         batch: int | None = None,
         gpus: int | Sequence[int] | None = None,
         encode_on: str | None = None,
+        windows: bool | int = False,
     ) -> None:
         self._options: dict[str, Any] = {
             "encoding": encoding,
@@ -86,6 +93,7 @@ class Classifier:
             "batch": batch,
             "gpus": gpus,
             "encode_on": encode_on,
+            "windows": windows,
         }
         config = params.config
         encoding = params.encoding if encoding is None else encoding
@@ -108,6 +116,10 @@ class Classifier:
         """The classes' names, str (C,): probabilities stand in this order."""
         self.config, self.params = config, params
         self.metadata = params.metadata
+        if not isinstance(windows, (bool, int)) or not (isinstance(windows, bool) or 2 <= windows <= config.length):
+            raise ValueError(f"windows={windows!r}: need 2 to {config.length} bytes, or True or False")
+        self.windows: int | None = config.length if windows is True else windows or None
+        """Bytes of a window; None for no windows."""
         self.engine = Engine(params, device=device, precision=precision, level=level, batch=batch, gpus=gpus)
         if encode_on not in (None, *ENCODE_ON):
             raise ValueError(f"encode_on={encode_on!r}: need one of {', '.join(ENCODE_ON)}")
@@ -157,9 +169,47 @@ class Classifier:
         encodings.check_buffer(texts.buffer, texts.offsets)
         return StringsToEncode(texts.buffer, texts.offsets, self.encoding, self.config.length)
 
-    def logits(self, texts: PackedStrings) -> np.ndarray:
-        """Texts to float32 (N, C), as the level gives them; threads may call it at once."""
-        return self.engine.logits(self.to_encode(texts) if self.encode_on == "gpu" else self.encode(texts))
+    def logits(
+        self, texts: PackedStrings, stage: Callable[[str], AbstractContextManager[Any]] = nullcontext
+    ) -> np.ndarray:
+        """Texts to float32 (N, C), as the level gives them; threads may call it at once.
+
+        With `windows`, those of a longer text are the mean of its windows'. All else is computed as without, in the
+        same batches, so that other texts have the same bits.
+
+        Args:
+            texts: N of them.
+            stage: gives what "encode" and "compute" are done in, to time them.
+        """
+        if self.encode_on == "gpu":
+            given: Any = self.to_encode(texts)
+        else:
+            with stage("encode"):
+                given = self.encode(texts)
+        with stage("compute"):
+            logits = self.engine.logits(given)
+        if self.windows is not None:
+            self._take_means(texts, self.windows, logits, stage)
+        return logits
+
+    def _take_means(
+        self, texts: PackedStrings, size: int, logits: np.ndarray, stage: Callable[[str], AbstractContextManager[Any]]
+    ) -> None:
+        """The logits of each text of more bytes than `size` become the mean of all its windows'."""
+        length = self.config.length
+        known = self.encoding.keep if size == length else None
+        windows = Windows(texts.offsets, size, known)
+        sums = logits[windows.texts].astype(np.float64)
+        if known is None:
+            sums[:] = 0
+        for text, starts in windows.others(self.rows):
+            with stage("encode"):
+                ids = encodings.encode_windows(texts.buffer, starts, size, self.encoding, length)
+            with stage("compute"):
+                found = self.engine.logits(ids)
+            with np.errstate(invalid="ignore"):  # infinities of both signs: the row is told
+                np.add.at(sums, text, found)
+        logits[windows.texts] = sums / windows.counts[:, None]
 
     def probabilities(self, texts: PackedStrings, first: int = 0) -> np.ndarray:
         """Texts to float32 (N, C); threads may call it at once.
@@ -173,10 +223,9 @@ class Classifier:
             raise ValueError(f"texts[{first + wrong[0]}]: {self.engine.overflow}")
         return self.shares(logits)
 
-    @staticmethod
-    def shares(logits: np.ndarray) -> np.ndarray:
-        """Logits, float32 (N, C), as probabilities, in the same memory."""
-        return softmax.softmax_loops(logits, out=logits)
+    def shares(self, logits: np.ndarray) -> np.ndarray:
+        """Logits, float32 (N, C), as probabilities, which may take their memory."""
+        return sigmoid(logits) if self.config.multi_label else softmax.softmax_loops(logits, out=logits)
 
     def _each(self, texts: Any) -> Iterator[np.ndarray]:
         blocks = _numbered(columns(texts, self.rows))
@@ -195,7 +244,7 @@ class Classifier:
                 or one str.
 
         Returns:
-            float32 (N, C), each row summing to 1; (C,) of one str.
+            float32 (N, C), each row summing to 1, but with `multi_label` each its own; (C,) of one str.
 
         Raises:
             ValueError: texts holds a missing value or something else than texts, or its logits are not finite, as where
@@ -208,19 +257,23 @@ class Classifier:
         return np.concatenate(batches) if batches else np.empty((0, self.config.classes), np.float32)
 
     def predict(self, texts: Any, *, min_probability: float | None = None, unsure_label: str = UNSURE) -> Any:
-        """Each text's likeliest class.
+        """Each text's likeliest class; with `multi_label`, all its classes.
 
         Args:
             texts: as for predict_proba.
             min_probability: a text whose likeliest class is less probable gets `unsure_label`; None for no such text.
-            unsure_label: a name that no class has.
+                With `multi_label`, of each class that a text has; None for 0.5.
+            unsure_label: a name that no class has; not with `multi_label`, where a text may have no class.
 
         Returns:
-            str (N,), of `classes_` or `unsure_label`; a str of one str.
+            str (N,), of `classes_` or `unsure_label`; a str of one str. With `multi_label`, N lists of str in the order
+            of `classes_`; one list of one str.
 
         Raises:
             ValueError: as for predict_proba; min_probability is not from 0 to 1, or unsure_label no name, or a class.
         """
+        if self.config.multi_label:
+            return self._predict_all(texts, min_probability, unsure_label)
         names = self.classes_
         if min_probability is not None:
             min_probability = check_min_probability(min_probability)
@@ -229,6 +282,15 @@ class Classifier:
             return str(self.predict([texts], min_probability=min_probability, unsure_label=unsure_label)[0])
         batches = [likeliest(shares, min_probability) for shares in self._each(texts)]
         return names[np.concatenate(batches)] if batches else names[:0]
+
+    def _predict_all(self, texts: Any, min_probability: float | None, unsure_label: str) -> Any:
+        """As `predict`, of classes that do not exclude each other."""
+        if unsure_label != UNSURE:
+            raise ValueError(f"unsure_label={unsure_label!r}: with several labels a text, one may have none")
+        least = check_min_probability(MIN_PROBABILITY if min_probability is None else min_probability)
+        if isinstance(texts, str):
+            return self._predict_all([texts], least, UNSURE)[0]
+        return [self.classes_[own].tolist() for shares in self._each(texts) for own in shares >= least]
 
     def predict_topk(self, texts: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Each text's k likeliest classes, the likeliest first.
@@ -239,7 +301,14 @@ class Classifier:
 
         Returns:
             Names, str (N, k), and probabilities, float32 (N, k); (k,) and (k,) of one str.
+
+        Raises:
+            ValueError: k is another number; as for predict_proba; or the model has `multi_label`.
         """
+        if self.config.multi_label:
+            raise ValueError(
+                "the model gives several labels a text, which do not compete: use predict or predict_proba"
+            )
         if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= len(self.classes_):
             raise ValueError(f"k={k!r}: need 1 to {len(self.classes_)}")
         shares = self.predict_proba(texts)
@@ -247,15 +316,17 @@ class Classifier:
         return self.classes_[order], np.take_along_axis(shares, order, axis=-1)
 
     def score(self, texts: Any, labels: Any) -> float:
-        """Share of texts whose likeliest class is the label.
+        """Share of texts whose likeliest class is the label; with `multi_label`, of those with all labels right.
 
         Args:
             texts: as for predict_proba.
-            labels: N names of `classes_`, or N indices of them.
+            labels: N names of `classes_`, or N indices of them; with `multi_label`, N lists of such.
 
         Raises:
             ValueError: a label is no class, there are more or fewer labels than texts, or none; and as for predict.
         """
+        if self.config.multi_label:
+            return self._score_all(texts, list(labels))
         wanted = np.asarray(labels)
         if wanted.dtype.kind in "iu":
             if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(self.classes_):
@@ -270,6 +341,15 @@ class Classifier:
         if not len(wanted):
             raise ValueError("texts is empty: there is no score")
         return float(np.mean(predicted == wanted))
+
+    def _score_all(self, texts: Any, labels: Sequence[Any]) -> float:
+        """As `score`, of classes that do not exclude each other: the subset accuracy."""
+        wanted, given = members(labels, self.classes_.tolist()), self.predict_proba(texts) >= MIN_PROBABILITY
+        if len(wanted) != len(given):
+            raise ValueError(f"labels has {len(wanted)} lists: need {len(given)}, one a text")
+        if not len(wanted):
+            raise ValueError("texts is empty: there is no score")
+        return float((wanted == given).all(axis=1).mean())
 
     def explain(self, text: str, *, label: str | None = None, width: int = 4) -> Explanation:
         """Which characters moved the decision: how much less likely the class is where they are blanked.

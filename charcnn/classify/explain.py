@@ -112,6 +112,8 @@ def occlude(classifier: Classifier, text: str, label: str | None, width: int) ->
     whole, ends = pack(text)  # a character each
     # Characters that the encoding cuts off move nothing.
     length = classifier.config.length
+    if classifier.windows is not None and whole.size > classifier.windows:
+        raise ValueError(f"text has {whole.size:,} bytes: need at most {classifier.windows:,}, a single window")
     kept = (max(0, whole.size - length), whole.size) if classifier.encoding.keep == "tail" else (0, length)
     first = int(np.searchsorted(ends, kept[0], "right")) - 1
     last = min(int(np.searchsorted(ends, kept[1], "left")), len(text))
@@ -125,14 +127,14 @@ def occlude(classifier: Classifier, text: str, label: str | None, width: int) ->
     logits = classifier.engine.logits(classifier.encode(PackedStrings(copies.reshape(-1), offsets))).astype(np.float64)
     if not np.isfinite(logits).all():
         raise ValueError(f"text: {classifier.engine.overflow}")
-    shares = np.exp(logits[0] - logits[0].max())
+    share = classifier.shares(logits[:1].astype(np.float32))[0]
     asked = int(logits[0].argmax()) if label is None else names.index(label)
     margin = logits[:, asked]
-    if len(names) > 1:
+    if len(names) > 1 and not classifier.config.multi_label:  # where they exclude each other
         margin = margin - np.delete(logits, asked, axis=1).mean(axis=1)
     scores, covering = np.zeros(len(text)), np.zeros(len(text))
     for (start, stop), cost in zip(windows, margin[0] - margin[1:], strict=True):
         scores[start:stop] += cost / width
         covering[start:stop] += 1
     scores = np.divide(scores, covering, out=scores, where=covering > 0)
-    return Explanation(text, names[asked], float(shares[asked] / shares.sum()), scores.astype(np.float32))
+    return Explanation(text, names[asked], float(share[asked]), scores.astype(np.float32))

@@ -29,12 +29,14 @@ from charcnn.cli.model import (
     add_layout_arguments,
     add_min_probability,
     add_model_arguments,
+    add_windows,
     format_of,
     load,
     open_bytes,
     open_input,
     told,
     uncollected,
+    windows_of,
 )
 from charcnn.cli.sinks import FileSink, Sink, StreamSink
 from charcnn.files import naming
@@ -53,6 +55,7 @@ EPILOG = """examples:
   charcnn classify news.csv                              writes news.labelled.csv
   charcnn classify news.parquet -o labelled.parquet --text-columns headline --probabilities
   charcnn classify data -o labelled                      all files below data; the same command goes on after a kill
+  charcnn classify essays.csv --windows --window-size 500   all of a text counts, however long it is
   tail -f headlines.txt | charcnn classify - | grep ^Sports
   charcnn classify news.jsonl --precision fp32 -o -      to standard output
 
@@ -81,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WORD",
         help="with --min-probability, the label of rows that are less probable (default: unsure)",
     )
+    add_windows(parser)
     add("--json", metavar="FILE", help="write here what was done, how fast, and which stage bounds it")
     add("--quiet", action="store_true", help="no progress and no summary")
     add_layout_arguments(parser)
@@ -122,7 +126,7 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
         if "-" not in (output, options.input) and os.path.exists(output) and os.path.samefile(options.input, output):
             raise ValueError(f"--output {output}: is the input")
         with _said_where_slow(options):
-            classifier = load(options)
+            classifier = load(options, windows=windows_of(options))
         team.join(classifier)
         reader = open_input(options, classifier, file)
         labelling = Labelling(options, classifier)
@@ -133,7 +137,8 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
             sink: Sink = StreamSink(stack, device, name, options.report)
         else:
             sink = FileSink(stack, output, options, classifier, reader)
-        sink.open(reader, labelling.names, added_names(reader, classifier, options, set()))
+        added = added_names(reader, classifier, options, set())
+        sink.open(reader, labelling.names, added, every=labelling.every)
         stack.callback(sink.writer.abandon)
         _warm_up(options, team, classifier)
         _label_all(options, labelling, reader, sink)
@@ -156,7 +161,7 @@ def _label_several(options: argparse.Namespace, team: ranks.Team) -> int:
         raise ValueError("--report: of several files each has its own, beside its output")
     tasks, left_out = inputs.tasks(options.input, options.output, options.format is not None)
     with _said_where_slow(options):
-        classifier = load(options)
+        classifier = load(options, windows=windows_of(options))
     team.join(classifier)
     _warm_up(options, team, classifier)
     work = Run(options, Labelling(options, classifier), tasks, left_out)

@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"\n{config.flops / 1e6:.1f} MFLOP an input, now {narrow.config.flops / 1e6:.1f}, one-hot columns counted")
     after, tested, refused = compact.Watched(narrow, narrow.config), {}, False
     for name in files:
-        changed, largest = compact.apart(logits[name], after(read[name]))
+        changed, largest = compact.apart(logits[name], after(read[name]), multi_label=config.multi_label)
         count = len(read[name])
         print(f"{printable(name)}: {count:,} rows, {changed:,} labels change, probabilities by {largest:.1e} at most")
         tested["data" if name == options.data else "test"] = {

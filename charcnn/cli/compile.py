@@ -10,20 +10,17 @@ and CUDA's compiler.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from charcnn.cli import DONE, FAILED
-from charcnn.config import SMALL, TINY, Config
+from charcnn.cli.sizes import HELP, config_of
 
 if TYPE_CHECKING:
     from charcnn.compiling.networks import ImageNetwork, Network
     from charcnn.compiling.stand_in import Target
-
-CONFIGS = {"small": SMALL, "tiny": TINY}
 
 EPILOG = """examples:
   charcnn compile                                    all levels that this machine's GPU runs
@@ -44,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--networks", nargs="+", metavar="NAME[:VARIANT]", help="networks of images, in place of levels")
     add("--as", dest="techniques", nargs="+", metavar="T", help="of networks: how (default: all that such a GPU runs)")
     add("--precision", metavar="P", help="what they compute in (default: each of a level's own)")
-    add("--config", default="small", metavar="SIZES", help="small (default), tiny, or JSON of what differs from small")
+    add("--config", default="small", metavar="SIZES", help=f"{HELP} (default small)")
     add("--batch", type=_count, metavar="B", help="the most inputs at once (default: each level's own)")
     add("--jobs", type=_count, metavar="N", help="processes for kernels (default: as many as cores)")
 
@@ -108,15 +105,6 @@ def target_of(capability: str | None) -> Target:
     return Target.current()
 
 
-def _config(given: str) -> Config:
-    if given in CONFIGS:
-        return CONFIGS[given]
-    try:
-        return Config(**json.loads(given))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"--config {given}: need {', '.join(CONFIGS)}, or sizes as JSON ({error})") from error
-
-
 def _networks(options: argparse.Namespace, target: Target) -> list[Network | ImageNetwork]:
     """The levels, or networks of images, with their precisions: those that are named, or all that such a GPU runs.
 
@@ -128,7 +116,7 @@ def _networks(options: argparse.Namespace, target: Target) -> list[Network | Ima
     if options.networks is None:
         if options.techniques:
             raise ValueError(f"--as {' '.join(options.techniques)}: needs --networks")
-        config = _config(options.config)
+        config = config_of(options.config)
         chosen = _chosen(options, target, "--levels", options.levels, list(runnable(target)))
         return [Network(level, precision, config, options.batch) for level, precision in chosen]
     if options.levels:

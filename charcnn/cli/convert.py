@@ -122,6 +122,7 @@ def _write_onnx(path: str, model: Params) -> str:
     says = {
         "encoding": "" if model.encoding is None else json.dumps(model.encoding.to_dict(), allow_nan=False),
         "classes": "" if model.classes is None else json.dumps(model.classes, allow_nan=False),
+        "multi_label": "true" if model.config.multi_label else "",
     }
     graph = onnx_graph.graph(
         model, model.config, None, "gather", {name: value for name, value in says.items() if value}

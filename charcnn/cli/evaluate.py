@@ -2,7 +2,8 @@
 
 A label is a class's name, or its number from 1. With --min-probability, figures are of rows whose likeliest class is so
 probable, and the coverage says what share of all rows these are. Rows that cannot be read, whose label is no class of
-the model, or that the model has no finite logits for, are left out, named by their line, and counted.
+the model, or that the model has no finite logits for, are left out, named by their line, and counted. Of a model that
+gives several labels a text: subset accuracy (all labels right), F1 of all labels together (micro) and by class (macro).
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from charcnn.cli import DONE, UNREADABLE
+from charcnn.cli import DONE, UNREADABLE, classes, evaluate_lists
 from charcnn.cli.model import (
     SHOWN,
     add_layout_arguments,
     add_min_probability,
     add_model_arguments,
+    add_windows,
     leave_out_overflowed,
     load,
     open_bytes,
     open_input,
     told,
+    windows_of,
 )
-from charcnn.host.terminal import listed, printable, tell
+from charcnn.host.terminal import listed, tell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", metavar="FILE", help="write the report here, too")
     add("--png", metavar="FILE", help="draw the confusion matrix here (needs charcnn[plot])")
     add_min_probability(parser)
+    add_windows(parser)
     add_layout_arguments(parser)
     add_model_arguments(parser)
 
@@ -66,21 +70,17 @@ def run(options: argparse.Namespace) -> int:
     if options.png is not None:
         _pyplot()
     with open_bytes(options.input) as file:
-        classifier = load(options)
+        classifier = load(options, windows=windows_of(options))
         reader = open_input(options, classifier, file)
-        size = len(classifier.classes_)
-        numbers = _numbers(classifier, options.first_label)
+        scores = (evaluate_lists.Lists if classifier.config.multi_label else _OneLabel)(classifier, options)
 
         def compare(block: Block) -> tuple[Block, np.ndarray, list[tuple[int, int | None, str]]]:
             logits = classifier.logits(reader.texts(block))
             leave_out_overflowed(block, logits, classifier.engine)
-            predicted, unsure = logits.argmax(axis=1), np.zeros(len(logits), bool)
-            if options.min_probability is not None:
-                unsure = classifier.shares(logits).max(axis=1) < options.min_probability
-            counts = _confusion(reader, block, predicted, unsure, numbers, options.first_label)
+            counts = scores.count(reader, block, logits)
             return block, counts, block.unreadable()
 
-        matrix, left_out = np.zeros((2, size, size), np.int64), 0
+        matrix, left_out = np.zeros(scores.shape, np.int64), 0
         shown: list[str] = []
         with tqdm(desc="evaluate", unit="row", disable=None, delay=0.5, leave=False) as bar:
             for block, part, missing in ordered.ordered(reader.blocks(), compare, classifier.engine.threads):
@@ -98,11 +98,10 @@ def run(options: argparse.Namespace) -> int:
                 bar.update(block.rows)
     if not matrix.any():
         raise ValueError(f"{options.input} holds no row")
-    names, least = classifier.classes_.tolist(), options.min_probability
-    report = summary(matrix[0], names) if least is None else _kept(matrix, names, least, options.input)
-    choice = classifier.engine.choice
+    report, choice = scores.report(matrix), classifier.engine.choice
     report |= {"left_out": left_out, "level": choice.level.name, "precision": choice.precision}
-    _show(report)
+    report["windows"] = classifier.windows
+    scores.show(report)
     if classifier.engine.faster and sys.stderr.isatty():
         tell(f"--{classifier.engine.faster}")
     if left_out:
@@ -120,10 +119,41 @@ def run(options: argparse.Namespace) -> int:
     return UNREADABLE if left_out else DONE
 
 
-def _numbers(classifier: Classifier, first: int) -> dict[str, int]:
-    """A label's class: its name, and where that is none its number."""
-    found = {str(index + first): index for index in range(len(classifier.classes_))}
-    return found | {name: index for index, name in enumerate(classifier.classes_.tolist())}
+class _OneLabel:
+    """Scores of a model that gives one label a text.
+
+    Args:
+        classifier: the model.
+        options: those of `charcnn evaluate`.
+
+    Raises:
+        ValueError: an option is for models that give several.
+    """
+
+    def __init__(self, classifier: Classifier, options: argparse.Namespace) -> None:
+        if options.label_separator is not None:
+            raise ValueError(f"--label-separator {options.label_separator}: the model gives one label a text")
+        self._classifier, self._options, size = classifier, options, len(classifier.classes_)
+        self._numbers = classes.numbers_of(classifier, options.first_label)
+        self.shape = 2, size, size
+
+    def count(self, reader: Reader, block: Block, logits: np.ndarray) -> np.ndarray:
+        """As `_confusion`."""
+        import numpy as np
+
+        predicted, unsure = logits.argmax(axis=1), np.zeros(len(logits), bool)
+        if self._options.min_probability is not None:
+            unsure = self._classifier.shares(logits).max(axis=1) < self._options.min_probability
+        return _confusion(reader, block, predicted, unsure, self._numbers, self._options.first_label)
+
+    def report(self, counts: np.ndarray) -> dict[str, Any]:
+        """As `summary`, of rows that are probable enough."""
+        names, least = self._classifier.classes_.tolist(), self._options.min_probability
+        return summary(counts[0], names) if least is None else _kept(counts, names, least, self._options.input)
+
+    def show(self, report: dict[str, Any]) -> None:
+        """Print it."""
+        _show(report)
 
 
 def _confusion(
@@ -132,22 +162,20 @@ def _confusion(
     """Counts of (unsure, label, prediction). A row whose label is no class becomes one that cannot be read.
 
     Raises:
-        ValueError: a label is a number that is a class's if counted from the other first one: then all other numbers
-            may be counted wrong, too.
+        ValueError: as `classes.refuse_other`.
     """
     import numpy as np
 
     from charcnn.text.readers import scan
 
     size = max(numbers.values()) + 1
-    wanted, other = np.full(len(predicted), -1), "0" if first else str(size)
+    wanted = np.full(len(predicted), -1)
     for n, label in enumerate(reader.labels(block)):
         if block.kinds[n] != scan.READABLE:
             continue
         wanted[n] = numbers.get(label or "", -1)
-        if wanted[n] < 0 and label == other:
-            row = block.number + int(np.count_nonzero(block.kinds[: n + 1] != scan.BLANK))
-            raise ValueError(f"row {row} has label {label!r}: where that is a class, say --first-label {1 - first}")
+        if wanted[n] < 0:
+            classes.refuse_other(block, n, label, size, first)
         if wanted[n] < 0:
             block.kinds[n] = scan.NO_CLASS
             block.reasons[n] = f"label {label!r} is none of the classes" if label else "no label"
@@ -157,12 +185,12 @@ def _confusion(
     return counts.reshape(2, size, size)
 
 
-def summary(matrix: np.ndarray, classes: list[str]) -> dict[str, Any]:
+def summary(matrix: np.ndarray, names: list[str]) -> dict[str, Any]:
     """What a confusion matrix says, as JSON values.
 
     Args:
         matrix: int (C, C): rows are labels, columns predictions.
-        classes: names.
+        names: the classes'.
 
     Returns:
         rows, accuracy, its 95 % confidence interval (Wilson's), macro_f1, classes (name, rows, precision, recall,
@@ -172,7 +200,7 @@ def summary(matrix: np.ndarray, classes: list[str]) -> dict[str, Any]:
 
     rows, right = int(matrix.sum()), int(matrix.trace())
     by_class: list[dict[str, Any]] = []
-    for index, name in enumerate(classes):
+    for index, name in enumerate(names):
         hits, labelled, predicted = int(matrix[index, index]), int(matrix[index].sum()), int(matrix[:, index].sum())
         by_class.append(
             {
@@ -194,12 +222,12 @@ def summary(matrix: np.ndarray, classes: list[str]) -> dict[str, Any]:
     }
 
 
-def _kept(matrix: np.ndarray, classes: list[str], least: float, name: str) -> dict[str, Any]:
+def _kept(matrix: np.ndarray, names: list[str], least: float, name: str) -> dict[str, Any]:
     """As `summary`, of the rows whose likeliest class is at least so probable, and what share of all rows these are.
 
     Args:
         matrix: int (2, C, C): counts of these rows, then of all others.
-        classes: names.
+        names: the classes'.
         least: the probability.
         name: the input, for errors.
 
@@ -209,7 +237,7 @@ def _kept(matrix: np.ndarray, classes: list[str], least: float, name: str) -> di
     rows, kept = int(matrix.sum()), int(matrix[0].sum())
     if not kept:
         raise ValueError(f"{name}: of {rows:,} rows none has a probability of {least:g} or more")
-    return summary(matrix[0], classes) | {
+    return summary(matrix[0], names) | {
         "min_probability": least,
         "unsure": rows - kept,
         "coverage": kept / rows,
@@ -224,12 +252,8 @@ def _show(report: dict[str, Any]) -> None:
         kept = f"{report['rows']:,} of {rows:,} rows have a probability of {least:g} or more"
         print(f"coverage {report['coverage']:.2%}: {kept} (accuracy of all: {report['accuracy_of_all']:.2%})")
     print(f"accuracy {report['accuracy']:.2%} (95 %: {low:.2%} to {high:.2%}) of {report['rows']:,} rows")
-    names = [printable(row["name"]) for row in report["classes"]]
+    names = classes.show_classes(report["classes"])
     wide = max(len("class"), *map(len, names))
-    print(f"\n{'class':<{wide}} {'rows':>9} precision  recall      f1")
-    for name, row in zip(names, report["classes"], strict=True):
-        shares = ("–" if row[key] is None else f"{row[key]:.2%}" for key in ("precision", "recall", "f1"))
-        print(f"{name:<{wide}} {row['rows']:>9,} {next(shares):>9} {next(shares):>7} {next(shares):>7}")
     columns = [max(len(name), 7) for name in names]
     head = " ".join(f"{name:>{width}}" for name, width in zip(names, columns, strict=True))
     print(f"\n{'is, labelled as':<{max(wide, 15)}} {head}")

@@ -36,6 +36,7 @@ class Labelling:
     """
 
     def __init__(self, options: argparse.Namespace, classifier: Classifier) -> None:
+        from charcnn.classify.multi_label import MIN_PROBABILITY
         from charcnn.classify.unsure import UNSURE, check_unsure_label
         from charcnn.runtime.monitor import Monitor
 
@@ -43,9 +44,20 @@ class Labelling:
         self.monitor = Monitor()
         self.names: list[str] = classifier.classes_.tolist()
         """The labels."""
-        if options.min_probability is None and options.unsure_label is not None:
+        several = classifier.config.multi_label
+        self.every: bool | None = options.probabilities if several else None
+        """Of lists of labels, whether each class's probability has a column; None where a row has one label."""
+        if options.label_separator is not None and not several:
+            raise ValueError(f"--label-separator {options.label_separator}: the model gives one label a text")
+        if several:
+            if options.unsure_label is not None:
+                raise ValueError(
+                    f"--unsure-label {options.unsure_label}: the model gives several labels a text, or none"
+                )
+            self._least = MIN_PROBABILITY if options.min_probability is None else options.min_probability
+        elif options.min_probability is None and options.unsure_label is not None:
             raise ValueError(f"--unsure-label {options.unsure_label}: needs --min-probability")
-        if options.min_probability is not None:
+        elif options.min_probability is not None:
             label = options.unsure_label or UNSURE
             self.names = [*self.names, check_unsure_label(label, classifier.classes_, "--unsure-label")]
         self.rows, self.unreadable, self.unsure, self.seconds = 0, 0, 0, 0.0
@@ -71,25 +83,22 @@ class Labelling:
             return reader.texts(block)
 
     def label(self, reader: Reader, block: Block, column: Any) -> tuple[Any, Unreadable, int]:
-        """The block with labels of its texts, rendered; its rows that cannot be read; how many are unsure."""
+        """The block with labels of its texts, rendered; rows that cannot be read; how many are unsure, or get none."""
         from charcnn.classify.unsure import likeliest
         from charcnn.text.readers import scan
 
-        stage = self.monitor.stage
-        if self.classifier.encode_on == "gpu":
-            given: Any = self.classifier.to_encode(column)
-        else:
-            with stage("encode"):
-                given = self.classifier.encode(column)
-        with stage("compute"):
-            logits = self.classifier.engine.logits(given)
-        with stage("render"):
+        logits = self.classifier.logits(column, self.monitor.stage)
+        with self.monitor.stage("render"):
             leave_out_overflowed(block, logits, self.classifier.engine)
-            shares = self.classifier.shares(logits)
+            shares, readable = self.classifier.shares(logits), block.kinds == scan.READABLE
+            if self.every is not None:
+                chosen = shares >= self._least
+                none = int((readable & ~chosen.any(axis=1)).sum())
+                return reader.render_lists(block, chosen, shares, every=self.every), block.unreadable(), none
             labels = likeliest(shares, self._options.min_probability)
             if not self._options.probabilities:
                 shares = shares.max(axis=1, keepdims=True)
-            unsure = (labels == len(self.classifier.classes_)) & (block.kinds == scan.READABLE)
+            unsure = (labels == len(self.classifier.classes_)) & readable
             return reader.render(block, labels, shares), block.unreadable(), int(unsure.sum())
 
     def count(self, block: Block, unsure: int) -> None:
@@ -98,6 +107,8 @@ class Labelling:
 
     def unsure_rows(self) -> list[str]:
         """What people read of rows that are unsure: a line, or none."""
+        if self.every is not None:
+            return [f"{self.unsure:,} of {self.rows:,} rows have no label of probability {self._least:g} or more"]
         if self._options.min_probability is None:
             return []
         kept = f"less probable than {self._options.min_probability:g}"
@@ -122,7 +133,8 @@ class Labelling:
         return {
             "rows": self.rows,
             "unreadable": self.unreadable,
-            **({} if self._options.min_probability is None else {"unsure": self.unsure}),
+            **({} if self.every is None else {"without_label": self.unsure}),
+            **({} if self.every is not None or self._options.min_probability is None else {"unsure": self.unsure}),
             "seconds": self.seconds,
             "rows_per_second": self.rate(),
             "level": engine.choice.level.name,
@@ -130,6 +142,7 @@ class Labelling:
             "reasons": engine.reasons,
             "faster": engine.faster,
             "encode_on": self.classifier.encode_on,
+            "windows": self.classifier.windows,
             "threads": engine.threads,
             "busy": busy,
             "stages_of_the_level": {name: round(spent, 4) for name, spent in engine.monitor.seconds.items()},

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from charcnn.host.terminal import printable
-from charcnn.text.layout import Layout
+from charcnn.text.layout import SEPARATOR, Layout
 from charcnn.text.readers.formats import FORMATS, format_by_name
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
     add = group.add_argument
     add("--model", metavar="FILE", help="weights: .safetensors, .pt or params.bin (default: the model that ships)")
-    add("--encoding", metavar="NAME", help="crepe or forward, of a model that does not say its own")
+    add("--encoding", metavar="NAME", help="crepe, forward or bytes, of a model that does not say its own")
     add("--device", choices=("cpu", "cuda"), help="default: a GPU where there is one that can be used")
     add("--precision", choices=PRECISIONS, help="arithmetic (default: fp32; fp16 on a GPU that has a level for it)")
     add("--level", metavar="LEVEL", help="l0 and on, see `charcnn levels` (default: the fastest that fits)")
@@ -65,12 +65,15 @@ def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_column_arguments(group: Any) -> None:
-    """--text-columns, --label-column, --header, --delimiter."""
+    """--text-columns, --label-column, --header, --delimiter, --label-separator."""
     add = group.add_argument
     add("--text-columns", metavar="A,B,…", help="the columns of text, or their numbers from 1")
     add("--label-column", metavar="NAME", help="the column of labels, or its number from 1: never text")
     add("--header", action=argparse.BooleanOptionalAction, help="whether the first row of a CSV file names its columns")
     add("--delimiter", metavar="C", help="between the fields of CSV (default , or of .tsv a tab)")
+    add(
+        "--label-separator", metavar="C", help="between several labels of a row, of a model that knows such (default |)"
+    )
 
 
 def add_min_probability(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +82,25 @@ def add_min_probability(parser: argparse.ArgumentParser) -> None:
         "--min-probability",
         type=share,
         metavar="P",
-        help="keep a label where its probability is at least P, from 0 to 1 (default: every label)",
+        help="keep a label where its probability is at least P, from 0 to 1 (default: every label; of a model that "
+        "gives several labels a text, those of 0.5 or more)",
+    )
+
+
+def add_windows(parser: argparse.ArgumentParser) -> None:
+    """--windows, --window-size."""
+    add = parser.add_argument
+    add(
+        "--windows",
+        action="store_true",
+        help="cut a long text into windows, which overlap by a quarter at least, and take the mean of their logits "
+        "(default: of a text that is longer than the network takes, only what the encoding keeps counts)",
+    )
+    add(
+        "--window-size",
+        type=positive,
+        metavar="BYTES",
+        help="with --windows, of each, and of a text that is not cut (default: as many as the network takes)",
     )
 
 
@@ -94,7 +115,8 @@ def share(value: str) -> float:
 def layout_of(options: argparse.Namespace) -> Layout:
     """What the options of `add_column_arguments` say."""
     texts = tuple(options.text_columns.split(",")) if options.text_columns else ()
-    return Layout(texts, options.label_column, options.header, options.delimiter)
+    separator = options.label_separator or SEPARATOR
+    return Layout(texts, options.label_column, options.header, options.delimiter, separator)
 
 
 def told(row: int, line: int | None, reason: str) -> str:
@@ -122,8 +144,16 @@ def positive(value: str) -> int:
     return number
 
 
-def load(options: argparse.Namespace) -> Classifier:
-    """The classifier that the options name."""
+def windows_of(options: argparse.Namespace) -> bool | int:
+    """What the options of `add_windows` say, as a classifier takes it."""
+    if options.window_size is not None and not options.windows:
+        raise ValueError(f"--window-size {options.window_size}: needs --windows")
+    windows: bool | int = options.window_size or options.windows
+    return windows
+
+
+def load(options: argparse.Namespace, *, windows: bool | int = False) -> Classifier:
+    """The classifier that the options name; `windows` as of it."""
     from charcnn import offload
     from charcnn.gpu import early
 
@@ -141,6 +171,7 @@ def load(options: argparse.Namespace) -> Classifier:
             batch=options.batch,
             gpus=options.gpus,
             encode_on=options.encode_on,
+            windows=windows,
         )
 
 

@@ -83,7 +83,7 @@ class File:
         self.sink = FileSink(self._stack, self.task.output, options, labelling.classifier, self.reader)
         self._partial, self.resumed = self.sink.partial, self.sink.rows
         added = added_names(self.reader, labelling.classifier, options, self.task.partitions)
-        self.sink.open(self.reader, labelling.names, added)
+        self.sink.open(self.reader, labelling.names, added, every=labelling.every)
         self._stack.callback(self.sink.writer.abandon)
         self.sink.listed = lambda size: self._list.add(
             self.task.output, identity, size, self.sink.rows, self.sink.unreadable
@@ -296,5 +296,5 @@ def _line(error: Exception) -> str:
 
 
 def _layout(options: argparse.Namespace) -> list[Any]:
-    names = ("format", "text_columns", "label_column", "header", "delimiter")
+    names = ("format", "text_columns", "label_column", "header", "delimiter")  # the separator is in the run's identity
     return [getattr(options, name) for name in names]

@@ -29,10 +29,21 @@ class Sink:
         self.file, self._where = file, where
         self.report: str | None = None
 
-    def open(self, reader: Reader, names: list[str], added: list[str], *, resumed: bool = False) -> None:
-        """Make ready for the reader's rows, with columns `added` for labels that have these names."""
+    def open(
+        self,
+        reader: Reader,
+        names: list[str],
+        added: list[str],
+        *,
+        every: bool | None = None,
+        resumed: bool = False,
+    ) -> None:
+        """Make ready for the reader's rows, with columns `added` for labels that have these names.
+
+        `every` is as of `Reader.open`.
+        """
         with naming(self._where):
-            self.writer: Writer = reader.open(self.file, names, added, resumed=resumed)
+            self.writer: Writer = reader.open(self.file, names, added, resumed=resumed, every=every)
 
     def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
         """Write a block that is rendered; the rows of it that are unreadable are counted and noted."""
@@ -104,9 +115,17 @@ class FileSink(Sink):
         if self.partial.resumed and not options.quiet:
             tell(f"going on after row {self.rows:,} of a run that was cut off")
 
-    def open(self, reader: Reader, names: list[str], added: list[str], *, resumed: bool = False) -> None:
+    def open(
+        self,
+        reader: Reader,
+        names: list[str],
+        added: list[str],
+        *,
+        every: bool | None = None,
+        resumed: bool = False,
+    ) -> None:
         """As `Sink.open`; behind what an earlier start wrote, where it did."""
-        super().open(reader, names, added, resumed=self.partial.resumed)
+        super().open(reader, names, added, every=every, resumed=self.partial.resumed)
         if self.partial.resumed:
             state = self.partial.state
             reader.go_on(state["input"], state["rows"], state["lines"])
@@ -137,6 +156,7 @@ def _identity(options: argparse.Namespace, classifier: Classifier, reader: Reade
 def identity_of_run(options: argparse.Namespace, classifier: Classifier) -> dict[str, Any]:
     """What is known of that before the input is opened."""
     from charcnn.classify.unsure import UNSURE
+    from charcnn.text.layout import SEPARATOR
 
     source: list[Any] = [options.input]
     if options.input != "-":
@@ -151,4 +171,6 @@ def identity_of_run(options: argparse.Namespace, classifier: Classifier) -> dict
         "precision": classifier.engine.choice.precision,
         "probabilities": options.probabilities,
         "unsure": [options.min_probability, options.unsure_label or UNSURE],
+        **({"separator": options.label_separator or SEPARATOR} if classifier.config.multi_label else {}),
+        **({"windows": classifier.windows} if classifier.windows else {}),  # journals of before say nothing of them
     }

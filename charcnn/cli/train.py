@@ -18,13 +18,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from charcnn.cli import DONE, FAILED, INTERRUPTED, UNUSABLE
 from charcnn.cli.model import layout_of
-from charcnn.cli.train_options import CONFIGS, add_arguments, spelled
+from charcnn.cli.sizes import config_of
+from charcnn.cli.train_options import add_arguments, spelled
 from charcnn.host.terminal import printable, tell
 from charcnn.model import params
 from charcnn.text.encodings import ENCODINGS
@@ -63,7 +65,11 @@ class _Job:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        balance = not options.no_balance
+        if options.label_separator is not None and not options.multi_label:
+            raise ValueError(f"--label-separator {options.label_separator}: needs --multi-label")
+        if options.multi_label and options.teachers != "0":
+            raise ValueError(f"--teachers {options.teachers}: teach one label a text; leave out --multi-label")
+        balance = not options.no_balance and not options.multi_label
         values = {name: getattr(options, name) for name in Recipe().to_dict() if name != "balance"}
         self.recipe = Recipe(**values, balance=balance)
         if not options.out.endswith(".safetensors"):
@@ -112,13 +118,14 @@ class _Job:
     def _read(self) -> None:
         options, self.encoding = self.options, ENCODINGS[self.options.encoding]
         read = self._rows(options.data)
-        found = data.find_labels(read.labels)
+        found = data.find_labels(chain.from_iterable(read.labels) if options.multi_label else read.labels)
         names = found if options.classes is None else tuple(name.strip() for name in options.classes.split(","))
         if len(names) < 2:
             raise ValueError(f"{options.data} holds one class, {', '.join(names) or 'or none'}: need two at least")
         index = data.name_labels(found, names)
         self.classes = names
-        self.config = replace(CONFIGS[options.config], classes=len(names))
+        several, alphabet = options.multi_label, self.encoding.blank
+        self.config = replace(config_of(options.config), alphabet=alphabet, classes=len(names), multi_label=several)
         self.part = self._examples(options.data, read, index)
         self.valid = self.test = None
         if options.valid is not None:
@@ -130,10 +137,12 @@ class _Job:
             self.test = self._examples(options.test, self._rows(options.test), index)
 
     def _rows(self, path: str) -> data.Rows:
-        return data.read_rows(path, self.encoding, layout_of(self.options))
+        return data.read_rows(path, self.encoding, layout_of(self.options), multi_label=self.options.multi_label)
 
     def _examples(self, path: str, rows: data.Rows, index: dict[str, int]) -> data.Examples:
-        examples, unknown = data.to_examples(rows, index, self.encoding, self.config.length)
+        examples, unknown = data.to_examples(
+            rows, index, self.encoding, self.config.length, multi_label=self.config.multi_label
+        )
         bad = sorted([*rows.bad, *unknown], key=lambda row: row.line)
         if not self.options.skip_bad_rows:
             try:
@@ -205,7 +214,7 @@ class _Job:
         def on_epoch(history: list[dict[str, Any]]) -> None:
             nonlocal shown
             if metrics:
-                record.write_metrics(metrics, history, loop.COLUMNS)
+                record.write_metrics(metrics, history, loop.columns(self.config))
             now = time.perf_counter()
             print(name + _progress(history[-1], recipe.epochs, len(self.part), now - shown), flush=True)
             shown = now
@@ -245,7 +254,8 @@ class _Job:
             }
         }
         batch = self.recipe.batch
-        if self.valid is not None and not self.options.no_calibration:
+        single = not self.config.multi_label
+        if self.valid is not None and single and not self.options.no_calibration:
             logits = loop.answers(self._network(arrays), self.valid, batch)
             temperature = fit_temperature(logits, self.valid.labels)
             before = calibration_error(logits, self.valid.labels)
@@ -269,14 +279,13 @@ class _Job:
                 "rows": len(examples),
                 "accuracy": accuracy,
                 "interval": [low, high],
-                "confusion": measured.confusion.tolist(),
-                "loss": measured.loss,
-                "calibration_error": measured.calibration_error,
+                **measured.figures(),
             }
+            off = getattr(measured, "calibration_error", None)  # of one label a text
+            calibrated = "" if off is None else f", calibration error {off:.4f}"
             print(
                 f"\n{part}, {len(examples):,} rows, weights of epoch {epoch} as {store}: loss {measured.loss:.4f}, "
-                f"accuracy {100 * accuracy:.2f} % (95 %: {100 * low:.2f} to {100 * high:.2f}), "
-                f"calibration error {measured.calibration_error:.4f}\n"
+                f"accuracy {100 * accuracy:.2f} % (95 %: {100 * low:.2f} to {100 * high:.2f}){calibrated}\n"
                 f"{measured.table(tuple(map(printable, self.classes)))}"
             )
         params.save(

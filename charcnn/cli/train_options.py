@@ -7,7 +7,7 @@ import os
 import shlex
 
 from charcnn.cli.model import COLUMNS, add_column_arguments
-from charcnn.config import SMALL, TINY, Config
+from charcnn.cli.sizes import HELP
 from charcnn.text.encodings import ENCODINGS
 from charcnn.training.recipe import Recipe
 
@@ -15,12 +15,10 @@ EXAMPLES = """examples:
   charcnn train --data train.csv --out model.safetensors
   charcnn train --data train.csv --valid valid.csv --test test.csv --out model.safetensors
   charcnn train --data reviews.parquet --label-column stars --text-columns title,body --out reviews.safetensors
+  charcnn train --data topics.jsonl --multi-label --out topics.safetensors
   charcnn train --data news.jsonl --classes World,Sports,Business,Sci/Tech --seed 7 --out news.safetensors
 
 exit status: 0 trained, 1 failed on the way, 2 unusable options, files or machine, 130 interrupted"""
-
-CONFIGS = {"small": SMALL, "large": Config(channels=1024, units=2048), "tiny": TINY}
-"""The paper's two sizes, and one for tests."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,11 +70,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with commas between them; labels are these, or numbers from 1 in their order",
     )
     add("--skip-bad-rows", action="store_true", help="report rows that cannot be used and leave them out")
-    add("--encoding", choices=ENCODINGS, default="forward", help="of characters as ids (default forward)")
+    add(
+        "--multi-label",
+        action="store_true",
+        help="a row may have several labels, or none: a list of JSON or Parquet, else with | between them "
+        "(--label-separator)",
+    )
+    add("--encoding", choices=ENCODINGS, default="forward", help="default forward; bytes for any language")
 
     how = parser.add_argument_group("how")
     add = how.add_argument
-    add("--config", choices=CONFIGS, default="small", help="sizes of the network (default small)")
+    add("--config", default="small", metavar="SIZES", help=f"{HELP} (default small)")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="(default: a GPU where there is one)")
     add("--precision", choices=("auto", "bf16", "float32"), default="auto", help="(default: bf16 on a GPU)")
     add(
@@ -111,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     field("patience", int, "epochs with no better result on the validation rows before it ends; 0: never")
     field("seed", int, "of all that is random")
     add("--no-calibration", action="store_true", help="leave the logits' temperature as training gave it")
-    add("--no-balance", action="store_true", help="do not weigh rare classes up in the loss")
+    add("--no-balance", action="store_true", help="do not weigh rare classes up in the loss (never with --multi-label)")
 
 
 _READ = ("data", "valid", "test")

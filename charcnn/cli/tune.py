@@ -9,18 +9,16 @@ first GPU is measured; CUDA_VISIBLE_DEVICES makes another one the first.
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from charcnn.cli import DONE, FAILED
-from charcnn.config import SMALL, TINY, Config
+from charcnn.cli.sizes import HELP, config_of
+from charcnn.config import SMALL, TINY
 from charcnn.host.terminal import printable
 
 if TYPE_CHECKING:
     from charcnn.tuning.measure import Tuned
-
-CONFIGS = {"small": SMALL, "tiny": TINY}
 
 SIMULATED_BATCH = 2
 
@@ -40,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--levels", nargs="+", metavar="LEVEL", help="whose kernels: l12 to l17 (default: those that this GPU runs)")
     add("--precision", metavar="P", help="what they compute in (default: each level's own)")
-    add("--config", default=None, metavar="SIZES", help="small (default), tiny, or JSON of what differs from small")
+    add("--config", default=None, metavar="SIZES", help=f"{HELP} (default small)")
     add("--batch", type=_count, metavar="B", help="inputs an operator takes at once (default: each level's own)")
     add("--dry-run", action="store_true", help="measure and show, and write nothing")
 
@@ -59,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     from charcnn.tuning.measure import tune
 
     device.gpu_count()
-    config = _config(options.config, TINY if device.SIMULATED else SMALL)
+    config = (TINY if device.SIMULATED else SMALL) if options.config is None else config_of(options.config)
     if device.SIMULATED and config != TINY:
         raise ValueError(
             f"--config {options.config}: the simulator would take hours at these sizes; run with --config tiny, or on "
@@ -86,15 +84,6 @@ def run(options: argparse.Namespace) -> int:
     if not any(isinstance(one, tile_choice.Key) for one in seen):
         print("there is nothing to choose: each layer has one tile alone in this precision")
     return status
-
-
-def _config(given: str | None, default: Config) -> Config:
-    if given is None or given in CONFIGS:
-        return default if given is None else CONFIGS[given]
-    try:
-        return Config(**json.loads(given))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"--config {given}: need {', '.join(CONFIGS)}, or sizes as JSON ({error})") from error
 
 
 def _levels(options: argparse.Namespace) -> list[str]:

@@ -138,8 +138,12 @@ _MEASURED = ("accuracy", "validation", "test", "live", "teacher_of")
 """What a model's file says that is of the network as it was."""
 
 
-def apart(logits: np.ndarray, others: np.ndarray) -> tuple[int, float]:
-    """Of how many rows the label differs, and the largest change of a probability."""
+def apart(logits: np.ndarray, others: np.ndarray, *, multi_label: bool = False) -> tuple[int, float]:
+    """Of how many rows the label differs, or one of several, and the largest change of a probability."""
+    if multi_label:
+        changed = int(((logits >= 0) != (others >= 0)).any(1).sum())
+        shares = [1 / (1 + np.exp(-np.asarray(of, np.float64).clip(-700))) for of in (logits, others)]
+        return changed, float(np.abs(shares[0] - shares[1]).max(initial=0))
     changed = int((logits.argmax(1) != others.argmax(1)).sum())
     return changed, float(np.abs(_softmax(logits) - _softmax(others)).max(initial=0))
 

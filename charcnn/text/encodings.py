@@ -16,6 +16,9 @@ from charcnn.text import names
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789-,;.!?:'\"/\\|_@#$%^&*~`+-=<>()[]{}\n"
 """The paper's 70 characters; '-' stands twice, at 36 and at 59."""
 
+BLANK_BYTE = 0xFF
+"""A byte that UTF-8 never holds: where ids are the bytes themselves, its id is free to stand for no text."""
+
 CLASSES = ("World", "Sports", "Business", "Sci/Tech")
 """The four classes of AG News, and of the sample."""
 
@@ -27,18 +30,19 @@ class Encoding:
     Args:
         name: for people; the other fields say all.
         alphabet: 1 to 255 ASCII characters; a byte's id is its character's index here, all other bytes are unknown.
+            None: a byte's id is the byte itself, and 0xFF, which no text in UTF-8 holds, is the blank.
         dash: "first" or "last": the index that a character takes which stands in the alphabet twice, as '-' does.
         reverse: whether a text's last byte comes first.
         keep: "head" or "tail": the side that stays of a text that is too long.
         reverse_fields: whether a row's fields are joined from the last to the first (description, title).
-        lowercase: whether A to Z count as a to z.
+        lowercase: whether A to Z count as a to z; of bytes False.
 
     Raises:
         ValueError: a field is not of these; names it.
     """
 
     name: str
-    alphabet: str = ALPHABET
+    alphabet: str | None = ALPHABET
     dash: str = "first"
     reverse: bool = False
     keep: str = "head"
@@ -51,9 +55,16 @@ class Encoding:
         wrong = names.problem(self.name)
         if wrong is not None:
             raise ValueError(f"name={self.name[:100]!r} {wrong}")
-        if not isinstance(self.alphabet, str) or not self.alphabet.isascii() or not 1 <= len(self.alphabet) <= 255:
-            raise ValueError(f"alphabet={self.alphabet!r}: need a str of 1 to 255 ASCII characters")
-        if self.lowercase is True and any("A" <= character <= "Z" for character in self.alphabet):
+        if self.alphabet is None:
+            if self.lowercase is not False:
+                raise ValueError(f"lowercase={self.lowercase!r}: with alphabet=None ids are the bytes; need False")
+        elif (
+            not isinstance(self.alphabet, str)
+            or not self.alphabet.isascii()
+            or not 1 <= len(self.alphabet) <= BLANK_BYTE
+        ):
+            raise ValueError(f"alphabet={self.alphabet!r}: need a str of 1 to 255 ASCII characters, or None for bytes")
+        elif self.lowercase is True and any("A" <= character <= "Z" for character in self.alphabet):
             raise ValueError(f"alphabet={self.alphabet!r} holds capitals: with lowercase=True no text reaches them")
         for field, choices in (("dash", ("first", "last")), ("keep", ("head", "tail"))):
             if getattr(self, field) not in choices:
@@ -64,8 +75,8 @@ class Encoding:
 
     @property
     def blank(self) -> int:
-        """The id of no character and of an unknown one: 70."""
-        return len(self.alphabet)
+        """The id of no character and of an unknown one: 70, of bytes 255."""
+        return BLANK_BYTE if self.alphabet is None else len(self.alphabet)
 
     def join(self, fields: Sequence[str]) -> str:
         """One text from a row's fields, with a space between them."""
@@ -82,6 +93,8 @@ ENCODINGS = {
         # As in the authors' own program, Crepe.
         Encoding("crepe", dash="last", reverse=True, keep="tail", reverse_fields=True),
         Encoding("forward"),
+        # Any language in UTF-8: 255 bytes that texts may hold and one that they may not are all that a uint8 counts.
+        Encoding("bytes", alphabet=None, lowercase=False),
     )
 }
 
@@ -103,7 +116,9 @@ def find_encoding(encoding: str | Encoding) -> Encoding:
 def byte_table(encoding: Encoding) -> np.ndarray:
     """The id of each of the 256 bytes."""
     table = np.full(256, encoding.blank, np.uint8)
-    for index, character in enumerate(encoding.alphabet):
+    if encoding.alphabet is None:
+        table[:] = np.arange(256)
+    for index, character in enumerate(encoding.alphabet or ""):
         if encoding.dash == "last" or table[ord(character)] == encoding.blank:
             table[ord(character)] = index
     if encoding.lowercase:
@@ -113,10 +128,10 @@ def byte_table(encoding: Encoding) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def _encode_kernel(buffer, offsets, table, blank, tail, reverse, ids):
+def _encode_kernel(buffer, starts, ends, table, blank, tail, reverse, ids):
     length = ids.shape[1]
     for n in range(ids.shape[0]):
-        start, end = offsets[n], offsets[n + 1]
+        start, end = starts[n], ends[n]
         kept = min(end - start, length)
         if tail:
             start = end - kept
@@ -151,9 +166,29 @@ def encode_buffer(
         raise ValueError(f"length={length!r}: need a positive int")
     check_buffer(buffer, offsets)
     offsets = np.ascontiguousarray(offsets, np.int64)
-    ids = np.empty((offsets.size - 1, length), np.uint8)
+    return _encoded(buffer, offsets[:-1], offsets[1:], encoding, length)
+
+
+def encode_windows(buffer: np.ndarray, starts: np.ndarray, size: int, encoding: Encoding, length: int) -> np.ndarray:
+    """Token ids of parts of texts, which may overlap. Releases the GIL.
+
+    Args:
+        buffer: uint8 (B,), C-contiguous.
+        starts: int64 (W,): part w is buffer[starts[w]:starts[w] + size], all of it inside.
+        size: bytes of each.
+        encoding: how.
+        length: columns of the result.
+
+    Returns:
+        uint8 (W, length), as of `encode_buffer`.
+    """
+    return _encoded(buffer, starts, starts + size, encoding, length)
+
+
+def _encoded(buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray, encoding: Encoding, length: int) -> np.ndarray:
+    ids = np.empty((starts.size, length), np.uint8)
     table, tail = byte_table(encoding), encoding.keep == "tail"
-    _encode_kernel(buffer, offsets, table, encoding.blank, tail, encoding.reverse, ids)
+    _encode_kernel(buffer, starts, ends, table, encoding.blank, tail, encoding.reverse, ids)
     return ids
 
 
@@ -181,8 +216,8 @@ def _utf8(text: str) -> bytes:
 def encode(texts: Iterable[str | bytes], encoding: str | Encoding = "crepe", length: int = 1014) -> np.ndarray:
     """Token ids of texts.
 
-    A str counts as its UTF-8 bytes, so a character that is not ASCII is two to four unknown ones. Longer texts are
-    truncated, an empty one is all blank.
+    A str counts as its UTF-8 bytes, so a character that is not ASCII is two to four unknown ones, or with the encoding
+    `bytes` two to four known ones. Longer texts are truncated, an empty one is all blank.
 
     Args:
         texts: str or bytes, also mixed: a list, a tuple, a NumPy array, or any other iterable.
@@ -190,7 +225,8 @@ def encode(texts: Iterable[str | bytes], encoding: str | Encoding = "crepe", len
         length: columns of the result.
 
     Returns:
-        uint8 (N, length): the index in the encoding's alphabet; its `blank` (70) for an unknown byte and for none.
+        uint8 (N, length): the index in the encoding's alphabet, or the byte; its `blank` (70, or 255) for an unknown
+        one and for none.
 
     Raises:
         ValueError: texts is one text, or holds something else than texts; no encoding has this name.

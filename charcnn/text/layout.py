@@ -14,6 +14,9 @@ LABEL_COLUMNS = ("label", "class", "category", "class index")
 TEXT_COLUMNS = ("text", "title", "description")
 """What it may call the columns of text, in any case."""
 
+SEPARATOR = "|"
+"""What stands between several labels of one field, as pandas' str.get_dummies has it."""
+
 WHOLE = re.compile("[-+]?[0-9]{1,18}")
 """A whole number, as a label or a count is written."""
 
@@ -28,17 +31,22 @@ class Layout:
         label: name or number of the column of labels; None likewise.
         header: whether a CSV file's first row names its columns; None for what the row itself shows.
         delimiter: between the fields of CSV: one ASCII character; None for the kind's.
+        separator: between several labels of one field: one printable ASCII character that is no quote.
     """
 
     texts: tuple[str, ...] = ()
     label: str | None = None
     header: bool | None = None
     delimiter: str | None = None
+    separator: str = SEPARATOR
 
     def __post_init__(self) -> None:
         given = self.delimiter
         if given is not None and (len(given) != 1 or not given.isascii() or given in '"\r\n'):
             raise ValueError(f"delimiter={given!r}: need one ASCII character, no quote and no line end")
+        given = self.separator
+        if len(given) != 1 or not given.isascii() or not given.isprintable() or given == '"':
+            raise ValueError(f"separator={given!r}: need one printable ASCII character that is no quote")
 
     def has_header(self, first: Sequence[str]) -> bool:
         """Whether a CSV file's first row, of these fields, names its columns.

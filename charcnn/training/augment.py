@@ -7,17 +7,32 @@ from __future__ import annotations
 
 import torch
 
+from charcnn.text.encodings import BLANK_BYTE
+
 Share = float | torch.Tensor
+
+LONGEST_WORD = 12
+"""Bytes of a word of the encoding `bytes` at most: some languages have no spaces, and a text would be one word."""
 
 
 def blank_words(ids: torch.Tensor, blank: int, share: Share) -> torch.Tensor:
-    """Each word, a run of ids that are not blank, becomes blank with probability `share`."""
+    """Each word, a run of ids that are not blank, becomes blank with probability `share`.
+
+    With 70 characters a space is blank. Of bytes (`blank` 255) it is none: there a word ends before what is not above
+    it (a space, a line's end), and after LONGEST_WORD bytes.
+    """
     inside = ids != blank
+    if blank == BLANK_BYTE:
+        inside &= ids > ord(" ")
     starts = inside.clone()
     starts[:, 1:] &= ~inside[:, :-1]
+    if blank == BLANK_BYTE:
+        place = torch.arange(ids.shape[1], device=ids.device).expand_as(starts)
+        begun = torch.where(starts, place, 0).cummax(1).values
+        starts |= inside & ((place - begun) % LONGEST_WORD == 0)
     word = starts.cumsum(1)  # the word that a position is in, from 1
     dropped = torch.rand(len(ids), ids.shape[1] // 2 + 2, device=ids.device) < share
-    return ids.masked_fill(dropped.gather(1, word), blank)
+    return ids.masked_fill(dropped.gather(1, word) & inside, blank)
 
 
 def replace_characters(ids: torch.Tensor, blank: int, share: Share) -> torch.Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,8 @@ class Rows:
     """What a file holds."""
 
     texts: list[bytes]
-    labels: list[str]
+    labels: list[Any]
+    """str of each; of several labels a row, a tuple of them."""
     lines: list[int]
     """Where each row starts, counted from 1; of a Parquet file, the row's number."""
     bad: list[Bad]
@@ -48,7 +50,7 @@ class Examples:
     ids: np.ndarray
     """uint8 (N, length)"""
     labels: np.ndarray
-    """int64 (N,), from 0"""
+    """int64 (N,), from 0; of several labels a text, uint8 (N, classes), 1 where it has the class"""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -58,13 +60,20 @@ class Examples:
         return Examples(self.ids[index], self.labels[index])
 
 
-def read_rows(path: Path, encoding: Encoding, layout: Layout = Layout()) -> Rows:  # noqa: B008 - frozen
+def read_rows(
+    path: Path,
+    encoding: Encoding,
+    layout: Layout = Layout(),  # noqa: B008 - frozen
+    *,
+    multi_label: bool = False,
+) -> Rows:
     """Every row of a file: its label as it is written, and its text columns joined as the encoding says.
 
     Args:
         path: ends as the name of CSV, JSON Lines or Parquet does; of CSV and JSON Lines also .gz or .zst behind that.
         encoding: which joins the fields of a row.
         layout: its columns; `charcnn.text.readers` finds those that it does not say.
+        multi_label: whether a row may have several labels, or none.
 
     Raises:
         OSError: the file cannot be read.
@@ -80,26 +89,32 @@ def read_rows(path: Path, encoding: Encoding, layout: Layout = Layout()) -> Rows
         reader = open_reader(formats[suffix], os.fspath(path), file, layout, encoding)
         for block in reader.blocks():
             try:
-                _take(block, reader, rows)
+                _take(block, reader, rows, multi_label)
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from error
     return rows
 
 
-def _take(block: Block, reader: Reader, rows: Rows) -> None:
+def _take(block: Block, reader: Reader, rows: Rows, multi_label: bool) -> None:
     texts = reader.texts(block).tolist()
     readable = (block.kinds == READABLE).any()
-    labels = reader.labels(block) if readable else [None] * len(texts)
+    labels: list[Any] = [None] * len(texts)
+    if readable:
+        labels = reader.label_lists(block) if multi_label else reader.labels(block)
     bad = {number: reason for number, _, reason in block.unreadable()}
     there = np.flatnonzero(block.kinds != BLANK)
     for n, (number, line) in zip(there, block.located(there), strict=True):
-        text, label, at = texts[n], (labels[n] or "").strip(), number if line is None else line
+        text, label, at = texts[n], labels[n], number if line is None else line
+        if not multi_label:
+            label = (label or "").strip() or None
+        named: tuple[str, ...] = label or () if multi_label else (label or "",)
+        wrong = next((name for name in named if problem(name) is not None), None)
         if number in bad:
             rows.bad.append(Bad(at, bad[number]))
-        elif not label:
+        elif label is None:
             rows.bad.append(Bad(at, "no label"))
-        elif problem(label) is not None:
-            rows.bad.append(Bad(at, f"label {label[:100]!r} {problem(label)}"))
+        elif wrong is not None:
+            rows.bad.append(Bad(at, f"label {wrong[:100]!r} {problem(wrong)}"))
         elif not text.strip():
             rows.bad.append(Bad(at, "no text"))
         else:
@@ -116,7 +131,7 @@ def refuse(path: Path, bad: Sequence[Bad]) -> None:
         raise ValueError("\n".join([f"{path} has {len(bad):,} bad row{'s' * (len(bad) > 1)}:", *shown, *more]))
 
 
-def find_labels(labels: Sequence[str]) -> tuple[str, ...]:
+def find_labels(labels: Iterable[str]) -> tuple[str, ...]:
     """The labels that occur: by size where all are whole numbers, else in the order of the alphabet."""
     found = set(labels)
     if all(WHOLE.fullmatch(label) for label in found):
@@ -144,26 +159,45 @@ def name_labels(labels: Sequence[str], names: Sequence[str]) -> dict[str, int]:
     raise ValueError(f"labels {listed}: need {', '.join(names)}, or numbers from 1 to {len(names)}")
 
 
-def to_examples(rows: Rows, index: Mapping[str, int], encoding: Encoding, length: int) -> tuple[Examples, list[Bad]]:
-    """The rows encoded, and those whose label is no class."""
-    known = [number for number, label in enumerate(rows.labels) if label in index]
-    labels = np.array([index[rows.labels[number]] for number in known], np.int64)
-    bad = [
-        Bad(line, f"label {label!r} is none of the classes")
-        for line, label in zip(rows.lines, rows.labels, strict=True)
-        if label not in index
-    ]
+def to_examples(
+    rows: Rows, index: Mapping[str, int], encoding: Encoding, length: int, *, multi_label: bool = False
+) -> tuple[Examples, list[Bad]]:
+    """The rows encoded, and those that have a label that is no class."""
+    known, bad = [], []
+    for number, (line, given) in enumerate(zip(rows.lines, rows.labels, strict=True)):
+        wrong = next((label for label in (given if multi_label else (given,)) if label not in index), None)
+        if wrong is None:
+            known.append(number)
+        else:
+            bad.append(Bad(line, f"label {wrong!r} is none of the classes"))
+    if multi_label:
+        labels = np.zeros((len(known), max(index.values()) + 1), np.uint8)
+        for n, number in enumerate(known):
+            labels[n, [index[label] for label in rows.labels[number]]] = 1
+    else:
+        labels = np.array([index[rows.labels[number]] for number in known], np.int64)
     return Examples(encode([rows.texts[number] for number in known], encoding, length), labels), bad
 
 
 def split(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Indices of two parts, the second holding `share` of every class, both in the order of the file.
 
+    Of several labels a text, it holds `share` of the texts, drawn at random.
+
     Raises:
         ValueError: a class is left with no example in either part.
     """
     rng = np.random.default_rng(seed)
     held = np.zeros(len(labels), bool)
+    if labels.ndim == 2:
+        held[rng.permutation(len(labels))[: round(share * len(labels))]] = True
+        for part in (labels[~held], labels[held]):
+            if not part.any(axis=0).all():
+                raise ValueError(
+                    f"a part of {share:g} for validation, or what it leaves, holds no row of class "
+                    f"{part.any(axis=0).argmin() + 1}: both need one at least"
+                )
+        return np.flatnonzero(~held), np.flatnonzero(held)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         count = round(share * len(members))

@@ -16,7 +16,7 @@ from charcnn.config import Config
 from charcnn.files import Path, replacing
 from charcnn.model.model_files import check_sums, open_archive
 from charcnn.training.data import Examples
-from charcnn.training.measure import Measured, calibration_error
+from charcnn.training.measure import Measured, MultiLabelMeasured, calibration_error, counts_of
 from charcnn.training.network import Network
 from charcnn.training.recipe import Recipe
 from charcnn.training.step import Trainer
@@ -35,6 +35,11 @@ COLUMNS = (
     "valid_balanced_accuracy",
 )
 """What is recorded of every epoch. The training part's figures are of changed, dropped-out inputs: the lower ones."""
+
+
+def columns(config: Config) -> tuple[str, ...]:
+    """COLUMNS; of several labels a text, where accuracy is that of all of them together, macro F1 in the last."""
+    return (*COLUMNS[:-1], f"valid_{MultiLabelMeasured.score_name}") if config.multi_label else COLUMNS
 
 
 @dataclass(frozen=True)
@@ -85,12 +90,17 @@ def train(
         teachers: weights of networks of the same sizes to learn from, too.
 
     Raises:
-        ValueError: a class has no example to learn from, or the loss stops being a number.
+        ValueError: a class has no example to learn from, the recipe balances classes that do not exclude each other,
+            or the loss stops being a number.
         OSError: the checkpoint cannot be written.
     """
-    counts = np.bincount(examples.labels, minlength=config.classes)
+    counts = (
+        np.bincount(examples.labels, minlength=config.classes) if not config.multi_label else examples.labels.sum(0)
+    )
     if not counts.all():
         raise ValueError(f"class {np.argmin(counts) + 1} has no example to learn from")
+    if config.multi_label and recipe.balance:
+        raise ValueError("balance=True: classes that do not exclude each other have no shares to balance; need False")
     weights = len(examples) / (config.classes * counts) if recipe.balance else np.ones(config.classes)
     trainer = Trainer(examples, weights, config, recipe, device, dtype, compiled, teachers)
     history: list[dict[str, Any]] = []
@@ -112,12 +122,12 @@ def train(
         if valid is not None:
             measured = measure(trainer.average, valid, recipe.batch)
             row["valid_loss"], row["valid_accuracy"] = measured.loss, measured.accuracy
-            row["valid_balanced_accuracy"] = measured.balanced
-            score = [measured.balanced, -measured.loss]
+            row[f"valid_{measured.score_name}"] = measured.score
+            score = [measured.score, -measured.loss]
             if best is None or score > best["score"]:
                 best = {"score": score, "epoch": epoch, "weights": trainer.weights()}
         row["seconds"] = before + time.perf_counter() - started
-        history.append({name: row[name] for name in COLUMNS if name in row})
+        history.append({name: row[name] for name in columns(config) if name in row})
         on_epoch(history)
         if checkpoint is not None and (time.perf_counter() - written >= interval):
             state = {
@@ -161,10 +171,16 @@ def read_checkpoint(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def measure(network: Network, examples: Examples, batch: int) -> Measured:
+def measure(network: Network, examples: Examples, batch: int) -> Measured | MultiLabelMeasured:
     """A network's answers to examples, `batch` at a time; ValueError where logits are not finite."""
     classes, labels = network.config.classes, examples.labels
     logits = answers(network, examples, batch)
+    if network.config.multi_label:
+        has, given = labels.astype(bool), logits >= 0
+        wanted = torch.from_numpy(labels).double()
+        loss = F.binary_cross_entropy_with_logits(torch.from_numpy(logits).double(), wanted)
+        right = int((has == given).all(1).sum())
+        return MultiLabelMeasured(counts_of(has, given), right, len(examples), float(loss))
     pairs = np.bincount(labels * classes + logits.argmax(1), minlength=classes * classes)
     loss = F.cross_entropy(torch.from_numpy(logits).double(), torch.from_numpy(labels))
     return Measured(pairs.reshape(classes, classes), float(loss), calibration_error(logits, labels))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,10 +42,22 @@ class Measured:
         """Mean recall over the classes that have examples."""
         return float(np.nanmean(self.recalls))
 
+    score_name = "balanced_accuracy"
+
+    @property
+    def score(self) -> float:
+        """What decides which epoch is kept."""
+        return self.balanced
+
     @property
     def interval(self) -> tuple[float, float]:
         """The accuracy's, as `interval` has it."""
         return interval(int(np.trace(self.confusion)), int(self.confusion.sum()))
+
+    def figures(self) -> dict[str, Any]:
+        """What a model file keeps of it, beside accuracy and interval."""
+        found = {"loss": self.loss, "calibration_error": self.calibration_error}
+        return {"confusion": self.confusion.tolist(), **found}
 
     def table(self, classes: tuple[str, ...]) -> str:
         """The figures of each class, as text."""
@@ -59,6 +72,79 @@ class Measured:
                 f"{_percent(self.precisions[index]):>9}  {mistaken}"
             )
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class MultiLabelMeasured:
+    """A network's answers to examples that have any number of labels."""
+
+    counts: np.ndarray
+    """int64 (3, classes): examples that have the class; that were given it; that have it and were given it"""
+    right: int
+    """Examples whose labels were all given, and no other."""
+    rows: int
+    """Examples."""
+    loss: float = 0.0
+    """mean binary cross-entropy of a class, with no smoothing"""
+
+    score_name = "macro_f1"
+
+    @property
+    def accuracy(self) -> float:
+        """Subset accuracy: share of examples with all labels right."""
+        return self.right / self.rows
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The subset accuracy's, as `interval` has it."""
+        return interval(self.right, self.rows)
+
+    @property
+    def f1(self) -> np.ndarray:
+        """Of each class, the harmonic mean of precision and recall; NaN of one that no example has or was given."""
+        has, given, both = self.counts
+        with np.errstate(invalid="ignore"):
+            return 2 * both / (has + given)
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean F1 of the classes that have one; 0 where none has."""
+        known = self.f1[~np.isnan(self.f1)]
+        return float(known.mean()) if known.size else 0.0
+
+    @property
+    def micro_f1(self) -> float:
+        """F1 of all labels together; 0 where there are none."""
+        has, given, both = self.counts.sum(axis=1).tolist()
+        return 2 * both / (has + given) if has + given else 0.0
+
+    @property
+    def score(self) -> float:
+        """What decides which epoch is kept."""
+        return self.macro_f1
+
+    def figures(self) -> dict[str, Any]:
+        """What a model file keeps of it, beside accuracy and interval."""
+        found = {"micro_f1": self.micro_f1, "macro_f1": self.macro_f1, "loss": self.loss}
+        return {**found, "counts": self.counts.tolist()}
+
+    def table(self, classes: tuple[str, ...]) -> str:
+        """The figures of each class, as text."""
+        width, (has, given, both) = max(len("class"), *map(len, classes)), self.counts
+        lines = [
+            f"micro F1 {self.micro_f1:.4f}, macro F1 {self.macro_f1:.4f}",
+            f"{'class':{width}}  examples  recall  precision      F1",
+        ]
+        with np.errstate(invalid="ignore"):
+            shares = zip(has, both / has, both / given, self.f1, strict=True)
+        for name, (count, recall, precision, f1) in zip(classes, shares, strict=True):
+            lines.append(f"{name:{width}}  {count:8,}  {_percent(recall)}  {_percent(precision):>9}  {_percent(f1)}")
+        return "\n".join(lines)
+
+
+def counts_of(has: np.ndarray, given: np.ndarray) -> np.ndarray:
+    """The counts of `MultiLabelMeasured`, from what each example has and was given, bool (N, classes) both."""
+    return np.stack([has.sum(axis=0), given.sum(axis=0), (has & given).sum(axis=0)])
 
 
 def interval(right: int, examples: int) -> tuple[float, float]:

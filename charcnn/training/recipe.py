@@ -35,7 +35,8 @@ class Recipe:
         teaching: weight in the loss of what the teachers answer to the same changed texts, where there are teachers;
             the labels have the rest (Hinton et al. 2015, arXiv:1503.02531).
         average: the weights that are measured and kept are a moving average over about so many epochs; 0 for none.
-        balance: whether the loss weighs classes so that a rare one counts as much as a frequent one.
+        balance: whether the loss weighs classes so that a rare one counts as much as a frequent one; not of classes
+            that do not exclude each other.
         patience: epochs without a better result on the validation part after which training ends; 0 for never.
         seed: of the weights, the order and all that is random.
 

@@ -74,6 +74,7 @@ class Trainer:
         teachers: Sequence[Mapping[str, np.ndarray]] = (),
     ) -> None:
         self._recipe, self._blank, self._device = recipe, config.alphabet, device
+        self._multi_label = config.multi_label
         self._ids = torch.from_numpy(examples.ids)
         if device.type != "cuda" or examples.ids.nbytes < _RESIDENT * torch.cuda.mem_get_info(device)[0]:
             self._ids = self._ids.to(device)
@@ -125,7 +126,7 @@ class Trainer:
         return float(self._schedule[self._done, 0])
 
     def epoch(self, number: int) -> tuple[float, float]:
-        """One pass; the mean loss, and the share of right answers."""
+        """One pass; the mean loss, and the share of examples answered right."""
         self._network.train()
         torch.manual_seed(self._recipe.seed * 1_000_003 + number)
         order = torch.randperm(len(self._labels))
@@ -194,7 +195,7 @@ class Trainer:
             torch.nn.utils.clip_grad_norm_(self._network.parameters(), recipe.clip, foreach=True)
         self._optimiser.step()
         self._follow()
-        self._total += torch.stack([losses.detach().mean(), (logits.argmax(1) == labels).float().mean()])
+        self._total += torch.stack([losses.detach().mean(), self._right(logits, labels).float().mean()])
 
     def _changed(self, ids: torch.Tensor) -> torch.Tensor:
         recipe, made = self._recipe, self._changes
@@ -222,7 +223,14 @@ class Trainer:
         losses = share * self._loss(logits, labels) + (1 - share) * self._loss(logits, others)
         return logits, self._taught(losses, logits, *inputs)
 
+    def _right(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Whether each example's answer is right; of several labels, all of them."""
+        return ((logits >= 0) == labels.bool()).all(1) if self._multi_label else logits.argmax(1) == labels
+
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if self._multi_label:
+            wanted = torch.lerp(labels.float(), torch.full_like(logits, 0.5), self._recipe.smoothing)
+            return F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(1)
         return F.cross_entropy(logits, labels, self._weights, label_smoothing=self._recipe.smoothing, reduction="none")
 
     def _taught(self, losses: torch.Tensor, logits: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:

@@ -69,6 +69,10 @@ def prepare(level: catalog.Program, options: argparse.Namespace) -> Job:
     else:
         weights = params.init(config or (TINY if simulated else SMALL), options.seed)
     config = weights.config
+    if config.multi_label:
+        raise ValueError(
+            f"--params {options.params}: gives several labels a text, and a level reports one: use charcnn classify"
+        )
     if simulated and config != TINY:
         raise ValueError(
             f"no GPU in use, and length={config.length}, channels={config.channels} would take the simulator hours: "

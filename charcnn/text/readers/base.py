@@ -13,7 +13,7 @@ import numpy as np
 from charcnn.host.terminal import listed
 from charcnn.text import encodings
 from charcnn.text.layout import LABEL_COLUMNS, Layout, called
-from charcnn.text.readers import scan
+from charcnn.text.readers import lists, scan
 from charcnn.text.readers.source import Source
 from charcnn.text.strings import PackedStrings
 
@@ -139,9 +139,42 @@ class Reader(ABC):
     def texts(self, block: Block) -> PackedStrings:
         """A text for each row; where it has none its kind in `block.kinds` changes, and the text is empty."""
 
-    @abstractmethod
     def labels(self, block: Block) -> list[str | None]:
         """What each row's column of labels holds. A row whose label is no label becomes one that cannot be read.
+
+        Raises:
+            ValueError: no column is known to hold labels; says which there are.
+        """
+        labels: list[str | None] = []
+        for n, value in enumerate(self._label_values(block)):
+            fits = value is None or _is_label(value)
+            if not fits:
+                self._no_label(block, n, value, "a text or a whole number")
+            labels.append(str(value) if fits and value is not None else None)
+        return labels
+
+    def label_lists(self, block: Block) -> list[tuple[str, ...] | None]:
+        """Likewise, of several labels a row: a list, or a text with the layout's separator between them.
+
+        None of a row that has no such value; a row may have no label. Blanks around labels are none of theirs.
+        """
+        found: list[tuple[str, ...] | None] = []
+        for n, value in enumerate(self._label_values(block)):
+            if isinstance(value, str):
+                value = value.split(self.layout.separator)
+            elif value is not None and _is_label(value):
+                value = [value]
+            fits = value is None or (isinstance(value, list) and all(map(_is_label, value)))
+            if not fits:
+                self._no_label(block, n, value, "a list of texts or whole numbers, or a text")
+            own = value if fits and value is not None else ()
+            names = tuple(name for name in (str(one).strip() for one in own) if name)
+            found.append(None if value is None or not fits else names)
+        return found
+
+    @abstractmethod
+    def _label_values(self, block: Block) -> Iterable[Any]:
+        """What each row's column of labels holds, as it is read; None for nothing, or for a row that cannot be read.
 
         Raises:
             ValueError: no column is known to hold labels; says which there are.
@@ -151,16 +184,10 @@ class Reader(ABC):
         has = f"it has {listed(self.taken)}" if self.taken else "it has no header"
         return ValueError(f"no column is called {' or '.join(LABEL_COLUMNS)}; say which is the label: {has}")
 
-    def _checked_labels(self, block: Block, values: Iterable[Any]) -> list[str | None]:
-        """Labels of JSON's or Arrow's values, None for null."""
-        labels: list[str | None] = []
-        for n, value in enumerate(values):
-            fits = value is None or (isinstance(value, (str, int)) and not isinstance(value, bool))
-            if not fits:
-                block.kinds[n] = scan.NOT_TEXT
-                block.reasons[n] = f"label {short(value)}: need a text or a whole number"
-            labels.append(str(value) if fits and value is not None else None)
-        return labels
+    @staticmethod
+    def _no_label(block: Block, n: int, value: Any, need: str) -> None:
+        block.kinds[n] = scan.NOT_TEXT
+        block.reasons[n] = f"label {short(value)}: need {need}"
 
     @staticmethod
     def _label_beside(texts: Container[str], names: Sequence[str], asked: str | None) -> str | None:
@@ -180,7 +207,13 @@ class Reader(ABC):
     def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
         """The rows with their labels (N,) and shares (N, S)."""
 
-    def open(self, file: IO[bytes], names: Sequence[str], added: Sequence[str], *, resumed: bool) -> Writer:
+    @abstractmethod
+    def render_lists(self, block: Block, chosen: np.ndarray, shares: np.ndarray, *, every: bool) -> Any:
+        """The rows with all their labels, bool (N, C), and shares (N, C): `every` one, or as a list those chosen."""
+
+    def open(
+        self, file: IO[bytes], names: Sequence[str], added: Sequence[str], *, resumed: bool, every: bool | None = None
+    ) -> Writer:
         """What writes rendered blocks to the file.
 
         Args:
@@ -188,7 +221,13 @@ class Reader(ABC):
             names: the labels.
             added: names of the columns that come to the file's own: the label, then the shares.
             resumed: whether the file already holds its beginning.
+            every: as of `render_lists`, where that renders them; None where `render` does.
+
+        Raises:
+            ValueError: a label holds what stands between several.
         """
+        if every is not None:
+            self._check_names(names)
         self._name(names, added)
         if not resumed:
             file.write(self._head())
@@ -197,8 +236,22 @@ class Reader(ABC):
     def _head(self) -> bytes:
         return b""
 
+    def _check_names(self, names: Sequence[str]) -> None:
+        separator = self.layout.separator
+        for name in names:
+            if separator in name:
+                raise ValueError(
+                    f"the label {name!r} holds {separator!r}, which stands between several: say another character "
+                    "(--label-separator)"
+                )
+
     def _name(self, names: Sequence[str], added: Sequence[str]) -> None:
         self._names = encodings.pack([*map(self._quoted, names), self._quoted("")])
+        self._list_names, self._list_style = self._listed(names)
+
+    def _listed(self, names: Sequence[str]) -> tuple[list[bytes], lists.Style]:
+        """The labels as they stand in a list, and how that is written."""
+        return [name.encode() for name in names], lists.Style(between=self.layout.separator.encode())
 
     def _quoted(self, name: str) -> bytes:
         return name.encode()
@@ -213,10 +266,50 @@ class Reader(ABC):
         keys: Sequence[Sequence[bytes]] = ((),),
         key_sets: np.ndarray | None = None,
     ) -> Any:
+        none = len(self._names[1]) - 2
+        labels = np.where(block.kinds == scan.READABLE, labels, none)
+        room = len(block.places) * int(np.diff(self._names[1]).max())
+        return self._rendered_names(block, labels, self._names, room, shares, columns, style, keys, key_sets)
+
+    def _rendered_lists(
+        self,
+        block: Block,
+        chosen: np.ndarray,
+        shares: np.ndarray,
+        columns: int,
+        style: int,
+        middles: Sequence[bytes],
+        keys: Sequence[Sequence[bytes]] = ((),),
+        key_sets: np.ndarray | None = None,
+    ) -> Any:
+        """With labels as lists; where there are middles, one a set of keys, these stand before lists of shares."""
+        rows = len(block.places)
+        sets = np.zeros(rows, np.int64) if key_sets is None else key_sets
+        names = lists.written(
+            chosen, shares, block.kinds == scan.READABLE, self._list_names, self._list_style, middles, sets
+        )
+        others = shares[:, :0] if middles else shares
+        room = int(names[1][-1])
+        return self._rendered_names(block, np.arange(rows), names, room, others, columns, style, keys, key_sets)
+
+    def _rendered_names(
+        self,
+        block: Block,
+        labels: np.ndarray,
+        names: tuple[np.ndarray, np.ndarray],
+        room: int,
+        shares: np.ndarray,
+        columns: int,
+        style: int,
+        keys: Sequence[Sequence[bytes]],
+        key_sets: np.ndarray | None,
+    ) -> Any:
         if key_sets is None:
             key_sets = np.zeros(len(block.places), np.int64)
-        longest = int(np.diff(self._names[1]).max()) + 9 * shares.shape[1] + 4
-        room = len(block.places) * longest + int(np.array([sum(map(len, own)) for own in keys])[key_sets].sum())
+        # A share takes 7 bytes with what stands before it; in JSON that of a row that has none is what its label is.
+        missing = int(np.diff(names[1])[labels[block.kinds != scan.READABLE]].sum()) * shares.shape[1]
+        room += len(block.places) * (9 * shares.shape[1] + 4) + missing
+        room += int(np.array([sum(map(len, own)) for own in keys])[key_sets].sum())
         if len(block.places):
             lacking = columns - block.counts[block.kinds == scan.FEW]
             room += int(block.places[-1, 2] - block.places[0, 0]) + int(lacking[lacking <= scan.FILLED].sum())
@@ -224,7 +317,7 @@ class Reader(ABC):
         delimiter = ord(self._delimiter)
         size = scan.render(
             block.buffer, block.places, block.kinds, block.counts, columns, delimiter, style, labels, shares,
-            *self._names, *encodings.pack([key for own in keys for key in own]), key_sets, out,
+            *names, *encodings.pack([key for own in keys for key in own]), key_sets, out,
         )  # fmt: skip
         return out.data[:size]
 
@@ -254,6 +347,10 @@ def free_name(name: str, taken: Container[str]) -> str:
     while name in taken:
         name = f"predicted {name}"
     return name
+
+
+def _is_label(value: Any) -> bool:
+    return isinstance(value, (str, int)) and not isinstance(value, bool)
 
 
 _SHORT = reprlib.Repr()

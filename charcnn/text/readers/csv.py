@@ -11,7 +11,7 @@ import numpy as np
 
 from charcnn.text import encodings
 from charcnn.text.layout import Layout
-from charcnn.text.readers import base, scan
+from charcnn.text.readers import base, lists, scan
 from charcnn.text.readers.base import Block, Reader
 from charcnn.text.readers.source import Source
 from charcnn.text.strings import PackedStrings
@@ -99,8 +99,7 @@ class CsvReader(Reader):
             block.reasons[int(index)] = f"{block.counts[index]} fields: need {self._columns}"
         return _gathered(block, block.fields, self._order)
 
-    def labels(self, block: Block) -> list[str | None]:
-        """The column of labels."""
+    def _label_values(self, block: Block) -> list[str | None]:
         if self._label_at is None:
             raise self._no_labels()
         values = _gathered(block, block.fields, np.array([self._label_at]))
@@ -113,6 +112,18 @@ class CsvReader(Reader):
         """Bytes."""
         return self._rendered(block, labels, shares, self._columns, scan.CSV)
 
+    def render_lists(self, block: Block, chosen: np.ndarray, shares: np.ndarray, *, every: bool) -> Any:
+        """Bytes: a list is a field, with the layout's separator in it."""
+        middles = [] if every else [self._delimiter.encode()]
+        return self._rendered_lists(block, chosen, shares, self._columns, scan.CSV, middles)
+
+    def _listed(self, names: Sequence[str]) -> tuple[list[bytes], lists.Style]:
+        separator = self.layout.separator
+        if not any(self._needs_quotes(name) for name in (*names, separator)):
+            return super()._listed(names)
+        doubled = [name.replace('"', '""').encode() for name in names]
+        return doubled, lists.Style(b'"', separator.encode(), b'"')
+
     def _name(self, names: Sequence[str], added: Sequence[str]) -> None:
         super()._name(names, added)
         self._added = [self._quoted(name) for name in added]
@@ -122,8 +133,11 @@ class CsvReader(Reader):
             return b""
         return self._delimiter.encode().join([self._head_row, *self._added]) + b"\n"
 
+    def _needs_quotes(self, name: str) -> bool:
+        return any(character in name for character in ('"', "\n", "\r", self._delimiter))
+
     def _quoted(self, name: str) -> bytes:
-        if any(character in name for character in ('"', "\n", "\r", self._delimiter)):
+        if self._needs_quotes(name):
             name = '"' + name.replace('"', '""') + '"'
         return name.encode()
 

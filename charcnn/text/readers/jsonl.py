@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from charcnn.host.terminal import listed
 from charcnn.text import encodings
 from charcnn.text.layout import TEXT_COLUMNS, Layout
-from charcnn.text.readers import base, json_scan, scan
+from charcnn.text.readers import base, json_scan, lists, scan
 from charcnn.text.readers.base import Block, Reader, free_name, missing
 from charcnn.text.readers.source import Source
 from charcnn.text.strings import PackedStrings
@@ -106,18 +106,28 @@ class JsonlReader(Reader):
         wrong = [kind for kind in types[self._places].tolist() if kind > json_scan.STRING]
         return f"text is {json_scan.TYPES[wrong[0]]}: need a string" if wrong else missing(self._order)
 
-    def labels(self, block: Block) -> list[str | None]:
-        """The key of labels."""
+    def _label_values(self, block: Block) -> Iterator[Any]:
         if self._label is None:
             raise self._no_labels()
-        values = (
+        return (
             _value(block.buffer[start:end]).get(self._label) if kind == scan.READABLE else None
             for (start, end, _), kind in zip(block.places, block.kinds.copy(), strict=True)
         )
-        return self._checked_labels(block, values)
 
     def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
         """Bytes. An object that has a key of its own which is one of those to add gets another one for it."""
+        keys, key_sets = self._key_sets(block)
+        return self._rendered(block, labels, shares, 1, scan.JSON, keys, key_sets)
+
+    def render_lists(self, block: Block, chosen: np.ndarray, shares: np.ndarray, *, every: bool) -> Any:
+        """Likewise; a list is an array."""
+        keys, key_sets = self._key_sets(block)
+        middles = [] if every else [probability for _, probability, _ in keys]
+        own = keys if every else [[label, brace] for label, _, brace in keys]
+        return self._rendered_lists(block, chosen, shares, 1, scan.JSON, middles, own, key_sets)
+
+    def _key_sets(self, block: Block) -> tuple[list[list[bytes]], np.ndarray]:
+        """What stands before the values that are added, and behind them, in some sets; and which set is each row's."""
         objects = (block.kinds == scan.READABLE) | (block.kinds == scan.NOT_TEXT)
         _, types, _ = _scanned(block.buffer, block.places, block.kinds.copy(), NO_NAMES[0], *self._added_bytes)
         own = objects & (types != json_scan.MISSING).any(axis=1)
@@ -127,7 +137,13 @@ class JsonlReader(Reader):
             names = tuple(free_name(name, taken) for name in self._added)
             key_sets[n] = spelled.setdefault(names, len(spelled))
         keys = [[*(f",{json.dumps(name)}:".encode() for name in names), b"}"] for names in spelled]
-        return self._rendered(block, labels, shares, 1, scan.JSON, keys, key_sets)
+        return keys, key_sets
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        """An array holds any."""
+
+    def _listed(self, names: Sequence[str]) -> tuple[list[bytes], lists.Style]:
+        return [*map(self._quoted, names)], lists.Style(b"[", b",", b"]", b"null")
 
     def _name(self, names: Sequence[str], added: Sequence[str]) -> None:
         super()._name(names, added)

@@ -28,10 +28,13 @@ class LinesReader(Reader):
         scan.gather_lines(block.buffer, block.places, texts, offsets)
         return PackedStrings(texts, offsets)
 
-    def labels(self, block: Block) -> list[str | None]:
-        """None: a line is all text."""
+    def _label_values(self, block: Block) -> list[Any]:
         raise ValueError("plain lines have no labels: need CSV, JSON Lines or Parquet")
 
     def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
         """Bytes."""
         return self._rendered(block, labels, shares, 1, scan.LINES)
+
+    def render_lists(self, block: Block, chosen: np.ndarray, shares: np.ndarray, *, every: bool) -> Any:
+        """Bytes: labels, then probabilities, with the layout's separator between them."""
+        return self._rendered_lists(block, chosen, shares, 1, scan.LINES, [] if every else [self._delimiter.encode()])

@@ -103,11 +103,11 @@ class ParquetReader(Reader):
             block.kinds[index], block.reasons[int(index)] = scan.NOT_TEXT, missing(self._order)
         return _joined([columns.from_arrow(array) for array in arrays])
 
-    def labels(self, block: Block) -> list[str | None]:
-        """The column of labels."""
+    def _label_values(self, block: Block) -> list[Any]:
         if self._label is None:
             raise self._no_labels()
-        return self._checked_labels(block, block.batch.column(self._label).to_pylist())
+        values: list[Any] = block.batch.column(self._label).to_pylist()
+        return values
 
     def render(self, block: Block, labels: np.ndarray, shares: np.ndarray) -> Any:
         """A record batch."""
@@ -119,15 +119,38 @@ class ParquetReader(Reader):
         arrays += [pyarrow.array(np.ascontiguousarray(share), mask=missing) for share in shares.T]
         return pyarrow.RecordBatch.from_arrays([*block.batch.columns, *arrays], schema=self._schema)
 
-    def open(self, file: IO[bytes], names: Sequence[str], added: Sequence[str], *, resumed: bool) -> Writer:
+    def render_lists(self, block: Block, chosen: np.ndarray, shares: np.ndarray, *, every: bool) -> Any:
+        """A record batch, with lists."""
+        import pyarrow
+
+        missing = block.kinds != scan.READABLE
+        chosen = chosen & ~missing[:, None]
+        ends = np.concatenate([[0], np.cumsum(chosen.sum(axis=1))]).astype(np.int32)
+        offsets = pyarrow.array(ends, mask=np.append(missing, False))  # a missing start is a missing list
+
+        def listed(values: Any) -> Any:
+            return pyarrow.ListArray.from_arrays(offsets, values)
+
+        arrays = [listed(self._dictionary.take(pyarrow.array(np.nonzero(chosen)[1])))]
+        if every:
+            arrays += [pyarrow.array(np.ascontiguousarray(share), mask=missing) for share in shares.T]
+        else:
+            arrays.append(listed(pyarrow.array(shares[chosen])))
+        return pyarrow.RecordBatch.from_arrays([*block.batch.columns, *arrays], schema=self._schema)
+
+    def open(
+        self, file: IO[bytes], names: Sequence[str], added: Sequence[str], *, resumed: bool, every: bool | None = None
+    ) -> Writer:
         """As `Reader.open`."""
         import pyarrow
 
         self._dictionary = pyarrow.array(names, pyarrow.string())
-        schema = self._file.schema_arrow
-        schema = schema.append(pyarrow.field(added[0], pyarrow.dictionary(pyarrow.int32(), pyarrow.string())))
+        label, share = pyarrow.dictionary(pyarrow.int32(), pyarrow.string()), pyarrow.float32()
+        if every is not None:
+            label, share = pyarrow.list_(pyarrow.string()), share if every else pyarrow.list_(share)
+        schema = self._file.schema_arrow.append(pyarrow.field(added[0], label))
         for name in added[1:]:
-            schema = schema.append(pyarrow.field(name, pyarrow.float32()))
+            schema = schema.append(pyarrow.field(name, share))
         self._schema = schema
         return _ParquetWriter(file, schema, resumed=resumed)
 

@@ -210,12 +210,13 @@ def gather_lines(buffer, rows, texts, offsets):
     at = 0
     for n in range(rows.shape[0]):
         offsets[n] = at
-        at = _put(texts, at, buffer, rows[n, 0], rows[n, 1])
+        at = put(texts, at, buffer, rows[n, 0], rows[n, 1])
     offsets[rows.shape[0]] = at
 
 
 @njit(cache=True, nogil=True)
-def _put(out, at, values, first, last):
+def put(out, at, values, first, last):
+    """Write values[first:last] from `at` on; where the next ones stand."""
     for i in range(first, last):
         out[at] = values[i]
         at += 1
@@ -223,7 +224,7 @@ def _put(out, at, values, first, last):
 
 
 @njit(cache=True, nogil=True)
-def _put_share(out, at, share):
+def put_share(out, at, share):
     """A number from 0 to 1 with four decimals."""
     whole = np.int64(np.round(np.float64(share) * 10000))
     out[at] = 49 if whole >= 10000 else 48
@@ -247,9 +248,9 @@ def render(
         columns: fields that a row has; a row that lacks at most FILLED is filled up.
         delimiter: what stands between fields.
         style: CSV (fields behind the row), LINES (in front of it), or JSON (before the object's last brace).
-        labels: int64 (N,): index of the row's label.
+        labels: int64 (N,): index of the row's label, or of what stands for one that it has not.
         shares: float32 (N, S): numbers to write behind the label.
-        names, name_offsets: the labels' bytes, one after the other; the last is that of a row that has none.
+        names, name_offsets: the labels' bytes, one after the other.
         keys, key_offsets: JSON only: what stands before the label, before each share, and at the end; so for each set.
         key_sets: int64 (N,): which set of keys the row gets.
         out: uint8, room for all.
@@ -261,53 +262,53 @@ def render(
     for n in range(rows.shape[0]):
         start, end, following = rows[n, 0], rows[n, 1], rows[n, 2]
         readable = kinds[n] == READABLE
-        label = labels[n] if readable else name_offsets.size - 2
+        label = labels[n]
         if kinds[n] == BLANK or (style == JSON and not readable and kinds[n] != NOT_TEXT):
-            at = _put(out, at, buffer, start, end)
+            at = put(out, at, buffer, start, end)
         elif style == CSV:
-            at = _put(out, at, buffer, start, end)
+            at = put(out, at, buffer, start, end)
             if kinds[n] == FEW and columns - counts[n] <= FILLED:
                 for _ in range(counts[n], columns):
                     out[at] = delimiter
                     at += 1
             out[at] = delimiter
-            at = _put(out, at + 1, names, name_offsets[label], name_offsets[label + 1])
+            at = put(out, at + 1, names, name_offsets[label], name_offsets[label + 1])
             for s in range(shares.shape[1]):
                 out[at] = delimiter
                 at += 1
                 if readable:
-                    at = _put_share(out, at, shares[n, s])
+                    at = put_share(out, at, shares[n, s])
         elif style == LINES:
-            at = _put(out, at, names, name_offsets[label], name_offsets[label + 1])
+            at = put(out, at, names, name_offsets[label], name_offsets[label + 1])
             for s in range(shares.shape[1]):
                 out[at] = delimiter
                 at += 1
                 if readable:
-                    at = _put_share(out, at, shares[n, s])
+                    at = put_share(out, at, shares[n, s])
             out[at] = delimiter
-            at = _put(out, at + 1, buffer, start, end)
+            at = put(out, at + 1, buffer, start, end)
         else:
             brace = end - 1
             while brace > start and buffer[brace] != _UNBRACE:
                 brace -= 1
-            at = _put(out, at, buffer, start, brace)
+            at = put(out, at, buffer, start, brace)
             last = brace - 1
             while last > start and (buffer[last] == _SPACE or buffer[last] == _TAB):
                 last -= 1
             key = key_sets[n] * (2 + shares.shape[1])
             first = key_offsets[key] + (1 if buffer[last] == _BRACE else 0)  # no comma in an object that was empty
-            at = _put(out, at, keys, first, key_offsets[key + 1])
-            at = _put(out, at, names, name_offsets[label], name_offsets[label + 1])
+            at = put(out, at, keys, first, key_offsets[key + 1])
+            at = put(out, at, names, name_offsets[label], name_offsets[label + 1])
             for s in range(shares.shape[1]):
-                at = _put(out, at, keys, key_offsets[key + 1 + s], key_offsets[key + 2 + s])
+                at = put(out, at, keys, key_offsets[key + 1 + s], key_offsets[key + 2 + s])
                 if readable:
-                    at = _put_share(out, at, shares[n, s])
+                    at = put_share(out, at, shares[n, s])
                 else:
-                    at = _put(out, at, names, name_offsets[label], name_offsets[label + 1])
+                    at = put(out, at, names, name_offsets[label], name_offsets[label + 1])
             key += 1 + shares.shape[1]
-            at = _put(out, at, keys, key_offsets[key], key_offsets[key + 1])
+            at = put(out, at, keys, key_offsets[key], key_offsets[key + 1])
         if following > end:
-            at = _put(out, at, buffer, end, following)
+            at = put(out, at, buffer, end, following)
         else:
             out[at] = _NEWLINE
             at += 1
