@@ -47,18 +47,29 @@ LABELLING = (
 )  # fmt: skip
 """Files whose tests label texts on the CPU, most of them; they share models and classifiers."""
 
+ON_CPU = ("test_conv2d_cpu.py", "test_cpu_direct.py", "test_cpu_dot.py", "test_cpu_gemm.py")
+"""Files whose tests share few functions, which processes that begin together would each compile for themselves."""
+
 ROWS = frozenset(row.name for row in VARIANTS)
 
 
 def row_scope(nodeid: str) -> str | None:
     """What shares a process with a test of a variant: on a GPU its other tests, at one size; and its other sizes.
 
-    Kernels are compiled once for all processes, but each loads what it launches.
+    Kernels are compiled once for all processes, but each loads what it launches, or waits where another compiles it:
+    on a GPU a level's tests share a process, too, and those of rows whose products are one kernel.
     """
+    level = re.fullmatch(r".*/test_levels\.py::test_\w+\[.*?\b(l\d+)\b.*\]", nodeid)
+    if level and not device.SIMULATED:
+        return f"level {level[1]}"
     match = re.fullmatch(r".*/test_ops(?:_arguments)?\.py::(test_\w+)\[(.*)\]", nodeid)
     row = next((part for part in match[2].split("-") if part in ROWS), None) if match else None
     if match is None or row is None or match[1] == "test_drawn_sizes":
         return None
+    if not device.SIMULATED and (family := re.fullmatch(r"(conv1d|conv2d|linear)_.*_(winograd|double_buffered)", row)):
+        row = "_".join(family.groups()) if family[2] == "winograd" or family[1] == "linear" else row
+    if not device.SIMULATED and (family := re.search("cpu_(gemm|direct)$", row)):
+        return family[0]
     if match[1] in ("test_edges", "test_large"):
         return f"{row}, its sizes"
     return None if device.SIMULATED else row
@@ -118,8 +129,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With -n, each test goes to whichever process is free; those of a file that shares a fixture stay with one.
 
-    So do a variant's tests in test_ops (`row_scope`); and of few processes the files that label texts on the CPU: what
-    they need takes half a minute to compile, in each process that begins before another has ended.
+    So do a variant's tests in test_ops (`row_scope`); and the files that label texts on the CPU, of which the longest
+    has one of its own where there are more than four: what they need takes half a minute to compile, in each process
+    that begins before another has ended.
 
     Unless --dist says how to deal them out. Not an option in pyproject.toml: pytest-benchmark would take that for
     several processes, and measure nothing.
@@ -132,13 +144,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     @cache
     def shares(file: str) -> bool:
-        labelling = file.rpartition("/")[2] in LABELLING
-        return labelling or 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8")
+        compiles = file.rpartition("/")[2] in (*LABELLING, *ON_CPU)
+        return compiles or 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8")
 
     class EachScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::")[0]
-            if few and file.rpartition("/")[2] in LABELLING:
+            name = file.rpartition("/")[2]
+            if name in LABELLING and (few or name != LABELLING[0]):
                 return "labelling"
             return file if shares(file) else row_scope(nodeid) or nodeid
 

@@ -37,6 +37,31 @@ def edges_of(rows):
     ]
 
 
+PLAIN = ("conv1d_nlc", "conv2d_nhwc", "linear_nlc")
+"""What tensor cores compute with nothing beyond a product; bf16 of convolutions alone."""
+
+
+@cache
+def shown(row):
+    """Whether a GPU leaves a row to --all, with every test: others show what its kernels do.
+
+    On tensor cores what follows a product is shown in fp16, and bf16, one word in its kernels, by convolutions alone:
+    test_wgmma, test_mma_windows, test_wgmma_windows and levels have other precisions with it. In float32, test_direct
+    and test_images_fp32 have ReLU and tanh.
+    """
+    if device.SIMULATED:
+        return False
+    if row.tensor_cores:
+        return row.operator not in PLAIN[:2] if row.precision == "bf16" else not _leads(row)
+    if row.technique in ("double_buffered", "winograd"):
+        return row.operator in ("conv1d_relu_nlc", "conv2d_relu_nhwc")
+    return row.label == "direct" and bool(pointwise(row))
+
+
+def _leads(row):
+    return row.precision == "fp16" or row.operator in PLAIN or row.technique not in ("mma", "wgmma")
+
+
 def more_of(row, drawn=False):
     """Marks: bf16 is one word in fp16's kernels on tensor cores; `direct` has a kernel of most sizes that are drawn."""
     many = row.label == "direct" and drawn and compiled(row)
@@ -71,6 +96,15 @@ def leading():
     return {row.name for row in first.values()}
 
 
+COSTLY = ("double_buffered", "winograd", "mma", "wgmma")
+"""Techniques whose kernels a GPU compiles for seconds each, for many of the sizes."""
+
+
+def costs(row):
+    """Whether each of its sizes takes a GPU some seconds to compile, and test_tiled and leading rows show the same."""
+    return row in CUDA and row.technique in COSTLY and row.name not in ("conv1d_nlc_mma_fp16", "conv1d_nlc_wgmma_fp16")
+
+
 def repeats(row):
     """Whether kernels, compiled for its sizes, are those of a leading row but for an epilogue or numbers' format."""
     return row in CUDA and (row.tensor_cores or CASES[row.operator].compiled_in) and row.name not in leading()
@@ -84,18 +118,31 @@ def pointwise(row):
 def tried(row, sizes, kind):
     """Whether a GPU tries these sizes by default: of a row that repeats another, the example's, and one large.
 
-    Which one goes by turns; of chains the network's, which stands last. None where the epilogue is pointwise.
+    Which one goes by turns; of chains the network's, which stands last. None where the epilogue is pointwise. Of one
+    that leads, but whose kernels are costly, the example's, no input, on tensor cores another small, and one large: the
+    network's.
     """
     of = [one for one in getattr(CASES[row.operator], kind) if takes(row.label, one)]
+    if shown(row):
+        return False
     if not repeats(row):
-        return True
+        if not costs(row):
+            return True
+        if kind == "edges":
+            others = [one for one in of[1:] if one["n"] and row.tensor_cores] or of[:1]
+            return sizes["n"] == 0 or sizes in (of[0], others[CUDA.index(row) % len(others)])
+        networks = [one for one in of if one.get("c_in") == 256] or of
+        return not pointwise(row) and sizes == networks[CUDA.index(row) % len(networks)]
     if kind == "edges":
         return sizes == of[0]
+    if kind == "large" and row.label in ("pairs", "tiles"):  # 15 s to compile; others have such chains
+        return False
     return not pointwise(row) and sizes == of[-1 if row.operator in (CHAIN, IMAGE_CHAIN) else CUDA.index(row) % len(of)]
 
 
 def each(rows):
-    return pytest.mark.parametrize("variant", rows, ids=lambda row: row.name)
+    marked = [pytest.param(row, id=row.name, marks=[pytest.mark.exhaustive] * shown(row)) for row in rows]
+    return pytest.mark.parametrize("variant", marked)
 
 
 def example(variant) -> Case:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import conv2d
 import numpy as np
 import pytest
+from conftest import quick
 from spaces import Space
 from test_mma import machine as mma_in_plain_python  # noqa: F401 - a fixture
 from test_wgmma import machine as wgmma_in_plain_python  # noqa: F401 - a fixture
@@ -21,6 +22,10 @@ def few_threads(self, x):
     return {next(tile for tile in self._tiles if tile.math_warpgroups == 2): 1.0}
 
 
+# Others than these take float32, or have one of these layers' kernels.
+@quick(lambda precision, name: (precision, name[:3]) in {
+    ("fp32", "Dou"), ("fp16", "Wgm"), ("fp8", "Wgm"), ("bf16", "Mma"), ("tf32", "Wgm"), ("fp16x3", "Mma"),
+})  # fmt: skip
 @pytest.mark.parametrize(
     ("precision", "name"), [(precision, name) for precision, names in conv2d.OWN.items() for name in names]
 )

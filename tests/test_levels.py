@@ -106,7 +106,7 @@ def odd_batch():
     return weights, ids, expected
 
 
-@quick(lambda name, precision: (precision == "fp16x3") == (name == "l15"))
+@quick(lambda name, precision: (precision == "fp16x3") == (name == "l15") and (name, precision) != ("l19", "fp16"))
 @pytest.mark.parametrize(
     ("name", "precision"),
     [
@@ -170,6 +170,7 @@ def test_batches_cover_all_inputs_once():
 
 
 @pytest.mark.filterwarnings("ignore:.* found in sys.modules:RuntimeWarning")  # as the level is imported, too
+@quick(lambda name: LEVELS[name].tensor_cores or list(LEVELS).index(name) % 3 == 0)  # a process each, for seconds
 @pytest.mark.parametrize("name", LEVELS)
 def test_command(name, tmp_path, as_module):
     report_file = tmp_path / "report.json"
@@ -186,8 +187,7 @@ def test_command(name, tmp_path, as_module):
     assert ("simulator" in done.stdout.splitlines()[0]) == simulated
     assert "passed" in done.stdout
     report = json.loads(report_file.read_text())
-    assert report["level"] == name
-    assert report["inputs"] == inputs
+    assert (report["level"], report["inputs"]) == (name, inputs)
     assert report["precision"] == LEVELS[name].precisions[-1]
     assert report["simulated"] == simulated
     assert len(report["seconds"]) == repeat

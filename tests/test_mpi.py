@@ -6,6 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -45,20 +47,111 @@ def survives_deaths():
     return found is not None and int(found[1]) >= 5
 
 
+DEAD_FOR = 10.0
+"""Seconds after which a launcher is ended all of whose ranks are dead. One that works ends within a second."""
+
+ABORTED = 1
+"""The status of a run that its launcher aborted, given to one that was ended."""
+
+
+def states(parent):
+    """Of a process's children, what Linux says that they do: Z where one has ended. Elsewhere none."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, above = place.read_text(errors="replace").rpartition(")")[2].split()[:2]
+        except OSError:  # it has gone
+            continue
+        if int(above) == parent:
+            found.append(state)
+    return found
+
+
+def communicate(started, timeout):
+    """Standard output, standard error, and whether its ranks were dead while it stayed: then it is killed.
+
+    Open MPI 4.1's mpiexec may wait for ever on a lock of its own once it has said that it aborts. A rank that lives
+    is waited for: that it does not end is ours.
+    """
+    ends, dead_since = time.monotonic() + timeout, None
+    while (now := time.monotonic()) < ends:
+        try:
+            return *started.communicate(timeout=min(0.5, ends - now)), False
+        except subprocess.TimeoutExpired:
+            of_ranks = states(started.pid)
+        now = time.monotonic()
+        dead_since = (dead_since or now) if of_ranks and set(of_ranks) == {"Z"} else None
+        if dead_since and now - dead_since >= DEAD_FOR:
+            started.kill()
+            return *started.communicate(), True
+    raise subprocess.TimeoutExpired(started.args, timeout)
+
+
 def mpiexec(ranks, *command, options=(), timeout=200, **environment):
     started = subprocess.Popen(
         [MPIEXEC, *options, "-n", str(ranks), sys.executable, *map(str, command)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**ENVIRONMENT, **environment},
     )  # fmt: skip
     try:
-        out, err = started.communicate(timeout=timeout)
+        out, err, stuck = communicate(started, timeout)
     except subprocess.TimeoutExpired:
         ps = ["ps", "--ppid", str(started.pid), "--pid", str(started.pid), "-o", "pid,ppid,stat,wchan:32,etimes,args"]
         alive = subprocess.run(ps, capture_output=True, text=True, check=False).stdout
         started.kill()
         out, err = started.communicate()
         pytest.fail(f"mpiexec did not end within {timeout} s.\n{alive}{out}{err}")
-    return subprocess.CompletedProcess(started.args, started.returncode, out, err)
+    if stuck:
+        said = f"mpiexec did not end though all its ranks had, {DEAD_FOR:g} s before: it was killed"
+        warnings.warn(said, stacklevel=2)
+        err += f"{said}\n"
+    return subprocess.CompletedProcess(started.args, ABORTED if stuck else started.returncode, out, err)
+
+
+LAUNCHER = """#!{python}
+import os, sys, time
+launcher, ranks = os.getpid(), int(sys.argv[sys.argv.index("-n") + 1])
+for rank in range(ranks):
+    if os.fork() == 0:
+        while rank < {living} and os.getppid() == launcher:
+            time.sleep(0.05)
+        os._exit(1)
+print("ranks started", flush=True)
+print("aborts", file=sys.stderr, flush=True)
+time.sleep(60)
+"""
+"""It does not end, nor wait for its ranks. So many of them live as long as it does."""
+
+
+@pytest.fixture
+def launcher(tmp_path, monkeypatch):
+    """Have `mpiexec` start a launcher some of whose ranks live on."""
+    if not states(os.getppid()):
+        pytest.skip("no /proc, which tells of processes")
+
+    def replace(living):
+        script = tmp_path / "launcher"
+        script.write_text(LAUNCHER.format(python=sys.executable, living=living))
+        script.chmod(0o755)
+        monkeypatch.setattr(sys.modules[__name__], "MPIEXEC", str(script))
+        monkeypatch.setattr(sys.modules[__name__], "DEAD_FOR", 1.0)
+
+    return replace
+
+
+def test_a_launcher_that_stays_when_its_ranks_are_dead_is_ended_as_one_that_aborts(launcher):
+    launcher(living=0)
+    with pytest.warns(UserWarning, match="did not end though all its ranks had"):
+        done = mpiexec(3, "-c", "", timeout=30)
+    assert done.returncode == ABORTED
+    assert done.stdout == "ranks started\n"
+    assert re.fullmatch("aborts\nmpiexec did not end .*, 1 s before: it was killed\n", done.stderr)
+
+
+@pytest.mark.parametrize(("ranks", "living"), [(3, 1), (2, 2), (0, 0)])
+def test_a_launcher_is_waited_for_while_a_rank_lives_or_where_it_has_none(ranks, living, launcher):
+    launcher(living)
+    with pytest.raises(pytest.fail.Exception, match=r"(?s)did not end within 2\.5 s.*ranks started\naborts"):
+        mpiexec(ranks, "-c", "", timeout=2.5)
 
 
 def test_shares_are_even_and_complete():

@@ -72,9 +72,17 @@ def test_every_variant_is_laid_out(name):
     assert page.__doc__.startswith(f"{name}: ")
 
 
+def taken(name, technique):
+    """Whether a GPU runs it by default: each technique has some networks, its parts have others in test_parallel."""
+    row = next(row for row in NETWORK_TECHNIQUES if row.name == technique)
+    costly = technique in ("direct", "strong", "winograd", "mma", "wgmma")
+    return not costly or (TITLES.index(name) + NETWORK_TECHNIQUES.index(row)) % 3 == 1
+
+
 # What is slow in the simulator. By `direct` test_parallel compares alexnet with the same reference; by `winograd`
 # test_channels_last has a network of groups and steps, as it has.
 @quick(lambda name, technique: name != "alexnet" or technique not in ("direct", "winograd"), everywhere=True)
+@quick(taken)
 @pytest.mark.parametrize("technique", [row.name for row in NETWORK_TECHNIQUES])
 @pytest.mark.parametrize("name", TITLES)
 @pytest.mark.parametrize(
@@ -180,6 +188,7 @@ def test_command(tmp_path):
     assert "roofline: " in done.stdout
 
 
+@quick(lambda: False)  # a GPU compiles every technique for it, which test_techniques has
 def test_compare(ended):
     done = ended(command.main, "mnist", ["--compare", "--inputs", "20", "--variant", "stride2"])
     assert done.returncode == 0, done.stderr

@@ -20,6 +20,7 @@ from operator_rows import (
     alike,
     arrays,
     compiled,
+    costs,
     each,
     edges_of,
     example,
@@ -27,6 +28,7 @@ from operator_rows import (
     more_of,
     poisoned,
     repeats,
+    shown,
     tried,
 )
 
@@ -120,7 +122,7 @@ def test_large(variant, sizes):
     run(variant, CASES[variant.operator].build(sizes, normal=True))
 
 
-@quick(lambda variant, share: share > 1 and not repeats(variant))
+@quick(lambda variant, share: share > 1 and not repeats(variant) and not costs(variant) and not shown(variant))
 @pytest.mark.parametrize("share", [1] if device.SIMULATED else [3, 1], ids=lambda share: f"1 in {share}")
 @pytest.mark.parametrize("variant", [pytest.param(row, id=row.name, marks=more_of(row, True)) for row in VARIANTS])
 def test_drawn_sizes(variant, share):

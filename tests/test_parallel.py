@@ -141,20 +141,26 @@ def together(steps, ranks, rows):
     return x[0]
 
 
-def by_turns(name, technique):
-    """Whether the technique, of a GPU, takes the network by default: each has some of the others."""
-    row = network_technique(technique)
-    return row.device == "cpu" or (TITLES.index(name) + NETWORK_TECHNIQUES.index(row)) % 3 == 0
+def by_turns(name, technique, ranks):
+    """Whether the technique, of a GPU, takes the network by default, and over so many: each has some of the others."""
+    row, at = network_technique(technique), TITLES.index(name)
+    turn = at + NETWORK_TECHNIQUES.index(row)
+    if device.SIMULATED:
+        return row.device == "cpu" or (turn % 3 == 0 and ranks == 2)
+    return row.device == "cpu" or (turn % len(TITLES) == 1 and ranks == 2 + at % 2)
 
 
 @quick(by_turns, everywhere=True)
+@pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("technique", [row.name for row in NETWORK_TECHNIQUES])
 @pytest.mark.parametrize("name", TITLES)
-def test_parts_of_every_technique(name, technique):
+def test_parts_of_every_technique(name, technique, ranks):
     row = network_technique(technique)
     if not serves(row, None):
         pytest.skip("needs tensor cores")
     simulated = row.device == "cuda" and device.SIMULATED
+    if simulated and ranks > 2:
+        pytest.skip("too slow in the simulator")
     network = architecture(name)
     weights, images = drawn(network, 1 if simulated else 3)
     exact, sigma = expected(images, weights, network, row.rounding())
@@ -162,20 +168,17 @@ def test_parts_of_every_technique(name, technique):
     def build(*arguments, **options):
         return row.build(technique, *arguments, batch=2, **options)
 
-    for ranks in (2,) if simulated else (2, 3):
-        steps = [
-            parts.parted("tensor", build)(weights, network, place=(r, ranks), monitor=Monitor()) for r in range(ranks)
-        ]
-        assert in_sigmas(together(steps, ranks, images), exact, sigma).max() < row.rounding().bound
-        if ranks > len(partition.products(network.nodes)):
-            continue
-        x = images
-        for rank in range(ranks):
-            stage = parts.parted("pipeline", build)(weights, network, place=(rank, ranks), monitor=Monitor())
-            assert x.view(np.uint8).shape[1] == stage.length
-            x = stage(x.view(np.uint8))
-            assert x.shape[1] == stage.width
-        assert in_sigmas(x, exact, sigma).max() < row.rounding().bound
+    steps = [parts.parted("tensor", build)(weights, network, place=(r, ranks), monitor=Monitor()) for r in range(ranks)]
+    assert in_sigmas(together(steps, ranks, images), exact, sigma).max() < row.rounding().bound
+    if ranks > len(partition.products(network.nodes)):
+        return
+    x = images
+    for rank in range(ranks):
+        stage = parts.parted("pipeline", build)(weights, network, place=(rank, ranks), monitor=Monitor())
+        assert x.view(np.uint8).shape[1] == stage.length
+        x = stage(x.view(np.uint8))
+        assert x.shape[1] == stage.width
+    assert in_sigmas(x, exact, sigma).max() < row.rounding().bound
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])

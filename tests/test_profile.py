@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import quick
 from test_mpi import mpiexec, needs_mpi
 
 from charcnn.catalog import level, network_technique
@@ -336,6 +337,7 @@ PROFILED = [
 
 
 @gpu
+@quick(lambda words: words[0] in ("levels.l12", "networks.ffn"))
 @pytest.mark.parametrize("words", PROFILED)
 def test_times_of_a_gpu(words, tmp_path):
     file = tmp_path / "r.json"

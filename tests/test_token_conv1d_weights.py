@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import cuda
@@ -62,6 +63,7 @@ def block(ids, weight, bias, pool_size, precision="fp16", seed=0, layernorm=True
     close(call.out.copy_to_host(), expected, precision)
 
 
+@quick(lambda layernorm, channels, tiles: layernorm == ((channels == 8) == (tiles["per"] == 4)))
 @pytest.mark.parametrize("layernorm", [True, False])
 @pytest.mark.parametrize(("channels", "precision"), [
     (8, "fp16"), (20, "fp8"), *(pytest.param(*one, marks=pytest.mark.exhaustive) for one in ((7, "bf16"), (24, "fp8"))),
@@ -93,6 +95,7 @@ constants = (
 )  # fmt: skip
 
 
+@quick(lambda: False)  # a GPU has those of test_ops
 @settings(max_examples=12)
 @given(st.integers(0, 5), st.integers(0, 30), constants, st.booleans(), st.integers(0, 99))
 def test_drawn_sizes(n, more, constants, layernorm, seed):
@@ -105,11 +108,13 @@ def test_drawn_sizes(n, more, constants, layernorm, seed):
 
 
 @pytest.mark.skipif(FEW, reason="too slow in the simulator")
+@quick(lambda layernorm, precision, most: most < 300 and (layernorm or precision == "fp8"))
 @pytest.mark.parametrize("layernorm", [True, False])
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp8"])
-def test_the_networks_sizes(layernorm, precision):
+@pytest.mark.parametrize("most", [40, 300])
+def test_the_networks_sizes(layernorm, precision, most):
     weight, bias = draw(7, 70, 256)
-    for n in (1, 3, 300):  # by one test: they have one kernel
+    for n in (1, 3, most):  # by one test: they have one kernel
         ids = np.concatenate([kinds(1014, 70, seed) for seed in range(-(-n // 6))])[:n]
         block(ids, weight, bias, 3, precision, layernorm=layernorm)
 
@@ -170,6 +175,7 @@ def test_stages(inputs, per):
     block(ids, *draw(3, 5, 8), 2, per=per)
 
 
+@quick(lambda depth: depth in (128, 255, 256))
 @pytest.mark.parametrize(
     "depth", [127, 128, 255, 256, *(pytest.param(depth, marks=pytest.mark.exhaustive) for depth in (126, 190, 200))]
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import test_ops
+from conftest import quick
 from emulation_hopper import emulate_hopper
 from numba import cuda
 
@@ -87,6 +88,7 @@ def compare_tiles(conv, features, want, name, kind, unit):
 
 
 @pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
+@quick(lambda name, kind: name == "fp16" or kind == "line" or (name in ("fp8", "fp16x3") and kind in ("pool", "stat")))
 @pytest.mark.parametrize("kind", list(ODD))
 @pytest.mark.parametrize(
     "name", ["fp16", pytest.param("bf16", marks=pytest.mark.exhaustive), "tf32", "fp8", "fp8 promoted", "fp16x3"]
