@@ -237,7 +237,8 @@ def test_features_that_do_not_fit(method, shape, message, machine):
 @offline
 def test_kernels_compile_without_spills():
     kernels = build("toom_cook")
-    assert len(kernels) == 3 * len(PRECISIONS)
+    # Of each precision planes, two tiles and block 1, whose table is rounded in one way.
+    assert len(kernels) == 4 * len(PRECISIONS) + 1
     for name, row in kernels.items():
         assert not faults(row["costs"]), name
 
