@@ -177,7 +177,8 @@ def test_a_linear_layers_weights_are_asked_for_by_the_convolutions_before_it(mon
 
 
 @simulated
-@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_a_few_images_in_plain_python(precision, monkeypatch):
     emulate_clusters(monkeypatch)
     monkeypatch.setattr(device, "multiprocessors", lambda: 132)

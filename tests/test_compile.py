@@ -91,6 +91,7 @@ def found(level, precision, cache, **more):
     return json.loads(python("-c", FOUND, level, precision, cache=cache, **more).stdout)
 
 
+@pytest.mark.exhaustive
 def test_what_was_compiled_is_found_by_other_processes(tmp_path):
     words = "-m", "charcnn", "compile", "sm_90a", "--levels", "l6", "--config", '{"channels": 16, "units": 16}'
     lines = python(*words, "--jobs", "2", cache=tmp_path).stdout.splitlines()

@@ -87,6 +87,7 @@ def test_layers_on_images_are_used_in_each_of_their_precisions(tmp_path):
     assert found == "[] [] []\n", "rows that none uses, layers with no row, precisions that are not the row's"
 
 
+@pytest.mark.exhaustive
 def test_every_network_of_images_is_recorded(tmp_path):
     assert python("-c", NETWORKS, cache=tmp_path).stdout == "all\n"
 

@@ -129,6 +129,7 @@ def test_links_lead_somewhere(path):
         assert (path.parent / link).is_file(), link
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'")
 def test_kernels_compile_for_hopper(environment, monkeypatch):
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "0")

@@ -119,6 +119,7 @@ def test_a_disassembler_that_fails(monkeypatch, tmp_path):
         cubin.sass(b"")
 
 
+@pytest.mark.exhaustive
 @compiler
 def test_every_layer_is_launched_somewhere():
     """Found and not compiled, in a process of its own, which has no simulator."""

@@ -108,6 +108,7 @@ def test_live_channels_are_those_of_the_reference():
     assert found["conv2"] <= 2
 
 
+@pytest.mark.exhaustive
 def test_a_student_learns_from_its_teachers():
     """It learns with no label of its own: all of its loss is what they answer."""
     teacher = trained(LEARNS).arrays
