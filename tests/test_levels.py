@@ -78,8 +78,7 @@ def test_logits_are_those_of_the_reference_and_of_l0(name, config):
     assert logits.shape == (3, config.classes)
     assert right(logits, ids, weights, config, name)
     assert right(LEVELS["l0"].module.build(weights, config)(ids), ids, weights, config, "l0")
-    assert monitor.seconds
-    assert all(seconds > 0 for seconds in monitor.seconds.values())
+    assert min(monitor.seconds.values()) > 0
 
 
 @pytest.mark.parametrize(
