@@ -18,7 +18,7 @@ from charcnn.config import SMALL, TINY
 from charcnn.levels import l11, l20
 from charcnn.model import calibrate, params
 from charcnn.ops.common import cpu_dot
-from charcnn.ops.common.cpu_dot_gemm import DotWeights, from_bf16, quantised, to_bf16
+from charcnn.ops.common.cpu_dot_gemm import DotWeights, narrow, quantised
 from charcnn.ops.common.precision import LARGEST_S8, LARGEST_U8
 from charcnn.ops.conv1d.cpu_dot import CpuDotConv1d
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
@@ -53,13 +53,18 @@ SIZES = [  # n, length, c_in, c_out, k, pool_size
 ]
 
 
+def widen(bits):
+    """The bits of bf16 -> float32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
 def features(shape, precision, rng):
     """What a layer reads, and its values."""
     if precision == "int8":
         x = rng.integers(0, LARGEST_U8 + 1, shape, np.uint8)
         return x, x.astype(np.float64)
-    x = to_bf16(rng.standard_normal(shape).astype(np.float32))
-    return x, from_bf16(x).astype(np.float64)
+    x = narrow(rng.standard_normal(shape).astype(np.float32))
+    return x, widen(x).astype(np.float64)
 
 
 def convolved(x, weight, bias, pool_size):
@@ -75,7 +80,7 @@ def weights_of(c_out, c_in, k, precision, rng):
     weight, bias = rng.standard_normal((c_out, c_in, k)), rng.standard_normal(c_out).astype(np.float32)
     weight = (weight / np.sqrt(c_in * k)).astype(np.float32)
     if precision == "bf16":
-        return weight, bias, from_bf16(to_bf16(weight)).astype(np.float64)
+        return weight, bias, widen(narrow(weight)).astype(np.float64)
     numbers, scale = quantised(weight)
     return weight, bias, numbers * scale[:, None, None].astype(np.float64)
 
@@ -102,7 +107,7 @@ def test_products_are_exact_and_what_is_stored_is_rounded_once(size, precision):
     stored = buffer[margin:-margin].reshape(expected.shape)
     CpuDotConv1d(weight, bias, **options)(x, stored)
     if precision == "bf16":
-        np.testing.assert_array_equal(stored, to_bf16(out))
+        np.testing.assert_array_equal(stored, narrow(out))
     else:
         np.testing.assert_array_equal(stored, np.floor(np.minimum(out, 255) + np.float32(0.5)))
     assert (buffer[:margin] == 77).all()
@@ -166,12 +171,12 @@ def test_what_is_not_finite(precision):
             CpuDotConv1d(weight, bias, precision=precision)
         return
     out = np.empty((1, 3, 4), np.uint16)
-    found = from_bf16(CpuDotConv1d(weight, bias, precision=precision)(to_bf16(np.ones((1, 3, 4))), out))
+    found = widen(CpuDotConv1d(weight, bias, precision=precision)(narrow(np.ones((1, 3, 4))), out))
     assert np.isnan(found[..., 1]).all()
     assert (found[..., 3] == np.inf).all()
     assert (found[..., (0, 2)] == 4).all()
     pooled = CpuDotConv1d(weight, bias, precision=precision, pool_size=3)
-    assert np.isnan(from_bf16(pooled(to_bf16(np.ones((1, 3, 4))), np.empty((1, 1, 4), np.uint16)))[..., 1]).all()
+    assert np.isnan(widen(pooled(narrow(np.ones((1, 3, 4))), np.empty((1, 1, 4), np.uint16)))[..., 1]).all()
 
 
 def test_a_processor_without_the_instructions_is_refused(monkeypatch):
@@ -204,7 +209,7 @@ def test_block_1_in_integers_is_that_in_float32(layernorm, n):
     shape = (n, config.block_lengths[0], config.channels)
     expected, found = (layer(ids, np.empty(shape, np.float32)) for layer in made)
     assert error(found, expected) < 5e-4
-    np.testing.assert_array_equal(made[1](ids, np.empty(shape, np.uint16)), to_bf16(found))
+    np.testing.assert_array_equal(made[1](ids, np.empty(shape, np.uint16)), narrow(found))
     np.testing.assert_array_equal(made[1](ids, np.empty(shape, np.uint8)), np.floor(found + np.float32(0.5)))
 
 

@@ -86,6 +86,27 @@ def test_rounding_costs_a_few_times_that_of_direct_sums():
     assert error < 2e-3 * np.linalg.norm(want)
 
 
+@pytest.mark.skipif(not device.SIMULATED, reason="a device function, which plain Python calls in the simulator alone")
+def test_planes_in_float16_add_little_to_the_error(machine):
+    """As block 1 takes them in fp16, beside planes that are rounded once."""
+    rng = np.random.default_rng(0)
+    tiles = np.maximum(rng.standard_normal((64, 6, 32)), 0).astype(np.float16)
+    words = tiles.view(np.uint32).astype(object)  # two channels a word
+    plane_words = planes.make_plane_words()
+    found = np.array([[plane_words(*tile[:, c]) for c in range(16)] for tile in words], np.uint32)
+    found = found.transpose(0, 2, 1).copy().view(np.float16).astype(np.float64)  # tile, plane, channel
+    exact = np.einsum("pj,njc->npc", np.array(transforms.FEATURES, np.float64), tiles.astype(np.float64))
+    once = exact.astype(np.float16).astype(np.float64)
+    weights = transforms.transformed_weights(rng.standard_normal((7, 32, 16)))[:, 1]
+
+    def outputs(of, w):
+        return np.einsum("qp,npo->nqo", np.array(transforms.OUTPUTS, np.float64), np.einsum("npc,pco->npo", of, w))
+
+    right, rounded = outputs(exact, weights), weights.astype(np.float16).astype(np.float64)
+    error, least = (np.linalg.norm(outputs(of, rounded) - right) for of in (found, once))
+    assert least < error < 1.2 * least
+
+
 # The kernels' source, with TMA and tensor cores in plain Python.
 
 simulated = pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the same at real sizes")

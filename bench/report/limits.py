@@ -12,8 +12,6 @@ from charcnn.config import SMALL
 from charcnn.host import machine
 from report.schema import RESULTS, Place, results
 
-GATHERED = ("l11", "l13", "l14", "l15", "l16", "l17", "l18", "l19", "l20")
-"""Levels whose first convolution adds up rows of its weights: its products are no work of theirs."""
 FINEST_FIRST = ("fp32", "fp16x3", "tf32", "fp16", "bf16", "int8", "fp8")
 """Precisions, by what they round off a network's logits."""
 MULTIPROCESSORS, FLOAT32_UNITS = 132, 128
@@ -87,7 +85,7 @@ def beside_peers(level: catalog.Level) -> tuple[float, Peer] | None:
 def flops(name: str) -> int:
     """Operations of an input that a level's products are: a direct convolution's, however it takes them."""
     first = 2 * SMALL.channels * SMALL.conv_lengths[0] * SMALL.alphabet * SMALL.kernel_sizes[0]
-    return SMALL.flops - (first if name in GATHERED else 0)
+    return SMALL.flops - (first if catalog.level(name).gathered else 0)
 
 
 def ceiling(host: str, precision: str) -> float | None:

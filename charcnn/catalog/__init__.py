@@ -124,6 +124,8 @@ class Level(Program):
     """Inputs/s of the C++ project at this step, on 4 hosts of 4 TITAN RTX; None where it had none."""
     after: str | None = None
     """The level that it builds on; None: that of the row before."""
+    gathered: bool = False
+    """Whether its first convolution adds up rows of its weights, and multiplies nothing."""
     differs: str | None = None
     """Why its file differs from that level's by more than DIFFERENCE lines."""
     tuned: tuple[str, str] | None = None
@@ -178,7 +180,7 @@ LEVELS = (
     Level("l8", "cuda", differs="all that ran on the CPU goes to the GPU, and with it the CPU's stages"),
     Level("l9", "cuda"),
     Level("l10", "cuda", differs="blocks 3 to 6 become one planned kernel, and the plan its own code"),
-    Level("l11", "cpu", after="l2", differs="every operator is another one"),
+    Level("l11", "cpu", gathered=True, after="l2", differs="every operator is another one"),
     Level(
         "l12",
         "cuda",
@@ -186,21 +188,29 @@ LEVELS = (
         differs="from here on a level lists layers, and no longer spells each call",
         tuned=("double_buffered",) * 2,
     ),
-    Level("l13", "cuda", filtered=True, tuned=("winograd", "double_buffered")),
-    Level("l14", "cuda", precisions=MMA, ampere=True, tuned=("mma", "mma")),
-    Level("l15", "cuda", precisions=MMA, hopper=True, tuned=("wgmma", "wgmma")),
-    Level("l16", "cuda", precisions=MMA, hopper=True, tuned=("wgmma", "wgmma")),
+    Level("l13", "cuda", gathered=True, filtered=True, tuned=("winograd", "double_buffered")),
+    Level("l14", "cuda", gathered=True, precisions=MMA, ampere=True, tuned=("mma", "mma")),
+    Level("l15", "cuda", gathered=True, precisions=MMA, hopper=True, tuned=("wgmma", "wgmma")),
+    Level("l16", "cuda", gathered=True, precisions=MMA, hopper=True, tuned=("wgmma", "wgmma")),
     Level(
         "l17",
         "cuda",
+        gathered=True,
         precisions=("fp8",),
         hopper=True,
         differs="the small batches of level 16 go, as they have no FP8",
         tuned=("wgmma", "wgmma"),
     ),
-    Level("l18", "cpu", filtered=True, after="l11"),
-    Level("l19", "cuda", after="l16", precisions=TOOM_COOK, hopper=True, tuned=("wgmma", "wgmma")),
-    Level("l20", "cpu", after="l11", precisions=DOT, differs="a layer has a precision, and says what it stores"),
+    Level("l18", "cpu", gathered=True, filtered=True, after="l11"),
+    Level("l19", "cuda", gathered=True, after="l16", precisions=TOOM_COOK, hopper=True, tuned=("wgmma", "wgmma")),
+    Level(
+        "l20",
+        "cpu",
+        gathered=True,
+        after="l11",
+        precisions=DOT,
+        differs="a layer has a precision, and says what it stores",
+    ),
 )
 
 

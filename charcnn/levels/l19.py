@@ -42,7 +42,7 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
     eighths, halves = precision == "fp8", precision in HALF_PRECISIONS
     length_5, length = whole_windows(config, 16 if eighths else 8), config.conv_lengths[4]
     conv, linear = partial(WgmmaConv1d, precision=precision), partial(WgmmaLinear, precision=precision)
-    small_conv, p, eps = partial(SmallBatchConv1d, precision=precision), params, 1e-5
+    small_conv, p, eps = partial(SmallBatchConv1d, precision=precision), params, calibrate.EPS
     if eighths:
         p, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
 

@@ -28,9 +28,6 @@ GPU = "nvidia-h200"
 COLOURS = {"l12": "c0", "l13": "c6", "l14": "c3", "l15": "c1", "l17": "c2"}
 """Of levels in the roofline of a GPU; of one on the CPU c4, c5 and on."""
 
-GATHERED = ("l11", "l18", "l20")
-"""Levels on the CPU whose first convolution adds up rows of its weights, and multiplies nothing."""
-
 CPU_USES, CPU_RATES = (0.1, 1e4), (1e8, 2e13)
 """FLOP a byte and FLOP a second at the ends of a CPU's roofline."""
 
@@ -237,7 +234,7 @@ def _blocks(name: str, row: Report, kind: str) -> Iterator[Point]:
     """Of a level on the CPU: its blocks, features and parameters counted once a batch."""
     spent = _spent(row)
     for stage, nodes in products_of_level(SMALL, list(spent)).items():
-        if nodes and not (stage == "conv_block_1" and name in GATHERED):
+        if nodes and not (stage == "conv_block_1" and catalog.level(name).gathered):
             flop = sum(node.flops for node in nodes)
             rate, use = flop / spent[stage] * 1e3, flop / _moved(nodes, row["batch"])
             told = f"{name}, {stage}: {short(rate, 'FLOP/s')} at {use:.0f} FLOP a byte"

@@ -89,16 +89,11 @@ def quantised(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.rint(weight / scale.reshape(-1, *[1] * (weight.ndim - 1))).astype(np.int8), scale
 
 
-def to_bf16(values: np.ndarray) -> np.ndarray:
+def narrow(values: np.ndarray) -> np.ndarray:
     """float32 -> the bits of bf16, uint16, rounded to nearest even; NaN stays NaN."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
     return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
-
-
-def from_bf16(bits: np.ndarray) -> np.ndarray:
-    """The bits of bf16 -> float32."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 class DotWeights:
@@ -138,7 +133,7 @@ class DotWeights:
                 raise ValueError(f"weight: {depth} terms a sum, of which int32 holds {DEEPEST}; use bf16 or fp32")
             numbers, scale = quantised(weight)
         else:
-            numbers = to_bf16(weight)
+            numbers = narrow(weight)
         panels, steps = -(-c_out // PANEL), -(-depth // unit)
         whole = np.zeros((panels * PANEL, steps * unit), numbers.dtype)
         whole[:c_out, :depth] = numbers.reshape(c_out, depth)

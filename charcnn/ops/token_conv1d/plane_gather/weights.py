@@ -27,10 +27,12 @@ THREADS = device.block_size(512)
 class PlaneGatherWeights:
     """Block 1's parameters on the current GPU, made once: token ids to the planes that `ToomCookWeights` takes.
 
-    The features are those of `TokenConvWeights`, pooled by three. They are not rounded: planes are, once.
+    The features are those of `TokenConvWeights`, pooled by three, before they are rounded to the precision. Of fp16 and
+    fp8 planes are sums in float16, of tf32 and fp16x3 in float32.
 
     Args:
-        weight: float32 (K, depth, C_out), as `arrays.pack` gives it, NumPy, C-contiguous: K up to 8, depth up to 191.
+        weight: float32 (K, depth, C_out), as `arrays.pack` gives it, NumPy, C-contiguous: K up to 8, depth up to 191
+            and what shared memory holds, 127 for K = 7.
         bias: float32 (C_out,), NumPy; C_out in whole 16 bytes of the precision's table.
         gamma, beta: float32 (L_out, C_out), NumPy; None for a network without LayerNorm.
         precision: of planes, one of `toom_cook`'s. With fp16 and fp8 table and sums are fp16, with tf32 and fp16x3
@@ -60,10 +62,10 @@ class PlaneGatherWeights:
         else:
             self._of = TokenConvWeights(weight / unit, bias / unit, precision=precision)
         self.nbytes = self._of.nbytes
-        most = smem_bytes(kernel_size, depth, 1, WARP)
-        if most > (limit := device.shared_limit()):
+        least = smem_bytes(kernel_size, depth, HELD, WARP)
+        if least > (limit := device.shared_limit()):
             raise ValueError(
-                f"weight has {kernel_size=}, {depth=}: {most:,} bytes of shared memory, a block has {limit:,}"
+                f"weight has {kernel_size=}, {depth=}: need {least:,} bytes of shared memory, a block has {limit:,}"
             )
 
     def planes_shape(self, n: int, length: int) -> shapes.Shape:
