@@ -158,6 +158,17 @@ class Machine:
 
         return lambda *operands: self.together(operands, work)
 
+    def mma_sync_terms(self, *operands):
+        def work(given):
+            a, low, b = (
+                np.array([one[at] for one in given], np.uint32) for at in (slice(4), slice(4, 8), slice(8, 10))
+            )
+            rest, sums = (np.array([one[at] for one in given], np.float32) for at in (slice(10, 14), slice(14, 18)))
+            small, term = self.product(low, b, rest, "f16"), self.product(a, b, np.zeros_like(sums), "f16")
+            return [(*one, *other) for one, other in zip(small, sums + term, strict=True)]
+
+        return self.together(operands, work)
+
     def mma_tile(self, ptx_type, down, across, phases=1, split=False, quarters=4):
         def work(given):
             sums = np.stack([one[0] for one in given])
@@ -270,6 +281,7 @@ def emulate(monkeypatch, machine=None):
         "cp_async_wait_group",
         "ldmatrix_x4",
         "mma_sync",
+        "mma_sync_terms",
         "mma_tile",
         "quad_sum",
         "warp_sum",

@@ -123,8 +123,8 @@ def launched(names: list[str], target: Target) -> dict[str, Launch]:
                     case = operator_cases.CASES[row.operator].build(sizes)
                     row.launcher(**case.inputs, **case.options)
                 between_features(row)
-                if row.name == "conv1d_nlc_small_batch_fp16":
-                    level_16("fp16")
+                if row.operator == "conv1d_nlc" and row.technique == "small_batch" and row.precision != "bf16":
+                    level_16(row.precision)  # bf16 is one word in fp16's kernels
         if not names or LEVEL_17 in names:
             recorder.variant = LEVEL_17
             level_17()
@@ -167,22 +167,30 @@ def level_16(precision: str) -> None:
     def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:
         return np.zeros(shape, dtype)
 
-    dtype = HALF_PRECISIONS[precision].dtype
-    conv = SmallBatchWeights(zeros(3, 256, 256), zeros(256), precision=precision)
+    of, wide = TENSOR_PRECISIONS[precision], precision in WIDE
+    dtype, given = of.dtype, small_batch.between(of)
+    x = zeros(1, 104, of.terms * 256, dtype=dtype)
+    for taps in (3, 7):
+        SmallBatchWeights(zeros(taps, 256, 256), zeros(256), precision=precision).conv1d_relu(x)
+    SmallBatchWeights(zeros(7, 256, 256), zeros(256), precision=precision).conv1d_relu_maxpool1d(x)
+    conv = SmallBatchWeights(zeros(3, 256, 256), zeros(256), precision=precision, results=given.name)
     partial_moments = zeros(*conv.partial_moments_shape(1, 104))
-    y = conv.conv1d_partial_moments(zeros(1, 104, 256, dtype=dtype), partial_moments)
-    small_batch.normalised(
-        y, partial_moments, *small_batch.affine(zeros(102, 256), zeros(102, 256)), 3, precision=precision
-    )
+    y = conv.conv1d_partial_moments(x, partial_moments)
+    for rows in {False, wide}:
+        affine = small_batch.affine(zeros(102, 256), zeros(102, 256), precision)
+        small_batch.normalised(y, partial_moments, *affine, 3, precision=precision, rows=rows)
     partial_moments = zeros(*small_batch.first_moments_shape(1, 1008))
     block = TokenConvWeights(zeros(7, 70, 256), zeros(256), precision=precision)
-    small_batch.first(zeros(1, 1014, dtype=np.uint8), block, partial_moments, out=zeros(1, 1008, 256, dtype=dtype))
+    out = zeros(1, 1008, 256, dtype=given.dtype)
+    small_batch.first(zeros(1, 1014, dtype=np.uint8), block, partial_moments, out=out)
     sizes = (8704, 1024, 1024, 4)
     layers = SmallBatchMlp(
         [zeros(*pair) for pair in pairwise(sizes)], [zeros(size) for size in sizes[1:]], precision=precision
     )
     for n in (1, 16, 64):
-        layers(zeros(n, sizes[0], dtype=dtype), zeros(*layers.k_splits_shape(n)))
+        layers(zeros(n, of.terms * sizes[0], dtype=dtype), zeros(*layers.k_splits_shape(n)))
+    if precision not in HALF_PRECISIONS:
+        return
     for pair, epilogue in (((9216, 4096), "gelu"), ((4096, 1000), "")):  # AlexNet's
         split = SplitKLinear(zeros(*pair), zeros(pair[1]), epilogue=epilogue, float32=not epilogue, precision=precision)
         for n in (1, 16, 64):

@@ -378,7 +378,10 @@ CASES = {
 
 LIMITS: dict[str, Callable[[Sizes], bool]] = {
     **dict.fromkeys(("cpu_direct", "direct", *(f"wgmma_{name}" for name in TENSOR_PRECISIONS)), on_tensor_cores),
-    **{f"small_batch_{of}": lambda sizes: sizes.get("pool_size", 3) == 3 and sizes["k"] <= 7 for of in HALF_PRECISIONS},
+    **{
+        f"small_batch_{of}": lambda sizes: sizes.get("pool_size", 3) == 3 and sizes["k"] <= 7
+        for of in TENSOR_PRECISIONS
+    },
     **dict.fromkeys((f"mma_{name}" for name in TAKEN), on_tensor_cores),
     # Of a few values beside the given mean, too much may lie in the digits that 16 bits leave out.
     **{

@@ -23,4 +23,8 @@ class Space:
         return self._scratch
 
     def device(self, shape, dtype=np.float32):
-        return device.to_device(np.full(shape, np.nan if np.dtype(dtype).kind == "f" else 0x7FFF, dtype))
+        return device.to_device(np.full(shape, self.poison(np.dtype(dtype)), dtype))
+
+    @staticmethod
+    def poison(dtype):
+        return np.nan if dtype.kind == "f" else 0x7F if dtype.itemsize == 1 else 0x7FFF

@@ -31,7 +31,7 @@ from charcnn.catalog.operators import IMAGES, STEPPING
 from charcnn.model.rounding import ROUNDINGS
 from charcnn.ops import reference
 from charcnn.ops.common.mma_layout import TAKEN
-from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
 
 PACKAGE = Path(charcnn.__file__).parent
 KEYWORDS = {"cpu": ("out",), "cuda": ("out", "stream")}
@@ -144,7 +144,7 @@ def test_channels_last():
         "winograd_cpu",
         *(f"mma_{name}" for name in TAKEN),
         *(f"wgmma_{name}" for name in TENSOR_PRECISIONS),
-        *(f"small_batch_{name}" for name in HALF_PRECISIONS),
+        *(f"small_batch_{name}" for name in TENSOR_PRECISIONS),
     ]
 
 

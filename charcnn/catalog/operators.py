@@ -249,7 +249,7 @@ VARIANTS = (
     *_in("layernorm_relu_maxpool1d_nlc", "vectorized", HALF_PRECISIONS),
     *(row for name in MULTIPLYING for row in _in(name, "mma", MMA, ampere=True)),
     *(row for name in MULTIPLYING for row in _in(name, "wgmma", TENSOR_PRECISIONS, hopper=True)),
-    *(row for name in MULTIPLYING[:3] for row in _in(name, "small_batch", HALF_PRECISIONS, hopper=True)),
+    *(row for name in MULTIPLYING[:3] for row in _in(name, "small_batch", TENSOR_PRECISIONS, hopper=True)),
     *(row for name in IMAGES for row in _in(name, "mma", MMA, ampere=True)),
     *(row for name in IMAGES for row in _in(name, "wgmma", TENSOR_PRECISIONS, hopper=True)),
     *_float32("softmax", "loops", "naive"),

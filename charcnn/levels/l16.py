@@ -5,7 +5,7 @@ Since level 15: the kernels of a batch are recorded once for each number of inpu
 computes, the others copy their next token ids up and their last logits down. It attacks the host's work for a batch,
 a launch a kernel. Where a batch is too small to fill the GPU with level 15's tiles, other kernels cut it smaller and
 begin before the last has ended (`small_batch`): the convolutions of up to 12 or 24 inputs, the linear layers of up to
-64; and of any batch, a last layer of few classes. They attack the time that one input takes, in fp16 and bf16.
+64; and of any batch, a last layer of few classes. They attack the time that one input takes.
 """
 
 from functools import partial
@@ -13,7 +13,6 @@ from functools import partial
 from charcnn.config import POOL_SIZE
 from charcnn.offload import asynchronous
 from charcnn.ops.common.layer import ByBatch
-from charcnn.ops.common.precision import HALF_PRECISIONS
 from charcnn.ops.conv1d.layers import SmallBatchConv1d, WgmmaConv1d, WgmmaLinear
 from charcnn.ops.layernorm.layers import small_batch_block, wgmma_block
 from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
@@ -32,7 +31,7 @@ FEW, SOME = 12, 24
 
 def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, precision="fp16"):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit, run.on_device: one batch."""
-    length_5, length, halves = whole_windows(config, 8), config.conv_lengths[4], precision in HALF_PRECISIONS
+    length_5, length = whole_windows(config, 8), config.conv_lengths[4]
     conv, linear = partial(WgmmaConv1d, precision=precision), partial(WgmmaLinear, precision=precision)
     small_conv = partial(SmallBatchConv1d, precision=precision)
 
@@ -44,14 +43,13 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
             fc3 = partial(FewOutputsLinear, precision=precision)
         blocks_1_2, fc = [block_1, conv(*w.conv2, pool=True)], [linear(*w.fc1), linear(*w.fc2), fc3(*w.fc3)]
         blocks_3_6 = [conv(*w.conv3), conv(*w.conv4), conv(*w.conv5, length=length_5), *block_6]
-        if halves:
-            small_1 = SmallBatchTokenConvNormReluPool(block_1) if config.layernorm else block_1
-            blocks_1_2 = [ByBatch(FEW, [small_1, small_conv(*w.conv2, pool=True)], blocks_1_2)]
-            small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, precision=precision)
-            small_3_6 = [small_conv(*w.conv3), small_conv(*w.conv4), small_conv(*w.conv5), *small_6]
-            blocks_3_6 = [ByBatch(SOME, small_3_6, blocks_3_6)]
-            fc = [ByBatch(MOST, [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision)], fc)]
-        yield "network", [*blocks_1_2, *blocks_3_6, *fc]
+        small_1 = SmallBatchTokenConvNormReluPool(block_1) if config.layernorm else block_1
+        small_1_2 = [small_1, small_conv(*w.conv2, pool=True)]
+        small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, precision=precision)
+        small_3_6 = [small_conv(*w.conv3), small_conv(*w.conv4), small_conv(*w.conv5), *small_6]
+        small_fc = [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision)]
+        choices = (FEW, small_1_2, blocks_1_2), (SOME, small_3_6, blocks_3_6), (MOST, small_fc, fc)
+        yield "network", [ByBatch(*choice) for choice in choices]
 
     return gpu_pipeline(network, params, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=True)
 

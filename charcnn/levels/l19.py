@@ -13,7 +13,6 @@ from charcnn.config import POOL_SIZE
 from charcnn.model import calibrate
 from charcnn.offload import asynchronous
 from charcnn.ops.common.layer import ByBatch
-from charcnn.ops.common.precision import HALF_PRECISIONS
 from charcnn.ops.conv1d.layers import SmallBatchConv1d, ToomCookConv1d, WgmmaConv1d, WgmmaLinear
 from charcnn.ops.layernorm.layers import small_batch_block, wgmma_block
 from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
@@ -39,7 +38,7 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
 
     texts: of fp8, a file of texts to calibrate with (`texts.read_texts`); where None, the sample that ships.
     """
-    eighths, halves = precision == "fp8", precision in HALF_PRECISIONS
+    eighths = precision == "fp8"
     length_5, length = whole_windows(config, 16 if eighths else 8), config.conv_lengths[4]
     conv, linear = partial(WgmmaConv1d, precision=precision), partial(WgmmaLinear, precision=precision)
     small_conv, p, eps = partial(SmallBatchConv1d, precision=precision), params, calibrate.EPS
@@ -57,14 +56,13 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
         blocks_1_2 = [ByBatch(MANY, [block_1, all_products], [planes, products])]
         blocks_3_6 = [conv(*w.conv3), conv(*w.conv4), conv(*w.conv5, length=length_5), *block_6]
         fc = [linear(*w.fc1), linear(*w.fc2), fc3(*w.fc3)]
-        if halves:
-            small_1 = SmallBatchTokenConvNormReluPool(block_1) if config.layernorm else block_1
-            blocks_1_2 = [ByBatch(FEW, [small_1, small_conv(*w.conv2, pool=True)], blocks_1_2)]
-            small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, precision=precision)
-            small_3_6 = [small_conv(*w.conv3), small_conv(*w.conv4), small_conv(*w.conv5), *small_6]
-            blocks_3_6 = [ByBatch(SOME, small_3_6, blocks_3_6)]
-            fc = [ByBatch(MOST, [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision)], fc)]
-        yield "network", [*blocks_1_2, *blocks_3_6, *fc]
+        small_1 = SmallBatchTokenConvNormReluPool(block_1) if config.layernorm else block_1
+        small_1_2 = [small_1, small_conv(*w.conv2, pool=True)]
+        small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, eps=eps, precision=precision)
+        small_3_6 = [small_conv(*w.conv3), small_conv(*w.conv4), small_conv(*w.conv5), *small_6]
+        small_fc = [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision)]
+        choices = (FEW, small_1_2, blocks_1_2), (SOME, small_3_6, blocks_3_6), (MOST, small_fc, fc)
+        yield "network", [ByBatch(*choice) for choice in choices]
 
     return gpu_pipeline(network, p, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=True)
 

@@ -63,6 +63,7 @@ from charcnn.gpu.ptx.ld_st import (
     ld_shared_v4_b32_at,
     ld_shared_v4_f32,
     ld_shared_v4_f32_at,
+    st_global_b8,
     st_global_b16,
     st_global_b32,
     st_global_f32,
@@ -85,7 +86,7 @@ from charcnn.gpu.ptx.mbarrier import (
     named_barrier_arrive,
     named_barrier_sync,
 )
-from charcnn.gpu.ptx.mma import ldmatrix_x4, mma_sync, mma_tile
+from charcnn.gpu.ptx.mma import ldmatrix_x4, mma_sync, mma_sync_terms, mma_tile
 from charcnn.gpu.ptx.simulated import E4M3_MAX, LOW_SCALE
 from charcnn.gpu.ptx.tma import (
     bulk_load,

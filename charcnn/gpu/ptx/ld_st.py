@@ -108,6 +108,14 @@ def ld_cg_v4_f32(address):
     """
 
 
+@instruction("st.global.b8 [$0], $1;", "", "lr")
+def st_global_b8(address, word):
+    """A word's lowest 8 bits to global memory.
+
+    PTX: st.global.b8; section "st". Any compute capability.
+    """
+
+
 @instruction("{.reg .b16 x, y;\nmov.b32 {x, y}, $1;\nst.global.b16 [$0], x;}", "", "lr")
 def st_global_b16(address, word):
     """A word's lower 16 bits to global memory.

@@ -17,7 +17,7 @@ TIMES_2_11 = "{.reg .b32 s;\nmov.b32 s, 0x10001000;\nmul.rn.f16x2 $0, $1, s;}"  
 
 
 def _mma(ptx_type: str) -> str:
-    depth = {"f16": 16, "bf16": 16, "tf32": 8}[ptx_type]
+    depth = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32}[ptx_type]
     return (
         f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{ptx_type}.{ptx_type}.f32 "
         "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
@@ -43,8 +43,9 @@ def mma_sync(ptx_type: str) -> Any:
     column l // 4 likewise; c and the result, two neighbours in row l // 4, and two in row l // 4 + 8, in columns
     2 (l % 4) and the next. Depth: the 32 bytes of a row.
 
-    PTX: mma.sync.aligned.m16n8k16.row.col.f32.type.type.f32, for tf32 m16n8k8; section "mma". Since compute capability
-    8.0.
+    PTX: mma.sync.aligned.m16n8k16.row.col.f32.type.type.f32, for tf32 m16n8k8, for e4m3 m16n8k32; section "mma". Since
+    compute capability 8.0, e4m3 since 8.9. For 9.0 the compiler makes two products in f16 of one in e4m3, which keeps
+    all digits of the sums.
     """
 
     @instruction(_mma(ptx_type), "ffff", "rrrrrrffff")
@@ -52,6 +53,28 @@ def mma_sync(ptx_type: str) -> Any:
         """As `mma_sync`."""
 
     return multiply
+
+
+@instruction(
+    "{.reg .f32 d<4>;\n"
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {$0, $1, $2, $3}, {$12, $13, $14, $15}, {$16, $17}, "
+    "{$18, $19, $20, $21};\n"
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {d0, d1, d2, d3}, {$8, $9, $10, $11}, {$16, $17}, "
+    "{0f00000000, 0f00000000, 0f00000000, 0f00000000};\n"
+    "add.rn.f32 $4, $22, d0;\nadd.rn.f32 $5, $23, d1;\nadd.rn.f32 $6, $24, d2;\nadd.rn.f32 $7, $25, d3;}",
+    "ffffffff",
+    "rrrrrrrrrrffffffff",
+    early=True,
+)
+def mma_sync_terms(a0, a1, a2, a3, low0, low1, low2, low3, b0, b1, r0, r1, r2, r3, c0, c1, c2, c3):
+    """(r + low b, c + a b): of numbers in two terms of f16, high ones `a` and low ones, four float32 of each.
+
+    a, low, b, c and r as of `mma_sync`. Tensor cores round sums towards zero, so `a b` is added to c by an ordinary
+    addition; r holds products with a low term, 2^-11 of c, whose rounding does not count.
+
+    PTX: mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32, two of them, and add.rn.f32; section "mma". Since compute
+    capability 8.0.
+    """
 
 
 @cache

@@ -12,12 +12,16 @@ from numba import cuda, float32
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common.precision import NumberFormat, choose
+from charcnn.ops.common.precision import LARGEST_E4M3, NumberFormat, choose
 
 THREADS = device.block_size(256)
 
 WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 """A number's bits, by its size in bytes."""
+
+LARGEST = {"f16": 8192.0, "e4m3": LARGEST_E4M3}
+"""What the greatest finite weight becomes, or half that, where weights are scaled: f16 keeps room for sums, and one
+that is 2^-38 of the greatest is 0."""
 
 
 @cache
@@ -88,6 +92,15 @@ def largest(call: Call, x: Any) -> float:
     peak = device.to_device(np.zeros(1, np.float32), call.stream)
     call.launch(_peak_kernel, min(1024, -(-x.size // THREADS)), THREADS, x.reshape((x.size,)), peak)
     return float(device.to_host(peak, call.stream)[0])
+
+
+def unit_of(call: Call, weight: Any, of: NumberFormat) -> float:
+    """What to divide a weight on the GPU by where weights are scaled: a power of two, which rounds nothing.
+
+    It waits for the GPU.
+    """
+    unit = largest(call, weight) / LARGEST[of.ptx_type]
+    return 2.0 ** math.ceil(math.log2(unit)) if 0 < unit < math.inf else 1.0
 
 
 def narrow(call: Call, x: Any, length: int, channels: int, to: NumberFormat, factor: float = 1.0) -> Any:

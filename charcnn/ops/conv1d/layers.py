@@ -105,8 +105,11 @@ class MmaLinear(MmaConv1d):
 class SmallBatchConv1d(Conv1dLayer):
     """conv1d_relu_nlc for a few inputs, spread over the whole GPU; arguments as of `SmallBatchWeights`, and pool."""
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray, *, pool: bool = False, precision: str = "fp16") -> None:
-        super().__init__(SmallBatchWeights(weight, bias, precision=precision), pool=pool)
+    def __init__(
+        self, weight: np.ndarray, bias: np.ndarray, *, pool: bool = False, precision: str = "fp16",
+        results: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(SmallBatchWeights(weight, bias, precision=precision, results=results), pool=pool)
 
 
 class WinogradConv1d(NoScratch):

@@ -20,18 +20,17 @@ from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
-from charcnn.ops.common.cast import narrow, widen
-from charcnn.ops.common.precision import HALF_PRECISIONS, NumberFormat, choose
+from charcnn.ops.common.cast import LARGEST, largest, narrow, widen
+from charcnn.ops.common.fragments import TILE, k_block, lane_numbers, packed, store_number
+from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, NumberFormat, choose
 from charcnn.ops.conv1d import one_shot
+from charcnn.ops.conv1d.wgmma.pack import pad_kernel
 
 WARPS = 8
 
 THREADS = 32 * WARPS
 
-K_BLOCK = 32
-"""Channels that a warp takes at once: a lane has eight, for two products."""
-
-BLOCK_N = 16
+BLOCK_N = TILE
 """Output channels of a block."""
 
 POOL = 3
@@ -50,32 +49,41 @@ def shares(epilogue: str) -> int:
 
 
 @cache
-def make_kernel(ptx_type: str, taps: int, epilogue: str) -> Any:
-    """The kernel (x, weight, bias, y, partial_moments, k_blocks, c_in, c_out, length, length_out, tiles).
+def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: str) -> Any:
+    """The kernel (x, weight, bias, y, partial_moments, k_blocks, c_in, c_out, length, length_out, tiles, scale).
 
     Its arguments: addresses of x, of the packed weights, of the bias padded to whole n tiles, of y and of partial
     moments; k blocks of input channels; input and output channels; positions of an input that are read, and that are
-    written; tiles of an input. Grid: tiles of all inputs, and columns.
+    written; tiles of an input; what the sums of scaled weights are multiplied by. Grid: tiles of all inputs, and
+    columns.
+
+    Of two terms, high by high is added up outside of tensor cores (`mma_sync_terms`). Low weights take the place of
+    high ones, tap by tap.
     """
     share = shares(epilogue)
     pooled, measured, rectified = epilogue == "pool", epilogue == "stat", epilogue in ("relu", "pool")
     reach, down, sums_of_lane = share + taps - 1, share // 2, 4 * share
     a_size, b_size, steps = 4 * reach, 8 * taps, 2 * taps
-    multiply, pack = ptx.mma_sync(ptx_type), ptx.cvt_f16x2(ptx_type)
-    warps, block_n, k_block_channels = uint32(WARPS), uint32(BLOCK_N), uint32(K_BLOCK)
-    step_bytes, k_block_bytes = uint64(512), uint64(512 * 2 * taps)
+    split, scaled, y_terms, y_bytes = of.terms == 2, of.scaled, uint64(results.terms), uint64(results.itemsize)
+    multiply, store, x_terms = ptx.mma_sync(of.ptx_type), store_number(results), uint64(of.terms)
+    low_size, rest_size = (a_size, sums_of_lane) if split else (1, 1)
+    warps, block_n, k_block_channels = uint32(WARPS), uint32(BLOCK_N), uint32(k_block(of))
+    step_bytes, low_bytes, k_block_bytes = uint64(512), uint64(512 * steps), uint64(512 * steps * of.terms)
     lane_positions, tile_positions = uint32(share), uint32(8 * share)
     zero, one, two, three, eight = (uint32(i) for i in (0, 1, 2, 3, 8))
-    five, lanes, all_sums, half_bytes = uint32(5), uint32(31), uint32(sums_of_lane), uint64(2)
-    warp_count, exchanged = WARPS, WARPS * sums_of_lane * 32
+    five, lanes, all_sums, x_bytes = uint32(5), uint32(31), uint32(sums_of_lane), uint64(of.itemsize)
+    lane_channels = uint32(lane_numbers(of))
+    multiply_terms, warp_count, exchanged = ptx.mma_sync_terms, WARPS, WARPS * sums_of_lane * 32
 
     @jit(launch_bounds=(THREADS, 1))
-    def kernel(x, weight, bias, y, partial_moments, k_blocks, c_in, c_out, length, length_out, tiles):
+    def kernel(x, weight, bias, y, partial_moments, k_blocks, c_in, c_out, length, length_out, tiles, scale):
         shared = cuda.shared.array(exchanged, float32)
         totals = cuda.shared.array(WARPS, float32)
         sums = cuda.local.array(sums_of_lane, float32)
         a = cuda.local.array(a_size, types.uint32)
         b = cuda.local.array(b_size, types.uint32)
+        low = cuda.local.array(low_size, types.uint32)
+        rest = cuda.local.array(rest_size, float32)
         thread = uint32(cuda.threadIdx.x)
         warp, lane = uint32(thread >> five), uint32(thread & lanes)
         g, t = uint32(lane >> two), uint32(lane & three)
@@ -90,26 +98,58 @@ def make_kernel(ptx_type: str, taps: int, epilogue: str) -> Any:
             b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = w0, w1, w2, w3
         for i in range(sums_of_lane):
             sums[i] = float32(0)
+            if split:
+                rest[i] = float32(0)
         first = uint32(uint32(tile * tile_positions) + uint32(g * lane_positions))
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
         while k_block < k_blocks:
-            channel = uint32(uint32(k_block * k_block_channels) + uint32(t * eight))
-            at_x = x + (uint64(uint32(uint32(n * length) + first)) * uint64(c_in) + uint64(channel)) * half_bytes
+            channel = uint32(uint32(k_block * k_block_channels) + uint32(t * lane_channels))
+            x_row = uint64(c_in) * x_terms
+            at_x = x + (uint64(uint32(uint32(n * length) + first)) * x_row + uint64(channel)) * x_bytes
             for q in range(reach):
                 inside = uint32(uint32(first + uint32(q)) < length and channel < c_in)
                 a[4 * q], a[4 * q + 1], a[4 * q + 2], a[4 * q + 3] = ptx.ld_cg(
-                    at_x + uint64(q) * uint64(c_in) * half_bytes, inside
+                    at_x + uint64(q) * x_row * x_bytes, inside
                 )
+                if split:
+                    low[4 * q], low[4 * q + 1], low[4 * q + 2], low[4 * q + 3] = ptx.ld_cg(
+                        at_x + (uint64(q) * x_row + uint64(c_in)) * x_bytes, inside
+                    )
             for tap in range(taps):
                 for s in range(2):
                     for m in range(down):
                         for c in range(2):
                             i, j, k = (2 * m + tap) * 4 + 2 * s, (2 * tap + s) * 4 + 2 * c, (2 * m + c) * 4
-                            sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = multiply(
-                                a[i], a[i + 4], a[i + 1], a[i + 5], b[j], b[j + 1],
-                                sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
-                            )  # fmt: skip
+                            if split:
+                                (
+                                    rest[k], rest[k + 1], rest[k + 2], rest[k + 3],
+                                    sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
+                                ) = multiply_terms(
+                                    a[i], a[i + 4], a[i + 1], a[i + 5], low[i], low[i + 4], low[i + 1], low[i + 5],
+                                    b[j], b[j + 1], rest[k], rest[k + 1], rest[k + 2], rest[k + 3],
+                                    sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
+                                )  # fmt: skip
+                            else:
+                                sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = multiply(
+                                    a[i], a[i + 4], a[i + 1], a[i + 5], b[j], b[j + 1],
+                                    sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
+                                )  # fmt: skip
+                if split:
+                    for s in range(2):
+                        i = 2 * tap + s
+                        w0, w1, w2, w3 = ptx.ld_nc_no_allocate(at + low_bytes + uint64(i) * step_bytes, one)
+                        b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = w0, w1, w2, w3
+            if split:
+                for tap in range(taps):
+                    for s in range(2):
+                        for m in range(down):
+                            for c in range(2):
+                                i, j, k = (2 * m + tap) * 4 + 2 * s, (2 * tap + s) * 4 + 2 * c, (2 * m + c) * 4
+                                rest[k], rest[k + 1], rest[k + 2], rest[k + 3] = multiply(
+                                    a[i], a[i + 4], a[i + 1], a[i + 5], b[j], b[j + 1],
+                                    rest[k], rest[k + 1], rest[k + 2], rest[k + 3],
+                                )  # fmt: skip
             k_block = uint32(k_block + warps)
             if k_block < k_blocks:
                 at = at + k_block_bytes * uint64(warps)
@@ -117,6 +157,8 @@ def make_kernel(ptx_type: str, taps: int, epilogue: str) -> Any:
                     w0, w1, w2, w3 = ptx.ld_nc_no_allocate(at + uint64(i) * step_bytes, one)
                     b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = w0, w1, w2, w3
         for i in range(sums_of_lane):
+            if split:
+                sums[i] += rest[i]
             shared[uint32(uint32(uint32(warp * all_sums) + uint32(i)) * uint32(32) + lane)] = sums[i]
         cuda.syncthreads()
 
@@ -143,13 +185,15 @@ def make_kernel(ptx_type: str, taps: int, epilogue: str) -> Any:
             for w in range(warp_count):
                 value += shared[uint32(uint32(uint32(w * sums_of_lane) + i) * uint32(32) + lane)]
             row = uint32(first + j)
+        if scaled:
+            value *= scale
         value += offset
         inside = row < length_out and column < c_out
         if rectified and value < float32(0):
             value = float32(0)
         if inside:
-            to = y + (uint64(uint32(uint32(n * length_out) + row)) * uint64(c_out) + uint64(column)) * half_bytes
-            ptx.st_global_b16(to, pack(value, float32(0)))
+            place = uint64(uint32(uint32(n * length_out) + row)) * uint64(c_out) * y_terms
+            store(y + (place + uint64(column)) * y_bytes, uint64(c_out) * y_bytes, value)
         if measured:
             held = float32(min(tile_positions, uint32(length_out - uint32(tile * tile_positions))))
             held *= float32(min(block_n, uint32(c_out - uint32(n_tile * block_n))))
@@ -177,82 +221,51 @@ def make_kernel(ptx_type: str, taps: int, epilogue: str) -> Any:
     return kernel
 
 
-@cache
-def _pack_kernel(ptx_type):
-    pack = ptx.cvt_f16x2(ptx_type)
-    one, two, three, four, eight = (uint32(i) for i in (1, 2, 3, 4, 8))
-    columns, k_block_size = uint32(BLOCK_N), uint32(K_BLOCK)
-
-    @jit()
-    def kernel(weight, to, taps, k_blocks, words):
-        # A thread writes two neighbouring input channels of a column: a word of (n tile, k block, tap, step, lane, 4).
-        i = uint32(cuda.grid(1))
-        if i < uint32(words):
-            part, lane = uint32(i & three), uint32(uint32(i // four) & uint32(31))
-            rest = uint32(i // uint32(128))
-            step, rest = uint32(rest & one), uint32(rest // two)
-            tap, rest = uint32(rest % uint32(taps)), uint32(rest // uint32(taps))
-            c_in = uint32(uint32(rest % uint32(k_blocks)) * k_block_size + uint32(lane & three) * eight)
-            c_in = uint32(c_in + uint32(uint32(step * four) + uint32(part & one) * two))
-            column = uint32(uint32(rest // uint32(k_blocks)) * columns + uint32(lane // four))
-            column = uint32(column + uint32(part // two) * eight)
-            low, high = float32(0), float32(0)
-            if column < uint32(weight.shape[2]):
-                if c_in < uint32(weight.shape[1]):
-                    low = weight[tap, c_in, column]
-                if uint32(c_in + one) < uint32(weight.shape[1]):
-                    high = weight[tap, uint32(c_in + one), column]
-            ptx.st_global_b32(to + uint64(i) * uint64(4), pack(low, high))
-
-    return kernel
-
-
-@jit()
-def _pad_kernel(bias, to):
-    i = cuda.grid(1)
-    if i < to.size:
-        to[i] = bias[i] if i < bias.size else float32(0)
-
-
 class SmallBatchWeights:
     """The weights of one convolution as these kernels take them, on the current GPU: operators as methods.
 
-    They take 2 K C_in C_out bytes, C_in in whole 32s and C_out in whole 16s.
+    In 16 bits they take 2 K C_in C_out bytes, C_in in whole 32s and C_out in whole 16s; of fp16x3, twice as much.
 
     Args:
         weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; both NumPy
             arrays, or both device arrays. K at most 7.
-        precision: "fp16" or "bf16", of weights and features; sums are float32.
+        precision: of weights and features, one of `precision.TENSOR_PRECISIONS`; sums are float32.
+        results: of what is given, one of them or "float32"; `precision` where None.
+        x_unit: what 1 stands for in x, for fp8, whose range is short.
         stream: a CUDA stream; the default stream where None.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU, or none of Hopper's (compute capability 9.0).
 
-    The methods take x (N, L, C_in) in the precision's dtype, on the GPU, with C_in a multiple of 8, and give the same;
-    `out` is where to write, made where None. They may begin before the kernel before them has ended.
+    The methods take x (N, L, C_in) in the precision's dtype, on the GPU, with rows of a multiple of 16 bytes, and give
+    such; with two terms, (N, L, 2 C_in), high terms first. `out` is where to write, made where None. They may begin
+    before the kernel before them has ended.
     """
 
     LONGEST = 7
     """The most taps whose operands a thread's registers hold."""
 
-    def __init__(self, weight: Any, bias: Any, *, precision: str = "fp16", stream: Any = None) -> None:
+    def __init__(
+        self, weight: Any, bias: Any, *, precision: str = "fp16", results: str | None = None, x_unit: float = 1.0,
+        stream: Any = None,
+    ) -> None:  # fmt: skip
         device.require_hopper("small_batch")
-        self.precision = choose(precision, HALF_PRECISIONS)
+        self.precision = of = choose(precision)
+        self.results = FP32 if results == FP32.name else choose(results or precision)
         kernel_size, c_in, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
         shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
         if kernel_size > self.LONGEST:
             raise ValueError(f"weight has {kernel_size} taps: need at most {self.LONGEST}")
         self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
-        self._k_blocks, self._n_tiles = -(-c_in // K_BLOCK), -(-c_out // BLOCK_N)
-        words = self._n_tiles * self._k_blocks * kernel_size * 256
-        call = Call(None, stream, (self._n_tiles * BLOCK_N,), weight=weight, bias=bias)
-        weight, bias = call.inputs
-        self._weight, self._bias = call.scratch((words,), np.uint32), call.out
+        self.width = -(-c_in // lane_numbers(of)) * lane_numbers(of)  # of a row of features, or of each of its terms
+        laid = packed(weight, of, rows=False, stream=stream)
+        self._weight, self._k_blocks, self._n_tiles = laid.words, laid.k_blocks, laid.tiles
+        self._scale = np.float32(laid.unit * x_unit)
+        call = Call(None, stream, (self._n_tiles * BLOCK_N,), bias=bias)
+        self._bias = call.out
+        call.launch_each(pad_kernel, call.inputs[0], np.float32(1), self._bias)
         self.nbytes: int = self._weight.nbytes + self._bias.nbytes
-        arguments = np.uint64(device.address(self._weight)), kernel_size, self._k_blocks, words
-        call.launch(_pack_kernel(self.precision.ptx_type), -(-words // THREADS), THREADS, weight, *arguments)
-        call.launch_each(_pad_kernel, bias, self._bias)
 
     def conv1d(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
         """conv1d_nlc: (N, L - K + 1, C_out)."""
@@ -274,7 +287,7 @@ class SmallBatchWeights:
 
     def results_of(self, **_: Any) -> NumberFormat:
         """What the methods give."""
-        return self.precision
+        return self.results
 
     def partial_moments_shape(self, n: int, length: int) -> shapes.Shape:
         """Of `conv1d_partial_moments`'s statistics for x (n, length, C_in)."""
@@ -282,8 +295,10 @@ class SmallBatchWeights:
 
     def _apply(self, epilogue, x, out, stream, partial_moments=None):
         n, length, channels = shapes.ranked("x", x, "N, L, C_in")
-        if (channels != self.c_in and channels != -(-self.c_in // 8) * 8) or channels % 8:
-            raise ValueError(f"x has shape {tuple(x.shape)}: need C_in={-(-self.c_in // 8) * 8}, a multiple of 8")
+        of, results = self.precision, self.results
+        if channels != of.terms * self.width:
+            more = " and as many for low terms" if of.terms == 2 else ""
+            raise ValueError(f"x has shape {tuple(x.shape)}: need C_in={self.width}, whole pieces of 16 bytes{more}")
         kept = length - self.kernel_size + 1
         if kept < (POOL if epilogue == "pool" else 1):
             raise ValueError(f"x has {length} positions: too few for K={self.kernel_size}")
@@ -291,13 +306,14 @@ class SmallBatchWeights:
             raise ValueError(f"x has shape {tuple(x.shape)}: that many values need a smaller batch")
         if not device.on_device(x):
             raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
-        dtype, more = self.precision.dtype, {}
+        more = {}
         if partial_moments is not None:
             shapes.expect("partial_moments", partial_moments, self.partial_moments_shape(n, length))
             more["partial_moments"] = partial_moments
         tiles = -(-kept // (8 * shares(epilogue)))  # with pooling, the last positions fill no window
         kept = kept // POOL if epilogue == "pool" else kept
-        call = Call(out, stream, (n, kept, self.c_out), dtype, dtypes={"x": dtype}, x=x, **more)
+        shape = n, kept, results.terms * self.c_out
+        call = Call(out, stream, shape, results.dtype, dtypes={"x": of.dtype}, x=x, **more)
         addresses = (
             call.inputs[0],
             self._weight,
@@ -305,9 +321,9 @@ class SmallBatchWeights:
             call.out,
             call.out if partial_moments is None else call.inputs[1],
         )
-        numbers = self._k_blocks, channels, self.c_out, length, kept, tiles
-        arguments = *(np.uint64(device.address(a)) for a in addresses), *map(np.uint32, numbers)
-        kernel = make_kernel(self.precision.ptx_type, self.kernel_size, epilogue)
+        numbers = self._k_blocks, self.width, self.c_out, length, kept, tiles
+        arguments = *(np.uint64(device.address(a)) for a in addresses), *map(np.uint32, numbers), self._scale
+        kernel = make_kernel(of, results, self.kernel_size, epilogue)
         call.launch(kernel, (n * tiles, self._n_tiles), THREADS, *arguments, early=True)
         return call.result()
 
@@ -316,13 +332,20 @@ class _Prepared:
     """A `one_shot.Prepared`, without `stat`, which no operator asks for."""
 
     def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
-        self._call, self._conv = call, SmallBatchWeights(weight, bias, precision=precision, stream=call.stream)
-        self._x = narrow(call, x, x.shape[1], -(-x.shape[2] // 8) * 8, self._conv.precision)
+        # Where x's greatest becomes the greatest that there is.
+        unit = largest(call, x) / LARGEST["e4m3"] or 1.0 if precision == "fp8" else 1.0
+        results = None if precision in HALF_PRECISIONS else FP32.name
+        self._conv = SmallBatchWeights(
+            weight, bias, precision=precision, results=results, x_unit=unit, stream=call.stream
+        )
+        self._call, self._x = call, narrow(call, x, x.shape[1], self._conv.width, self._conv.precision, 1 / unit)
 
     def run(self, method: str, y: Any, *pool: int) -> None:
-        widen(
-            self._call, getattr(self._conv, method)(self._x, *pool, stream=self._call.stream), y, self._conv.precision
-        )
+        apply, stream = getattr(self._conv, method), self._call.stream
+        if self._conv.results is FP32:
+            apply(self._x, *pool, out=y, stream=stream)
+        else:
+            widen(self._call, apply(self._x, *pool, stream=stream), y, self._conv.results)
 
 
 def conv1d_nlc_small_batch(
@@ -336,7 +359,7 @@ def conv1d_nlc_small_batch(
         x: float32 (N, L, C_in), C-contiguous; in fp16 infinite beyond 65,504, the most that it holds.
         weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous, K at most 7; bias (C_out,) likewise;
             all on one side.
-        precision: what is multiplied, "fp16" or "bf16".
+        precision: what is multiplied, as for the technique `wgmma`.
         out: where to write, (N, L - K + 1, C_out), on the same side; made where None.
         stream: a CUDA stream; the default stream where None.
 

@@ -10,12 +10,12 @@ import numpy as np
 from charcnn.gpu import device
 from charcnn.ops.common.layer import Array, Conv1dLayer, Layer, Space
 from charcnn.ops.common.mma_layout import WIDE
-from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
+from charcnn.ops.common.precision import FP32, choose
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.layers import Cast, MmaConv1d, SmallBatchConv1d, WgmmaConv1d
 from charcnn.ops.layernorm import relu_maxpool1d_nlc
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima, normalised_maxima
-from charcnn.ops.layernorm.small_batch import affine, normalised
+from charcnn.ops.layernorm.small_batch import affine, between, normalised
 
 Affine = tuple[np.ndarray, np.ndarray]
 """gamma and beta, float32 (L, C)."""
@@ -69,18 +69,22 @@ class ConvNormReluPool:
 
 
 class SmallBatchConvNormReluPool:
-    """`ConvNormReluPool` for a few inputs, spread over the whole GPU, in half precision."""
+    """`ConvNormReluPool` for a few inputs, spread over the whole GPU; a linear layer follows, as features lie."""
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray, norm: Affine, pool_size: int, precision: str) -> None:
-        self._layer = SmallBatchConv1d(weight, bias, precision=precision)
-        self._norm, self._pool_size, self._of = affine(*norm), pool_size, choose(precision, HALF_PRECISIONS)
-        self.nbytes = self._layer.nbytes
+    def __init__(
+        self, weight: np.ndarray, bias: np.ndarray, norm: Affine, pool_size: int, precision: str, eps: float = 1e-5
+    ) -> None:
+        self._of, self._pool_size, self._eps = choose(precision), pool_size, eps
+        self._layer = SmallBatchConv1d(weight, bias, precision=precision, results=between(self._of).name)
+        self._norm, self._rows, self.nbytes = affine(*norm, precision), precision in WIDE, self._layer.nbytes
 
     def writes(self, x: Shape) -> list[Array]:
         """The convolution's result, and that of pooling."""
         y = self._layer.writes(x)[-1]
         n, length, channels = y.shape
-        return [y, Array((n, length // self._pool_size, channels), y.dtype)]
+        pooled = length // self._pool_size
+        shape = (n, 1, self._of.terms * pooled * channels) if self._rows else (n, pooled, channels)
+        return [y, Array(shape, self._of.dtype)]
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
         """Moments of parts of the result."""
@@ -92,8 +96,8 @@ class SmallBatchConvNormReluPool:
         y = self._layer.conv.conv1d_partial_moments(x, partial_moments, out=space.device(*between), stream=space.stream)
         gamma, beta = self._norm
         return normalised(
-            y, partial_moments, gamma, beta, self._pool_size, precision=self._of.name, out=space.device(*result),
-            stream=space.stream,
+            y, partial_moments, gamma, beta, self._pool_size, precision=self._of.name, rows=self._rows, eps=self._eps,
+            out=space.device(*result), stream=space.stream,
         )  # fmt: skip
 
 
@@ -162,9 +166,11 @@ def mma_block(
 
 
 def small_batch_block(
-    weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str
+    weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str, eps: float = 1e-5
 ) -> Sequence[Layer]:
     """The same for a few inputs."""
     if norm is None:
-        return [SmallBatchConv1d(weight, bias, pool=True, precision=precision)]
-    return [SmallBatchConvNormReluPool(weight, bias, norm, pool_size, precision)]
+        wide = precision in WIDE
+        conv = SmallBatchConv1d(weight, bias, pool=True, precision=precision, results=FP32.name if wide else None)
+        return [conv, Cast(precision)] if wide else [conv]
+    return [SmallBatchConvNormReluPool(weight, bias, norm, pool_size, precision, eps)]

@@ -20,12 +20,12 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import narrow
-from charcnn.ops.common.precision import HALF_PRECISIONS, choose
+from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, NumberFormat, choose
 from charcnn.ops.conv1d.small_batch import PART_BYTES
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 OCTET = 8
-"""Channels of a lane: 16 bytes."""
+"""Channels of a lane."""
 
 POSITIONS = 8
 """Of a block of the convolution, a warp each."""
@@ -33,10 +33,16 @@ POSITIONS = 8
 NORM_THREADS = 64
 
 
+def between(of: NumberFormat) -> NumberFormat:
+    """What a convolution stores for `normalised`: of 32 bits a value float32, of 8 bits fp16, which rounds less."""
+    return FP32 if of.size == 4 else HALF_PRECISIONS["fp16"] if of.itemsize == 1 else of
+
+
 @cache
 def _first_kernel(ptx_type, taps):
-    pack = ptx.cvt_f16x2(ptx_type)
-    unpack = ptx.cvt_f32x2("f16")
+    floats = ptx_type == "f32"
+    pack = ptx.cvt_f16x2("bf16" if ptx_type == "bf16" else "f16")
+    unpack, no_row, y_bytes, vector = ptx.cvt_f32x2("f16"), uint64(0), uint64(4 if floats else 2), uint64(16)
     one, five, lanes, zero = uint32(1), uint32(5), uint32(31), uint32(0)
     octet, warps, at_once = uint32(OCTET), uint32(POSITIONS), uint32(32 * OCTET)
     warp_count = POSITIONS
@@ -57,8 +63,10 @@ def _first_kernel(ptx_type, taps):
             a = depth
             if inside:
                 a = min(uint32(ids[n, uint32(position + uint32(k))]), depth)
-            row = uint32(uint32(uint32(k) * uint32(depth + one)) + a)
+            row = uint32(uint32(uint32(k) * uint32(depth if floats else depth + one)) + a)
             at[k] = table + uint64(row) * uint64(row_bytes)
+            if floats and a == depth:  # this table has no row of zeros
+                at[k] = no_row
         ptx.griddepcontrol_wait()  # what this kernel writes, the one before may read
         mean, square, held = float32(0), float32(0), float32(0)
         channel = uint32(lane * octet)
@@ -69,18 +77,31 @@ def _first_kernel(ptx_type, taps):
                 if uint32(channel + uint32(c)) < channels:
                     sums[c] = bias[uint32(channel + uint32(c))]
             for k in range(taps):
-                words = ptx.ld_nc_no_allocate(at[k] + uint64(channel) * uint64(2), wanted)
-                for j in range(4):
-                    low, high = unpack(words[j])
-                    sums[2 * j] += low
-                    sums[2 * j + 1] += high
+                if floats:
+                    present = uint32(wanted != zero and at[k] != no_row)
+                    for h in range(2):
+                        words = ptx.ld_nc_no_allocate(at[k] + uint64(channel) * y_bytes + uint64(h) * vector, present)
+                        for j in range(4):
+                            sums[4 * h + j] += ptx.bitcast_f32(words[j])
+                else:
+                    words = ptx.ld_nc_no_allocate(at[k] + uint64(channel) * uint64(2), wanted)
+                    for j in range(4):
+                        low, high = unpack(words[j])
+                        sums[2 * j] += low
+                        sums[2 * j + 1] += high
             if wanted:
-                to = y + (
-                    uint64(uint32(uint32(n * positions) + position)) * uint64(channels) + uint64(channel)
-                ) * uint64(2)
-                ptx.st_global_v4_b32(
-                    to, pack(sums[0], sums[1]), pack(sums[2], sums[3]), pack(sums[4], sums[5]), pack(sums[6], sums[7])
+                to = (
+                    y
+                    + (uint64(uint32(uint32(n * positions) + position)) * uint64(channels) + uint64(channel)) * y_bytes
                 )
+                if floats:
+                    ptx.st_global_v4_f32(to, sums[0], sums[1], sums[2], sums[3])
+                    ptx.st_global_v4_f32(to + vector, sums[4], sums[5], sums[6], sums[7])
+                else:
+                    ptx.st_global_v4_b32(
+                        to, pack(sums[0], sums[1]), pack(sums[2], sums[3]), pack(sums[4], sums[5]),
+                        pack(sums[6], sums[7]),
+                    )  # fmt: skip
             # This run of channels, merged with those before it.
             more = float32(min(at_once, uint32(channels - uint32(channel - uint32(lane * octet)))))
             total = float32(0)
@@ -120,10 +141,15 @@ def _first_kernel(ptx_type, taps):
 
 
 @cache
-def _norm_kernel(ptx_type, pool):
-    unpack, pack, affine = ptx.cvt_f32x2(ptx_type), ptx.cvt_f16x2(ptx_type), ptx.cvt_f32x2("f16")
-    words, octet, lanes = 4 * pool, uint32(OCTET), uint32(31)
-    positions, warp = uint32(pool), uint32(32)
+def _norm_kernel(of, rows, pool):
+    # `rows`: of two terms, all low ones of an input lie behind its high ones, as a linear layer takes them.
+    floats, eighths, tf32, split = of.size == 4, of.itemsize == 1, of.ptx_type == "tf32", of.terms == 2
+    source = "bf16" if of.ptx_type == "bf16" else "f16"
+    unpack, pack, affine = ptx.cvt_f32x2(source), ptx.cvt_f16x2(source), ptx.cvt_f32x2("f16")
+    pack_words = ptx.pack_floats("halves" if split else "tf32")
+    vectors = 2 if floats else 1  # of 16 bytes, for an octet
+    words, octet, lanes, vector = 4 * vectors * pool, uint32(OCTET), uint32(31), uint64(16)
+    positions, warp, bytes_in, y_bytes = uint32(pool), uint32(32), uint64(4 if floats else 2), uint64(of.itemsize)
 
     @jit(launch_bounds=(NORM_THREADS, 1))
     def kernel(x, partial_moments, gamma, beta, y, channels, length, length_out, count, values, eps):
@@ -136,22 +162,22 @@ def _norm_kernel(ptx_type, pool):
         t = uint32(i // across)
         inside = uint32(t < length_out)
         channel, position = uint32(uint32(i - uint32(t * across)) * octet), uint32(t * positions)
-        at = (uint64(position) * uint64(channels) + uint64(channel)) * uint64(2)
-        step = uint64(channels) * uint64(2)
+        at = (uint64(position) * uint64(channels) + uint64(channel)) * bytes_in
+        step = uint64(channels) * bytes_in
         for p in range(pool):
-            j = 4 * p
-            scale[j], scale[j + 1], scale[j + 2], scale[j + 3] = ptx.ld_nc_no_allocate(
-                gamma + at + uint64(p) * step, inside
-            )
-            offset[j], offset[j + 1], offset[j + 2], offset[j + 3] = ptx.ld_nc_no_allocate(
-                beta + at + uint64(p) * step, inside
-            )
+            for h in range(vectors):
+                j = 4 * (vectors * p + h)
+                here = at + uint64(p) * step + uint64(h) * vector
+                scale[j], scale[j + 1], scale[j + 2], scale[j + 3] = ptx.ld_nc_no_allocate(gamma + here, inside)
+                offset[j], offset[j + 1], offset[j + 2], offset[j + 3] = ptx.ld_nc_no_allocate(beta + here, inside)
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
         at = x + uint64(n) * uint64(length) * step + at
         for p in range(pool):
-            j = 4 * p
-            read[j], read[j + 1], read[j + 2], read[j + 3] = ptx.ld_cg(at + uint64(p) * step, inside)
+            for h in range(vectors):
+                j = 4 * (vectors * p + h)
+                here = at + uint64(p) * step + uint64(h) * vector
+                read[j], read[j + 1], read[j + 2], read[j + 3] = ptx.ld_cg(here, inside)
         first = partial_moments + uint64(uint32(n * count)) * uint64(PART_BYTES)
         shift, _, _, _ = ptx.ld_cg_v4_f32(first)  # near the mean: differences from it lose nothing
         total, squares = float32(0), float32(0)
@@ -170,25 +196,53 @@ def _norm_kernel(ptx_type, pool):
             best[c] = float32(0)  # ReLU: no maximum is less
         for p in range(pool):
             for j in range(4):
-                low, high = unpack(read[4 * p + j])
-                low_scale, high_scale = affine(scale[4 * p + j])
-                low_offset, high_offset = affine(offset[4 * p + j])
+                if floats:
+                    i = 8 * p + 2 * j
+                    low, high = ptx.bitcast_f32(read[i]), ptx.bitcast_f32(read[i + 1])
+                    low_scale, high_scale = ptx.bitcast_f32(scale[i]), ptx.bitcast_f32(scale[i + 1])
+                    low_offset, high_offset = ptx.bitcast_f32(offset[i]), ptx.bitcast_f32(offset[i + 1])
+                else:
+                    low, high = unpack(read[4 * p + j])
+                    low_scale, high_scale = affine(scale[4 * p + j])
+                    low_offset, high_offset = affine(offset[4 * p + j])
                 low = (low - mean) * rate * low_scale + low_offset
                 high = (high - mean) * rate * high_scale + high_offset
                 best[2 * j] = ptx.max_nan_f32(best[2 * j], low)
                 best[2 * j + 1] = ptx.max_nan_f32(best[2 * j + 1], high)
         if inside:
-            to = y + (uint64(uint32(uint32(n * length_out) + t)) * uint64(channels) + uint64(channel)) * uint64(2)
-            ptx.st_global_v4_b32(
-                to, pack(best[0], best[1]), pack(best[2], best[3]), pack(best[4], best[5]), pack(best[6], best[7])
-            )
+            place, low_place = uint64(uint32(uint32(n * length_out) + t)), uint64(channels)
+            if split and rows:
+                place, low_place = place + uint64(uint32(n * length_out)), uint64(length_out) * uint64(channels)
+            elif split:
+                place = place + place
+            to = y + (place * uint64(channels) + uint64(channel)) * y_bytes
+            if eighths:
+                first_four = ptx.cvt_e4m3x4(best[0], best[1], best[2], best[3])
+                ptx.st_global_v2_b32(to, first_four, ptx.cvt_e4m3x4(best[4], best[5], best[6], best[7]))
+            elif floats:
+                a, b = pack_words(best[0], best[1])
+                c, d = pack_words(best[2], best[3])
+                e, f = pack_words(best[4], best[5])
+                g, h = pack_words(best[6], best[7])
+                if tf32:
+                    ptx.st_global_v4_b32(to, a, b, c, d)
+                    ptx.st_global_v4_b32(to + vector, e, f, g, h)
+                else:
+                    ptx.st_global_v4_b32(to, a, c, e, g)
+                    ptx.st_global_v4_b32(to + low_place * y_bytes, b, d, f, h)
+            else:
+                ptx.st_global_v4_b32(
+                    to, pack(best[0], best[1]), pack(best[2], best[3]), pack(best[4], best[5]), pack(best[6], best[7])
+                )
 
     return kernel
 
 
-def affine(gamma: Any, beta: Any) -> tuple[Any, ...]:
+def affine(gamma: Any, beta: Any, precision: str = "fp16") -> tuple[Any, ...]:
     """gamma and beta, float32 (L, C), NumPy arrays, as `TokenConvWeights.affine` holds them; C a multiple of 8."""
     call = Call(None, None, (0,), gamma=gamma, beta=beta)
+    if choose(precision).size == 4:
+        return tuple(call.inputs)
     return tuple(
         narrow(call, array.reshape((1, *array.shape)), array.shape[0], array.shape[1], HALF_PRECISIONS["fp16"]).view(
             np.uint16
@@ -207,9 +261,9 @@ def first(ids: Any, weights: TokenConvWeights, partial_moments: Any, *, out: Any
 
     Args:
         ids: uint8 (N, L) on the GPU; an id >= depth is blank.
-        weights: their table, in fp16, and bias; C_out a multiple of 8.
+        weights: their table, in fp16 or float32, and bias; C_out a multiple of 8.
         partial_moments: float32 of `first_moments_shape(N, L - K + 1)`.
-        out: where to write, (N, L - K + 1, C_out) in the precision of `weights`.
+        out: where to write, (N, L - K + 1, C_out) in what lies `between` for the precision of `weights`.
         stream: a CUDA stream; the default stream where None.
 
     Raises:
@@ -221,10 +275,11 @@ def first(ids: Any, weights: TokenConvWeights, partial_moments: Any, *, out: Any
         raise ValueError(f"weights has C_out={channels}: need a multiple of {OCTET}")
     kept = length - taps + 1
     shapes.expect("partial_moments", partial_moments, first_moments_shape(n, kept))
-    call = Call(out, stream, (n, kept, channels), weights.precision.dtype, ids=ids, partial_moments=partial_moments)
+    given = between(weights.precision)
+    call = Call(out, stream, (n, kept, channels), given.dtype, ids=ids, partial_moments=partial_moments)
     table, y, where = (np.uint64(device.address(a)) for a in (weights.table, call.out, call.inputs[1]))
-    numbers = map(np.uint32, (length, kept, depth, channels, 2 * channels))
-    kernel = _first_kernel(weights.precision.ptx_type, taps)
+    numbers = map(np.uint32, (length, kept, depth, channels, (4 if given is FP32 else 2) * channels))
+    kernel = _first_kernel(given.ptx_type, taps)
     grid = -(-kept // POSITIONS), n
     call.launch(kernel, grid, 32 * POSITIONS, call.inputs[0], table, weights.bias, y, where, *numbers)
     return call.result()
@@ -238,39 +293,43 @@ def normalised(
     pool_size: int,
     *,
     precision: str = "fp16",
+    rows: bool = False,
     eps: float = 1e-5,
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """layernorm_relu_maxpool1d_nlc from features of 16 bits to such, with partial moments.
+    """layernorm_relu_maxpool1d_nlc to features in a precision, with partial moments.
 
     Args:
-        x: (N, L, C) in the precision's dtype, on the GPU, C a multiple of 8.
+        x: (N, L, C) in what lies `between` for the precision, on the GPU, C a multiple of 8.
         partial_moments: float32 (N, P, 4), of P parts an input, as `first` or
             `SmallBatchWeights.conv1d_partial_moments` leave them.
-        gamma, beta: (1, L, C), fp16 in uint16 arrays, as `TokenConvWeights.affine` holds them.
+        gamma, beta: as `TokenConvWeights.affine` holds them: (1, L, C), fp16 in uint16 arrays; of 32 bits a value
+            float32 (L, C).
         pool_size: positions that a maximum is taken of.
+        rows: whether all of an input is one row, (N, 1, ...), for a linear layer: of two terms, all high ones first.
         precision, eps, out, stream: as of `normalised_maxima`.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
     """
-    of = choose(precision, HALF_PRECISIONS)
+    of, given = choose(precision), between(choose(precision))
     n, length, channels = shapes.ranked("x", x, "N, L, C")
     if channels % OCTET or pool_size > length:
         raise ValueError(f"x has shape {tuple(x.shape)}: need C a multiple of {OCTET}, and {pool_size} positions")
     for name, array in (("gamma", gamma), ("beta", beta)):
-        shapes.expect(name, array, (1, length, channels))
-    shape = n, length // pool_size, channels
+        shapes.expect(name, array, (length, channels) if given is FP32 else (1, length, channels))
+    pooled, held = length // pool_size, np.float32 if given is FP32 else np.uint16
+    shape = (n, 1, of.terms * pooled * channels) if rows else (n, pooled, of.terms * channels)
     call = Call(
-        out, stream, shape, of.dtype, dtypes={"x": of.dtype, "gamma": np.uint16, "beta": np.uint16},
+        out, stream, shape, of.dtype, dtypes={"x": given.dtype, "gamma": held, "beta": held},
         x=x, partial_moments=partial_moments, gamma=gamma, beta=beta,
     )  # fmt: skip
     addresses = (np.uint64(device.address(a)) for a in (*call.inputs, call.out))
-    numbers = map(np.uint32, (channels, length, shape[1], partial_moments.shape[1]))
-    grid = -(-shape[1] * (channels // OCTET) // NORM_THREADS), n
+    numbers = map(np.uint32, (channels, length, pooled, partial_moments.shape[1]))
+    grid = -(-pooled * (channels // OCTET) // NORM_THREADS), n
     call.launch(
-        _norm_kernel(of.ptx_type, pool_size), grid, NORM_THREADS, *addresses, *numbers,
+        _norm_kernel(of, rows, pool_size), grid, NORM_THREADS, *addresses, *numbers,
         np.float32(length * channels), np.float32(eps), early=True,
     )  # fmt: skip
     return call.result()

@@ -18,7 +18,7 @@ class SmallBatchLinear:
 
     Args:
         layers: weight and bias of each, as of `SmallBatchMlp`.
-        precision: fp16 or bf16.
+        precision: as there.
     """
 
     def __init__(self, layers: Sequence[tuple[np.ndarray, np.ndarray]], *, precision: str) -> None:

@@ -19,16 +19,14 @@ from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
-from charcnn.ops.common.precision import HALF_PRECISIONS, choose
+from charcnn.ops.common.fragments import TILE, k_block, lane_numbers, packed
+from charcnn.ops.common.precision import NumberFormat, choose
 
 WARPS = 8
 
 THREADS = 32 * WARPS
 
-K_BLOCK = 32
-"""Inputs' features that a warp takes at once: a lane has eight, for two products."""
-
-UNITS = 16
+UNITS = TILE
 """Output units of a block."""
 
 MOST = 64
@@ -42,34 +40,40 @@ FINAL_THREADS = 256
 
 
 @cache
-def make_kernel(ptx_type: str, columns: int, rounds: int, k_splits: int) -> Any:
-    """The kernel (x, bias, weight, y, n, c_in, units, k_blocks, k_blocks_of_split).
+def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> Any:
+    """The kernel (x, bias, weight, y, n, c_in, units, k_blocks, k_blocks_of_split, scale).
 
     Its arguments: addresses of x; of the bias of x, where x comes in k splits; of the packed weights; of y, float32
-    (k_splits, n, units); inputs; features; units; k blocks of features in all, and of a split. Grid:
-    units, k splits of y, and groups of inputs.
+    (k_splits, n, units); inputs; features; units; k blocks of features in all, and of a split; what
+    the sums of scaled weights are multiplied by. Grid: units, k splits of y, and groups of inputs.
 
     Args:
-        ptx_type: of the 16-bit numbers, as PTX calls it.
+        of: of features and weights. Of two terms, high by high is added up outside of tensor cores (`mma_sync_terms`).
         columns: eights of inputs.
         rounds: k blocks of a warp.
         k_splits: that x, float32 (k_splits, n, c_in), comes in, without its bias and ReLU; 0 where it is (n, c_in) of
-            `ptx_type`.
+            `of`, or with two terms (n, 2 c_in), high ones first.
     """
-    multiply, pack = ptx.mma_sync(ptx_type), ptx.cvt_f16x2(ptx_type)
-    a_size, sums_of_lane = 8 * rounds, 4 * columns
+    two_terms, tf32, eighths, scaled = of.terms == 2, of.ptx_type == "tf32", of.ptx_type == "e4m3", of.scaled
+    multiply, pack = ptx.mma_sync(of.ptx_type), ptx.cvt_f16x2("bf16" if of.ptx_type == "bf16" else "f16")
+    pack_terms, of_round, features = ptx.pack_floats("halves"), 8 * of.terms, lane_numbers(of)
+    a_size, sums_of_lane, fours, terms = of_round * rounds, 4 * columns, features // 4, uint64(of.terms)
+    lane_features, x_bytes, multiply_terms = uint32(features), uint64(of.itemsize), ptx.mma_sync_terms
+    k_block_bytes, (low_size, rest_size) = uint64(1024 * of.terms), (4, sums_of_lane) if two_terms else (1, 1)
     outputs, exchanged = -(-sums_of_lane // WARPS), WARPS * sums_of_lane * 32
     one, two, three, five, eight = (uint32(i) for i in (1, 2, 3, 5, 8))
-    lanes, warps, k_block_features, unit_tile = uint32(31), uint32(WARPS), uint32(K_BLOCK), uint32(UNITS)
-    all_sums, warp_count, pairs, group_rows = uint32(sums_of_lane), WARPS, 4, uint32(8 * columns)
+    lanes, warps, k_block_features, unit_tile = uint32(31), uint32(WARPS), uint32(k_block(of)), uint32(UNITS)
+    all_sums, warp_count, words, group_rows = uint32(sums_of_lane), WARPS, 4, uint32(8 * columns)
 
     @jit(launch_bounds=(THREADS, 2))
-    def kernel(x, bias, weight, y, n, c_in, units, k_blocks, k_blocks_of_split):
+    def kernel(x, bias, weight, y, n, c_in, units, k_blocks, k_blocks_of_split, scale):
         shared = cuda.shared.array(exchanged, float32)
         sums = cuda.local.array(sums_of_lane, float32)
         a = cuda.local.array(a_size, types.uint32)
         b = cuda.local.array(4, types.uint32)
-        values = cuda.local.array(8, float32)
+        low = cuda.local.array(low_size, types.uint32)
+        rest = cuda.local.array(rest_size, float32)
+        values = cuda.local.array(features, float32)
         thread = uint32(cuda.threadIdx.x)
         warp, lane = uint32(thread >> five), uint32(thread & lanes)
         g, t = uint32(lane >> two), uint32(lane & three)
@@ -81,58 +85,89 @@ def make_kernel(ptx_type: str, columns: int, rounds: int, k_splits: int) -> Any:
             k_block = uint32(first + uint32(i) * warps)
             at = (
                 weight
-                + uint64(uint32(uint32(tile * k_blocks) + k_block)) * uint64(1024)
+                + uint64(uint32(uint32(tile * k_blocks) + k_block)) * k_block_bytes
                 + uint64(uint32(lane * uint32(16)))
             )
             here = uint32(k_block < end)
-            j = 8 * i
+            j = of_round * i
             a[j], a[j + 1], a[j + 2], a[j + 3] = ptx.ld_nc_no_allocate(at, here)
             a[j + 4], a[j + 5], a[j + 6], a[j + 7] = ptx.ld_nc_no_allocate(at + uint64(512), here)
+            if two_terms:
+                a[j + 8], a[j + 9], a[j + 10], a[j + 11] = ptx.ld_nc_no_allocate(at + uint64(1024), here)
+                a[j + 12], a[j + 13], a[j + 14], a[j + 15] = ptx.ld_nc_no_allocate(at + uint64(1536), here)
         for i in range(sums_of_lane):
             sums[i] = float32(0)
+            if two_terms:
+                rest[i] = float32(0)
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
         for i in range(rounds):
             k_block = uint32(first + uint32(i) * warps)
-            feature = uint32(uint32(k_block * k_block_features) + uint32(t * eight))
+            feature = uint32(uint32(k_block * k_block_features) + uint32(t * lane_features))
             for c in range(columns):
                 row = uint32(uint32(first_row + g) + uint32(8 * c))
                 inside = uint32(row < n and feature < c_in and k_block < end)
                 if k_splits:
-                    for e in range(8):
+                    for e in range(features):
                         values[e] = float32(0)
                     if inside:
                         for p in range(k_splits):
                             at = x + (
                                 uint64(uint32(uint32(uint32(p) * n) + row)) * uint64(c_in) + uint64(feature)
                             ) * uint64(4)
-                            for h in range(2):
+                            for h in range(fours):
                                 d0, d1, d2, d3 = ptx.ld_cg_v4_f32(at + uint64(16 * h))
                                 values[4 * h] += d0
                                 values[4 * h + 1] += d1
                                 values[4 * h + 2] += d2
                                 values[4 * h + 3] += d3
-                        for h in range(2):
+                        for h in range(fours):
                             d0, d1, d2, d3 = ptx.ld_global_v4_f32(bias + uint64(feature) * uint64(4) + uint64(16 * h))
                             values[4 * h] += d0
                             values[4 * h + 1] += d1
                             values[4 * h + 2] += d2
                             values[4 * h + 3] += d3
-                        for e in range(8):
+                        for e in range(features):
                             if values[e] < float32(0):
                                 values[e] = float32(0)
-                    for e in range(pairs):
-                        b[e] = pack(values[2 * e], values[2 * e + 1])
+                    for e in range(words):
+                        if tf32:
+                            b[e] = ptx.cvt_tf32(values[e])
+                        elif eighths:
+                            f = 4 * e
+                            b[e] = ptx.cvt_e4m3x4(values[f], values[f + 1], values[f + 2], values[f + 3])
+                        elif two_terms:
+                            b[e], low[e] = pack_terms(values[2 * e], values[2 * e + 1])
+                        else:
+                            b[e] = pack(values[2 * e], values[2 * e + 1])
                 else:
-                    at = x + (uint64(row) * uint64(c_in) + uint64(feature)) * uint64(2)
+                    at = x + (uint64(row) * uint64(c_in) * terms + uint64(feature)) * x_bytes
                     b[0], b[1], b[2], b[3] = ptx.ld_cg(at, inside)
+                    if two_terms:
+                        low[0], low[1], low[2], low[3] = ptx.ld_cg(at + uint64(c_in) * x_bytes, inside)
                 for s in range(2):
-                    j, k = 8 * i + 4 * s, 4 * c
-                    sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = multiply(
-                        a[j], a[j + 1], a[j + 2], a[j + 3], b[2 * s], b[2 * s + 1],
-                        sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
-                    )  # fmt: skip
+                    j, k = of_round * i + 4 * s, 4 * c
+                    if two_terms:
+                        (
+                            rest[k], rest[k + 1], rest[k + 2], rest[k + 3],
+                            sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
+                        ) = multiply_terms(
+                            a[j], a[j + 1], a[j + 2], a[j + 3], a[j + 8], a[j + 9], a[j + 10], a[j + 11],
+                            b[2 * s], b[2 * s + 1], rest[k], rest[k + 1], rest[k + 2], rest[k + 3],
+                            sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
+                        )  # fmt: skip
+                        rest[k], rest[k + 1], rest[k + 2], rest[k + 3] = multiply(
+                            a[j], a[j + 1], a[j + 2], a[j + 3], low[2 * s], low[2 * s + 1],
+                            rest[k], rest[k + 1], rest[k + 2], rest[k + 3],
+                        )  # fmt: skip
+                    else:
+                        sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = multiply(
+                            a[j], a[j + 1], a[j + 2], a[j + 3], b[2 * s], b[2 * s + 1],
+                            sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
+                        )  # fmt: skip
         for i in range(sums_of_lane):
+            if two_terms:
+                sums[i] += rest[i]
             shared[uint32(uint32(uint32(warp * all_sums) + uint32(i)) * uint32(32) + lane)] = sums[i]
         cuda.syncthreads()
         for o in range(outputs):
@@ -144,6 +179,8 @@ def make_kernel(ptx_type: str, columns: int, rounds: int, k_splits: int) -> Any:
                 unit = uint32(uint32(tile * unit_tile) + uint32(g + uint32(uint32(i >> one) & one) * eight))
                 row = uint32(uint32(uint32(i >> two) * eight) + uint32(uint32(t * two) + uint32(i & one)))
                 row = uint32(row + first_row)
+                if scaled:
+                    total *= scale
                 if row < n and unit < units:
                     place = uint64(uint32(uint32(split * n) + row)) * uint64(units) + uint64(unit)
                     ptx.st_global_f32(y + place * uint64(4), total)
@@ -200,37 +237,9 @@ def _final_kernel(k_splits, classes):
     return kernel
 
 
-@cache
-def _pack_kernel(ptx_type):
-    pack = ptx.cvt_f16x2(ptx_type)
-    one, two, three, four, eight = (uint32(i) for i in (1, 2, 3, 4, 8))
-    units, k_block_size = uint32(UNITS), uint32(K_BLOCK)
-
-    @jit()
-    def kernel(weight, to, k_blocks, words):
-        # A thread writes two neighbouring features' weights of one unit: a word of (tile, k block, step, lane, 4).
-        i = uint32(cuda.grid(1))
-        if i < uint32(words):
-            word, lane = uint32(i & three), uint32(uint32(i // four) & uint32(31))
-            rest = uint32(i // uint32(128))
-            step, rest = uint32(rest & one), uint32(rest // two)
-            c_in = uint32(uint32(rest % uint32(k_blocks)) * k_block_size + uint32(lane & three) * eight)
-            c_in = uint32(c_in + uint32(uint32(step * four) + uint32(word // two) * two))
-            unit = uint32(uint32(rest // uint32(k_blocks)) * units + uint32(lane // four))
-            unit = uint32(unit + uint32(word & one) * eight)
-            low, high = float32(0), float32(0)
-            if unit < uint32(weight.shape[1]):
-                if c_in < uint32(weight.shape[0]):
-                    low = weight[c_in, unit]
-                if uint32(c_in + one) < uint32(weight.shape[0]):
-                    high = weight[uint32(c_in + one), unit]
-            ptx.st_global_b32(to + uint64(i) * uint64(4), pack(low, high))
-
-    return kernel
-
-
 MOST_ROUNDS = 9
-"""K blocks of a warp: it asks for all their weights at once, in eight registers each. More do not stay in registers."""
+"""K blocks of a warp: it asks for all their weights at once, in eight registers each. More do not stay in registers.
+Of two terms they take sixteen, and half as many stay."""
 
 
 class SplitWeights:
@@ -238,25 +247,23 @@ class SplitWeights:
 
     Args:
         weight: float32 (C_in, C_out), as `arrays.pack` gives it, a NumPy array.
-        precision: of HALF_PRECISIONS.
+        precision: of TENSOR_PRECISIONS.
         stream: a CUDA stream; the default stream where None.
+        rounds: the most k blocks of a warp.
     """
 
-    def __init__(self, weight: Any, precision: Any, stream: Any = None) -> None:
-        self._ptx_type = precision.ptx_type
+    def __init__(self, weight: Any, precision: NumberFormat, stream: Any = None, *, rounds: int = MOST_ROUNDS) -> None:
+        self._of = precision
         self.c_in, self.c_out = weight.shape
-        self.tiles, self.k_blocks = -(-self.c_out // UNITS), -(-self.c_in // K_BLOCK)
+        laid = packed(weight.reshape((1, *weight.shape)), precision, rows=True, stream=stream)
+        self.words, self.tiles, self.k_blocks = laid.words, laid.tiles, laid.k_blocks
+        self.nbytes: int = laid.words.nbytes
+        self._scale = np.float32(laid.unit)
         # Two blocks a multiprocessor, where a warp has a k block or more.
         k_splits = max(1, min(2 * device.multiprocessors() // self.tiles, self.k_blocks // WARPS))
-        k_splits = max(k_splits, -(-self.k_blocks // (WARPS * MOST_ROUNDS)))
+        k_splits = max(k_splits, -(-self.k_blocks // (WARPS * max(1, rounds // precision.terms))))
         self._of_split = -(-self.k_blocks // k_splits)
         self.k_splits = -(-self.k_blocks // self._of_split)
-        call = Call(None, stream, (self.tiles * self.k_blocks * 256,), np.uint32, weight=weight)
-        self.words = call.out
-        arguments = np.uint64(device.address(call.out)), self.k_blocks, call.out.size
-        kernel = _pack_kernel(self._ptx_type)
-        call.launch(kernel, -(-call.out.size // THREADS), THREADS, call.inputs[0], *arguments)
-        self.nbytes: int = call.out.nbytes
 
     def multiply(self, call: Call, n: int, x: int, to: int, units: int, *, bias: int = 0, came: int = 0) -> None:
         """Start the product of n inputs.
@@ -268,12 +275,11 @@ class SplitWeights:
             bias, came: address of the bias of x, and k splits, of an x that comes in such results.
         """
         columns = 1 << max(0, -(-min(n, GROUP) // 8) - 1).bit_length()
-        kernel = make_kernel(self._ptx_type, columns, -(-self._of_split // WARPS), came)
+        kernel = make_kernel(self._of, columns, -(-self._of_split // WARPS), came)
         addresses = map(np.uint64, (x, bias, device.address(self.words), to))
         sizes = map(np.uint32, (n, self.c_in, units, self.k_blocks, self._of_split))
-        call.launch(
-            kernel, (self.tiles, self.k_splits, -(-n // (8 * columns))), THREADS, *addresses, *sizes, early=True
-        )
+        grid = self.tiles, self.k_splits, -(-n // (8 * columns))
+        call.launch(kernel, grid, THREADS, *addresses, *sizes, self._scale, early=True)
 
 
 class SmallBatchMlp:
@@ -281,8 +287,9 @@ class SmallBatchMlp:
 
     Args:
         weights, biases: of the three: float32 (C_in, C_out), as `arrays.pack` gives it, and (C_out,), NumPy arrays;
-            all C_in multiples of 8, the last C_out at most 256.
-        precision: "fp16" or "bf16", of features and of the first two layers' weights; sums and the third are float32.
+            all C_in multiples of 8, in fp8 of 16, the last C_out at most 256.
+        precision: one of `precision.TENSOR_PRECISIONS`, of features and of the first two layers' weights; sums and the
+            third are float32.
         stream: a CUDA stream; the default stream where None.
 
     Raises:
@@ -294,16 +301,21 @@ class SmallBatchMlp:
 
     def __init__(self, weights: Any, biases: Any, *, precision: str = "fp16", stream: Any = None) -> None:
         device.require_hopper("small_batch")
-        self.precision = choose(precision, HALF_PRECISIONS)
+        self.precision = choose(precision)
+        together = max(8, lane_numbers(self.precision))
         sizes = [weights[0].shape[0], *(weight.shape[1] for weight in weights)]
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             shapes.linear_nlc(np.empty((0, sizes[i])), weight, bias)
-            if sizes[i] % 8:
-                raise ValueError(f"weights[{i}] has shape {weight.shape}: need a multiple of 8 inputs")
+            if sizes[i] % together:
+                raise ValueError(f"weights[{i}] has shape {weight.shape}: need a multiple of {together} inputs")
         if sizes[3] > FINAL_THREADS:
             raise ValueError(f"weights[2] has shape {weights[2].shape}: need at most {FINAL_THREADS} outputs")
         self.sizes = tuple(sizes)
-        self.parts = [SplitWeights(weight, self.precision, stream) for weight in weights[:2]]
+        # Where x comes in k splits, one k block a warp: adding them up takes the registers that more would need.
+        self.parts = [
+            SplitWeights(weight, self.precision, stream, rounds=rounds)
+            for weight, rounds in zip(weights, (MOST_ROUNDS, 1), strict=False)
+        ]
         self.biases = [device.to_device(np.ascontiguousarray(bias)) for bias in biases]
         self.last = device.to_device(np.ascontiguousarray(weights[2].T))
         self.nbytes = sum(array.nbytes for array in (*self.parts, *self.biases, self.last))
@@ -313,7 +325,7 @@ class SmallBatchMlp:
         return (n * sum(part.k_splits * part.c_out for part in self.parts),)
 
     def __call__(self, x: Any, scratch: Any, *, out: Any = None, stream: Any = None) -> Any:
-        """x (N, C_in) in the precision's dtype, on the GPU, N at most 64; float32 (N, C_out) there.
+        """x (N, C_in), with two terms (N, 2 C_in), on the GPU, in its dtype, N at most 64; float32 (N, C_out).
 
         Args:
             scratch: float32 of `k_splits_shape(N)` or more, one axis.
@@ -324,8 +336,9 @@ class SmallBatchMlp:
             ValueError: an argument's shape, dtype, layout or side does not fit.
         """
         n, c_in = shapes.ranked("x", x, "N, C_in")
-        if n > MOST or c_in != self.sizes[0]:
-            raise ValueError(f"x has shape {tuple(x.shape)}: need at most {MOST} rows of {self.sizes[0]}")
+        if n > MOST or c_in != self.precision.terms * self.sizes[0]:
+            need = self.precision.terms * self.sizes[0]
+            raise ValueError(f"x has shape {tuple(x.shape)}: need at most {MOST} rows of {need}")
         if not device.on_device(x):
             raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")
         dtype, (space,) = self.precision.dtype, self.k_splits_shape(n)

@@ -20,7 +20,10 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import epilogues, shapes
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
-from charcnn.ops.linear.small_batch import GROUP, K_BLOCK, MOST, THREADS, UNITS, WARPS, SplitWeights
+from charcnn.ops.linear.small_batch import GROUP, MOST, THREADS, UNITS, WARPS, SplitWeights
+
+K_BLOCK = 32
+"""Inputs' features that a warp takes at once: a lane has eight, for two products."""
 
 STAGES = {1: 9, 2: 5, 4: 4}
 """By eights of inputs, the k blocks of a warp's ring: two blocks of a multiprocessor have 96 KB of weights or more on

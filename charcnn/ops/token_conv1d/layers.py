@@ -10,7 +10,7 @@ import numpy as np
 from charcnn.gpu import device
 from charcnn.ops.common.layer import Array, Space
 from charcnn.ops.common.shapes import Shape
-from charcnn.ops.layernorm.small_batch import first, first_moments_shape, normalised
+from charcnn.ops.layernorm.small_batch import between, first, first_moments_shape, normalised
 from charcnn.ops.token_conv1d import gather
 from charcnn.ops.token_conv1d.lag_sums import SharedPairTables
 from charcnn.ops.token_conv1d.lags import PairTables
@@ -127,7 +127,7 @@ class SmallBatchTokenConvNormReluPool:
     """The same for a few inputs, with LayerNorm, in two kernels spread over the whole GPU.
 
     Args:
-        whole: holds the weights, in fp16 or bf16.
+        whole: holds the weights.
     """
 
     nbytes = 0
@@ -138,8 +138,9 @@ class SmallBatchTokenConvNormReluPool:
     def writes(self, x: Shape) -> list[Array]:
         """The convolution's result, and that of pooling."""
         taps, _, channels = self._weights.shape
-        length, dtype = x[1] - taps + 1, self._weights.precision.dtype
-        return [Array((x[0], length, channels), dtype), Array((x[0], length // self._pool_size, channels), dtype)]
+        length, of = x[1] - taps + 1, self._weights.precision
+        pooled = x[0], length // self._pool_size, of.terms * channels
+        return [Array((x[0], length, channels), between(of).dtype), Array(pooled, of.dtype)]
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
         """Moments of parts of the convolution's result."""

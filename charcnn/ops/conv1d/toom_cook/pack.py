@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from charcnn.ops.common.cast import LARGEST
 from charcnn.ops.common.precision import LARGEST_E4M3, NumberFormat
 from charcnn.ops.conv1d.toom_cook.config import TileConfig
 from charcnn.ops.conv1d.toom_cook.transforms import INFINITY, POINTS
 from charcnn.ops.conv1d.wgmma.config import ROW_BYTES
-from charcnn.ops.conv1d.wgmma.pack import LARGEST
 
 
 def channels(block_n: int) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -12,15 +11,11 @@ from numba import cuda, float32
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common.cast import largest
-from charcnn.ops.common.precision import LARGEST_E4M3, NumberFormat
+from charcnn.ops.common.cast import unit_of
+from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.wgmma.config import ROW_BYTES
 
 THREADS = device.block_size(256)
-
-LARGEST = {"f16": 8192.0, "e4m3": LARGEST_E4M3}
-"""What the greatest finite weight becomes, or half that, where weights are scaled: f16 keeps room for sums, and one
-that is 2^-38 of the greatest is 0."""
 
 
 class Packed(NamedTuple):
@@ -65,10 +60,7 @@ def packed(
     call = Call(None, stream, (columns,), weight=weight, bias=bias)
     weight, bias = call.inputs
     laid = call.scratch((words,), np.uint32)
-    unit = 1.0
-    if of.scaled:
-        unit = largest(call, weight) / LARGEST[of.ptx_type]
-        unit = 2.0 ** math.ceil(math.log2(unit)) if 0 < unit < math.inf else 1.0
+    unit = unit_of(call, weight, of) if of.scaled else 1.0
     pack = make_pack_kernel(of.ptx_type, of.terms == 2, pack_n, quarters)
     blocks = min(-(-words // THREADS), 8 * device.multiprocessors())
     arguments = np.uint64(device.address(laid)), taps, k_blocks, words

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from charcnn.gpu.launch import Call
-from charcnn.ops.common.cast import largest, narrow, widen
+from charcnn.ops.common.cast import LARGEST, largest, narrow, widen
 from charcnn.ops.common.precision import FP32
 from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.wgmma.config import POOL
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
-from charcnn.ops.conv1d.wgmma.pack import LARGEST
 from charcnn.ops.conv1d.wgmma.windows import compute
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call
 from charcnn.ops.common import shapes2d
-from charcnn.ops.common.cast import largest, narrow
+from charcnn.ops.common.cast import LARGEST, largest, narrow
 from charcnn.ops.common.precision import FP32, choose
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.wgmma import bands, im2col
@@ -20,7 +20,7 @@ from charcnn.ops.conv1d.wgmma.bands import BandTile
 from charcnn.ops.conv1d.wgmma.config import ROW_BYTES
 from charcnn.ops.conv1d.wgmma.im2col import Im2colTile
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
-from charcnn.ops.conv1d.wgmma.pack import LARGEST, packed
+from charcnn.ops.conv1d.wgmma.pack import packed
 from charcnn.ops.conv1d.windows import Conv2dWeights, quarters
 
 ROUND_STEPS = 12

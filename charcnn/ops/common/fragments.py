@@ -1,0 +1,138 @@
+"""What a lane holds of `mma_sync`'s operands where it loads them itself: 16 bytes of a row, for two products.
+
+Depth may be in any order, so a lane has neighbouring numbers, whose words two products share out: the first two words
+are the first one's. Numbers of all sizes lie alike: a *k block* is 64 bytes of depth, 16 of each of four lanes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda, float32
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import Call, jit
+from charcnn.ops.common.cast import unit_of
+from charcnn.ops.common.precision import NumberFormat
+
+THREADS = device.block_size(256)
+
+LANE_BYTES = 16
+
+TILE = 16
+"""Rows or columns that lie together."""
+
+
+def lane_numbers(of: NumberFormat) -> int:
+    """Neighbouring numbers of a lane."""
+    return LANE_BYTES // of.itemsize
+
+
+def k_block(of: NumberFormat) -> int:
+    """Numbers of a k block."""
+    return 4 * lane_numbers(of)
+
+
+class Packed(NamedTuple):
+    """Weights on the current GPU, as lanes load them."""
+
+    words: Any
+    """uint32: of (tile, k block, term, tap, product, lane) four words."""
+    tiles: int
+    k_blocks: int
+    unit: float
+    """What the weights were divided by: a power of two, so that the division rounded nothing."""
+
+
+@cache
+def _pack_kernel(of, rows):
+    one, two, three, four, eight = (uint32(i) for i in (1, 2, 3, 4, 8))
+    terms, in_word, tile = uint32(of.terms), uint32(4 // of.itemsize), uint32(TILE)
+    of_lane, of_block = uint32(lane_numbers(of)), uint32(k_block(of))
+    split, tf32, eighths = of.terms == 2, of.ptx_type == "tf32", of.ptx_type == "e4m3"
+    pack, pack_terms = ptx.cvt_f16x2("bf16" if of.ptx_type == "bf16" else "f16"), ptx.pack_floats("halves")
+
+    @cuda.jit(device=True, forceinline=True)
+    def number(weight, factor, tap, c_in, column):
+        if column < uint32(weight.shape[2]) and c_in < uint32(weight.shape[1]):
+            return weight[tap, c_in, column] * factor
+        return float32(0)
+
+    @jit()
+    def kernel(weight, factor, to, taps, k_blocks, words):
+        # A thread writes a word. Of rows, the second word is the row eight further; of columns, the other half's depth.
+        i = uint32(cuda.grid(1))
+        if i < uint32(words):
+            part, lane = uint32(i & three), uint32(uint32(i // four) & uint32(31))
+            rest = uint32(i // uint32(128))
+            product, rest = uint32(rest & one), uint32(rest // two)
+            tap, rest = uint32(rest % uint32(taps)), uint32(rest // uint32(taps))
+            term, rest = uint32(rest % terms), uint32(rest // terms)
+            near, far = uint32(part & one), uint32(part // two)
+            if rows:
+                near, far = far, near
+            c_in = uint32(uint32(rest % uint32(k_blocks)) * of_block + uint32(lane & three) * of_lane)
+            c_in = uint32(c_in + uint32(uint32(product * two) + near) * in_word)
+            column = uint32(uint32(rest // uint32(k_blocks)) * tile + uint32(lane // four))
+            column = uint32(column + far * eight)
+            a = number(weight, factor, tap, c_in, column)
+            if tf32:
+                word = ptx.cvt_tf32(a)
+            else:
+                b = number(weight, factor, tap, uint32(c_in + one), column)
+                if eighths:
+                    c = number(weight, factor, tap, uint32(c_in + two), column)
+                    d = number(weight, factor, tap, uint32(c_in + three), column)
+                    word = ptx.cvt_e4m3x4(a, b, c, d)
+                elif split:
+                    high, low = pack_terms(a, b)
+                    word = low if term == one else high
+                else:
+                    word = pack(a, b)
+            ptx.st_global_b32(to + uint64(i) * uint64(4), word)
+
+    return kernel
+
+
+def packed(weight: Any, of: NumberFormat, *, rows: bool, stream: Any = None) -> Packed:
+    """Lay out a weight (K, C_in, C_out), float32: outputs are a product's columns, or its rows.
+
+    Its scale, where the precision has one, is a power of two: the greatest weight then uses the range that there is.
+    """
+    taps, c_in, c_out = weight.shape
+    tiles, k_blocks = -(-c_out // TILE), -(-c_in // k_block(of))
+    words = tiles * k_blocks * of.terms * taps * 256
+    call = Call(None, stream, (words,), np.uint32, weight=weight)
+    (weight,) = call.inputs
+    unit = unit_of(call, weight, of) if of.scaled else 1.0
+    arguments = np.float32(1 / unit), np.uint64(device.address(call.out)), taps, k_blocks, words
+    call.launch(_pack_kernel(of, rows), -(-words // THREADS), THREADS, weight, *arguments)
+    return Packed(call.out, tiles, k_blocks, unit)
+
+
+@cache
+def store_number(results: NumberFormat) -> Any:
+    """store(to, low, value): a float32 as a number in a format, to an address; its low term so many bytes behind."""
+    floats, tf32 = results.ptx_type == "f32", results.ptx_type == "tf32"
+    eighths, split = results.ptx_type == "e4m3", results.terms == 2
+    pack, pack_terms = ptx.cvt_f16x2("bf16" if results.ptx_type == "bf16" else "f16"), ptx.pack_floats("halves")
+
+    @cuda.jit(device=True, forceinline=True)
+    def store(to, low, value):
+        if floats:
+            ptx.st_global_f32(to, value)
+        elif tf32:
+            ptx.st_global_b32(to, ptx.cvt_tf32(value))
+        elif eighths:
+            ptx.st_global_b8(to, ptx.cvt_e4m3x4(value, float32(0), float32(0), float32(0)))
+        elif split:
+            upper, rest = pack_terms(value, float32(0))
+            ptx.st_global_b16(to, upper)
+            ptx.st_global_b16(to + low, rest)
+        else:
+            ptx.st_global_b16(to, pack(value, float32(0)))
+
+    return store

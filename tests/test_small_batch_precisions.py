@@ -1,0 +1,261 @@
+"""Layers for a few inputs in every precision: in emulation at tiny sizes, and on a GPU at the network's."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from conftest import quick, runs_here
+from emulation import EIGHTHS
+from emulation_hopper import emulate_hopper
+from spaces import Space
+
+from charcnn import catalog
+from charcnn.config import SMALL
+from charcnn.gpu import device
+from charcnn.levels import l16, l17, l19
+from charcnn.model import network, params
+from charcnn.ops import reference
+from charcnn.ops.common.cast import as_format
+from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, TENSOR_PRECISIONS
+from charcnn.ops.conv1d.small_batch import SmallBatchWeights
+from charcnn.ops.layernorm.layers import small_batch_block
+from charcnn.ops.layernorm.small_batch import affine, between, first, first_moments_shape, normalised
+from charcnn.ops.linear.small_batch import SmallBatchMlp
+from charcnn.ops.token_conv1d.weights import TokenConvWeights
+
+on_a_gpu = pytest.mark.skipif(not runs_here(catalog.level("l16")), reason="needs a GPU of compute capability 9.0")
+OTHERS = [name for name in TENSOR_PRECISIONS if name not in HALF_PRECISIONS]
+"""Of 16 bits that are a number each, test_small_batch.py has what runs on a GPU."""
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Warps and tensor cores in plain Python where there is no GPU; none of Hopper's: skipped."""
+    if device.SIMULATED:
+        emulate_hopper(monkeypatch)
+        monkeypatch.setattr(device, "multiprocessors", lambda: 2)
+    elif not runs_here(catalog.level("l16")):
+        pytest.skip("needs a GPU of compute capability 9.0")
+
+
+def stored(values, precision):
+    """On the GPU in a precision, and what it then holds."""
+    values = values.astype(np.float32)
+    made = as_format(device.to_device(values.reshape(1, -1, values.shape[-1])), precision)
+    made = made.reshape((*values.shape[:-1], made.shape[2]))
+    return made, numbers(made, TENSOR_PRECISIONS[precision])
+
+
+def numbers(y, of):
+    """What an array on the GPU holds, in float64."""
+    y = y.copy_to_host()
+    if of.ptx_type == "e4m3":
+        return EIGHTHS[y]
+    if of.name == "bf16":
+        return (y.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return y.astype(np.float64).reshape(*y.shape[:-1], of.terms, -1).sum(-2)
+
+
+def poisoned(shape, dtype):
+    """A device array of NaN, in any of the formats."""
+    return device.to_device(np.full((*shape, np.dtype(dtype).itemsize), 0x7F, np.uint8).view(dtype)[..., 0])
+
+
+def near(y, expected, tolerance):
+    error = np.linalg.norm(y - expected) / np.linalg.norm(expected)
+    assert error <= tolerance, error
+
+
+def merged(partial_moments):
+    """Mean and variance of each input, from partial moments."""
+    mean, squares, count = np.moveaxis(partial_moments.copy_to_host().astype(np.float64)[..., :3], 2, 0)
+    whole = (mean * count).sum(1) / count.sum(1)
+    return np.stack([whole, (squares + count * (mean - whole[:, None]) ** 2).sum(1) / count.sum(1)], 1)
+
+
+def drawn(length, c_in, c_out, taps):
+    rng = np.random.default_rng(length)
+    weight = (rng.standard_normal((taps, c_in, c_out)) / np.sqrt(taps * c_in)).astype(np.float32)
+    return rng, weight, rng.standard_normal(c_out).astype(np.float32)
+
+
+def check_convolution(n, length, c_in, c_out, taps, precision, methods):
+    of, (rng, weight, bias) = TENSOR_PRECISIONS[precision], drawn(length, c_in, c_out, taps)
+    x, exact = stored(rng.standard_normal((n, length, c_in)), precision)
+    exact_arguments = exact, weight.astype(np.float64), bias.astype(np.float64)
+    want = reference.conv1d_nlc(*exact_arguments)
+    conv = SmallBatchWeights(weight, bias, precision=precision)
+    results = {
+        "conv1d": want,
+        "conv1d_relu": np.maximum(want, 0),
+        "conv1d_relu_maxpool1d": reference.conv1d_relu_maxpool1d_nlc(*exact_arguments, 3)
+        if want.shape[1] >= 3
+        else None,
+    }
+    for method in methods:
+        expected = results[method]
+        out = poisoned((*expected.shape[:2], of.terms * c_out), of.dtype)
+        near(numbers(getattr(conv, method)(x, out=out), of), expected, of.tolerance)
+    floats = SmallBatchWeights(weight, bias, precision=precision, results=FP32.name)
+    near(floats.conv1d(x, out=poisoned(want.shape, np.float32)).copy_to_host(), want, of.tolerance)
+
+
+@pytest.mark.parametrize("precision", TENSOR_PRECISIONS)
+@pytest.mark.parametrize(
+    ("n", "length", "c_in", "c_out", "taps", "method"),
+    [(1, 10, 80, 8, 3, "conv1d_relu"), (2, 12, 16, 24, 2, "conv1d_relu_maxpool1d"), (1, 9, 32, 16, 7, "conv1d")],
+)
+def test_convolutions(n, length, c_in, c_out, taps, method, precision, machine):
+    check_convolution(n, length, c_in, c_out, taps, precision, [method])
+
+
+@on_a_gpu
+@quick(lambda precision, taps: taps == 7)
+@pytest.mark.parametrize("precision", OTHERS)
+@pytest.mark.parametrize(
+    ("n", "length", "c_in", "c_out", "taps"),
+    [(1, 336, 256, 256, 7), (3, 110, 256, 256, 3), (2, 20, 48, 24, 3), (3, 50, 272, 17, 2), (2, 9, 16, 5, 1)],
+)
+def test_convolutions_of_the_network(n, length, c_in, c_out, taps, precision):
+    methods = ["conv1d", "conv1d_relu", "conv1d_relu_maxpool1d"]
+    check_convolution(n, length, c_in, c_out, taps, precision, methods)
+
+
+def check_statistics(n, length, c_in, c_out, taps, precision):
+    of, (rng, weight, bias) = TENSOR_PRECISIONS[precision], drawn(length, c_in, c_out, taps)
+    bias, given = bias + 3, between(of)
+    x, exact = stored(rng.standard_normal((n, length, c_in)), precision)
+    want = reference.conv1d_nlc(exact, weight.astype(np.float64), bias.astype(np.float64))
+    conv = SmallBatchWeights(weight, bias, precision=precision, results=given.name)
+    partial_moments = poisoned(conv.partial_moments_shape(n, length), np.float32)
+    y = conv.conv1d_partial_moments(x, partial_moments, out=poisoned(want.shape, given.dtype))
+    near(numbers(y, given), want, of.tolerance)
+    assert np.allclose(merged(partial_moments), reference.stat(want), rtol=of.tolerance)
+    gamma, beta = (rng.standard_normal(want.shape[1:]).astype(np.float32) for _ in range(2))
+    pooled = reference.layernorm_relu_maxpool1d_nlc(want, reference.stat(want), gamma, beta, 3, eps=0.5)
+    on_gpu = affine(gamma, beta, precision)
+    for rows in (False, True):
+        shape = (n, 1, of.terms * pooled[0].size) if rows else (*pooled.shape[:2], of.terms * c_out)
+        out = poisoned(shape, of.dtype)
+        normalised(y, partial_moments, *on_gpu, 3, precision=precision, rows=rows, eps=0.5, out=out)
+        near(numbers(out, of).reshape(pooled.shape), pooled, of.tolerance)
+
+
+@pytest.mark.parametrize("precision", TENSOR_PRECISIONS)
+def test_statistics(precision, machine):
+    check_statistics(2, 9, 16, 16, 3, precision)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("precision", OTHERS)
+def test_statistics_of_the_network(precision):
+    check_statistics(3, 104, 256, 256, 3, precision)
+
+
+def check_block_1(n, length, depth, channels, taps, precision):
+    rng, of = np.random.default_rng(channels), TENSOR_PRECISIONS[precision]
+    given = between(of)
+    weight = rng.standard_normal((taps, depth, channels)).astype(np.float32)
+    bias = rng.standard_normal(channels).astype(np.float32) + 2
+    positions = length - taps + 1
+    gamma, beta = (rng.standard_normal((positions, channels)).astype(np.float32) for _ in range(2))
+    ids = rng.integers(0, depth + 3, (n, length), np.uint8)  # some beyond the blank
+    exact = [array.astype(np.float64) for array in (weight, bias)]
+    want = reference.one_hot_conv1d_nlc(np.minimum(ids, depth), *exact)
+    block = TokenConvWeights(weight, bias, gamma, beta, precision=precision)
+    partial_moments = poisoned(first_moments_shape(n, positions), np.float32)
+    y = first(device.to_device(ids), block, partial_moments, out=poisoned(want.shape, given.dtype))
+    near(numbers(y, given), want, of.tolerance)
+    assert np.allclose(merged(partial_moments), reference.stat(want), rtol=of.tolerance)
+    pooled = reference.layernorm_relu_maxpool1d_nlc(want, reference.stat(want), gamma, beta, 3)
+    out = poisoned((*pooled.shape[:2], of.terms * channels), of.dtype)
+    normalised(y, partial_moments, *block.affine, 3, precision=precision, out=out)
+    near(numbers(out, of), pooled, of.tolerance)
+
+
+@pytest.mark.parametrize("precision", TENSOR_PRECISIONS)
+def test_block_1(precision, machine):
+    check_block_1(2, 14, 5, 24, 3, precision)
+
+
+@on_a_gpu
+@quick(lambda precision, length: length == 1014)
+@pytest.mark.parametrize("precision", OTHERS)
+@pytest.mark.parametrize(("n", "length", "channels"), [(1, 1014, 256), (3, 100, 264)])
+def test_block_1_of_the_network(n, length, channels, precision):
+    check_block_1(n, length, 70, channels, 7, precision)
+
+
+def check_linear(sizes, inputs, precision):
+    rng, of = np.random.default_rng(sizes[0]), TENSOR_PRECISIONS[precision]
+    weights = [rng.standard_normal(pair).astype(np.float32) / pair[0] ** 0.5 for pair in pairwise(sizes)]
+    biases = [rng.standard_normal(size).astype(np.float32) for size in sizes[1:]]
+    layers = SmallBatchMlp(weights, biases, precision=precision)
+    for n in inputs:
+        x, want = stored(rng.standard_normal((n, sizes[0])), precision)
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            want = want @ weight.astype(np.float64) + bias
+            want = np.maximum(want, 0) if i < 2 else want
+        scratch = poisoned(layers.k_splits_shape(n), np.float32)
+        near(layers(x, scratch, out=poisoned(want.shape, np.float32)).copy_to_host(), want, of.tolerance)
+
+
+@pytest.mark.parametrize("precision", TENSOR_PRECISIONS)
+def test_linear_layers(precision, machine):
+    check_linear((336, 32, 16, 3), (3,), precision)
+
+
+@on_a_gpu
+@quick(lambda precision, sizes: sizes[0] == 8704)
+@pytest.mark.parametrize("precision", OTHERS)
+@pytest.mark.parametrize("sizes", [(8704, 1024, 1024, 4), (48, 32, 16, 3), (272, 1040, 16, 1)])
+def test_linear_layers_of_the_network(sizes, precision):
+    check_linear(sizes, (1, 2, 7, 8, 9, 31, 33, 64), precision)
+
+
+@pytest.mark.parametrize("precision", OTHERS)
+def test_the_last_block_without_layernorm(precision, machine):
+    of, (rng, weight, bias) = TENSOR_PRECISIONS[precision], drawn(11, 16, 16, 3)
+    x, exact = stored(rng.standard_normal((2, 11, 16)), precision)
+    want = reference.conv1d_relu_maxpool1d_nlc(exact, weight.astype(np.float64), bias.astype(np.float64), 3)
+    for layer in small_batch_block(weight, bias, None, 3, precision=precision):
+        x = layer(x, Space())
+    near(numbers(x, of).reshape(want.shape), want, of.tolerance)
+
+
+def test_what_does_not_fit(machine):
+    weight, bias = np.zeros((3, 8, 8), np.float32), np.zeros(8, np.float32)
+    conv = SmallBatchWeights(weight, bias, precision="fp16x3")
+    with pytest.raises(ValueError, match="need C_in=8, whole pieces of 16 bytes and as many for low terms"):
+        conv.conv1d(device.to_device(np.zeros((2, 9, 8), np.float16)))
+    conv = SmallBatchWeights(weight, bias, precision="fp8")
+    with pytest.raises(ValueError, match="need C_in=16, whole pieces of 16 bytes"):
+        conv.conv1d(device.to_device(np.zeros((2, 9, 8), np.uint8)))
+    shapes = ((24, 16), (16, 16), (16, 4))
+    with pytest.raises(ValueError, match=r"weights\[0\] has shape \(24, 16\): need a multiple of 16 inputs"):
+        SmallBatchMlp(
+            [np.zeros(shape, np.float32) for shape in shapes], [np.zeros(shape[1], np.float32) for shape in shapes],
+            precision="fp8",
+        )  # fmt: skip
+
+
+@on_a_gpu
+@pytest.mark.parametrize(
+    ("level", "precision"), [(l16, "tf32"), (l16, "fp16x3"), (l17, "fp8"), (l19, "fp16x3"), (l19, "fp8")]
+)
+def test_batches_of_levels(level, precision):
+    weights, of = params.init(SMALL, seed=4), TENSOR_PRECISIONS[precision]
+    ids = np.random.default_rng(0).integers(0, SMALL.alphabet + 1, (67, SMALL.length), np.uint8)
+    ids[::3, 200:] = SMALL.alphabet  # the end of a short text
+    expected = network.forward(ids[:9], weights, SMALL)
+    given = {} if level is l17 else {"precision": precision}
+    run = level.build(weights, SMALL, batch=67, gpus=[0], **given)
+    once = {}
+    for n in (1, 3, 8, 9, 12, 13, 24, 25, 33, 64, 65, 67):
+        once[n] = run.on_device(device.to_device(ids[:n])).copy_to_host()
+        near(once[n][:9], expected[:n], 4 * of.tolerance)
+    for n, logits in reversed(once.items()):
+        run.on_device(device.to_device(ids[::-1][:n].copy()))
+        assert np.array_equal(run.on_device(device.to_device(ids[:n])).copy_to_host(), logits), "bit-equal"
