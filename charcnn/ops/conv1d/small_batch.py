@@ -73,7 +73,30 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
     zero, one, two, three, eight = (uint32(i) for i in (0, 1, 2, 3, 8))
     five, lanes, all_sums, x_bytes = uint32(5), uint32(31), uint32(sums_of_lane), uint64(of.itemsize)
     lane_channels = uint32(lane_numbers(of))
-    multiply_terms, warp_count, exchanged = ptx.mma_sync_terms, WARPS, WARPS * sums_of_lane * 32
+    warp_count, exchanged = WARPS, WARPS * sums_of_lane * 32
+
+    # A loop over all taps would be too long for the compiler to unroll, and arrays would not lie in registers.
+    third, two_thirds = -(-taps // 3), min(taps, -(-taps // 3) * 2)
+
+    @cuda.jit(device=True, forceinline=True)
+    def high_products(sums, rest, a, low, b, at, tap):
+        """Products of a tap's high weights with both terms of features; then low weights are asked for."""
+        for s in range(2):
+            for m in range(down):
+                for c in range(2):
+                    i, j, k = (2 * m + tap) * 4 + 2 * s, (2 * tap + s) * 4 + 2 * c, (2 * m + c) * 4
+                    (
+                        rest[k], rest[k + 1], rest[k + 2], rest[k + 3],
+                        sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
+                    ) = ptx.mma_sync_terms(
+                        a[i], a[i + 4], a[i + 1], a[i + 5], low[i], low[i + 4], low[i + 1], low[i + 5],
+                        b[j], b[j + 1], rest[k], rest[k + 1], rest[k + 2], rest[k + 3],
+                        sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
+                    )  # fmt: skip
+        for s in range(2):
+            i = 2 * tap + s
+            w0, w1, w2, w3 = ptx.ld_nc_no_allocate(at + low_bytes + uint64(i) * step_bytes, one)
+            b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = w0, w1, w2, w3
 
     @jit(launch_bounds=(THREADS, 1))
     def kernel(x, weight, bias, y, partial_moments, k_blocks, c_in, c_out, length, length_out, tiles, scale):
@@ -116,39 +139,27 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
                     low[4 * q], low[4 * q + 1], low[4 * q + 2], low[4 * q + 3] = ptx.ld_cg(
                         at_x + (uint64(q) * x_row + uint64(c_in)) * x_bytes, inside
                     )
+            if split:
+                for tap in range(third):
+                    high_products(sums, rest, a, low, b, at, tap)
+                for tap in range(third, two_thirds):
+                    high_products(sums, rest, a, low, b, at, tap)
+                for tap in range(two_thirds, taps):
+                    high_products(sums, rest, a, low, b, at, tap)
             for tap in range(taps):
                 for s in range(2):
                     for m in range(down):
                         for c in range(2):
                             i, j, k = (2 * m + tap) * 4 + 2 * s, (2 * tap + s) * 4 + 2 * c, (2 * m + c) * 4
-                            if split:
-                                (
+                            if split:  # low weights
+                                rest[k], rest[k + 1], rest[k + 2], rest[k + 3] = multiply(
+                                    a[i], a[i + 4], a[i + 1], a[i + 5], b[j], b[j + 1],
                                     rest[k], rest[k + 1], rest[k + 2], rest[k + 3],
-                                    sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
-                                ) = multiply_terms(
-                                    a[i], a[i + 4], a[i + 1], a[i + 5], low[i], low[i + 4], low[i + 1], low[i + 5],
-                                    b[j], b[j + 1], rest[k], rest[k + 1], rest[k + 2], rest[k + 3],
-                                    sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
                                 )  # fmt: skip
                             else:
                                 sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = multiply(
                                     a[i], a[i + 4], a[i + 1], a[i + 5], b[j], b[j + 1],
                                     sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
-                                )  # fmt: skip
-                if split:
-                    for s in range(2):
-                        i = 2 * tap + s
-                        w0, w1, w2, w3 = ptx.ld_nc_no_allocate(at + low_bytes + uint64(i) * step_bytes, one)
-                        b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = w0, w1, w2, w3
-            if split:
-                for tap in range(taps):
-                    for s in range(2):
-                        for m in range(down):
-                            for c in range(2):
-                                i, j, k = (2 * m + tap) * 4 + 2 * s, (2 * tap + s) * 4 + 2 * c, (2 * m + c) * 4
-                                rest[k], rest[k + 1], rest[k + 2], rest[k + 3] = multiply(
-                                    a[i], a[i + 4], a[i + 1], a[i + 5], b[j], b[j + 1],
-                                    rest[k], rest[k + 1], rest[k + 2], rest[k + 3],
                                 )  # fmt: skip
             k_block = uint32(k_block + warps)
             if k_block < k_blocks:
@@ -314,13 +325,8 @@ class SmallBatchWeights:
         kept = kept // POOL if epilogue == "pool" else kept
         shape = n, kept, results.terms * self.c_out
         call = Call(out, stream, shape, results.dtype, dtypes={"x": of.dtype}, x=x, **more)
-        addresses = (
-            call.inputs[0],
-            self._weight,
-            self._bias,
-            call.out,
-            call.out if partial_moments is None else call.inputs[1],
-        )
+        moments = call.out if partial_moments is None else call.inputs[1]
+        addresses = call.inputs[0], self._weight, self._bias, call.out, moments
         numbers = self._k_blocks, self.width, self.c_out, length, kept, tiles
         arguments = *(np.uint64(device.address(a)) for a in addresses), *map(np.uint32, numbers), self._scale
         kernel = make_kernel(of, results, self.kernel_size, epilogue)

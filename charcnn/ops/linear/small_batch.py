@@ -59,7 +59,7 @@ def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> A
     pack_terms, of_round, features = ptx.pack_floats("halves"), 8 * of.terms, lane_numbers(of)
     a_size, sums_of_lane, fours, terms = of_round * rounds, 4 * columns, features // 4, uint64(of.terms)
     lane_features, x_bytes, multiply_terms = uint32(features), uint64(of.itemsize), ptx.mma_sync_terms
-    k_block_bytes, (low_size, rest_size) = uint64(1024 * of.terms), (4, sums_of_lane) if two_terms else (1, 1)
+    k_block_bytes, (low_size, rest_size) = uint64(1024 * of.terms), (4, 4) if two_terms else (1, 1)
     outputs, exchanged = -(-sums_of_lane // WARPS), WARPS * sums_of_lane * 32
     one, two, three, five, eight = (uint32(i) for i in (1, 2, 3, 5, 8))
     lanes, warps, k_block_features, unit_tile = uint32(31), uint32(WARPS), uint32(k_block(of)), uint32(UNITS)
@@ -97,8 +97,6 @@ def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> A
                 a[j + 12], a[j + 13], a[j + 14], a[j + 15] = ptx.ld_nc_no_allocate(at + uint64(1536), here)
         for i in range(sums_of_lane):
             sums[i] = float32(0)
-            if two_terms:
-                rest[i] = float32(0)
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
         for i in range(rounds):
@@ -145,29 +143,32 @@ def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> A
                     b[0], b[1], b[2], b[3] = ptx.ld_cg(at, inside)
                     if two_terms:
                         low[0], low[1], low[2], low[3] = ptx.ld_cg(at + uint64(c_in) * x_bytes, inside)
+                if two_terms:
+                    for e in range(4):
+                        rest[e] = float32(0)
                 for s in range(2):
                     j, k = of_round * i + 4 * s, 4 * c
                     if two_terms:
                         (
-                            rest[k], rest[k + 1], rest[k + 2], rest[k + 3],
-                            sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
+                            rest[0], rest[1], rest[2], rest[3], sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
                         ) = multiply_terms(
                             a[j], a[j + 1], a[j + 2], a[j + 3], a[j + 8], a[j + 9], a[j + 10], a[j + 11],
-                            b[2 * s], b[2 * s + 1], rest[k], rest[k + 1], rest[k + 2], rest[k + 3],
+                            b[2 * s], b[2 * s + 1], rest[0], rest[1], rest[2], rest[3],
                             sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
                         )  # fmt: skip
-                        rest[k], rest[k + 1], rest[k + 2], rest[k + 3] = multiply(
+                        rest[0], rest[1], rest[2], rest[3] = multiply(
                             a[j], a[j + 1], a[j + 2], a[j + 3], low[2 * s], low[2 * s + 1],
-                            rest[k], rest[k + 1], rest[k + 2], rest[k + 3],
+                            rest[0], rest[1], rest[2], rest[3],
                         )  # fmt: skip
                     else:
                         sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = multiply(
                             a[j], a[j + 1], a[j + 2], a[j + 3], b[2 * s], b[2 * s + 1],
                             sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
                         )  # fmt: skip
+                if two_terms:
+                    for e in range(4):
+                        sums[4 * c + e] += rest[e]
         for i in range(sums_of_lane):
-            if two_terms:
-                sums[i] += rest[i]
             shared[uint32(uint32(uint32(warp * all_sums) + uint32(i)) * uint32(32) + lane)] = sums[i]
         cuda.syncthreads()
         for o in range(outputs):
