@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,18 +13,20 @@ from emulation_hopper import emulate_hopper
 from spaces import Space
 
 from charcnn import catalog
-from charcnn.config import SMALL
+from charcnn.config import SMALL, TINY
 from charcnn.gpu import device
 from charcnn.levels import l16, l17, l19
 from charcnn.model import network, params
 from charcnn.ops import reference
 from charcnn.ops.common.cast import as_format
+from charcnn.ops.common.layer import flat
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.layernorm.layers import small_batch_block
 from charcnn.ops.layernorm.small_batch import affine, between, first, first_moments_shape, normalised
 from charcnn.ops.linear.small_batch import SmallBatchMlp
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
+from charcnn.runtime.sequence import Weights
 
 on_a_gpu = pytest.mark.skipif(not runs_here(catalog.level("l16")), reason="needs a GPU of compute capability 9.0")
 OTHERS = [name for name in TENSOR_PRECISIONS if name not in HALF_PRECISIONS]
@@ -239,6 +242,25 @@ def test_what_does_not_fit(machine):
             [np.zeros(shape, np.float32) for shape in shapes], [np.zeros(shape[1], np.float32) for shape in shapes],
             precision="fp8",
         )  # fmt: skip
+
+
+@pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the whole level")
+@pytest.mark.parametrize(("level", "precision"), [(l16, "tf32"), (l16, "fp16x3"), (l17, "fp8")])
+def test_a_level_s_layers_fit_each_other(level, precision, machine, monkeypatch):
+    config = replace(TINY, channels=16, units=16)
+    weights = params.init(config, seed=3)
+    ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (2, config.length), np.uint8)
+
+    def stages(network, p, config, **_):
+        return [layer for _, layers in network(Weights(p, config)) for layer in layers]
+
+    monkeypatch.setattr(level, "gpu_pipeline", stages)
+    given = {} if level is l17 else {"precision": precision}
+    x, layers = device.to_device(ids), flat(level.build(weights, config, **given), len(ids))
+    assert all("SmallBatch" in type(layer).__name__ for layer in layers)
+    for layer in layers:
+        x = layer(x, Space(layer.scratch(x.shape)))
+    near(x.copy_to_host(), network.forward(ids, weights, config), 4 * TENSOR_PRECISIONS[precision].tolerance)
 
 
 @on_a_gpu

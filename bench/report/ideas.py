@@ -113,7 +113,7 @@ def _ideas_16(document: Path) -> str:
         ("4,096", "a third stream: fp16, ids on the host", TURNS, streams, _times(streams), whole),
         ("4,096", "not timed apart", None, None, rest, whole),
         ("4,096", "**all**: fp16, ids on the host", now.file, own, whole, None),
-        ("1", "one start: fp16x3, which has no small-batch kernels", ONE_INPUT, alone, _times(alone), _times(small)),
+        ("1", "one start: fp16x3, then without small-batch kernels", ONE_INPUT, alone, _times(alone), _times(small)),
         ("1", "small-batch kernels, at most", None, None, _times(small) / _times(alone), _times(small)),
         ("1", "**all**: fp16, ids on the GPU", ONE_INPUT, small, _times(small), None),
     ]  # fmt: skip
