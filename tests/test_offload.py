@@ -484,7 +484,7 @@ def test_messages_land_on_the_host_where_they_must(monkeypatch):
     from charcnn.runtime.stream import GpuPipeline
 
     level = catalog.level("l12")
-    run = GpuPipeline([SimpleNamespace(buffers=SimpleNamespace(gpu=gpu)) for gpu in (0, 1)], 1, 1)
+    run = GpuPipeline([SimpleNamespace(few=0, buffers=SimpleNamespace(gpu=gpu)) for gpu in (0, 1)], 1, 1)
     monkeypatch.setattr(offload, "cuda_aware", lambda: (True, "this MPI takes GPU memory"))
     unasked = "the host: this MPI takes GPU memory, and --gpu-direct would use it"
     assert choose_landing("comm", level, run, False) == unasked

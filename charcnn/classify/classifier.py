@@ -38,6 +38,9 @@ ENCODE_ON = ("cpu", "gpu")
 CORES_TO_ENCODE = 16
 """Cores a GPU with which the CPU encodes fast enough, so that the GPU need not: beside one H200 it was faster."""
 
+FEW = 8
+"""Texts in a list that the caller's thread computes: other threads take longer to start than these to encode."""
+
 SHIPPED = "ag_news.safetensors"
 
 
@@ -181,7 +184,7 @@ class Classifier:
             texts: N of them.
             stage: gives what "encode" and "compute" are done in, to time them.
         """
-        if self.encode_on == "gpu":
+        if self.leaves_to_gpu(texts):
             given: Any = self.to_encode(texts)
         else:
             with stage("encode"):
@@ -211,6 +214,10 @@ class Classifier:
                 np.add.at(sums, text, found)
         logits[windows.texts] = sums / windows.counts[:, None]
 
+    def leaves_to_gpu(self, texts: PackedStrings) -> bool:
+        """Whether the GPU is to encode these: a few take less time here."""
+        return self.encode_on == "gpu" and len(texts) > self.engine.few
+
     def probabilities(self, texts: PackedStrings, first: int = 0) -> np.ndarray:
         """Texts to float32 (N, C); threads may call it at once.
 
@@ -228,6 +235,10 @@ class Classifier:
         return sigmoid(logits) if self.config.multi_label else softmax.softmax_loops(logits, out=logits)
 
     def _each(self, texts: Any) -> Iterator[np.ndarray]:
+        if isinstance(texts, (list, tuple)) and len(texts) <= FEW:
+            if texts:
+                yield self.probabilities(PackedStrings(*encodings.pack(texts)))
+            return
         blocks = _numbered(columns(texts, self.rows))
         first = next(blocks, None)
         if first is None:

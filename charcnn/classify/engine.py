@@ -231,6 +231,8 @@ class Engine:
         self.batch: int = options["batch"]
         self._run: Run = build(params, params.config, **options)
         several = self._run if isinstance(self._run, BatchRun) else None
+        self.few = several.few if several else 0
+        """Up to so many inputs are computed at once, in the caller's thread, from token ids."""
         self._submit: Callable[..., Future[None]] | None = several.submit if several else None
         self.takes_text = several is not None and several.takes_text
         """Whether it takes texts that are not encoded, too: the GPU encodes them."""
@@ -252,6 +254,9 @@ class Engine:
             with self._one_call:
                 result: np.ndarray = self._run(batch)
             return result
+        if len(batch) <= self.few and isinstance(batch, np.ndarray):
+            few: np.ndarray = self._run(batch)
+            return few
         logits = np.empty((len(batch), self.config.classes), np.float32)
         parts = [slice(start, start + self.batch) for start in range(0, len(batch), self.batch)]
         started = [self._submit(batch[part], logits[part]) for part in parts]
@@ -274,7 +279,7 @@ class Engine:
 
     def submit_to(self, service: Any, threads: int) -> None:
         """Have batches of token ids computed by a charcnn.offload.Service; so many threads more should call it."""
-        self._submit, self.takes_text = service.submit, False
+        self._submit, self.takes_text, self.few = service.submit, False, 0
         self.threads += threads
 
     def close(self) -> None:

@@ -181,7 +181,10 @@ def _warm_up(options: argparse.Namespace, team: ranks.Team, classifier: Classifi
 
     if team.comm is None:  # else ranks compile at the same time, each when its first batch comes
         with _said_where_slow(options), uncollected():
-            classifier.logits(next(columns([""], 1)))
+            texts = next(columns([""], 1))
+            classifier.logits(texts)
+            if classifier.encode_on == "gpu":
+                classifier.engine.logits(classifier.to_encode(texts))
         classifier.engine.monitor.seconds.clear()
 
 

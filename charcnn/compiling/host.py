@@ -36,7 +36,7 @@ CPU = "CPU"
 class _Engine:
     """In place of `charcnn.classify.engine.Engine`."""
 
-    takes_text, cores_a_gpu, threads, batch = True, 1.0, 1, 1
+    takes_text, cores_a_gpu, threads, batch, few = True, 1.0, 1, 1, 0
 
     def __init__(self, params: Any, **options: Any) -> None:
         from charcnn.classify.engine import choices
@@ -54,11 +54,13 @@ def label(file: str) -> None:
     """Label a file of one row, of one of FILES."""
     from charcnn.classify import classifier as package
     from charcnn.compiling.stand_in import replaced
+    from charcnn.gpu import zero_copy
     from charcnn.model.params import Params
     from charcnn.text.layout import Layout
     from charcnn.text.readers.open import open_reader
 
     params = Params({name: np.zeros(shape, np.float32) for name, shape in TINY.parameter_shapes.items()}, TINY)
+    zero_copy.compile_ahead()
     with ExitStack() as stack:
         replaced(stack, package, Engine=_Engine)
         for encode_on in package.ENCODE_ON:

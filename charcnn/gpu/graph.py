@@ -56,6 +56,8 @@ class Graph:
             self._graph = _driven(driver.cuGraphInstantiate(graph, 0))
         finally:
             driver.cuGraphDestroy(graph)
+        self.handle = int(self._graph)
+        """The driver's, of the graph that can be launched."""
         weakref.finalize(self, driver.cuGraphExecDestroy, self._graph).atexit = False
 
     def launch(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,10 @@ class Pipeline:
     takes_text = False
     """Whether `submit` takes texts that are not encoded."""
 
+    few = 1
+    """Up to so many inputs of a call are one batch, which the caller's thread computes: to hand them to others takes
+    longer than that gains."""
+
     def __init__(
         self, workers: Sequence[Worker], batch: int, classes: int, progress: Callable[[int], object] | None = None
     ) -> None:
@@ -40,6 +44,7 @@ class Pipeline:
         for worker in workers:
             self._idle.put(worker)
         self._threads = ThreadPoolExecutor(self.slots, thread_name_prefix="worker")
+        self._closed = False
 
     def landing(self, size: int, length: int) -> tuple[Any, Any]:
         """Where messages land and leave: token ids (size, length) uint8, and logits; `submit` takes both."""
@@ -52,7 +57,9 @@ class Pipeline:
         return self._threads.submit(self._work, ids, logits)
 
     def _work(self, ids: Any, logits: np.ndarray) -> None:
-        worker = self._idle.get_nowait()  # as many threads as workers: one is idle
+        self._by(self._idle.get(), ids, logits)  # one is idle, or soon: a caller's thread has its batch
+
+    def _by(self, worker: Worker, ids: Any, logits: np.ndarray) -> None:
         try:
             worker(ids, logits)
         finally:
@@ -63,6 +70,14 @@ class Pipeline:
     def __call__(self, ids: np.ndarray) -> np.ndarray:
         """Token ids (N, L) uint8 -> logits (N, classes) float32."""
         logits = np.empty((len(ids), self._classes), np.float32)
+        if 0 < len(ids) <= self.few and len(ids) <= self.batch and not self._closed:
+            try:
+                worker = self._idle.get_nowait()
+            except Empty:  # others' batches come first
+                self.submit(ids, logits).result()
+            else:
+                self._by(worker, ids, logits)
+            return logits
         size = max(1, min(self.batch, -(-len(ids) // self.slots)))
         under_way: deque[Future[None]] = deque()
         try:
@@ -79,6 +94,7 @@ class Pipeline:
 
     def close(self) -> None:
         """Drop what waits, and let the threads end when they have finished their batch."""
+        self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -23,6 +23,8 @@ class BatchRun(Run, Protocol):
     """How many."""
     batch: int
     """The most inputs of one."""
+    few: int
+    """Up to so many inputs of a call are computed at once, in the caller's thread; threads may call at once."""
     takes_text: bool
     """Whether `submit` takes texts that are not encoded, too: the GPU encodes them."""
 

@@ -10,14 +10,15 @@ import numpy as np
 from numba import cuda
 
 from charcnn.config import POOL_SIZE, Config
-from charcnn.gpu import device, launch
+from charcnn.gpu import copy_kernel, device, launch
 from charcnn.model.layers import Network
 from charcnn.model.params import Params
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.layer import Array, ByBatch, Layer, bounds, flat
+from charcnn.ops.common.layer import Array, ByBatch, Landing, Layer, bounds, flat, reads_host, writes_host
 from charcnn.ops.common.shapes import Shape
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import Compute, GpuPipeline, GraphWorker, StreamBuffers, StreamWorker
+from charcnn.runtime.zero_copy import ZeroCopy, few_of
 
 Stage = tuple[str, Sequence[Layer | ByBatch]]
 """What its time is counted as, and its layers."""
@@ -87,6 +88,26 @@ class LayerSequence:
 
         return forward
 
+    def from_host(self, buffers: StreamBuffers) -> Callable[[Any, Any], None]:
+        """Mapped token ids (n, L) uint8 to mapped logits (n, classes), started on the buffers' stream.
+
+        Kernels copy what the first layer would read often, or the last one does not write by single values.
+        """
+
+        def start(ids: Any, logits: Any) -> None:
+            x, (*layers, last) = ids, flat(self.layers, len(ids))
+            if not reads_host((*layers, last)[0]):
+                x = buffers.device(ids.shape, np.uint8)
+                copy_kernel.copy(ids, x, buffers.stream)
+            for layer in layers:
+                x = layer(x, buffers)
+            if writes_host(last):
+                last(x, Landing(buffers, len(last.writes(x.shape)) - 1, logits))
+            else:
+                copy_kernel.copy(last(x, buffers), logits, buffers.stream)
+
+        return start
+
 
 def gpu_pipeline(
     network: Callable[[Weights], Iterable[Stage]], params: Params, config: Config, **how: Any
@@ -130,7 +151,9 @@ def on_gpus(
                 buffers = StreamBuffers(gpu, number, monitor, pinned=pinned, features=largest, scratch=scratch)
                 forward = sequence.forward(buffers, timed=not graph)
                 if graph:
-                    workers.append(GraphWorker(buffers, forward, batch, config.length, compute))
+                    start = sequence.from_host(buffers)
+                    few = ZeroCopy(start, buffers, config.length, config.classes) if few_of(config.length) else None
+                    workers.append(GraphWorker(buffers, forward, batch, config.length, compute, few))
                 else:
                     workers.append(StreamWorker(buffers, forward))
     pipeline = GpuPipeline(workers, batch, config.classes, monitor.advance)

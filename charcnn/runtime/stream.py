@@ -23,6 +23,7 @@ from charcnn.ops.common.layer import Array, Layer
 from charcnn.ops.common.shapes import Shape
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline
+from charcnn.runtime.zero_copy import ZeroCopy
 from charcnn.text.encode_gpu import Encoder, StringsToEncode
 from charcnn.text.encodings import Encoding
 
@@ -137,6 +138,13 @@ class StreamBuffers:
             waited = marks[0][2]  # the host itself did the GPU's work
         self._timeline.add("wait", "wait for the GPU", threading.current_thread().name, waited, now)
 
+    def spent(self, name: str, start: float, stop: float) -> None:
+        """The GPU computed this stage, by the host's clock: launch and wait count, and no event is needed."""
+        self._monitor.spend(name, stop - start)
+        if self._timeline.on:
+            self._timeline.add("kernel", name, self._row, start, stop, self._unit)
+            self._timeline.add("wait", "wait for the GPU", threading.current_thread().name, start, stop)
+
     @contextmanager
     def untimed(self) -> Iterator[None]:
         """What the block starts is not timed, as nothing waits for it."""
@@ -182,6 +190,9 @@ class StreamWorker:
         forward: called with token ids (n, L) uint8 on the GPU, gives logits (n, classes) float32 there: all work that
             it starts is on their stream, and none is waited for.
     """
+
+    few = 0
+    """Up to how many inputs take no copies, so that a batch of them is the fastest way."""
 
     def __init__(self, buffers: StreamBuffers, forward: Callable[[Any], Any]) -> None:
         self.buffers, self._forward = buffers, forward
@@ -255,16 +266,27 @@ class GraphWorker(StreamWorker):
             second time on.
         batch, length: the most token ids that come, (batch, length).
         compute: of all workers on this GPU.
+        zero_copy: what computes a few inputs from host to host; None for copies, too.
     """
 
     def __init__(
-        self, buffers: StreamBuffers, forward: Callable[[Any], Any], batch: int, length: int, compute: Compute
-    ) -> None:
+        self, buffers: StreamBuffers, forward: Callable[[Any], Any], batch: int, length: int, compute: Compute,
+        zero_copy: ZeroCopy | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(buffers, self._replay)
+        self.few, self._zero_copy = zero_copy.few if zero_copy else 0, zero_copy
         self._recorded, self._batch, self._compute = forward, batch, compute
         self._ready, self._done = cuda.event(timing=False), cuda.event(timing=False)
         self._ids = device.to_device(np.zeros((batch, length), np.uint8))  # where graphs read them
         self._graphs: dict[int, cuda_graph.Graph] = {}
+
+    def __call__(self, batch: Any, logits: Any) -> None:
+        """As of `StreamWorker`; a few inputs on the host are not copied."""
+        if self._zero_copy is None or not self._zero_copy.takes(batch, logits):
+            super().__call__(batch, logits)
+            return
+        with self._one_batch:
+            self._zero_copy(batch, logits)
 
     def _replay(self, ids: Any) -> Any:
         buffers, n = self.buffers, len(ids)
@@ -328,6 +350,7 @@ class GpuPipeline(Pipeline):
         self, workers: Sequence[StreamWorker], batch: int, classes: int, progress: Callable[[int], object] | None = None
     ) -> None:
         super().__init__(workers, batch, classes, progress)
+        self.few = max(self.few, min(worker.few for worker in workers))
         self.direct = False
         """Whether messages land in GPU memory."""
         self.sequences: dict[int, Any] = {}

@@ -45,12 +45,14 @@ def _first_kernel(ptx_type, taps):
     unpack, no_row, y_bytes, vector = ptx.cvt_f32x2("f16"), uint64(0), uint64(4 if floats else 2), uint64(16)
     one, five, lanes, zero = uint32(1), uint32(5), uint32(31), uint32(0)
     octet, warps, at_once = uint32(OCTET), uint32(POSITIONS), uint32(32 * OCTET)
-    warp_count = POSITIONS
+    warp_count, read = POSITIONS, POSITIONS + taps - 1
+    ids_read = uint32(read)
 
     @jit(launch_bounds=(32 * POSITIONS, 1))
     def kernel(ids, table, bias, y, partial_moments, length, positions, depth, channels, row_bytes):
         means = cuda.shared.array(POSITIONS, float32)
         squares = cuda.shared.array(POSITIONS, float32)
+        window = cuda.shared.array(read, types.uint32)
         sums = cuda.local.array(OCTET, float32)
         at = cuda.local.array(taps, types.uint64)
         thread = uint32(cuda.threadIdx.x)
@@ -59,10 +61,14 @@ def _first_kernel(ptx_type, taps):
         position = uint32(uint32(tile * warps) + warp)
         inside = position < positions
         ptx.griddepcontrol_launch()
+        if thread < ids_read:  # once, as they may lie in the host's memory
+            a, i = depth, uint32(uint32(tile * warps) + thread)
+            if i < length:
+                a = min(uint32(ids[n, i]), depth)
+            window[thread] = a
+        cuda.syncthreads()
         for k in range(taps):
-            a = depth
-            if inside:
-                a = min(uint32(ids[n, uint32(position + uint32(k))]), depth)
+            a = window[uint32(warp + uint32(k))]
             row = uint32(uint32(uint32(k) * uint32(depth if floats else depth + one)) + a)
             at[k] = table + uint64(row) * uint64(row_bytes)
             if floats and a == depth:  # this table has no row of zeros

@@ -109,6 +109,8 @@ class FewOutputsLinear(NoScratch):
         DeviceError: no usable GPU, or one of compute capability below 8.0, for fp8 8.9.
     """
 
+    writes_host = True
+
     def __init__(self, weight: Any, bias: Any, *, precision: str = "fp16") -> None:
         self.precision = choose(precision, TAKEN)
         eighths = self.precision.ptx_type == "e4m3"

@@ -21,6 +21,8 @@ class SmallBatchLinear:
         precision: as there.
     """
 
+    writes_host = True
+
     def __init__(self, layers: Sequence[tuple[np.ndarray, np.ndarray]], *, precision: str) -> None:
         self._linear = SmallBatchMlp(*zip(*layers, strict=True), precision=precision)
         self.nbytes = self._linear.nbytes
