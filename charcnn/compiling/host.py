@@ -54,13 +54,11 @@ def label(file: str) -> None:
     """Label a file of one row, of one of FILES."""
     from charcnn.classify import classifier as package
     from charcnn.compiling.stand_in import replaced
-    from charcnn.gpu import zero_copy
     from charcnn.model.params import Params
     from charcnn.text.layout import Layout
     from charcnn.text.readers.open import open_reader
 
     params = Params({name: np.zeros(shape, np.float32) for name, shape in TINY.parameter_shapes.items()}, TINY)
-    zero_copy.compile_ahead()
     with ExitStack() as stack:
         replaced(stack, package, Engine=_Engine)
         for encode_on in package.ENCODE_ON:
@@ -83,7 +81,7 @@ def told() -> Iterator[None]:
     """What the block compiles of charcnn is told as kernels are."""
     from numba.core import event
 
-    from charcnn.compiling.workers import Compiled, tell
+    from charcnn.compiling import workers
     from charcnn.gpu.launch import title
 
     started: list[float] = []
@@ -95,7 +93,7 @@ def told() -> Iterator[None]:
         def on_end(self, event: Any) -> None:
             seconds, function = time.perf_counter() - started.pop(), event.data["dispatcher"]
             if function.py_func.__module__.startswith("charcnn."):
-                tell(Compiled(CPU, title(function), seconds))
+                workers.tell(workers.Compiled(CPU, title(function), seconds))
 
     with event.install_listener("numba:compile", Listener()):
         yield
@@ -103,14 +101,16 @@ def told() -> Iterator[None]:
 
 def main(*files: str) -> None:
     """Compile for these, say so, and go on with the others."""
-    from charcnn.compiling.workers import leave_alone, ready
+    from charcnn.compiling import workers
+    from charcnn.gpu import zero_copy
 
     with told():
+        zero_copy.compile_ahead()
         for file in files:
             label(file)
-        ready()
+        workers.ready()
         for file in FILES[len(files) :]:
-            leave_alone()
+            workers.leave_alone()
             label(file)
 
 

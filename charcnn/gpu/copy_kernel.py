@@ -1,4 +1,4 @@
-"""A copy by a kernel: of a few bytes from the host's memory or to it, where a copy engine takes longer to start."""
+"""A copy by a kernel: of a few bytes from or to the host's memory, where one by the driver takes longer to start."""
 
 from __future__ import annotations
 

@@ -56,10 +56,8 @@ class Pipeline:
             raise ValueError(f"ids has {len(ids)} rows: need at most batch={self.batch}")
         return self._threads.submit(self._work, ids, logits)
 
-    def _work(self, ids: Any, logits: np.ndarray) -> None:
-        self._by(self._idle.get(), ids, logits)  # one is idle, or soon: a caller's thread has its batch
-
-    def _by(self, worker: Worker, ids: Any, logits: np.ndarray) -> None:
+    def _work(self, ids: Any, logits: np.ndarray, worker: Worker | None = None) -> None:
+        worker = worker or self._idle.get()  # one is idle, or soon: as many threads, but for callers with a few inputs
         try:
             worker(ids, logits)
         finally:
@@ -76,7 +74,7 @@ class Pipeline:
             except Empty:  # others' batches come first
                 self.submit(ids, logits).result()
             else:
-                self._by(worker, ids, logits)
+                self._work(ids, logits, worker)
             return logits
         size = max(1, min(self.batch, -(-len(ids) // self.slots)))
         under_way: deque[Future[None]] = deque()

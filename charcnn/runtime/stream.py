@@ -141,9 +141,8 @@ class StreamBuffers:
     def spent(self, name: str, start: float, stop: float) -> None:
         """The GPU computed this stage, by the host's clock: launch and wait count, and no event is needed."""
         self._monitor.spend(name, stop - start)
-        if self._timeline.on:
-            self._timeline.add("kernel", name, self._row, start, stop, self._unit)
-            self._timeline.add("wait", "wait for the GPU", threading.current_thread().name, start, stop)
+        self._timeline.add("kernel", name, self._row, start, stop, self._unit)
+        self._timeline.add("wait", "wait for the GPU", threading.current_thread().name, start, stop)
 
     @contextmanager
     def untimed(self) -> Iterator[None]:
@@ -191,8 +190,7 @@ class StreamWorker:
             it starts is on their stream, and none is waited for.
     """
 
-    few = 0
-    """Up to how many inputs take no copies, so that a batch of them is the fastest way."""
+    few = 0  # inputs, up to which none is copied
 
     def __init__(self, buffers: StreamBuffers, forward: Callable[[Any], Any]) -> None:
         self.buffers, self._forward = buffers, forward
@@ -271,7 +269,7 @@ class GraphWorker(StreamWorker):
 
     def __init__(
         self, buffers: StreamBuffers, forward: Callable[[Any], Any], batch: int, length: int, compute: Compute,
-        zero_copy: ZeroCopy | None = None,
+        zero_copy: ZeroCopy | None,
     ) -> None:  # fmt: skip
         super().__init__(buffers, self._replay)
         self.few, self._zero_copy = zero_copy.few if zero_copy else 0, zero_copy
@@ -282,11 +280,11 @@ class GraphWorker(StreamWorker):
 
     def __call__(self, batch: Any, logits: Any) -> None:
         """As of `StreamWorker`; a few inputs on the host are not copied."""
-        if self._zero_copy is None or not self._zero_copy.takes(batch, logits):
+        if self._zero_copy is not None and self._zero_copy.takes(batch, logits):
+            with self._one_batch:
+                self._zero_copy(batch, logits)
+        else:
             super().__call__(batch, logits)
-            return
-        with self._one_batch:
-            self._zero_copy(batch, logits)
 
     def _replay(self, ids: Any) -> Any:
         buffers, n = self.buffers, len(ids)

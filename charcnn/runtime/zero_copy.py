@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from charcnn.runtime.stream import StreamBuffers
 
 MOST, MOST_BYTES = 8, 1 << 14
-"""Inputs of such a batch at most, and bytes of them. Copy engines move more bytes while other batches compute."""
+"""Inputs of such a batch at most, and bytes of them: more are copied while other batches compute."""
 
 
 def few_of(length: int) -> int:
