@@ -17,6 +17,7 @@ from charcnn.config import TINY, Config
 from charcnn.gpu import device
 from charcnn.model import network, params
 from charcnn.ops import reference
+from charcnn.runtime import ordered
 from charcnn.text import encodings, texts
 
 TEXTS = ["Stocks fell on Monday as oil rose.", "The home side won in extra time.", "", "é\x00 \U0001f600", "x" * 5000]
@@ -52,6 +53,14 @@ def test_one_text(classifier):
     assert classifier.predict_proba(TEXTS[0]).shape == (4,)
     names, shares = classifier.predict_topk(TEXTS[0], 2)
     assert names.shape == shares.shape == (2,)
+
+
+def test_a_few_texts_start_no_threads(classifier, monkeypatch):
+    expected = classifier.predict_proba(iter(["one", "two", b"three"]))
+    monkeypatch.setattr(ordered, "ordered", None)
+    np.testing.assert_array_equal(classifier.predict_proba(("one", "two", b"three")), expected)
+    with pytest.raises(ValueError, match=r"texts\[1\] is a NoneType: need str or bytes"):
+        classifier.predict(["one", None])
 
 
 def test_no_texts(classifier):

@@ -63,6 +63,11 @@ def test_a_classifier_whose_gpu_encodes(weights, monkeypatch):
     assert on_gpu.encode_on == "gpu"
     expected = Classifier(weights, device="cpu").predict_proba(texts)
     np.testing.assert_allclose(on_gpu.predict_proba(texts), expected, atol=1e-5)
+    assert on_gpu.leaves_to_gpu(texts)
+    assert "encode" in on_gpu.engine.monitor.seconds
+    on_gpu.engine.monitor.seconds.clear()
+    np.testing.assert_allclose(on_gpu.predict_proba(texts[:1]), expected[:1], atol=1e-5)
+    assert "encode" not in on_gpu.engine.monitor.seconds, "one text takes less time on the CPU"
     on_gpu.close()
 
 

@@ -38,6 +38,8 @@ AUTOMATIC = {"cpu": ("fp32",), "cuda": ("fp16", "fp32")}
 """The precisions of catalog.PRECISIONS that may be chosen where nobody asks for one, the fastest first. The weights
 that ship are stored in fp16, too."""
 
+_NONE = np.empty(0, np.intp)
+
 INT8_GAIN, INT8_AGREEMENT = "more than twice", "99.9 of 100"
 """int8 beside fp32 on a CPU: docs/levels/l20.md has the measurement."""
 
@@ -138,7 +140,8 @@ def faster(choice: Choice) -> str | None:
 
 def overflowed(logits: np.ndarray) -> np.ndarray:
     """The rows (R,) of logits (N, C) that hold a NaN or an infinity: no probability follows from them."""
-    return np.flatnonzero(~np.isfinite(logits).all(axis=1))
+    finite = np.isfinite(logits)
+    return _NONE if finite.all() else np.flatnonzero(~finite.all(axis=1))
 
 
 class Engine:

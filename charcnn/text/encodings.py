@@ -198,7 +198,7 @@ def check_buffer(buffer: np.ndarray, offsets: np.ndarray) -> None:
         raise ValueError(f"buffer is {buffer.dtype} of shape {buffer.shape}: need contiguous uint8 (B,)")
     if offsets.dtype not in (np.int64, np.int32) or offsets.ndim != 1 or not offsets.size:
         raise ValueError(f"offsets is {offsets.dtype} of shape {offsets.shape}: need int64 or int32 (N + 1,)")
-    if offsets[0] < 0 or offsets[-1] > buffer.size or np.any(offsets[1:] < offsets[:-1]):
+    if offsets[0] < 0 or offsets[-1] > buffer.size or (offsets[1:] < offsets[:-1]).any():
         raise ValueError(f"offsets leave the buffer or fall: need 0 <= rising values <= {buffer.size}")
 
 
