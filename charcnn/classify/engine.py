@@ -206,7 +206,8 @@ class Engine:
     def _build(self, choice: Choice, params: Params, batch: int | None, gpus: int | Sequence[int] | None) -> None:
         build = choice.level.module.build
         self.monitor = Monitor()
-        """Told how long the level's stages take, of a GPU by its own clock; those of several streams add up."""
+        """Told how long the level's stages take, of a GPU by its own clock, of up to `few` inputs by the host's;
+        those of several streams add up."""
         options: dict[str, Any] = {"batch": batch or inspect.signature(build).parameters["batch"].default}
         options["monitor"] = self.monitor
         options |= choice.level.build_options(choice.precision)
