@@ -226,7 +226,8 @@ def test_kernels_are_timed_one_by_one_without_it(driver, monkeypatch):
 
 
 def test_how_few():
-    assert [few_of(length) for length in (10, 1014, 1 << 13, 150_528)] == [8, 8, 2, 0]
+    assert [few_of(length, 4) for length in (10, 1014, 1 << 13, 150_528)] == [8, 8, 2, 0]
+    assert [few_of(10, classes) for classes in (1000, 1 << 20)] == [4, 0]
 
 
 @simulated
@@ -235,6 +236,8 @@ def test_graphs_are_one_a_size(driver):
     for n in (1, 2, 1, 2, 8, 8):
         run(rows(n))
     assert len(Graph.made) == before + 3
+    zero_copy.compile_ahead()
+    assert len(zero_copy._round_trip.signatures) == 1, "what is compiled ahead is what is called"
 
 
 @simulated

@@ -152,7 +152,8 @@ def on_gpus(
                 forward = sequence.forward(buffers, timed=not graph)
                 if graph:
                     start = sequence.from_host(buffers)
-                    few = ZeroCopy(start, buffers, config.length, config.classes) if few_of(config.length) else None
+                    sizes = config.length, config.classes
+                    few = ZeroCopy(start, buffers, *sizes) if few_of(*sizes) else None
                     workers.append(GraphWorker(buffers, forward, batch, config.length, compute, few))
                 else:
                     workers.append(StreamWorker(buffers, forward))

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from charcnn.runtime.stream import StreamBuffers
 
 MOST, MOST_BYTES = 8, 1 << 14
-"""Inputs of such a batch at most, and bytes of them: more are copied while other batches compute."""
+"""Inputs of such a batch at most, and bytes of them or their results: more are copied while other batches compute."""
 
 
-def few_of(length: int) -> int:
-    """Up to how many inputs of so many bytes are computed so; 0 where one is too large."""
-    return min(MOST, MOST_BYTES // length)
+def few_of(length: int, classes: int) -> int:
+    """Up to how many inputs of so many bytes, with so many results, are computed so; 0 where one is too large."""
+    return min(MOST, MOST_BYTES // max(length, 4 * classes))
 
 
 class ZeroCopy:
@@ -39,7 +39,7 @@ class ZeroCopy:
     def __init__(self, start: Callable[[Any, Any], object], buffers: StreamBuffers, length: int, classes: int) -> None:
         self._start, self._buffers, self._length, self._classes = start, buffers, length, classes
         self._made: dict[int, RoundTrip] = {}
-        self.few = few_of(length)
+        self.few = few_of(length, classes)
         """The most inputs that it takes."""
 
     def takes(self, ids: Any, logits: Any) -> bool:
