@@ -244,19 +244,53 @@ def test_what_does_not_fit(machine):
         )  # fmt: skip
 
 
+def layers_of(level, precision, weights, config, n, monkeypatch):
+    def stages(network, p, config, **_):
+        return [layer for _, layers in network(Weights(p, config)) for layer in layers]
+
+    monkeypatch.setattr(level, "gpu_pipeline", stages)
+    return flat(level.build(weights, config, **({} if level is l17 else {"precision": precision})), n)
+
+
+MORE = {"more taps": {"length": 204, "kernel_sizes": (7, 9, 3, 3, 3, 3)}, "more classes": {"classes": 300}}
+"""Than layers for a few inputs take."""
+
+
+@pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the whole level")
+@pytest.mark.parametrize(
+    ("level", "precision", "more"),
+    [
+        (l16, "fp16", "more taps"),
+        (l16, "tf32", "more classes"),
+        (l17, "fp8", "more taps"),
+        (l19, "fp16x3", "more classes"),  # its conv2 takes 7 taps alone
+    ],
+)
+def test_a_few_inputs_have_the_layers_of_many_where_theirs_take_no_such_network(
+    level, precision, more, machine, monkeypatch
+):
+    config = replace(TINY, channels=64, units=16, **MORE[more])
+    layers = layers_of(level, precision, params.init(config, seed=3), config, 2, monkeypatch)
+    assert not any("SmallBatch" in type(layer).__name__ for layer in layers)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("more", MORE)
+def test_a_level_of_more_than_a_few_inputs_layers_take(more):
+    config = replace(TINY, channels=16, units=16, **MORE[more])
+    weights = params.init(config, seed=3)
+    ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (5, config.length), np.uint8)
+    run = l16.build(weights, config, batch=5, gpus=[0], precision="tf32")
+    near(run(ids), network.forward(ids, weights, config), 4 * TENSOR_PRECISIONS["tf32"].tolerance)
+
+
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the whole level")
 @pytest.mark.parametrize(("level", "precision"), [(l16, "tf32"), (l16, "fp16x3"), (l17, "fp8")])
 def test_a_level_s_layers_fit_each_other(level, precision, machine, monkeypatch):
     config = replace(TINY, channels=16, units=16)
     weights = params.init(config, seed=3)
     ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (2, config.length), np.uint8)
-
-    def stages(network, p, config, **_):
-        return [layer for _, layers in network(Weights(p, config)) for layer in layers]
-
-    monkeypatch.setattr(level, "gpu_pipeline", stages)
-    given = {} if level is l17 else {"precision": precision}
-    x, layers = device.to_device(ids), flat(level.build(weights, config, **given), len(ids))
+    x, layers = device.to_device(ids), layers_of(level, precision, weights, config, len(ids), monkeypatch)
     assert all("SmallBatch" in type(layer).__name__ for layer in layers)
     for layer in layers:
         x = layer(x, Space(layer.scratch(x.shape)))

@@ -22,7 +22,7 @@ from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
 from charcnn.ops.linear.layers import SmallBatchLinear
 from charcnn.ops.linear.small_batch import MOST
 from charcnn.ops.token_conv1d.layers import SmallBatchTokenConvNormReluPool, TokenConvNormReluPool
-from charcnn.runtime.sequence import gpu_pipeline, whole_windows
+from charcnn.runtime.sequence import gpu_pipeline, whole_windows, within
 
 TITLE = "FP8: features and weights of 8 bits, scaled by texts"
 
@@ -50,6 +50,9 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, tex
             fc3 = partial(FewOutputsLinear, **fp8)
         blocks_1_2, fc = [block_1, conv(*w.conv2, pool=True)], [linear(*w.fc1), linear(*w.fc2), fc3(*w.fc3)]
         blocks_3_6 = [conv(*w.conv3), conv(*w.conv4), conv(*w.conv5, length=length_5), *block_6]
+        if not within(config, SmallBatchConv1d.LONGEST, SmallBatchLinear.MOST_CLASSES):
+            yield "network", [*blocks_1_2, *blocks_3_6, *fc]
+            return
         small_1 = SmallBatchTokenConvNormReluPool(block_1) if config.layernorm else block_1
         small_1_2 = [small_1, small_conv(*w.conv2, pool=True)]
         small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, eps=eps, **fp8)

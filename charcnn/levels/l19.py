@@ -23,7 +23,7 @@ from charcnn.ops.token_conv1d.layers import (
     TokenConvNormReluPool,
     TokenConvNormReluPoolPlanes,
 )
-from charcnn.runtime.sequence import gpu_pipeline, whole_windows
+from charcnn.runtime.sequence import gpu_pipeline, whole_windows, within
 
 TITLE = "Toom-Cook's filtering: 11 products of 21 in conv2, of planes that block 1 writes"
 
@@ -56,6 +56,9 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
         blocks_1_2 = [ByBatch(MANY, [block_1, all_products], [planes, products])]
         blocks_3_6 = [conv(*w.conv3), conv(*w.conv4), conv(*w.conv5, length=length_5), *block_6]
         fc = [linear(*w.fc1), linear(*w.fc2), fc3(*w.fc3)]
+        if not within(config, SmallBatchConv1d.LONGEST, SmallBatchLinear.MOST_CLASSES):
+            yield "network", [*blocks_1_2, *blocks_3_6, *fc]
+            return
         small_1 = SmallBatchTokenConvNormReluPool(block_1) if config.layernorm else block_1
         small_1_2 = [small_1, small_conv(*w.conv2, pool=True)]
         small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, eps=eps, precision=precision)

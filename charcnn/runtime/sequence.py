@@ -167,6 +167,11 @@ def multiples(config: Config, multiple: int) -> bool:
     return not any(width % multiple for width in (*config.block_channels, *config.fc_units[:2]))
 
 
+def within(config: Config, taps: int, classes: int) -> bool:
+    """Whether no convolution of blocks 2 to 6 has more taps, and the network no more classes."""
+    return max(config.kernel_sizes[1:]) <= taps and config.classes <= classes
+
+
 def whole_windows(config: Config, multiple: int) -> int | None:
     """How many positions conv5 writes on Hopper's tensor cores; None for those that there are.
 

@@ -105,6 +105,8 @@ class MmaLinear(MmaConv1d):
 class SmallBatchConv1d(Conv1dLayer):
     """conv1d_relu_nlc for a few inputs, spread over the whole GPU; arguments as of `SmallBatchWeights`, and pool."""
 
+    LONGEST = SmallBatchWeights.LONGEST
+
     def __init__(
         self, weight: np.ndarray, bias: np.ndarray, *, pool: bool = False, precision: str = "fp16",
         results: str | None = None,

@@ -10,7 +10,7 @@ import numpy as np
 
 from charcnn.ops.common.layer import Array, Space
 from charcnn.ops.common.shapes import Shape
-from charcnn.ops.linear.small_batch import SmallBatchMlp
+from charcnn.ops.linear.small_batch import FINAL_THREADS, SmallBatchMlp
 
 
 class SmallBatchLinear:
@@ -22,6 +22,7 @@ class SmallBatchLinear:
     """
 
     writes_host = True
+    MOST_CLASSES = FINAL_THREADS
 
     def __init__(self, layers: Sequence[tuple[np.ndarray, np.ndarray]], *, precision: str) -> None:
         self._linear = SmallBatchMlp(*zip(*layers, strict=True), precision=precision)
