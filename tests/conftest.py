@@ -110,12 +110,17 @@ def repeats(item: pytest.Item) -> bool:
     )
 
 
+COMPILE_LONGEST = ("test_levels.py", "test_networks.py", "test_mma_windows.py", "test_wgmma_windows.py")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m looks at marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is exhaustive, unless --all, -m or a test's own name asks for it."""
     for item in items:
         if repeats(item):
             item.add_marker("exhaustive")
+    if not device.SIMULATED:  # what compiles longest begins first, so that no process waits for it at the end
+        items.sort(key=lambda item: item.path.name not in COMPILE_LONGEST)
     named = any("::" in str(word) for word in config.invocation_params.args)
     if config.getoption("--all") or config.getoption("-m") or named:
         return

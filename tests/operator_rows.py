@@ -46,16 +46,19 @@ def shown(row):
     """Whether a GPU leaves a row to --all, with every test: others show what its kernels do.
 
     On tensor cores what follows a product is shown in fp16, and bf16, one word in its kernels, by convolutions alone:
-    test_wgmma, test_mma_windows, test_wgmma_windows and levels have other precisions with it. In float32, test_direct
-    and test_images_fp32 have ReLU and tanh.
+    test_wgmma, test_mma_windows, test_wgmma_windows and levels have other precisions with it, test_mma_windows and
+    test_wgmma_windows all of TF32. In float32, test_direct and test_images_fp32 have ReLU and tanh. Chains are the
+    longest kernels: test_chain and test_chain2d have all methods, levels 10 and a network their best.
     """
     if device.SIMULATED:
         return False
+    if row.operator in (CHAIN, IMAGE_CHAIN) or (row.tensor_cores and row.precision == "tf32"):
+        return True
     if row.tensor_cores:
         return row.operator not in PLAIN[:2] if row.precision == "bf16" else not _leads(row)
     if row.technique in ("double_buffered", "winograd"):
         return row.operator in ("conv1d_relu_nlc", "conv2d_relu_nhwc")
-    return row.label == "direct" and bool(pointwise(row))
+    return row.label == "direct" and (bool(pointwise(row)) or "tanh" in row.operator)
 
 
 def _leads(row):
@@ -82,13 +85,13 @@ def large_of(rows):
 def leading():
     """Rows of which a GPU tries all sizes: the first of a technique and kind of sizes, the first in a precision.
 
-    bf16 leads nothing: it is one word in fp16's kernels. Nor do chains and `direct`, which have a kernel of most sizes:
-    test_chain, test_chain2d and test_direct have a GPU take each method and plan, at sizes chosen for it.
+    bf16 leads nothing: it is one word in fp16's kernels. Nor does `direct`, which has a kernel of most sizes:
+    test_direct has a GPU take each plan, at sizes chosen for it.
     """
     first = {}
     for row in CUDA:
         cases = CASES[row.operator]
-        if row.precision == "bf16" or row.label == "direct" or row.operator in (CHAIN, IMAGE_CHAIN):
+        if row.precision == "bf16" or row.label == "direct":
             continue
         first.setdefault(row.label, row)
         other = re.search("stat|avgpool|$", row.operator)[0]  # more than an epilogue
@@ -118,9 +121,8 @@ def pointwise(row):
 def tried(row, sizes, kind):
     """Whether a GPU tries these sizes by default: of a row that repeats another, the example's, and one large.
 
-    Which one goes by turns; of chains the network's, which stands last. None where the epilogue is pointwise. Of one
-    that leads, but whose kernels are costly, the example's, no input, on tensor cores another small, and one large: the
-    network's.
+    Which one goes by turns. None where the epilogue is pointwise. Of one that leads, but whose kernels are costly, the
+    example's, no input, on tensor cores another small, and one large: the network's.
     """
     of = [one for one in getattr(CASES[row.operator], kind) if takes(row.label, one)]
     if shown(row):
@@ -132,12 +134,12 @@ def tried(row, sizes, kind):
             others = [one for one in of[1:] if one["n"] and row.tensor_cores] or of[:1]
             return sizes["n"] == 0 or sizes in (of[0], others[CUDA.index(row) % len(others)])
         networks = [one for one in of if one.get("c_in") == 256] or of
+        if row.technique == "double_buffered" and "maxpool" not in row.operator:  # ten seconds each
+            return False
         return not pointwise(row) and sizes == networks[CUDA.index(row) % len(networks)]
-    if kind == "edges":
-        return sizes == of[0]
-    if kind == "large" and row.label in ("pairs", "tiles"):  # 15 s to compile; others have such chains
-        return False
-    return not pointwise(row) and sizes == of[-1 if row.operator in (CHAIN, IMAGE_CHAIN) else CUDA.index(row) % len(of)]
+    if kind == "edges" or row.label == "direct":  # test_direct has large ones
+        return sizes == of[0] and kind == "edges"
+    return not pointwise(row) and sizes == of[CUDA.index(row) % len(of)]
 
 
 def each(rows):

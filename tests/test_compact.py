@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import quick
 from test_levels import LEVELS, random_ids, right
 
 from charcnn.cli import compact as command
@@ -64,6 +65,7 @@ def test_a_file_of_before_there_were_widths_keeps_its_digest(tmp_path):
     assert all(np.array_equal(again[name], weights[name]) for name in weights)
 
 
+@quick(lambda name: name != "l10")  # whose kernel takes a GPU a quarter of a minute to compile
 @pytest.mark.parametrize("name", LEVELS)
 def test_every_level_takes_them(name):
     config = OF_OCTETS if LEVELS[name].tensor_cores else UNEVEN

@@ -87,6 +87,7 @@ FEW = 4
 """Plans of which a GPU, which compiles each, takes one by default: of another kind with other windows."""
 
 
+@quick(lambda name: list(CASES).index(name) % 2 == 0)
 @pytest.mark.parametrize("most", [8] if device.SIMULATED else [FEW, pytest.param(40, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", CASES)
 def test_any_plan(name, most, monkeypatch, poisoned):

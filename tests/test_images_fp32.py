@@ -49,7 +49,7 @@ def close(got, expected, tolerance=FLOAT32):
     assert np.linalg.norm(got - expected) <= tolerance * np.linalg.norm(expected)
 
 
-@quick(lambda tile, x: TILES.index(tile) == [one[0] for one in WINDOWS].index(x))  # each tile, each window once
+@quick(lambda tile, x: TILES.index(tile) == [one[0] for one in WINDOWS].index(x) == 0)  # test_tiled has the others
 @pytest.mark.parametrize(("x", "weight", "moves"), WINDOWS)
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.rows}x{tile.columns}x{tile.depth}")
 def test_windows_in_any_tile(tile, x, weight, moves):

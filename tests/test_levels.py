@@ -64,11 +64,15 @@ def in_process(ended):
     return lambda name, *options: ended(runner.main, catalog.level(name).module.build, [*map(str, options)])
 
 
-@quick(lambda name, config: config.layernorm or not LEVELS[name].tensor_cores or name in ("l14", "l17"))
+@quick(
+    lambda name, config: config.layernorm or name in ("l14", "l17") or not (LEVELS[name].tensor_cores or name == "l10")
+)
 @quick(lambda name, config: config.alphabet < 255 or name not in ("l12", "l13"), everywhere=True)
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("config", [FEW, OTHER, replace(FEW, alphabet=255)], ids=["with layernorm", "without", "bytes"])
 def test_logits_are_those_of_the_reference_and_of_l0(name, config):
+    if (name, config.alphabet) == ("l19", 255):
+        pytest.skip("its table has no room for so many characters: test_plane_gather has what it says")
     config = fitted(name, config)
     weights = params.init(config, seed=3)
     ids = random_ids(3, config)
@@ -85,8 +89,8 @@ def test_logits_are_those_of_the_reference_and_of_l0(name, config):
     ("name", "precision"),
     [(row.name, precision) for row in LEVELS.values() if len(row.precisions) > 1 for precision in row.precisions],
 )
-# Level 16 has layers of its own in these two; else it has level 15's. bf16 is one word in fp16's kernels.
-@quick(lambda name, precision: precision in ("fp16", "bf16") if name == "l16" else precision != "bf16")
+# Level 19 has layers of levels 15 to 17, in all but bf16; what level 14 multiplies with, test_mma_windows has.
+@quick(lambda name, precision: name in ("l19", "l20") or (name, precision) in (("l14", "fp16"), ("l16", "bf16")))
 @pytest.mark.parametrize("layernorm", [True, pytest.param(False, marks=MORE)])
 def test_every_precision(name, precision, layernorm):
     config = replace(SMALL, layernorm=layernorm)
@@ -106,7 +110,11 @@ def odd_batch():
     return weights, ids, expected
 
 
-@quick(lambda name, precision: (precision == "fp16x3") == (name == "l15") and (name, precision) != ("l19", "fp16"))
+@quick(
+    lambda name, precision: (
+        (precision == "fp16x3") == (name == "l15") and (name != "l17" if precision == "fp8" else name != "l19")
+    )
+)
 @pytest.mark.parametrize(
     ("name", "precision"),
     [

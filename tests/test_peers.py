@@ -14,6 +14,7 @@ import cases
 import numpy as np
 import peers
 import pytest
+from conftest import quick
 from libraries import own
 from report.peers import machine_table
 
@@ -43,6 +44,7 @@ PEERS = [  # the first row that is compiled shows that it is; each takes g++ ten
 ]
 
 
+@quick(lambda peer: "compile" not in peer.name)  # which takes a minute where all cores are busy
 @pytest.mark.parametrize("config", [TINY, UNEVEN], ids=["tiny", "uneven"])
 @pytest.mark.parametrize("peer", PEERS)
 def test_every_peer_is_the_network(peer, config):

@@ -337,7 +337,7 @@ PROFILED = [
 
 
 @gpu
-@quick(lambda words: words[0] in ("levels.l12", "networks.ffn"))
+@quick(lambda words: words[0] == "networks.ffn")
 @pytest.mark.parametrize("words", PROFILED)
 def test_times_of_a_gpu(words, tmp_path):
     file = tmp_path / "r.json"

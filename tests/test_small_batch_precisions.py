@@ -105,6 +105,7 @@ def check_convolution(n, length, c_in, c_out, taps, precision, methods):
     near(floats.conv1d(x, out=poisoned(want.shape, np.float32)).copy_to_host(), want, of.tolerance)
 
 
+@quick(lambda: False)  # the network's sizes have it
 @pytest.mark.parametrize("precision", TENSOR_PRECISIONS)
 @pytest.mark.parametrize(
     ("n", "length", "c_in", "c_out", "taps", "method"),
@@ -146,6 +147,7 @@ def check_statistics(n, length, c_in, c_out, taps, precision):
         near(numbers(out, of).reshape(pooled.shape), pooled, of.tolerance)
 
 
+@quick(lambda: False)  # the network's sizes have it
 @pytest.mark.parametrize("precision", TENSOR_PRECISIONS)
 def test_statistics(precision, machine):
     check_statistics(2, 9, 16, 16, 3, precision)
@@ -178,6 +180,7 @@ def check_block_1(n, length, depth, channels, taps, precision):
     near(numbers(out, of), pooled, of.tolerance)
 
 
+@quick(lambda: False)  # the network's sizes have it
 @pytest.mark.parametrize("precision", TENSOR_PRECISIONS)
 def test_block_1(precision, machine):
     check_block_1(2, 14, 5, 24, 3, precision)
@@ -205,6 +208,7 @@ def check_linear(sizes, inputs, precision):
         near(layers(x, scratch, out=poisoned(want.shape, np.float32)).copy_to_host(), want, of.tolerance)
 
 
+@quick(lambda: False)  # the network's sizes have it
 @pytest.mark.parametrize("precision", TENSOR_PRECISIONS)
 def test_linear_layers(precision, machine):
     check_linear((336, 32, 16, 3), (3,), precision)
@@ -298,6 +302,7 @@ def test_a_level_s_layers_fit_each_other(level, precision, machine, monkeypatch)
 
 
 @on_a_gpu
+@quick(lambda level, precision: level is l19 or precision == "tf32")  # whose layers those of the others are
 @pytest.mark.parametrize(
     ("level", "precision"), [(l16, "tf32"), (l16, "fp16x3"), (l17, "fp8"), (l19, "fp16x3"), (l19, "fp8")]
 )

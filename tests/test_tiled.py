@@ -98,7 +98,7 @@ def test_relu_in_any_tile(tile, shape):
     close(multiply(arrays, tile, expected.shape, "relu"), expected)
 
 
-@quick(lambda tile, shape: TILES.index(tile) % len(SOME) == shape[2] % 2)  # each tile, each width of vectors once
+@quick(lambda tile, shape: TILES.index(tile) % len(SOME) == 0 == shape[2] % 2)  # test_ops has another tile and width
 @tiles
 @pytest.mark.parametrize("pool_size", [3, *(pytest.param(size, marks=pytest.mark.exhaustive) for size in (1, 2, 7))])
 @pytest.mark.parametrize("shape", [(2, 13, 3, 5, 3), (3, 17, 4, 20, 2)], ids=str)

@@ -16,7 +16,7 @@ from charcnn.config import POOL_SIZE
 from charcnn.model import calibrate
 from charcnn.offload import asynchronous
 from charcnn.ops.common.layer import ByBatch
-from charcnn.ops.conv1d.layers import SmallBatchConv1d, WgmmaConv1d, WgmmaLinear
+from charcnn.ops.conv1d.layers import SPREAD, SmallBatchConv1d, WgmmaConv1d, WgmmaLinear
 from charcnn.ops.layernorm.layers import small_batch_block, wgmma_block
 from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
 from charcnn.ops.linear.layers import SmallBatchLinear
@@ -27,9 +27,6 @@ from charcnn.runtime.sequence import gpu_pipeline, whole_windows, within
 TITLE = "FP8: features and weights of 8 bits, scaled by texts"
 
 OFFLOAD = asynchronous
-
-FEW, SOME = 12, 24
-"""The largest batches of which blocks 1 and 2, and 3 to 6, are spread over the whole GPU, as in level 16."""
 
 
 def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, texts=None, promoted=False):
@@ -53,12 +50,13 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, tex
         if not within(config, SmallBatchConv1d.LONGEST, SmallBatchLinear.MOST_CLASSES):
             yield "network", [*blocks_1_2, *blocks_3_6, *fc]
             return
+        few, some = SPREAD["fp8"]
         small_1 = SmallBatchTokenConvNormReluPool(block_1) if config.layernorm else block_1
         small_1_2 = [small_1, small_conv(*w.conv2, pool=True)]
         small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, eps=eps, **fp8)
         small_3_6 = [small_conv(*w.conv3), small_conv(*w.conv4), small_conv(*w.conv5), *small_6]
         small_fc = [SmallBatchLinear([w.fc1, w.fc2, w.fc3], **fp8)]
-        choices = (FEW, small_1_2, blocks_1_2), (SOME, small_3_6, blocks_3_6), (MOST, small_fc, fc)
+        choices = (few, small_1_2, blocks_1_2), (some, small_3_6, blocks_3_6), (MOST, small_fc, fc)
         yield "network", [ByBatch(*choice) for choice in choices]
 
     return gpu_pipeline(network, p, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=True)

@@ -13,7 +13,7 @@ from charcnn.config import POOL_SIZE
 from charcnn.model import calibrate
 from charcnn.offload import asynchronous
 from charcnn.ops.common.layer import ByBatch
-from charcnn.ops.conv1d.layers import SmallBatchConv1d, ToomCookConv1d, WgmmaConv1d, WgmmaLinear
+from charcnn.ops.conv1d.layers import SPREAD, SmallBatchConv1d, ToomCookConv1d, WgmmaConv1d, WgmmaLinear
 from charcnn.ops.layernorm.layers import small_batch_block, wgmma_block
 from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
 from charcnn.ops.linear.layers import SmallBatchLinear
@@ -29,8 +29,8 @@ TITLE = "Toom-Cook's filtering: 11 products of 21 in conv2, of planes that block
 
 OFFLOAD = asynchronous
 
-FEW, SOME, MANY = 12, 24, 128
-"""The largest batches whose blocks 1 and 2, and 3 to 6, are spread over the GPU; whose conv2 has all products."""
+MANY = 128
+"""The largest batch whose conv2 has all products."""
 
 
 def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, precision="fp16", texts=None):
@@ -59,12 +59,13 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
         if not within(config, SmallBatchConv1d.LONGEST, SmallBatchLinear.MOST_CLASSES):
             yield "network", [*blocks_1_2, *blocks_3_6, *fc]
             return
+        few, some = SPREAD[precision]
         small_1 = SmallBatchTokenConvNormReluPool(block_1) if config.layernorm else block_1
         small_1_2 = [small_1, small_conv(*w.conv2, pool=True)]
         small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, eps=eps, precision=precision)
         small_3_6 = [small_conv(*w.conv3), small_conv(*w.conv4), small_conv(*w.conv5), *small_6]
         small_fc = [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision)]
-        choices = (FEW, small_1_2, blocks_1_2), (SOME, small_3_6, blocks_3_6), (MOST, small_fc, fc)
+        choices = (few, small_1_2, blocks_1_2), (some, small_3_6, blocks_3_6), (MOST, small_fc, fc)
         yield "network", [ByBatch(*choice) for choice in choices]
 
     return gpu_pipeline(network, p, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=True)
