@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from charcnn.gpu import device, launch
+from charcnn.gpu import device, launch, simulator
 
 
 def test_explain():
@@ -154,3 +154,21 @@ def test_name_of_the_gpu(monkeypatch):
     for name in (b"NVIDIA A100", "NVIDIA A100"):
         monkeypatch.setattr(device.cuda, "get_current_device", lambda name=name: SimpleNamespace(name=name))
         assert device.gpu_name() == "NVIDIA A100"
+
+
+def test_a_driver_without_a_gpu_is_no_gpu(monkeypatch):
+    class Driver:
+        def __init__(self, status, count):
+            self.status, self.count = status, count
+
+        def cuInit(self, flags):
+            return self.status
+
+        def cuDeviceGetCount(self, pointer):
+            pointer._obj.value = self.count
+            return 0
+
+    for status, count, present in ((0, 1, True), (0, 0, False), (100, 0, False), (803, 0, True)):
+        driver = Driver(status, count)
+        monkeypatch.setattr(simulator.ctypes, "CDLL", lambda name, driver=driver: driver)
+        assert simulator.gpu_present() is present

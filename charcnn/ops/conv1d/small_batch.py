@@ -132,13 +132,11 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
             at_x = x + (uint64(uint32(uint32(n * length) + first)) * x_row + uint64(channel)) * x_bytes
             for q in range(reach):
                 inside = uint32(uint32(first + uint32(q)) < length and channel < c_in)
-                a[4 * q], a[4 * q + 1], a[4 * q + 2], a[4 * q + 3] = ptx.ld_cg(
-                    at_x + uint64(q) * x_row * x_bytes, inside
-                )
+                at_row = at_x + uint64(q) * x_row * x_bytes
+                a[4 * q], a[4 * q + 1], a[4 * q + 2], a[4 * q + 3] = ptx.ld_cg(at_row, inside)
                 if split:
-                    low[4 * q], low[4 * q + 1], low[4 * q + 2], low[4 * q + 3] = ptx.ld_cg(
-                        at_x + (uint64(q) * x_row + uint64(c_in)) * x_bytes, inside
-                    )
+                    at_row = at_row + uint64(c_in) * x_bytes
+                    low[4 * q], low[4 * q + 1], low[4 * q + 2], low[4 * q + 3] = ptx.ld_cg(at_row, inside)
             if split:
                 for tap in range(third):
                     high_products(sums, rest, a, low, b, at, tap)
