@@ -110,9 +110,7 @@ def odd_batch():
     return weights, ids, expected
 
 
-@quick(
-    lambda name, precision: (name, precision) in (("l14", "fp16"), ("l15", "fp16x3"), ("l16", "fp16"), ("l19", "fp8"))
-)
+@quick(lambda name, precision: (name, precision) in ODD)
 @pytest.mark.parametrize(
     ("name", "precision"),
     [
