@@ -37,32 +37,24 @@ def edges_of(rows):
     ]
 
 
-PLAIN = ("conv1d_nlc", "conv2d_nhwc", "linear_nlc")
-"""What tensor cores compute with nothing beyond a product; bf16 of convolutions alone."""
-
-
 @cache
 def shown(row):
     """Whether a GPU leaves a row to --all, with every test: others show what its kernels do.
 
-    On tensor cores what follows a product is shown in fp16, and bf16, one word in its kernels, by convolutions alone:
-    test_wgmma, test_mma_windows, test_wgmma_windows and levels have other precisions with it, test_mma_windows and
-    test_wgmma_windows all of TF32. In float32, test_direct and test_images_fp32 have ReLU and tanh. Chains are the
-    longest kernels: test_chain and test_chain2d have all methods, levels 10 and a network their best.
+    On tensor cores what follows a product is shown in fp16, and other precisions by one convolution: test_wgmma,
+    test_mma_windows, test_wgmma_windows and levels have them with it, and all of TF32. In float32, test_direct and
+    test_images_fp32 have ReLU and tanh. Chains are the longest kernels: test_chain and test_chain2d have all methods,
+    level 10 and a network their best.
     """
     if device.SIMULATED:
         return False
     if row.operator in (CHAIN, IMAGE_CHAIN) or (row.tensor_cores and row.precision == "tf32"):
         return True
-    if row.tensor_cores:
-        return row.operator not in PLAIN[:2] if row.precision == "bf16" else not _leads(row)
+    if row.tensor_cores and (row.precision == "bf16" or row.technique in ("mma", "wgmma")):
+        return row.precision != "fp16" and row.operator != "conv1d_nlc"
     if row.technique in ("double_buffered", "winograd"):
         return row.operator in ("conv1d_relu_nlc", "conv2d_relu_nhwc")
     return row.label == "direct" and (bool(pointwise(row)) or "tanh" in row.operator)
-
-
-def _leads(row):
-    return row.precision == "fp16" or row.operator in PLAIN or row.technique not in ("mma", "wgmma")
 
 
 def more_of(row, drawn=False):

@@ -134,6 +134,7 @@ def test_more_register_tiles_than_threads_take_several_passes_and_two_buffers():
         plan(layers, **options, buffers=1)
 
 
+@quick(lambda launcher: launcher is BLOCKS[0])
 @pytest.mark.parametrize("launcher", BLOCKS)
 def test_blocks_3_to_6(launcher):
     # test_ops has these sizes, too: a GPU compiles once.
@@ -212,10 +213,9 @@ def test_device_arrays_stay_on_the_device_and_a_workspace_serves_smaller_batches
     assert device.on_device(made_y)
     assert device.on_device(made_stat)
     expected, expected_stat = composed(layers, *arrays)
-    for got in (y, made_y):
-        assert close(got.copy_to_host(), expected)
-    for got in (stat, made_stat):
-        assert close(got.copy_to_host(), expected_stat)
+    for got, again, wanted in ((y, made_y, expected), (stat, made_stat, expected_stat)):
+        assert close(got.copy_to_host(), wanted)
+        assert np.array_equal(got.copy_to_host(), again.copy_to_host()), "results vary between runs"
 
 
 def test_a_second_call_and_an_equal_plan_compile_nothing():
@@ -227,15 +227,6 @@ def test_a_second_call_and_an_equal_plan_compile_nothing():
     again = plan(layers, **options)
     again.compile()(*draw(again, 2))
     assert kernel.make_kernel.cache_info().misses == before
-
-
-def test_results_do_not_vary_between_runs():
-    layers = [Conv1d(2, 2), Relu(), Conv1d(2, 2), Conv1d(3, 1), Stat()]
-    made = plan(layers, in_channels=2, length=7, method="pairs", tile=3)
-    arrays = draw(made, 2)
-    first, second = (made.compile()(*arrays) for _ in range(2))
-    assert np.array_equal(first[0], second[0])
-    assert np.array_equal(first[1], second[1])
 
 
 def test_plan_of_the_small_chain_in_one_kernel():

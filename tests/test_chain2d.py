@@ -229,7 +229,7 @@ def test_four_convolutions_are_planned_in_all_partitions():
     assert four(kernels=(4,), tile=1).computed_flops > 10 * whole.flops
 
 
-@quick(lambda kernels, tile: (kernels, tile) in {((4,), 2), ((1, 3), 2), ((2, 2), 1), ((2, 2), 5), ((1, 2, 1), 2)})
+@quick(lambda kernels, tile: (kernels, tile) in {((4,), 2), ((2, 2), 5), ((1, 2, 1), 2)})
 @pytest.mark.parametrize(("kernels", "tile"), [*((some, 2) for some in KERNELS), *(((2, 2), i) for i in (1, 3, 4, 5))])
 def test_four_convolutions_run_in_all_partitions(kernels, tile):
     made = plan(FOUR, in_shape=(1, 10, 11), kernels=kernels, tile=tile, threads=32)

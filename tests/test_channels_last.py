@@ -213,7 +213,8 @@ def test_tensor_cores_on_a_gpu(technique, precision, name):
     assert found.max() < bound
 
 
-@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive  # test_small_batch_conv2d has its layers
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_a_few_images_on_a_gpu(precision):
     if not device.has_tensor_cores(hopper=True):
         pytest.skip("needs tensor cores")

@@ -279,6 +279,7 @@ def test_a_few_inputs_have_the_layers_of_many_where_theirs_take_no_such_network(
 
 
 @on_a_gpu
+@quick(lambda more: more == "more classes")
 @pytest.mark.parametrize("more", MORE)
 def test_a_level_of_more_than_a_few_inputs_layers_take(more):
     config = replace(TINY, channels=16, units=16, **MORE[more])
@@ -302,7 +303,7 @@ def test_a_level_s_layers_fit_each_other(level, precision, machine, monkeypatch)
 
 
 @on_a_gpu
-@quick(lambda level, precision: level is l19 or precision == "tf32")  # whose layers those of the others are
+@quick(lambda level: level is l19)  # which has the others' layers; test_levels has it in TF32
 @pytest.mark.parametrize(
     ("level", "precision"), [(l16, "tf32"), (l16, "fp16x3"), (l17, "fp8"), (l19, "fp16x3"), (l19, "fp8")]
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import quick
 from emulation_hopper import emulate_hopper
 from spaces import Space
 
@@ -47,6 +48,7 @@ def as_numbers(stored, of):
 
 
 @on_a_gpu
+@quick(lambda precision: precision == "fp16")
 @pytest.mark.parametrize("precision", HALF_PRECISIONS)
 @pytest.mark.parametrize("epilogue", ["relu", pytest.param("gelu", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(("sizes", "float32"), [((9216, 4096), False), ((4096, 1000), True), ((3104, 24), False)])
