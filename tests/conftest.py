@@ -110,7 +110,10 @@ def repeats(item: pytest.Item) -> bool:
     )
 
 
-COMPILE_LONGEST = ("test_levels.py", "test_networks.py", "test_mma_windows.py", "test_wgmma_windows.py")
+LONGEST = (
+    "test_levels.py", "test_networks.py", "test_mma_windows.py", "test_wgmma_windows.py", "test_teaching.py",
+    "test_toom_cook.py", "test_training.py", "test_wgmma.py", "test_windows.py", "test_zero_copy.py",
+)  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at marks
@@ -119,8 +122,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if repeats(item):
             item.add_marker("exhaustive")
-    if not device.SIMULATED:  # what compiles longest begins first, so that no process waits for it at the end
-        items.sort(key=lambda item: item.path.name not in COMPILE_LONGEST)
+    if not device.SIMULATED:  # what takes long begins first, so that no process waits for it at the end
+        items.sort(key=lambda item: item.path.name not in LONGEST)
     named = any("::" in str(word) for word in config.invocation_params.args)
     if config.getoption("--all") or config.getoption("-m") or named:
         return

@@ -279,7 +279,7 @@ def test_a_few_inputs_have_the_layers_of_many_where_theirs_take_no_such_network(
 
 
 @on_a_gpu
-@quick(lambda more: more == "more classes")
+@quick(lambda: False)  # the simulator sees which layers such a level has
 @pytest.mark.parametrize("more", MORE)
 def test_a_level_of_more_than_a_few_inputs_layers_take(more):
     config = replace(TINY, channels=16, units=16, **MORE[more])

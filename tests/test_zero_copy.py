@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from conftest import runs_here
+from conftest import quick, runs_here
 from emulation import stored
 from emulation_hopper import emulate_hopper
 from numba import cuda
@@ -352,6 +352,7 @@ def test_block_1_from_windows_of_ids(monkeypatch, taps, length):
 
 
 @hopper
+@quick(lambda precision: precision in ("fp16", "fp8"))
 @pytest.mark.parametrize(("level", "precision"), [("l16", "bf16"), ("l16", "fp16"), ("l16", "tf32"), ("l17", "fp8")])
 def test_logits_are_those_of_the_copied_way_bit_by_bit(level, precision):
     weights, row = params.init(SMALL, seed=6), catalog.level(level)
