@@ -20,7 +20,7 @@ from charcnn.model import params
 from charcnn.model.layers import BatchNorm2d, Conv2d, Linear, MaxPool2d, Relu, place
 from charcnn.model.rounding import FP32, ROUNDINGS
 from charcnn.model.validation import in_sigmas
-from charcnn.networks import weights
+from charcnn.networks import cuda, weights
 from charcnn.networks.calls import calls, chain, chained, simplified
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import command, tables
@@ -149,6 +149,18 @@ def test_the_longest_fusions_are_taken():
     assert [call.operator for call in calls(padded, weights, "naive", fused=True)] == ["conv2d_relu", "maxpool2d"]
     with pytest.raises(ValueError, match="a has no operator of technique pairs"):
         calls(padded, weights, "pairs", fused=False)
+
+
+@pytest.mark.parametrize(("taps", "names"), [
+    (9, ["conv2d_relu_maxpool2d_direct"]), (10, ["conv2d_relu_direct", "maxpool2d_naive"]),
+])  # fmt: skip
+def test_direct_pools_apart_where_a_result_has_many_products(taps, names, monkeypatch):
+    made = []
+    monkeypatch.setattr(cuda, "Operator", lambda call, technique: made.append(f"{call.operator}_{technique}"))
+    nodes = place([Conv2d(4, (taps, taps), name="a"), Relu(), MaxPool2d(3, stride=2)], (3, 16, 16))
+    (call,) = calls(nodes, {"a.weight": np.ones((4, 3, taps, taps)), "a.bias": np.ones(4)}, "naive", fused=True)
+    assert [*cuda.direct(call, {"a.weight": call.arguments[0], "a.bias": call.arguments[1]})] == [None] * len(names)
+    assert made == names
 
 
 def rounded(x, grid):

@@ -141,8 +141,8 @@ def rows(n, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (n, SIZES.length), np.uint8)
 
 
-def build(monitor=None, streams=2, first=None, last=None):
-    layers = [Sums(**(first or {})), Sums(**(last or {}))]
+def build(monitor=None, streams=2, last=None):
+    layers = [Sums(), Sums(**(last or {}))]
     return on_gpus(
         lambda: [("network", layers)], SIZES, batch=20, streams=streams, gpus=[0], monitor=monitor, graph=True
     )
@@ -154,18 +154,13 @@ def expected(ids):
     return (features @ np.arange(1, 4))[:, None] / np.arange(3, 6)
 
 
-@pytest.fixture(params=[{}, {"reads_host": True}], ids=["copied", "read there"])
-def first(request):
-    return request.param
-
-
 @pytest.fixture(params=[{}, {"writes_host": True}], ids=["copied back", "written there"])
 def last(request):
     return request.param
 
 
-def test_a_few_inputs_have_the_bits_that_more_have(driver, first, last):
-    run, ids = build(first=first, last=last), rows(9)
+def test_a_few_inputs_have_the_bits_that_more_have(driver, last):
+    run, ids = build(last=last), rows(9)
     assert run.few == MOST
     whole = run(ids)
     np.testing.assert_allclose(whole, expected(ids), rtol=1e-5)
@@ -179,7 +174,7 @@ def test_a_few_inputs_have_the_bits_that_more_have(driver, first, last):
 
 
 def test_two_threads(driver):
-    run, ids = build(first={"reads_host": True}, last={"writes_host": True}), rows(40)
+    run, ids = build(last={"writes_host": True}), rows(40)
     whole = np.concatenate([run(ids[:20]), run(ids[20:])])
 
     def calls(seed):

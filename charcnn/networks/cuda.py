@@ -9,6 +9,7 @@ two a batch's kernels are one CUDA graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from charcnn import ops
 from charcnn.catalog import VARIANTS, network_technique
 from charcnn.gpu import device
-from charcnn.model.layers import Conv2d, Linear, Node
+from charcnn.model.layers import Conv2d, Linear, MaxPool2d, Node
 from charcnn.model.params import Params
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.calls import OPERATORS, POINTWISE, Call, calls, chain, chained, planned, simplified
@@ -107,11 +108,19 @@ def few(call: Call) -> bool:
     return bool(weight.shape[1] <= FEW) and call.options["groups"] == 1
 
 
-def direct(call: Call) -> Iterator[Layer]:
+POOLED = 256
+"""Products of a result, up to which `direct` pools in the convolution's kernel: of 25 and 150 it pays, of 363 not."""
+
+
+def direct(call: Call, weights: Mapping[str, np.ndarray]) -> Iterator[Layer]:
     """The layers of technique `direct` for a weakly fused call."""
     first, *rest = call.nodes
     if not isinstance(first.layer, Linear):
-        yield Operator(call, "direct" if few(call) else "naive")
+        parts: list[Sequence[Node]] = [call.nodes]
+        if few(call) and isinstance(call.nodes[-1].layer, MaxPool2d) and prod(call.arguments[0].shape[1:]) > POOLED:
+            parts = [call.nodes[:-1], call.nodes[-1:]]
+        for one in (one for part in parts for one in calls(part, weights, "naive", fused=True)):
+            yield Operator(one, "direct" if few(one) else "naive")
         return
     (weight, bias, *_), epilogue = call.arguments, ""
     if rest and isinstance(rest[0].layer, POINTWISE):
@@ -144,7 +153,7 @@ def build(
                 yield "+".join(node.layer.label for node in run), [Chain(plan, run, weights)]
             else:
                 for call in calls(run, weights, "naive", fused=technique != "naive"):
-                    yield call.label, [*direct(call)] if technique == "direct" else [Operator(call, "naive")]
+                    yield call.label, [*direct(call, weights)] if technique == "direct" else [Operator(call, "naive")]
 
     graph = network_technique(technique).graphs if graph is None else graph
     graph = graph and not device.SIMULATED

@@ -14,7 +14,7 @@ from charcnn.gpu import copy_kernel, device, launch
 from charcnn.model.layers import Network
 from charcnn.model.params import Params
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.layer import Array, ByBatch, Landing, Layer, bounds, flat, reads_host, writes_host
+from charcnn.ops.common.layer import Array, ByBatch, Landing, Layer, bounds, flat, writes_host
 from charcnn.ops.common.shapes import Shape
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import Compute, GpuPipeline, GraphWorker, StreamBuffers, StreamWorker
@@ -91,14 +91,12 @@ class LayerSequence:
     def from_host(self, buffers: StreamBuffers) -> Callable[[Any, Any], None]:
         """Mapped token ids (n, L) uint8 to mapped logits (n, classes), started on the buffers' stream.
 
-        Kernels copy what the first layer would read often, or the last one does not write by single values.
+        Kernels copy the ids, each read once over the bus, and results that the last layer does not write one by one.
         """
 
         def start(ids: Any, logits: Any) -> None:
-            x, (*layers, last) = ids, flat(self.layers, len(ids))
-            if not reads_host((*layers, last)[0]):
-                x = buffers.device(ids.shape, np.uint8)
-                copy_kernel.copy(ids, x, buffers.stream)
+            x, (*layers, last) = buffers.device(ids.shape, np.uint8), flat(self.layers, len(ids))
+            copy_kernel.copy(ids, x, buffers.stream)
             for layer in layers:
                 x = layer(x, buffers)
             if writes_host(last):

@@ -56,13 +56,11 @@ class Layer(Protocol):
         """Start on x, which lies on the GPU; the result, there."""
 
 
-def reads_host(layer: Layer) -> bool:
-    """Whether x may lie in mapped memory of the host: blocks read each byte once. Layers say so by `reads_host`."""
-    return bool(getattr(layer, "reads_host", False))
-
-
 def writes_host(layer: Layer) -> bool:
-    """Whether the result may lie there: it is float32, and each value written once. Layers say so by `writes_host`."""
+    """Whether the result may lie in mapped memory of the host: it is float32, and each value written once.
+
+    Layers say so by `writes_host`.
+    """
     return bool(getattr(layer, "writes_host", False))
 
 

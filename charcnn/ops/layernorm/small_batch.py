@@ -61,7 +61,7 @@ def _first_kernel(ptx_type, taps):
         position = uint32(uint32(tile * warps) + warp)
         inside = position < positions
         ptx.griddepcontrol_launch()
-        if thread < ids_read:  # once, as they may lie in the host's memory
+        if thread < ids_read:
             a, i = depth, uint32(uint32(tile * warps) + thread)
             if i < length:
                 a = min(uint32(ids[n, i]), depth)

@@ -131,7 +131,6 @@ class SmallBatchTokenConvNormReluPool:
     """
 
     nbytes = 0
-    reads_host = True
 
     def __init__(self, whole: TokenConvNormReluPool) -> None:
         self._weights, self._pool_size = whole.weights, whole._pool_size
