@@ -12,8 +12,12 @@ from report.schema import machine_called, results
 
 
 def beside(document: Path) -> str:
-    """Levels on a GPU beside the fastest other library whose arithmetic is no coarser, at each batch size."""
-    (file,) = [file for file, raw in results().peers.items() if raw["device"] == "cuda"]
+    """Levels on a GPU beside the fastest other library whose arithmetic is no coarser, a table for each result."""
+    files = [file for file, raw in results().peers.items() if raw["device"] == "cuda"]
+    return "\n".join(_beside(document, file) for file in files)
+
+
+def _beside(document: Path, file: Path) -> str:
     raw = results().peers[file]
     batches = sorted(batch for run in (raw, *raw.get("earlier", [])) for batch in run["batches"])
     found: dict[tuple[str, str], dict[int, str]] = {}
