@@ -8,19 +8,21 @@ from pathlib import Path
 from report.pictures.bytes_moved import bytes_of_chains, bytes_of_levels
 from report.pictures.errors import errors
 from report.pictures.ladders import ladder_of_l12, ladder_to_mma, ladder_to_wgmma
+from report.pictures.layers import layers
 from report.pictures.pyramid import pyramid
 from report.pictures.roofline import roofline
 from report.pictures.rows import overlapping_rows
 from report.pictures.scaling import scaling
 from report.pictures.shared_memory import shared_memory
 from report.pictures.stages import stages
+from report.pictures.taps import sliding_taps
 from report.pictures.timeline import overlap_of_l7
 from report.pictures.work import work_of_alexnet
 from report.schema import ROOT
 
 DRAWN = (
-    stages, roofline, scaling, errors, bytes_of_levels, bytes_of_chains, pyramid, overlapping_rows,
-    ladder_of_l12, ladder_to_mma, ladder_to_wgmma, shared_memory, work_of_alexnet, overlap_of_l7,
+    stages, layers, roofline, scaling, errors, bytes_of_levels, bytes_of_chains, pyramid, overlapping_rows,
+    sliding_taps, ladder_of_l12, ladder_to_mma, ladder_to_wgmma, shared_memory, work_of_alexnet, overlap_of_l7,
 )  # fmt: skip
 PICTURES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "pictures" / f"{draw.__name__.replace('_', '-')}.svg": draw for draw in DRAWN
