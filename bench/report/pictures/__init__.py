@@ -16,13 +16,14 @@ from report.pictures.scaling import scaling
 from report.pictures.shared_memory import shared_memory
 from report.pictures.stages import stages
 from report.pictures.taps import sliding_taps
+from report.pictures.tiles import tiles
 from report.pictures.timeline import overlap_of_l7
 from report.pictures.work import work_of_alexnet
 from report.schema import ROOT
 
 DRAWN = (
     stages, layers, roofline, scaling, errors, bytes_of_levels, bytes_of_chains, pyramid, overlapping_rows,
-    sliding_taps, ladder_of_l12, ladder_to_mma, ladder_to_wgmma, shared_memory, work_of_alexnet, overlap_of_l7,
+    tiles, sliding_taps, ladder_of_l12, ladder_to_mma, ladder_to_wgmma, shared_memory, work_of_alexnet, overlap_of_l7,
 )  # fmt: skip
 PICTURES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "pictures" / f"{draw.__name__.replace('_', '-')}.svg": draw for draw in DRAWN
