@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,7 +13,10 @@ import numpy as np
 import pytest
 from numba import cuda
 
+from charcnn import catalog
+from charcnn.classify import engine
 from charcnn.gpu import device, launch, simulator
+from charcnn.levels.runner.options import check, serves
 
 
 def test_explain():
@@ -172,3 +177,20 @@ def test_a_driver_without_a_gpu_is_no_gpu(monkeypatch):
         driver = Driver(status, count)
         monkeypatch.setattr(simulator.ctypes, "CDLL", lambda name, driver=driver: driver)
         assert simulator.gpu_present() is present
+
+
+@pytest.mark.parametrize("name", ["l12", "l13"])
+def test_an_older_gpu_has_no_copies_for_levels_that_need_them(name, monkeypatch):
+    monkeypatch.setattr(device, "has_capability", lambda least: least < (8, 0))
+    monkeypatch.setattr(cuda, "get_current_device", lambda: SimpleNamespace(compute_capability=(7, 5)))
+    level = catalog.level(name)
+    assert not serves(level, None)
+    assert serves(catalog.level("l9"), None)
+    said = f"{name} needs compute capability 8.0, this GPU has 7.5; "
+    assert engine.obstacle(engine.Choice(level, "fp32")) == said + "l10 and earlier levels run on it"
+    options = argparse.Namespace(
+        precision=None, offload=None, gpu_direct=False, checkpoint=None, repeat=1, profile=False, gpus=None,
+        deadline=None, root_serves=False,
+    )  # fmt: skip
+    with pytest.raises(device.DeviceError, match=re.escape(said + "here runs l0 to l11, l18, l20")):
+        check(level, options)

@@ -1,4 +1,4 @@
-"""Blocks on what was checked: sanitizer, rounding, labels by precision, bytes that crossed DRAM."""
+"""Blocks on what was checked: sanitizer, rounding, labels by precision, bytes that crossed DRAM; and on what runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import os
 from pathlib import Path
 
 from charcnn import catalog
+from charcnn.classify.engine import AUTOMATIC
+from charcnn.compiling.networks import runnable
+from charcnn.compiling.stand_in import Target
 from charcnn.model.rounding import ROUNDINGS
 from report.markdown import UNMEASURED, sources, table
+from report.operators import blocks_3_to_6
 from report.schema import ReportError, machine_called, results
 
 
@@ -21,6 +25,26 @@ def precisions(document: Path) -> str:
             cells = catalog.level_ranges(having), catalog.level_ranges(own) if own else "–"
             rows.append([f"`{name}`", *cells, f"{rounding.bound:g}"])
     return table(head, rows, right=3)
+
+
+GPUS = {
+    (7, 5): "T4, RTX 20", (8, 0): "A100", (8, 6): "RTX 30, A10", (8, 9): "RTX 40, L4", (9, 0): "H100, H200",
+    (10, 0): "B200", (12, 0): "RTX 50",
+}  # fmt: skip
+"""Cards by compute capability."""
+
+
+def gpus(document: Path) -> str:
+    """Which levels run on which GPU, and what is taken there where nobody asks."""
+    head, rows = ["compute capability", "such as", "levels on the GPU", "taken by itself"], []
+    for capability, cards in GPUS.items():
+        target = Target.named(".".join(map(str, capability)))
+        room = blocks_3_to_6("whole").shared_bytes <= target.shared_limit
+        ways = [way for way in runnable(target) if room or way[0] != "l10"]
+        having = [row for row in catalog.LEVELS if row.name in {name for name, _ in ways}]
+        (taken, *_) = [way for precision in AUTOMATIC["cuda"] for way in reversed(ways) if way[1] == precision]
+        rows.append([".".join(map(str, capability)), cards, catalog.level_ranges(having), ", ".join(taken)])
+    return table(head, rows, right=4)
 
 
 def sanitizer(document: Path) -> str:

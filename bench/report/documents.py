@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from charcnn.files import replacing
-from report.checks import agreement, dram, precisions, sanitizer, validation
+from report.checks import agreement, dram, gpus, precisions, sanitizer, validation
 from report.claims import layer_costs, op_times, op_times_here
 from report.classify import accuracy, classify, training
 from report.code import change, code
@@ -34,7 +34,7 @@ _BLOCKS = (
     image_chain, pyramid, trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer,
     scaling, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted,
-    parallel, ideas, tried,
+    parallel, ideas, tried, gpus,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

@@ -102,11 +102,14 @@ def obstacle(choice: Choice) -> str | None:
             require(choice.precision)
         except ValueError as error:
             return str(error)
-    if choice.level.tensor_cores:
+    if choice.level.tensor_cores or choice.level.copies:
         from charcnn.gpu import device
 
         try:
-            device.require_tensor_cores(choice.level.name, hopper=choice.level.hopper)
+            if choice.level.tensor_cores:
+                device.require_tensor_cores(choice.level.name, hopper=choice.level.hopper)
+            else:
+                device.require_capability((8, 0), choice.level.name, "l10 and earlier levels run on it")
         except device.DeviceError as error:
             return str(error)
     return None

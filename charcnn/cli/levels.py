@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     rows = []
     for level in catalog.LEVELS:
         here = "yes" if level.device == "cpu" or gpu else "simulated"
-        if level.tensor_cores or level.device == "cpu":
+        if level.tensor_cores or level.device == "cpu" or (gpu and level.copies):
             able = gpu or level.device == "cpu"
             here = "yes" if able and engine.obstacle(engine.Choice(level, level.precision())) is None else "no"
         rows.append(

@@ -90,6 +90,7 @@ def _levels(options: argparse.Namespace) -> list[str]:
     """Those that are named; else those that have the precision and that the current GPU runs."""
     from charcnn import catalog
     from charcnn.gpu import device
+    from charcnn.levels.runner.options import serves
     from charcnn.tuning.layers import LEVELS
 
     if options.levels:
@@ -99,9 +100,9 @@ def _levels(options: argparse.Namespace) -> list[str]:
         rows = [row for row in rows if options.precision in row.precisions]
         if not rows:
             raise ValueError(f"--precision {options.precision}: no level whose tiles can be chosen computes in it")
-    found = [row for row in rows if not row.tensor_cores or device.has_tensor_cores(hopper=row.hopper)]
+    found = [row for row in rows if serves(row, None)]
     if not found:
-        raise device.DeviceError(f"{catalog.level_ranges(rows)}: this GPU has not the tensor cores for it")
+        raise device.DeviceError(f"{catalog.level_ranges(rows)}: this GPU runs none of them")
     return [row.name for row in found]
 
 

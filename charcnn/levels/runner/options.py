@@ -168,10 +168,13 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
         raise ValueError(f"--gpus {options.gpus}: {program.name} runs on the CPU")
     if program.device == "cuda":
         device.choose(options.gpus)
-    if program.tensor_cores:
+    if program.tensor_cores or program.copies:
         here = program.names_of([row for row in program.family if serves(row, options.precision)])
-        asked = "" if options.precision is None else f" in {options.precision}"
-        device.require_tensor_cores(program.name, hopper=program.hopper, way_out=f"here runs {here}{asked}")
+        way_out = f"here runs {here}" + ("" if options.precision is None else f" in {options.precision}")
+        if program.tensor_cores:
+            device.require_tensor_cores(program.name, hopper=program.hopper, way_out=way_out)
+        else:
+            device.require_capability((8, 0), program.name, way_out)
 
 
 def _check_profile(program: catalog.Program, options: argparse.Namespace) -> None:
