@@ -15,6 +15,7 @@ from spaces import Space
 from charcnn import catalog
 from charcnn.config import SMALL, TINY
 from charcnn.gpu import device
+from charcnn.gpu.launch import Call
 from charcnn.levels import l16, l17, l19
 from charcnn.model import network, params
 from charcnn.ops import reference
@@ -273,6 +274,7 @@ MORE = {"more taps": {"length": 204, "kernel_sizes": (7, 9, 3, 3, 3, 3)}, "more 
 def test_a_few_inputs_have_the_layers_of_many_where_theirs_take_no_such_network(
     level, precision, more, machine, monkeypatch
 ):
+    monkeypatch.setattr(Call, "launch", lambda *_, **__: None)  # nothing is packed: it is asked which layers there are
     config = replace(TINY, channels=64, units=16, **MORE[more])
     layers = layers_of(level, precision, params.init(config, seed=3), config, 2, monkeypatch)
     assert not any("SmallBatch" in type(layer).__name__ for layer in layers)
@@ -290,6 +292,7 @@ def test_a_level_of_more_than_a_few_inputs_layers_take(more):
 
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the whole level")
+@quick(lambda precision: precision == "fp8", everywhere=True)  # ten seconds each
 @pytest.mark.parametrize(("level", "precision"), [(l16, "tf32"), (l16, "fp16x3"), (l17, "fp8")])
 def test_a_level_s_layers_fit_each_other(level, precision, machine, monkeypatch):
     config = replace(TINY, channels=16, units=16)
