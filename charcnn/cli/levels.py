@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     for row in ({name: name for name in names}, *rows):
         print("  ".join(f"{row[name]:<{wide[name]}}" for name in names).rstrip())
     if any(row["runs here"] == "no" for row in rows):
-        print("\nno: it needs a GPU with tensor cores, or a processor with AVX-512 VNNI, that this machine has not")
+        print("\nno: it needs a newer GPU, or a processor with AVX-512 VNNI, that this machine has not")
     if not gpu:
         print("\nsimulated: no NVIDIA GPU is seen, so that it runs in Numba's simulator, at a tiny size")
     return DONE
