@@ -109,7 +109,7 @@ def obstacle(choice: Choice) -> str | None:
             if choice.level.tensor_cores:
                 device.require_tensor_cores(choice.level.name, hopper=choice.level.hopper)
             else:
-                device.require_capability((8, 0), choice.level.name, "l10 and earlier levels run on it")
+                device.require_capability((8, 0), choice.level.name, "l9 and earlier levels run on it")
         except device.DeviceError as error:
             return str(error)
     return None

@@ -6,7 +6,7 @@ build from texts (`model.calibrate`): powers of two, put into the weights, so th
 table, sums and LayerNorm stay in fp16; what they give has 8 bits. The last layer's weights, where classes are few,
 stay in float32. Of an FP8 sum, tensor cores keep some 14 bits, against four of what goes in: enough. `promoted=True`
 shows what more would change: products of every 128 channels are added up in float32 outside. Small batches' kernels
-lose no digits of a sum. It attacks the rate of multiplication and the bytes. Of 100 test rows, 99 keep the label that
+add up as fp16's do. It attacks the rate of multiplication and the bytes. Of 100 test rows, 99 keep the label that
 float32 gives them.
 """
 

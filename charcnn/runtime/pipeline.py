@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -56,8 +57,8 @@ class Pipeline:
             raise ValueError(f"ids has {len(ids)} rows: need at most batch={self.batch}")
         return self._threads.submit(self._work, ids, logits)
 
-    def _work(self, ids: Any, logits: np.ndarray, worker: Worker | None = None) -> None:
-        worker = worker or self._idle.get()  # one is idle, or soon: as many threads, but for callers with a few inputs
+    def _work(self, ids: Any, logits: np.ndarray) -> None:
+        worker = self._idle.get()  # one is idle, or soon: as many threads, but for callers with a few inputs
         try:
             worker(ids, logits)
         finally:
@@ -69,12 +70,18 @@ class Pipeline:
         """Token ids (N, L) uint8 -> logits (N, classes) float32."""
         logits = np.empty((len(ids), self._classes), np.float32)
         if 0 < len(ids) <= self.few and len(ids) <= self.batch and not self._closed:
+            taken: list[Worker] = []
             try:
-                worker = self._idle.get_nowait()
+                taken.extend(islice(iter(self._idle.get_nowait, None), 1))  # no interrupt comes in between and loses it
+                taken[0](ids, logits)
             except Empty:  # others' batches come first
                 self.submit(ids, logits).result()
-            else:
-                self._work(ids, logits, worker)
+                return logits
+            finally:
+                for worker in taken:
+                    self._idle.put(worker)
+            if self._progress is not None:
+                self._progress(len(ids))
             return logits
         size = max(1, min(self.batch, -(-len(ids) // self.slots)))
         under_way: deque[Future[None]] = deque()

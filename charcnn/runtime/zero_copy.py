@@ -1,4 +1,4 @@
-"""Batches of a few inputs, whose kernels read token ids from the host's memory and write logits there."""
+"""Batches of a few inputs: a kernel fetches token ids from the host's memory, and the last one leaves logits there."""
 
 from __future__ import annotations
 

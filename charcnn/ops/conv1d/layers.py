@@ -103,7 +103,7 @@ class MmaLinear(MmaConv1d):
 
 
 SPREAD = {"fp16": (12, 24), "bf16": (12, 24), "tf32": (12, 32), "fp16x3": (8, 10), "fp8": (6, 8)}
-"""The most inputs of which blocks 1 and 2, and 3 to 6, take less time by `SmallBatchConv1d`, measured on an H200."""
+"""The most inputs of which blocks 1 and 2, and 3 to 6, take less time by `SmallBatchConv1d`, as timed on an H200."""
 
 
 class SmallBatchConv1d(Conv1dLayer):
