@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import operator
 import os
 import re
 import shutil
@@ -36,6 +37,7 @@ PAGE = raw.RESULTS.parent.parent / "docs" / "engines.md"
 PROGRAM = re.compile(r"^```python\n(# label_(\w+)\.py\n.*?)^```$", re.DOTALL | re.MULTILINE)
 FOLDERS = 4
 WORKERS = 2
+PACKAGES = ("ray", "dask", "distributed", "pyspark", "pandas", "pyarrow")
 
 
 def programs() -> dict[str, str]:
@@ -89,6 +91,42 @@ def command(name: str, folder: Path, model: list[str]) -> tuple[list[str], dict[
     return [sys.executable, f"label_{name}.py", *words, *model], {"NUMBA_NUM_THREADS": "1"}
 
 
+def measure(name: str, folder: Path, count: int, model: list[str]) -> tuple[dict[str, Any], Any]:
+    """The run of one of them, and its rows."""
+    words, environment = command(name, folder, model)
+    started = time.perf_counter()
+    done = subprocess.run(words, cwd=folder, env=os.environ | environment, capture_output=True, check=False)
+    seconds = time.perf_counter() - started
+    if done.returncode:
+        raise SystemExit(done.stderr.decode(errors="replace"))
+    rows = labels(folder / "out")
+    shutil.rmtree(folder / "out")
+    run = {
+        "engine": name,
+        "network": "TINY" if model else "as shipped",
+        "level": str(Classifier.load(*model).engine.choice),
+        "rows": count,
+        "seconds": seconds,
+        "rows_per_second": count / seconds,
+        "machine": machine.describe(),
+        "commit": machine.commit(),
+    }
+    return run, rows
+
+
+def write(file: Path, runs: list[dict[str, Any]]) -> None:
+    """Add runs to a result. Of those with the same engine, network and rows the fastest stays, with the times of all."""
+    given = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.exists() else []
+    best: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for run in given + runs:
+        key = run["engine"], run["network"], run["rows"]
+        others = best.get(key, run)
+        times = (others.get("seconds_of_runs", []) if key in best else []) + run.get("seconds_of_runs", [run["seconds"]])
+        best[key] = {**min(others, run, key=operator.itemgetter("seconds")), "seconds_of_runs": times}
+    versions = {name: metadata.version(name) for name in PACKAGES}
+    raw.write(file, "engines", {"workers": WORKERS, "versions": versions, "runs": list(best.values())})
+
+
 def main() -> None:
     """Measure, and write the result."""
     names = ["classify", "mpiexec", *programs()]
@@ -96,7 +134,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--small", action="store_true", help="a network of random weights that costs next to nothing")
     parser.add_argument("--only", nargs="+", choices=names, default=names)
-    parser.add_argument("--json", type=Path, help="where the result goes; added to the runs that the file has")
+    parser.add_argument("--json", type=Path, help="where the result goes, beside the runs that the file has")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root)
@@ -105,31 +143,16 @@ def main() -> None:
         if options.small:
             model = [str(folder / "small.safetensors")]
             params.save(model[0], params.init(TINY, 3), TINY, encoding="crepe", classes=encodings.CLASSES)
-        level = str(Classifier.load(*model).engine.choice)
-        runs, first = [], None
+        runs: list[dict[str, Any]] = []
+        first = None
         for name in options.only:
-            words, environment = command(name, folder, model)
-            started = time.perf_counter()
-            done = subprocess.run(words, cwd=folder, env=os.environ | environment, capture_output=True, check=False)
-            seconds = time.perf_counter() - started
-            if done.returncode:
-                raise SystemExit(done.stderr.decode(errors="replace"))
-            rows = labels(folder / "out")
-            first = first or rows
-            differ, most = difference(rows, first)
-            shutil.rmtree(folder / "out")
-            runs.append(
-                {"engine": name, "network": "TINY" if model else "as shipped", "level": level, "rows": options.rows,
-                 "seconds": seconds, "rows_per_second": options.rows / seconds, "labels_that_differ": differ,
-                 "largest_difference": most, "machine": machine.describe(), "commit": machine.commit()}
-            )  # fmt: skip
-            print(json.dumps(runs[-1]), flush=True)
+            run, rows = measure(name, folder, options.rows, model)
+            first = rows if first is None else first
+            run["labels_that_differ"], run["largest_difference"] = difference(rows, first)
+            runs.append(run)
+            print(json.dumps(run), flush=True)
     if options.json:
-        given = json.loads(options.json.read_text(encoding="utf-8")) if options.json.exists() else {"runs": []}
-        versions = {}
-        for package in ("ray", "dask", "distributed", "pyspark", "pandas", "pyarrow"):
-            versions[package] = metadata.version(package)
-        raw.write(options.json, "engines", {"versions": versions, "runs": given["runs"] + runs})
+        write(options.json, runs)
 
 
 if __name__ == "__main__":
