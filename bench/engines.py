@@ -115,13 +115,14 @@ def measure(name: str, folder: Path, count: int, model: list[str]) -> tuple[dict
 
 
 def write(file: Path, runs: list[dict[str, Any]]) -> None:
-    """Add runs to a result. Of those with the same engine, network and rows the fastest stays, with the times of all."""
+    """Add runs to a result. Of those with one engine, network and number of rows the fastest stays, and all times."""
     given = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.exists() else []
     best: dict[tuple[Any, ...], dict[str, Any]] = {}
     for run in given + runs:
         key = run["engine"], run["network"], run["rows"]
         others = best.get(key, run)
-        times = (others.get("seconds_of_runs", []) if key in best else []) + run.get("seconds_of_runs", [run["seconds"]])
+        times = others["seconds_of_runs"] if key in best else []
+        times = times + run.get("seconds_of_runs", [run["seconds"]])
         best[key] = {**min(others, run, key=operator.itemgetter("seconds")), "seconds_of_runs": times}
     versions = {name: metadata.version(name) for name in PACKAGES}
     raw.write(file, "engines", {"workers": WORKERS, "versions": versions, "runs": list(best.values())})
