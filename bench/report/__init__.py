@@ -20,7 +20,7 @@
 - image_chain METHOD PRECISION: the same of AlexNet's first two layers; pyramid: these by tile of their result;
 - scaling, mixed, path, strikes, overhead, forecasts: the offload, from bench/results/offload;
 - parted, parallel: parts of networks on two ranks: what they send by the plans, and how long they took;
-- classify: `charcnn classify` from file to file, beside the level's own rate;
+- classify: `charcnn classify` from file to file, beside the level's own rate; engines: it beside Ray, Dask and Spark;
 - sanitizer: what compute-sanitizer found;
 - layers: each prepared layer beside cuDNN and cuBLAS, and its share of the measured peak;
 - conv2d, conv2d_cpu: prepared convolutions beside the libraries';

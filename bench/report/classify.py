@@ -13,7 +13,7 @@ from charcnn.classify.classifier import SHIPPED
 from charcnn.model import params
 from charcnn.training.measure import Measured
 from report.markdown import UNMEASURED, number, table
-from report.schema import WEIGHTS, ReportError, machine_called, results
+from report.schema import RESULTS, WEIGHTS, ReportError, machine_called, read, results
 
 
 def classify(document: Path) -> str:
@@ -53,6 +53,35 @@ def classify(document: Path) -> str:
             ]
         )
     return table(head, rows, right=4)
+
+
+ENGINES = {
+    "classify": "`charcnn classify`",
+    "mpiexec": "`mpiexec -n 2 charcnn classify`",
+    "processes": "processes, by spawn",
+    "dask": "Dask",
+    "ray": "Ray Data",
+    "spark": "Spark",
+}
+
+
+def engines(document: Path) -> str:
+    """The programs of docs/engines.md beside one process, with a network of next to no work and the one that ships."""
+    file = RESULTS / "designs" / "cpu-2-cores-engines.json"
+    runs = {(run["network"], run["engine"]): run for run in read(file)["runs"]}
+    if wrong := [run["engine"] for run in runs.values() if run["labels_that_differ"]]:
+        raise ReportError(f"{file.name}: labels differ: {', '.join(wrong)}")
+    head, alone = ["rows/s, start to end"], {name: runs[name, "classify"] for name in ("TINY", "as shipped")}
+    for name, said in (("TINY", "a tiny network"), ("as shipped", "the model that ships")):
+        if len(counts := {run["rows"] for (network, _), run in runs.items() if network == name}) > 1:
+            raise ReportError(f"{file.name}: {name} has runs of {sorted(counts)} rows: need one number")
+        head.append(f"{said}, {alone[name]['rows']:,} rows")
+    rows = []
+    for engine, label in ENGINES.items():
+        rates = [(runs[name, engine]["rows_per_second"], one["rows_per_second"]) for name, one in alone.items()]
+        rows.append([label, *(f"{number(rate)} ({rate / one:.0%})" for rate, one in rates)])
+    where, level = machine_called(alone["TINY"]["machine"]), alone["as shipped"]["level"]
+    return table(head, rows, right=1) + f"\n{where}; {level}. [Raw result]({os.path.relpath(file, document.parent)}).\n"
 
 
 def accuracy(document: Path, part: str) -> str:

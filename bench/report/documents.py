@@ -10,7 +10,7 @@ from pathlib import Path
 from charcnn.files import replacing
 from report.checks import agreement, dram, gpus, precisions, sanitizer, validation
 from report.claims import layer_costs, op_times, op_times_here
-from report.classify import accuracy, classify, training
+from report.classify import accuracy, classify, engines, training
 from report.code import change, code
 from report.ideas import ideas
 from report.images import conv2d, conv2d_cpu
@@ -34,7 +34,7 @@ _BLOCKS = (
     image_chain, pyramid, trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer,
     scaling, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted,
-    parallel, ideas, tried, gpus,
+    parallel, ideas, tried, gpus, engines,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 
