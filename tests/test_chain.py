@@ -62,7 +62,8 @@ def poisoned_workspace(made, n):
 
 
 def close(got, expected):
-    return np.linalg.norm(got - expected) <= TOLERANCE * np.linalg.norm(expected)
+    """Of `draw`'s sums, whose terms are near 1: ReLU may leave little of them, beside which their rounding is not."""
+    return np.linalg.norm(got - expected) <= TOLERANCE * max(np.linalg.norm(expected), 1)
 
 
 def check(layers, made, n, seed=0):
@@ -137,7 +138,6 @@ def test_more_register_tiles_than_threads_take_several_passes_and_two_buffers():
 @quick(lambda launcher: launcher is BLOCKS[0])
 @pytest.mark.parametrize("launcher", BLOCKS)
 def test_blocks_3_to_6(launcher):
-    # test_ops has these sizes, too: a GPU compiles once.
     layers = [Conv1d(3, 3), Relu(), Conv1d(2, 2), Relu(), Conv1d(2, 3), Relu(), Conv1d(3, 2), Stat()]
     made = plan(layers, in_channels=2, length=10)
     for n in (0, 1, 3):  # by one test: others would wait until its kernels are compiled

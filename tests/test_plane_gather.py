@@ -102,3 +102,9 @@ def test_the_networks_sizes(precision, layernorm, most):
     for n in (1, 3, most):
         ids = np.concatenate([kinds(1014, 70, seed) for seed in range(-(-n // 6))])[:n]
         check(ids, weight, bias, precision, layernorm)
+
+
+@pytest.mark.parametrize(("shape", "precision"), [((9, 70, 16), "fp16"), ((7, 192, 16), "fp16"), ((7, 70, 12), "fp16")])
+def test_weights_that_do_not_fit(shape, precision):
+    with pytest.raises(ValueError, match="need K up to 8, depth up to 191, C_out in whole 8s"):
+        PlaneGatherWeights(np.zeros(shape, np.float32), np.zeros(shape[2], np.float32), precision=precision)
