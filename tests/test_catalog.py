@@ -30,7 +30,6 @@ from charcnn.catalog import (
 from charcnn.catalog.operators import IMAGES, STEPPING
 from charcnn.model.rounding import ROUNDINGS
 from charcnn.ops import reference
-from charcnn.ops.common.mma_layout import TAKEN
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 
 PACKAGE = Path(charcnn.__file__).parent
@@ -142,7 +141,7 @@ def test_channels_last():
         "double_buffered",
         "winograd",
         "winograd_cpu",
-        *(f"mma_{name}" for name in TAKEN),
+        *(f"mma_{name}" for name in TENSOR_PRECISIONS),
         *(f"wgmma_{name}" for name in TENSOR_PRECISIONS),
         *(f"small_batch_{name}" for name in TENSOR_PRECISIONS),
     ]

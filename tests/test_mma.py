@@ -16,7 +16,7 @@ from charcnn.gpu.launch import Call
 from charcnn.levels import l14
 from charcnn.model import network, params
 from charcnn.ops import reference
-from charcnn.ops.common.mma_layout import OCTET, TAKEN, encode
+from charcnn.ops.common.mma_layout import encode
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.mma import kernel, layer, windows
@@ -112,7 +112,7 @@ def arrays(n, length, c_in, c_out, k):
 
 
 @simulated
-@pytest.mark.parametrize("precision", TAKEN)
+@pytest.mark.parametrize("precision", TENSOR_PRECISIONS)
 def test_features_to_features(precision, machine):
     x, weight, bias = arrays(2, 11, 20, 40, 2)
     y = run("conv1d_relu_maxpool1d", x, weight, bias, precision).copy_to_host()

@@ -8,7 +8,7 @@ import pytest
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
-from charcnn.ops.common.mma_layout import OCTET, TAKEN, WIDE, encode
+from charcnn.ops.common.mma_layout import OCTET, WIDE, encode
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
@@ -37,11 +37,11 @@ def spread(*shape):
 
 
 def test_formats():
-    assert set(TAKEN) == {*HALF_PRECISIONS, *WIDE} == {*TENSOR_PRECISIONS} - {"fp8"}
-    assert [of.size for of in TAKEN.values()] == [2, 2, 4, 4]
+    assert set(TENSOR_PRECISIONS) == {*HALF_PRECISIONS, *WIDE} == {*TENSOR_PRECISIONS} - {"fp8"}
+    assert [of.size for of in TENSOR_PRECISIONS.values()] == [2, 2, 4, 4]
 
 
-@pytest.mark.parametrize("precision", TAKEN)
+@pytest.mark.parametrize("precision", TENSOR_PRECISIONS)
 def test_encode(precision):
     x = spread(2, 3, 11)
     y = encoded(x, 4, 16, precision)

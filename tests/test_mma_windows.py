@@ -17,7 +17,7 @@ from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.ops import conv1d_relu_nlc_mma, conv2d_nhwc_mma, conv2d_relu_nhwc_mma, reference
 from charcnn.ops.common import shapes2d
-from charcnn.ops.common.mma_layout import TAKEN, encode
+from charcnn.ops.common.mma_layout import encode
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d import windows
 from charcnn.ops.conv1d.mma.config import Stages
@@ -32,7 +32,7 @@ LIMITS = {"9.0": 232_448, "8.0": 166_912, "8.6": 101_376}
 
 @pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
 @pytest.mark.parametrize("block_n", range(32, LARGEST_N + 1, 32))
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", TENSOR_PRECISIONS)
 def test_every_gpu_has_a_tile(name, block_n, limit, monkeypatch):
     monkeypatch.setattr(device, "shared_limit", lambda: limit)
     tiles = list(candidates(block_n, TENSOR_PRECISIONS[name], 4))
@@ -134,7 +134,7 @@ def test_in_plain_python(name, images, epilogue, float32, machine, monkeypatch):
 )
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("images", [*IMAGES, *LARGE])
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", TENSOR_PRECISIONS)
 def test_on_a_gpu(name, images, epilogue):
     compare(name, *{**IMAGES, **LARGE}[images], epilogue=epilogue)
 
@@ -143,7 +143,7 @@ def test_on_a_gpu(name, images, epilogue):
 @quick(lambda name, c_out, results: (name, c_out, results) in {("fp16x3", 96, 0), ("fp16", 128, 1)})
 @pytest.mark.parametrize("results", [0, 1], ids=["tiles by turns", "the others"])
 @pytest.mark.parametrize("c_out", [32, 64, 96, 128, 200])
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", TENSOR_PRECISIONS)
 def test_every_tile(name, c_out, results):
     """With results in float32, and in the precision itself, by turns."""
     tiles = candidates(windows.columns(c_out, 1, LARGEST_N), TENSOR_PRECISIONS[name], 4)
@@ -155,7 +155,7 @@ def test_every_tile(name, c_out, results):
 @ampere
 @quick(lambda name, c_in: c_in in (3, 24, 100) if name == "fp16" else (name, c_in) in {("tf32", 8), ("fp16x3", 40)})
 @pytest.mark.parametrize("c_in", [3, 8, 24, 40, 96, 100])
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", TENSOR_PRECISIONS)
 def test_channels_that_fill_no_k_block(name, c_in):
     compare(name, (3, 11, 9, c_in), (3, 3, c_in, 77), {"padding": "same", "stride": 2}, float32=True)
 
