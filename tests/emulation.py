@@ -186,7 +186,9 @@ class Machine:
                     pair = self.load((columns ^ turned) + j // 2 * 2048)[:, j % 2 * 2 : j % 2 * 2 + 2]
                     rest = self.load((columns ^ turned + 16) + j // 2 * 2048)[:, j % 2 * 2 : j % 2 * 2 + 2]
                     high, low = rows(0), rows(16)
-                    small = (np.ascontiguousarray(pair).view(np.float16) / np.float16(ptx.LOW_SCALE)).view(np.uint32)
+                    if split:
+                        small = np.ascontiguousarray(pair).view(np.float16) / np.float16(ptx.LOW_SCALE)
+                        small = small.view(np.uint32)
                     for i in range(down):
                         at = slice((i * across + j) * 4, (i * across + j) * 4 + 4)
                         if split:

@@ -36,7 +36,7 @@ POOLED = (
 )
 """With pooling, and of split numbers: products that are summed apart leave no registers to sums of 64 x 64."""
 
-EIGHTHS = TileConfig(128, 128, 32, 64, 5, 1)
+CONVERTED = TileConfig(128, 128, 32, 64, 5, 1)
 """Before PLAIN, of e4m3. Compute capabilities 9.0 and 10.0 multiply f16 instead, whose words take registers. Those that
 multiply e4m3 itself, 8.9 and 12.0, have too little shared memory for so many stages."""
 
@@ -59,8 +59,8 @@ class MmaWeights:
         DeviceError: no usable GPU, or one of compute capability below 8.0.
 
     The methods take x (N, L, C_in) as `mma_layout` has it, on the GPU, with C_in a multiple of 8, in fp8 of 16; with
-    two terms, (N, L, 2 C_in). They give the same, with C_out a multiple of 8, or where `wide` float32, of any C_out. `out` is
-    where to write, made where None.
+    two terms, (N, L, 2 C_in). They give the same, with C_out a multiple of 8, or where `wide` float32, of any C_out.
+    `out` is where to write, made where None.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class MmaWeights:
         self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
         columns = -(-c_out // PACKED_N) * PACKED_N
         self._pooled = fitting(POOLED, kernel_size, columns)
-        plain = (EIGHTHS, *PLAIN) if of.ptx_type == "e4m3" else PLAIN
+        plain = (CONVERTED, *PLAIN) if of.ptx_type == "e4m3" else PLAIN
         self._plain = self._pooled if of.terms == 2 else fitting(plain, kernel_size, columns)
         self._warp_n = self._plain[0].warp_n
         self._together = together(of)
