@@ -217,6 +217,15 @@ def test_portable_tensor_cores():
         assert 0 < row["costs"]["registers"] <= 255, key
 
 
+@pytest.mark.parametrize("capability", ["8.9", "9.0a"])  # which have an instruction for e4m3, and none
+def test_fp8_by_portable_tensor_cores(capability):
+    kernels = build("--capability", capability, "l14 fp8")
+    assert {row["function"] for row in kernels.values()} > {"make_kernel", "make_pack_kernel", "_merge_kernel"}
+    for key, row in kernels.items():
+        assert not faults(row["costs"]), key
+        assert 0 < row["costs"]["registers"] <= 255, key
+
+
 def main():
     """Write the record; what has the same digest still keeps its own."""
     known = json.loads(RECORD.read_text())
