@@ -246,6 +246,9 @@ def test_a_gpu_with_less_shared_memory_gets_a_smaller_tile(monkeypatch):
         assert layer.fitting(layer.PLAIN, 7, 256)[0].block_m == plain
         assert layer.fitting(layer.POOLED, 7, 256)[0].block_m == pooled
         assert layer.fitting(layer.PLAIN, 1, 256)
+        for taps in (1, 3, 7):  # where products in e4m3 are converted there is room for the tile that suits them
+            first = layer.fitting((layer.CONVERTED, *layer.PLAIN), taps, 256)[0]
+            assert (first is layer.CONVERTED) == (limit > 101_376)
     with pytest.raises(ValueError, match="300 taps"):
         layer.fitting(layer.PLAIN, 300, 256)
 
