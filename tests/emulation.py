@@ -274,7 +274,7 @@ def emulate(monkeypatch, machine=None):
         launch(call, kernel, blocks, threads, *args, shared=shared)
 
     monkeypatch.setattr(Call, "launch", launch_ints)
-    monkeypatch.setattr(device, "require_tensor_cores", lambda what, hopper=False: None)
+    monkeypatch.setattr(device, "require_tensor_cores", lambda what, **how: None)
     monkeypatch.setattr(device, "address", lambda array: array._ary.ctypes.data)
     for name in (
         "cvta_to_shared",

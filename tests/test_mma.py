@@ -17,6 +17,7 @@ from charcnn.config import Config
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.levels import l14
+from charcnn.levels.runner import command, options
 from charcnn.model import network, params
 from charcnn.model.validation import expected as expected_of
 from charcnn.model.validation import in_sigmas
@@ -209,7 +210,7 @@ def test_whole_numbers_are_exact_in_fp8(machine):
 
 
 @simulated
-def test_fp8_below_its_compute_capability(machine, monkeypatch):
+def test_fp8_below_its_compute_capability(machine, monkeypatch, ended):
     monkeypatch.setattr(device, "capability", lambda: (8, 6))
     monkeypatch.setattr(device, "has_capability", lambda least: least <= (8, 6))
     config, (_, weight, bias) = Config(length=123, alphabet=9, channels=16, units=16), arrays(1, 9, 16, 32, 3)
@@ -223,6 +224,9 @@ def test_fp8_below_its_compute_capability(machine, monkeypatch):
     monkeypatch.setattr(device, "has_tensor_cores", lambda hopper=False: not hopper)
     assert engine.obstacle(engine.Choice(catalog.level("l14"), "fp16")) is None
     assert re.match(message, engine.obstacle(engine.Choice(catalog.level("l14"), "fp8")))
+    assert [options.serves(catalog.level("l14"), of) for of in (None, "bf16", "fp8")] == [True, True, False]
+    done = ended(command.main, l14.build, ["--precision", "fp8"])
+    assert (done.returncode, re.fullmatch(f"l14: {message[1:-1]}\n", done.stderr) is not None) == (2, True)
 
 
 def test_stages_hold_what_is_under_way():
