@@ -229,7 +229,7 @@ def test_four_convolutions_are_planned_in_all_partitions():
     assert four(kernels=(4,), tile=1).computed_flops > 10 * whole.flops
 
 
-@quick(lambda kernels, tile: (kernels, tile) in {((4,), 2), ((2, 2), 5), ((1, 2, 1), 2)})
+@quick(lambda kernels, tile: (kernels, tile) == ((1, 2, 1), 2))  # of one, two and one convolution
 @pytest.mark.parametrize(("kernels", "tile"), [*((some, 2) for some in KERNELS), *(((2, 2), i) for i in (1, 3, 4, 5))])
 def test_four_convolutions_run_in_all_partitions(kernels, tile):
     made = plan(FOUR, in_shape=(1, 10, 11), kernels=kernels, tile=tile, threads=32)
@@ -239,7 +239,7 @@ def test_four_convolutions_run_in_all_partitions(kernels, tile):
 SMALL = (Conv2d(4, 5, 2), Relu(), MaxPool2d(3, 2), Conv2d(6, 3, 1, 1, groups=2, bias=False), Tanh(), MaxPool2d(3, 2, 1))
 
 
-@quick(lambda options, precision: precision == "fp32" or options.get("tile") in (None, 1))  # fp16 walks alike
+@quick(lambda options, precision: options.get("tile") == (1 if precision == "fp16" else (1, 2)) or len(options) == 1)
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("options", [
     {"method": "whole"}, {"method": "whole", "shared_limit": 8000}, {"method": "tiles", "tile": 2},

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import half_chain
 import numpy as np
 import pytest
+from conftest import quick
 from emulation_hopper import emulate_hopper
 
 from charcnn.config import TINY
@@ -72,6 +73,7 @@ SIZES = [  # channels, taps, convolutions, positions, inputs
 @pytest.mark.parametrize("precision", HALF_PRECISIONS)
 @pytest.mark.parametrize("stat", [True, False])
 @pytest.mark.parametrize("sizes", SIZES)
+@quick(lambda sizes, stat, precision: stat == ((SIZES.index(sizes) % 2 == 0) == (precision == "fp16")))
 def test_a_chain(sizes, stat, precision):
     *of, n = sizes
     made = chain(*of, precision, stat)

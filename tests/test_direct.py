@@ -87,7 +87,7 @@ FEW = 4
 """Plans of which a GPU, which compiles each, takes one by default: of another kind with other windows."""
 
 
-@quick(lambda name: list(CASES).index(name) % 2 == 0)
+@quick(lambda name: name in ("odd", "pooled"))
 @pytest.mark.parametrize("most", [8] if device.SIMULATED else [FEW, pytest.param(40, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", CASES)
 def test_any_plan(name, most, monkeypatch, poisoned):
@@ -135,7 +135,7 @@ def test_nan_stays_where_it_is(poisoned):
     close(out[finite], expected[finite])
 
 
-@quick(lambda epilogue: epilogue == "tanh")  # test_ops has none, others ReLU; each is a function of an accumulator
+@quick(lambda: False)  # test_ops has none, others ReLU; each is a function of an accumulator
 @pytest.mark.parametrize("epilogue", ["", "tanh", "gelu"])
 def test_every_epilogue(epilogue):
     (x, weight, bias), found, _, _ = draw("odd")

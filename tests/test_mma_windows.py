@@ -142,7 +142,7 @@ def test_on_a_gpu(name, images, epilogue):
 
 
 @ampere
-@quick(lambda name, c_out, results: (name, c_out, results) in {("fp16x3", 96, 0), ("fp16", 128, 1), ("fp8", 96, 1)})
+@quick(lambda: False)  # those before and behind have a tile each, the offline build all
 @pytest.mark.parametrize("results", [0, 1], ids=["tiles by turns", "the others"])
 @pytest.mark.parametrize("c_out", [32, 64, 96, 128, 200])
 @pytest.mark.parametrize("name", MULTIPLIED)

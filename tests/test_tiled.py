@@ -80,7 +80,7 @@ def once(tile, shape):
     return TILES.index(tile) % len(SOME) == SHAPES.index(shape) % len(SOME)
 
 
-@quick(lambda tile, shape: once(tile, shape) and TILES.index(tile) == 0)
+@quick(lambda: False)  # the next has a tile, test_ops another one
 @tiles
 @shapes
 def test_double_buffered_in_any_tile(tile, shape):

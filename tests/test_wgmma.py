@@ -88,7 +88,12 @@ def compare_tiles(conv, features, want, name, kind, unit):
 
 
 @pytest.mark.skipif(not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0")
-@quick(lambda name, kind: name == "fp16" or kind == "line" or (name in ("fp8", "fp16x3") and kind in ("pool", "stat")))
+@quick(
+    lambda name, kind: (
+        kind in {"fp16": ("pool", "relu", "stat"), "fp8": ("pool", "stat"), "fp16x3": ("pool", "stat")}.get(name, ())
+        or kind == "line"
+    )
+)
 @pytest.mark.parametrize("kind", list(ODD))
 @pytest.mark.parametrize(
     "name", ["fp16", pytest.param("bf16", marks=pytest.mark.exhaustive), "tf32", "fp8", "fp8 promoted", "fp16x3"]
