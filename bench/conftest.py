@@ -75,6 +75,15 @@ def _no_tensor_cores(hopper: bool) -> str | None:
     return None
 
 
+def _not_multiplied(precision: str) -> str | None:
+    """Why rows in this precision cannot run on this GPU's tensor cores, or None."""
+    try:
+        device.require_precision(precision, catalog.PRECISIONS[precision].capability)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Decide once what this run is."""
     if config.getoption("dist", "no") != "no" and not config.getoption("benchmark_disable"):
@@ -103,11 +112,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out, with the reason, what this machine cannot run."""
     plan = config.charcnn_plan
     for item in items:
-        row = item.callspec.params.get("variant") or item.callspec.params.get("level")
+        variant = item.callspec.params.get("variant")
+        row = variant or item.callspec.params.get("level")
         if row.device == "cuda" and plan.no_gpu:
             item.add_marker(pytest.mark.skip(reason=plan.no_gpu))
         elif row.tensor_cores and plan.no_tensor_cores[row.hopper]:
             item.add_marker(pytest.mark.skip(reason=plan.no_tensor_cores[row.hopper]))
+        elif row.tensor_cores and (reason := _not_multiplied(row.precision if variant else row.precision())):
+            item.add_marker(pytest.mark.skip(reason=reason))
         elif plan.gpus > 1 and (row.device == "cpu" or isinstance(row, catalog.Variant) or row.gpus == 1):
             item.add_marker(pytest.mark.skip(reason=f"--gpus {plan.gpus}: runs on fewer, so it is measured without"))
 

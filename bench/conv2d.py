@@ -79,7 +79,7 @@ OWN = {
     "bf16": ("WgmmaConv2d", "MmaConv2d"),
     "tf32": ("WgmmaConv2d", "MmaConv2d"),
     "fp16x3": ("WgmmaConv2d", "MmaConv2d"),
-    "fp8": ("WgmmaConv2d",),
+    "fp8": ("WgmmaConv2d", "MmaConv2d"),
     "fp32": ("WinogradConv2d", "DoubleBufferedConv2d"),
 }
 """Layers of the catalogue by precision."""
@@ -141,7 +141,7 @@ def laid_out(layer: Any, x: np.ndarray, precision: str, unit: float = 1.0) -> An
     of, call = TENSOR_PRECISIONS[precision], Call(None, None, (0,), x=x)
     rows = call.inputs[0].reshape((n * height, width, channels))
     if isinstance(layer, MmaConv2d):
-        y = mma_layout.encode(call, rows, width, layer.conv.width, of)
+        y = mma_layout.encode(call, rows, width, layer.conv.width, of, unit)
     else:
         y = cast.narrow(call, rows, width, layer.conv.width, of, 1 / unit)
     return y.reshape((n, height, width, y.shape[2]))

@@ -29,6 +29,7 @@ from commands import interrupted  # noqa: E402, F401 - a fixture
 from charcnn.catalog import VARIANTS, Level, Variant  # noqa: E402
 from charcnn.gpu import device  # noqa: E402
 from charcnn.ops.common import cpu_dot  # noqa: E402
+from charcnn.ops.common.precision import TENSOR_PRECISIONS  # noqa: E402
 
 if device.SIMULATED:
     simulated_threads.install()
@@ -216,7 +217,13 @@ def runs_here(row: Variant | Level) -> bool:
         device.gpu_count()
     except device.DeviceError:
         return False
-    return device.has_tensor_cores(hopper=row.hopper)
+    names = [row.precision] if isinstance(row, Variant) else row.precisions
+    return device.has_tensor_cores(hopper=row.hopper) and any(map(multiplied_here, names))
+
+
+def multiplied_here(precision: str) -> bool:
+    """Whether the GPU's tensor cores, where there are some, multiply it."""
+    return precision not in TENSOR_PRECISIONS or device.has_capability(TENSOR_PRECISIONS[precision].capability)
 
 
 def compiler_installed() -> bool:

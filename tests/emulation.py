@@ -186,7 +186,9 @@ class Machine:
                     pair = self.load((columns ^ turned) + j // 2 * 2048)[:, j % 2 * 2 : j % 2 * 2 + 2]
                     rest = self.load((columns ^ turned + 16) + j // 2 * 2048)[:, j % 2 * 2 : j % 2 * 2 + 2]
                     high, low = rows(0), rows(16)
-                    small = (np.ascontiguousarray(pair).view(np.float16) / np.float16(ptx.LOW_SCALE)).view(np.uint32)
+                    if split:
+                        small = np.ascontiguousarray(pair).view(np.float16) / np.float16(ptx.LOW_SCALE)
+                        small = small.view(np.uint32)
                     for i in range(down):
                         at = slice((i * across + j) * 4, (i * across + j) * 4 + 4)
                         if split:
@@ -272,7 +274,7 @@ def emulate(monkeypatch, machine=None):
         launch(call, kernel, blocks, threads, *args, shared=shared)
 
     monkeypatch.setattr(Call, "launch", launch_ints)
-    monkeypatch.setattr(device, "require_tensor_cores", lambda what, hopper=False: None)
+    monkeypatch.setattr(device, "require_tensor_cores", lambda what, **how: None)
     monkeypatch.setattr(device, "address", lambda array: array._ary.ctypes.data)
     for name in (
         "cvta_to_shared",

@@ -37,6 +37,7 @@ from kernel_costs import all_compiled, function, title
 from spaces import Space
 
 from charcnn import catalog
+from charcnn.compiling.networks import Network, record
 from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
 from charcnn.model.layers import Conv1d, LocalResponseNorm, Relu, Tanh
@@ -72,6 +73,9 @@ TILES = ("tiles of l12", "tiles of l14", "tiles of l15")
 
 TOOM_COOK = "toom_cook"
 """And an experiment's: conv2, in each precision and with clusters, and its planes."""
+
+FOR_ADA = "l14 fp8"
+"""And all that this level launches in this precision, for GPUs that have FP8 and no wgmma."""
 
 LADDERS = {"mma steps": MmaStepConv1d, "wgmma steps": WgmmaStepConv1d}
 """And the small kernels on the way to the tuned ones."""
@@ -135,6 +139,11 @@ def launched(names: list[str], target: Target) -> dict[str, Launch]:
         if TOOM_COOK in names:
             recorder.variant = TOOM_COOK
             toom_cook()
+        if FOR_ADA in names:
+            recorder.variant = FOR_ADA
+            for layernorm in (True, False):
+                config = replace(SMALL, layernorm=layernorm)
+                record(Network(*FOR_ADA.split(), config), target, recorder.launch, [4096])
         for name, layer in LADDERS.items():
             for step in layer.steps if not names or name in names else ():
                 recorder.variant = f"{name}: {step}"

@@ -16,7 +16,6 @@ from chain_cases import CHAIN1D
 from image_cases import IMAGE_CASES, moves_by_one, moves_by_one_in_groups, on_tensor_cores
 
 from charcnn.catalog import CHAIN
-from charcnn.ops.common.mma_layout import TAKEN
 from charcnn.ops.common.moments import PART
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 
@@ -382,7 +381,7 @@ LIMITS: dict[str, Callable[[Sizes], bool]] = {
         f"small_batch_{of}": lambda sizes: sizes.get("pool_size", 3) == 3 and sizes["k"] <= 7
         for of in TENSOR_PRECISIONS
     },
-    **dict.fromkeys((f"mma_{name}" for name in TAKEN), on_tensor_cores),
+    **dict.fromkeys((f"mma_{name}" for name in TENSOR_PRECISIONS), on_tensor_cores),
     # Of a few values beside the given mean, too much may lie in the digits that 16 bits leave out.
     **{
         f"vectorized_{name}": lambda sizes: sizes["c"] > 1 or sizes["n"] * sizes.get("length", 0) == 0

@@ -27,7 +27,7 @@ CONSTANTS: dict[str, list[tuple[Any, ...]]] = {
     "cvt_f32x2": [("f16",), ("bf16",)],
     "max_nan_f16x2": [("f16",), ("bf16",)],
     "mma_sync": [("f16",), ("bf16",), ("tf32",), ("e4m3",)],
-    "mma_tile": [("f16", 1, 2), ("f16", 2, 2, 2, True), ("bf16", 1, 2), ("tf32", 1, 2)],
+    "mma_tile": [("f16", 1, 2), ("f16", 2, 2, 2, True), ("bf16", 1, 2), ("tf32", 1, 2), ("e4m3", 1, 2)],
     "named_barrier_arrive": [(1, 64)],
     "named_barrier_sync": [(1, 64)],
     "pack_floats": [("float",), ("tf32",), ("split",), ("halves",)],

@@ -30,7 +30,6 @@ from charcnn.catalog import (
 from charcnn.catalog.operators import IMAGES, STEPPING
 from charcnn.model.rounding import ROUNDINGS
 from charcnn.ops import reference
-from charcnn.ops.common.mma_layout import TAKEN
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 
 PACKAGE = Path(charcnn.__file__).parent
@@ -142,7 +141,7 @@ def test_channels_last():
         "double_buffered",
         "winograd",
         "winograd_cpu",
-        *(f"mma_{name}" for name in TAKEN),
+        *(f"mma_{name}" for name in TENSOR_PRECISIONS),
         *(f"wgmma_{name}" for name in TENSOR_PRECISIONS),
         *(f"small_batch_{name}" for name in TENSOR_PRECISIONS),
     ]
@@ -220,8 +219,8 @@ def test_precisions():
     assert level("l13").rounding() == replace(ROUNDINGS["fp32"], filtered=True)
     with pytest.raises(ValueError, match=r"^precision='fp32': l15 has fp16, .*, fp16x3; fp32 is in l0 to l13, l18$"):
         level("l15").number_format("fp32")
-    with pytest.raises(ValueError, match=r"^precision='fp8': l14 has .*; fp8 is in l17, l19$"):
-        level("l14").build_options("fp8")
+    with pytest.raises(ValueError, match=r"^precision='fp8': l15 has .*; fp8 is in l14, l17, l19$"):
+        level("l15").build_options("fp8")
     with pytest.raises(ValueError, match=r"^precision='int4': need one of fp32, tf32, fp16x3, fp16, bf16, fp8, int8$"):
         level("l0").number_format("int4")
     assert level_ranges([level(name) for name in ("l0", "l1", "l13", "l15", "l16")]) == "l0 to l1, l13, l15 to l16"

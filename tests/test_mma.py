@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from emulation import emulate
@@ -10,13 +12,17 @@ from test_mma_layout import decoded
 from test_ops import check
 
 from charcnn import catalog
+from charcnn.classify import engine
 from charcnn.config import Config
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.levels import l14
+from charcnn.levels.runner import command, options
 from charcnn.model import network, params
+from charcnn.model.validation import expected as expected_of
+from charcnn.model.validation import in_sigmas
 from charcnn.ops import reference
-from charcnn.ops.common.mma_layout import OCTET, TAKEN, encode
+from charcnn.ops.common.mma_layout import encode
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.mma import kernel, layer, windows
@@ -54,6 +60,9 @@ EMULATED = {
     "conv1d_nlc_mma_bf16": BROAD,
     "conv1d_relu_nlc_mma_fp16x3": BROAD,
     "linear_relu_nlc_mma_fp16": LINEAR,
+    "conv1d_stat_nlc_mma_fp8": DEEP,
+    "conv1d_relu_nlc_mma_fp8": BROAD,
+    "linear_nlc_mma_fp8": LINEAR,
 }
 """Emulation is slow: each epilogue and precision once, and what differs in how they store."""
 
@@ -95,9 +104,8 @@ def test_every_variant_asks_for_its_method_and_precision(row, monkeypatch):
 def run(method, x, weight, bias, precision, **options):
     """A method of `MmaWeights` on float32 features; what it gives, in float64, and its dtype."""
     call = Call(None, None, (0,), x=x)
-    of, channels = TENSOR_PRECISIONS[precision], -(-x.shape[2] // OCTET) * OCTET
-    encoded = encode(call, call.inputs[0], x.shape[1], channels, of)
     made = layer.MmaWeights(weight, bias, precision=precision)
+    encoded = encode(call, call.inputs[0], x.shape[1], made.width, TENSOR_PRECISIONS[precision])
     return getattr(made, method)(encoded, **options)
 
 
@@ -112,7 +120,7 @@ def arrays(n, length, c_in, c_out, k):
 
 
 @simulated
-@pytest.mark.parametrize("precision", TAKEN)
+@pytest.mark.parametrize("precision", TENSOR_PRECISIONS)
 def test_features_to_features(precision, machine):
     x, weight, bias = arrays(2, 11, 20, 40, 2)
     y = run("conv1d_relu_maxpool1d", x, weight, bias, precision).copy_to_host()
@@ -184,10 +192,41 @@ def test_refuses(machine):
         run("conv1d_relu_maxpool1d", x, weight, bias, "fp16", pool_size=2, wide=True)
     with pytest.raises(ValueError, match=r"length=10: need 5 to 9"):
         run("conv1d_relu_maxpool1d", x, weight, bias, "fp16", length=10, wide=True)
-    with pytest.raises(ValueError, match=r"precision='fp8'"):
-        layer.MmaWeights(weight, bias, precision="fp8")
+    with pytest.raises(ValueError, match=r"^precision='int4': need one of fp16, bf16, tf32, fp16x3, fp8"):
+        layer.MmaWeights(weight, bias, precision="int4")
+    with pytest.raises(ValueError, match=r"^x has shape \(1, 9, 8\): need C_in=16, a multiple of 16"):
+        layer.MmaWeights(weight, bias, precision="fp8").conv1d(device.to_device(x), wide=True)
     with pytest.raises(ValueError, match=r"x has dtype float32: need float16"):
         layer.MmaWeights(weight, bias).conv1d(device.to_device(x), wide=True)
+
+
+@simulated
+def test_whole_numbers_are_exact_in_fp8(machine):
+    # e4m3 holds them, and float32 their sums, so that nothing is rounded: each number meets the one that it should.
+    draw = np.random.default_rng(2)
+    x, weight, bias = (draw.integers(-8, 9, shape).astype(np.float32) for shape in ((2, 9, 150), (3, 150, 40), (40,)))
+    y = run("conv1d", x, weight, bias, "fp8", wide=True).copy_to_host()
+    np.testing.assert_array_equal(y, reference.conv1d_nlc(x, weight, bias))
+
+
+@simulated
+def test_fp8_below_its_compute_capability(machine, monkeypatch, ended):
+    monkeypatch.setattr(device, "capability", lambda: (8, 6))
+    monkeypatch.setattr(device, "has_capability", lambda least: least <= (8, 6))
+    config, (_, weight, bias) = Config(length=123, alphabet=9, channels=16, units=16), arrays(1, 9, 16, 32, 3)
+    message = r"^precision='fp8': need compute capability 8\.9 or later, this GPU has 8\.6$"
+    for make in (layer.MmaWeights, lambda weight, *rest, **of: windows.MmaConv2dWeights(weight[None], *rest, **of)):
+        make(weight, bias, precision="bf16")
+        with pytest.raises(ValueError, match=message):
+            make(weight, bias, precision="fp8")
+    with pytest.raises(ValueError, match=message):
+        l14.build(params.init(config, seed=3), config, batch=1, streams=1, precision="fp8")
+    monkeypatch.setattr(device, "has_tensor_cores", lambda hopper=False: not hopper)
+    assert engine.obstacle(engine.Choice(catalog.level("l14"), "fp16")) is None
+    assert re.match(message, engine.obstacle(engine.Choice(catalog.level("l14"), "fp8")))
+    assert [options.serves(catalog.level("l14"), of) for of in (None, "bf16", "fp8")] == [True, True, False]
+    done = ended(command.main, l14.build, ["--precision", "fp8"])
+    assert (done.returncode, re.fullmatch(f"l14: {message[1:-1]}\n", done.stderr) is not None) == (2, True)
 
 
 def test_stages_hold_what_is_under_way():
@@ -211,6 +250,9 @@ def test_a_gpu_with_less_shared_memory_gets_a_smaller_tile(monkeypatch):
         assert layer.fitting(layer.PLAIN, 7, 256)[0].block_m == plain
         assert layer.fitting(layer.POOLED, 7, 256)[0].block_m == pooled
         assert layer.fitting(layer.PLAIN, 1, 256)
+        for taps in (1, 3, 7):  # where products in e4m3 are converted there is room for the tile that suits them
+            first = layer.fitting((layer.CONVERTED, *layer.PLAIN), taps, 256)[0]
+            assert (first is layer.CONVERTED) == (limit > 101_376)
     with pytest.raises(ValueError, match="300 taps"):
         layer.fitting(layer.PLAIN, 300, 256)
 
@@ -228,3 +270,16 @@ def test_level(machine):
     ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (1, config.length), np.uint8)
     logits = l14.build(weights, config, batch=1, streams=1, precision="fp16x3")(ids)
     assert close("fp16x3", logits, network.forward(ids, weights, config))
+    with pytest.raises(ValueError, match=r"^channels=8, units=8, .*: need multiples of 16 for tensor cores"):
+        l14.build(weights, config, precision="fp8")
+
+
+@simulated
+@pytest.mark.parametrize("layernorm", [True, False])
+def test_level_in_fp8(layernorm, machine):
+    config = Config(length=123, alphabet=9, channels=48, units=32, layernorm=layernorm)  # no whole k block
+    weights = params.init(config, seed=3)
+    ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (2, config.length), np.uint8)
+    logits = l14.build(weights, config, batch=2, streams=1, precision="fp8")(ids)
+    rounding = catalog.level("l14").rounding("fp8")
+    assert in_sigmas(logits, *expected_of(ids, weights, config, rounding)).max() <= rounding.bound

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from emulation import EIGHTHS
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
-from charcnn.ops.common.mma_layout import OCTET, TAKEN, WIDE, encode
+from charcnn.ops.common.mma_layout import OCTET, WIDE, encode, together
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
@@ -18,6 +19,8 @@ def decoded(array, precision):
     """Features of any format in float64."""
     of = TENSOR_PRECISIONS[precision]
     array = np.ascontiguousarray(array)
+    if of.ptx_type == "e4m3":
+        return EIGHTHS[array]
     if of.terms == 1:
         return (array.astype(np.uint32) << 16).view(np.float32) if of.ptx_type == "bf16" else array.astype(np.float64)
     halves = array.reshape(*array.shape[:-1], -1, 2, OCTET).astype(np.float64)
@@ -37,19 +40,22 @@ def spread(*shape):
 
 
 def test_formats():
-    assert set(TAKEN) == {*HALF_PRECISIONS, *WIDE} == {*TENSOR_PRECISIONS} - {"fp8"}
-    assert [of.size for of in TAKEN.values()] == [2, 2, 4, 4]
+    assert set(TENSOR_PRECISIONS) == {*HALF_PRECISIONS, *WIDE, "fp8"}
+    assert [of.size for of in TENSOR_PRECISIONS.values()] == [2, 2, 4, 4, 1]
+    assert [together(of) for of in TENSOR_PRECISIONS.values()] == [8, 8, 8, 8, 16]
+    assert [of.capability for of in TENSOR_PRECISIONS.values()] == [(8, 0)] * 4 + [(8, 9)]
 
 
-@pytest.mark.parametrize("precision", TAKEN)
+@pytest.mark.parametrize("precision", TENSOR_PRECISIONS)
 def test_encode(precision):
     x = spread(2, 3, 11)
     y = encoded(x, 4, 16, precision)
     assert y.shape == (2, 4, 16 * TENSOR_PRECISIONS[precision].terms)
     assert y.dtype == TENSOR_PRECISIONS[precision].dtype
     y = decoded(y, precision)
-    bits = {"fp16": 11, "bf16": 8, "tf32": 11, "fp16x3": 22}[precision]
-    assert (abs(y[:, :3, :11] - x) <= 2.0**-bits * abs(x)).all()
+    bits = {"fp16": 11, "bf16": 8, "tf32": 11, "fp16x3": 22, "fp8": 4}[precision]
+    tiny = 2.0**-10 if precision == "fp8" else 0
+    assert (abs(y[:, :3, :11] - x) <= np.maximum(2.0**-bits * abs(x), tiny)).all()
     assert not y[:, 3:].any()
     assert not y[:, :, 11:].any()
 

@@ -19,7 +19,6 @@ import pytest
 from conftest import wheels_installed
 
 from charcnn.catalog import CHAIN, IMAGE_CHAIN, VARIANTS
-from charcnn.ops.common.mma_layout import TAKEN
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
 from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
@@ -74,7 +73,7 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("conv1d_stat_nlc_double_buffered", "_merge_kernel"),
     ("layernorm_relu_maxpool1d_nlc_coalesced", "_make_kernel"),
     *((f"conv1d_stat_nlc_wgmma_{name}", "_merge_kernel") for name in TENSOR_PRECISIONS if name != "bf16"),
-    *((f"conv1d_stat_nlc_mma_{name}", "_merge_kernel") for name in TAKEN if name != "bf16"),
+    *((f"conv1d_stat_nlc_mma_{name}", "_merge_kernel") for name in TENSOR_PRECISIONS if name != "bf16"),
     ("layernorm_relu_maxpool1d_nlc_vectorized_fp16", "_make_kernel"),
     ("layernorm_relu_maxpool1d_nlc_vectorized_bf16", "_make_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_singles_kernel"),
@@ -213,6 +212,15 @@ def test_portable_tensor_cores():
     kernels = build("--capability", "8.0", *names)
     steps = {f"{names[1]}: {step}" for step in LADDERS[names[1]]}
     assert {row["variant"] for row in kernels.values()} == {names[0], *steps}
+    for key, row in kernels.items():
+        assert not faults(row["costs"]), key
+        assert 0 < row["costs"]["registers"] <= 255, key
+
+
+@pytest.mark.parametrize("capability", ["8.9", "9.0a"])  # which have an instruction for e4m3, and none
+def test_fp8_by_portable_tensor_cores(capability):
+    kernels = build("--capability", capability, "l14 fp8")
+    assert {row["function"] for row in kernels.values()} > {"make_kernel", "make_pack_kernel", "_merge_kernel"}
     for key, row in kernels.items():
         assert not faults(row["costs"]), key
         assert 0 < row["costs"]["registers"] <= 255, key

@@ -75,7 +75,8 @@ def test_sass():
     [
         (["CpuConv1d"], "CpuConv1d: it runs on the CPU: need one of Launched, "),
         (["Conv"], "Conv: there is no such layer: need one of Launched, "),
-        (["MmaConv1d", "sm_80", "--precision", "fp8"], "--precision fp8: MmaConv1d has fp16, bf16, tf32, fp16x3"),
+        (["MmaConv1d", "sm_80", "--precision", "fp32"], "--precision fp32: MmaConv1d has fp16, bf16, tf32, fp16x3,"),
+        (["MmaConv1d", "sm_80", "--precision", "fp8"], "MmaConv1d: no level or network launches it in fp8 on a GPU"),
         (["MmaConv1d", "sm_80", "--batch", "0"], "--batch 0: need at least 1"),
         pytest.param(["MmaConv1d", "sm_11"], "compute capability 'sm_11': need one of sm_75, ", marks=compiler),
         pytest.param(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -242,10 +243,13 @@ def asked_at_full_size():
 def test_what_ships_for_the_h200_is_what_kernels_are_built_with(asked_at_full_size):
     shipped = json.loads((tile_choice.PACKAGE / "tuning" / "nvidia-h200.json").read_text())
     assert shipped["gpu"] == device.GPU_NAME
-    assert shipped["tiles"].keys() == asked_at_full_size.keys()
+    unmeasured = asked_at_full_size.keys() - shipped["tiles"].keys()
+    assert asked_at_full_size.keys() >= shipped["tiles"].keys()
+    assert all(re.match("mma .* fp8, ", key) for key in unmeasured), "for GPUs that have no wgmma"
     for key, found in asked_at_full_size.items():
         assert found["gpu"] == device.GPU_NAME
-        assert shipped["tiles"][key]["tile"] == found["taken"] == found["built"], key
+        tile = found["candidates"][0] if key in unmeasured else shipped["tiles"][key]["tile"]
+        assert tile == found["taken"] == found["built"], key
         assert found["taken"] in found["candidates"]
         assert len(found["candidates"]) > 1
 
@@ -263,7 +267,7 @@ def test_what_was_measured_on_an_h200_by_hand_is_what_ships(asked_at_full_size):
 
 
 def test_partial_moments_are_of_the_same_columns_with_every_tile():
-    for tiles in (mma_layer.PLAIN, mma_layer.POOLED):
+    for tiles in ((mma_layer.CONVERTED, *mma_layer.PLAIN), mma_layer.POOLED):
         assert len({tile.warp_n for tile in tiles}) == 1
 
 

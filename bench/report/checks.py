@@ -36,15 +36,17 @@ GPUS = {
 
 def gpus(document: Path) -> str:
     """Which levels run on which GPU, and what is taken there where nobody asks."""
-    head, rows = ["compute capability", "such as", "levels on the GPU", "taken by itself"], []
+    head, rows = ["compute capability", "such as", "levels on the GPU", "in FP8", "taken by itself"], []
     for capability, cards in GPUS.items():
         target = Target.named(".".join(map(str, capability)))
         room = blocks_3_to_6("whole").shared_bytes <= target.shared_limit
         ways = [way for way in runnable(target) if room or way[0] != "l10"]
         having = [row for row in catalog.LEVELS if row.name in {name for name, _ in ways}]
+        eighths = [catalog.level(name) for name, precision in ways if precision == "fp8"]
         (taken, *_) = [way for precision in AUTOMATIC["cuda"] for way in reversed(ways) if way[1] == precision]
-        rows.append([".".join(map(str, capability)), cards, catalog.level_ranges(having), ", ".join(taken)])
-    return table(head, rows, right=4)
+        cells = catalog.level_ranges(having), catalog.level_ranges(eighths) if eighths else "–", ", ".join(taken)
+        rows.append([".".join(map(str, capability)), cards, *cells])
+    return table(head, rows, right=5)
 
 
 def sanitizer(document: Path) -> str:

@@ -23,9 +23,9 @@ from charcnn.catalog.operators import CHAIN as CHAIN
 from charcnn.catalog.operators import EXACT as EXACT
 from charcnn.catalog.operators import FLOAT32 as FLOAT32
 from charcnn.catalog.operators import IMAGE_CHAIN as IMAGE_CHAIN
-from charcnn.catalog.operators import MMA as MMA
 from charcnn.catalog.operators import OPERATORS as OPERATORS
 from charcnn.catalog.operators import TECHNIQUES as TECHNIQUES
+from charcnn.catalog.operators import UNSCALED as UNSCALED
 from charcnn.catalog.operators import VARIANTS as VARIANTS
 from charcnn.catalog.operators import Operator as Operator
 from charcnn.catalog.operators import Variant as Variant
@@ -60,7 +60,7 @@ class Layer:
 
 
 FLOAT, HALF, ALL = ("fp32",), tuple(HALF_PRECISIONS), tuple(TENSOR_PRECISIONS)
-BETWEEN = (*FLOAT, *MMA)
+BETWEEN = (*FLOAT, *UNSCALED)
 DOT = ("int8", "bf16")
 TOOM_COOK = tuple(name for name in ALL if name != "bf16")
 """In bf16, which has 8 bits, its planes and weights would come too near the tolerance."""
@@ -73,15 +73,15 @@ LAYERS = (
     Layer("DoubleBufferedConv1d", "conv1d.layers", FLOAT),
     Layer("DoubleBufferedLinear", "linear.linear_kn", FLOAT),
     Layer("WinogradConv1d", "conv1d.layers", FLOAT),
-    Layer("MmaConv1d", "conv1d.layers", MMA, ampere=True),
-    Layer("MmaLinear", "conv1d.layers", MMA, ampere=True),
+    Layer("MmaConv1d", "conv1d.layers", ALL, ampere=True),
+    Layer("MmaLinear", "conv1d.layers", ALL, ampere=True),
     Layer("WgmmaConv1d", "conv1d.layers", ALL, hopper=True),
     Layer("ToomCookConv1d", "conv1d.layers", TOOM_COOK, hopper=True),
     Layer("WgmmaLinear", "conv1d.layers", ALL, hopper=True),
     Layer("SmallBatchConv1d", "conv1d.layers", ALL, hopper=True),
     Layer("DoubleBufferedConv2d", "conv2d.layers", FLOAT),
     Layer("WinogradConv2d", "conv2d.layers", FLOAT),
-    Layer("MmaConv2d", "conv2d.layers", MMA, ampere=True),
+    Layer("MmaConv2d", "conv2d.layers", ALL, ampere=True),
     Layer("WgmmaConv2d", "conv2d.layers", ALL, hopper=True),
     Layer("SmallBatchConv2d", "conv2d.layers", HALF, hopper=True),
     *(Layer(f"Vectorized{name}", "image_layers", BETWEEN) for name in IMAGE_LAYERS),
@@ -190,9 +190,17 @@ LEVELS = (
         tuned=("double_buffered",) * 2,
     ),
     Level("l13", "cuda", gathered=True, copies=True, filtered=True, tuned=("winograd", "double_buffered")),
-    Level("l14", "cuda", gathered=True, precisions=MMA, ampere=True, tuned=("mma", "mma")),
-    Level("l15", "cuda", gathered=True, precisions=MMA, hopper=True, tuned=("wgmma", "wgmma")),
-    Level("l16", "cuda", gathered=True, precisions=MMA, hopper=True, tuned=("wgmma", "wgmma")),
+    Level(
+        "l14",
+        "cuda",
+        gathered=True,
+        precisions=ALL,
+        ampere=True,
+        differs="a level has precisions from here on, one of them with scales",
+        tuned=("mma", "mma"),
+    ),
+    Level("l15", "cuda", gathered=True, precisions=UNSCALED, hopper=True, tuned=("wgmma", "wgmma")),
+    Level("l16", "cuda", gathered=True, precisions=UNSCALED, hopper=True, tuned=("wgmma", "wgmma")),
     Level("l17", "cuda", gathered=True, precisions=("fp8",), hopper=True, tuned=("wgmma", "wgmma")),
     Level("l18", "cpu", gathered=True, filtered=True, after="l11"),
     Level("l19", "cuda", gathered=True, after="l16", precisions=TOOM_COOK, hopper=True, tuned=("wgmma", "wgmma")),

@@ -174,8 +174,8 @@ OPERATORS = (
     Operator("pixels_nhwc", EXACT),
 )
 
-MMA = ("fp16", "bf16", "tf32", "fp16x3")
-"""What mma.sync multiplies."""
+UNSCALED = ("fp16", "bf16", "tf32", "fp16x3")
+"""Precisions of tensor cores whose features need no scales."""
 
 
 MULTIPLYING = (
@@ -247,10 +247,10 @@ VARIANTS = (
     *_float32("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "gather"),
     *_in("one_hot_conv1d_layernorm_relu_maxpool1d_nlc", "warp_gather", HALF_PRECISIONS),
     *_in("layernorm_relu_maxpool1d_nlc", "vectorized", HALF_PRECISIONS),
-    *(row for name in MULTIPLYING for row in _in(name, "mma", MMA, ampere=True)),
+    *(row for name in MULTIPLYING for row in _in(name, "mma", TENSOR_PRECISIONS, ampere=True)),
     *(row for name in MULTIPLYING for row in _in(name, "wgmma", TENSOR_PRECISIONS, hopper=True)),
     *(row for name in MULTIPLYING[:3] for row in _in(name, "small_batch", TENSOR_PRECISIONS, hopper=True)),
-    *(row for name in IMAGES for row in _in(name, "mma", MMA, ampere=True)),
+    *(row for name in IMAGES for row in _in(name, "mma", TENSOR_PRECISIONS, ampere=True)),
     *(row for name in IMAGES for row in _in(name, "wgmma", TENSOR_PRECISIONS, hopper=True)),
     *_float32("softmax", "loops", "naive"),
     *_float32("argmax", "loops", "naive"),

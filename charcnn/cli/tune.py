@@ -100,7 +100,7 @@ def _levels(options: argparse.Namespace) -> list[str]:
         rows = [row for row in rows if options.precision in row.precisions]
         if not rows:
             raise ValueError(f"--precision {options.precision}: no level whose tiles can be chosen computes in it")
-    found = [row for row in rows if serves(row, None)]
+    found = [row for row in rows if serves(row, options.precision)]
     if not found:
         raise device.DeviceError(f"{catalog.level_ranges(rows)}: this GPU runs none of them")
     return [row.name for row in found]

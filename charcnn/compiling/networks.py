@@ -91,7 +91,7 @@ def from_dict(given: dict[str, Any]) -> Network | ImageNetwork:
 
 
 def runnable(target: Target) -> Iterator[tuple[str, str]]:
-    """The levels whose kernels run on a GPU, with each precision: those that this one has the tensor cores for."""
+    """The levels whose kernels run on a GPU, with each precision: those that it has the tensor cores for."""
     yield from _runnable(catalog.LEVELS, target)
 
 
@@ -104,7 +104,8 @@ def _runnable(rows: Sequence[catalog.Program], target: Target) -> Iterator[tuple
     for row in rows:
         copies = not row.copies or target.capability >= (8, 0)
         if row.device == "cuda" and copies and (not row.tensor_cores or target.has_tensor_cores(hopper=row.hopper)):
-            yield from ((row.name, precision) for precision in row.precisions)
+            needs = {of: row.number_format(of).capability for of in row.precisions} if row.tensor_cores else {}
+            yield from ((row.name, of) for of in row.precisions if target.capability >= needs.get(of, (0, 0)))
 
 
 def record(

@@ -180,6 +180,7 @@ def standing_in(target: Target, launched: Launched) -> Iterator[None]:
             gpu_name=lambda: target.name,
             multiprocessors=lambda: target.multiprocessors,
             shared_limit=lambda: target.shared_limit,
+            capability=lambda: target.capability,
             has_tensor_cores=target.has_tensor_cores,
             has_capability=lambda least: target.capability >= least,
             require_capability=lambda least, what, way_out: need(target.capability >= least, f"{what} needs {least}"),

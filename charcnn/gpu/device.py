@@ -235,18 +235,32 @@ def require_memory(size: int, purpose: str) -> None:
         raise DeviceError(f"{purpose} take {size:,} bytes of GPU memory, {free:,.0f} are free: lower --batch")
 
 
+def capability() -> tuple[int, int]:
+    """The current GPU's compute capability."""
+    major, minor = cuda.get_current_device().compute_capability
+    return int(major), int(minor)
+
+
 def has_capability(least: tuple[int, int]) -> bool:
     """Whether the current GPU has this compute capability; the simulator has all but tensor cores."""
-    return SIMULATED or tuple(cuda.get_current_device().compute_capability) >= least
+    return SIMULATED or capability() >= least
 
 
 def require_capability(least: tuple[int, int], what: str, way_out: str) -> None:
     """Raise DeviceError unless the current GPU has this compute capability, which `what` needs."""
     if not has_capability(least):
-        capability = tuple(cuda.get_current_device().compute_capability)
+        major, minor = capability()
         raise DeviceError(
-            f"{what} needs compute capability {least[0]}.{least[1]}, this GPU has {capability[0]}.{capability[1]}; "
-            f"{way_out}"
+            f"{what} needs compute capability {least[0]}.{least[1]}, this GPU has {major}.{minor}; {way_out}"
+        )
+
+
+def require_precision(precision: str, least: tuple[int, int]) -> None:
+    """Raise ValueError unless the current GPU multiplies this precision, which takes this compute capability."""
+    if not has_capability(least):
+        major, minor = capability()
+        raise ValueError(
+            f"{precision=}: need compute capability {least[0]}.{least[1]} or later, this GPU has {major}.{minor}"
         )
 
 
@@ -254,7 +268,7 @@ def has_tensor_cores(*, hopper: bool = False) -> bool:
     """Whether the current GPU has tensor cores that kernels here can use: Hopper's own, or any since 8.0."""
     if SIMULATED:
         return False
-    major = int(cuda.get_current_device().compute_capability[0])
+    major, _ = capability()
     return major == 9 if hopper else major >= 8  # those after Hopper have others instead of its own
 
 
@@ -265,8 +279,8 @@ def require_tensor_cores(what: str, *, hopper: bool = False, way_out: str = "use
     need = f"{what} needs tensor cores of compute capability {'9.0' if hopper else '8.0 or later'}"
     if SIMULATED:
         raise DeviceError(f"{need}, which the simulator has not; {way_out}")
-    capability = tuple(cuda.get_current_device().compute_capability)
-    raise DeviceError(f"{need}, this GPU has {capability[0]}.{capability[1]}; {way_out}")
+    major, minor = capability()
+    raise DeviceError(f"{need}, this GPU has {major}.{minor}; {way_out}")
 
 
 def require_hopper(what: str) -> None:

@@ -164,8 +164,8 @@ def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
     given: dict[str, Any] = {}
     results, y_unit = of, 1.0
     if layer.technique == "mma":
-        conv, positions = MmaWeights(weight, bias, precision=of.name), layer.length
-        drawn = mma_layout.encode(call, call.inputs[0], positions, -(-layer.c_in // 8) * 8, of)
+        conv, positions = MmaWeights(weight, bias, precision=of.name, x_unit=unit), layer.length
+        drawn = mma_layout.encode(call, call.inputs[0], positions, conv.width, of, unit)
         wide = last or (measured and of.size == 4)  # what LayerNorm reads there, and logits, are float32
         results, given["wide"] = FP32 if wide else of, wide
     else:
@@ -186,7 +186,7 @@ def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
     run = getattr(conv, method)
 
     def decode(y):
-        if layer.technique == "mma" or results.ptx_type in ("f32", "tf32"):
+        if results.ptx_type != "e4m3" and (layer.technique == "mma" or results.ptx_type in ("f32", "tf32")):
             return decoded(y.copy_to_host(), results)
         shape = (*y.shape[:-1], layer.c_out)
         widened = Call(None, None, shape, dtypes={"x": results.dtype}, x=y)
@@ -197,7 +197,7 @@ def _tensor_cores(layer, x, weight, bias, pooled, expected, batch):
 
 
 def decoded(array: np.ndarray, of: NumberFormat) -> np.ndarray:
-    """Features of one of `mma_layout.TAKEN`, or float32, as `MmaWeights` has them, as numbers."""
+    """Features of 16 or 32 bits a value, as `MmaWeights` has them, as numbers."""
     if of.ptx_type == "bf16":
         return (array.astype(np.uint32) << 16).view(np.float32)
     if of.terms == 1:

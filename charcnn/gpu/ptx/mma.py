@@ -94,7 +94,8 @@ def mma_tile(ptx_type: str, down: int, across: int, phases: int = 1, split: bool
     apart and then added to the sums: tensor cores round sums towards zero.
 
     PTX: ldmatrix.sync.aligned.m8n8.x4.shared.b16 and mma.sync.aligned.m16n8k16.row.col.f32.type.type.f32, for tf32
-    m16n8k8; with `split` also mul.rn.f16x2; sections "ldmatrix" and "mma". Since compute capability 8.0.
+    m16n8k8, for e4m3 m16n8k32; with `split` also mul.rn.f16x2; sections "ldmatrix" and "mma". Since compute capability
+    8.0, e4m3 since 8.9.
     """
     text = _mma(ptx_type)
 

@@ -173,6 +173,8 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
         way_out = f"here runs {here}" + ("" if options.precision is None else f" in {options.precision}")
         if program.tensor_cores:
             device.require_tensor_cores(program.name, hopper=program.hopper, way_out=way_out)
+            of = program.number_format(options.precision)
+            device.require_precision(of.name, of.capability)
         else:
             device.require_capability((8, 0), program.name, way_out)
 
@@ -197,4 +199,8 @@ def serves(program: catalog.Program, precision: str | None) -> bool:
         return False
     if program.copies and not device.has_capability((8, 0)):
         return False
-    return not program.tensor_cores or device.has_tensor_cores(hopper=program.hopper)
+    if not program.tensor_cores:
+        return True
+    return device.has_tensor_cores(hopper=program.hopper) and device.has_capability(
+        program.number_format(precision).capability
+    )

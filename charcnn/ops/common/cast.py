@@ -94,6 +94,14 @@ def largest(call: Call, x: Any) -> float:
     return float(device.to_host(peak, call.stream)[0])
 
 
+def x_unit_of(call: Call, x: Any, of: NumberFormat) -> float:
+    """What to divide features on the GPU by, so that their greatest becomes the greatest of e4m3; else 1.
+
+    It waits for the GPU.
+    """
+    return largest(call, x) / LARGEST_E4M3 or 1.0 if of.ptx_type == "e4m3" else 1.0
+
+
 def unit_of(call: Call, weight: Any, of: NumberFormat) -> float:
     """What to divide a weight on the GPU by where weights are scaled: a power of two, which rounds nothing.
 

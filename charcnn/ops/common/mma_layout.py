@@ -16,6 +16,7 @@ from numba import cuda, float32
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32
 from charcnn.gpu.launch import Call, jit
+from charcnn.ops.common.cast import narrow
 from charcnn.ops.common.precision import TENSOR_PRECISIONS, NumberFormat
 
 THREADS = device.block_size(256)
@@ -23,10 +24,7 @@ THREADS = device.block_size(256)
 OCTET = 8
 """Channels that are stored together; all arrays have a multiple of it."""
 
-TAKEN = {name: form for name, form in TENSOR_PRECISIONS.items() if form.ptx_type != "e4m3"}
-"""What `MmaWeights` takes."""
-
-WIDE = {name: form for name, form in TAKEN.items() if form.size == 4}
+WIDE = {name: form for name, form in TENSOR_PRECISIONS.items() if form.size == 4}
 """Those of 32 bits a value."""
 
 
@@ -67,11 +65,18 @@ def _encode_kernel(of):
     return kernel
 
 
-def encode(call: Call, x: Any, length: int, channels: int, to: NumberFormat) -> Any:
+def together(of: NumberFormat) -> int:
+    """Channels that features have a multiple of: octets, and whole copies of 16 bytes."""
+    return max(OCTET, 16 // of.size)
+
+
+def encode(call: Call, x: Any, length: int, channels: int, to: NumberFormat, unit: float = 1.0) -> Any:
     """float32 (N, L, C) in this format, with zeros up to (N, length, channels); a new device array.
 
-    With two terms it is (N, length, 2 * channels).
+    With two terms it is (N, length, 2 * channels). In e4m3 it is in multiples of `unit`.
     """
+    if to.ptx_type == "e4m3":
+        return narrow(call, x, length, channels, to, 1 / unit)
     y = call.scratch((x.shape[0], length, to.terms * channels), to.dtype)
     kernel = _encode_kernel(to)
     call.launch(kernel, -(-y.size // (to.terms * OCTET * THREADS)), THREADS, x, y.view(np.uint32))

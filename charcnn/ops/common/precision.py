@@ -48,6 +48,11 @@ class NumberFormat:
         """Whether weights are multiplied by a factor, so that they use the range that there is."""
         return self.terms == 2 or self.ptx_type == "e4m3"
 
+    @property
+    def capability(self) -> tuple[int, int]:
+        """The lowest compute capability whose tensor cores multiply it."""
+        return (8, 9) if self.ptx_type == "e4m3" else (8, 0)
+
 
 TENSOR_PRECISIONS = {
     "fp16": NumberFormat("fp16", "f16", np.float16, 2e-3),  # 11 bits

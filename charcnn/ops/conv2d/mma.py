@@ -33,8 +33,8 @@ def conv2d_nhwc_mma(
         stride: an int, or (vertical, horizontal).
         padding: zeros on all sides; (vertical, horizontal); (top, bottom, left, right); "valid"; "same", as TensorFlow.
         dilation: an int, or (vertical, horizontal).
-        groups: with more than 1, each has a multiple of 32 output channels, and of 8 input channels.
-        precision: what is multiplied, one of `mma_layout.TAKEN`.
+        groups: with more than 1, each has a multiple of 32 output channels, and of 8 input channels, in fp8 of 16.
+        precision: what is multiplied, one of `precision.TENSOR_PRECISIONS`.
         out: where to write, (N, H_out, W_out, C_out), on the same side; made where None.
         stream: a CUDA stream; the default stream where None.
 
@@ -42,7 +42,8 @@ def conv2d_nhwc_mma(
         float32 (N, H_out, W_out, C_out) where the inputs lie; device results are not waited for.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit, or precision is none of these.
+        ValueError: an argument's shape, dtype, layout or side does not fit, precision is none of these, or
+            in fp8, a GPU of compute capability below 8.9.
         DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
     moves = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}

@@ -156,13 +156,13 @@ def wgmma_block(
 
 
 def mma_block(
-    weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str
+    weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str, eps: float = 1e-5
 ) -> list[Layer]:
     """The same by mma.sync."""
     if norm is None:
         return [MmaConv1d(weight, bias, pool=True, precision=precision)]
     conv = MmaConv1d(weight, bias, relu=False, float32=precision in WIDE, precision=precision)
-    return [ConvNormReluPool(conv, norm, pool_size, precision)]
+    return [ConvNormReluPool(conv, norm, pool_size, precision, eps)]
 
 
 def small_batch_block(

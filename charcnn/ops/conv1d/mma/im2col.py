@@ -33,6 +33,9 @@ SHAPES = {
 TWO_TERMS = {**SHAPES, 128: ((192, 48, 64, 4), (96, 48, 64, 3))}
 """Of split numbers: products that are summed apart leave no registers to sums of 64 x 64."""
 
+CONVERTED = {**SHAPES, 128: ((128, 32, 64, 3), (64, 32, 64, 4)), 96: ((256, 32, 96, 4), (96, 48, 32, 3))}
+"""Of e4m3, where compute capabilities 9.0 and 10.0 multiply f16 instead, whose words take registers."""
+
 READ_TIME = 8
 """Time to copy a row or column of a tile, or to read one of a warp's, where 1 is that of a product: an estimate."""
 
@@ -93,7 +96,8 @@ class Im2colTile(TileConfig):
 
 def candidates(block_n: int, of: NumberFormat, quarters: int) -> Iterator[Im2colTile]:
     """Tiles whose stages shared memory holds."""
-    for block_m, warp_m, warp_n, stages in (TWO_TERMS if of.terms == 2 else SHAPES)[block_n]:
+    shapes = CONVERTED if of.ptx_type == "e4m3" else TWO_TERMS if of.terms == 2 else SHAPES
+    for block_m, warp_m, warp_n, stages in shapes[block_n]:
         tile = Im2colTile(block_m, block_n, warp_m, warp_n, stages, 1, quarters)
         if Stages.of(tile, 1).smem_bytes <= device.shared_limit():
             yield tile

@@ -51,6 +51,7 @@ def make_kernel(
     thread_rows, phase_acc = 2 * row_groups, n_tiles * 4
     multiply, peak = ptx.mma_tile(of.ptx_type, m_tiles, n_tiles, phases, two_terms, config.quarters), ptx.max_nan_f32
     pack = ptx.cvt_f16x2(of.ptx_type) if of.size == 2 and not wide else None
+    narrow, scaled = ptx.cvt_e4m3x4 if of.size == 1 and not wide else None, of.scaled
     halved = two_terms and not wide
     words = ptx.pack_floats("float") if wide else words_of(of)
     wait, drain = ptx.cp_async_wait_group(config.b_stages - 2), ptx.cp_async_wait_group(0)
@@ -149,8 +150,7 @@ def make_kernel(
             to_load = load(to_load[0], to_load[1], to_load[2], to_load[3], to_load[4])
 
         # Sums begin with the bias; a thread's columns are the eight channels of an octet, two a matrix.
-        column = uint32(uint32(warp_column * warp_n) + uint32(uint32(lane & three) * eight))
-        column = uint32(column + first_column)
+        column = uint32(uint32(uint32(warp_column * warp_n) + uint32(uint32(lane & three) * eight)) + first_column)
         for q in range(octets):
             for v in range(2):
                 at = bias + uint64(uint32(column + uint32(q * 32 + v * 4))) * float_size
@@ -182,9 +182,8 @@ def make_kernel(
         again = ptx.tid_x()
         lane, warp = uint32(again & lanes), uint32(again >> five)
         warp_row, warp_column = uint32(warp % warps_m), uint32(warp // warps_m)
-        column = uint32(uint32(warp_column * warp_n) + uint32(uint32(lane & three) * eight))
-        column = uint32(column + first_column)
-        if two_terms:  # weights and bias were scaled
+        column = uint32(uint32(uint32(warp_column * warp_n) + uint32(uint32(lane & three) * eight)) + first_column)
+        if scaled:  # weights and bias were
             unscaled = ptx.ld_global_f32(scale)
             for i in range(m_tiles):
                 for j in range(n_tiles):
@@ -226,6 +225,8 @@ def make_kernel(
                                 ptx.st_global_f32(to + uint64(4 * e), acc[k + e // 2 * 4 + e % 2])
                     elif pack is not None:
                         ptx.st_global_v4_b32(to, pack(v0, v1), pack(v2, v3), pack(v4, v5), pack(v6, v7))
+                    elif narrow is not None:
+                        ptx.st_global_v2_b32(to, narrow(v0, v1, v2, v3), narrow(v4, v5, v6, v7))
                     else:
                         p0, p1, p2, p3 = words(v0, v1), words(v2, v3), words(v4, v5), words(v6, v7)
                         if halved:

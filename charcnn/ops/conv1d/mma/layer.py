@@ -9,7 +9,7 @@ import numpy as np
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call, pair
 from charcnn.ops.common import epilogues, shapes, tile_choice
-from charcnn.ops.common.mma_layout import OCTET, TAKEN
+from charcnn.ops.common.mma_layout import together
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
 from charcnn.ops.common.precision import FP32, NumberFormat, choose
 from charcnn.ops.conv1d.mma.config import PACKED_N, POOL, Stages, TileConfig
@@ -36,6 +36,10 @@ POOLED = (
 )
 """With pooling, and of split numbers: products that are summed apart leave no registers to sums of 64 x 64."""
 
+CONVERTED = TileConfig(128, 128, 32, 64, 5, 1)
+"""Before PLAIN, of e4m3. Compute capabilities 9.0 and 10.0 multiply f16 instead, whose words take registers. Those that
+multiply e4m3 itself, 8.9 and 12.0, have too little shared memory for so many stages."""
+
 
 class MmaWeights:
     """The weights of one layer for tensor cores, on the current GPU: the operators, less `weight, bias`.
@@ -45,30 +49,37 @@ class MmaWeights:
     Args:
         weight: float32 (K, C_in, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise; both NumPy
             arrays, or both device arrays.
-        precision: of weights and features, one of `mma_layout.TAKEN`; sums are float32.
+        precision: of weights and features, one of `precision.TENSOR_PRECISIONS`; sums are float32.
+        x_unit: what 1 stands for in x, for fp8, whose range is short.
         stream: a CUDA stream; the default stream where None.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit, or shared memory does not hold what so many
-            taps read.
+        ValueError: an argument's shape, dtype, layout or side does not fit, shared memory does not hold what so many
+            taps read, or in fp8, a GPU of compute capability below 8.9.
         DeviceError: no usable GPU, or one of compute capability below 8.0.
 
-    The methods take x (N, L, C_in) as `mma_layout` has it, on the GPU, with C_in a multiple of 8; with two terms,
-    (N, L, 2 C_in). They give the same, with C_out a multiple of 8, or where `wide` float32, of any C_out. `out` is
-    where to write, made where None.
+    The methods take x (N, L, C_in) as `mma_layout` has it, on the GPU, with C_in a multiple of 8, in fp8 of 16; with
+    two terms, (N, L, 2 C_in). They give the same, with C_out a multiple of 8, or where `wide` float32, of any C_out.
+    `out` is where to write, made where None.
     """
 
-    def __init__(self, weight: Any, bias: Any, *, precision: str = "fp16", stream: Any = None) -> None:
+    def __init__(
+        self, weight: Any, bias: Any, *, precision: str = "fp16", x_unit: float = 1.0, stream: Any = None
+    ) -> None:
         device.require_tensor_cores("mma")
-        self.precision = of = choose(precision, TAKEN)
+        self.precision = of = choose(precision)
+        device.require_precision(precision, of.capability)
         kernel_size, c_in, c_out = shapes.ranked("weight", weight, "K, C_in, C_out")
         shapes.conv1d_nlc(np.empty((0, max(1, kernel_size), c_in)), weight, bias)  # checks what can be of both
         self.kernel_size, self.c_in, self.c_out = kernel_size, c_in, c_out
         columns = -(-c_out // PACKED_N) * PACKED_N
         self._pooled = fitting(POOLED, kernel_size, columns)
-        self._plain = self._pooled if of.terms == 2 else fitting(PLAIN, kernel_size, columns)
+        plain = (CONVERTED, *PLAIN) if of.ptx_type == "e4m3" else PLAIN
+        self._plain = self._pooled if of.terms == 2 else fitting(plain, kernel_size, columns)
         self._warp_n = self._plain[0].warp_n
-        laid = packed(weight, bias, of, PACKED_N, columns, stream)
+        self._together = together(of)
+        self.width = -(-c_in // self._together) * self._together  # of a row of features, or of each of its terms
+        laid = packed(weight, bias, of, PACKED_N, columns, stream, x_unit=x_unit)
         self._weight, self._bias, self._factor, self._k_blocks, self.nbytes = *laid, laid.nbytes
 
     def conv1d(self, x: Any, *, epilogue: str = "", wide: bool = False, out: Any = None, stream: Any = None) -> Any:
@@ -139,10 +150,10 @@ class MmaWeights:
 
     def _shape(self, x):
         n, length, channels = shapes.ranked("x", x, "N, L, C_in")
-        width, terms = -(-self.c_in // OCTET) * OCTET, self.precision.terms
-        if channels != terms * width:
-            more = " and as many for low terms" if terms == 2 else ""
-            raise ValueError(f"x has shape {tuple(x.shape)}: need C_in={width}, a multiple of {OCTET}{more}")
+        terms = self.precision.terms
+        if channels != terms * self.width:
+            more = f"{self._together}{' and as many for low terms' if terms == 2 else ''}"
+            raise ValueError(f"x has shape {tuple(x.shape)}: need C_in={self.width}, a multiple of {more}")
         if length < self.kernel_size:
             raise ValueError(f"x has {length} positions: need at least {self.kernel_size} for K={self.kernel_size}")
         return n, length - self.kernel_size + 1, self.c_out

@@ -14,6 +14,7 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common.mma_layout import words_of
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.mma.config import ROW_BYTES
+from charcnn.ops.conv1d.wgmma import pack as wgmma_pack
 
 THREADS = device.block_size(256)
 
@@ -39,15 +40,23 @@ class Packed(NamedTuple):
 
 
 def packed(
-    weight: Any, bias: Any, of: NumberFormat, pack_n: int, columns: int, stream: Any, quarters: int = 4
-) -> Packed:
+    weight: Any, bias: Any, of: NumberFormat, pack_n: int, columns: int, stream: Any, quarters: int = 4,
+    x_unit: float = 1.0,
+) -> Packed:  # fmt: skip
     """Lay out a weight (K, C_in, C_out) and a bias (C_out,), float32, both NumPy arrays or both on the GPU.
 
     Args:
         pack_n: columns that lie together.
         columns: of all tiles, a multiple of that.
         quarters: how many 32 bytes of a row of a k block count.
+        x_unit: of e4m3, what 1 stands for in x.
     """
+    if of.ptx_type == "e4m3":  # they lie, and are scaled, as those of wgmma
+        found = wgmma_pack.packed(
+            weight, bias, of, pack_n, stream, columns=columns, quarters=quarters, x_unit=x_unit
+        )  # fmt: skip
+        undone = device.to_device(np.array([found.unit * x_unit], np.float32), device.as_stream(stream))
+        return Packed(found.weight, found.bias, undone, found.k_blocks)
     taps, c_in, _ = weight.shape
     k_blocks = -(-c_in * of.size // (quarters * ROW_BYTES // 4))
     words = columns * k_blocks * taps * WORDS

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from charcnn.gpu.launch import Call
-from charcnn.ops.common.mma_layout import OCTET, encode
+from charcnn.ops.common.cast import x_unit_of
+from charcnn.ops.common.mma_layout import encode
+from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.mma.windows import compute
@@ -18,8 +20,9 @@ class _Prepared:
     """A `one_shot.Prepared`."""
 
     def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
-        self._layer, self._stream = MmaWeights(weight, bias, precision=precision, stream=call.stream), call.stream
-        self._x = encode(call, x, x.shape[1], -(-x.shape[2] // OCTET) * OCTET, self._layer.precision)
+        unit, self._stream = x_unit_of(call, x, choose(precision)), call.stream
+        self._layer = MmaWeights(weight, bias, precision=precision, x_unit=unit, stream=call.stream)
+        self._x = encode(call, x, x.shape[1], self._layer.width, self._layer.precision, unit)
 
     def run(self, method: str, y: Any, *pool: int) -> None:
         getattr(self._layer, method)(self._x, *pool, wide=True, out=y, stream=self._stream)
@@ -48,8 +51,9 @@ def conv1d_nlc_mma(
             side.
         stride, padding, dilation: as of `reference.conv1d_nlc`. Where they are not 1, 0, 1, each tap's features are
             copied apart.
-        precision: what is multiplied: "fp16"; "bf16" and "tf32", with 8 and 11 bits and float32's range; or "fp16x3",
-            each number as the sum of two fp16, of whose four products three are summed: float32's accuracy.
+        precision: what is multiplied: "fp16"; "bf16" and "tf32", with 8 and 11 bits and float32's range; "fp16x3",
+            each number as the sum of two fp16, of whose four products three are summed: float32's accuracy; or "fp8":
+            e4m3, weights and features each scaled to its range as a whole.
         out: where to write, (N, L_out, C_out), on the same side; made where None.
         stream: a CUDA stream; the default stream where None.
 
@@ -57,8 +61,8 @@ def conv1d_nlc_mma(
         float32 (N, L_out, C_out) where the inputs lie; device results are not waited for.
 
     Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit, precision is none of these, or shared
-            memory does not hold what so many taps read.
+        ValueError: an argument's shape, dtype, layout or side does not fit, precision is none of these, shared
+            memory does not hold what so many taps read, or in fp8, a GPU of compute capability below 8.9.
         DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
     return one_shot.conv1d_moving(

@@ -10,7 +10,8 @@ import numpy as np
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.ops.common import shapes2d
-from charcnn.ops.common.mma_layout import OCTET, TAKEN, encode
+from charcnn.ops.common.cast import x_unit_of
+from charcnn.ops.common.mma_layout import OCTET, encode, together
 from charcnn.ops.common.precision import FP32, choose
 from charcnn.ops.conv1d.mma.config import Stages
 from charcnn.ops.conv1d.mma.im2col import LARGEST_N, Geometry, Im2colTile, candidates
@@ -26,12 +27,13 @@ class MmaConv2dWeights(Conv2dWeights):
         weight: float32 (KH, KW, C_in / groups, C_out), as `arrays.pack` gives it, C-contiguous; bias (C_out,) likewise;
             both NumPy arrays, or both device arrays.
         stride, padding, dilation, groups: as of `reference.conv2d`.
-        precision, stream: as of `MmaWeights`.
+        precision, x_unit, stream: as of `MmaWeights`.
         results: "float32", or None: in the precision, as `mma_layout` has it.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; a group has no multiple of 32 output
-            channels, or of 8 input channels; results are not float32 and C_out is no multiple of 8.
+            channels, or of 8 input channels, in fp8 of 16; results are not float32 and C_out is no multiple of 8; in
+            fp8, a GPU of compute capability below 8.9.
         DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
 
@@ -46,20 +48,22 @@ class MmaConv2dWeights(Conv2dWeights):
         groups: int = 1,
         precision: str = "fp16",
         results: str | None = None,
+        x_unit: float = 1.0,
         stream: Any = None,
     ) -> None:
         device.require_tensor_cores("mma")
-        of = choose(precision, TAKEN)
+        of = choose(precision)
+        device.require_precision(precision, of.capability)
         moves = {"stride": stride, "padding": padding, "dilation": dilation}
         made = FP32 if results == FP32.name else choose(results or precision, {precision: of})
-        super().__init__(weight, bias, moves, groups, of, made, OCTET)
+        super().__init__(weight, bias, moves, groups, of, made, together(of))
         if made is not FP32 and self.c_out % OCTET:
             raise ValueError(f"weight has C_out={self.c_out}: need a multiple of {OCTET} where results are not float32")
         block_n, taps = columns(self.c_out, groups, LARGEST_N), weight.reshape((prod(self.kernel), *weight.shape[2:]))
         self._n_tiles = -(-self.c_out // block_n)
         used = quarters(weight.shape[2] * of.size)
         used += used % of.terms  # as both terms of 16 channels are multiplied together
-        laid = packed(taps, bias, of, block_n, self._n_tiles * block_n, stream, used)
+        laid = packed(taps, bias, of, block_n, self._n_tiles * block_n, stream, used, x_unit)
         self._weight, self._bias, self._factor, self._k_blocks, self.nbytes = *laid, laid.nbytes
         self._tiles = tuple(candidates(block_n, of, used))
         self._geometries: dict[tuple[int, int], Any] = {}
@@ -101,6 +105,8 @@ class MmaConv2dWeights(Conv2dWeights):
 def compute(call: Call, x: Any, weight: Any, bias: Any, precision: str, *, epilogue: str, **moves: Any) -> None:
     """A `one_shot.ComputeConv2d`."""
     n, height, width, c_in = x.shape
-    conv = MmaConv2dWeights(weight, bias, precision=precision, results=FP32.name, stream=call.stream, **moves)
-    rows = encode(call, x.reshape((n * height, width, c_in)), width, conv.width, conv.precision)
+    unit = x_unit_of(call, x, choose(precision))
+    options = {"precision": precision, "results": FP32.name, "x_unit": unit, "stream": call.stream, **moves}
+    conv = MmaConv2dWeights(weight, bias, **options)
+    rows = encode(call, x.reshape((n * height, width, c_in)), width, conv.width, conv.precision, unit)
     conv.into(call, rows, x.shape, epilogue)

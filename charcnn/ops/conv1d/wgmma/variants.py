@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from charcnn.gpu.launch import Call
-from charcnn.ops.common.cast import LARGEST, largest, narrow, widen
-from charcnn.ops.common.precision import FP32
+from charcnn.ops.common.cast import narrow, widen, x_unit_of
+from charcnn.ops.common.precision import FP32, choose
 from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.wgmma.config import POOL
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
@@ -17,8 +17,7 @@ class _Prepared:
     """A `one_shot.Prepared`."""
 
     def __init__(self, call: Call, x: Any, weight: Any, bias: Any, precision: str, pooled: bool) -> None:
-        # Where x's greatest becomes the greatest that there is.
-        unit = largest(call, x) / LARGEST["e4m3"] or 1.0 if precision == "fp8" else 1.0
+        unit = x_unit_of(call, x, choose(precision))
         results = FP32.name if precision == "fp8" else None
         self._call, self._length = call, x.shape[1]
         self._conv = WgmmaWeights(weight, bias, precision=precision, results=results, x_unit=unit, stream=call.stream)

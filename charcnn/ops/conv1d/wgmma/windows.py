@@ -12,7 +12,7 @@ import numpy as np
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call
 from charcnn.ops.common import shapes2d
-from charcnn.ops.common.cast import LARGEST, largest, narrow
+from charcnn.ops.common.cast import narrow, x_unit_of
 from charcnn.ops.common.precision import FP32, choose
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.wgmma import bands, im2col
@@ -177,8 +177,7 @@ class WgmmaConv2dWeights(Conv2dWeights):
 def compute(call: Call, x: Any, weight: Any, bias: Any, precision: str, *, epilogue: str, **moves: Any) -> None:
     """A `one_shot.ComputeConv2d`."""
     n, height, width, c_in = x.shape
-    # Where x's greatest becomes the greatest that there is.
-    unit = largest(call, x) / LARGEST["e4m3"] or 1.0 if precision == "fp8" else 1.0
+    unit = x_unit_of(call, x, choose(precision))
     options = {"precision": precision, "results": FP32.name, "x_unit": unit, "stream": call.stream, **moves}
     conv = WgmmaConv2dWeights(weight, bias, **options)
     rows = narrow(call, x.reshape((n * height, width, c_in)), width, conv.width, conv.precision, 1 / unit)
