@@ -1,0 +1,190 @@
+"""When the parts of the wgmma kernel wait, and for which mbarrier: the clock of one block's multiprocessor in conv2.
+
+`python bench/wgmma_trace.py [--batch 4096]` needs a Hopper GPU. The kernel is compiled once more: each wait for
+an mbarrier also notes when it began and ended; no other line of it differs. Results must have the same bits; what the
+trace costs is measured, too. Kept is what comes last, of the first warp of each warpgroup. Writes
+results/MACHINE-wgmma-trace.json.
+Exit status: 0 traced, 1 the bits differ, 2 it cannot run here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp()  # kernels with traced waits are nobody else's
+
+import numpy as np
+import raw
+import steps
+from numba import cuda
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.launch import Call
+from charcnn.host import machine
+from charcnn.ops.common.cast import narrow
+from charcnn.ops.conv1d.wgmma import epilogue, kernel, loads
+from charcnn.ops.conv1d.wgmma.config import Barrier, TileConfig
+from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+
+WARPGROUPS, WAITS, FIELDS = 4, 1 << 13, 4
+"""Of a block; waits of each that have a place, by time and kind of mbarrier; numbers of each: begin, end, mbarrier,
+warpgroup."""
+
+SPAN = WAITS // 8 * 128
+"""Cycles that are kept: of each kind of mbarrier a wait every 128."""
+
+CONV2 = next(one for one in steps.MEASURED if one.name == "conv2")
+
+
+@ptx.instruction("mov.u32 $0, %clock;", "r", simulated=lambda: 0)
+def clock():
+    """Cycles of this multiprocessor; uint32."""
+
+
+def traced_wait(log: int) -> Any:
+    """`ptx.mbarrier_wait` that keeps its times at an address on the GPU.
+
+    Where follows from the time and the mbarrier: so nobody waits for a counter, and what is kept last stays.
+    """
+    uint32, uint64 = device.uint32, device.uint64
+    to, size, leading, waits, kinds = uint64(log), uint64(4 * FIELDS), uint32(127), uint32(WAITS), uint32(7)
+    four, six, seven = uint32(4), uint32(6), uint32(7)
+
+    @cuda.jit(device=True, forceinline=True)
+    def mbarrier_wait(mbarrier, parity):
+        begin = clock()
+        ptx.mbarrier_wait(mbarrier, parity)
+        end, thread = clock(), uint32(cuda.threadIdx.x)
+        if uint32(thread & leading) == uint32(0) and cuda.blockIdx.x == 0:
+            kind, warpgroup = uint32(uint32(mbarrier >> six) & kinds), uint32(thread >> seven)
+            at = uint32(uint32(uint32(begin >> four) & uint32(waits - uint32(8))) | kind)
+            at = uint32(uint32(warpgroup * waits) + at)
+            ptx.st_global_v4_b32(to + uint64(at) * size, begin, end, mbarrier, warpgroup)
+
+    return mbarrier_wait
+
+
+@contextmanager
+def traced(log: int) -> Iterator[None]:
+    """Kernels that are made in the block keep the times of their waits."""
+    theirs = ModuleType(ptx.__name__)
+    vars(theirs).update(vars(ptx), mbarrier_wait=traced_wait(log))
+    modules = [module for module in (kernel, loads, epilogue) if getattr(module, "ptx", None) is ptx]
+    kernel.make_kernel.cache_clear()
+    for module in modules:
+        module.ptx = theirs  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.ptx = ptx  # type: ignore[attr-defined]
+        kernel.make_kernel.cache_clear()
+
+
+def decoded(words: np.ndarray, config: TileConfig) -> list[dict[str, Any]]:
+    """Waits as rows, sorted by their beginning, in cycles from the first one's.
+
+    Args:
+        words: uint32 (E, FIELDS), as the kernel wrote them: zeros where it wrote none, or of a time long gone.
+        config: says where which mbarriers lie; the first of them that anyone waits for is the first of B's.
+    """
+    words = words[words[:, 2] > 0].astype(np.int64)
+    first = int(words[:, 2].min()) - Barrier.B_FULL
+    if np.ptp(words[:, 0]) > 1 << 31:  # the clock began anew
+        words[words[:, :2].max(axis=1) < 1 << 31, :2] += 1 << 32
+    words = words[words[:, 0] >= words[:, 0].max() - SPAN]
+    words[:, :2] -= words[:, 0].min()
+    rows = []
+    for begin, end, mbarrier, warpgroup in words.tolist():
+        kind = max(one for one in Barrier if one <= mbarrier - first)
+        part = "producer" if warpgroup == config.math_warpgroups else f"warpgroup {warpgroup}"
+        stage = (mbarrier - first - kind) // 8
+        rows.append({"part": part, "waits_for": kind.name.lower(), "stage": stage, "begin": begin, "end": end})
+    return sorted(rows, key=lambda row: (row["part"], row["begin"]))
+
+
+def trace(batch: int) -> dict[str, Any] | None:
+    """Waits of a run, and what tracing costs; None where it changed a bit of the results."""
+    length, c_in, taps, c_out = steps.sizes(CONV2)
+    rng = np.random.default_rng(0)
+    x = np.maximum(rng.standard_normal((steps.DRAWN, length, c_in)), 0).astype(np.float32)
+    weight = rng.standard_normal((taps, c_in, c_out)).astype(np.float32) / np.float32((taps * c_in) ** 0.5)
+    made = WgmmaWeights(weight, rng.standard_normal(c_out).astype(np.float32), precision="fp16")
+    source = device.to_device(np.resize(x, (batch, length, c_in)))
+    features = narrow(Call(None, None, source.shape, x=source), source, length, c_in, made.precision)
+    nothing = np.zeros((WARPGROUPS * WAITS, FIELDS), np.uint32)
+    log = device.to_device(nothing)
+    plain, out = (device.empty((batch, (length - taps + 1) // 3, c_out), np.float16) for _ in range(2))
+    made.conv1d_relu_maxpool1d(features, out=plain)
+
+    def start():
+        made.conv1d_relu_maxpool1d(features, out=out)
+
+    before = microseconds(start)
+    with traced(device.address(log)):
+        start()
+        cuda.synchronize()
+        log.copy_to_device(nothing)
+        start()
+        cuda.synchronize()
+        words = log.copy_to_host()
+        while_traced = microseconds(start)
+    if not np.array_equal(plain.copy_to_host(), out.copy_to_host()):
+        return None
+    config = made._config("pool", batch * (length - taps + 1))
+    return {
+        "layer": CONV2.name, "batch": batch, "precision": "fp16",
+        "microseconds": before, "microseconds_traced": while_traced,
+        "stages": {"a": config.a_stages, "b": config.b_stages}, "math_warpgroups": config.math_warpgroups,
+        "events": decoded(words, config),
+    }  # fmt: skip
+
+
+def microseconds(start: Callable[[], object]) -> float:
+    """The median time of ten runs, one after the other."""
+    times = []
+    for _ in range(11):
+        begin, end = cuda.event(), cuda.event()
+        begin.record()
+        start()
+        end.record()
+        end.synchronize()
+        times.append(1e3 * begin.elapsed_time(end))
+    return float(np.median(times[1:]))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=4096, metavar="N")
+    parser.add_argument("--results-dir", type=Path, default=raw.RESULTS, metavar="DIR")
+    options = parser.parse_args(argv)
+    if options.batch < 1:
+        parser.error(f"--batch {options.batch}: need 1 or more")
+    try:
+        device.choose(1)
+        device.require_hopper("wgmma_trace")
+    except device.DeviceError as error:
+        print(f"wgmma_trace: {error}", file=sys.stderr)
+        return 2
+    made, here = trace(options.batch), machine.describe()
+    if made is None:
+        print("wgmma_trace: the traced kernel's results differ", file=sys.stderr)
+        return 1
+    file = options.results_dir / f"{machine.name(here)}-wgmma-trace.json"
+    raw.write(file, "wgmma_trace", {**made, "machine": here, "commit": machine.commit()})
+    times = f"{made['microseconds']:.0f} us, traced {made['microseconds_traced']:.0f} us"
+    print(f"{len(made['events']):,} waits; {times}\nraw result: {file}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
