@@ -98,8 +98,8 @@ def decoded(words: np.ndarray, config: TileConfig) -> list[dict[str, Any]]:
     """
     words = words[words[:, 2] > 0].astype(np.int64)
     first = int(words[:, 2].min()) - Barrier.B_FULL
-    if np.ptp(words[:, 0]) > 1 << 31:  # the clock began anew
-        words[words[:, :2].max(axis=1) < 1 << 31, :2] += 1 << 32
+    if np.ptp(words[:, :2]) > 1 << 31:  # the clock began anew
+        words[:, :2] += (words[:, :2] < 1 << 31) * np.int64(1 << 32)
     words = words[words[:, 0] >= words[:, 0].max() - SPAN]
     words[:, :2] -= words[:, 0].min()
     rows = []

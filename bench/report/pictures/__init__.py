@@ -9,6 +9,7 @@ from report.pictures.bytes_moved import bytes_of_chains, bytes_of_levels
 from report.pictures.errors import errors
 from report.pictures.ladders import ladder_of_l12, ladder_to_mma, ladder_to_wgmma
 from report.pictures.layers import layers
+from report.pictures.pipeline import pipeline
 from report.pictures.pyramid import pyramid
 from report.pictures.roofline import roofline
 from report.pictures.rows import overlapping_rows
@@ -23,7 +24,8 @@ from report.schema import ROOT
 
 DRAWN = (
     stages, layers, roofline, scaling, errors, bytes_of_levels, bytes_of_chains, pyramid, overlapping_rows,
-    tiles, sliding_taps, ladder_of_l12, ladder_to_mma, ladder_to_wgmma, shared_memory, work_of_alexnet, overlap_of_l7,
+    tiles, sliding_taps, ladder_of_l12, ladder_to_mma, ladder_to_wgmma, pipeline, shared_memory, work_of_alexnet,
+    overlap_of_l7,
 )  # fmt: skip
 PICTURES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "pictures" / f"{draw.__name__.replace('_', '-')}.svg": draw for draw in DRAWN
