@@ -14,6 +14,7 @@ from charcnn.model import calibrate
 from charcnn.model.rounding import ROUNDINGS
 from charcnn.ops.common.cpu_dot_gemm import quantised
 from charcnn.ops.common.precision import LARGEST_U8
+from charcnn.ops.conv1d.toom_cook import transforms
 
 Array = np.ndarray
 
@@ -56,27 +57,43 @@ ROUNDED: dict[str, Callable[[Array], Array]] = {
 """A number in each precision, as float32; of int8 a feature."""
 
 
-def logits(ids: Array, params: Mapping[str, Array], config: Config, precision: str) -> Array:
-    """Token ids (N, L) uint8 -> logits (N, classes) float32."""
+def logits(
+    ids: Array, params: Mapping[str, Array], config: Config, precision: str, *, toom_cook: bool = False
+) -> Array:
+    """Token ids (N, L) uint8 -> logits (N, classes) float32; conv2 directly, or by Toom-Cook's products."""
     rounding, rounded = ROUNDINGS[precision], ROUNDED[precision]
+    grid, apart = rounding.operands, ("conv2",) * toom_cook
     scaled, eps = calibrate.scaled(params, config, rounding)
     new = {name: np.array(value, np.float32) for name, value in scaled.items()}
+
+    def in_range(weight: Array) -> Array:
+        unit = np.float32(1)
+        if grid is not None and grid.peak is not None and weight.any():
+            unit = np.exp2(np.ceil(np.log2(abs(weight).max() / np.float32(grid.peak))))
+        return rounded(weight / unit) * unit
+
     for name in calibrate.LAYERS:
         weight = new[f"{name}.weight"]
+        if name in apart:
+            continue
         if rounding.weights is not None:
             numbers, step = quantised(weight)
             weight[:] = numbers * step.reshape(-1, *[1] * (weight.ndim - 1))
             continue
-        unit = np.float32(1)
-        if rounding.operands is not None and rounding.operands.peak is not None and weight.any():
-            unit = np.exp2(np.ceil(np.log2(abs(weight).max() / np.float32(rounding.operands.peak))))
-        weight[:] = rounded(weight / unit) * unit
+        weight[:] = in_range(weight)
     if rounding.affine[0]:
         for name in ("conv1.weight", "norm1.weight", "norm1.bias"):
             if name in new:
                 new[name] = _fp16(new[name])
 
     def features(name: str, x: Array) -> Array:
-        return x if name == "norm6" and rounding.stored[1] is None else rounded(x)
+        return x if name in apart or (name == "norm6" and rounding.stored[1] is None) else rounded(x)
 
-    return calibrate.forward(new, config, ids, features, eps)
+    def products(x: Array, weight: Array, bias: Array) -> Array:
+        unit = np.float32(transforms.UNIT if grid is not None and grid.largest < np.inf else 1)
+        planes = rounded(transforms.transformed_features(x) / unit) * unit
+        weights = in_range(transforms.transformed_weights(weight.transpose(2, 1, 0)).astype(np.float32))
+        y = transforms.outputs(planes, weights)
+        return y.reshape(len(x), -1, len(bias)) + bias
+
+    return calibrate.forward(new, config, ids, features, eps, dict.fromkeys(apart, products))

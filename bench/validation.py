@@ -278,7 +278,9 @@ def measure(options: argparse.Namespace, chosen: Sequence[Row]) -> list[dict[str
             part = slice(None, None, 1 if row.batch is None else max(1, len(ids) // FEW_INPUTS))
             if options.emulated:
                 blocks = [ids[part][start : start + 32] for start in range(0, len(ids[part]), 32)]
-                right = np.concatenate([_emulated(block, weights, config, row.precision) for block in blocks])
+                right = np.concatenate(
+                    [_emulated(block, weights, config, row.precision, row.rounding.toom_cook) for block in blocks]
+                )
             else:
                 right = _run(row, weights, config, ids[part], options.batch)
             if row.precision == "fp8":
@@ -327,10 +329,10 @@ def _largest(errors: np.ndarray, which: np.ndarray) -> float:
     return float(errors[which].max(initial=0.0))
 
 
-def _emulated(ids: np.ndarray, weights: Any, config: Config, precision: str) -> np.ndarray:
+def _emulated(ids: np.ndarray, weights: Any, config: Config, precision: str, toom_cook: bool = False) -> np.ndarray:
     if precision == "fp32":
         return network.forward(ids, weights, config, np.float32)
-    return emulated.logits(ids, weights, config, precision)
+    return emulated.logits(ids, weights, config, precision, toom_cook=toom_cook)
 
 
 def _show(row: Row, one: dict[str, Any]) -> None:

@@ -15,7 +15,9 @@ from charcnn.catalog import PRECISIONS, level
 from charcnn.config import TINY
 from charcnn.levels.runner.report import CHECKED_INPUTS, validate
 from charcnn.model import network, params, validation
-from charcnn.model.rounding import ROUNDINGS, Rounding, filtered_sums
+from charcnn.model.plane_errors import PlaneErrors
+from charcnn.model.rounding import E4M3, ROUNDINGS, TF32, Rounding, filtered_sums
+from charcnn.ops.conv1d.toom_cook import transforms
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
 from charcnn.text import encodings, texts
 
@@ -50,9 +52,10 @@ def test_the_reference_is_the_reference(config, seed):
 def test_the_reference_by_pytorch():
     pytest.importorskip("torch", reason="PyTorch is not installed: no reference on a GPU")
     weights, ids = params.init(WIDE, 1), draw(30, WIDE)
-    logits, sigmas = network.forward_with_sigma(ids, weights, WIDE, list(ROUNDINGS.values()))
+    every = [*ROUNDINGS.values(), *(level("l19").rounding(name) for name in level("l19").precisions)]
+    logits, sigmas = network.forward_with_sigma(ids, weights, WIDE, every)
     arrays = measured.Torch("cpu")
-    by_torch, others = network.forward_with_sigma(ids, weights, WIDE, list(ROUNDINGS.values()), arrays=arrays)
+    by_torch, others = network.forward_with_sigma(ids, weights, WIDE, every, arrays=arrays)
     np.testing.assert_allclose(by_torch.numpy(), logits, rtol=1e-12, atol=1e-13)
     for sigma, other in zip(sigmas, others, strict=True):
         np.testing.assert_allclose(other.numpy(), sigma, rtol=1e-3)
@@ -105,6 +108,42 @@ def test_right_results_pass(precision, config, seed):
     errors = validation.in_sigmas(right, *validation.expected(ids, weights, config, rounding))
     assert errors.max() <= rounding.bound
     assert errors.max() >= rounding.bound / 20, "the bound is not too wide to say anything"
+
+
+@pytest.mark.parametrize("precision", level("l19").precisions)
+@pytest.mark.parametrize(("config", "seed"), MODELS, ids=["with layernorm", "without"])
+def test_right_results_of_toom_cook_pass(precision, config, seed):
+    """As far off, in sigmas of their own, as direct sums are in theirs."""
+    weights, ids = params.init(config, seed), draw(100, config)
+    rounding, rms = level("l19").rounding(precision), []
+    for of in (replace(rounding, toom_cook=False), rounding):
+        right = emulated.logits(ids, weights, config, precision, toom_cook=of.toom_cook)
+        errors = validation.in_sigmas(right, *validation.expected(ids, weights, config, of))
+        assert errors.max() <= of.bound
+        rms.append(np.sqrt(np.square(errors).mean()))
+    assert 0.6 < rms[1] / rms[0] < 1.5
+
+
+def test_errors_of_planes_are_those_of_all_products():
+    draw = np.random.default_rng(0)
+    x, weight, g = draw.standard_normal((2, 3, 14)), draw.standard_normal((4, 3, 7)), draw.standard_normal((2, 5, 4, 8))
+    found = PlaneErrors(network.Arrays(), x, weight)
+    planes = transforms.transformed_features(x.swapaxes(1, 2))  # (N, W + 1, points, C)
+    weights, a = transforms.transformed_weights(weight.transpose(2, 1, 0)), np.array(transforms.OUTPUTS, np.float64)
+    products = np.einsum("qp,nwpc,pco->nwqopc", a, planes[:, :-1], weights[:, 0])
+    others = np.einsum("qp,nwpc,pco->nwqopc", a, planes[:, 1:], weights[:, 1])
+    y = (products + others).sum((4, 5)).transpose(0, 3, 1, 2).reshape(2, 4, 6)
+    np.testing.assert_allclose(y, network.Arrays().conv1d(x, weight)[..., :6], atol=1e-12)
+    squares = (products**2 + others**2).sum((4, 5)).transpose(0, 3, 1, 2).reshape(2, 4, 6)
+    np.testing.assert_allclose(found.squares()[..., :6], squares)
+    assert not found.squares()[..., 6:].any()
+    # Results are linear in planes: so what goes back by g has the same product with planes as g with results.
+    flat = planes.transpose(0, 2, 3, 1).reshape(2, 1, 18, -1)
+    np.testing.assert_allclose((found.back(g) * flat).sum((2, 3)), (g[..., :6] * y[:, None]).sum((2, 3)))
+    unit = TF32.unit**2 / 3
+    np.testing.assert_allclose(found.of_planes(TF32), unit * flat[:, 0] ** 2, atol=1e-60)
+    in_eighths = found.of_planes(E4M3)  # 8 times as coarse where a plane is small
+    np.testing.assert_allclose(in_eighths, E4M3.unit**2 / 3 * flat[:, 0] ** 2 + (8 * E4M3.tiny) ** 2 / 3)
 
 
 @pytest.mark.parametrize("precision", [name for name in PRECISIONS if name not in ("fp8", "int8")])

@@ -203,7 +203,16 @@ LEVELS = (
     Level("l16", "cuda", gathered=True, precisions=UNSCALED, hopper=True, tuned=("wgmma", "wgmma")),
     Level("l17", "cuda", gathered=True, precisions=("fp8",), hopper=True, tuned=("wgmma", "wgmma")),
     Level("l18", "cpu", gathered=True, filtered=True, after="l11"),
-    Level("l19", "cuda", gathered=True, after="l16", precisions=TOOM_COOK, hopper=True, tuned=("wgmma", "wgmma")),
+    Level(
+        "l19",
+        "cuda",
+        gathered=True,
+        after="l16",
+        precisions=TOOM_COOK,
+        hopper=True,
+        toom_cook=True,
+        tuned=("wgmma", "wgmma"),
+    ),
     Level(
         "l20",
         "cpu",

@@ -32,6 +32,8 @@ class Program:
     """Needs asynchronous copies, of compute capability 8.0 or later; the simulator has them."""
     filtered: bool = field(default=False, kw_only=True)
     """Whether it computes convolutions by Winograd's filtering, which rounds more."""
+    toom_cook: bool = field(default=False, kw_only=True)
+    """Whether it computes conv2 by Toom-Cook's products, which round more."""
 
     @property
     def family(self) -> Sequence[Program]:
@@ -45,7 +47,7 @@ class Program:
 
     def rounding(self, asked: str | None = None) -> Rounding:
         """What that precision rounds, and how far results may be off for it; errors as for `precision`."""
-        return replace(ROUNDINGS[self.precision(asked)], filtered=self.filtered)
+        return replace(ROUNDINGS[self.precision(asked)], filtered=self.filtered, toom_cook=self.toom_cook)
 
     def precision(self, asked: str | None = None) -> str:
         """Which one it computes in where this one is asked for: its own where that is None.

@@ -10,6 +10,7 @@ how fine they are, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,12 @@ Features = Callable[[str, np.ndarray], np.ndarray]
 
 
 def forward(
-    params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray, features: Features, eps: float = EPS
+    params: Mapping[str, np.ndarray],
+    config: Config,
+    ids: np.ndarray,
+    features: Features,
+    eps: float = EPS,
+    convs: Mapping[str, Callable[..., np.ndarray]] = MappingProxyType({}),
 ) -> np.ndarray:
     """Token ids (N, L) uint8 -> logits (N, classes), float32, on the CPU, channels last.
 
@@ -58,6 +64,7 @@ def forward(
         features: called with the name of each of LAYERS or "norm6", and what it reads, channels last; gives what it
             shall read.
         eps: of LayerNorm 6.
+        convs: by name, what computes a convolution of features (N, L, C), weight and bias in place of the direct sums.
     """
     x = ids
     for node in config.nodes:
@@ -68,7 +75,7 @@ def forward(
             case OneHot(depth):
                 x = np.minimum(ids, depth)  # the first convolution reads ids
             case Conv1d():
-                x = _conv(x, *p)
+                x = convs.get(name, _conv)(x, *p)
             case LayerNorm(usual):
                 x = x - x.mean(axis=(1, 2), keepdims=True)
                 variance = np.square(x).mean(axis=(1, 2), keepdims=True)

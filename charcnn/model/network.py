@@ -28,9 +28,14 @@ from charcnn.model.layers import (
     Softmax,
     Tanh,
 )
+from charcnn.model.plane_errors import PlaneErrors
 from charcnn.model.rounding import FP32, Rounding
 from charcnn.ops import reference
 from charcnn.ops.common.pixel_tables import pixel_tables
+from charcnn.ops.conv1d.toom_cook.transforms import POINTS
+
+TOOM_COOK = "conv2"
+"""What Toom-Cook's products compute, where a level has them."""
 
 EPS = LayerNorm.eps
 """LayerNorm's."""
@@ -117,7 +122,7 @@ def forward_with_sigma(
             case OneHot():
                 continue  # the first convolution reads ids
             case Conv1d():
-                x = steps.first(ids, *p) if x is ids else steps.product(x, *p, filtered=True)
+                x = steps.first(ids, *p) if x is ids else steps.product(x, *p, name=node.layer.name)
             case LayerNorm(usual, name=name):
                 x = steps.layernorm(x, *p, eps=eps if name == "norm6" else usual, number=norms)
                 norms += 1
@@ -128,7 +133,7 @@ def forward_with_sigma(
             case Flatten():
                 x = steps.collapse(x)
             case Linear():
-                x = steps.product(x, p[0][..., None], p[1])
+                x = steps.product(x, p[0][..., None], p[1], name="")
             case other:
                 raise TypeError(f"{other!r} has no sigma")
     return x[..., 0], [on.xp.sqrt(v) for v in steps.variances(config.classes)]
@@ -156,18 +161,21 @@ class _Steps:
             if kind == "back":
                 g = what(g)
                 continue
-            squared = g * g
-            for i, v in enumerate(what):
+            towards, variances = what
+            at = towards(g) if towards else g
+            squared = at * at
+            for i, v in enumerate(variances):
                 if v is not None:
                     v = v[:, None]
                     apart = (squared * v).sum(axis=(2, 3))
-                    alike = ((g * self.on.xp.sqrt(v)).sum(axis=3) ** 2).sum(axis=2)
+                    alike = ((at * self.on.xp.sqrt(v)).sum(axis=3) ** 2).sum(axis=2)
                     totals[i] = totals[i] + self.on.xp.maximum(apart, alike)
         return totals
 
-    def _errors(self, variances: list[Any]) -> None:
+    def _errors(self, variances: list[Any], towards: Callable[[Any], Any] | None = None) -> None:
+        """Errors here; or where `towards` takes the gradient from here, but for what follows."""
         if any(v is not None for v in variances):
-            self._tape.append(("errors", variances))
+            self._tape.append(("errors", (towards, variances)))
 
     def _back(self, function: Callable[[Any], Any]) -> None:
         self._tape.append(("back", function))
@@ -195,25 +203,36 @@ class _Steps:
         self._errors(found)
         return y
 
-    def product(self, x: Any, weight: np.ndarray, bias: np.ndarray, *, filtered: bool = False) -> Any:
-        """A convolution, weight (C_out, C_in, K); a linear layer has one tap, and one position."""
+    def product(self, x: Any, weight: np.ndarray, bias: np.ndarray, *, name: str) -> Any:
+        """A convolution by its name, weight (C_out, C_in, K); a linear layer has one tap, one position, and none."""
         on, (_, c_in, taps) = self.on, weight.shape
         b, rough = on.exact(bias)[:, None], on.rough(x)
-        self._errors([None if of.operands is None else of.operands.variance(rough, on.xp) for of in self.roundings])
+        by_planes = [of.toom_cook and name == TOOM_COOK for of in self.roundings]
+        planes = PlaneErrors(on, rough, weight) if any(by_planes) else None
+        read, read_as_planes = [], []
+        for of, apart in zip(self.roundings, by_planes, strict=True):
+            read.append(None if of.operands is None or apart else of.operands.variance(rough, on.xp))
+            read_as_planes.append(planes.of_planes(of.operands) if planes and of.operands and apart else None)
+        self._errors(read)
         w, rough_w = on.exact(weight), on.rough(on.exact(weight))
         self._back(lambda g: on.conv1d_back(g, rough_w))
+        if planes:
+            self._errors(read_as_planes, planes.back)
         y = on.conv1d(x, w) + b
-        b, squares, size = on.rough(b), on.conv1d(rough * rough, rough_w * rough_w), on.rough(y) ** 2
-        least = (rough * rough).sum(axis=1, keepdims=True)
+        b, direct, size = on.rough(b), on.conv1d(rough * rough, rough_w * rough_w), on.rough(y) ** 2
+        grown, least = planes.squares() if planes else None, (rough * rough).sum(axis=1, keepdims=True)
         step, found = FP32.unit**2 / 3, []
-        for of in self.roundings:
-            sums = of.roundings(c_in, taps) if filtered else c_in * taps / 2
+        for of, apart in zip(self.roundings, by_planes, strict=True):
+            squares = grown if apart else direct
+            # Of Toom-Cook's products, a point's sums have two groups, and half of them are there in the mean.
+            sums = c_in + POINTS if apart else of.roundings(c_in, taps) if name else c_in * taps / 2
             v = step * (sums * (squares + b * b) + size) + of.left_out * squares
             if of.operands is not None:
                 of_weights = of.weights or of.operands
                 v = v + of_weights.unit**2 / 3 * squares
                 if np.any(tiny := of_weights.least(weight)):
-                    v = v + on.rough(on.exact(np.square(tiny) / 3)) * on.windows(least, taps)
+                    each = planes.least() if planes and apart else on.windows(least, taps)
+                    v = v + on.rough(on.exact(np.square(tiny) / 3)) * each
             found.append(v)
         self._errors(found)
         return y

@@ -89,6 +89,8 @@ class Rounding:
     """Whether features are scaled to the range of `operands`, as `charcnn.model.calibrate.scaled` does."""
     filtered: bool = False
     """Whether blocks 2 to 6 are computed by Winograd's filtering."""
+    toom_cook: bool = False
+    """Whether conv2 is computed by Toom-Cook's products: what is rounded is planes and transformed weights."""
 
     def roundings(self, c_in: int, *kernel: int) -> float:
         """How often a sum over C_in channels and a kernel, of the mean size of its partial sums, is rounded."""

@@ -14,7 +14,7 @@ from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.ladder import inline
 from charcnn.ops.conv1d.toom_cook.store import make_puts
-from charcnn.ops.conv1d.toom_cook.transforms import POINTS, WINDOW
+from charcnn.ops.conv1d.toom_cook.transforms import POINTS, UNIT, WINDOW
 
 THREADS = device.block_size(128)
 
@@ -23,8 +23,8 @@ CHANNELS = 8
 
 
 def unit(of: NumberFormat) -> float:
-    """What 1 stands for in planes, in units of features: of e4m3 more than the greatest sum of FEATURES' rows, 7."""
-    return 8.0 if of.ptx_type == "e4m3" else 1.0
+    """What 1 stands for in planes, in units of features."""
+    return UNIT if of.ptx_type == "e4m3" else 1.0
 
 
 def make_plane_values() -> Any:

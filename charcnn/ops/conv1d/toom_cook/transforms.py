@@ -42,6 +42,9 @@ PRODUCTS = 2 * POINTS - 1
 
 DIRECT_PRODUCTS = WINDOW * TAPS
 
+UNIT = 8.0
+"""What 1 stands for in planes of e4m3, in units of features: more than the greatest sum of FEATURES' rows, 7."""
+
 _A, _G, _B = rational_matrices(GROUP, WINDOW)
 
 OUTPUTS, WEIGHTS, FEATURES = (
