@@ -220,7 +220,8 @@ class _Steps:
             self._errors(read_as_planes, planes.back)
         y = on.conv1d(x, w) + b
         b, direct, size = on.rough(b), on.conv1d(rough * rough, rough_w * rough_w), on.rough(y) ** 2
-        grown, least = planes.squares() if planes else None, (rough * rough).sum(axis=1, keepdims=True)
+        grown: Any = planes.squares() if planes else None
+        least = (rough * rough).sum(axis=1, keepdims=True)
         step, found = FP32.unit**2 / 3, []
         for of, apart in zip(self.roundings, by_planes, strict=True):
             squares = grown if apart else direct
