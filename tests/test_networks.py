@@ -151,13 +151,15 @@ def test_the_longest_fusions_are_taken():
         calls(padded, weights, "pairs", fused=False)
 
 
-@pytest.mark.parametrize(("taps", "names"), [
-    (9, ["conv2d_relu_maxpool2d_direct"]), (10, ["conv2d_relu_direct", "maxpool2d_naive"]),
+@pytest.mark.parametrize("taps, pool, apart", [
+    (9, MaxPool2d(2), False), (10, MaxPool2d(2), True), (6, MaxPool2d(3, stride=2), False),
+    (7, MaxPool2d(3, stride=2), True),
 ])  # fmt: skip
-def test_direct_pools_apart_where_a_result_has_many_products(taps, names, monkeypatch):
+def test_direct_pools_apart_where_a_result_has_many_products(taps, pool, apart, monkeypatch):
+    names = ["conv2d_relu_direct", "maxpool2d_naive"] if apart else ["conv2d_relu_maxpool2d_direct"]
     made = []
     monkeypatch.setattr(cuda, "Operator", lambda call, technique: made.append(f"{call.operator}_{technique}"))
-    nodes = place([Conv2d(4, (taps, taps), name="a"), Relu(), MaxPool2d(3, stride=2)], (3, 16, 16))
+    nodes = place([Conv2d(4, (taps, taps), name="a"), Relu(), pool], (3, 16, 16))
     (call,) = calls(nodes, {"a.weight": np.ones((4, 3, taps, taps)), "a.bias": np.ones(4)}, "naive", fused=True)
     assert [*cuda.direct(call, {"a.weight": call.arguments[0], "a.bias": call.arguments[1]})] == [None] * len(names)
     assert made == names

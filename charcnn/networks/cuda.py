@@ -25,6 +25,7 @@ from charcnn.ops.chain import Plan2d
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import Array, Layer, NoScratch, Space
 from charcnn.ops.common.shapes import Shape
+from charcnn.ops.common.shapes2d import pair
 from charcnn.ops.conv2d.direct_plan import FEW
 from charcnn.ops.linear.linear_kn import DoubleBufferedLinear
 from charcnn.runtime.monitor import Monitor
@@ -109,7 +110,19 @@ def few(call: Call) -> bool:
 
 
 POOLED = 256
-"""Products of a result, up to which `direct` pools in the convolution's kernel: of 25 and 150 it pays, of 363 not."""
+"""Products of a result, times how many windows have it, up to which `direct` pools in the convolution's kernel.
+
+Of 25 and 150 products it pays where windows don't overlap, of 363 not; with windows of 3/2, 2.25 for one, of 25."""
+
+
+def pools_apart(call: Call) -> bool:
+    """Whether pooling at the end of a call of `few` is better a kernel of its own."""
+    match call.nodes[-1].layer:
+        case MaxPool2d(size, stride):
+            windows = prod(pair("kernel_size", size)) / prod(pair("stride", stride or size))
+            return prod(call.arguments[0].shape[1:]) * windows > POOLED
+        case _:
+            return False
 
 
 def direct(call: Call, weights: Mapping[str, np.ndarray]) -> Iterator[Layer]:
@@ -117,7 +130,7 @@ def direct(call: Call, weights: Mapping[str, np.ndarray]) -> Iterator[Layer]:
     first, *rest = call.nodes
     if not isinstance(first.layer, Linear):
         parts: list[Sequence[Node]] = [call.nodes]
-        if few(call) and isinstance(call.nodes[-1].layer, MaxPool2d) and prod(call.arguments[0].shape[1:]) > POOLED:
+        if few(call) and pools_apart(call):
             parts = [call.nodes[:-1], call.nodes[-1:]]
         for one in (one for part in parts for one in calls(part, weights, "naive", fused=True)):
             yield Operator(one, "direct" if few(one) else "naive")
