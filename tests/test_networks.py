@@ -151,7 +151,7 @@ def test_the_longest_fusions_are_taken():
         calls(padded, weights, "pairs", fused=False)
 
 
-@pytest.mark.parametrize("taps, pool, apart", [
+@pytest.mark.parametrize(("taps", "pool", "apart"), [
     (9, MaxPool2d(2), False), (10, MaxPool2d(2), True), (6, MaxPool2d(3, stride=2), False),
     (7, MaxPool2d(3, stride=2), True),
 ])  # fmt: skip
