@@ -119,6 +119,23 @@ def test_an_error_in_a_worker_reaches_the_caller():
             run(random_ids(20))
 
 
+@pytest.mark.parametrize("inputs", [1, 5])
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_worker_is_there_after_an_error(error, inputs):
+    fails = [True]
+
+    def work(ids, logits):
+        if fails:
+            fails.clear()
+            raise error
+        logits[:] = double(ids)
+
+    pipeline, ids = Pipeline([work], 2, 3), random_ids(inputs)
+    with pytest.raises(error):
+        pipeline(ids)
+    assert np.array_equal(pipeline(ids), double(ids))  # else it would wait for one for ever
+
+
 SCRIPT = """
 import resource, time
 import numpy as np
