@@ -38,14 +38,40 @@ def tracked():
 
 def built(kind, checkout, folder):
     """The archive of a kind, sdist or wheel, that a checkout's build makes."""
-    pytest.importorskip("setuptools", "77")
-    build = "import sys, setuptools.build_meta as of; getattr(of, f'build_{sys.argv[1]}')(sys.argv[2])"
-    done = subprocess.run(
-        [sys.executable, "-c", build, kind, folder], cwd=checkout, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    build_step(f"build_{kind}", checkout, folder)
     (archive,) = folder.glob("*.whl" if kind == "wheel" else "*.tar.gz")
     return archive
+
+
+def build_step(name, checkout, folder):
+    """What a frontend such as pip or build asks of the build's backend."""
+    pytest.importorskip("setuptools", "77")
+    build = "import sys, setuptools.build_meta as of; getattr(of, sys.argv[1])(sys.argv[2])"
+    done = subprocess.run(
+        [sys.executable, "-c", build, name, folder], cwd=checkout, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("repository", [None, "https://example.org/charcnn"])
+def test_a_package_index_shows_links_that_hold(repository, tmp_path):
+    for name in ("setup.py", "README.md", "LICENSE"):
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    project = re.sub(r"^\[project\.urls\]\n(?:.+\n)*", "", (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
+    if repository is not None:
+        project += f'\n[project.urls]\nRepository = "{repository}"\n'
+    (tmp_path / "pyproject.toml").write_text(project)
+    build_step("prepare_metadata_for_build_wheel", tmp_path, tmp_path)
+    (metadata,) = tmp_path.glob("*.dist-info/METADATA")
+    shown = metadata.read_text().partition("\n\n")[2]
+    relative = re.findall(r"\]\((?!https://)", README)
+    of_tag = re.findall(rf"\]\({repository}/(?:blob|raw)/v{re.escape(PROJECT['version'])}/([^)#]+)", shown)
+    assert len(relative) > 50
+    assert not re.search(r"\]\((?!https://)", shown)
+    assert len(of_tag) == (0 if repository is None else len(relative))
+    assert all((ROOT / file).exists() for file in of_tag)
+    assert ("![" in shown) == (repository is not None)
+    assert all(command in shown for command in COMMANDS)
 
 
 def test_a_source_distribution_is_the_checkout(tmp_path):
@@ -64,12 +90,14 @@ def test_a_source_distribution_is_the_checkout(tmp_path):
 
 TRIED = (
     ("-m", "charcnn", "--version"),
+    ("-m", "charcnn", "--help"),
     ("-m", "charcnn", "info"),
     ("-m", "charcnn", "classify", "-"),
     ("-m", "charcnn", "levels"),
     ("-m", "charcnn", "levels", "--diff", "l15"),
     ("-m", "charcnn", "show"),
     ("-m", "charcnn", "report", "--levels", "l11", "--seconds", "0.05"),
+    ("-m", "charcnn.levels.l0", "--config", "tiny"),
     ("-m", "charcnn.levels.l11", "--inputs", "2"),
     ("-m", "charcnn.levels.l12", "--inputs", "1"),
     ("-m", "charcnn.networks.mnist", "--as", "winograd_cpu", "--inputs", "2"),
@@ -89,7 +117,7 @@ OWN = (
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory):
-    """A source distribution, unpacked, and a wheel of it, installed in a folder."""
+    """A source distribution, unpacked, with the package as a wheel has it; and that wheel, installed in a folder."""
     folder = tmp_path_factory.mktemp("released")
     checkout = folder / "checkout"
     for file in tracked():
@@ -102,6 +130,8 @@ def released(tmp_path_factory):
     with zipfile.ZipFile(built("wheel", source, folder)) as archive:
         archive.extractall(folder / "installed")
     shutil.rmtree(source / "build", ignore_errors=True)
+    shutil.rmtree(source / "charcnn")
+    shutil.copytree(folder / "installed" / "charcnn", source / "charcnn")
     shutil.rmtree(checkout)
     return source, folder / "installed"
 
@@ -148,12 +178,13 @@ def test_a_source_distribution_passes_its_own_tests(released):
     assert done.returncode == 0, done.stdout[-3000:]
 
 
-def test_the_citation_is_of_this_version():
+def test_the_citation_and_the_changelog_are_of_this_version():
     said = dict(
         line.split(": ", 1) for line in (ROOT / "CITATION.cff").read_text().splitlines() if re.match(r"\w.*: ", line)
     )
     assert said["version"] == PROJECT["version"]
     assert said["license"] == PROJECT["license"]
+    assert f"\n## [{said['version']}] - {said['date-released']}\n" in (ROOT / "CHANGELOG.md").read_text()
     assert PROJECT["authors"] == [{"name": "The charcnn authors"}]
     assert "  - name: The charcnn authors\n" in (ROOT / "CITATION.cff").read_text()
 
@@ -164,7 +195,7 @@ def test_issue_templates_ask_for_what_there_is():
         file.stem: yaml.safe_load(file.read_text()) for file in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")
     }
     assert forms.pop("config") == {"blank_issues_enabled": True}
-    assert set(forms) == {"fails", "wrong", "slow"}
+    assert set(forms) == {"fails", "question", "slow", "wrong"}
     for form in forms.values():
         assert {"name", "description", "body"} <= form.keys()
         assert len({part["id"] for part in form["body"]}) == len(form["body"])

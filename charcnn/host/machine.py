@@ -14,7 +14,7 @@ from typing import Any
 
 from charcnn.host.cores import LAUNCHED
 
-PACKAGES = ("numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "nvidia-nvvm", "mpi4py")
+PACKAGES = ("charcnn", "numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "nvidia-nvvm", "mpi4py")
 
 
 def describe() -> dict[str, Any]:

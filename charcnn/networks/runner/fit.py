@@ -45,17 +45,17 @@ def train(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
     Raises:
         ValueError: PyTorch or the data are missing, or an option does not fit; OSError: the file cannot be written.
     """
+    network = subject.architecture(chosen)
+    if not chosen.train.endswith(".safetensors"):
+        raise ValueError(f"--train {chosen.train}: need a name that ends in .safetensors")
+    data = chosen.images or subject.page.DATA
+    learned, asked, classes = labelled(network, data)
     try:
         import torch
 
         from charcnn.training.images import train as fit
     except ImportError as error:
         raise ValueError("--train: need PyTorch: pip install 'charcnn[torch]'") from error
-    network = subject.architecture(chosen)
-    if not chosen.train.endswith(".safetensors"):
-        raise ValueError(f"--train {chosen.train}: need a name that ends in .safetensors")
-    data = chosen.images or subject.page.DATA
-    learned, asked, classes = labelled(network, data)
     assert learned.labels is not None
     assert asked.labels is not None
     print(f"{subject.name}: {len(learned.rows):,} images of {data} to learn from, {len(asked.rows):,} held out")
