@@ -17,7 +17,7 @@ EPILOG = """examples:
   echo "Stocks fell on Monday as oil rose." | charcnn classify -
   charcnn classify news.csv                    writes news.labelled.csv
   charcnn evaluate test.csv                    accuracy, by class, confusion matrix
-  charcnn explain "The home side won."
+  charcnn explain "The home team won the cup final."
   charcnn convert model.pt model.safetensors
 
 exit status:

@@ -48,7 +48,7 @@ class Classifier:
     """A trained network with its encoding and its classes' names, on the fastest level that fits.
 
         classifier = Classifier.load()
-        classifier.predict(["Stocks fell on Monday as oil rose.", "The home side won in extra time."])
+        classifier.predict(["Stocks fell on Monday as oil rose.", "The home team won the cup final."])
 
     Threads may share one. Memory does not grow with the number of texts, but for the results. Pickled, it is its model
     and its options, and is made again where it is read: processes that are started by spawn can be handed one. In a

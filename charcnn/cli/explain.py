@@ -15,9 +15,9 @@ from charcnn.cli import DONE
 from charcnn.cli.model import add_model_arguments, load, positive
 
 EPILOG = """examples:
-  charcnn explain "The home side won in extra time."
-  charcnn explain "The home side won in extra time." --label World --json
-  charcnn explain "The home side won in extra time." --html why.html
+  charcnn explain "The home team won the cup final."
+  charcnn explain "The home team won the cup final." --label World --json
+  charcnn explain "The home team won the cup final." --html why.html
 
 exit status: 0 done; 1 failed while working; 2 unusable options, files or machine; 130 interrupted"""
 
