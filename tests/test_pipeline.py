@@ -1,0 +1,66 @@
+"""Batches through several workers at once."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from test_offload import double, random_ids
+
+from charcnn import offload
+from charcnn.runtime.pipeline import Pipeline
+
+
+def test_workers_of_a_pipeline_run_at_once_and_one_batch_each():
+    busy = [0, 0]
+
+    def worker(number):
+        def work(ids, logits):
+            assert not busy[number]
+            busy[number] = 1
+            while ids[0, 0] == 0 and sum(busy) < 2:  # the first two batches each wait for the other
+                time.sleep(0.001)
+            if ids[0, 0] == 0:
+                time.sleep(0.02)
+            logits[:] = double(ids)
+            busy[number] = 0
+
+        return work
+
+    done = []
+    pipeline = Pipeline([worker(0), worker(1)], 4, 3, done.append)
+    ids = random_ids(21)
+    ids[:, 0] = np.arange(21) >= 8
+    assert np.array_equal(pipeline(ids), double(ids))
+    assert sum(done) == 21
+    assert pipeline(ids[:0]).shape == (0, 3)
+    assert np.array_equal(offload.asynchronous(None, ids, pipeline, 9, 3), double(ids))
+    with pytest.raises(ValueError, match="at most batch=4"):
+        pipeline.submit(ids[:5], np.empty((5, 3), np.float32))
+
+
+def test_an_error_in_a_worker_reaches_the_caller():
+    def work(ids, logits):
+        raise ZeroDivisionError("the lens cap is on")
+
+    for run in (Pipeline([work] * 2, 2, 3), lambda ids: offload.asynchronous(None, ids, lambda _: work(0, 0), 9, 3)):
+        with pytest.raises(ZeroDivisionError, match="lens cap"):
+            run(random_ids(20))
+
+
+@pytest.mark.parametrize("inputs", [1, 5])
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_worker_is_there_after_an_error(error, inputs):
+    fails = [True]
+
+    def work(ids, logits):
+        if fails:
+            fails.clear()
+            raise error
+        logits[:] = double(ids)
+
+    pipeline, ids = Pipeline([work], 2, 3), random_ids(inputs)
+    with pytest.raises(error):
+        pipeline(ids)
+    assert np.array_equal(pipeline(ids), double(ids))  # else it would wait for one for ever
