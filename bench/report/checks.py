@@ -15,16 +15,28 @@ from report.operators import blocks_3_to_6
 from report.schema import ReportError, machine_called, results
 
 
+MEANS = {
+    "fp32": "32 bits",
+    "tf32": "11 of float32's 24 bits, its range",
+    "fp16x3": "each float32 as two fp16, three products of theirs: float32's accuracy",
+    "fp16": "16 bits, of which 11 are digits",
+    "bf16": "16 bits: float32's range, 8 digits",
+    "fp8": "8 bits, e4m3: 4 digits; scaled by texts",
+    "int8": "whole numbers of 8 bits; scaled by texts",
+}
+"""What products are taken of."""
+
+
 def precisions(document: Path) -> str:
     """Which levels compute in what, and how close their logits must come."""
-    head, rows = ["precision", "levels", "its own of", "error allowed, in sigmas of rounding"], []
+    head, rows = ["precision", "multiplied are", "levels", "its own of", "error allowed, in sigmas of rounding"], []
     for name, rounding in ROUNDINGS.items():
         having = [row for row in catalog.LEVELS if name in row.precisions]
         if having:
             own = [row for row in having if row.precision() == name]
             cells = catalog.level_ranges(having), catalog.level_ranges(own) if own else "–"
-            rows.append([f"`{name}`", *cells, f"{rounding.bound:g}"])
-    return table(head, rows, right=3)
+            rows.append([f"`{name}`", MEANS[name], *cells, f"{rounding.bound:g}"])
+    return table(head, rows, right=4)
 
 
 GPUS = {
