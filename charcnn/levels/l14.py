@@ -20,7 +20,7 @@ from charcnn.ops.layernorm.layers import mma_block
 from charcnn.ops.token_conv1d.layers import TokenConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline, multiples
 
-TITLE = "Tensor cores, portable: convolutions and linear layers by mma.sync in fp16, bf16, TF32, split fp16 or FP8"
+TITLE = "Tensor cores, portable: convolutions and linear layers by mma.sync in fp16, bf16, TF32, fp16x3 or FP8"
 
 OFFLOAD = asynchronous
 
