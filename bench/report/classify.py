@@ -137,12 +137,15 @@ def training(document: Path) -> str:
             [[what, *map(str, counts)] for what, counts in zip(("live", "all"), rows, strict=True)],
             right=1,
         )
+    left_out = {"epochs", "seed"} | {name for name, value in said["recipe"].items() if value in (0, False)}
+    recipe = ", ".join(f"{name} {value}" for name, value in said["recipe"].items() if name not in left_out)
+    recipe = recipe.replace(" True", "").replace("_", " ")
     return (
         f"```sh\n{spelled}\n```\n\n"
         f"Seed {said['recipe']['seed']}; {said['rows']:,} rows to learn from; {said['precision']} on one "
         f"{said['device']} with PyTorch {said['torch']}.\n"
-        f"The weights are those of epoch {said['epoch']} of {said['recipe']['epochs']}, a moving average. All that the "
-        "command does not say is its default.\n" + more
+        f"The weights are those of epoch {said['epoch']} of {said['recipe']['epochs']}, a moving average. By AdamW; the "
+        f"[recipe](../../training/recipe.py): {recipe}.\n" + more
     )
 
 
