@@ -14,7 +14,6 @@ from report.markdown import UNMEASURED, sources, table
 from report.operators import blocks_3_to_6
 from report.schema import ReportError, machine_called, results
 
-
 MEANS = {
     "fp32": "32 bits",
     "tf32": "11 of float32's 24 bits, its range",

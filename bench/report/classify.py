@@ -144,7 +144,7 @@ def training(document: Path) -> str:
         f"```sh\n{spelled}\n```\n\n"
         f"Seed {said['recipe']['seed']}; {said['rows']:,} rows to learn from; {said['precision']} on one "
         f"{said['device']} with PyTorch {said['torch']}.\n"
-        f"The weights are those of epoch {said['epoch']} of {said['recipe']['epochs']}, a moving average. By AdamW; the "
+        f"The weights are those of epoch {said['epoch']} of {said['recipe']['epochs']}, a moving average. AdamW; the "
         f"[recipe](../../training/recipe.py): {recipe}.\n" + more
     )
 
