@@ -154,7 +154,7 @@ def wrong_words() -> dict[str, int]:
     listed = done.stdout.split() if done.returncode == 0 else released()
     found = {}
     for file in listed:
-        if file.endswith((".py", ".md", ".pyi", ".toml")) and file != "CONTRIBUTING.md" and (ROOT / file).exists():
+        if file.endswith((".py", ".md", ".pyi", ".toml")) and file != "docs/glossary.md" and (ROOT / file).exists():
             text = " ".join((ROOT / file).read_text().split())
             found[file] = sum(len(re.findall(word, text)) for word, rooms in WRONG.items() if file.startswith(rooms))
     return found
