@@ -27,7 +27,8 @@ LANGUAGES = {".py": "python", ".pyi": "python"}
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
 NAMED = re.compile(r"\[(`?)([\w./-]+\.md)\1\]\(([^)\s#]+)(?=[)#])")
 OPTION = re.compile(r"(?<![^\s(\[>])-{1,2}[A-Za-z][\w-]{0,30}")
-INLINE = re.compile(r"(?<!</span>)<code>[^<]*</code>")  # a block has an empty span before it
+WRAPPED = re.compile(r'(?<!</span>)<code>[^<]*</code>|<div class="language-sh highlight">.*?</div>', re.DOTALL)
+"""Inline code, as a block has an empty span before it; and blocks that site.css wraps."""
 CODE = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
 
 
@@ -170,12 +171,12 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """A page with its inline code's options marked, as browsers end lines behind hyphens."""
+    """A page with the options marked in code that wraps, as browsers end lines behind hyphens."""
 
     def marked(match: re.Match[str]) -> str:
         return OPTION.sub(r'<span class="option">\g<0></span>', match[0])
 
-    return INLINE.sub(marked, html)
+    return WRAPPED.sub(marked, html)
 
 
 def _separated(prose: str) -> str:
