@@ -81,7 +81,9 @@ class Picture:
             self.text(left + 16, top, said, "small")
 
     def __str__(self) -> str:
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:g} {self.height:g}" role="img">'
+        size = f' width="{self.width:g}"' if self.width < WIDTH else ""  # or it would be drawn as wide as the page
+        view = f'viewBox="0 0 {self.width:g} {self.height:g}"'
+        head = f'<svg xmlns="http://www.w3.org/2000/svg"{size} {view} role="img">'
         return "\n".join(
             [head, f"<title>{escape(self.title)}</title>", f"<style>{_style()}</style>", *self.marks, "</svg>", ""]
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from charcnn.report.svg import Axis, Picture
 from report.schema import results
 
-LEFT, RIGHT, TOP, ROW = 96, 24, 34, 32
+WIDTH, LEFT, RIGHT, TOP, ROW = 420, 92, 28, 34, 28
+"""All of it is seen on a phone, its last numbers, too."""
 ENDS = (1e-7, 1e-1)
 
 
