@@ -14,7 +14,9 @@ def errors() -> str:
     """A row a precision: the largest error of a logit on a log scale, and how many labels are as float32 has them."""
     rows = [row for raw in results().agreed.values() for row in raw["precisions"]]
     bottom = TOP + ROW * len(rows)
-    picture = Picture("Error of the logits by precision, on a log scale, and labels that are as fp32's", bottom + 46)
+    picture = Picture(
+        "Error of the logits by precision, on a log scale, and labels that are as fp32's", bottom + 46, WIDTH
+    )
     picture.text(LEFT, 16, "line: error of the logits; number: labels as fp32's", "small")
     across = Axis(*ENDS, LEFT, picture.width - RIGHT)
     for value in across.decades():
