@@ -100,7 +100,7 @@ def history(
         parts.append(labels.put("peer value", _short(rate), [(x2 + 5, y + 4, "start")]))
     for x, y, name, device in points:
         parts.append(f'<circle class="{"gpu" if device == "cuda" else "cpu"}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>')
-        around = [(x, y + 14, "middle"), (x - 2, y + 14, "start"), (x + 4, y - 8, "end"), (x, y - 8, "middle")]
+        around = [(x, y + 15, "middle"), (x - 2, y + 15, "start"), (x + 4, y - 8, "end"), (x, y - 8, "middle")]
         parts.append(labels.put("value", _short(rates[name]), around, near=y))
     for x1, x2, y, rate in limit_lines:
         middle = (x1 + x2) / 2
