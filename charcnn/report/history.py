@@ -100,7 +100,8 @@ def history(
         parts.append(labels.put("peer value", _short(rate), [(x2 + 5, y + 4, "start")]))
     for x, y, name, device in points:
         parts.append(f'<circle class="{"gpu" if device == "cuda" else "cpu"}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>')
-        around = [(x, y + 15, "middle"), (x - 2, y + 15, "start"), (x + 4, y - 8, "end"), (x, y - 8, "middle")]
+        around = [(x - left, y + down, kind) for down in (15, 13) for left, kind in ((0, "middle"), (2, "start"))]
+        around += [(x + 4, y - 8, "end"), (x, y - 8, "middle")]
         parts.append(labels.put("value", _short(rates[name]), around, near=y))
     for x1, x2, y, rate in limit_lines:
         middle = (x1 + x2) / 2
@@ -163,7 +164,7 @@ def _box(said: str, x: float, y: float, anchor: str) -> Box:
     """Of a text of class value: a letter is 5.9 wide at most, and 8 high."""
     width = 5.9 * len(said)
     left = x - width * {"start": 0, "middle": 0.5, "end": 1}[anchor]
-    return left, y - 8, left + width, y + 1
+    return left, y - 8, left + width, y + 2
 
 
 def _crosses(line: Line, box: Box) -> bool:
