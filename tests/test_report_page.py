@@ -122,6 +122,17 @@ def test_no_rate_is_written_over_a_levels_name():
     assert max(places) < HEIGHT - BOTTOM
 
 
+def test_a_rate_stands_on_its_points_side_of_a_line():
+    """As if it were slower, it would stand below the other library's."""
+    three, rates, others = [("l0", "cuda"), ("l1", "cuda"), ("l2", "cuda")], {"l0": 3.0, "l1": 6e5}, {"l2": 5.0}
+    drawn = history("made up", three, rates, legend=[], peers=[4.8e5] * 3)
+    (line,) = re.findall(r'<line class="peer".*? y1="([\d.]+)"', drawn)
+    (label,) = re.findall(r'<text class="value".*? y="([\d.]+)"[^>]*>600 k', drawn)
+    assert float(label) < float(line)
+    assert drawn.count("not measured") == 1
+    assert "not measured" not in history("made up", three, rates, legend=[], others=others)
+
+
 def test_points_of_kernels_and_blocks():
     """A kernel of 1e12 FLOP in 2 ms, and a block of the network in 8 to the second; gathered ones have none."""
     (point,) = page._kernels("l12", "fp32", PROFILE)

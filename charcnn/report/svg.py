@@ -14,6 +14,8 @@ COLOURS = (
 """On light and on dark pages; in a picture they are c0, c1 and so on."""
 MUTED, BRIGHT = ("#57606a", "#9da7b1"), ("#24292f", "#e6edf3")
 """Of text: an axis's, and what is said beside a mark."""
+FAINT = (0.22, 0.4)
+"""Opacity of a faint colour: on dark pages as much of it is hardly seen."""
 INSIDE = ("#ffffff", "#0d1117")
 """Of text on a colour."""
 
@@ -27,12 +29,13 @@ def _style() -> str:
             f".c{i} {{ fill: {pair[shade]}; }} .s{i} {{ fill: none; stroke: {pair[shade]}; }}"
             for i, pair in enumerate(COLOURS)
         ]
+        rules.append(f".faint {{ fill-opacity: {FAINT[shade]}; }}")
         return "\n  ".join(rules)
 
     return (
         "\n  text { font: 13px system-ui, sans-serif; } .small { font-size: 11px; }\n"
         "  .grid { stroke: #8c959f; stroke-opacity: 0.3; } .thick { stroke-width: 2; }\n"
-        "  .dashed { stroke-dasharray: 6 4; stroke-width: 2; } .faint { fill-opacity: 0.22; }\n"
+        "  .dashed { stroke-dasharray: 6 4; stroke-width: 2; }\n"
         f"  {of(0)}\n  @media (prefers-color-scheme: dark) {{\n  {of(1)}\n  }}\n"
     )
 
@@ -78,7 +81,9 @@ class Picture:
             self.text(left + 16, top, said, "small")
 
     def __str__(self) -> str:
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:g} {self.height:g}" role="img">'
+        size = f' width="{self.width:g}"' if self.width < WIDTH else ""  # or it would be drawn as wide as the page
+        view = f'viewBox="0 0 {self.width:g} {self.height:g}"'
+        head = f'<svg xmlns="http://www.w3.org/2000/svg"{size} {view} role="img">'
         return "\n".join(
             [head, f"<title>{escape(self.title)}</title>", f"<style>{_style()}</style>", *self.marks, "</svg>", ""]
         )

@@ -25,6 +25,10 @@ NOTEBOOKS = "docs/notebooks/*.ipynb"
 COPIED = {".json", ".gz", ".svg"}
 LANGUAGES = {".py": "python", ".pyi": "python"}
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
+NAMED = re.compile(r"\[(`?)([\w./-]+\.md)\1\]\(([^)\s#]+)(?=[)#])")
+OPTION = re.compile(r"(?<![^\s(\[>])-{1,2}[A-Za-z][\w-]{0,30}")
+WRAPPED = re.compile(r'(?<!</span>)<code>[^<]*</code>|<div class="language-sh highlight">.*?</div>', re.DOTALL)
+"""Inline code, as a block has an empty span before it; and blocks that site.css wraps."""
 CODE = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
 
 
@@ -139,7 +143,12 @@ def _operators() -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """A page as Python-Markdown reads it: links to pages of source, no markers of blocks, a line before lists."""
+    """A page as Python-Markdown reads it: links to pages of source, no markers of blocks, a line before lists.
+
+    A link that is called by its file is called by that page's title.
+    """
+    if page.is_homepage:  # alone in its part of the navigation
+        page.meta["hide"] = ["navigation"]
 
     def link(match: re.Match[str]) -> str:
         name = _target(page.file.src_uri, match[1])
@@ -148,9 +157,26 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         is_folder = name.endswith("/README.md") and not match[1].endswith("README.md")
         return posixpath.join(match[1], "README.md") if is_folder else match[1]
 
+    def named(match: re.Match[str]) -> str:
+        name = _target(page.file.src_uri, match[3])
+        said = (
+            re.search(r"^# (.+)$", (ROOT / name).read_text("utf-8"), re.MULTILINE) if name in files.src_uris else None
+        )
+        is_its_path = match[2] in (name, match[3])
+        return f"[{said[1]}]({match[3]}" if said and is_its_path else match[0]
+
     parts = CODE.split(markdown)
-    parts[::2] = [LINK.sub(link, _separated(part)) for part in parts[::2]]
+    parts[::2] = [LINK.sub(link, NAMED.sub(named, _separated(part))) for part in parts[::2]]
     return "".join(parts)
+
+
+def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """A page with the options marked in code that wraps, as browsers end lines behind hyphens."""
+
+    def marked(match: re.Match[str]) -> str:
+        return OPTION.sub(r'<span class="option">\g<0></span>', match[0])
+
+    return WRAPPED.sub(marked, html)
 
 
 def _separated(prose: str) -> str:

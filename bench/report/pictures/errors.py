@@ -5,18 +5,19 @@ from __future__ import annotations
 from charcnn.report.svg import Axis, Picture
 from report.schema import results
 
-LEFT, RIGHT, TOP, ROW = 66, 172, 14, 34
+WIDTH, LEFT, RIGHT, TOP, ROW = 420, 92, 28, 34, 28
+"""All of it is seen on a phone, its last numbers, too."""
 ENDS = (1e-7, 1e-1)
 
 
 def errors() -> str:
-    """A row a precision: the largest error of a logit on a log scale, and how many labels stay as float32 has them."""
+    """A row a precision: the largest error of a logit on a log scale, and how many labels are as float32 has them."""
     rows = [row for raw in results().agreed.values() for row in raw["precisions"]]
-    rows.sort(key=lambda row: float(row["error"]))
     bottom = TOP + ROW * len(rows)
     picture = Picture(
-        "Error of the logits by precision, on a log scale, and labels that stay as float32's", bottom + 46
+        "Error of the logits by precision, on a log scale, and labels that are as fp32's", bottom + 46, WIDTH
     )
+    picture.text(LEFT, 16, "line: error of the logits; number: labels as fp32's", "small")
     across = Axis(*ENDS, LEFT, picture.width - RIGHT)
     for value in across.decades():
         x = across(value)
@@ -25,9 +26,9 @@ def errors() -> str:
     picture.text(across.end, bottom + 38, "error of the logits", anchor="end")
     for number, row in enumerate(rows):
         y, end = TOP + ROW * (number + 0.5), across(row["error"])
-        picture.text(LEFT - 8, y + 4, row["precision"], "said", "end")
+        picture.text(LEFT - 8, y + 4, f"{row['precision']}, {row['level']}", "said", "end")
         picture.line(LEFT, y, end, y, "s0 thick")
         picture.dot(end, y, "c0", f"{row['precision']}, {row['level']}: {row['error']:.1e}", 5.5)
         kept = f"{row['agreement']:.2%}".replace(".00%", "%").replace("%", " %")
-        picture.text(picture.width - 8, y + 4, f"{row['level']}: {kept} of labels", "small said", "end")
+        picture.text(end + 11, y + 4, kept, "small said")
     return str(picture)

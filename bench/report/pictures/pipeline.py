@@ -8,13 +8,13 @@ from charcnn.report.svg import Axis, Picture
 from report.schema import RESULTS
 
 TRACE = RESULTS / "nvidia-h200-wgmma-trace.json"
-LEFT, RIGHT, TOP, ROW, HIGH = 108, 12, 64, 34, 22
+LEFT, RIGHT, TOP, ROW, HIGH = 108, 12, 48, 34, 22
 TILES = 1.25
 """Tiles that are shown."""
 
 KINDS = {
     "b_full": ("c0", "for weights"), "a_full": ("c3", "for features"), "b_empty": ("c2", "for room for weights"),
-    "a_empty": ("c5", "for room for features"), "pool_read": ("c4", "for the pooling warpgroup"),
+    "a_empty": ("c5", "for room for features"), "pool_read": ("c4", "for the pooling"),
 }  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def pipeline() -> str:
     picture = Picture("The wgmma kernel over time: one block, one tile and what is left of the one before", 0)
     picture.height = TOP + ROW * len(parts) + 34
     waits = [(colour, f"waits {what}") for colour, what in KINDS.values()]
-    picture.legend([("c1 faint", "at work"), *waits], 12, 16, 236)
+    picture.legend([("c1 faint", "at work"), *waits], 4, 16, 198)
     place = Axis(begin, end, LEFT, picture.width - RIGHT, log=False)
     for number, part in enumerate(parts):
         y = TOP + ROW * number
