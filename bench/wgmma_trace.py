@@ -19,7 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp()  # kernels with traced waits are nobody else's
+if __name__ == "__main__":
+    os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp()  # kernels with traced waits are nobody else's
 
 import numpy as np
 import raw
