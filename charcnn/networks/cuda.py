@@ -112,7 +112,8 @@ def few(call: Call) -> bool:
 POOLED = 256
 """Products of a result, times how many windows have it, up to which `direct` pools in the convolution's kernel.
 
-Of 25 and 150 products it pays where windows don't overlap, of 363 not; with windows of 3/2, 2.25 for one, of 25."""
+Of 25 and 150 products it pays where windows don't overlap, of 363 not; of those of 3/2, which are 2.25 for one,
+it pays with 25 and not with 150."""
 
 
 def pools_apart(call: Call) -> bool:
