@@ -112,6 +112,7 @@ def repeats(item: pytest.Item) -> bool:
 
 
 LONGEST = (
+    "test_chain.py", "test_direct.py", "test_compile_networks.py", "test_packaging.py", "test_peers.py",
     "test_levels.py", "test_networks.py", "test_mma_windows.py", "test_wgmma_windows.py", "test_teaching.py",
     "test_toom_cook.py", "test_training.py", "test_wgmma.py", "test_windows.py", "test_zero_copy.py",
 )  # fmt: skip

@@ -144,6 +144,7 @@ def test_level_at_small(level, tile, monkeypatch):
 
 
 MEMORY = """
+import os; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # each thread has rooms of its own
 import sys; sys.modules["scipy"] = None  # which Numba imports where it is installed: 9 MB
 from importlib import import_module
 from pathlib import Path

@@ -206,7 +206,8 @@ def check_linear(sizes, inputs, precision):
             want = want @ weight.astype(np.float64) + bias
             want = np.maximum(want, 0) if i < 2 else want
         scratch = poisoned(layers.k_splits_shape(n), np.float32)
-        near(layers(x, scratch, out=poisoned(want.shape, np.float32)).copy_to_host(), want, of.tolerance)
+        few = 1 + 2 / want.size**0.5  # how far the mean error of so many numbers may be from that of many
+        near(layers(x, scratch, out=poisoned(want.shape, np.float32)).copy_to_host(), want, of.tolerance * few)
 
 
 @quick(lambda: False)  # the network's sizes have it

@@ -44,7 +44,7 @@ def jit(**options: Any) -> Callable[[Callable[..., None]], Any]:
         kernel = cuda.jit(**options)(function)
         maker = sys._getframe(1)  # of a kernel that a function makes, that one; else the module
         kernel.made_with = {name: maker.f_locals[name] for name in maker.f_code.co_varnames[: _count(maker.f_code)]}
-        if not SIMULATED:
+        if not SIMULATED and not options.get("device"):  # which may be a user's, typed in: there is no file to look at
             from charcnn.caching.kernel_cache import KernelCache
 
             kernel._cache = KernelCache(function)
