@@ -1,7 +1,8 @@
-"""CSV file to labelled CSV file by `charcnn classify`, beside the level's own rate; start to first label; memory.
+"""File to labelled file of the same format by `charcnn classify`, beside the level's own rate; start to first label; memory.
 
     python bench/classify.py --rows 5000000
     python bench/classify.py --rows 5000000 --files-alone     what reading, encoding and writing allow
+    python bench/classify.py --rows 5000000 --format parquet
 
 The file's rows are those of --text (default: the sample that ships), repeated, one letter in twenty replaced. The
 level is timed on the same texts, encoded before, in a process of its own, before the command and after it.
@@ -67,6 +68,34 @@ def make(source: Path, target: Path, rows: int) -> None:
         file.writelines((lines * times)[: rows % each])
 
 
+def convert(source: Path, target: Path) -> None:
+    """Write a CSV file's rows as Parquet or JSON Lines."""
+    from pyarrow import csv, parquet
+
+    names = ["class", "title", "description"]
+    read = csv.ReadOptions(column_names=names, block_size=1 << 25)
+    with csv.open_csv(source, read, csv.ParseOptions(newlines_in_values=True)) as batches:
+        if target.suffix == ".parquet":
+            with parquet.ParquetWriter(target, batches.schema) as file:
+                for batch in batches:
+                    file.write_batch(batch)
+            return
+        with open(target, "w", encoding="utf-8") as lines:
+            for batch in batches:
+                rows = zip(*(batch[name].to_pylist() for name in names), strict=True)
+                lines.writelines(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows)
+
+
+def rows_of(file: Path) -> int:
+    """Of a labelled file."""
+    if file.suffix == ".parquet":
+        from pyarrow import parquet
+
+        return int(parquet.read_metadata(file).num_rows)
+    with open(file, "rb") as lines:
+        return sum(1 for _ in lines)
+
+
 def command(code: str, *words: object, **options: Any) -> subprocess.CompletedProcess[bytes]:
     """Run Python on this code."""
     here = str(Path(__file__).resolve().parent.parent)
@@ -92,7 +121,8 @@ def main() -> None:
         help="rows to repeat",
     )
     add("--model", metavar="FILE", help="default: the model that ships")
-    add("--file", metavar="CSV", type=Path, help="make the file here, unless it is there, and keep it")
+    add("--file", metavar="FILE", type=Path, help="make the file here, unless it is there, and keep it")
+    add("--format", choices=("csv", "jsonl", "parquet"), default="csv", help="default csv")
     add("--device", choices=("cpu", "cuda"))
     add("--precision", help="default: what the command takes where nobody asks")
     add("--encode-on", choices=("cpu", "gpu"), help="default: the GPU where it can")
@@ -103,7 +133,7 @@ def main() -> None:
         "--results-dir",
         metavar="DIR",
         type=Path,
-        help=f"where MACHINE-classify-PRECISION[-encoded-on-WHERE].json goes (default {raw.RESULTS.name}/)",
+        help=f"where MACHINE-classify-PRECISION[-FORMAT][-encoded-on-WHERE].json goes (default {raw.RESULTS.name}/)",
     )
     options = parser.parse_args()
     results = options.results_dir or raw.RESULTS
@@ -114,6 +144,8 @@ def main() -> None:
     print(json.dumps(result, indent=1))
     said = result["command"]
     kind = "files-alone" if options.files_alone else said["precision"]
+    if options.format != "csv":
+        kind += f"-{options.format}"
     if options.encode_on is not None and not options.files_alone:
         kind += f"-encoded-on-{options.encode_on}"
     target = results / f"{machine.name(result['machine'])}-classify-{kind}.json"
@@ -122,9 +154,13 @@ def main() -> None:
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The raw result."""
-    source, report = options.file or folder / "in.csv", folder / "report.json"
+    source, report = options.file or folder / f"in.{options.format}", folder / "report.json"
     if not source.exists():
-        make(options.text, source, options.rows)
+        rows = source if options.format == "csv" else folder / "rows.csv"
+        make(options.text, rows, options.rows)
+        if rows != source:
+            convert(rows, source)
+    target = folder / f"out.{options.format}"
     if options.files_alone:
         options.encode_on = "cpu"  # else nothing encodes
     chosen = {"device": options.device, "precision": options.precision}
@@ -146,16 +182,16 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     level()
     started = time.perf_counter()
     code = (NO_NETWORK if options.files_alone else "") + MAIN
-    command(code, "classify", source, "-o", folder / "out.csv", "--json", report, "--quiet", *words)
+    command(code, "classify", source, "-o", target, "--json", report, "--quiet", *words)
     seconds = time.perf_counter() - started
     level()
-    lines = sum(1 for _ in open(folder / "out.csv", "rb"))  # noqa: SIM115 - read to its end
-    if lines != options.rows:
-        raise SystemExit(f"the output has {lines} rows: need {options.rows}")
+    if (labelled := rows_of(target)) != options.rows:
+        raise SystemExit(f"the output has {labelled} rows: need {options.rows}")
     return {
         "rows": options.rows,
         "input_bytes": source.stat().st_size,
         "text": options.text.name,
+        "format": options.format,
         "files_alone": options.files_alone,
         "seconds_with_start": seconds,
         "command": json.loads(report.read_text()),

@@ -11,6 +11,7 @@ from report import schema
 from charcnn.config import TINY
 from charcnn.host import machine
 from charcnn.model import params
+from charcnn.text.texts import read_texts
 
 
 def test_the_file_repeats_rows_with_other_letters(tmp_path):
@@ -23,6 +24,16 @@ def test_the_file_repeats_rows_with_other_letters(tmp_path):
     assert {row[0] for row in rows} == {"1", "2"}
     assert len({row[1] for row in rows}) > 2_000
     assert all(len(row[1]) == len("Some text, quoted") for row in rows[::2])
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_other_formats_have_the_same_rows(suffix, tmp_path):
+    pytest.importorskip("pyarrow")
+    source, target = tmp_path / "in.csv", tmp_path / f"out.{suffix}"
+    source.write_text('"1","Some, \\ text","A ""quoted"" one"\n"2","Another","of\n two lines"\n')
+    classify.convert(source, target)
+    assert classify.rows_of(target) == 2
+    assert read_texts(target).texts == [b'Some, \\ text A "quoted" one', b"Another of\n two lines"]
 
 
 def test_its_result_becomes_a_row(tmp_path, monkeypatch):
