@@ -33,7 +33,7 @@ def test_other_formats_have_the_same_rows(suffix, tmp_path):
     source.write_text('"1","Some, \\ text","A ""quoted"" one"\n"2","Another","of\n two lines"\n')
     classify.convert(source, target)
     assert classify.rows_of(target) == 2
-    assert read_texts(target).texts == [b'Some, \\ text A "quoted" one', b"Another of\n two lines"]
+    assert read_texts(target).texts == [b'A "quoted" one Some, \\ text', b"of\n two lines Another"]
 
 
 def test_its_result_becomes_a_row(tmp_path, monkeypatch):

@@ -130,6 +130,7 @@ def test_drawn_sizes(variant, share):
     drawn = cases.sizes(compiled(variant), gpu=variant.device == "cuda")
 
     share = max(share, 4) if repeats(variant) and not device.SIMULATED else share  # each is compiled
+
     @settings(max_examples=cases.examples // share if compiled(variant) else min(8, cases.examples))
     @given(drawn.map(partial(fitted, variant)).filter(cases.fit), st.integers(0, 2**32 - 1))
     def try_one(sizes, seed):
