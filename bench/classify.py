@@ -1,4 +1,4 @@
-"""File to labelled file of the same format by `charcnn classify`, beside the level's own rate; start to first label; memory.
+"""File to labelled file by `charcnn classify`, beside the level's own rate; start to first label; memory.
 
     python bench/classify.py --rows 5000000
     python bench/classify.py --rows 5000000 --files-alone     what reading, encoding and writing allow

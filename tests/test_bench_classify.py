@@ -62,7 +62,8 @@ def test_its_result_becomes_a_row(tmp_path, monkeypatch):
     finally:
         schema.results.cache_clear()
     assert (
-        "| l11 | float32 | the CPU | 5,000 | 950.0 | 1,000 (95%) | compute, 97% of the time | 350 MB | 1.2 s |" in row
+        "| CSV | l11 | float32 | the CPU | 5,000 | 950.0 | 1,000 (95%) | compute, 97% of the time | 350 MB | 1.2 s |"
+        in row
     )
 
 

@@ -16,12 +16,16 @@ from report.markdown import UNMEASURED, number, table
 from report.schema import RESULTS, WEIGHTS, ReportError, machine_called, read, results
 
 
+FORMATS = {"csv": "CSV", "jsonl": "JSON Lines", "parquet": "Parquet"}
+
+
 def classify(document: Path) -> str:
     """File to labelled file: what ran, how fast, what bounded it."""
     if not results().classified:
         return UNMEASURED + "\n"
     head = [
         "machine",
+        "file",
         "level",
         "precision",
         "encoded by",
@@ -41,6 +45,7 @@ def classify(document: Path) -> str:
         rows.append(
             [
                 f"[{where}]({link})",
+                FORMATS[raw.get("format", "csv")],
                 "none: logits are zeros" if raw["files_alone"] else said["level"],
                 "–" if raw["files_alone"] else said["precision"],
                 {"cpu": "the CPU", "gpu": "the GPU"}[said["encode_on"]],
@@ -49,10 +54,10 @@ def classify(document: Path) -> str:
                 alone,
                 f"{said['bound']}, {said['busy'][said['bound']]:.0%} of the time",
                 f"{said['peak_resident_bytes'] / 1e6:,.0f} MB" if said["peak_resident_bytes"] else "–",
-                "–" if first is None else f"{min(first['later']):.1f} s",
+                f"{min(first['later']):.1f} s" if first and first["later"] else "–",
             ]
         )
-    return table(head, rows, right=4)
+    return table(head, rows, right=5)
 
 
 ENGINES = {
