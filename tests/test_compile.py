@@ -119,17 +119,6 @@ def test_a_kernels_key_is_the_same_in_every_process(level, precision, tmp_path):
     assert len(set(one)) == len(one) > 15
 
 
-TYPED = """
-from charcnn.gpu.launch import jit
-exec("def hard_swish(y):\\n    return y * min(max(y + 3, 0), 6) / 6", names := {})
-print(jit(device=True)(names["hard_swish"]).py_func(3.0))
-"""
-
-
-def test_an_epilogue_that_is_in_no_file(tmp_path):
-    assert python("-c", TYPED, cache=tmp_path).stdout == "3.0\n"
-
-
 def test_every_level_is_recorded():
     from charcnn.compiling.networks import runnable
 

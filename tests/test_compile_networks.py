@@ -100,6 +100,17 @@ def test_no_kernel_of_a_network_spills_uses_local_memory_or_is_warned_of(tmp_pat
     assert not [(name, kernel, found) for name, kernel, cost in rows if (found := faults(cost))]
 
 
+TYPED = """
+from charcnn.gpu.launch import jit
+exec("def hard_swish(y):\\n    return y * min(max(y + 3, 0), 6) / 6", names := {})
+print(jit(device=True)(names["hard_swish"]).py_func(3.0))
+"""
+
+
+def test_an_epilogue_that_is_in_no_file(tmp_path):
+    assert python("-c", TYPED, cache=tmp_path).stdout == "3.0\n"
+
+
 def test_a_networks_kernels_are_compiled(tmp_path):
     words = "-m", "charcnn", "compile", "sm_90a", "--networks", "ffn:tiny", "--as", "weak", "--jobs", "1"
     lines = python(*words, cache=tmp_path).stdout.splitlines()

@@ -15,7 +15,6 @@ from charcnn.training.measure import Measured
 from report.markdown import UNMEASURED, number, table
 from report.schema import RESULTS, WEIGHTS, ReportError, machine_called, read, results
 
-
 FORMATS = {"csv": "CSV", "jsonl": "JSON Lines", "parquet": "Parquet"}
 
 
