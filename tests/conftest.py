@@ -90,6 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "exhaustive: more cases of what others show; runs with --all, or where it is named"
     )
+    config.addinivalue_line("markers", "sample: a few of what an exhaustive case of the same test has; not with --all")
     config.addinivalue_line("markers", "quick(case, everywhere): which cases are not exhaustive; see `quick`")
 
 
@@ -120,19 +121,19 @@ LONGEST = (
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is exhaustive, unless --all, -m or a test's own name asks for it."""
+    """Leave out what is exhaustive, unless --all, -m or a test's own name asks for it; with --all, samples of that."""
     for item in items:
         if repeats(item):
             item.add_marker("exhaustive")
     if not device.SIMULATED:  # what takes long begins first, so that no process waits for it at the end
         items.sort(key=lambda item: item.path.name not in LONGEST)
-    named = any("::" in str(word) for word in config.invocation_params.args)
-    if config.getoption("--all") or config.getoption("-m") or named:
+    if config.getoption("-m") or any("::" in str(word) for word in config.invocation_params.args):
         return
-    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    mark = "sample" if config.getoption("--all") else "exhaustive"
+    left_out = [item for item in items if item.get_closest_marker(mark)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+        items[:] = [item for item in items if not item.get_closest_marker(mark)]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -107,7 +107,12 @@ def planned(layers, in_shape, options):
     return made
 
 
-@pytest.mark.parametrize("examples", [30] if device.SIMULATED else [3, pytest.param(8, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "examples",
+    [30]
+    if device.SIMULATED
+    else [pytest.param(3, marks=pytest.mark.sample), pytest.param(8, marks=pytest.mark.exhaustive)],
+)
 def test_random_chains_are_the_networks_reference(examples):
     # A GPU compiles for each: it gets the same ones every time, and finds them compiled the next.
     @settings(max_examples=examples, derandomize=not device.SIMULATED)

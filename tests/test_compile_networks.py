@@ -14,6 +14,7 @@ from test_offline import PARTS, faults, part
 from charcnn import catalog
 from charcnn.compiling.networks import runnable_techniques
 from charcnn.compiling.stand_in import Target
+from charcnn.gpu import device
 
 pytestmark = pytest.mark.skipif(
     not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
@@ -93,6 +94,7 @@ def test_every_network_of_images_is_recorded(tmp_path):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.skipif(not device.SIMULATED, reason="compiles for Hopper anew, minutes: a machine without a GPU does")
 def test_no_kernel_of_a_network_spills_uses_local_memory_or_is_warned_of(tmp_path):
     path = ":".join([str(Path(__file__).parent), *sys.path])
     rows = json.loads(python("-c", COSTS, str(part()), str(PARTS), cache=tmp_path, PYTHONPATH=path).stdout)

@@ -88,7 +88,12 @@ FEW = 4
 
 
 @quick(lambda name: name in ("odd", "pooled"))
-@pytest.mark.parametrize("most", [8] if device.SIMULATED else [FEW, pytest.param(12, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "most",
+    [8]
+    if device.SIMULATED
+    else [pytest.param(FEW, marks=pytest.mark.sample), pytest.param(12, marks=pytest.mark.exhaustive)],
+)
 @pytest.mark.parametrize("name", CASES)
 def test_any_plan(name, most, monkeypatch, poisoned):
     arrays, found, pool, expected = draw(name)

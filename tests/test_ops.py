@@ -123,7 +123,11 @@ def test_large(variant, sizes):
 
 
 @quick(lambda variant, share: share > 1 and not repeats(variant) and not costs(variant) and not shown(variant))
-@pytest.mark.parametrize("share", [1] if device.SIMULATED else [3, 1], ids=lambda share: f"1 in {share}")
+@pytest.mark.parametrize(
+    "share",
+    [1] if device.SIMULATED else [pytest.param(3, marks=pytest.mark.sample), 1],
+    ids=lambda share: f"1 in {share}",
+)
 @pytest.mark.parametrize("variant", [pytest.param(row, id=row.name, marks=more_of(row, True)) for row in VARIANTS])
 def test_drawn_sizes(variant, share):
     cases = CASES[variant.operator]
