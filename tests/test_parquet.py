@@ -118,6 +118,26 @@ def test_row_groups_that_are_done_are_not_read_again(charcnn, interrupted, tmp_p
     assert asked == [list(range(4, 11))]
 
 
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_groups_that_are_encoded_together_are_in_order(charcnn, tmp_path, small_groups, monkeypatch, at_once):
+    monkeypatch.setattr(reader, "AT_ONCE", at_once)
+    source, out = put(tmp_path / "in.parquet", news(1010)), tmp_path / "out.parquet"
+    assert charcnn("classify", source, "-o", out)[0] == UNREADABLE
+    file = pq.ParquetFile(out)
+    assert [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)] == [*[140] * 7, 30]
+    assert file.read()["n"].to_pylist() == list(range(1010))
+
+
+def test_groups_that_are_encoded_together_are_gone_on_with(charcnn, interrupted, tmp_path, small_groups, monkeypatch):
+    monkeypatch.setattr(reader, "AT_ONCE", 3)
+    source, out, whole = put(tmp_path / "in.parquet", news(1010)), tmp_path / "out.parquet", tmp_path / "whole.parquet"
+    interrupted(2, "classify", source, "-o", out)
+    assert json.loads((tmp_path / "out.parquet.part.json").read_text())["state"]["rows"] == 600
+    assert charcnn("classify", source, "-o", out)[0] == UNREADABLE
+    charcnn("classify", source, "-o", whole)
+    assert repr(pq.read_table(out).to_pylist()) == repr(pq.read_table(whole).to_pylist())
+
+
 def test_a_slow_machine_ends_groups_by_the_clock(charcnn, tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "GROUP_SECONDS", 0.0)
     source, out = put(tmp_path / "in.parquet", news(2100)), tmp_path / "out.parquet"
@@ -150,7 +170,7 @@ def test_a_file_of_any_number_of_groups(charcnn, tmp_path, small_groups, count):
 
 def test_a_full_disk_in_the_middle_is_gone_on_from(charcnn, tmp_path, small_groups, monkeypatch):
     source, out = put(tmp_path / "in.parquet", news(3000)), tmp_path / "out.parquet"
-    write, left_over = reader._ParquetWriter._write_group, [2]
+    write, left_over = reader._ParquetWriter._write_groups, [2]
 
     def full(self):
         left_over[0] -= 1
@@ -159,7 +179,7 @@ def test_a_full_disk_in_the_middle_is_gone_on_from(charcnn, tmp_path, small_grou
         write(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(reader._ParquetWriter, "_write_group", full)
+        patch.setattr(reader._ParquetWriter, "_write_groups", full)
         status, _, err = charcnn("classify", source, "-o", out, "--quiet")
     assert (status, err) == (FAILED, f"charcnn classify: {out}.part: No space left on device\n")
     status, _, err = charcnn("classify", source, "-o", out)

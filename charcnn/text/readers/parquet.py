@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -21,6 +23,9 @@ from charcnn.text.strings import PackedStrings
 GROUP_ROWS, GROUP_BYTES, GROUP_SECONDS = 1 << 17, 32 << 20, 60.0
 """The block that reaches one of these ends a row group of a Parquet file that is written: small ones read slowly, and
 after a kill rows are computed again from the last group's end on."""
+
+AT_ONCE = max(1, min(4, (os.cpu_count() or 1) // 4))
+"""Row groups that are encoded and compressed together, a thread each: one thread alone is slower than a GPU."""
 
 
 class ParquetReader(Reader):
@@ -175,7 +180,7 @@ class _ParquetWriter(Writer):
     def __init__(self, file: IO[bytes], schema: Any, *, resumed: bool) -> None:
         super().__init__(file)
         self._schema = schema
-        self._group: list[Any] = []
+        self._groups: list[list[Any]] = [[]]  # whole ones, and last the one that grows
         self._rows = self._bytes = self._size = 0
         self._begun = time.monotonic()
         self._footer: Footer | None = None
@@ -189,14 +194,17 @@ class _ParquetWriter(Writer):
                 self._list(footer, start)
 
     def write(self, rendered: Any) -> bool:
-        if not self._group:
+        if self._groups == [[]]:
             self._begun = time.monotonic()
-        self._group.append(rendered)
+        self._groups[-1].append(rendered)
         self._rows, self._bytes = self._rows + rendered.num_rows, self._bytes + rendered.nbytes
         late = time.monotonic() - self._begun >= GROUP_SECONDS
-        if late or self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
-            self._write_group()
-        return not self._group
+        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+            self._groups.append([])
+            self._rows = self._bytes = 0
+        if late or len(self._groups) > AT_ONCE:
+            self._write_groups()
+        return self._groups == [[]]
 
     def _list(self, footer: Footer, start: int) -> None:
         if self._footer is None:
@@ -204,29 +212,34 @@ class _ParquetWriter(Writer):
         else:
             self._footer.append(footer, start)
 
-    def _write_group(self) -> None:
+    def _encoded(self, group: list[Any]) -> memoryview:
         import pyarrow
         import pyarrow.parquet
 
-        table, sink = pyarrow.Table.from_batches(self._group, self._schema), pyarrow.BufferOutputStream()
+        table, sink = pyarrow.Table.from_batches(group, self._schema), pyarrow.BufferOutputStream()
         with pyarrow.parquet.ParquetWriter(sink, self._schema) as writer:
-            if self._rows:
-                writer.write_table(table, row_group_size=self._rows)
-        data = memoryview(sink.getvalue())
-        self._file.write(data)
-        self._list(footer_of(data), self._size)
-        self._size += len(data)
-        self._group, self._rows, self._bytes = [], 0, 0
+            if table.num_rows:
+                writer.write_table(table, row_group_size=table.num_rows)
+        return memoryview(sink.getvalue())
+
+    def _write_groups(self) -> None:
+        groups = [group for group in self._groups if group] or [[]]
+        with ThreadPoolExecutor(len(groups)) as pool:
+            for data in pool.map(self._encoded, groups):
+                self._file.write(data)
+                self._list(footer_of(data), self._size)
+                self._size += len(data)
+        self._groups, self._rows, self._bytes = [[]], 0, 0
 
     def close(self) -> None:
-        if self._group or self._footer is None:
-            self._write_group()
+        if self._groups != [[]] or self._footer is None:
+            self._write_groups()
         if self._footer is not None and self._footer.groups > 1:
             data = self._footer.to_bytes()
             self._file.write(data + len(data).to_bytes(4, "little") + MAGIC)
 
     def abandon(self) -> None:
-        self._group = []
+        self._groups = [[]]
 
 
 def _is_text(given: Any) -> bool:
