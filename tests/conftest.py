@@ -102,6 +102,11 @@ def quick(case: Callable[..., bool], everywhere: bool = False) -> pytest.MarkDec
     return pytest.mark.quick(case=case, everywhere=everywhere)
 
 
+def sampled(few: int, more: int) -> list[Any]:
+    """A parameter's values on a GPU, which compiles kernels for each draw: few, or with --all more."""
+    return [pytest.param(few, marks=pytest.mark.sample), pytest.param(more, marks=pytest.mark.exhaustive)]
+
+
 def repeats(item: pytest.Item) -> bool:
     """Whether a `quick` mark makes this case of a test an exhaustive one."""
     given = item.callspec.params if hasattr(item, "callspec") else {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import quick
+from conftest import quick, sampled
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -107,12 +107,7 @@ def planned(layers, in_shape, options):
     return made
 
 
-@pytest.mark.parametrize(
-    "examples",
-    [30]
-    if device.SIMULATED
-    else [pytest.param(3, marks=pytest.mark.sample), pytest.param(8, marks=pytest.mark.exhaustive)],
-)
+@pytest.mark.parametrize("examples", [30] if device.SIMULATED else sampled(3, 8))
 def test_random_chains_are_the_networks_reference(examples):
     # A GPU compiles for each: it gets the same ones every time, and finds them compiled the next.
     @settings(max_examples=examples, derandomize=not device.SIMULATED)

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from conftest import quick
+from conftest import quick, sampled
 from numba import cuda
 
 from charcnn import ops
@@ -88,12 +88,7 @@ FEW = 4
 
 
 @quick(lambda name: name in ("odd", "pooled"))
-@pytest.mark.parametrize(
-    "most",
-    [8]
-    if device.SIMULATED
-    else [pytest.param(FEW, marks=pytest.mark.sample), pytest.param(12, marks=pytest.mark.exhaustive)],
-)
+@pytest.mark.parametrize("most", [8] if device.SIMULATED else sampled(FEW, 12))
 @pytest.mark.parametrize("name", CASES)
 def test_any_plan(name, most, monkeypatch, poisoned):
     arrays, found, pool, expected = draw(name)
