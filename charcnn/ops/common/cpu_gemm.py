@@ -24,6 +24,10 @@ TASK_ROWS = 240
 """Rows that a task takes at most: their sums stay in cache L1, and each weight read serves all."""
 
 
+CACHED, READ = 1 << 20, 8
+"""Bytes of weights that stay in a core's cache; and how many rows take as long to compute as it takes to read others."""
+
+
 @njit(cache=True, nogil=True)
 def finish(sums, pool, relu, y):
     """Rows of sums, `pool` of them a row of y: their maximum, then ReLU. y may have fewer columns."""
@@ -225,7 +229,8 @@ class Packed:
             return
         sizes, strides, blocks = _arranged(
             x.shape, x.strides, out.shape, tuple(self.kernel), stride, corner, dilation, pool_size,
-            self.groups, self.weights.shape[1], self.tile.rows, numba.get_num_threads(),
+            self.groups, self.weights.shape[1], self.tile.rows, READ * (self.weights[0].nbytes > CACHED),
+            numba.get_num_threads(),
         )  # fmt: skip
         threads.launch(
             _compiled(self.tile), x.ravel(order="K"), sizes, strides, self.kernel, stride, corner, dilation,
@@ -234,10 +239,10 @@ class Packed:
 
 
 @lru_cache(1024)
-def _arranged(x, strides, out, kernel, stride, corner, dilation, pool_size, groups, panels, rows, workers):
+def _arranged(x, strides, out, kernel, stride, corner, dilation, pool_size, groups, panels, rows, read, workers):
     """What `multiply` is told of x's shape and strides, and of how it is shared out."""
     whole = rows // math.gcd(rows, pool_size)  # outputs that end where a tile does
-    *block, split = share_out(out[:3], max(1, TASK_ROWS // pool_size), whole, rows, panels, 0.02, workers)
+    *block, split = share_out(out[:3], max(1, TASK_ROWS // pool_size), whole, rows, panels, 0.02, workers, read)
     spans = [
         (size - 1) * step + (taps - 1) * apart + 1
         for size, step, taps, apart in zip((out[1], out[2] * pool_size), stride, kernel, dilation, strict=True)

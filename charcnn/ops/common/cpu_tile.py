@@ -72,14 +72,20 @@ NARROW = (8, 3)
 """Rows and vectors of a tile of as many sums as avx512's, for columns of which its own would have many too many."""
 
 
-def tile_of_columns(columns: int) -> Tile:
-    """`choose_tile`, or where panels of that have a tenth too many of several panels' columns, a narrower one."""
+def tile_of_columns(columns: int, rows: int | None = None) -> Tile:
+    """`choose_tile`, or where that has a tenth too much of several panels, a narrower one.
+
+    Too much are columns beyond the last one, and where `rows` are given, rows likewise.
+    """
     tile = choose_tile()
     narrow = replace(tile, rows=NARROW[0], vectors=NARROW[1])
     if tile.width != 16 or columns <= tile.panel:
         return tile
-    wide, less = (-(-columns // of.panel) * of.panel for of in (tile, narrow))
-    return narrow if less <= 0.9 * wide else tile
+
+    def computed(of: Tile) -> int:
+        return -(-columns // of.panel) * of.panel * (-(-rows // of.rows) * of.rows if rows else 1)
+
+    return narrow if computed(narrow) <= 0.9 * computed(tile) else tile
 
 
 def _literals(*sizes):
