@@ -10,6 +10,7 @@ Weights are packed once in the order in which they are read: panels as wide as a
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache, lru_cache
 
 import numba
@@ -25,7 +26,7 @@ TASK_ROWS = 240
 
 
 CACHED, READ = 1 << 20, 8
-"""Bytes of weights that stay in a core's cache; and how many rows take as long to compute as it takes to read others."""
+"""Bytes of weights that a core's cache keeps; and how many rows take as long to compute as other weights to be read."""
 
 
 @njit(cache=True, nogil=True)
@@ -131,11 +132,11 @@ def _compiled(tile):
                     for j in range(0, run, PART):
                         term, depth = k * run + j, min(PART, run - j)
                         if VECTORISED:
+                            weights = packed.ctypes.data + 4 * ((group * panels + panel) * terms + term) * PANEL
                             add_product(
                                 ROWS, VECTORS, WIDTH,
                                 features.ctypes.data + 4 * (first + j), starts.ctypes.data, starts.size,
-                                packed.ctypes.data + 4 * ((group * panels + panel) * terms + term) * PANEL, depth,
-                                sums.ctypes.data,
+                                weights, depth, sums.ctypes.data, weights + 4 * depth * PANEL,
                             )  # fmt: skip
                         else:
                             add_product_plain(
@@ -227,15 +228,22 @@ class Packed:
         """
         if out.size == 0:
             return
+        tile = _of_few(self.tile, math.prod(out.shape[:3]) * pool_size)
         sizes, strides, blocks = _arranged(
             x.shape, x.strides, out.shape, tuple(self.kernel), stride, corner, dilation, pool_size,
-            self.groups, self.weights.shape[1], self.tile.rows, READ * (self.weights[0].nbytes > CACHED),
+            self.groups, self.weights.shape[1], tile.rows, READ * (self.weights[0].nbytes > CACHED),
             numba.get_num_threads(),
         )  # fmt: skip
         threads.launch(
-            _compiled(self.tile), x.ravel(order="K"), sizes, strides, self.kernel, stride, corner, dilation,
+            _compiled(tile), x.ravel(order="K"), sizes, strides, self.kernel, stride, corner, dilation,
             self.weights, self.bias, blocks, pool_size, relu, out,
         )  # fmt: skip
+
+
+@lru_cache(1024)
+def _of_few(tile: Tile, rows: int) -> Tile:
+    """The tile, or of up to half its rows one of fewer, a power of two: a single input only waits for its weights."""
+    return replace(tile, rows=1 << (rows - 1).bit_length()) if 2 * rows <= tile.rows else tile
 
 
 @lru_cache(1024)

@@ -8,7 +8,13 @@ from functools import lru_cache
 
 @lru_cache
 def share_out(
-    shape: tuple[int, int, int], most: int, unit: int, rows: int, panels: int, again: float, workers: int,
+    shape: tuple[int, int, int],
+    most: int,
+    unit: int,
+    rows: int,
+    panels: int,
+    again: float,
+    workers: int,
     read: float = 0,
 ) -> tuple[int, int, int, int]:
     """(inputs, lines, columns, parts of the panels) of a task, so that the last of the workers ends soonest.

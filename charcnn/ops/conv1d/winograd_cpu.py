@@ -101,25 +101,32 @@ def _compiled(tile):
             end = (share + 1) * panels // split
             for several in range(share * panels // split, end, at_once):
                 products[:] = 0
+                until = min(several + at_once, end)
                 for p in range(len(features)):
-                    for panel in range(several, min(several + at_once, end)):
+                    for panel in range(several, until):
                         for k in range(groups[0]):
                             for j in range(0, run, part):
                                 depth, term = min(part, run - j), k * run + j
                                 at = p * to_point + k * long * channels + panel // panels_of * c_in + j
                                 if VECTORISED:
+                                    here = (p * panels + panel) * terms + term
+                                    following = here + depth
+                                    if following == (p * panels + until) * terms:  # the next point's, or panels'
+                                        next_point = (p + 1) * panels + several
+                                        following = (next_point if p + 1 < len(features) else until) * terms
                                     add_product(
                                         ROWS, VECTORS, WIDTH,
                                         flat.ctypes.data + 4 * at, starts.ctypes.data, starts.size,
-                                        weights.ctypes.data + 4 * ((p * panels + panel) * terms + term) * PANEL, depth,
+                                        weights.ctypes.data + 4 * here * PANEL, depth,
                                         products.ctypes.data + 4 * ((panel - several) * len(features) + p) * size,
+                                        weights.ctypes.data + 4 * following * PANEL,
                                     )  # fmt: skip
                                 else:
                                     add_product_plain(
                                         flat, at, starts, weights[p, panel, term : term + depth],
                                         products[panel - several, p],
                                     )  # fmt: skip
-                for panel in range(several, min(several + at_once, end)):
+                for panel in range(several, until):
                     source = products.ctypes.data + 4 * (panel - several) * len(features) * size
                     if points[0] > 1:
                         line = points[1] * size

@@ -8,7 +8,7 @@ from charcnn.ops.common.cpu_gemm import Packed
 from charcnn.ops.common.cpu_tile import Tile, tile_of_columns
 
 BATCH = 32
-"""Rows for which the tile is chosen: batches are powers of two as a rule, of which tiles of 6 rows have some too many."""
+"""Rows for which the tile is chosen: batches are powers of two as a rule, and tiles of 6 rows compute some too many."""
 
 
 class CpuLinear:
