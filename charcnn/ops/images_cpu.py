@@ -6,6 +6,7 @@ They read and write once what a convolution (`charcnn.ops.conv2d.cpu_gemm`) left
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -152,9 +153,18 @@ def avgpool2d_nhwc_cpu_vector(
     return _pooled(x, kernel_size, stride, padding, True, rows * columns * count_include_pad, out)
 
 
+@lru_cache(typed=True)
+def _window(*arguments: Any) -> tuple[shapes2d.Window, tuple[int, int]]:
+    """That of a pooling, and what it makes of an image's size; kept, as it takes as long as a small pooling."""
+    window = shapes2d.pool2d_window(*arguments)
+    return window, window.out(*arguments[:2])
+
+
 def _pooled(x, kernel_size, stride, padding, mean, area, out):
-    out = arrays.host(out, shapes2d.pool2d_nhwc(x, kernel_size, stride, padding), x=x)
-    window = shapes2d.pool2d_window(*x.shape[1:3], kernel_size, stride, padding)
+    n, height, width, channels = shapes.ranked("x", x, "N, H, W, C")
+    how = (tuple(one) if isinstance(one, list) else one for one in (kernel_size, stride, padding))
+    window, size = _window(height, width, *how)
+    out = arrays.host(out, (n, *size, channels), x=x)
     threads.launch(_pool_kernel, x, out, window.kernel, window.stride, window.padding, mean, area)
     return out
 
