@@ -25,8 +25,8 @@ from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
 TASK_TILES = 120
 """Tiles that a task takes at most: of 64 channels at 36 points, 1.1 MB when transformed."""
 
-AT_ONCE = 4
-"""Panels that a task multiplies before it transforms them: a point's features are in cache L1 for so many."""
+AT_ONCE = 2
+"""Panels that a task multiplies before it transforms them: features are read half as often; 4 would fill cache L2."""
 
 NESTED_PART = 128
 """As `cpu_gemm.PART`, where both axes are filtered and magnify what sums round: with parts of 512, 512 channels would
