@@ -242,8 +242,11 @@ class Packed:
 
 @lru_cache(1024)
 def _of_few(tile: Tile, rows: int) -> Tile:
-    """The tile, or of up to half its rows one of fewer, a power of two: a single input only waits for its weights."""
-    return replace(tile, rows=1 << (rows - 1).bit_length()) if 2 * rows <= tile.rows else tile
+    """The tile, or for few rows one of half as many, or of one: such layers wait for their weights, and for no sums.
+
+    No more sizes, each of which is compiled for seconds, once.
+    """
+    return replace(tile, rows=1 if rows == 1 else tile.rows // 2) if 2 * rows <= tile.rows else tile
 
 
 @lru_cache(1024)
