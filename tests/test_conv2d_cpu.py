@@ -16,6 +16,7 @@ from charcnn.catalog import FLOAT32
 from charcnn.ops import reference
 from charcnn.ops.common import cpu_tile
 from charcnn.ops.common.arrays import pack
+from charcnn.ops.common.cpu_gemm import READ
 from charcnn.ops.common.tasks import share_out
 from charcnn.ops.conv1d.winograd_transforms import matrices
 from charcnn.ops.conv2d.cpu_gemm import CpuConv2d
@@ -175,15 +176,21 @@ def test_weights_that_are_only_read_and_features_that_are():
 @settings(max_examples=200)
 @given(
     st.tuples(st.integers(1, 40), st.integers(1, 60), st.integers(1, 400)), st.integers(1, 240),
-    st.sampled_from([4, 6]), st.integers(1, 40), st.integers(1, 64),
+    st.sampled_from([4, 6]), st.integers(1, 40), st.integers(1, 64), st.sampled_from([0, 8]),
 )  # fmt: skip
-def test_shares(shape, most, rows, panels, workers):
-    together, lines, columns, split = share_out(shape, most, rows, rows, panels, 0.1, workers)
+def test_shares(shape, most, rows, panels, workers, read):
+    together, lines, columns, split = share_out(shape, most, rows, rows, panels, 0.1, workers, read)
     assert all(size >= 1 for size in (together, lines, columns))
     assert 1 <= split <= min(panels, workers)
     assert together * lines * columns <= max(most, rows) + rows
     assert together == 1 or (lines, columns) == shape[1:]
     assert lines == 1 or columns == shape[2]
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 32])
+@pytest.mark.parametrize("workers", [2, 8])
+def test_large_weights_are_read_once(n, workers):
+    assert share_out((1, 1, n), 240, 8, 8, 86, 0.02, workers, READ) == (1, 1, n, workers)
 
 
 A = np.ones

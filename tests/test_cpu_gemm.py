@@ -124,6 +124,25 @@ def test_linear(tile, n, c_in, c_out):
 
 
 @each_tile
+def test_an_input_alone_as_among_others(tile):
+    """Few rows take tiles of few, which add up the same terms in the same order."""
+    rng = np.random.default_rng(3)
+    x, weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((9, 1025), (130, 1025), 130))
+    layer = CpuLinear(weight, bias, cpu_tile.choose_tile(tile))
+    whole = layer(x, np.empty((9, 130), np.float32))
+    for n in range(1, 9):
+        np.testing.assert_array_equal(layer(x[:n], np.full((n, 130), np.nan, np.float32)), whole[:n])
+
+
+@pytest.mark.parametrize(("panel", "columns", "rows"), [
+    (64, 4096, None), (48, 96, None), (48, 4096, 32), (64, 4096, 48), (64, 1024, 32), (48, 1000, 32), (64, 64, 32),
+])  # fmt: skip
+def test_a_tile_with_little_too_much(panel, columns, rows, monkeypatch):
+    monkeypatch.setattr(cpu_tile, "choose_tile", lambda: cpu_tile.TILES["avx512"])
+    assert cpu_tile.tile_of_columns(columns, rows).panel == panel
+
+
+@each_tile
 def test_launchers_take_the_environments_tile(tile, monkeypatch):
     rng = np.random.default_rng(2)
     x, weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 5, 40), (7, 5, 3), 7))

@@ -204,6 +204,25 @@ def test_alexnets_normalisation():
     np.testing.assert_allclose(made, x / (2 + 1e-4 * sums) ** 0.75, rtol=1e-12)
 
 
+@pytest.mark.parametrize("size", [1, 2, 4, 5, 8, 10])
+def test_the_normalisation_on_the_cpu_is_as_exact_as_float32(size):
+    """Its roots by Newton's method, too, for values of any size."""
+    x = np.random.default_rng(1).standard_normal((2, 3, 5, 37)).astype(np.float32)
+    x *= np.geomspace(1e-15, 1e18, 37).astype(np.float32)
+    made = ops.local_response_norm_nhwc_cpu_vector(x, size, alpha=5e-4, beta=0.75, k=2.0)
+    expected = reference.local_response_norm_nhwc(x.astype(np.float64), size, alpha=5e-4, beta=0.75, k=2.0)
+    np.testing.assert_allclose(made, expected, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_is_not_finite_as_in_the_reference_on_the_cpu():
+    for value in (np.nan, np.inf, -np.inf, 1e30):
+        x = np.ones((1, 2, 2, 20), np.float32)
+        x[0, 1, 0, 9] = value
+        made = ops.local_response_norm_nhwc_cpu_vector(x, 5)
+        np.testing.assert_allclose(made, reference.local_response_norm_nhwc(x, 5), rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["conv2d", "maxpool2d", "avgpool2d", "gelu", "tanh", "local_response_norm"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_what_is_not_finite_as_in_pytorch(name):

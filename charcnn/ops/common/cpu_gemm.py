@@ -10,6 +10,7 @@ Weights are packed once in the order in which they are read: panels as wide as a
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache, lru_cache
 
 import numba
@@ -22,6 +23,10 @@ from charcnn.ops.common.tasks import share_out
 
 TASK_ROWS = 240
 """Rows that a task takes at most: their sums stay in cache L1, and each weight read serves all."""
+
+
+CACHED, READ = 1 << 20, 8
+"""Bytes of weights that a core's cache keeps; and how many rows take as long to compute as other weights to be read."""
 
 
 @njit(cache=True, nogil=True)
@@ -127,11 +132,11 @@ def _compiled(tile):
                     for j in range(0, run, PART):
                         term, depth = k * run + j, min(PART, run - j)
                         if VECTORISED:
+                            weights = packed.ctypes.data + 4 * ((group * panels + panel) * terms + term) * PANEL
                             add_product(
                                 ROWS, VECTORS, WIDTH,
                                 features.ctypes.data + 4 * (first + j), starts.ctypes.data, starts.size,
-                                packed.ctypes.data + 4 * ((group * panels + panel) * terms + term) * PANEL, depth,
-                                sums.ctypes.data,
+                                weights, depth, sums.ctypes.data, weights + 4 * depth * PANEL,
                             )  # fmt: skip
                         else:
                             add_product_plain(
@@ -223,21 +228,32 @@ class Packed:
         """
         if out.size == 0:
             return
+        tile = _of_few(self.tile, math.prod(out.shape[:3]) * pool_size)
         sizes, strides, blocks = _arranged(
             x.shape, x.strides, out.shape, tuple(self.kernel), stride, corner, dilation, pool_size,
-            self.groups, self.weights.shape[1], self.tile.rows, numba.get_num_threads(),
+            self.groups, self.weights.shape[1], tile.rows, READ * (self.weights[0].nbytes > CACHED),
+            numba.get_num_threads(),
         )  # fmt: skip
         threads.launch(
-            _compiled(self.tile), x.ravel(order="K"), sizes, strides, self.kernel, stride, corner, dilation,
+            _compiled(tile), x.ravel(order="K"), sizes, strides, self.kernel, stride, corner, dilation,
             self.weights, self.bias, blocks, pool_size, relu, out,
         )  # fmt: skip
 
 
 @lru_cache(1024)
-def _arranged(x, strides, out, kernel, stride, corner, dilation, pool_size, groups, panels, rows, workers):
+def _of_few(tile: Tile, rows: int) -> Tile:
+    """The tile, or for few rows one of half as many, or of one: such layers wait for their weights, and for no sums.
+
+    No more sizes, each of which is compiled for seconds, once.
+    """
+    return replace(tile, rows=1 if rows == 1 else tile.rows // 2) if 2 * rows <= tile.rows else tile
+
+
+@lru_cache(1024)
+def _arranged(x, strides, out, kernel, stride, corner, dilation, pool_size, groups, panels, rows, read, workers):
     """What `multiply` is told of x's shape and strides, and of how it is shared out."""
     whole = rows // math.gcd(rows, pool_size)  # outputs that end where a tile does
-    *block, split = share_out(out[:3], max(1, TASK_ROWS // pool_size), whole, rows, panels, 0.02, workers)
+    *block, split = share_out(out[:3], max(1, TASK_ROWS // pool_size), whole, rows, panels, 0.02, workers, read)
     spans = [
         (size - 1) * step + (taps - 1) * apart + 1
         for size, step, taps, apart in zip((out[1], out[2] * pool_size), stride, kernel, dilation, strict=True)

@@ -16,6 +16,9 @@ from numba.core import cgutils
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
+LINE = 16
+"""Floats of a line of the cache."""
+
 PART = 512
 """Terms summed apart: the rounding error grows with a part's length, and a part of a panel should stay in cache L2."""
 
@@ -72,14 +75,20 @@ NARROW = (8, 3)
 """Rows and vectors of a tile of as many sums as avx512's, for columns of which its own would have many too many."""
 
 
-def tile_of_columns(columns: int) -> Tile:
-    """`choose_tile`, or where panels of that have a tenth too many of several panels' columns, a narrower one."""
+def tile_of_columns(columns: int, rows: int | None = None) -> Tile:
+    """`choose_tile`, or where that has a tenth too much of several panels, a narrower one.
+
+    Too much are columns beyond the last one, and where `rows` are given, rows likewise.
+    """
     tile = choose_tile()
     narrow = replace(tile, rows=NARROW[0], vectors=NARROW[1])
     if tile.width != 16 or columns <= tile.panel:
         return tile
-    wide, less = (-(-columns // of.panel) * of.panel for of in (tile, narrow))
-    return narrow if less <= 0.9 * wide else tile
+
+    def computed(of: Tile) -> int:
+        return -(-columns // of.panel) * of.panel * (-(-rows // of.rows) * of.rows if rows else 1)
+
+    return narrow if computed(narrow) <= 0.9 * computed(tile) else tile
 
 
 def _literals(*sizes):
@@ -89,21 +98,22 @@ def _literals(*sizes):
 
 
 @intrinsic(prefer_literal=True)
-def add_product(typingctx, rows, vectors, width, a, starts, count, b, depth, c):
-    """C += A @ B for `count` rows, in tiles of `rows`: whole ones. a, starts, b, c are addresses.
+def add_product(typingctx, rows, vectors, width, a, starts, count, b, depth, c, following):
+    """C += A @ B for `count` rows, in tiles of `rows`: whole ones. a, starts, b, c, following are addresses.
 
     A has `depth` columns, and its row r starts starts[r] floats behind a: int64, of any order, as often as one likes.
-    B is (depth, vectors * width) and C (count, vectors * width), both contiguous.
+    B is (depth, vectors * width) and C (count, vectors * width), both contiguous. `following` is the next call's B, as
+    large as this one: the first tiles fetch it into cache L2, which would else wait for memory in its own first tile.
     """
     if (tile := _literals(rows, vectors, width)) is None:
         return None
 
     def codegen(ctx, builder, signature, args):
-        *_, a, starts, count, b, depth, c = args
-        _add_product(builder, tile, a, starts, count, (b, None), depth, c)
+        *_, a, starts, count, b, depth, c, following = args
+        _add_product(builder, tile, a, starts, count, (b, None), depth, c, following)
         return ctx.get_dummy_value()
 
-    return types.void(rows, vectors, width, *[types.int64] * 6), codegen
+    return types.void(rows, vectors, width, *[types.int64] * 7), codegen
 
 
 @intrinsic(prefer_literal=True)
@@ -120,12 +130,15 @@ def add_shifted(typingctx, rows, vectors, width, a, starts, count, b, places, de
     return types.void(rows, vectors, width, *[types.int64] * 7), codegen
 
 
-def _add_product(builder, tile, a, starts, count, features, depth, c):
+def _add_product(builder, tile, a, starts, count, features, depth, c, following=None):
     (rows_, vectors_, width_), (b, places) = tile, features
-    f32, i32, i64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+    f32, i8, i32, i64 = ir.FloatType(), ir.IntType(8), ir.IntType(32), ir.IntType(64)
     vector = ir.VectorType(f32, width_)
     fma = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{width_}f32"
+    )
+    prefetch = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(ir.VoidType(), [i8.as_pointer(), i32, i32, i32]), "llvm.prefetch.p0"
     )
 
     def at(base, index, kind):  # `index` floats behind the address
@@ -138,48 +151,61 @@ def _add_product(builder, tile, a, starts, count, features, depth, c):
     def listed(table, index):
         return builder.load(builder.inttoptr(builder.add(table, builder.shl(index, i64(3))), i64.as_pointer()))
 
-    with cgutils.for_range_slice(builder, i64(0), count, i64(rows_), i64) as (of, _):
-        row_at = []
-        for r in range(rows_):
-            start = listed(starts, builder.add(of, i64(r)))
-            row_at.append(builder.add(a, builder.shl(start, i64(2))))
+    def tiles(start, stop, *, fetch):
+        with cgutils.for_range_slice(builder, start, stop, i64(rows_), i64) as (of, _):
+            row_at = []
+            for r in range(rows_):
+                behind = listed(starts, builder.add(of, i64(r)))
+                row_at.append(builder.add(a, builder.shl(behind, i64(2))))
 
-        before = builder.block
-        loop, after = builder.append_basic_block("terms"), builder.append_basic_block("terms.end")
-        builder.cbranch(builder.icmp_signed(">", depth, i64(0)), loop, after)
-        builder.position_at_end(loop)
-        term = builder.phi(i64)
-        term.add_incoming(i64(0), before)
-        tile_ = [(r, v) for r in range(rows_) for v in range(vectors_)]
-        zero = ir.Constant(vector, [0.0] * width_)
-        sums = {place: builder.phi(vector) for place in tile_}
-        first = builder.mul(term, i64(vectors_ * width_)) if places is None else listed(places, term)
-        weights = [load(b, builder.add(first, i64(v * width_)), vector) for v in range(vectors_)]
-        updated = {}
-        everywhere = ir.Constant(ir.VectorType(i32, width_), [0] * width_)
-        undefined = ir.Constant(vector, ir.Undefined)
-        for r in range(rows_):
-            one = builder.insert_element(undefined, load(row_at[r], term, f32), i32(0))
-            value = builder.shuffle_vector(one, undefined, everywhere)
-            for v in range(vectors_):
-                updated[r, v] = builder.call(fma, [value, weights[v], sums[r, v]])
-        following = builder.add(term, i64(1))
-        term.add_incoming(following, loop)
-        for place in tile_:
-            sums[place].add_incoming(zero, before)
-            sums[place].add_incoming(updated[place], loop)
-        builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
+            before = builder.block
+            loop, after = builder.append_basic_block("terms"), builder.append_basic_block("terms.end")
+            builder.cbranch(builder.icmp_signed(">", depth, i64(0)), loop, after)
+            builder.position_at_end(loop)
+            term = builder.phi(i64)
+            term.add_incoming(i64(0), before)
+            tile_ = [(r, v) for r in range(rows_) for v in range(vectors_)]
+            zero = ir.Constant(vector, [0.0] * width_)
+            sums = {place: builder.phi(vector) for place in tile_}
+            first = builder.mul(term, i64(vectors_ * width_)) if places is None else listed(places, term)
+            weights = [load(b, builder.add(first, i64(v * width_)), vector) for v in range(vectors_)]
+            if fetch:  # a line a term
+                line = builder.add(builder.mul(builder.udiv(of, i64(rows_)), depth), term)
+                place = at(following, builder.mul(line, i64(LINE)), i8)
+                builder.call(prefetch, [place, i32(0), i32(2), i32(1)])  # to be read, in L2, data
+            updated = {}
+            everywhere = ir.Constant(ir.VectorType(i32, width_), [0] * width_)
+            undefined = ir.Constant(vector, ir.Undefined)
+            for r in range(rows_):
+                one = builder.insert_element(undefined, load(row_at[r], term, f32), i32(0))
+                value = builder.shuffle_vector(one, undefined, everywhere)
+                for v in range(vectors_):
+                    updated[r, v] = builder.call(fma, [value, weights[v], sums[r, v]])
+            next_term = builder.add(term, i64(1))
+            term.add_incoming(next_term, loop)
+            for place in tile_:
+                sums[place].add_incoming(zero, before)
+                sums[place].add_incoming(updated[place], loop)
+            builder.cbranch(builder.icmp_signed("<", next_term, depth), loop, after)
 
-        builder.position_at_end(after)
-        for r, v in tile_:
-            total = builder.phi(vector)
-            total.add_incoming(zero, before)
-            total.add_incoming(updated[r, v], loop)
-            updated[r, v] = total
-        done = builder.mul(of, i64(vectors_ * width_))
-        for r, v in tile_:
-            place = at(c, builder.add(done, i64((r * vectors_ + v) * width_)), vector)
-            builder.store(builder.fadd(builder.load(place, align=4), updated[r, v]), place, align=4)
+            builder.position_at_end(after)
+            for r, v in tile_:
+                total = builder.phi(vector)
+                total.add_incoming(zero, before)
+                total.add_incoming(updated[r, v], loop)
+                updated[r, v] = total
+            done = builder.mul(of, i64(vectors_ * width_))
+            for r, v in tile_:
+                place = at(c, builder.add(done, i64((r * vectors_ + v) * width_)), vector)
+                builder.store(builder.fadd(builder.load(place, align=4), updated[r, v]), place, align=4)
+
+    fetching = i64(0)
+    if following is not None:
+        several = builder.icmp_signed(">", count, i64(rows_))  # a single tile has no time in which nothing is read
+        most = builder.select(several, i64(rows_ * vectors_ * width_ // LINE), fetching)
+        fetching = builder.select(builder.icmp_signed("<", count, most), count, most)
+        tiles(i64(0), fetching, fetch=True)
+    tiles(fetching, count, fetch=False)
 
 
 @njit(cache=True, nogil=True)

@@ -8,7 +8,14 @@ from functools import lru_cache
 
 @lru_cache
 def share_out(
-    shape: tuple[int, int, int], most: int, unit: int, rows: int, panels: int, again: float, workers: int
+    shape: tuple[int, int, int],
+    most: int,
+    unit: int,
+    rows: int,
+    panels: int,
+    again: float,
+    workers: int,
+    read: float = 0,
 ) -> tuple[int, int, int, int]:
     """(inputs, lines, columns, parts of the panels) of a task, so that the last of the workers ends soonest.
 
@@ -19,6 +26,7 @@ def share_out(
         rows: of the micro-kernel's tile, in whole ones of which a task computes.
         panels: of the weights.
         again: what each part of the panels does again, as a share of the products.
+        read: rows that take as long as a task takes to read the weights of all panels.
     """
     n, height, width = shape
 
@@ -26,7 +34,7 @@ def share_out(
         together, lines, columns, split = block
         tasks = -(-n // together) * -(-height // lines) * -(-width // columns) * split
         each = min(together, n) * lines * columns
-        task = -(-each // rows) * rows / split + again * each + 1
+        task = -(-each // rows) * rows / split + read / split + again * each + 1
         rounds = -(-tasks // workers)
         return rounds * task if rounds < 32 else tasks / workers * task * (n * height * width * split / each / tasks)
 

@@ -25,8 +25,8 @@ from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
 TASK_TILES = 120
 """Tiles that a task takes at most: of 64 channels at 36 points, 1.1 MB when transformed."""
 
-AT_ONCE = 4
-"""Panels that a task multiplies before it transforms them: a point's features are in cache L1 for so many."""
+AT_ONCE = 2
+"""Panels that a task multiplies before it transforms them: features are read half as often; 4 would fill cache L2."""
 
 NESTED_PART = 128
 """As `cpu_gemm.PART`, where both axes are filtered and magnify what sums round: with parts of 512, 512 channels would
@@ -101,25 +101,32 @@ def _compiled(tile):
             end = (share + 1) * panels // split
             for several in range(share * panels // split, end, at_once):
                 products[:] = 0
+                until = min(several + at_once, end)
                 for p in range(len(features)):
-                    for panel in range(several, min(several + at_once, end)):
+                    for panel in range(several, until):
                         for k in range(groups[0]):
                             for j in range(0, run, part):
                                 depth, term = min(part, run - j), k * run + j
                                 at = p * to_point + k * long * channels + panel // panels_of * c_in + j
                                 if VECTORISED:
+                                    here = (p * panels + panel) * terms + term
+                                    following = here + depth
+                                    if following == (p * panels + until) * terms:  # the next point's, or panels'
+                                        next_point = (p + 1) * panels + several
+                                        following = (next_point if p + 1 < len(features) else until) * terms
                                     add_product(
                                         ROWS, VECTORS, WIDTH,
                                         flat.ctypes.data + 4 * at, starts.ctypes.data, starts.size,
-                                        weights.ctypes.data + 4 * ((p * panels + panel) * terms + term) * PANEL, depth,
+                                        weights.ctypes.data + 4 * here * PANEL, depth,
                                         products.ctypes.data + 4 * ((panel - several) * len(features) + p) * size,
+                                        weights.ctypes.data + 4 * following * PANEL,
                                     )  # fmt: skip
                                 else:
                                     add_product_plain(
                                         flat, at, starts, weights[p, panel, term : term + depth],
                                         products[panel - several, p],
                                     )  # fmt: skip
-                for panel in range(several, min(several + at_once, end)):
+                for panel in range(several, until):
                     source = products.ctypes.data + 4 * (panel - several) * len(features) * size
                     if points[0] > 1:
                         line = points[1] * size
