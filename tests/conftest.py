@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import re
@@ -27,6 +28,7 @@ import simulated_threads  # noqa: E402
 from commands import interrupted  # noqa: E402, F401 - a fixture
 
 from charcnn.catalog import VARIANTS, Level, Variant  # noqa: E402
+from charcnn.compiling.workers import SELDOM  # noqa: E402
 from charcnn.gpu import device  # noqa: E402
 from charcnn.ops.common import cpu_dot  # noqa: E402
 from charcnn.ops.common.precision import TENSOR_PRECISIONS  # noqa: E402
@@ -139,6 +141,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker(mark)]
+
+
+def pytest_collection_finish() -> None:
+    """Tests stay to the end: to look for garbage among them again and again takes a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*SELDOM)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -88,7 +88,7 @@ FEW = 4
 
 
 @quick(lambda name: name in ("odd", "pooled"))
-@pytest.mark.parametrize("most", [8] if device.SIMULATED else sampled(FEW, 12))
+@pytest.mark.parametrize("most", [8] if device.SIMULATED else sampled(FEW, 8))
 @pytest.mark.parametrize("name", CASES)
 def test_any_plan(name, most, monkeypatch, poisoned):
     arrays, found, pool, expected = draw(name)

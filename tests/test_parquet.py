@@ -56,8 +56,9 @@ def written(table):
 
 @pytest.fixture
 def small_groups(monkeypatch):
-    """Blocks of 50 rows, a row group every 100."""
+    """Blocks of 50 rows, a row group every 100, each encoded when it is full: on many cores several are at once."""
     monkeypatch.setattr(reader, "GROUP_ROWS", 100)
+    monkeypatch.setattr(reader, "AT_ONCE", 1)
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 5])

@@ -13,6 +13,7 @@ ends then. None leaves a file, and none hears a Ctrl-C that is not its own.
 from __future__ import annotations
 
 import fcntl
+import gc
 import hashlib
 import json
 import os
@@ -40,6 +41,9 @@ COSTLY = ("double_buffered", "kernel", "gather", "small_batch", "lag_sums")
 
 NICER = 10
 """How much lower the priority is of what nobody waits for."""
+
+SELDOM = 50_000, 20, 20
+"""How often a process looks for garbage: as often as Python does by itself takes a tenth of what compiling takes."""
 
 READY = "\n"
 """The line with which a process says that what is waited for is there."""
@@ -142,6 +146,7 @@ def _read(process: subprocess.Popen[str], errors: Any, lines: SimpleQueue[str | 
 
 def main(shared: int, number: int) -> None:
     """Compile what no other process has taken, and print each as JSON; READY behind what is waited for."""
+    gc.set_threshold(*SELDOM)
     task = _task(shared)
     networks = [from_dict(network) for network in task["networks"]]
     target = Target(**{**task["target"], "capability": tuple(task["target"]["capability"])})
