@@ -79,6 +79,11 @@ class Machine:
     def ld_shared_v4_b32(self, address):
         return tuple(int(word) for word in self.row(address).view(np.uint32))
 
+    def ld_shared_b32(self, address):
+        at = int(address) % 16
+        assert at % 4 == 0
+        return int(self.row(int(address) - at)[at : at + 4].view(np.uint32)[0])
+
     def ld_shared_v2_b32(self, address):
         at = int(address) % 16
         assert at % 8 == 0
@@ -287,6 +292,7 @@ def emulate(monkeypatch, machine=None):
         "mma_tile",
         "quad_sum",
         "warp_sum",
+        "ld_shared_b32",
         "ld_shared_v2_b32",
         "ld_shared_v4_b32",
         "st_shared_v2_f32",

@@ -58,6 +58,7 @@ from charcnn.gpu.ptx.ld_st import (
     ld_global_v4_f32,
     ld_nc_no_allocate,
     ld_shared_cluster_v4_f32,
+    ld_shared_b32,
     ld_shared_v2_b32,
     ld_shared_v4_b32,
     ld_shared_v4_b32_at,

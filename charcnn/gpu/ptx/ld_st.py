@@ -175,6 +175,14 @@ def st_global_v4_b32(place, a, b, c, d):
 # Shared memory: a place is an address, or an array, an index and an offset to it.
 
 
+@instruction("ld.shared.b32 $0, [$1];", "r", "r")
+def ld_shared_b32(address):
+    """A word, uint32, of shared memory, at a multiple of 4 bytes.
+
+    PTX: ld.shared.b32; section "ld". Any compute capability.
+    """
+
+
 @instruction("ld.shared.v2.b32 {$0, $1}, [$2];", "rr", "r")
 def ld_shared_v2_b32(address):
     """(a, b), two words, uint32, of shared memory, at a multiple of 8 bytes.

@@ -5,6 +5,11 @@ window of many inputs after one another, so that LayerNorm's parameters stay in 
 not fit. Here a warp has a few inputs and goes along their windows, three at a time, a *group*: the features of the
 group before stay in registers, and those of both are a tile. LayerNorm's parameters of a group are read once for all of
 the warp's inputs, through the first cache. A group reads 15 characters: 16 bytes, a record. No warp waits for another.
+
+For planes of 8 bits the table has 8 bits, too, whole numbers 128 above what they stand for, in steps of a channel. That
+halves what shared memory reads, which bounds the kernel. A byte below 0x64 is the float16 1024 and itself, and is
+multiplied by the step where it is added. Taps are added and taken off by turns, those stored with the other sign, so
+that sums stay small: the 1152 steps of an odd one out begin them.
 """
 
 from __future__ import annotations
@@ -43,14 +48,23 @@ def smem_bytes(kernel_size: int, depth: int, held: int, threads: int) -> int:
     return kernel_size * (depth + 1) * PITCH + (threads + threads // WARP) * held * RECORD_BYTES
 
 
-def _make_windows(kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool) -> tuple[Any, Any]:
-    """gathered(places, first, a, b, scale, gammas, betas) and bare(first, ...): a window's feature, two words a lane.
+ZERO = 128
+"""What stands for 0 in a table of 8 bits."""
 
-    Its first position in the group; what sums begin with; LayerNorm's factor. `bare` is of blanks alone. Words are two
-    float16, `wide` one float32. Sums are taken in the order of `warp_gather`.
+OFFSET = 1024 + ZERO
+"""What that is as a float16 whose upper byte is 0x64, in steps."""
+
+
+def _make_windows(kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool, eighth: bool) -> tuple[Any, Any]:
+    """gathered(places, first, a, b, steps, scale, gammas, betas) and bare(first, a, b, ...): a window's feature.
+
+    Two words a lane, of two float16, `wide` one float32. Its first position in the group; what sums begin with; of an
+    `eighth` table, its steps, then those with the other sign; LayerNorm's factor. `bare` is of blanks alone. Sums are
+    taken in the order of `warp_gather`, but for 8 bits.
     """
     taps, first_tap, zero = kernel_size, kernel_size % 2, uint32(0)
     peak, number, word = ptx.max_nan_f16x2("f16"), ptx.bitcast_f32, ptx.bitcast_b32
+    magic, even, odd = uint32(0x64646464), uint32(0x4140), uint32(0x4342)
 
     @inline
     def row(places, p, k):
@@ -69,8 +83,13 @@ def _make_windows(kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool
         return ptx.max_nan_f32(best, value) if wide else peak(best, value)
 
     @inline
-    def sums(places, p, a, b):
-        if wide:
+    def sums(places, p, a, b, steps):
+        if eighth:
+            for k in range(taps):
+                word = ptx.ld_shared_b32(uint32(places[p + k] + uint32(k * slab_bytes)))
+                low, high = ptx.prmt(word, magic, even), ptx.prmt(word, magic, odd)
+                a, b = ptx.fma_f16x2(low, steps[k % 2 * 2], a), ptx.fma_f16x2(high, steps[k % 2 * 2 + 1], b)
+        elif wide:
             a, b = number(a), number(b)
             for k in range(taps):
                 c, d = row(places, p, k)
@@ -90,10 +109,10 @@ def _make_windows(kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool
         return (word(best_a), word(best_b)) if wide else (best_a, best_b)
 
     @inline
-    def gathered(places, first, a, b, scale, gammas, betas):
+    def gathered(places, first, a, b, steps, scale, gammas, betas):
         best_a = best_b = float32(0) if wide else zero
         for p in range(first, first + POOL):
-            c, d = sums(places, p, a, b)
+            c, d = sums(places, p, a, b, steps)
             best_a = greater(best_a, c, scale, gammas[2 * p], betas[2 * p])
             best_b = greater(best_b, d, scale, gammas[2 * p + 1], betas[2 * p + 1])
         return words(best_a, best_b)
@@ -147,17 +166,22 @@ def _make_put(of: NumberFormat, wide: bool) -> Any:
 
 
 @cache
-def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layernorm: bool, of: NumberFormat) -> Any:
-    """The kernel (ids, skew, table, bias, stat, gamma, beta, planes, eps, channels, pitch, rows, segments, per, units).
+def make_kernel(
+    kernel_size: int, alphabet: int, held: int, threads: int, layernorm: bool, of: NumberFormat, halves: int = 0
+) -> Any:
+    """The kernel (ids, skew, table, bias, steps, stat, gamma, beta, planes, eps, channels, pitch, rows, segments, per,
+    units).
 
-    A warp has `held` inputs at a time. Arrays but for the addresses of table, gamma, beta and planes; how far ids begin
-    behind a multiple of 4; channels; those of a row of the table; rows of planes of an input; into how many runs of
-    rows an input is cut, and of how many; all runs.
+    A warp has `held` inputs at a time, and of a table of 8 bits one of so many `halves` of a row: 0 of another table.
+    Arrays but for the addresses of table, gamma, beta and planes; how far ids begin behind a multiple of 4; channels;
+    those of a row of the table; rows of planes of an input; into how many runs of rows an input is cut, and of how
+    many; all runs.
     """
-    wide = of.size == 4
+    wide, eighth = of.size == 4, halves > 0
     itemsize, channels_held, from_depth = (4, 2, alphabet) if wide else (2, 4, alphabet + 1)
+    table_itemsize, warp_channels = 1 if eighth else itemsize, channels_held * WARP
     slab, chars, simulated = (alphabet + 1) * PITCH, SPAN + kernel_size - 1, device.SIMULATED
-    gathered, bare = _make_windows(kernel_size, slab, layernorm, wide)
+    gathered, bare = _make_windows(kernel_size, slab, layernorm, wide, eighth)
     put, raw_count, great = _make_put(of, wide), -(-(chars + WORDS - 1) // WORDS) + 1, alphabet > 127
     pack, copy, commit, drain = (
         ptx.cvt_f16x2("f16"), ptx.cp_async_16, ptx.cp_async_commit_group, ptx.cp_async_wait_group(0),
@@ -166,11 +190,18 @@ def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layern
         uint32(value) for value in (0, 1, 2, 3, 4, 7, 8, 255, 16)
     )
     step, most, warps, inputs_of_warp, span, row_pieces = (
-        uint32(value) for value in (threads, WARP, threads // WARP, held, SPAN, PITCH // 16)
+        uint32(value) for value in (threads, WARP, threads // WARP // max(1, halves), held, SPAN, PITCH // 16)
     )
     table_rows, source_depth, rows_of_tap, depth, tile_channels = (
-        uint32(value) for value in (kernel_size * (alphabet + 1), from_depth, alphabet + 1, alphabet, PITCH // itemsize)
+        uint32(value) for value in (
+            kernel_size * (alphabet + 1), from_depth, alphabet + 1, alphabet, warp_channels * max(1, halves),
+        )
+    )  # fmt: skip
+    parts, part_channels, part_bytes, stored = (
+        uint32(value) for value in (max(1, halves), warp_channels, warp_channels * table_itemsize, from_depth)
     )
+    piece_channels, table_size = uint32(16 // table_itemsize), uint64(table_itemsize)
+    begins = float32(OFFSET * (kernel_size % 2))
     records_at, moments_at = uint32(kernel_size * slab), uint32(kernel_size * slab + threads * held * RECORD_BYTES)
     record_bytes, warp_records = uint32(RECORD_BYTES), uint32(WARP * held * RECORD_BYTES)
     input_records, raw_words = uint32(WARP * RECORD_BYTES), uint32(raw_count - 1)
@@ -179,12 +210,14 @@ def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layern
     in_order, from_byte, of_row = uint32(0x3210), uint32(0x1111), uint32(0x7604)
     last_word, end_mask = chars // 4, uint32((1 << 8 * (chars % 4)) - 1)  # of the last word, where it is none whole
     size, to_size, points, to_terms = uint64(itemsize), uint64(of.itemsize), uint64(POINTS), uint64(of.terms)
-    lane_bytes, lane_channels = uint32(PITCH // WARP), uint32(channels_held)
+    lane_bytes, lane_channels = uint32(channels_held * table_itemsize), uint32(channels_held)
     nothing = ((uint32(0),) * 6,) * held
     sides = 2 * SPAN
 
     @jit(launch_bounds=(threads, 1))
-    def kernel(ids, skew, table, bias, stat, gamma, beta, planes, eps, channels, pitch, rows, segments, per, units):
+    def kernel(
+        ids, skew, table, bias, steps, stat, gamma, beta, planes, eps, channels, pitch, rows, segments, per, units
+    ):
         smem = cuda.shared.array(0, types.uint32, alignment=256)
         gammas = cuda.local.array(sides, types.uint32)
         betas = cuda.local.array(sides, types.uint32)
@@ -193,8 +226,9 @@ def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layern
         base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
         lane, warp = uint32(thread % most), uint32(thread // most)
         first_channel = uint32(uint32(cuda.blockIdx.y) * tile_channels)
-        channel = uint32(first_channel + uint32(lane * lane_channels))
-        origin = uint32(base + uint32(lane * lane_bytes))
+        part, turn = uint32(warp % parts), uint32(warp // parts)
+        channel = uint32(first_channel + uint32(uint32(part * part_channels) + uint32(lane * lane_channels)))
+        origin = uint32(base + uint32(uint32(part * part_bytes) + uint32(lane * lane_bytes)))
         records = uint32(base + uint32(records_at + uint32(warp * warp_records)))
         moments = uint32(base + uint32(moments_at + uint32(warp * uint32(held * RECORD_BYTES))))
         inputs, length = uint32(ids.shape[0]), uint32(ids.shape[1])
@@ -207,12 +241,12 @@ def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layern
         while i < uint32(table_rows * row_pieces):
             row, c = (
                 uint32(i // row_pieces),
-                uint32(first_channel + uint32(uint32(i % row_pieces) * uint32(16 // itemsize))),
+                uint32(first_channel + uint32(uint32(i % row_pieces) * piece_channels)),
             )
             tap = uint32(row // rows_of_tap)
             character = uint32(row - uint32(tap * rows_of_tap))
-            inside = character < depth and c < channels
-            source = table + (uint64(uint32(tap * source_depth + character)) * uint64(pitch) + uint64(c)) * size
+            inside = character < (stored if eighth else depth) and c < channels
+            source = table + (uint64(uint32(tap * source_depth + character)) * uint64(pitch) + uint64(c)) * table_size
             copy(uint32(base + uint32(i * sixteen)), source if inside else table, sixteen if inside else zero)
             i = uint32(i + step)
         commit()
@@ -226,12 +260,22 @@ def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layern
             offset_a, offset_b = ptx.bitcast_b32(bias_0), ptx.bitcast_b32(bias_1)
         else:
             offset_a, offset_b = pack(bias_0, bias_1), pack(bias_2, bias_3)
+        up = down = (zero, zero)
+        below_0 = below_1 = below_2 = below_3 = float32(0)
+        if eighth and channel < channels:
+            below_0, below_1 = steps[channel], steps[uint32(channel + one)]
+            below_2, below_3 = steps[uint32(channel + two)], steps[uint32(channel + three)]
+            up = pack(below_0, below_1), pack(below_2, below_3)
+            down = pack(-below_0, -below_1), pack(-below_2, -below_3)
+            below_0, below_1 = bias_0 - begins * below_0, bias_1 - begins * below_1
+            below_2, below_3 = bias_2 - begins * below_2, bias_3 - begins * below_3
+        by_step = up + down
         drain()
         cuda.syncthreads()  # from here on warps are alone
 
         # Work: `segments` runs of rows of as many inputs as a warp has at a time. A run's first group makes no tile.
         cuts, blocks = uint32(segments), uint32(cuda.gridDim.x)
-        unit = uint32(uint32(warp * blocks) + uint32(cuda.blockIdx.x))
+        unit = uint32(uint32(turn * blocks) + uint32(cuda.blockIdx.x))
         while unit < uint32(units):
             inputs_at = uint32(unit // cuts)
             # Warps have all runs by turns: texts end with blanks, which are quick.
@@ -306,7 +350,7 @@ def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layern
                 n, own_moments = first_input, moments
                 for _ in range(held):
                     before = kept[0]
-                    start_a, start_b, scale = offset_a, offset_b, zero
+                    start_a, start_b, scale, middle = offset_a, offset_b, zero, float32(0)
                     if layernorm:
                         high, low, factor, factors = ptx.ld_shared_v4_b32(own_moments)
                         own_moments = uint32(own_moments + record_bytes)
@@ -319,7 +363,7 @@ def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layern
                             scale = factor
                         else:
                             start_a, start_b = pack(bias_0 - high, bias_1 - high), pack(bias_2 - high, bias_3 - high)
-                            scale = factors
+                            scale, middle = factors, high
                     word_0, word_1, word_2, word_3 = ptx.ld_shared_v4_b32(own_record)
                     own_record = uint32(own_record + input_records)
                     raw[0], raw[1], raw[2], raw[3] = word_0, word_1, word_2, word_3
@@ -335,9 +379,12 @@ def make_kernel(kernel_size: int, alphabet: int, held: int, threads: int, layern
                     else:
                         for p in range(chars):
                             places[p] = ptx.prmt(raw[p // 4], origin, uint32(of_row + uint32((p % 4) << 4)))
-                        a, b = gathered(places, 0, start_a, start_b, scale, gammas, betas)
-                        c, d = gathered(places, 3, start_a, start_b, scale, gammas, betas)
-                        e, f = gathered(places, 6, start_a, start_b, scale, gammas, betas)
+                        if eighth:
+                            start_a = pack(below_0 - middle, below_1 - middle)
+                            start_b = pack(below_2 - middle, below_3 - middle)
+                        a, b = gathered(places, 0, start_a, start_b, by_step, scale, gammas, betas)
+                        c, d = gathered(places, 3, start_a, start_b, by_step, scale, gammas, betas)
+                        e, f = gathered(places, 6, start_a, start_b, by_step, scale, gammas, betas)
                     after = (a, b, c, d, e, f)
                     if group > first_group and n < inputs and channel < channels:
                         row = uint64(n) * uint64(rows) + uint64(uint32(group - one))

@@ -13,7 +13,7 @@ from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d.toom_cook import planes
 from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS, WINDOW, plane_rows
-from charcnn.ops.token_conv1d.plane_gather.kernel import MOST_TAPS, POOL, make_kernel, smem_bytes
+from charcnn.ops.token_conv1d.plane_gather.kernel import MOST_TAPS, POOL, ZERO, make_kernel, smem_bytes
 from charcnn.ops.token_conv1d.warp_gather.config import BELOW, PITCH, WARP, WORDS
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
@@ -61,7 +61,11 @@ class PlaneGatherWeights:
             self._of = TokenConvWeights(weight, bias, gamma / unit, beta / unit, precision=precision)
         else:
             self._of = TokenConvWeights(weight / unit, bias / unit, precision=precision)
-        self.nbytes = self._of.nbytes
+        self._table, self._steps = self._of.table, self._of.bias
+        if of.ptx_type == "e4m3" and channels % 16 == 0:
+            table, steps = eighths(weight if gamma is not None else weight / unit)
+            self._table, self._steps = device.to_device(table), device.to_device(steps)
+        self.nbytes = self._of.nbytes + (self._table.nbytes if self._table is not self._of.table else 0)
         least = smem_bytes(kernel_size, depth, HELD, WARP)
         if least > (limit := device.shared_limit()):
             raise ValueError(
@@ -112,22 +116,40 @@ class PlaneGatherWeights:
         while threads > WARP and smem_bytes(kernel_size, depth, held, threads) > device.shared_limit():
             threads -= WARP
         itemsize = 4 if self.precision.size == 4 else 2
-        table, bias, affine = self._of.table, self._of.bias, self._of.affine
-        channel_tiles = -(-channels * itemsize // PITCH)
-        blocks, warps, rows = max(1, device.multiprocessors() // channel_tiles), threads // WARP, out.shape[1]
+        table, bias, affine = self._table, self._of.bias, self._of.affine
+        halves = (1 if channels <= PITCH // 2 else 2) if table is not self._of.table else 0
+        threads = max(threads // (WARP * max(1, halves)), 1) * WARP * max(1, halves)
+        channel_tiles = -(-channels // (PITCH // itemsize * max(1, halves)))
+        blocks, rows = max(1, device.multiprocessors() // channel_tiles), out.shape[1]
+        warps = threads // WARP // max(1, halves)
         units = -(-len(ids) // held)
         cuts = segments(rows, units, blocks * warps)
         pitch = -(-channels // 8) * 8 if itemsize == 2 else channels
         addresses = [np.uint64(device.address(one)) for one in (*affine, out)] if affine else [np.uint64(0)] * 2
         gamma, beta = addresses[:2]
-        kernel = make_kernel(kernel_size, depth, held, threads, bool(affine), self.precision)
+        kernel = make_kernel(kernel_size, depth, held, threads, bool(affine), self.precision, halves)
         call.launch(
             kernel, (min(blocks, units * cuts), channel_tiles), threads,
-            ids, device.address(ids) % WORDS, np.uint64(device.address(table)), bias, ids if stat is None else stat,
-            gamma, beta, np.uint64(device.address(out)), np.float32(eps),
+            ids, device.address(ids) % WORDS, np.uint64(device.address(table)), bias, self._steps,
+            ids if stat is None else stat, gamma, beta, np.uint64(device.address(out)), np.float32(eps),
             *map(np.uint32, (channels, pitch, rows, cuts, -(-rows // cuts), units * cuts)),
             shared=smem_bytes(kernel_size, depth, held, threads),
         )  # fmt: skip
+
+
+def eighths(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A weight float32 (K, depth, C_out) in whole numbers: uint8 (K, depth + 1, C_out), and a channel's step, float32.
+
+    ZERO stands for 0, as in the blanks' row, the last one. Odd taps have the other sign. A step is a float16.
+    """
+    steps = (abs(weight).max(axis=(0, 1)) / (ZERO - 1)).astype(np.float32)
+    halves = steps.astype(np.float16)
+    halves = np.where(halves.astype(np.float32) < steps, np.nextafter(halves, np.float16(np.inf)), halves)
+    steps = np.maximum(halves, np.finfo(np.float16).smallest_subnormal).astype(np.float32)
+    numbers = np.rint(weight / steps) * np.where(np.arange(len(weight)) % 2, -1, 1)[:, None, None]
+    table = np.full((len(weight), weight.shape[1] + 1, weight.shape[2]), ZERO, np.uint8)
+    table[:, :-1] = (numbers + ZERO).astype(np.uint8)
+    return table, steps
 
 
 def segments(rows: int, units: int, warps: int) -> int:
