@@ -6,10 +6,9 @@ not fit. Here a warp has a few inputs and goes along their windows, three at a t
 group before stay in registers, and those of both are a tile. LayerNorm's parameters of a group are read once for all of
 the warp's inputs, through the first cache. A group reads 15 characters: 16 bytes, a record. No warp waits for another.
 
-For planes of 8 bits the table has 8 bits, too, whole numbers 128 above what they stand for, in steps of a channel. That
-halves what shared memory reads, which bounds the kernel. A byte below 0x64 is the float16 1024 and itself, and is
-multiplied by the step where it is added. Taps are added and taken off by turns, those stored with the other sign, so
-that sums stay small: the 1152 steps of an odd one out begin them.
+For planes of 8 bits the table has bytes: half of what shared memory reads. Four channels of some taps are added as one
+word, as sums of so many never pass 255; these bytes are then float16 as they are, as subnormal numbers, whatever stands
+for 0 among them is taken off where sums begin.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import math
 from functools import cache
 from typing import Any
 
+import numpy as np
 from numba import cuda, float32, float64, types
 
 from charcnn.gpu import device, ptx
@@ -48,23 +48,27 @@ def smem_bytes(kernel_size: int, depth: int, held: int, threads: int) -> int:
     return kernel_size * (depth + 1) * PITCH + (threads + threads // WARP) * held * RECORD_BYTES
 
 
-ZERO = 128
-"""What stands for 0 in a table of 8 bits."""
+TAPS_A_SUM = 4
+"""Of a table of bytes: more take fewer instructions, and are coarser."""
 
-OFFSET = 1024 + ZERO
-"""What that is as a float16 whose upper byte is 0x64, in steps."""
+SUBNORMAL = 2.0**24
+"""Of what 1 in a byte is as a float16."""
+
+RAISED = 2.0**12
+"""By what sums of bytes are less than they stand for until LayerNorm: else steps of SUBNORMAL would pass float16."""
 
 
 def _make_windows(kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool, eighth: bool) -> tuple[Any, Any]:
-    """gathered(places, first, a, b, steps, scale, gammas, betas) and bare(first, a, b, ...): a window's feature.
+    """gathered(places, first, a, b, steps, scale, gammas, betas) and bare(first, a, b, scale, ...): a window's feature.
 
     Two words a lane, of two float16, `wide` one float32. Its first position in the group; what sums begin with; of an
-    `eighth` table, its steps, then those with the other sign; LayerNorm's factor. `bare` is of blanks alone. Sums are
-    taken in the order of `warp_gather`, but for 8 bits.
+    `eighth` table, its steps; LayerNorm's factor, of an `eighth` table in steps and beginnings. `bare` is of blanks
+    alone. Sums are taken in the order of `warp_gather`, but for 8 bits.
     """
-    taps, first_tap, zero = kernel_size, kernel_size % 2, uint32(0)
+    taps, first_tap, zero, last_tap = kernel_size, kernel_size % 2, uint32(0), kernel_size - 1
     peak, number, word = ptx.max_nan_f16x2("f16"), ptx.bitcast_f32, ptx.bitcast_b32
-    magic, even, odd = uint32(0x64646464), uint32(0x4140), uint32(0x4342)
+    together, even, odd = TAPS_A_SUM, uint32(0x00FF00FF), uint32(0x4341)
+    raised = uint32(int(np.float16(RAISED).view(np.uint16)) * 0x10001)
 
     @inline
     def row(places, p, k):
@@ -75,6 +79,8 @@ def _make_windows(kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool
         """And the greater one of ReLU's zero."""
         if wide:
             return a * number(scale) * number(gamma) + number(beta) if layernorm else a
+        if eighth:
+            return ptx.fma_f16x2(a, gamma, beta) if layernorm else a
         return ptx.fma_f16x2(ptx.mul_f16x2(a, scale), gamma, beta) if layernorm else a
 
     @inline
@@ -85,10 +91,14 @@ def _make_windows(kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool
     @inline
     def sums(places, p, a, b, steps):
         if eighth:
+            four = zero
             for k in range(taps):
-                word = ptx.ld_shared_b32(uint32(places[p + k] + uint32(k * slab_bytes)))
-                low, high = ptx.prmt(word, magic, even), ptx.prmt(word, magic, odd)
-                a, b = ptx.fma_f16x2(low, steps[k % 2 * 2], a), ptx.fma_f16x2(high, steps[k % 2 * 2 + 1], b)
+                four = uint32(four + ptx.ld_shared_b32(uint32(places[p + k] + uint32(k * slab_bytes))))
+                if k % together == together - 1 or k == last_tap:
+                    i = k // together * 2
+                    a = ptx.fma_f16x2(uint32(four & even), steps[i], a)
+                    b = ptx.fma_f16x2(ptx.prmt(four, zero, odd), steps[i + 1], b)
+                    four = zero
         elif wide:
             a, b = number(a), number(b)
             for k in range(taps):
@@ -106,6 +116,8 @@ def _make_windows(kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool
 
     @inline
     def words(best_a, best_b):
+        if eighth and not layernorm:
+            return ptx.mul_f16x2(best_a, raised), ptx.mul_f16x2(best_b, raised)
         return (word(best_a), word(best_b)) if wide else (best_a, best_b)
 
     @inline
@@ -201,7 +213,7 @@ def make_kernel(
         uint32(value) for value in (max(1, halves), warp_channels, warp_channels * table_itemsize, from_depth)
     )
     piece_channels, table_size = uint32(16 // table_itemsize), uint64(table_itemsize)
-    begins = float32(OFFSET * (kernel_size % 2))
+    lowered, step_words = float32(1 / RAISED), 2 * (-(-kernel_size // TAPS_A_SUM) if eighth else 1)
     records_at, moments_at = uint32(kernel_size * slab), uint32(kernel_size * slab + threads * held * RECORD_BYTES)
     record_bytes, warp_records = uint32(RECORD_BYTES), uint32(WARP * held * RECORD_BYTES)
     input_records, raw_words = uint32(WARP * RECORD_BYTES), uint32(raw_count - 1)
@@ -214,6 +226,13 @@ def make_kernel(
     nothing = ((uint32(0),) * 6,) * held
     sides = 2 * SPAN
 
+    @inline
+    def begin(a, b, c, d, mean, factor):
+        """What sums of bytes begin with."""
+        return (
+            pack((a - mean) * factor, (b - mean) * factor), pack((c - mean) * factor, (d - mean) * factor),
+        )  # fmt: skip
+
     @jit(launch_bounds=(threads, 1))
     def kernel(
         ids, skew, table, bias, steps, stat, gamma, beta, planes, eps, channels, pitch, rows, segments, per, units
@@ -223,6 +242,8 @@ def make_kernel(
         betas = cuda.local.array(sides, types.uint32)
         places = cuda.local.array(chars, types.uint32)
         raw = cuda.local.array(raw_count, types.uint32)
+        by_step = cuda.local.array(step_words, types.uint32)
+        scaled = cuda.local.array(step_words, types.uint32)
         base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
         lane, warp = uint32(thread % most), uint32(thread // most)
         first_channel = uint32(uint32(cuda.blockIdx.y) * tile_channels)
@@ -260,16 +281,14 @@ def make_kernel(
             offset_a, offset_b = ptx.bitcast_b32(bias_0), ptx.bitcast_b32(bias_1)
         else:
             offset_a, offset_b = pack(bias_0, bias_1), pack(bias_2, bias_3)
-        up = down = (zero, zero)
         below_0 = below_1 = below_2 = below_3 = float32(0)
         if eighth and channel < channels:
-            below_0, below_1 = steps[channel], steps[uint32(channel + one)]
-            below_2, below_3 = steps[uint32(channel + two)], steps[uint32(channel + three)]
-            up = pack(below_0, below_1), pack(below_2, below_3)
-            down = pack(-below_0, -below_1), pack(-below_2, -below_3)
-            below_0, below_1 = bias_0 - begins * below_0, bias_1 - begins * below_1
-            below_2, below_3 = bias_2 - begins * below_2, bias_3 - begins * below_3
-        by_step = up + down
+            at = channel
+            for i in range(step_words):
+                by_step[i] = pack(steps[at], steps[uint32(at + one)])
+                at = uint32(at + two) if i % 2 == 0 else uint32(at + uint32(channels - two))
+            below_0, below_1 = steps[at], steps[uint32(at + one)]
+            below_2, below_3 = steps[uint32(at + two)], steps[uint32(at + three)]
         drain()
         cuda.syncthreads()  # from here on warps are alone
 
@@ -294,7 +313,9 @@ def make_kernel(
                 mean = stat[n, 0]
                 high, factor = float32(mean), float32(1) / math.sqrt(float32(stat[n, 1]) + eps)
                 low = float32(mean - float64(high))  # what float32 cannot hold of the mean
-                words = ptx.bitcast_b32(high), ptx.bitcast_b32(low), ptx.bitcast_b32(factor), pack(factor, factor)
+                factors = pack(factor, factor)
+                factor = factor * lowered if eighth else factor
+                words = ptx.bitcast_b32(high), ptx.bitcast_b32(low), ptx.bitcast_b32(factor), factors
                 ptx.st_shared_v4_b32(uint32(moments + uint32(lane * record_bytes)), *words)
             group, staged = first_group, zero
             while first_group < last_group and group <= last_group:
@@ -350,7 +371,8 @@ def make_kernel(
                 n, own_moments = first_input, moments
                 for _ in range(held):
                     before = kept[0]
-                    start_a, start_b, scale, middle = offset_a, offset_b, zero, float32(0)
+                    start_a, start_b, scale = offset_a, offset_b, zero
+                    middle, lesser, factors = float32(0), lowered, zero
                     if layernorm:
                         high, low, factor, factors = ptx.ld_shared_v4_b32(own_moments)
                         own_moments = uint32(own_moments + record_bytes)
@@ -361,9 +383,11 @@ def make_kernel(
                                 ptx.bitcast_b32((bias_1 - high) - low),
                             )
                             scale = factor
+                        elif eighth:
+                            middle, lesser = high, ptx.bitcast_f32(factor)
                         else:
                             start_a, start_b = pack(bias_0 - high, bias_1 - high), pack(bias_2 - high, bias_3 - high)
-                            scale, middle = factors, high
+                            scale = factors
                     word_0, word_1, word_2, word_3 = ptx.ld_shared_v4_b32(own_record)
                     own_record = uint32(own_record + input_records)
                     raw[0], raw[1], raw[2], raw[3] = word_0, word_1, word_2, word_3
@@ -373,6 +397,8 @@ def make_kernel(
                     if last_word < 4:
                         other = uint32(other | uint32(uint32(raw[last_word] ^ blanks) & end_mask))
                     if other == zero:  # rows of zeros
+                        if eighth:
+                            start_a, start_b = begin(bias_0, bias_1, bias_2, bias_3, middle, lesser)
                         a, b = bare(0, start_a, start_b, scale, gammas, betas)
                         c, d = bare(3, start_a, start_b, scale, gammas, betas)
                         e, f = bare(6, start_a, start_b, scale, gammas, betas)
@@ -380,11 +406,12 @@ def make_kernel(
                         for p in range(chars):
                             places[p] = ptx.prmt(raw[p // 4], origin, uint32(of_row + uint32((p % 4) << 4)))
                         if eighth:
-                            start_a = pack(below_0 - middle, below_1 - middle)
-                            start_b = pack(below_2 - middle, below_3 - middle)
-                        a, b = gathered(places, 0, start_a, start_b, by_step, scale, gammas, betas)
-                        c, d = gathered(places, 3, start_a, start_b, by_step, scale, gammas, betas)
-                        e, f = gathered(places, 6, start_a, start_b, by_step, scale, gammas, betas)
+                            start_a, start_b = begin(below_0, below_1, below_2, below_3, middle, lesser)
+                            for i in range(step_words):
+                                scaled[i] = ptx.mul_f16x2(by_step[i], factors) if layernorm else by_step[i]
+                        a, b = gathered(places, 0, start_a, start_b, scaled, scale, gammas, betas)
+                        c, d = gathered(places, 3, start_a, start_b, scaled, scale, gammas, betas)
+                        e, f = gathered(places, 6, start_a, start_b, scaled, scale, gammas, betas)
                     after = (a, b, c, d, e, f)
                     if group > first_group and n < inputs and channel < channels:
                         row = uint64(n) * uint64(rows) + uint64(uint32(group - one))

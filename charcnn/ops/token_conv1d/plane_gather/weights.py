@@ -13,7 +13,9 @@ from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d.toom_cook import planes
 from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS, WINDOW, plane_rows
-from charcnn.ops.token_conv1d.plane_gather.kernel import MOST_TAPS, POOL, ZERO, make_kernel, smem_bytes
+from charcnn.ops.token_conv1d.plane_gather.kernel import (
+    MOST_TAPS, POOL, RAISED, SUBNORMAL, TAPS_A_SUM, make_kernel, smem_bytes,
+)  # fmt: skip
 from charcnn.ops.token_conv1d.warp_gather.config import BELOW, PITCH, WARP, WORDS
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
@@ -22,6 +24,11 @@ HELD = 4
 
 THREADS = device.block_size(512)
 """Of a block: what registers allow."""
+
+FLOAT16_MAX = 65504.0
+
+MOST_WEIGHT = FLOAT16_MAX / RAISED * 255 / 8 - 16
+"""Whose steps are float16 in a table of bytes, of TAPS_A_SUM up to 4; of greater ones, and NaN, the table is float16."""
 
 
 class PlaneGatherWeights:
@@ -57,14 +64,16 @@ class PlaneGatherWeights:
             )
         # What 1 stands for in planes goes into what is added last, so that no kernel knows of it.
         unit = np.float32(planes.unit(of))
-        if gamma is not None and beta is not None:
-            self._of = TokenConvWeights(weight, bias, gamma / unit, beta / unit, precision=precision)
-        else:
-            self._of = TokenConvWeights(weight / unit, bias / unit, precision=precision)
+        normalised = gamma is not None and beta is not None
+        given = (weight, bias) if normalised else (weight / unit, bias / unit)
+        affine = (gamma / unit, beta / unit) if normalised else ()
+        eighth = of.ptx_type == "e4m3" and channels % 16 == 0 and bool(abs(given[0]).max() < MOST_WEIGHT)
+        if eighth and affine and (eighth := bool(abs(affine[0]).max() < FLOAT16_MAX / RAISED)):
+            affine = affine[0] * np.float32(RAISED), affine[1]
+        self._of = TokenConvWeights(*given, *affine, precision=precision)
         self._table, self._steps = self._of.table, self._of.bias
-        if of.ptx_type == "e4m3" and channels % 16 == 0:
-            table, steps = eighths(weight if gamma is not None else weight / unit)
-            self._table, self._steps = device.to_device(table), device.to_device(steps)
+        if eighth:
+            self._table, self._steps = (device.to_device(array) for array in eighths(*given))
         self.nbytes = self._of.nbytes + (self._table.nbytes if self._table is not self._of.table else 0)
         least = smem_bytes(kernel_size, depth, HELD, WARP)
         if least > (limit := device.shared_limit()):
@@ -137,19 +146,28 @@ class PlaneGatherWeights:
         )  # fmt: skip
 
 
-def eighths(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A weight float32 (K, depth, C_out) in whole numbers: uint8 (K, depth + 1, C_out), and a channel's step, float32.
+def eighths(weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A weight float32 (K, depth, C_out) in whole numbers of steps: uint8 (K, depth + 1, C_out), and float32.
 
-    ZERO stands for 0, as in the blanks' row, the last one. Odd taps have the other sign. A step is a float16.
+    That is (sums + 1, C_out), flat: of each sum of TAPS_A_SUM taps and channel a step, a float16, times SUBNORMAL / RAISED; last, what its sums begin
+    with: the bias, less what stands for 0 in all taps, as in the blanks' row, the last one. Of four channels the even
+    bytes are the first two.
     """
-    steps = (abs(weight).max(axis=(0, 1)) / (ZERO - 1)).astype(np.float32)
-    halves = steps.astype(np.float16)
-    halves = np.where(halves.astype(np.float32) < steps, np.nextafter(halves, np.float16(np.inf)), halves)
-    steps = np.maximum(halves, np.finfo(np.float16).smallest_subnormal).astype(np.float32)
-    numbers = np.rint(weight / steps) * np.where(np.arange(len(weight)) % 2, -1, 1)[:, None, None]
-    table = np.full((len(weight), weight.shape[1] + 1, weight.shape[2]), ZERO, np.uint8)
-    table[:, :-1] = (numbers + ZERO).astype(np.uint8)
-    return table, steps
+    table = np.empty((len(weight), weight.shape[1] + 1, weight.shape[2]), np.uint8)
+    begins, steps = bias.astype(np.float64), []
+    for first in range(0, len(weight), TAPS_A_SUM):
+        taps = np.pad(weight[first : first + TAPS_A_SUM].astype(np.float64), ((0, 0), (0, 1), (0, 0)))
+        # Rounding may add 1 a tap.
+        step = np.ptp(taps, axis=1).sum(0) / (255 - len(taps)) * (SUBNORMAL / RAISED)
+        halves = step.astype(np.float16)
+        halves = np.where(halves < step, np.nextafter(halves, np.float16(np.inf)), halves)
+        steps.append(np.maximum(halves, np.finfo(np.float16).smallest_normal).astype(np.float32))
+        numbers = np.rint(taps / (steps[-1] * (RAISED / SUBNORMAL)))
+        least = numbers.min(1, keepdims=True)
+        table[first : first + TAPS_A_SUM] = numbers - least
+        begins += least.sum((0, 1)) * steps[-1] * (RAISED / SUBNORMAL)
+    order = np.arange(weight.shape[2]).reshape(-1, 2, 2).swapaxes(1, 2).ravel()
+    return np.ascontiguousarray(table[..., order]), np.concatenate([*steps, begins.astype(np.float32)])
 
 
 def segments(rows: int, units: int, warps: int) -> int:
