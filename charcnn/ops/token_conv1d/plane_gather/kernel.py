@@ -17,30 +17,18 @@ import math
 from functools import cache
 from typing import Any
 
-import numpy as np
 from numba import cuda, float32, float64, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
-from charcnn.ops.conv1d.ladder import inline
-from charcnn.ops.conv1d.toom_cook.planes import make_plane_values, make_plane_words
-from charcnn.ops.conv1d.toom_cook.store import make_puts
-from charcnn.ops.conv1d.toom_cook.transforms import POINTS, WINDOW
+from charcnn.ops.conv1d.toom_cook.transforms import POINTS
+from charcnn.ops.token_conv1d.plane_gather.group import RAISED, RECORD_BYTES, SPAN, make_advance, step_words_of
 from charcnn.ops.token_conv1d.warp_gather.config import PITCH, WARP, WORDS
 
-POOL = 3
-"""Positions of a pooling window."""
-
-SPAN = WINDOW * POOL
-"""Positions of a group."""
-
-RECORD_BYTES = 16
-"""Of a group's characters."""
-
-MOST_TAPS = RECORD_BYTES - SPAN + 1
-"""Whose group a record holds."""
+AT_ONCE = 2
+"""Inputs whose groups a warp goes through in a row: more take fewer instructions, and longer code."""
 
 
 def smem_bytes(kernel_size: int, depth: int, held: int, threads: int) -> int:
@@ -48,153 +36,25 @@ def smem_bytes(kernel_size: int, depth: int, held: int, threads: int) -> int:
     return kernel_size * (depth + 1) * PITCH + (threads + threads // WARP) * held * RECORD_BYTES
 
 
-TAPS_A_SUM = 4
-"""Of a table of bytes: more take fewer instructions, and are coarser."""
-
-SUBNORMAL = 2.0**24
-"""Of what 1 in a byte is as a float16."""
-
-RAISED = 2.0**12
-"""By what sums of bytes are less than they stand for until LayerNorm: else steps of SUBNORMAL would pass float16."""
-
-
-def _make_windows(kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool, eighth: bool) -> tuple[Any, Any]:
-    """gathered(places, first, a, b, steps, scale, gammas, betas) and bare(first, a, b, scale, ...): a window's feature.
-
-    Two words a lane, of two float16, `wide` one float32. Its first position in the group; what sums begin with; of an
-    `eighth` table, its steps; LayerNorm's factor, of an `eighth` table in steps and beginnings. `bare` is of blanks
-    alone. Sums are taken in the order of `warp_gather`, but for 8 bits.
-    """
-    taps, first_tap, zero, last_tap = kernel_size, kernel_size % 2, uint32(0), kernel_size - 1
-    peak, number, word = ptx.max_nan_f16x2("f16"), ptx.bitcast_f32, ptx.bitcast_b32
-    together, even, odd = TAPS_A_SUM, uint32(0x00FF00FF), uint32(0x4341)
-    raised = uint32(int(np.float16(RAISED).view(np.uint16)) * 0x10001)
-
-    @inline
-    def row(places, p, k):
-        return ptx.ld_shared_v2_b32(uint32(places[p + k] + uint32(k * slab_bytes)))
-
-    @inline
-    def normalised(a, scale, gamma, beta):
-        """And the greater one of ReLU's zero."""
-        if wide:
-            return a * number(scale) * number(gamma) + number(beta) if layernorm else a
-        if eighth:
-            return ptx.fma_f16x2(a, gamma, beta) if layernorm else a
-        return ptx.fma_f16x2(ptx.mul_f16x2(a, scale), gamma, beta) if layernorm else a
-
-    @inline
-    def greater(best, a, scale, gamma, beta):
-        value = normalised(a, scale, gamma, beta)
-        return ptx.max_nan_f32(best, value) if wide else peak(best, value)
-
-    @inline
-    def sums(places, p, a, b, steps):
-        if eighth:
-            four = zero
-            for k in range(taps):
-                four = uint32(four + ptx.ld_shared_b32(uint32(places[p + k] + uint32(k * slab_bytes))))
-                if k % together == together - 1 or k == last_tap:
-                    i = k // together * 2
-                    a = ptx.fma_f16x2(uint32(four & even), steps[i], a)
-                    b = ptx.fma_f16x2(ptx.prmt(four, zero, odd), steps[i + 1], b)
-                    four = zero
-        elif wide:
-            a, b = number(a), number(b)
-            for k in range(taps):
-                c, d = row(places, p, k)
-                a, b = a + number(c), b + number(d)
-        else:
-            if first_tap == 1:
-                c, d = row(places, p, 0)
-                a, b = ptx.add_f16x2(a, c), ptx.add_f16x2(b, d)
-            for k in range(first_tap, taps, 2):
-                c, d = row(places, p, k)
-                e, f = row(places, p, k + 1)
-                a, b = ptx.add_f16x2(a, ptx.add_f16x2(c, e)), ptx.add_f16x2(b, ptx.add_f16x2(d, f))
-        return a, b
-
-    @inline
-    def words(best_a, best_b):
-        if eighth and not layernorm:
-            return ptx.mul_f16x2(best_a, raised), ptx.mul_f16x2(best_b, raised)
-        return (word(best_a), word(best_b)) if wide else (best_a, best_b)
-
-    @inline
-    def gathered(places, first, a, b, steps, scale, gammas, betas):
-        best_a = best_b = float32(0) if wide else zero
-        for p in range(first, first + POOL):
-            c, d = sums(places, p, a, b, steps)
-            best_a = greater(best_a, c, scale, gammas[2 * p], betas[2 * p])
-            best_b = greater(best_b, d, scale, gammas[2 * p + 1], betas[2 * p + 1])
-        return words(best_a, best_b)
-
-    @inline
-    def bare(first, a, b, scale, gammas, betas):
-        best_a = best_b = float32(0) if wide else zero
-        c, d = (number(a), number(b)) if wide else (a, b)
-        for p in range(first, first + POOL):
-            best_a = greater(best_a, c, scale, gammas[2 * p], betas[2 * p])
-            best_b = greater(best_b, d, scale, gammas[2 * p + 1], betas[2 * p + 1])
-        return words(best_a, best_b)
-
-    return gathered, bare
-
-
-def _make_put(of: NumberFormat, wide: bool) -> Any:
-    """put(to, step, low_stride, before, after): a lane's channels of a tile, from the features of both its groups.
-
-    Planes of float16 features are taken in float16: that adds a tenth to conv2's error. `wide` ones are rounded once.
-    """
-    plane_values, plane_words, (_, _, put_2) = make_plane_values(), make_plane_words(), make_puts(of)
-    number, points, eighth = ptx.bitcast_f32, POINTS, of.ptx_type == "e4m3"
-
-    @inline
-    def channel(before, after, i):
-        """The values at all points of float32 features."""
-        return plane_values(
-            number(before[i]), number(before[2 + i]), number(before[4 + i]),
-            number(after[i]), number(after[2 + i]), number(after[4 + i]),
-        )  # fmt: skip
-
-    @inline
-    def put(to, step, low_stride, before, after):
-        if wide:
-            first, second = channel(before, after, 0), channel(before, after, 1)
-            for p in range(points):
-                put_2(to, low_stride, first[p], second[p])
-                to += step
-        else:
-            low = plane_words(before[0], before[2], before[4], after[0], after[2], after[4])
-            high = plane_words(before[1], before[3], before[5], after[1], after[3], after[5])
-            for p in range(points):
-                if eighth:
-                    ptx.st_global_b32(to, ptx.cvt_e4m3x4_f16x2(low[p], high[p]))
-                else:
-                    ptx.st_global_v2_b32(to, low[p], high[p])
-                to += step
-
-    return put
-
-
 @cache
 def make_kernel(
-    kernel_size: int, alphabet: int, held: int, threads: int, layernorm: bool, of: NumberFormat, halves: int = 0
+    kernel_size: int, alphabet: int, held: int, threads: int, layernorm: bool, of: NumberFormat, in_bytes: int = 0
 ) -> Any:
     """The kernel (ids, skew, table, bias, steps, stat, gamma, beta, planes, eps, channels, pitch, rows, segments, per,
     units).
 
-    A warp has `held` inputs at a time, and of a table of 8 bits one of so many `halves` of a row: 0 of another table.
-    Arrays but for the addresses of table, gamma, beta and planes; how far ids begin behind a multiple of 4; channels;
-    those of a row of the table; rows of planes of an input; into how many runs of rows an input is cut, and of how
-    many; all runs.
+    A warp has `held` inputs at a time. A table of bytes is of `in_bytes` channels, of which a warp has 128 of a row:
+    0 of another table. Arrays but for the addresses of table, gamma, beta and planes; how far ids begin behind a
+    multiple of 4; channels; those of a row of the table; rows of planes of an input; into how many runs of rows an
+    input is cut, and of how many; all runs.
     """
-    wide, eighth = of.size == 4, halves > 0
+    wide, eighth, halves = of.size == 4, in_bytes > 0, min(2, -(-in_bytes // (PITCH // 2)))
     itemsize, channels_held, from_depth = (4, 2, alphabet) if wide else (2, 4, alphabet + 1)
     table_itemsize, warp_channels = 1 if eighth else itemsize, channels_held * WARP
     slab, chars, simulated = (alphabet + 1) * PITCH, SPAN + kernel_size - 1, device.SIMULATED
-    gathered, bare = _make_windows(kernel_size, slab, layernorm, wide, eighth)
-    put, raw_count, great = _make_put(of, wide), -(-(chars + WORDS - 1) // WORDS) + 1, alphabet > 127
+    at_once = AT_ONCE if eighth and held % AT_ONCE == 0 else 1
+    advance, turns = make_advance(kernel_size, alphabet, layernorm, of, eighth, at_once), held // at_once
+    raw_count, great = -(-(chars + WORDS - 1) // WORDS) + 1, alphabet > 127
     pack, copy, commit, drain = (
         ptx.cvt_f16x2("f16"), ptx.cp_async_16, ptx.cp_async_commit_group, ptx.cp_async_wait_group(0),
     )  # fmt: skip
@@ -213,25 +73,17 @@ def make_kernel(
         uint32(value) for value in (max(1, halves), warp_channels, warp_channels * table_itemsize, from_depth)
     )
     piece_channels, table_size = uint32(16 // table_itemsize), uint64(table_itemsize)
-    lowered, step_words = float32(1 / RAISED), 2 * (-(-kernel_size // TAPS_A_SUM) if eighth else 1)
+    lowered, step_words = float32(1 / RAISED), step_words_of(kernel_size, eighth)
     records_at, moments_at = uint32(kernel_size * slab), uint32(kernel_size * slab + threads * held * RECORD_BYTES)
     record_bytes, warp_records = uint32(RECORD_BYTES), uint32(WARP * held * RECORD_BYTES)
     input_records, raw_words = uint32(WARP * RECORD_BYTES), uint32(raw_count - 1)
     ones, sevens, eights = uint32(0x01010101), uint32(0x7F7F7F7F), uint32(0x80808080)
     to_eights, depths = uint32((128 - alphabet % 128) * 0x01010101), uint32(alphabet % 256 * 0x01010101)
-    in_order, from_byte, of_row = uint32(0x3210), uint32(0x1111), uint32(0x7604)
-    last_word, end_mask = chars // 4, uint32((1 << 8 * (chars % 4)) - 1)  # of the last word, where it is none whole
+    in_order, from_byte, some = uint32(0x3210), uint32(0x1111), uint32(at_once)
     size, to_size, points, to_terms = uint64(itemsize), uint64(of.itemsize), uint64(POINTS), uint64(of.terms)
     lane_bytes, lane_channels = uint32(channels_held * table_itemsize), uint32(channels_held)
     nothing = ((uint32(0),) * 6,) * held
     sides = 2 * SPAN
-
-    @inline
-    def begin(a, b, c, d, mean, factor):
-        """What sums of bytes begin with."""
-        return (
-            pack((a - mean) * factor, (b - mean) * factor), pack((c - mean) * factor, (d - mean) * factor),
-        )  # fmt: skip
 
     @jit(launch_bounds=(threads, 1))
     def kernel(
@@ -240,10 +92,8 @@ def make_kernel(
         smem = cuda.shared.array(0, types.uint32, alignment=256)
         gammas = cuda.local.array(sides, types.uint32)
         betas = cuda.local.array(sides, types.uint32)
-        places = cuda.local.array(chars, types.uint32)
         raw = cuda.local.array(raw_count, types.uint32)
         by_step = cuda.local.array(step_words, types.uint32)
-        scaled = cuda.local.array(step_words, types.uint32)
         base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
         lane, warp = uint32(thread % most), uint32(thread // most)
         first_channel = uint32(uint32(cuda.blockIdx.y) * tile_channels)
@@ -277,11 +127,7 @@ def make_kernel(
             bias_0, bias_1 = bias[channel], bias[uint32(channel + one)]
             if not wide:
                 bias_2, bias_3 = bias[uint32(channel + two)], bias[uint32(channel + three)]
-        if wide:
-            offset_a, offset_b = ptx.bitcast_b32(bias_0), ptx.bitcast_b32(bias_1)
-        else:
-            offset_a, offset_b = pack(bias_0, bias_1), pack(bias_2, bias_3)
-        below_0 = below_1 = below_2 = below_3 = float32(0)
+        below_0, below_1, below_2, below_3 = bias_0, bias_1, bias_2, bias_3
         if eighth and channel < channels:
             at = channel
             for i in range(step_words):
@@ -289,6 +135,12 @@ def make_kernel(
                 at = uint32(at + two) if i % 2 == 0 else uint32(at + uint32(channels - two))
             below_0, below_1 = steps[at], steps[uint32(at + one)]
             below_2, below_3 = steps[uint32(at + two)], steps[uint32(at + three)]
+        own_lane = origin, blanks, (bias_0, bias_1, bias_2, bias_3), (below_0, below_1, below_2, below_3)
+        # A constant of bytes, so that a plane's place is one of the store.
+        low_stride = uint64(in_bytes or channels) * to_size
+        row_step = low_stride * to_terms * points
+        input_step = row_step * uint64(rows)
+        to_steps = input_step, low_stride * to_terms, low_stride
         drain()
         cuda.syncthreads()  # from here on warps are alone
 
@@ -367,60 +219,15 @@ def make_kernel(
                         a, b = ptx.ld_global_v2_b32(beta + at)
                         betas[2 * p], betas[2 * p + 1] = a, b
                         at += uint64(pitch) * size
-                own_record = uint32(records + uint32(staged * record_bytes))
-                n, own_moments = first_input, moments
-                for _ in range(held):
-                    before = kept[0]
-                    start_a, start_b, scale = offset_a, offset_b, zero
-                    middle, lesser, factors = float32(0), lowered, zero
-                    if layernorm:
-                        high, low, factor, factors = ptx.ld_shared_v4_b32(own_moments)
-                        own_moments = uint32(own_moments + record_bytes)
-                        high, low = ptx.bitcast_f32(high), ptx.bitcast_f32(low)
-                        if wide:
-                            start_a, start_b = (
-                                ptx.bitcast_b32((bias_0 - high) - low),
-                                ptx.bitcast_b32((bias_1 - high) - low),
-                            )
-                            scale = factor
-                        elif eighth:
-                            middle, lesser = high, ptx.bitcast_f32(factor)
-                        else:
-                            start_a, start_b = pack(bias_0 - high, bias_1 - high), pack(bias_2 - high, bias_3 - high)
-                            scale = factors
-                    word_0, word_1, word_2, word_3 = ptx.ld_shared_v4_b32(own_record)
-                    own_record = uint32(own_record + input_records)
-                    raw[0], raw[1], raw[2], raw[3] = word_0, word_1, word_2, word_3
-                    other = zero
-                    for q in range(last_word):
-                        other = uint32(other | uint32(raw[q] ^ blanks))
-                    if last_word < 4:
-                        other = uint32(other | uint32(uint32(raw[last_word] ^ blanks) & end_mask))
-                    if other == zero:  # rows of zeros
-                        if eighth:
-                            start_a, start_b = begin(bias_0, bias_1, bias_2, bias_3, middle, lesser)
-                        a, b = bare(0, start_a, start_b, scale, gammas, betas)
-                        c, d = bare(3, start_a, start_b, scale, gammas, betas)
-                        e, f = bare(6, start_a, start_b, scale, gammas, betas)
-                    else:
-                        for p in range(chars):
-                            places[p] = ptx.prmt(raw[p // 4], origin, uint32(of_row + uint32((p % 4) << 4)))
-                        if eighth:
-                            start_a, start_b = begin(below_0, below_1, below_2, below_3, middle, lesser)
-                            for i in range(step_words):
-                                scaled[i] = ptx.mul_f16x2(by_step[i], factors) if layernorm else by_step[i]
-                        a, b = gathered(places, 0, start_a, start_b, scaled, scale, gammas, betas)
-                        c, d = gathered(places, 3, start_a, start_b, scaled, scale, gammas, betas)
-                        e, f = gathered(places, 6, start_a, start_b, scaled, scale, gammas, betas)
-                    after = (a, b, c, d, e, f)
-                    if group > first_group and n < inputs and channel < channels:
-                        row = uint64(n) * uint64(rows) + uint64(uint32(group - one))
-                        low_stride = uint64(channels) * to_size
-                        to_step = low_stride * to_terms
-                        to = planes + row * points * to_step + uint64(channel) * to_size
-                        put(to, to_step, low_stride, before, after)
-                    kept = kept[1:] + (after,)  # noqa: RUF005
-                    n = uint32(n + one)
+                record, own_moments = uint32(records + uint32(staged * record_bytes)), moments
+                n, ends = first_input, inputs if group > first_group and channel < channels else zero
+                to = planes + (uint64(n) * uint64(rows) + uint64(group)) * row_step - row_step
+                to += uint64(channel) * to_size
+                for _ in range(turns):
+                    kept = advance(kept, (record, own_moments, n, to), own_lane, by_step, gammas, betas, ends, to_steps)
+                    n, to = uint32(n + some), to + uint64(some) * input_step
+                    record = uint32(record + uint32(some * input_records))
+                    own_moments = uint32(own_moments + uint32(some * record_bytes))
                 staged = uint32(uint32(staged + one) % most)
                 group = uint32(group + one)
 

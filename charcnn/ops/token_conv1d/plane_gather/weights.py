@@ -13,9 +13,8 @@ from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d.toom_cook import planes
 from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS, WINDOW, plane_rows
-from charcnn.ops.token_conv1d.plane_gather.kernel import (
-    MOST_TAPS, POOL, RAISED, SUBNORMAL, TAPS_A_SUM, make_kernel, smem_bytes,
-)  # fmt: skip
+from charcnn.ops.token_conv1d.plane_gather.group import MOST_TAPS, POOL, RAISED, SUBNORMAL, TAPS_A_SUM
+from charcnn.ops.token_conv1d.plane_gather.kernel import make_kernel, smem_bytes
 from charcnn.ops.token_conv1d.warp_gather.config import BELOW, PITCH, WARP, WORDS
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
@@ -126,7 +125,8 @@ class PlaneGatherWeights:
             threads -= WARP
         itemsize = 4 if self.precision.size == 4 else 2
         table, bias, affine = self._table, self._of.bias, self._of.affine
-        halves = (1 if channels <= PITCH // 2 else 2) if table is not self._of.table else 0
+        in_bytes = channels if table is not self._of.table else 0
+        halves = min(2, -(-in_bytes // (PITCH // 2)))
         threads = max(threads // (WARP * max(1, halves)), 1) * WARP * max(1, halves)
         channel_tiles = -(-channels // (PITCH // itemsize * max(1, halves)))
         blocks, rows = max(1, device.multiprocessors() // channel_tiles), out.shape[1]
@@ -136,7 +136,7 @@ class PlaneGatherWeights:
         pitch = -(-channels // 8) * 8 if itemsize == 2 else channels
         addresses = [np.uint64(device.address(one)) for one in (*affine, out)] if affine else [np.uint64(0)] * 2
         gamma, beta = addresses[:2]
-        kernel = make_kernel(kernel_size, depth, held, threads, bool(affine), self.precision, halves)
+        kernel = make_kernel(kernel_size, depth, held, threads, bool(affine), self.precision, in_bytes)
         call.launch(
             kernel, (min(blocks, units * cuts), channel_tiles), threads,
             ids, device.address(ids) % WORDS, np.uint64(device.address(table)), bias, self._steps,
