@@ -15,8 +15,9 @@ from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.toom_cook import transforms
 from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS
 from charcnn.ops.conv1d.toom_cook.planes import unit
-from charcnn.ops.token_conv1d.plane_gather import kernel
-from charcnn.ops.token_conv1d.plane_gather.weights import PlaneGatherWeights
+from charcnn.ops.token_conv1d.plane_gather import group, kernel
+from charcnn.ops.token_conv1d.plane_gather.group import RAISED, SUBNORMAL
+from charcnn.ops.token_conv1d.plane_gather.weights import MOST_WEIGHT, PlaneGatherWeights, bytes_of
 from charcnn.ops.token_conv1d.warp_gather.config import WARP
 
 ampere = pytest.mark.skipif(not device.has_tensor_cores(), reason="needs a GPU of compute capability 8.0")
@@ -84,11 +85,36 @@ TINY = (7, 5, 64)
 @simulated
 @pytest.mark.parametrize(("precision", "layernorm", "held"), [
     ("fp16", True, 2), ("fp16", True, 3), ("fp8", True, 1), ("tf32", True, 2), ("fp16x3", False, 1), ("fp8", False, 2),
+    ("fp8", True, 4),
 ])  # fmt: skip
 def test_against_the_reference(precision, layernorm, held, machine):
     """Ends of inputs, of runs and of the batch within a block, blanks alone, and blocks of several units."""
     weight, bias = draw(*TINY)
     check(kinds(9 * 7 + 6 + 2, 5)[:3], weight, bias + 2, precision, layernorm, held=held, threads=WARP)
+
+
+@simulated
+def test_weights_that_bytes_do_not_hold(machine):
+    """The table is float16: steps would be none."""
+    weight, bias = draw(*TINY)
+    check(kinds(9 * 7 + 6 + 2, 5)[:1], weight * (2 * MOST_WEIGHT / abs(weight).max()), bias, "fp8", True, held=1)
+
+
+@pytest.mark.parametrize("taps", [7, 8, 1])
+def test_bytes_of_weights(taps):
+    """Each is off by half a step at most, and a sum of bytes is one."""
+    weight, bias = draw(taps, 9, 32)
+    weight[:, :, 0], weight[:, :, 1] = 0, abs(weight[:, :, 1])
+    table, rows = bytes_of(weight, bias)
+    table = table.reshape(*table.shape[:2], -1, 2, 2).swapaxes(3, 4).reshape(table.shape).astype(np.int64)
+    *steps, begins = rows.reshape(-1, 32).astype(np.float64)
+    steps = np.repeat(np.array(steps) * RAISED / SUBNORMAL, group.TAPS_A_SUM, axis=0)[:taps, None]
+    assert (abs((table - table[:, -1:])[:, :-1] * steps - weight) <= 0.5001 * steps).all()
+    np.testing.assert_allclose(begins + (table[:, -1:] * steps).sum((0, 1)), bias, atol=1e-5)
+    for first in range(0, taps, group.TAPS_A_SUM):
+        most = table[first : first + group.TAPS_A_SUM].max(1).sum(0)
+        assert most.max() <= 255
+        assert most[2:].min() >= 255 - 2 * group.TAPS_A_SUM
 
 
 @ampere

@@ -8,7 +8,7 @@ import numpy as np
 from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
-from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.device import uint32
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.ladder import inline
 from charcnn.ops.conv1d.toom_cook.planes import make_plane_values, make_plane_words
@@ -224,15 +224,12 @@ def make_advance(kernel_size: int, alphabet: int, layernorm: bool, of: NumberFor
             e, f = gathered(places, 6, start_a, start_b, scaled, scale, gammas, betas)
         return a, b, c, d, e, f
 
-    def advancing(count: int) -> Any:
-        if count == 0:
+    @inline
+    def stay(kept, input, lane, by_step, gammas, betas, ends, steps):
+        return kept
 
-            @inline
-            def advance(kept, input, lane, by_step, gammas, betas, ends, steps):
-                return kept
-
-            return advance
-        others = advancing(count - 1)
+    def then(others: Any) -> Any:
+        """An input, and then others."""
 
         @inline
         def advance(kept, input, lane, by_step, gammas, betas, ends, steps):
@@ -248,4 +245,7 @@ def make_advance(kernel_size: int, alphabet: int, layernorm: bool, of: NumberFor
 
         return advance
 
-    return advancing(count)
+    advance = stay
+    for _ in range(count):
+        advance = then(advance)
+    return advance

@@ -7,8 +7,7 @@ group before stay in registers, and those of both are a tile. LayerNorm's parame
 the warp's inputs, through the first cache. A group reads 15 characters: 16 bytes, a record. No warp waits for another.
 
 For planes of 8 bits the table has bytes: half of what shared memory reads. Four channels of some taps are added as one
-word, as sums of so many never pass 255; these bytes are then float16 as they are, as subnormal numbers, whatever stands
-for 0 among them is taken off where sums begin.
+word, as the sum of so many bytes is one. Such a byte is a float16 as it is, a subnormal one: nothing is converted.
 """
 
 from __future__ import annotations
