@@ -28,15 +28,14 @@ RECORD_BYTES = 16
 MOST_TAPS = RECORD_BYTES - SPAN + 1
 """Whose group a record holds."""
 
-
 TAPS_A_SUM = 4
-"""Of a table of bytes: more take fewer instructions, and are coarser."""
+"""Of a table of bytes, those that are added as bytes: more take fewer instructions, and are coarser."""
 
 SUBNORMAL = 2.0**24
-"""Of what 1 in a byte is as a float16."""
+"""One over the float16 of bits 0x0001."""
 
 RAISED = 2.0**12
-"""By what sums of bytes are less than they stand for until LayerNorm: else steps of SUBNORMAL would pass float16."""
+"""What gamma raises sums of bytes by. Until then they are so much smaller, as steps times SUBNORMAL pass float16."""
 
 
 def step_words_of(kernel_size: int, eighth: bool) -> int:
