@@ -15,9 +15,9 @@ from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.toom_cook import transforms
 from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS
 from charcnn.ops.conv1d.toom_cook.planes import unit
-from charcnn.ops.token_conv1d.plane_gather import group, kernel
-from charcnn.ops.token_conv1d.plane_gather.group import RAISED, SUBNORMAL
-from charcnn.ops.token_conv1d.plane_gather.weights import MOST_WEIGHT, PlaneGatherWeights, bytes_of
+from charcnn.ops.token_conv1d.plane_gather import byte_table, kernel
+from charcnn.ops.token_conv1d.plane_gather.byte_table import MOST_WEIGHT, RAISED, SUBNORMAL, TAPS_A_SUM
+from charcnn.ops.token_conv1d.plane_gather.weights import PlaneGatherWeights
 from charcnn.ops.token_conv1d.warp_gather.config import WARP
 
 ampere = pytest.mark.skipif(not device.has_tensor_cores(), reason="needs a GPU of compute capability 8.0")
@@ -105,16 +105,19 @@ def test_bytes_of_weights(taps):
     """Each is off by half a step at most, and a sum of bytes is one."""
     weight, bias = draw(taps, 9, 32)
     weight[:, :, 0], weight[:, :, 1] = 0, abs(weight[:, :, 1])
-    table, rows = bytes_of(weight, bias)
+    table, rows = byte_table.pack(weight, bias)
     table = table.reshape(*table.shape[:2], -1, 2, 2).swapaxes(3, 4).reshape(table.shape).astype(np.int64)
     *steps, begins = rows.reshape(-1, 32).astype(np.float64)
-    steps = np.repeat(np.array(steps) * RAISED / SUBNORMAL, group.TAPS_A_SUM, axis=0)[:taps, None]
-    assert (abs((table - table[:, -1:])[:, :-1] * steps - weight) <= 0.5001 * steps).all()
+    steps = np.repeat(np.array(steps) * RAISED / SUBNORMAL, TAPS_A_SUM, axis=0)[:taps, None]
+    np.testing.assert_array_equal(byte_table.steps(weight), steps[:, 0])
+    error = (table - table[:, -1:])[:, :-1] * steps - weight
+    assert (abs(error) <= 0.5001 * steps).all()
+    assert abs((error**2)[..., 2:].mean() / (steps**2)[..., 2:].mean() - 1 / 12) < 0.02  # what `model.rounding` has
     np.testing.assert_allclose(begins + (table[:, -1:] * steps).sum((0, 1)), bias, atol=1e-5)
-    for first in range(0, taps, group.TAPS_A_SUM):
-        most = table[first : first + group.TAPS_A_SUM].max(1).sum(0)
+    for first in range(0, taps, TAPS_A_SUM):
+        most = table[first : first + TAPS_A_SUM].max(1).sum(0)
         assert most.max() <= 255
-        assert most[2:].min() >= 255 - 2 * group.TAPS_A_SUM
+        assert most[2:].min() >= 255 - 2 * TAPS_A_SUM
 
 
 @ampere

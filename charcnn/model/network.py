@@ -33,6 +33,7 @@ from charcnn.model.rounding import FP32, Rounding
 from charcnn.ops import reference
 from charcnn.ops.common.pixel_tables import pixel_tables
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS
+from charcnn.ops.token_conv1d.plane_gather import byte_table
 
 TOOM_COOK = "conv2"
 """What Toom-Cook's products compute, where a level has them."""
@@ -196,10 +197,13 @@ class _Steps:
         b = on.exact(bias)[:, None]
         y = sums(on.exact(table)) + b
         squares, b, size, found = sums(on.rough(on.exact(table * table))), on.rough(b), on.rough(y) ** 2, []
+        packed = weight.transpose(2, 1, 0)
         for of in self.roundings:
             step = of.first.unit**2 / 3
-            own = step if of.first is not FP32 else 0.0  # of the weights; the ones are exact
-            found.append((step * taps / 2 + own) * squares + step * (taps / 2 * b * b + size))
+            own = step * squares if of.first is not FP32 else 0.0  # of the weights; the ones are exact
+            if of.from_bytes and byte_table.holds(packed):
+                own = on.rough(on.exact(np.square(byte_table.steps(packed)).sum(0)[:, None] / 12))
+            found.append(step * taps / 2 * squares + own + step * (taps / 2 * b * b + size))
         self._errors(found)
         return y
 

@@ -14,6 +14,7 @@ from charcnn.ops.conv1d.ladder import inline
 from charcnn.ops.conv1d.toom_cook.planes import make_plane_values, make_plane_words
 from charcnn.ops.conv1d.toom_cook.store import make_puts
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS, WINDOW
+from charcnn.ops.token_conv1d.plane_gather.byte_table import RAISED, TAPS_A_SUM
 from charcnn.ops.token_conv1d.warp_gather.config import PITCH, WARP, WORDS
 
 POOL = 3
@@ -27,15 +28,6 @@ RECORD_BYTES = 16
 
 MOST_TAPS = RECORD_BYTES - SPAN + 1
 """Whose group a record holds."""
-
-TAPS_A_SUM = 4
-"""Of a table of bytes, those that are added as bytes: more take fewer instructions, and are coarser."""
-
-SUBNORMAL = 2.0**24
-"""One over the float16 of bits 0x0001."""
-
-RAISED = 2.0**12
-"""What gamma raises sums of bytes by. Until then they are so much smaller, as steps times SUBNORMAL pass float16."""
 
 
 def step_words_of(kernel_size: int, eighth: bool) -> int:

@@ -23,10 +23,11 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS
-from charcnn.ops.token_conv1d.plane_gather.group import RAISED, RECORD_BYTES, SPAN, make_advance, step_words_of
+from charcnn.ops.token_conv1d.plane_gather.byte_table import RAISED
+from charcnn.ops.token_conv1d.plane_gather.group import RECORD_BYTES, SPAN, make_advance, step_words_of
 from charcnn.ops.token_conv1d.warp_gather.config import PITCH, WARP, WORDS
 
-AT_ONCE = 2
+AT_ONCE = 4
 """Inputs whose groups a warp goes through in a row: more take fewer instructions, and longer code."""
 
 

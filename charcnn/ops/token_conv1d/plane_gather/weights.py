@@ -13,7 +13,8 @@ from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d.toom_cook import planes
 from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS, WINDOW, plane_rows
-from charcnn.ops.token_conv1d.plane_gather.group import MOST_TAPS, POOL, RAISED, SUBNORMAL, TAPS_A_SUM
+from charcnn.ops.token_conv1d.plane_gather import byte_table
+from charcnn.ops.token_conv1d.plane_gather.group import MOST_TAPS, POOL
 from charcnn.ops.token_conv1d.plane_gather.kernel import make_kernel, smem_bytes
 from charcnn.ops.token_conv1d.warp_gather.config import BELOW, PITCH, WARP, WORDS
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
@@ -23,11 +24,6 @@ HELD = 4
 
 THREADS = device.block_size(512)
 """Of a block: what registers allow."""
-
-FLOAT16_MAX = 65504.0
-
-MOST_WEIGHT = FLOAT16_MAX * RAISED / SUBNORMAL * (255 - TAPS_A_SUM) / (2 * TAPS_A_SUM)
-"""Of a table of bytes, as its steps are float16. Beyond it, and with NaN, the table is float16."""
 
 
 class PlaneGatherWeights:
@@ -68,14 +64,13 @@ class PlaneGatherWeights:
         given = weight / unit, bias / unit
         if gamma is not None and beta is not None:
             given, affine = (weight, bias), (gamma / unit, beta / unit)
-        in_bytes = of.ptx_type == "e4m3" and channels % 16 == 0 and bool(abs(given[0]).max() < MOST_WEIGHT)
+        in_bytes = of.ptx_type == "e4m3" and byte_table.holds(given[0], *affine[:1])
         if in_bytes and affine:
-            in_bytes = bool(abs(affine[0]).max() < FLOAT16_MAX / RAISED)
-            affine = (affine[0] * np.float32(RAISED), affine[1]) if in_bytes else affine
+            affine = affine[0] * np.float32(byte_table.RAISED), affine[1]
         self._of = TokenConvWeights(*given, *affine, precision=precision)
         self._table, self._steps = self._of.table, self._of.bias
         if in_bytes:
-            self._table, self._steps = (device.to_device(array) for array in bytes_of(*given))
+            self._table, self._steps = (device.to_device(array) for array in byte_table.pack(*given))
         self.nbytes = self._of.nbytes + (self._table.nbytes if self._table is not self._of.table else 0)
         least = smem_bytes(kernel_size, depth, HELD, WARP)
         if least > (limit := device.shared_limit()):
@@ -147,31 +142,6 @@ class PlaneGatherWeights:
             *map(np.uint32, (channels, pitch, rows, cuts, -(-rows // cuts), units * cuts)),
             shared=smem_bytes(kernel_size, depth, held, threads),
         )  # fmt: skip
-
-
-def bytes_of(weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A weight float32 (K, depth, C_out) as bytes (K, depth + 1, C_out), and what they stand for: float32, flat.
-
-    That is a row of C_out for each TAPS_A_SUM taps: their step, a float16, times SUBNORMAL / RAISED. The last row is
-    what sums begin with: the bias, less what stands for 0 in all taps, which is the last row of a tap, the blanks'. A
-    tap's least weight is 0, so that steps are fine: taps share the 255 by how far their weights reach. Of four channels
-    the even bytes are the first two.
-    """
-    table = np.empty((len(weight), weight.shape[1] + 1, weight.shape[2]), np.uint8)
-    begins, steps = bias.astype(np.float64), []
-    for first in range(0, len(weight), TAPS_A_SUM):
-        taps = np.pad(weight[first : first + TAPS_A_SUM].astype(np.float64), ((0, 0), (0, 1), (0, 0)))
-        # What reaches from 0 to 255, but for 1 a tap that rounding may add.
-        step = np.ptp(taps, axis=1).sum(0) / (255 - len(taps)) * (SUBNORMAL / RAISED)
-        halves = step.astype(np.float16)
-        halves = np.where(halves < step, np.nextafter(halves, np.float16(np.inf)), halves)
-        steps.append(np.maximum(halves, np.finfo(np.float16).smallest_normal).astype(np.float32))
-        numbers = np.rint(taps / (steps[-1] * (RAISED / SUBNORMAL)))
-        least = numbers.min(1, keepdims=True)
-        table[first : first + TAPS_A_SUM] = numbers - least
-        begins += least.sum((0, 1)) * steps[-1] * (RAISED / SUBNORMAL)
-    order = np.arange(weight.shape[2]).reshape(-1, 2, 2).swapaxes(1, 2).ravel()
-    return np.ascontiguousarray(table[..., order]), np.concatenate([*steps, begins.astype(np.float32)])
 
 
 def segments(rows: int, units: int, warps: int) -> int:
