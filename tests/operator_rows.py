@@ -28,12 +28,15 @@ def named(row, sizes):
     return "-".join([row.name, *(f"{name}{size}" for name, size in sizes.items())])
 
 
+def sizes_of(row, kind):
+    return [sizes for sizes in getattr(CASES[row.operator], kind) if takes(row.label, sizes)]
+
+
 def edges_of(rows):
     return [
         pytest.param(row, sizes, id=named(row, sizes))
         for row in rows
-        for sizes in CASES[row.operator].edges
-        if takes(row.label, sizes)
+        for sizes in sizes_of(row, "edges")[: 1 if follows(row) else None]
     ]
 
 
@@ -67,9 +70,8 @@ def large_of(rows):
     return [
         pytest.param(row, sizes, marks=more_of(row), id=named(row, sizes))
         for row in rows
-        if compiled(row)
-        for sizes in CASES[row.operator].large
-        if takes(row.label, sizes)
+        if compiled(row) and not follows(row)
+        for sizes in sizes_of(row, "large")
     ]
 
 
@@ -110,13 +112,18 @@ def pointwise(row):
     return re.fullmatch(r"(conv1d|conv2d|linear)_(relu|tanh|gelu)(_nlc|_nhwc)?", row.operator)
 
 
+def follows(row):
+    """Whether a GPU has a row at its example's sizes alone: it repeats another one, which has the others."""
+    return not device.SIMULATED and repeats(row) and bool(pointwise(row))
+
+
 def tried(row, sizes, kind):
     """Whether a GPU tries these sizes by default: of a row that repeats another, the example's, and one large.
 
-    Which one goes by turns. None where the epilogue is pointwise. Of one that leads, but whose kernels are costly, the
-    example's, no input, on tensor cores another small, and one large: the network's.
+    Which one goes by turns. Of one that leads, but whose kernels are costly, the example's, no input, on tensor cores
+    another small, and one large: the network's.
     """
-    of = [one for one in getattr(CASES[row.operator], kind) if takes(row.label, one)]
+    of = sizes_of(row, kind)
     if shown(row):
         return False
     if not repeats(row):
@@ -131,7 +138,7 @@ def tried(row, sizes, kind):
         return not pointwise(row) and sizes == networks[CUDA.index(row) % len(networks)]
     if kind == "edges" or row.label == "direct":  # test_direct has large ones
         return sizes == of[0] and kind == "edges"
-    return not pointwise(row) and sizes == of[CUDA.index(row) % len(of)]
+    return sizes == of[CUDA.index(row) % len(of)]
 
 
 def each(rows):

@@ -24,6 +24,7 @@ from operator_rows import (
     each,
     edges_of,
     example,
+    follows,
     large_of,
     more_of,
     poisoned,
@@ -128,7 +129,9 @@ def test_large(variant, sizes):
     [1] if device.SIMULATED else [pytest.param(3, marks=pytest.mark.sample), 1],
     ids=lambda share: f"1 in {share}",
 )
-@pytest.mark.parametrize("variant", [pytest.param(row, id=row.name, marks=more_of(row, True)) for row in VARIANTS])
+@pytest.mark.parametrize(
+    "variant", [pytest.param(row, id=row.name, marks=more_of(row, True)) for row in VARIANTS if not follows(row)]
+)
 def test_drawn_sizes(variant, share):
     cases = CASES[variant.operator]
     drawn = cases.sizes(compiled(variant), gpu=variant.device == "cuda")
