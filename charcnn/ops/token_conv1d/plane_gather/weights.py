@@ -38,7 +38,7 @@ class PlaneGatherWeights:
         bias: float32 (C_out,), NumPy; C_out in whole 16 bytes of the precision's table.
         gamma, beta: float32 (L_out, C_out), NumPy; None for a network without LayerNorm.
         precision: of planes, one of `toom_cook`'s. With fp16 and fp8 table and sums are fp16, with tf32 and fp16x3
-            float32. With fp8 and C_out in whole 16s the table is bytes, of weights below some 500 and gamma below 128:
+            float32. With fp8 and C_out in whole 16s the table is bytes, of weights below some 500 and gamma below 16:
             a result of the convolution is off by 1 to 2 % of their root mean square.
 
     Raises:
