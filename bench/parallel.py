@@ -1,10 +1,11 @@
 """A network on two ranks that share batches, layers or stages, beside one process on as many cores.
 
     python bench/parallel.py --json bench/results/offload/cpu-2-cores-parallel.json
+    python bench/parallel.py --as wgmma --batches 1:1,64:4096,1024:8192 --json gpus.json
 
 Each way at batch 1, one image alone, and at larger ones; through shared memory, and, with `--wire BYTES`, over two
 hosts that are namespaces of this machine (tests/hosts.py), with a wire of so many bytes a second between, and
-`--latency`. Ways go by turns.
+`--latency`. Ways go by turns. Of a technique for GPUs a rank has one, and so has the one process.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,14 +23,15 @@ from typing import Any
 
 import raw
 
+from charcnn import catalog
 from charcnn.host import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))
 
 WAYS = ("one process", "async", "tensor", "pipeline")
-BATCHES = {1: 1, 8: 64, 32: 128}
-"""Inputs of a run, by batch: at batch 1 one alone, whose time is the latency."""
+BATCHES = "1:1,8:64,32:128"
+"""Batches, and of each the inputs of a run: at batch 1 one alone, whose time is the latency."""
 
 TCP = ("--mca", "pml", "ob1", "--mca", "btl", "self,tcp")
 
@@ -37,14 +40,16 @@ def once(options: argparse.Namespace, way: str, batch: int, hosts: Any, folder: 
     """One command's report."""
     file = Path(folder) / "report.json"
     words = ["-m", f"charcnn.networks.{options.network}", "--as", options.technique, "--batch", batch]
-    words += ["--inputs", BATCHES[batch], "--repeat", options.repeat, "--json", file]
+    words += ["--inputs", options.batches[batch], "--repeat", options.repeat, "--json", file]
     words += ["--variant", options.variant] if options.variant else []
-    mpiexec = str(Path(sys.executable).with_name("mpiexec"))
+    words += ["--precision", options.precision] if options.precision else []
+    beside = Path(sys.executable).with_name("mpiexec")
+    mpiexec = str(beside if beside.exists() else shutil.which("mpiexec"))
     threads = (os.cpu_count() or 2) // 2
     environment = {**os.environ, "NUMBA_NUM_THREADS": str(threads), "OMPI_ALLOW_RUN_AS_ROOT": "1"}
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHONPATH": str(ROOT)}
     if way == "one process":
-        started = [sys.executable, *map(str, words)]
+        started = [sys.executable, *map(str, words), *(["--gpus", "1"] if options.on_gpus else [])]
         done = subprocess.run(started, capture_output=True, text=True, check=False)
     elif hosts is None:
         started = [mpiexec, "-n", "2", sys.executable, *map(str, words), "--offload", way]
@@ -63,17 +68,30 @@ def measured(options: argparse.Namespace, link: str, hosts: Any) -> list[dict[st
     taken: dict[tuple[str, int], list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(options.rounds):
-            for batch in BATCHES:
+            for batch in options.batches:
                 for way in WAYS if hosts is None else WAYS[1:]:
                     taken.setdefault((way, batch), []).append(once(options, way, batch, hosts, folder))
     rows = []
     for (way, batch), reports in taken.items():
         seconds = [second for report in reports for second in report["seconds"]]
-        rows.append({"link": link, "way": way, "batch": batch, "inputs": BATCHES[batch], "seconds": seconds})
-        rows[-1] |= {"inputs_per_second": BATCHES[batch] / statistics.median(seconds), "variant": reports[0]["config"]}
+        inputs = options.batches[batch]
+        rows.append({"link": link, "way": way, "batch": batch, "inputs": inputs, "seconds": seconds})
+        rows[-1] |= {"inputs_per_second": inputs / statistics.median(seconds), "variant": reports[0]["config"]}
         rows[-1] |= {key: reports[-1][key] for key in ("idle", "parts", "cores") if key in reports[-1]}
         print(f"{link}, {way}, batch {batch}: {rows[-1]['inputs_per_second']:,.2f} inputs/s", flush=True)
     return rows
+
+
+def batches(text: str) -> dict[int, int]:
+    """Batches with the inputs of a run, as 1:1,8:64.
+
+    Raises:
+        ValueError: one is none.
+    """
+    found = {int(batch): int(inputs) for batch, inputs in (one.split(":") for one in text.split(","))}
+    if min((*found, *found.values())) < 1 or 1 not in found:
+        raise ValueError(f"{text}: need BATCH:INPUTS, of at least 1, and one of batch 1")
+    return found
 
 
 def main() -> None:
@@ -83,12 +101,15 @@ def main() -> None:
     add("--network", default="alexnet")
     add("--variant")
     add("--as", dest="technique", default="winograd_cpu")
+    add("--precision", help="default: the technique's own")
+    add("--batches", type=batches, default=BATCHES, metavar="BATCH:INPUTS,...", help=f"default {BATCHES}")
     add("--rounds", type=int, default=2, help="times that every way has its turn (default 2)")
     add("--repeat", type=int, default=5, help="runs a turn (default 5)")
     add("--wire", type=float, nargs="*", default=[], metavar="BYTES", help="a second, between two hosts")
     add("--latency", type=float, default=1e-4, metavar="SECONDS", help="of the wire (default 1e-4)")
     add("--json", metavar="FILE")
     options = parser.parse_args()
+    options.on_gpus = {row.name: row.device for row in catalog.NETWORK_TECHNIQUES}.get(options.technique) == "cuda"
     rows = measured(options, "shared memory", None)
     for wire in options.wire:
         from hosts import Hosts
@@ -96,7 +117,8 @@ def main() -> None:
         link = f"{wire / 1e6:g} MB/s, {options.latency * 1e6:g} µs"
         with tempfile.TemporaryDirectory() as folder, Hosts(folder, latency=options.latency, speed=wire) as hosts:
             rows += measured(options, link, hosts)
-    found = {"network": options.network, "technique": options.technique, "rows": rows}
+    said = {"precision": options.precision} if options.precision else {}
+    found = {"network": options.network, "technique": options.technique, **said, "rows": rows}
     if options.json is not None:
         raw.write(options.json, "parallel", {**found, "machine": machine.describe(), "commit": machine.commit()})
 

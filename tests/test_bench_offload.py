@@ -125,10 +125,17 @@ def test_parts_of_networks_are_told_beside_one_process(tables):
 
     rows = [row("one process", batch, rate) for batch, rate in ((1, 50.0), (8, 80.0), (32, 90.0))]
     rows += [row("tensor", batch, rate, idle=0.25) for batch, rate in ((1, 100.0), (8, 60.0), (32, 70.0))]
-    raw = {"schema": "parallel", "network": "alexnet", "technique": "loops", "rows": rows, "machine": {}}
-    text = tables("parallel", run=raw)
-    assert "| alexnet tiny as loops, a wire | one process | 20.0 | 80.00 | 90.00 | – |" in text
-    assert "| alexnet tiny as loops, a wire | tensor | 10.0 | 60.00 | 70.00 | 25% |" in text
+    raw = {"schema": "parallel", "network": "alexnet", "technique": "loops", "rows": rows}
+    cores = raw | {"machine": {"cores": 2, "cpu": "a processor", "gpus": []}}
+    gpus = raw | {"machine": {"cores": 32, "gpus": ["a GPU"] * 2}, "technique": "wgmma", "precision": "fp16"}
+    gpus["rows"] = [row(one, *of) for one in ("one process", "pipeline") for of in ((1, 5000.0), (1024, 3e5))]
+    text = tables("parallel", cores=cores, gpus=gpus)
+    assert "2 CPU cores, a processor:" in text
+    assert "| alexnet tiny as loops, a wire | one process | 20 | 80.00 | 90.00 | – |" in text
+    assert "| alexnet tiny as loops, a wire | tensor | 10 | 60.00 | 70.00 | 25% |" in text
+    assert "2 × a GPU:" in text
+    assert "inputs/s, batch 1,024 | idle |" in text
+    assert "| alexnet tiny as wgmma in fp16, a wire | pipeline | 0.2 | 300,000 | – |" in text
 
 
 def test_what_parts_send_follows_from_the_plans(tables):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from charcnn.networks import parts
 from charcnn.networks.architecture import Architecture
 from charcnn.offload import partition
 from report.markdown import UNMEASURED, number, sources, table
-from report.schema import offloads
+from report.schema import machine_called, offloads
 
 
 def parted(document: Path) -> str:
@@ -33,20 +34,35 @@ def parted(document: Path) -> str:
 
 
 def parallel(document: Path) -> str:
-    """Two ranks by each way beside one process."""
-    rows, files = [], []
+    """Two ranks by each way beside one process: a table for each list of batches."""
+    tables: dict[tuple[int, ...], list[list[str]]] = {}
+    files: dict[tuple[int, ...], list[Path]] = {}
     for file, raw in offloads():
         if raw["schema"] != "parallel":
             continue
-        files.append(file)
         by: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
         for row in raw["rows"]:
             by.setdefault((row["link"], row["way"]), {})[row["batch"]] = row
+        sizes = tuple(sorted({row["batch"] for row in raw["rows"]} - {1}))
+        files.setdefault(sizes, []).append(file)
         for (link, way), batches in by.items():
-            rates = [number(row["inputs_per_second"]) for batch, row in sorted(batches.items()) if batch > 1]
+            rates = [number(batches[size]["inputs_per_second"]) for size in sizes]
             last = batches[max(batches)]
             idle = f"{last['idle']:.0%}" if "idle" in last else "–"
-            where = f"{raw['network']} {last['variant']['variant']} as {raw['technique']}, {link}"
-            rows.append([where, way, f"{1e3 / batches[1]['inputs_per_second']:.1f}", *rates, idle])
-    head = ["network, link", "2 ranks by", "ms of an image alone", "images/s, batch 8", "batch 32", "idle"]
-    return table(head, rows, 2) + sources(document, files) if rows else UNMEASURED + "\n"
+            of = f" in {raw['precision']}" if "precision" in raw else ""
+            where = f"{raw['network']} {last['variant']['variant']} as {raw['technique']}{of}, {link}"
+            alone = f"{1e3 / batches[1]['inputs_per_second']:.3g}"
+            tables.setdefault(sizes, []).append([where, way, alone, *rates, idle])
+    shown = []
+    for sizes, rows in tables.items():
+        first, *others = (f"batch {size:,}" for size in sizes)
+        head = ["network, link", "2 ranks by", "ms of an input alone", f"inputs/s, {first}", *others, "idle"]
+        shown.append(f"{_machine(files[sizes])}:\n\n" + table(head, rows, 2) + sources(document, files[sizes]))
+    return "\n".join(shown) or UNMEASURED + "\n"
+
+
+def _machine(files: Sequence[Path]) -> str:
+    """What all of them were measured on."""
+    hosts = [raw["machine"] for file, raw in offloads() if file in files]
+    (called,) = {f"{len(host['gpus']) or ''} × {machine_called(host)}".removeprefix(" × ") for host in hosts}
+    return called
