@@ -138,6 +138,17 @@ def test_parts_of_networks_are_told_beside_one_process(tables):
     assert "| alexnet tiny as wgmma in fp16, a wire | pipeline | 0.2 | 300,000 | – |" in text
 
 
+def test_levels_on_ranks_are_told_beside_one_process(tables):
+    rows = [
+        {"level": level, "offload": "static", "ranks": ranks, "inputs_per_second": rate}
+        for level, rates in (("l2", (2.5, 5.0)), ("l16", (1e6, 1.97e6))) for ranks, rate in zip((1, 2), rates, strict=True)
+    ]  # fmt: skip
+    text = tables("ranks", run={"schema": "ranks", "rows": rows, "machine": {"cores": 32, "gpus": ["a GPU"] * 2}})
+    assert "2 × a GPU, 32 cores:" in text
+    assert "| l2 | static | 2.50 | 5.00 | 2.00 |" in text
+    assert "| l16 | static | 1,000,000 | 1,970,000 | 1.97 |" in text
+
+
 def test_what_parts_send_follows_from_the_plans(tables):
     text = tables("parted")
     assert "| alexnet 2012 | 154,587 | 136,944 | exchange before localresponsenorm1, " in text

@@ -18,7 +18,7 @@ from report.ladder import READMES, mma_steps, wgmma_steps
 from report.levels import cost, headline, history, levels, measured, step
 from report.measured import SHIPPED
 from report.networks import fused_layers, half_chain, network_techniques, networks, networks_beside
-from report.offload import forecasts, mixed, overhead, path, scaling, strikes
+from report.offload import forecasts, mixed, overhead, path, ranks, scaling, strikes
 from report.operators import chain, image_chain, layers, operators, pyramid, steps, trade
 from report.parallel import parallel, parted
 from report.peers import beside, peers
@@ -32,7 +32,7 @@ BLOCK = re.compile(r"(<!-- (\w+):begin ?([^\n]*?) ?-->\n).*?(<!-- \2:end -->)", 
 _BLOCKS = (
     headline, levels, measured, history, step, cost, change, code, precisions, validation, operators, steps, chain,
     image_chain, pyramid, trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer,
-    scaling, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
+    scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted,
     parallel, ideas, tried, gpus, engines,
 )  # fmt: skip

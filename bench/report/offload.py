@@ -7,7 +7,7 @@ from typing import Any
 
 from charcnn.offload.cost_model import Machine, Work, forecast
 from report.markdown import UNMEASURED, number, sources, table
-from report.schema import offloads
+from report.schema import machine_called, offloads
 
 
 def runs_of(slowed: bool) -> dict[tuple[str, str], list[dict[str, Any]]]:
@@ -47,6 +47,26 @@ def scaling(document: Path) -> str:
         blocks.append(table([*head, "bound by"], rows, 1))
     files = [file for file, raw in offloads() if "validation" in raw and "slowed_to" not in raw]
     return "\n".join(blocks) + sources(document, files) if blocks else UNMEASURED + "\n"
+
+
+def ranks(document: Path) -> str:
+    """Levels on several ranks beside one process, from bench/ranks.py: a table a machine."""
+    shown = []
+    for file, raw in offloads():
+        if raw["schema"] != "ranks":
+            continue
+        by: dict[str, dict[int, dict[str, Any]]] = {}
+        for row in raw["rows"]:
+            by.setdefault(row["level"], {})[row["ranks"]] = row
+        count, cores, gpus = max(row["ranks"] for row in raw["rows"]), raw["machine"]["cores"], raw["machine"]["gpus"]
+        rows = []
+        for level, (alone, more) in ((level, (of[1], of[count])) for level, of in by.items()):
+            rates = [one["inputs_per_second"] for one in (alone, more)]
+            rows.append([level, more["offload"], *map(number, rates), f"{rates[1] / rates[0]:.2f}"])
+        where = f"{len(gpus)} × {gpus[0]}, {cores} cores" if gpus else machine_called(raw["machine"])
+        head = ["level", "offload", "one process, inputs/s", f"{count} ranks, inputs/s", "× one"]
+        shown.append(f"{where}:\n\n" + table(head, rows, 2) + sources(document, [file]))
+    return "\n".join(shown) or UNMEASURED + "\n"
 
 
 def _bound(run: dict[str, Any]) -> str:

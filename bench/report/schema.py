@@ -155,7 +155,7 @@ def results() -> Results:
 SCHEMAS = (
     "benchmarks", "level", "sanitizer", "dram", "layers", "conv2d", "conv2d_cpu", "tiles", "mma_steps", "wgmma_steps",
     "precisions", "validation", "networks", "op_times", "fused_layers", "half_chain",
-    "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "dot", "engines",
+    "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
     "wgmma_trace",
 )  # fmt: skip
 """What a raw result says of itself. Tables show all but soak, exits, cores and dot; a picture the last."""

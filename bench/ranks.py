@@ -1,0 +1,88 @@
+"""Levels on several ranks beside one process, each rank with a GPU, and its share of the host's cores.
+
+`python bench/ranks.py [--ranks 2] [--levels l2,l16] [--json FILE]`
+
+One process uses one GPU, and of the cores as many as a rank has. Levels on the CPU have no GPU, but ranks of as many
+cores. Inputs are the sample's; as many a rank as the level computed in `--seconds` on the machine that measured.json
+knows best. Each command validates its logits, and one that fails ends this one. Exit status: 0, or the failed one's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import raw
+
+from charcnn import catalog
+from charcnn.catalog.measured import machines
+from charcnn.host import machine
+
+KEPT = ("inputs", "batch", "precision", "ranks", "offload", "gpus", "seconds", "inputs_per_second", "validation")
+"""Of a command's report."""
+
+
+def inputs(level: str, seconds: float) -> int:
+    """What the level computes in so long, by its fastest measured rate, in whole batches."""
+    found = [of["levels"][level] for of in machines().values() if level in of["levels"]]
+    best = max(found, key=lambda one: float(one["inputs_per_second"]))
+    return max(1, round(best["inputs_per_second"] * seconds / best["batch"])) * int(best["batch"])
+
+
+def once(options: argparse.Namespace, level: catalog.Level, ranks: int) -> dict[str, Any]:
+    """What is kept of one command's report."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "report.json"
+        count = ranks * inputs(level.name, options.seconds)
+        command = [sys.executable, "-m", f"charcnn.levels.{level.name}", "--inputs", str(count)]
+        command += ["--repeat", str(options.repeat), "--json", str(file)]
+        environment, cores = dict(os.environ), sorted(os.sched_getaffinity(0))
+        settle = None
+        if ranks > 1:
+            beside = Path(sys.executable).with_name("mpiexec")
+            command = [str(beside if beside.exists() else shutil.which("mpiexec")), "-n", str(ranks), *command]
+        else:
+            command += ["--gpus", "1"] if level.device == "cuda" else []
+            share = cores[: len(cores) // options.ranks]
+            environment["NUMBA_NUM_THREADS"] = str(len(share))
+
+            def settle() -> None:
+                os.sched_setaffinity(0, share)
+
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, preexec_fn=settle, check=False)
+        if done.returncode:
+            print(f"ranks: {level.name}, {ranks}: {done.stdout}{done.stderr}", file=sys.stderr)
+            sys.exit(done.returncode)
+        report = json.loads(file.read_text(encoding="utf-8"))
+    print(f"{level.name} {ranks} {report['inputs_per_second']:,.2f} inputs/s", flush=True)
+    return {"level": level.name, **{key: report[key] for key in KEPT if key in report}}
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = [row for row in catalog.LEVELS if any(row.name in of["levels"] for of in machines().values())]
+    add = parser.add_argument
+    add("--ranks", type=int, default=2, metavar="R", help="default 2")
+    add("--levels", metavar="lK,...", help=f"of {', '.join(row.name for row in known)}; default all")
+    add("--seconds", type=float, default=2.0, metavar="S", help="of a run (default 2)")
+    add("--repeat", type=int, default=3, metavar="R", help="runs of a command, of which the median counts (default 3)")
+    add("--json", metavar="FILE")
+    options = parser.parse_args()
+    names = options.levels.split(",") if options.levels else [row.name for row in known]
+    if unknown := [name for name in names if name not in {row.name for row in known}]:
+        parser.error(f"--levels {unknown[0]}: need {', '.join(row.name for row in known)}")
+    rows = [once(options, row, ranks) for row in known if row.name in names for ranks in (1, options.ranks)]
+    if options.json is not None:
+        raw.write(options.json, "ranks", {"rows": rows, "machine": machine.describe(), "commit": machine.commit()})
+
+
+if __name__ == "__main__":
+    main()
