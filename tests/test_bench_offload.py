@@ -139,10 +139,9 @@ def test_parts_of_networks_are_told_beside_one_process(tables):
 
 
 def test_levels_on_ranks_are_told_beside_one_process(tables):
-    rows = [
-        {"level": level, "offload": "static", "ranks": ranks, "inputs_per_second": rate}
-        for level, rates in (("l2", (2.5, 5.0)), ("l16", (1e6, 1.97e6))) for ranks, rate in zip((1, 2), rates, strict=True)
-    ]  # fmt: skip
+    measured = ("l2", 1, 2.5), ("l2", 2, 5.0), ("l16", 1, 1e6), ("l16", 2, 1.97e6)
+    names = "level", "ranks", "inputs_per_second"
+    rows = [{**dict(zip(names, row, strict=True)), "offload": "static"} for row in measured]
     text = tables("ranks", run={"schema": "ranks", "rows": rows, "machine": {"cores": 32, "gpus": ["a GPU"] * 2}})
     assert "2 × a GPU, 32 cores:" in text
     assert "| l2 | static | 2.50 | 5.00 | 2.00 |" in text
