@@ -70,7 +70,9 @@ def measured(options: argparse.Namespace, link: str, hosts: Any) -> list[dict[st
         for _ in range(options.rounds):
             for batch in options.batches:
                 for way in WAYS if hosts is None else WAYS[1:]:
-                    taken.setdefault((way, batch), []).append(once(options, way, batch, hosts, folder))
+                    report = once(options, way, batch, hosts, folder)
+                    taken.setdefault((way, batch), []).append(report)
+                    print(f"{link}, {way}, batch {batch}: {report['inputs_per_second']:,.2f} inputs/s", flush=True)
     rows = []
     for (way, batch), reports in taken.items():
         seconds = [second for report in reports for second in report["seconds"]]
@@ -78,7 +80,6 @@ def measured(options: argparse.Namespace, link: str, hosts: Any) -> list[dict[st
         rows.append({"link": link, "way": way, "batch": batch, "inputs": inputs, "seconds": seconds})
         rows[-1] |= {"inputs_per_second": inputs / statistics.median(seconds), "variant": reports[0]["config"]}
         rows[-1] |= {key: reports[-1][key] for key in ("idle", "parts", "cores") if key in reports[-1]}
-        print(f"{link}, {way}, batch {batch}: {rows[-1]['inputs_per_second']:,.2f} inputs/s", flush=True)
     return rows
 
 

@@ -1,6 +1,6 @@
 """Levels on several ranks beside one process, each rank with a GPU, and its share of the host's cores.
 
-`python bench/ranks.py [--ranks 2] [--levels l2,l16] [--json FILE]`
+`python bench/ranks.py [--ranks 1,2] [--levels l2,l16] [--json FILE]`
 
 One process uses one GPU, and of the cores as many as a rank has. Levels on the CPU have no GPU, but ranks of as many
 cores. Inputs are the sample's; as many a rank as the level computed in `--seconds` on the machine that measured.json
@@ -50,7 +50,7 @@ def once(options: argparse.Namespace, level: catalog.Level, ranks: int) -> dict[
             command = [str(beside if beside.exists() else shutil.which("mpiexec")), "-n", str(ranks), *command]
         else:
             command += ["--gpus", "1"] if level.device == "cuda" else []
-            share = cores[: len(cores) // options.ranks]
+            share = cores[: len(cores) // max(options.ranks)]
             environment["NUMBA_NUM_THREADS"] = str(len(share))
 
             def settle() -> None:
@@ -65,12 +65,24 @@ def once(options: argparse.Namespace, level: catalog.Level, ranks: int) -> dict[
     return {"level": level.name, **{key: report[key] for key in KEPT if key in report}}
 
 
+def counts(text: str) -> list[int]:
+    """Numbers of ranks, as 1,2.
+
+    Raises:
+        ValueError: one is none.
+    """
+    found = [int(one) for one in text.split(",")]
+    if min(found) < 1:
+        raise ValueError(f"{text}: need at least 1")
+    return found
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = [row for row in catalog.LEVELS if any(row.name in of["levels"] for of in machines().values())]
     add = parser.add_argument
-    add("--ranks", type=int, default=2, metavar="R", help="default 2")
+    add("--ranks", type=counts, default="1,2", metavar="R,...", help="1 is no MPI (default 1,2)")
     add("--levels", metavar="lK,...", help=f"of {', '.join(row.name for row in known)}; default all")
     add("--seconds", type=float, default=2.0, metavar="S", help="of a run (default 2)")
     add("--repeat", type=int, default=3, metavar="R", help="runs of a command, of which the median counts (default 3)")
@@ -79,9 +91,12 @@ def main() -> None:
     names = options.levels.split(",") if options.levels else [row.name for row in known]
     if unknown := [name for name in names if name not in {row.name for row in known}]:
         parser.error(f"--levels {unknown[0]}: need {', '.join(row.name for row in known)}")
-    rows = [once(options, row, ranks) for row in known if row.name in names for ranks in (1, options.ranks)]
-    if options.json is not None:
-        raw.write(options.json, "ranks", {"rows": rows, "machine": machine.describe(), "commit": machine.commit()})
+    found: dict[str, Any] = {"rows": [], "machine": machine.describe(), "commit": machine.commit()}
+    for row in known:
+        for ranks in options.ranks if row.name in names else ():
+            found["rows"].append(once(options, row, ranks))
+            if options.json is not None:
+                raw.write(options.json, "ranks", found)
 
 
 if __name__ == "__main__":

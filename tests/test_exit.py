@@ -87,7 +87,7 @@ left_open = Classifier.load(precision="fp32")
 print(left_open.predict(["The home side won in extra time."])[0])
 """
 
-SAMPLE = str(Path(charcnn.__file__).parent / "sample.csv")
+SAMPLE = str(Path(charcnn.__file__).parent / "text" / "sample.csv")
 
 TINY_TRAINING = ("--config", "tiny", "--epochs", "1", "--no-curve")
 
