@@ -1,0 +1,192 @@
+"""conv2d of few input channels on all CPU cores, channels first, with fewer products: Winograd's filtering of rows.
+
+Four neighbouring outputs of a row are a tile: 5 taps take 8 products, not 20 (`winograd_transforms`). Kernel rows and
+input channels are summed up between the transforms, at each point: there a tile's row below lies a row of tiles
+further on, so that nothing is lowered, as in `cpu_direct`. A task transforms a strip of an image once. Then it takes a
+few maps and some vectors of tiles at a time from products to outputs, in cache L1.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import Any
+
+import numba
+import numpy as np
+from numba import njit, prange, types
+
+from charcnn.ops.common import arrays, shapes2d, threads
+from charcnn.ops.common.cpu_gemm import types_of
+from charcnn.ops.common.cpu_tile import PART, Tile
+from charcnn.ops.common.shapes import Shape
+from charcnn.ops.common.shapes2d import Padding, Pair
+from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
+from charcnn.ops.conv2d.cpu_direct import choose, fill
+from charcnn.ops.conv2d.cpu_gemm import window
+from charcnn.ops.conv2d.winograd_rows_code import TILES, copy_floats, multiply_point, points_to_row, row_to_points
+
+TAPS = range(2, 6)
+"""Columns of a kernel: 9 points would magnify what sums round beyond the tolerance."""
+
+FEATURES, OUTPUTS = 1 << 16, 1 << 13
+"""Floats of a task's features at the points, and of its outputs of a few maps, at most, where a line of output needs
+no more: in cache L2."""
+
+
+@cache
+def _compiled(tile, taps):
+    # Only numbers are taken from here: a function would get another name in each process, and never be found on disk.
+    ROWS, VECTORS, WIDTH, PANEL, POINTS = tile.rows, tile.vectors, tile.width, tile.panel, SPAN + taps - 1
+    x, *tuples, _, flat = types_of(4, 2, 2, 3)
+    numbers = types.Array(types.float64, 2, "C", readonly=True)
+
+    @njit(
+        types.void(x, *tuples, x, numbers, flat, types.int64, types.boolean, types.Array(types.float32, 1, "C")),
+        cache=True, nogil=True, parallel=True,
+    )  # fmt: skip
+    def convolve(x, sizes, corner, kernel, shape, weight, to_points, bias, lines, relu, y):
+        inputs, channels, height, width = sizes
+        c_out, height_out, width_out = shape
+        depth, groups = channels * kernel[0], bias.size // ROWS  # of maps
+        across = -(-width_out // SPAN)  # tiles
+
+        # Weights at the points, a panel of a tile's rows for each group of maps; of the bias, point 1 has all.
+        weights = np.zeros(POINTS * groups * depth * ROWS, np.float32)
+        for m in range(c_out):
+            for t in range(depth):
+                for p in range(POINTS):
+                    total = 0.0
+                    for k in range(taps):
+                        total += to_points[p, k] * weight[(m * depth + t) * taps + k]
+                    weights[((m // ROWS * POINTS + p) * depth + t) * ROWS + m % ROWS] = total
+        zeros = np.zeros(ROWS, np.float32)
+
+        strips = -(-height_out // lines)
+        for task in prange(inputs * strips):
+            n, h = task // strips, task % strips * lines
+            high = min(lines, height_out - h)
+            tall = high + kernel[0] - 1
+            plane = tall * across + PANEL + TILES
+            features = np.empty(channels * POINTS * plane, np.float32)
+            for c in range(channels):
+                for p in range(POINTS):
+                    fill(features, ((c * POINTS + p) * plane) + tall * across, PANEL + TILES, np.float32(0))
+                for i in range(tall):
+                    line = h - corner[0] + i
+                    row = ((n * channels + c) * height + line) * width
+                    inside = width if 0 <= line < height else 0
+                    for t in range(0, across, TILES):
+                        to = c * POINTS * plane + i * across + t
+                        row_to_points(
+                            POINTS, x.ctypes.data + 4 * row, t * SPAN - corner[1], inside,
+                            features.ctypes.data + 4 * to, plane,
+                        )  # fmt: skip
+            places = np.empty(depth, np.int64)  # of each term's features behind an output's first ones
+            for t in range(depth):
+                places[t] = t // kernel[0] * POINTS * plane + t % kernel[0] * across
+
+            tiles = high * across
+            pitch = -(-tiles // PANEL) * PANEL * SPAN
+            sums = np.empty(POINTS * ROWS * PANEL, np.float32)
+            outputs = np.empty(ROWS * pitch, np.float32)
+            floor = np.float32(0) if relu else np.float32(-np.inf)
+            for group in range(groups):
+                maps = min(ROWS, c_out - group * ROWS)
+                for first in range(0, tiles, PANEL):
+                    for p in range(POINTS):
+                        for t in range(0, depth, PART):
+                            begin = bias.ctypes.data + 4 * group * ROWS if p == 1 and t == 0 else zeros.ctypes.data
+                            multiply_point(
+                                ROWS, VECTORS, WIDTH,
+                                weights.ctypes.data + 4 * ((group * POINTS + p) * depth + t) * ROWS,
+                                features.ctypes.data + 4 * (p * plane + first), places.ctypes.data + 8 * t,
+                                min(PART, depth - t), begin, t > 0, sums.ctypes.data + 4 * p * ROWS * PANEL,
+                            )  # fmt: skip
+                    for m in range(maps):
+                        for v in range(VECTORS):
+                            points_to_row(
+                                POINTS, WIDTH, sums.ctypes.data + 4 * (m * PANEL + v * WIDTH), ROWS * PANEL, floor,
+                                outputs.ctypes.data + 4 * (m * pitch + (first + v * WIDTH) * SPAN),
+                            )  # fmt: skip
+                for m in range(maps):
+                    to = ((n * c_out + group * ROWS + m) * height_out + h) * width_out
+                    for i in range(high):
+                        copy_floats(
+                            WIDTH, outputs.ctypes.data + 4 * (m * pitch + i * across * SPAN),
+                            y.ctypes.data + 4 * (to + i * width_out), width_out,
+                        )  # fmt: skip
+
+    return convolve
+
+
+@lru_cache(1024)
+def _lines(x: Shape, out: Shape, tile: Tile, kernel: tuple[int, int], workers: int) -> int:
+    """Lines of output of a task."""
+    across = -(-out[3] // SPAN)
+    points = SPAN + kernel[1] - 1
+    held = FEATURES // (x[1] * points * across) - kernel[0] + 1
+    written = OUTPUTS // (tile.rows * across * SPAN)
+    shared = -(-out[2] // -(-2 * workers // x[0]))  # two tasks a thread, at least
+    return max(1, min(held, written, shared))
+
+
+def conv2d_winograd_rows_cpu(
+    x: Any, weight: Any, bias: Any, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1,
+    out: Any = None,
+) -> Any:  # fmt: skip
+    """`reference.conv2d` on all CPU cores with two fifths of the multiplications of 5 columns, or half of those of 3.
+
+    It is meant for few input channels, channels first, as `conv2d_cpu_direct`. Weights are transformed at each call. A
+    feature that is not finite may make NaN of all outputs that share a tile with one that reads it.
+
+    Args:
+        x: float32 (N, C_in, H, W), C-contiguous, NumPy; weight (C_out, C_in, KH, KW), KW from 2 to 5, and bias (C_out,)
+            likewise.
+        padding: as `reference.conv2d` takes it.
+        stride, dilation, groups: 1.
+        out: where to write, (N, C_out, H_out, W_out); made where None.
+
+    Returns:
+        float32 (N, C_out, H_out, W_out); the same bits for any number of threads.
+
+    Raises:
+        ValueError: an argument's shape, dtype or layout does not fit, stride, dilation, groups or KW are others, or the
+            environment's CHARCNN_CPU_TILE.
+    """
+    return _launch(x, weight, bias, out, False, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+
+def conv2d_relu_winograd_rows_cpu(
+    x: Any, weight: Any, bias: Any, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1,
+    out: Any = None,
+) -> Any:  # fmt: skip
+    """`conv2d_winograd_rows_cpu` with ReLU, before outputs leave registers. Arguments as there."""
+    return _launch(x, weight, bias, out, True, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+
+def _launch(x, weight, bias, out, relu, *, stride, padding, dilation, groups):
+    shape = shapes2d.conv2d(x, weight, bias, stride, padding, dilation, groups)
+    kernel = weight.shape[2:]
+    if groups != 1 or any(one not in (1, (1, 1), [1, 1]) for one in (stride, dilation)):
+        raise ValueError(
+            f"{stride=}, {dilation=}, {groups=}: the technique winograd_rows_cpu needs 1; conv2d's cpu_direct takes "
+            "other strides and dilations, cpu_gemm groups"
+        )
+    if kernel[1] not in TAPS:
+        raise ValueError(
+            f"weight has {kernel[1]} columns: the technique winograd_rows_cpu needs {TAPS[0]} to {TAPS[-1]}; conv2d's "
+            "cpu_direct takes any"
+        )
+    out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
+    if out.size == 0:
+        return out
+    top, _, left, _ = window(*x.shape[2:], kernel, 1, padding).padding
+    tile = choose(len(weight))
+    offsets = np.zeros(-(-len(weight) // tile.rows) * tile.rows, np.float32)
+    offsets[: len(weight)] = bias
+    lines = _lines(x.shape, shape, tile, kernel, numba.get_num_threads())
+    threads.launch(
+        _compiled(tile, kernel[1]), x.reshape(-1), x.shape, (top, left), kernel, shape[1:], weight.reshape(-1),
+        matrices(kernel[1])[1], offsets, lines, relu, out.reshape(-1),
+    )  # fmt: skip
+    return out
