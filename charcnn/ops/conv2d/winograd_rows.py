@@ -21,16 +21,15 @@ from charcnn.ops.common.cpu_tile import PART, Tile
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.common.shapes2d import Padding, Pair
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
-from charcnn.ops.conv2d.cpu_direct import choose, fill
+from charcnn.ops.conv2d.cpu_direct import choose
 from charcnn.ops.conv2d.cpu_gemm import window
-from charcnn.ops.conv2d.winograd_rows_code import TILES, copy_floats, multiply_point, points_to_row, row_to_points
+from charcnn.ops.conv2d.winograd_rows_code import TILES, multiply_point, points_to_rows, row_to_points
 
 TAPS = range(2, 6)
 """Columns of a kernel: 9 points would magnify what sums round beyond the tolerance."""
 
-FEATURES, OUTPUTS = 1 << 16, 1 << 13
-"""Floats of a task's features at the points, and of its outputs of a few maps, at most, where a line of output needs
-no more: in cache L2."""
+FEATURES = 1 << 16
+"""Floats of a task's features at the points at most, where a line of output needs no more: they stay in cache L2."""
 
 
 @cache
@@ -38,17 +37,18 @@ def _compiled(tile, taps):
     # Only numbers are taken from here: a function would get another name in each process, and never be found on disk.
     ROWS, VECTORS, WIDTH, PANEL, POINTS = tile.rows, tile.vectors, tile.width, tile.panel, SPAN + taps - 1
     x, *tuples, _, flat = types_of(4, 2, 2, 3)
+    pieces = types.Array(types.int64, 4, "C", readonly=True)
     numbers = types.Array(types.float64, 2, "C", readonly=True)
 
     @njit(
-        types.void(x, *tuples, x, numbers, flat, types.int64, types.boolean, types.Array(types.float32, 1, "C")),
+        types.void(x, *tuples, x, numbers, flat, types.int64, pieces, types.boolean, types.Array(types.float32, 1, "C")),
         cache=True, nogil=True, parallel=True,
     )  # fmt: skip
-    def convolve(x, sizes, corner, kernel, shape, weight, to_points, bias, lines, relu, y):
+    def convolve(x, sizes, corner, kernel, shape, weight, to_points, bias, lines, pieces, relu, y):
         inputs, channels, height, width = sizes
         c_out, height_out, width_out = shape
         depth, groups = channels * kernel[0], bias.size // ROWS  # of maps
-        across = -(-width_out // SPAN)  # tiles
+        across = max(-(-width_out // SPAN), WIDTH // SPAN)  # tiles of a row
 
         # Weights at the points, a panel of a tile's rows for each group of maps; of the bias, point 1 has all.
         weights = np.zeros(POINTS * groups * depth * ROWS, np.float32)
@@ -64,13 +64,12 @@ def _compiled(tile, taps):
         strips = -(-height_out // lines)
         for task in prange(inputs * strips):
             n, h = task // strips, task % strips * lines
-            high = min(lines, height_out - h)
+            high, last = min(lines, height_out - h), h + lines >= height_out
             tall = high + kernel[0] - 1
             plane = tall * across + PANEL + TILES
+            # What lies between planes is read, but for lanes that are not stored.
             features = np.empty(channels * POINTS * plane, np.float32)
             for c in range(channels):
-                for p in range(POINTS):
-                    fill(features, ((c * POINTS + p) * plane) + tall * across, PANEL + TILES, np.float32(0))
                 for i in range(tall):
                     line = h - corner[0] + i
                     row = ((n * channels + c) * height + line) * width
@@ -86,9 +85,7 @@ def _compiled(tile, taps):
                 places[t] = t // kernel[0] * POINTS * plane + t % kernel[0] * across
 
             tiles = high * across
-            pitch = -(-tiles // PANEL) * PANEL * SPAN
             sums = np.empty(POINTS * ROWS * PANEL, np.float32)
-            outputs = np.empty(ROWS * pitch, np.float32)
             floor = np.float32(0) if relu else np.float32(-np.inf)
             for group in range(groups):
                 maps = min(ROWS, c_out - group * ROWS)
@@ -102,32 +99,42 @@ def _compiled(tile, taps):
                                 features.ctypes.data + 4 * (p * plane + first), places.ctypes.data + 8 * t,
                                 min(PART, depth - t), begin, t > 0, sums.ctypes.data + 4 * p * ROWS * PANEL,
                             )  # fmt: skip
-                    for m in range(maps):
-                        for v in range(VECTORS):
-                            points_to_row(
+                    for v in range(VECTORS):
+                        piece = pieces.ctypes.data + 8 * (last * pieces.shape[1] + first // WIDTH + v) * 4 * SPAN
+                        for m in range(maps):
+                            to = ((n * c_out + group * ROWS + m) * height_out + h) * width_out
+                            points_to_rows(
                                 POINTS, WIDTH, sums.ctypes.data + 4 * (m * PANEL + v * WIDTH), ROWS * PANEL, floor,
-                                outputs.ctypes.data + 4 * (m * pitch + (first + v * WIDTH) * SPAN),
+                                piece, y.ctypes.data + 4 * to,
                             )  # fmt: skip
-                for m in range(maps):
-                    to = ((n * c_out + group * ROWS + m) * height_out + h) * width_out
-                    for i in range(high):
-                        copy_floats(
-                            WIDTH, outputs.ctypes.data + 4 * (m * pitch + i * across * SPAN),
-                            y.ctypes.data + 4 * (to + i * width_out), width_out,
-                        )  # fmt: skip
 
     return convolve
 
 
 @lru_cache(1024)
-def _lines(x: Shape, out: Shape, tile: Tile, kernel: tuple[int, int], workers: int) -> int:
-    """Lines of output of a task."""
-    across = -(-out[3] // SPAN)
-    points = SPAN + kernel[1] - 1
-    held = FEATURES // (x[1] * points * across) - kernel[0] + 1
-    written = OUTPUTS // (tile.rows * across * SPAN)
+def _arranged(x: Shape, out: Shape, tile: Tile, kernel: tuple[int, int], workers: int) -> tuple[int, np.ndarray]:
+    """Lines of output of a task; and of a task, and of an image's last, where outputs go (`points_to_rows`)."""
+    across = max(-(-out[3] // SPAN), tile.width // SPAN)
+    held = FEATURES // (x[1] * (SPAN + kernel[1] - 1) * across) - kernel[0] + 1
     shared = -(-out[2] // -(-2 * workers // x[0]))  # two tasks a thread, at least
-    return max(1, min(held, written, shared))
+    lines = max(1, min(held, shared))
+    return lines, np.stack([pieces(high, out[3], across, tile) for high in (lines, (out[2] - 1) % lines + 1)])
+
+
+def pieces(high: int, wide: int, across: int, tile: Tile) -> np.ndarray:
+    """As `points_to_rows` takes them, (vectors, 4, 4), of `high` rows of `wide` outputs, in rows of `across` tiles."""
+    pitch = SPAN * across
+    found = np.zeros((-(-high * across // tile.panel) * tile.vectors, SPAN, 4), np.int64)
+    first = np.arange(0, found.size // 4 * tile.width, tile.width)
+    lane = np.arange(tile.width)
+    of = first[:, None] + lane
+    inside = (of // pitch < high) & (of % pitch < wide)
+    for k in (0, 1):
+        row = first // pitch + k
+        mine = inside & (of // pitch == row[:, None])
+        found.reshape(-1, 4)[:, 2 * k] = first - row * (pitch - wide)
+        found.reshape(-1, 4)[:, 2 * k + 1] = mine @ (1 << lane)
+    return found
 
 
 def conv2d_winograd_rows_cpu(
@@ -184,9 +191,9 @@ def _launch(x, weight, bias, out, relu, *, stride, padding, dilation, groups):
     tile = choose(len(weight))
     offsets = np.zeros(-(-len(weight) // tile.rows) * tile.rows, np.float32)
     offsets[: len(weight)] = bias
-    lines = _lines(x.shape, shape, tile, kernel, numba.get_num_threads())
+    lines, places = _arranged(x.shape, shape, tile, kernel, numba.get_num_threads())
     threads.launch(
         _compiled(tile, kernel[1]), x.reshape(-1), x.shape, (top, left), kernel, shape[1:], weight.reshape(-1),
-        matrices(kernel[1])[1], offsets, lines, relu, out.reshape(-1),
+        matrices(kernel[1])[1], offsets, lines, places, relu, out.reshape(-1),
     )  # fmt: skip
     return out

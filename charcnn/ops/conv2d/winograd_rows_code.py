@@ -74,6 +74,10 @@ class _Vectors:
         lanes = self.builder.add(spread(first), ir.Constant(kind, list(range(self.width))))
         return self.builder.icmp_unsigned("<", lanes, spread(limit))
 
+    def lanes(self, bits: Any) -> Any:
+        """Of which lanes the bit is 1, of an int64."""
+        return self.builder.bitcast(self.builder.trunc(bits, ir.IntType(self.width)), ir.VectorType(I1, self.width))
+
     def load_some(self, pointer: Any, mask: Any) -> Any:
         """A vector whose other lanes are 0 and are not read."""
         function = self._function(
@@ -245,52 +249,46 @@ def multiply_point(typingctx, rows, vectors, width, weights, features, places, d
 
 
 @intrinsic(prefer_literal=True)
-def points_to_row(typingctx, points, width, sums, stride, floor, to):
-    """Outputs of `width` neighbouring tiles, in their order: 4 * width floats at `to`, of at least `floor`, or NaN.
+def points_to_rows(typingctx, points, width, sums, stride, floor, pieces, to):
+    """Outputs of `width` neighbouring tiles, of at least `floor`, or NaN, each to its row of an image at `to`.
 
-    Point p's values lie at sums[p * stride :]; sums and to are addresses.
+    Point p's values lie at sums[p * stride :]. Of each quarter of the 4 * width outputs, `pieces` has four int64: where
+    its first lane would lie behind `to`, and its lanes, as bits, that do; then the same of those on the next row. All
+    are addresses, but stride and floor.
     """
     if (sizes := _literals(points, width)) is None:
         return None
 
     def codegen(ctx, builder, signature, args):
-        *_, sums, stride, floor, to = args
+        *_, sums, stride, floor, pieces, to = args
         of = _Vectors(builder, sizes[1])
         values = [of.load(sums, builder.mul(I64(p), stride)) for p in range(sizes[0])]
         floor = of.everywhere(floor)
         parts = [builder.select(builder.fcmp_ordered("<", y, floor), floor, y) for y in _outputs(of, values)]
-        half, pairs = of.width // 2, [(lane, of.width + lane) for lane in range(of.width)]
-        halves = [
-            ir.Constant(ir.VectorType(I32, of.width), [lane for pair in pairs[begin : begin + half] for lane in pair])
-            for begin in (0, half)
-        ]
-        a, b, c, d = parts
-        low_a, high_a = (builder.shuffle_vector(a, c, lanes) for lanes in halves)  # a0 c0 a1 c1 ...
-        low_b, high_b = (builder.shuffle_vector(b, d, lanes) for lanes in halves)
-        whole = [builder.shuffle_vector(x, y, lanes) for x, y in ((low_a, low_b), (high_a, high_b)) for lanes in halves]
-        for i, value in enumerate(whole):
-            of.store(value, builder.add(to, I64(4 * of.width * i)))
+
+        def listed(index):
+            return builder.load(builder.inttoptr(builder.add(pieces, I64(8 * index)), I64.as_pointer()), align=8)
+
+        for i, value in enumerate(_interleaved(of, parts)):
+            at, next_at = (of.at(to, listed(4 * i + k)) for k in (0, 2))
+            of.store_some(value, at, of.lanes(listed(4 * i + 1)))
+            some = listed(4 * i + 3)
+            with builder.if_then(builder.icmp_signed("!=", some, I64(0))):
+                of.store_some(value, next_at, of.lanes(some))
         return ctx.get_dummy_value()
 
-    arguments = [types.int64, types.int64, types.float32, types.int64]
+    arguments = [types.int64, types.int64, types.float32, types.int64, types.int64]
     return types.void(points, width, *arguments), codegen
 
 
-@intrinsic(prefer_literal=True)
-def copy_floats(typingctx, width, x, y, count):
-    """y[:count] = x[:count], at addresses, in vectors of `width`; no other float is touched."""
-    if (sizes := _literals(width)) is None:
-        return None
-
-    def codegen(ctx, builder, signature, args):
-        _, x, y, count = args
-        of = _Vectors(builder, sizes[0])
-        whole = builder.and_(count, I64(-of.width))
-        with cgutils.for_range_slice(builder, I64(0), whole, I64(of.width), I64) as (i, _):
-            of.store(of.load(x, i), y, i)
-        with builder.if_then(builder.icmp_signed("<", whole, count)):
-            some = of.below(I32(0), builder.trunc(builder.sub(count, whole), I32))
-            of.store_some(of.load_some(of.at(x, whole), some), of.at(y, whole), some)
-        return ctx.get_dummy_value()
-
-    return types.void(width, *[types.int64] * 3), codegen
+def _interleaved(of: _Vectors, parts: list[Any]) -> list[Any]:
+    """Four vectors a, b, c, d as a0 b0 c0 d0 a1 b1 ..."""
+    half, pairs = of.width // 2, [(lane, of.width + lane) for lane in range(of.width)]
+    low, high = (
+        ir.Constant(ir.VectorType(I32, of.width), [lane for pair in pairs[begin : begin + half] for lane in pair])
+        for begin in (0, half)
+    )
+    shuffle = of.builder.shuffle_vector
+    a, b, c, d = parts
+    halves = ((shuffle(a, c, lanes), shuffle(b, d, lanes)) for lanes in (low, high))  # a0 c0 a1 c1 ..., b0 d0 b1 d1 ...
+    return [shuffle(*both, lanes) for both in halves for lanes in (low, high)]
