@@ -111,20 +111,21 @@ def _compiled(tile, taps):
     return convolve
 
 
-@lru_cache(1024)
+@lru_cache(64)
 def _arranged(x: Shape, out: Shape, tile: Tile, kernel: tuple[int, int], workers: int) -> tuple[int, np.ndarray]:
     """Lines of output of a task; and of a task, and of an image's last, where outputs go (`points_to_rows`)."""
     across = max(-(-out[3] // SPAN), tile.width // SPAN)
     held = FEATURES // (x[1] * (SPAN + kernel[1] - 1) * across) - kernel[0] + 1
     shared = -(-out[2] // -(-2 * workers // x[0]))  # two tasks a thread, at least
     lines = max(1, min(held, shared))
-    return lines, np.stack([pieces(high, out[3], across, tile) for high in (lines, (out[2] - 1) % lines + 1)])
+    of = (out[3], lines, across, tile)
+    return lines, np.stack([pieces(high, *of) for high in (lines, (out[2] - 1) % lines + 1)])
 
 
-def pieces(high: int, wide: int, across: int, tile: Tile) -> np.ndarray:
-    """As `points_to_rows` takes them, (vectors, 4, 4), of `high` rows of `wide` outputs, in rows of `across` tiles."""
+def pieces(high: int, wide: int, lines: int, across: int, tile: Tile) -> np.ndarray:
+    """As `points_to_rows` takes them, (vectors, 4, 4): `high` rows of `wide` outputs, of `lines` of `across` tiles."""
     pitch = SPAN * across
-    found = np.zeros((-(-high * across // tile.panel) * tile.vectors, SPAN, 4), np.int64)
+    found = np.zeros((-(-lines * across // tile.panel) * tile.vectors, SPAN, 4), np.int64)
     first = np.arange(0, found.size // 4 * tile.width, tile.width)
     lane = np.arange(tile.width)
     of = first[:, None] + lane
