@@ -17,7 +17,7 @@ from numba import njit, prange, types
 
 from charcnn.ops.common import arrays, shapes2d, threads
 from charcnn.ops.common.cpu_gemm import types_of
-from charcnn.ops.common.cpu_tile import PART, Tile
+from charcnn.ops.common.cpu_tile import Tile
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.common.shapes2d import Padding, Pair
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
@@ -27,6 +27,9 @@ from charcnn.ops.conv2d.winograd_rows_code import TILES, multiply_point, points_
 
 TAPS = range(2, 6)
 """Columns of a kernel: 9 points would magnify what sums round beyond the tolerance."""
+
+PART = 128
+"""Terms summed apart, fewer than `cpu_tile.PART`: transforms magnify what sums round, of 8 points 4.4 times."""
 
 FEATURES = 1 << 16
 """Floats of a task's features at the points at most, where a line of output needs no more: they stay in cache L2."""
@@ -38,27 +41,28 @@ def _compiled(tile, taps):
     ROWS, VECTORS, WIDTH, PANEL, POINTS = tile.rows, tile.vectors, tile.width, tile.panel, SPAN + taps - 1
     x, *tuples, _, flat = types_of(4, 2, 2, 3)
     pieces = types.Array(types.int64, 4, "C", readonly=True)
-    numbers = types.Array(types.float64, 2, "C", readonly=True)
+    numbers, written = types.Array(types.float64, 2, "C", readonly=True), types.Array(types.float32, 1, "C")
+    i64 = types.int64
 
     @njit(
-        types.void(x, *tuples, x, numbers, flat, types.int64, pieces, types.boolean, types.Array(types.float32, 1, "C")),
+        types.void(x, *tuples, x, numbers, flat, i64, i64, pieces, types.boolean, written),
         cache=True, nogil=True, parallel=True,
     )  # fmt: skip
-    def convolve(x, sizes, corner, kernel, shape, weight, to_points, bias, lines, pieces, relu, y):
+    def convolve(x, sizes, corner, kernel, shape, weight, to_points, bias, across, lines, pieces, relu, y):
         inputs, channels, height, width = sizes
         c_out, height_out, width_out = shape
         depth, groups = channels * kernel[0], bias.size // ROWS  # of maps
-        across = max(-(-width_out // SPAN), WIDTH // SPAN)  # tiles of a row
 
-        # Weights at the points, a panel of a tile's rows for each group of maps; of the bias, point 1 has all.
+        # Weights at the points, a panel of a tile's rows for each group of maps.
         weights = np.zeros(POINTS * groups * depth * ROWS, np.float32)
         for m in range(c_out):
-            for t in range(depth):
-                for p in range(POINTS):
+            for p in range(POINTS):
+                to, first = (m // ROWS * POINTS + p) * depth * ROWS + m % ROWS, m * depth * taps
+                for t in range(depth):
                     total = 0.0
                     for k in range(taps):
-                        total += to_points[p, k] * weight[(m * depth + t) * taps + k]
-                    weights[((m // ROWS * POINTS + p) * depth + t) * ROWS + m % ROWS] = total
+                        total += to_points[p, k] * weight[np.uint64(first + t * taps + k)]
+                    weights[np.uint64(to + t * ROWS)] = total
         zeros = np.zeros(ROWS, np.float32)
 
         strips = -(-height_out // lines)
@@ -87,7 +91,7 @@ def _compiled(tile, taps):
             tiles = high * across
             sums = np.empty(POINTS * ROWS * PANEL, np.float32)
             floor = np.float32(0) if relu else np.float32(-np.inf)
-            for group in range(groups):
+            for group in range(groups):  # point 1 adds the same to all outputs: the bias
                 maps = min(ROWS, c_out - group * ROWS)
                 for first in range(0, tiles, PANEL):
                     for p in range(POINTS):
@@ -111,15 +115,20 @@ def _compiled(tile, taps):
     return convolve
 
 
-@lru_cache(64)
-def _arranged(x: Shape, out: Shape, tile: Tile, kernel: tuple[int, int], workers: int) -> tuple[int, np.ndarray]:
-    """Lines of output of a task; and of a task, and of an image's last, where outputs go (`points_to_rows`)."""
-    across = max(-(-out[3] // SPAN), tile.width // SPAN)
+def _lines(x: Shape, out: Shape, across: int, kernel: tuple[int, int], workers: int) -> int:
+    """Lines of output of a task, in each of which so many tiles are computed."""
     held = FEATURES // (x[1] * (SPAN + kernel[1] - 1) * across) - kernel[0] + 1
     shared = -(-out[2] // -(-2 * workers // x[0]))  # two tasks a thread, at least
-    lines = max(1, min(held, shared))
+    return max(1, min(held, shared))
+
+
+@lru_cache(64)
+def _arranged(x: Shape, out: Shape, tile: Tile, kernel: tuple[int, int], workers: int) -> tuple[int, int, np.ndarray]:
+    """Tiles of a line, lines of a task, and where a task's and an image's last one's outputs go (`points_to_rows`)."""
+    across = max(-(-out[3] // SPAN), tile.width // SPAN)  # so many that a vector's outputs belong to two lines at most
+    lines = _lines(x, out, across, kernel, workers)
     of = (out[3], lines, across, tile)
-    return lines, np.stack([pieces(high, *of) for high in (lines, (out[2] - 1) % lines + 1)])
+    return across, lines, np.stack([pieces(high, *of) for high in (lines, (out[2] - 1) % lines + 1)])
 
 
 def pieces(high: int, wide: int, lines: int, across: int, tile: Tile) -> np.ndarray:
@@ -144,8 +153,8 @@ def conv2d_winograd_rows_cpu(
 ) -> Any:  # fmt: skip
     """`reference.conv2d` on all CPU cores with two fifths of the multiplications of 5 columns, or half of those of 3.
 
-    It is meant for few input channels, channels first, as `conv2d_cpu_direct`. Weights are transformed at each call. A
-    feature that is not finite may make NaN of all outputs that share a tile with one that reads it.
+    It is meant for few input channels, channels first, as the technique cpu_direct. Weights are transformed at each
+    call. A feature that is not finite may make NaN of all outputs that share a tile with one that reads it.
 
     Args:
         x: float32 (N, C_in, H, W), C-contiguous, NumPy; weight (C_out, C_in, KH, KW), KW from 2 to 5, and bias (C_out,)
@@ -192,9 +201,9 @@ def _launch(x, weight, bias, out, relu, *, stride, padding, dilation, groups):
     tile = choose(len(weight))
     offsets = np.zeros(-(-len(weight) // tile.rows) * tile.rows, np.float32)
     offsets[: len(weight)] = bias
-    lines, places = _arranged(x.shape, shape, tile, kernel, numba.get_num_threads())
+    across, lines, places = _arranged(x.shape, shape, tile, kernel, numba.get_num_threads())
     threads.launch(
         _compiled(tile, kernel[1]), x.reshape(-1), x.shape, (top, left), kernel, shape[1:], weight.reshape(-1),
-        matrices(kernel[1])[1], offsets, lines, places, relu, out.reshape(-1),
+        matrices(kernel[1])[1], offsets, across, lines, places, relu, out.reshape(-1),
     )  # fmt: skip
     return out

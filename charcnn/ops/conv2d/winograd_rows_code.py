@@ -16,18 +16,13 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from charcnn.ops.common.cpu_tile import _literals
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
 
 TILES = 8
 """Tiles that are transformed at a time."""
 
 F32, I1, I32, I64 = ir.FloatType(), ir.IntType(1), ir.IntType(32), ir.IntType(64)
-
-
-def _literals(*sizes):
-    """Their values; None where one is not known when this is compiled."""
-    known = all(isinstance(size, types.IntegerLiteral) for size in sizes)
-    return tuple(size.literal_value for size in sizes) if known else None
 
 
 class _Vectors:
@@ -59,20 +54,20 @@ class _Vectors:
 
     def everywhere(self, value: Any) -> Any:
         """One float in all lanes."""
-        undefined = ir.Constant(self.kind, ir.Undefined)
-        one = self.builder.insert_element(undefined, value, I32(0))
-        return self.builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(I32, self.width), [0] * self.width))
+        return self._spread(value, self.kind)
+
+    def _spread(self, value: Any, kind: Any) -> Any:
+        undefined, zeros = (
+            ir.Constant(kind, ir.Undefined),
+            ir.Constant(ir.VectorType(I32, self.width), [0] * self.width),
+        )
+        return self.builder.shuffle_vector(self.builder.insert_element(undefined, value, I32(0)), undefined, zeros)
 
     def below(self, first: Any, limit: Any) -> Any:
         """Of which lanes the number, from `first` on, is one of 0 to limit - 1."""
         kind = ir.VectorType(I32, self.width)
-        zeros, undefined = ir.Constant(kind, [0] * self.width), ir.Constant(kind, ir.Undefined)
-
-        def spread(value: Any) -> Any:
-            return self.builder.shuffle_vector(self.builder.insert_element(undefined, value, I32(0)), undefined, zeros)
-
-        lanes = self.builder.add(spread(first), ir.Constant(kind, list(range(self.width))))
-        return self.builder.icmp_unsigned("<", lanes, spread(limit))
+        lanes = self.builder.add(self._spread(first, kind), ir.Constant(kind, list(range(self.width))))
+        return self.builder.icmp_unsigned("<", lanes, self._spread(limit, kind))
 
     def lanes(self, bits: Any) -> Any:
         """Of which lanes the bit is 1, of an int64."""
@@ -122,9 +117,7 @@ class _Vectors:
 def _pairs(count: int) -> list[tuple[int, int]]:
     """Of so many points, those that differ by their sign; the last one is infinity."""
     a = matrices(count + 1 - SPAN)[0]
-    return [
-        (p, q) for p in range(1, count - 1) for q in range(p + 1, count - 1) if a[1, p] == -a[1, q]
-    ]
+    return [(p, q) for p in range(1, count - 1) for q in range(p + 1, count - 1) if a[1, p] == -a[1, q]]
 
 
 def _features(vectors: _Vectors, values: list[Any]) -> list[Any]:
@@ -200,16 +193,19 @@ def multiply_point(typingctx, rows, vectors, width, weights, features, places, d
     if (sizes := _literals(rows, vectors, width)) is None:
         return None
 
+    height, across, lanes = sizes
+
     def codegen(ctx, builder, signature, args):
         *_, weights, features, places, depth, start, more, to = args
-        (rows, vectors, width), of, one = sizes, _Vectors(builder, sizes[2]), F32.as_pointer()
-        tile = [(r, v) for r in range(rows) for v in range(vectors)]
+        of, one = _Vectors(builder, lanes), F32.as_pointer()
+        tile = [(r, v) for r in range(height) for v in range(across)]
 
         def value(base, r):
             return of.everywhere(builder.load(builder.inttoptr(builder.add(base, I64(4 * r)), one), align=4))
 
-        starts = [value(start, r) for r in range(rows)]
-        before, loop, after = builder.block, *(builder.append_basic_block(f"terms{end}") for end in ("", ".end"))
+        starts = [value(start, r) for r in range(height)]
+        before = builder.block
+        loop, after = builder.append_basic_block("terms"), builder.append_basic_block("terms.end")
         builder.branch(loop)
         builder.position_at_end(loop)
         term, row = builder.phi(I64), builder.phi(I64)
@@ -218,16 +214,16 @@ def multiply_point(typingctx, rows, vectors, width, weights, features, places, d
             builder.inttoptr(builder.add(places, builder.shl(term, I64(3))), I64.as_pointer()), align=8
         )
         here = builder.add(features, builder.shl(place, I64(2)))
-        loaded = [of.load(builder.add(here, I64(4 * width * v))) for v in range(vectors)]
+        loaded = [of.load(builder.add(here, I64(4 * lanes * v))) for v in range(across)]
         updated = {}
-        for r in range(rows):
+        for r in range(height):
             weight = value(row, r)
-            for v in range(vectors):
+            for v in range(across):
                 updated[r, v] = of.add_product(weight, loaded[v], sums[r, v])
         following = builder.add(term, I64(1))
         for phi, first, then in (
             (term, I64(0), following),
-            (row, weights, builder.add(row, I64(4 * rows))),
+            (row, weights, builder.add(row, I64(4 * height))),
             *((sums[r, v], starts[r], updated[r, v]) for r, v in tile),
         ):
             phi.add_incoming(first, before)
@@ -237,11 +233,11 @@ def multiply_point(typingctx, rows, vectors, width, weights, features, places, d
         with builder.if_else(more) as (then, otherwise):
             with then:
                 for i, place in enumerate(tile):
-                    at = builder.add(to, I64(4 * width * i))
+                    at = builder.add(to, I64(4 * lanes * i))
                     of.store(builder.fadd(of.load(at), updated[place]), at)
             with otherwise:
                 for i, place in enumerate(tile):
-                    of.store(updated[place], builder.add(to, I64(4 * width * i)))
+                    of.store(updated[place], builder.add(to, I64(4 * lanes * i)))
         return ctx.get_dummy_value()
 
     arguments = [*[types.int64] * 5, types.boolean, types.int64]
