@@ -81,11 +81,11 @@ def test_any_lines_of_a_task(lines, monkeypatch):
     whole = conv2d_winograd_rows_cpu(*arrays, padding=padding)
     winograd_rows._arranged.cache_clear()
     monkeypatch.setattr(winograd_rows, "_lines", lambda *_: min(lines, whole.shape[2]))
-    out = np.full((whole.shape[0] + 1, *whole.shape[1:]), np.nan, np.float32)
-    conv2d_winograd_rows_cpu(*arrays, padding=padding, out=out[:-1])
+    out = np.full((whole.shape[0] + 2, *whole.shape[1:]), np.nan, np.float32)
+    conv2d_winograd_rows_cpu(*arrays, padding=padding, out=out[1:-1])
     winograd_rows._arranged.cache_clear()
-    np.testing.assert_array_equal(out[:-1], whole)
-    assert np.isnan(out[-1]).all()  # no row of tiles goes beyond
+    np.testing.assert_array_equal(out[1:-1], whole)
+    assert np.isnan(out[[0, -1]]).all()  # no row of tiles goes beyond
 
 
 def test_the_same_bits_for_any_number_of_threads():
