@@ -172,7 +172,7 @@ def measure(
     for row, of in zip(rows, seconds, strict=True):
         row |= {"seconds": statistics.median(of), "rounds": of, "flops": flops}
         rate = f"{1e3 * row['seconds']:12.4f} ms {row['flops'] / row['seconds'] / 1e9:9.1f} GFLOP/s"
-        print(f"{layer} {row['technique']:16} {rate}", flush=True)
+        print(f"{layer} {row['technique']:18} {rate}", flush=True)
     return rows
 
 

@@ -50,7 +50,9 @@ LABELLING = (
 )  # fmt: skip
 """Files whose tests label texts on the CPU, most of them; they share models and classifiers."""
 
-ON_CPU = ("test_conv2d_cpu.py", "test_cpu_direct.py", "test_cpu_dot.py", "test_cpu_gemm.py")
+ON_CPU = (
+    "test_conv2d_cpu.py", "test_cpu_direct.py", "test_cpu_dot.py", "test_cpu_gemm.py", "test_winograd_rows.py",
+)  # fmt: skip
 """Files whose tests share few functions, which processes that begin together would each compile for themselves."""
 
 ROWS = frozenset(row.name for row in VARIANTS)

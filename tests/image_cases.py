@@ -146,6 +146,11 @@ def moves_by_one_in_groups(s: Sizes) -> bool:
     return moves_by_one({**s, "groups": groups})
 
 
+def rows_filtered(s: Sizes) -> bool:
+    """Whether that of rows on CPUs does, of 2 to 5 columns."""
+    return moves_by_one(s) and 2 <= s.get("kw", 2) <= 5
+
+
 def on_tensor_cores(s: Sizes) -> bool:
     """Windows of 3 to pool, and of several groups none so narrow as these cases have; `direct` has one group alone."""
     return s.get("pool_size", 3) == 3 and s.get("groups", 1) == 1

@@ -13,7 +13,7 @@ import case_makers as make
 import numpy as np
 from case_kinds import Cases, Sizes
 from chain_cases import CHAIN1D
-from image_cases import IMAGE_CASES, moves_by_one, moves_by_one_in_groups, on_tensor_cores
+from image_cases import IMAGE_CASES, moves_by_one, moves_by_one_in_groups, on_tensor_cores, rows_filtered
 
 from charcnn.catalog import CHAIN
 from charcnn.ops.common.moments import PART
@@ -388,7 +388,7 @@ LIMITS: dict[str, Callable[[Sizes], bool]] = {
         for name in HALF_PRECISIONS
     },
     "cpu_gemm": lambda sizes: sizes.get("groups", 1) == 1 or sizes["c_in"] > 1,
-    **{"winograd": moves_by_one, "winograd_cpu": moves_by_one_in_groups},
+    **{"winograd": moves_by_one, "winograd_cpu": moves_by_one_in_groups, "winograd_rows_cpu": rows_filtered},
 }
 """By label: which sizes it takes, or can be held to its tolerance at, where not all."""
 

@@ -18,7 +18,7 @@ from report.markdown import anchor, headings
 from report.pictures import PICTURES
 from report.schema import ReportError, results
 
-from charcnn import catalog
+from charcnn import catalog, ops
 from charcnn.gpu import device
 
 ROOT = Path(__file__).parent.parent
@@ -240,12 +240,17 @@ def test_calls_give_what_their_table_says(name, number, library):
 
 @pytest.mark.parametrize(("name", "number"), WITH_CALLS)
 def test_tables_of_calls_have_every_technique(name, number):
-    """In float32 and as the page calls the operator; and PyTorch's call beside."""
+    """In float32 and as the page calls the operator, but for one that refuses the call; and PyTorch's call beside."""
     operators = {row.function: row.operator for row in catalog.VARIANTS}
+    names = run_example(name, number)[1] | {"ops": ops}
     for calls, _ in tables_of(name, number):
         own = [call.removeprefix("ops.").partition("(")[0] for call in calls if call.startswith("ops.")]
         operator = operators[own[0]]
-        assert own == [row.function for row in catalog.VARIANTS if row.operator == operator and not row.precision]
+        every = [row.function for row in catalog.VARIANTS if row.operator == operator and not row.precision]
+        assert own == [function for function in every if function in own]
+        for other in set(every) - set(own):
+            with pytest.raises(ValueError, match=f"the technique {other.removeprefix(operator)[1:]} needs"):
+                eval(calls[0].replace(own[0], other), names)
         libraries = [call.partition(".")[0] for call in calls[len(own) :]]
         assert libraries in (["F"], ["F", "tf"])
 

@@ -44,7 +44,8 @@ IN_PLACE = ("relu", "tanh", "gelu", "layernorm", "layernorm_relu", "batchnorm2d"
 
 def fitted(variant, sizes):
     """Drawn sizes as the variant takes them."""
-    for new in ({"pool_size": 3}, {"c": 2}, {"k": 7}, {"c_in": 2}, {"groups": 1, "sh": 1, "sw": 1, "dh": 1, "dw": 1}):
+    by_one = {"groups": 1, "sh": 1, "sw": 1, "dh": 1, "dw": 1}
+    for new in ({"pool_size": 3}, {"c": 2}, {"k": 7}, {"c_in": 2}, by_one, {"kw": 2}):
         if not takes(variant.label, sizes) and new.keys() <= sizes.keys():
             sizes = {**sizes, **new}
     return sizes

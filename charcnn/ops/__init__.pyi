@@ -93,6 +93,8 @@ from .conv2d.winograd import conv2d_nhwc_winograd as conv2d_nhwc_winograd
 from .conv2d.winograd import conv2d_relu_nhwc_winograd as conv2d_relu_nhwc_winograd
 from .conv2d.winograd_cpu import conv2d_nhwc_winograd_cpu as conv2d_nhwc_winograd_cpu
 from .conv2d.winograd_cpu import conv2d_relu_nhwc_winograd_cpu as conv2d_relu_nhwc_winograd_cpu
+from .conv2d.winograd_rows import conv2d_relu_winograd_rows_cpu as conv2d_relu_winograd_rows_cpu
+from .conv2d.winograd_rows import conv2d_winograd_rows_cpu as conv2d_winograd_rows_cpu
 from .images_cpu import avgpool2d_nhwc_cpu_vector as avgpool2d_nhwc_cpu_vector
 from .images_cpu import gelu_cpu_vector as gelu_cpu_vector
 from .images_cpu import local_response_norm_nhwc_cpu_vector as local_response_norm_nhwc_cpu_vector

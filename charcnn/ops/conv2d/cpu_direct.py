@@ -33,7 +33,11 @@ BUFFER = 1 << 16
 
 def choose(c_out: int) -> Tile:
     """The tile that has the fewest maps too many, and of those the widest in maps; errors as of `choose_tile`."""
-    base = choose_tile()
+    return _with_rows(choose_tile(), c_out)
+
+
+@cache
+def _with_rows(base: Tile, c_out: int) -> Tile:
     sizes = TILES[next(name for name, width in (("avx512", 16), ("avx2", 8), ("plain", 4)) if width == base.width)]
     rows, vectors = min(sizes, key=lambda size: (-(-c_out // size[0]) * size[0], -size[0]))
     return replace(base, rows=rows, vectors=vectors)
