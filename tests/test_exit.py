@@ -158,3 +158,7 @@ def test_a_users_own_small_grid_still_warns():
     ops.relu_naive(np.zeros(1, np.float32))
     with pytest.warns(NumbaPerformanceWarning):
         nothing[1, 1]()
+
+
+def test_the_commands_sample_is_where_they_look_for_it():
+    assert Path(SAMPLE).is_file()
