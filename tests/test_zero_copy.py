@@ -221,8 +221,8 @@ def test_kernels_are_timed_one_by_one_without_it(driver, monkeypatch):
 
 
 def test_how_few():
-    assert [few_of(length, 4) for length in (10, 1014, 1 << 13, 150_528)] == [8, 8, 2, 0]
-    assert [few_of(10, classes) for classes in (1000, 1 << 20)] == [4, 0]
+    assert [few_of(length, 4) for length in (10, 1014, 1 << 13, 150_528)] == [64, 64, 8, 0]
+    assert [few_of(10, classes) for classes in (1000, 1 << 20)] == [16, 0]
 
 
 @simulated

@@ -15,7 +15,7 @@ from charcnn.gpu.zero_copy import Mapped, RoundTrip
 if TYPE_CHECKING:
     from charcnn.runtime.stream import StreamBuffers
 
-MOST, MOST_BYTES = 8, 1 << 14
+MOST, MOST_BYTES = 64, 1 << 16
 """Inputs of such a batch at most, and bytes of them or their results: more are copied while other batches compute."""
 
 
