@@ -320,9 +320,9 @@ def test_a_batch_of_one_is_computed_in_the_callers_thread(driver):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream.GraphWorker, "__call__", call)
-        run(rows(MOST))
+        run(rows(run.batch))
         assert names == [threading.current_thread().name]
-        run(rows(MOST + 1))
+        run(rows(run.batch + 1))
     assert all(name.startswith("worker") for name in names[1:])
 
 
