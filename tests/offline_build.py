@@ -34,6 +34,7 @@ import operator_cases
 import source_digest
 from alexnet_cases import ALEXNET
 from kernel_costs import all_compiled, function, title
+from offline_tiles import TILES, other_tiles
 from spaces import Space
 
 from charcnn import catalog
@@ -43,7 +44,6 @@ from charcnn.config import SMALL
 from charcnn.model.layers import Conv1d, LocalResponseNorm, Relu, Tanh
 from charcnn.networks import alexnet, fused4
 from charcnn.ops import chain
-from charcnn.ops.common import tile_choice
 from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.conv1d.ladder import StepConv1d
@@ -52,6 +52,7 @@ from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
 from charcnn.ops.conv1d.mma.windows import MmaConv2dWeights
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.conv1d.toom_cook import layer as toom_cook_layer
+from charcnn.ops.conv1d.wgmma import few_rows
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
 from charcnn.ops.conv2d import direct, direct_plan
@@ -63,13 +64,9 @@ from charcnn.ops.linear.small_batch import SmallBatchMlp
 from charcnn.ops.linear.split_k import SplitKLinear
 from charcnn.ops.token_conv1d.plane_gather.weights import PlaneGatherWeights
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
-from charcnn.tuning import layers, measure
 
 LEVEL_17 = "l17"
 """Beside the variants: what only that level launches."""
-
-TILES = ("tiles of l12", "tiles of l14", "tiles of l15")
-"""And what tuning may launch in place of what ships, for conv2: pooling takes more registers than other ends."""
 
 TOOM_COOK = "toom_cook"
 """And an experiment's: conv2, in each precision and with clusters, and its planes."""
@@ -119,7 +116,10 @@ class Recorder:
 def launched(names: list[str], target: Target) -> dict[str, Launch]:
     """What the named CUDA variants launch (all where none is named), by variant and title; nothing is compiled."""
     recorder = Recorder()
-    with standing_in(target, recorder.launch):
+    with (
+        standing_in(target, recorder.launch),
+        mock.patch.object(few_rows, "choose", lambda usual, *_: usual),
+    ):
         for row in catalog.VARIANTS:
             if row.device == "cuda" and (not names or row.name in names):
                 recorder.variant = row.name
@@ -320,17 +320,6 @@ def level_17() -> None:
         FewOutputsLinear(conv2[0, :, :4], bias[:4], precision=name).linear(
             np.zeros((2, 1, 256), TENSOR_PRECISIONS[name].dtype)
         )
-
-
-def other_tiles(name: str) -> None:
-    """Launch the kernel of one of TILES at conv2 with every tile that there is to choose."""
-    for layer in layers.of_level(name.split()[-1], SMALL):
-        if layer.name == "conv2":
-            work = layers.prepare(layer, 1)
-            _, tiles = measure.asked(work)
-            for tile in tiles[1:]:
-                with tile_choice.trying(lambda *_, tile=tile: tile):
-                    work.start(None)
 
 
 def digests(launches: Iterable[Launch], target: Target) -> dict[tuple[str, str], str]:

@@ -49,7 +49,7 @@ PARTS = 12
 LEVEL_17 = "l17"
 """What only that level launches, beside the variants (`offline_build`)."""
 
-TILES = ("tiles of l12", "tiles of l14", "tiles of l15")
+TILES = ("tiles of l12", "tiles of l14", "tiles of l15", "few rows of l15")
 """And what tuning may launch in place of what ships."""
 
 LADDERS = {"mma steps": MmaStepConv1d.steps, "wgmma steps": WgmmaStepConv1d.steps}

@@ -245,7 +245,8 @@ def test_what_ships_for_the_h200_is_what_kernels_are_built_with(asked_at_full_si
     assert shipped["gpu"] == device.GPU_NAME
     unmeasured = asked_at_full_size.keys() - shipped["tiles"].keys()
     assert asked_at_full_size.keys() >= shipped["tiles"].keys()
-    assert all(re.match("mma .* fp8, ", key) for key in unmeasured), "for GPUs that have no wgmma"
+    few = {key for key in unmeasured if "shares" in asked_at_full_size[key]["candidates"][0]}
+    assert all(re.match("mma .* fp8, ", key) for key in unmeasured - few), "for GPUs that have no wgmma"
     for key, found in asked_at_full_size.items():
         assert found["gpu"] == device.GPU_NAME
         tile = found["candidates"][0] if key in unmeasured else shipped["tiles"][key]["tile"]

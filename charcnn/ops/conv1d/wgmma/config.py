@@ -156,6 +156,11 @@ class TileConfig:
         return 4
 
     @property
+    def packed_n(self) -> int:
+        """Output channels that lie together in packed weights."""
+        return self.block_n
+
+    @property
     def phase_rows(self) -> int:
         """With pooling, rows of A of every third position."""
         return self.a_rows // POOL

@@ -12,6 +12,7 @@ from charcnn.gpu.launch import Call, pair
 from charcnn.ops.common import epilogues, shapes, tile_choice
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
 from charcnn.ops.common.precision import FP32, NumberFormat, choose
+from charcnn.ops.conv1d.wgmma import few_rows
 from charcnn.ops.conv1d.wgmma.config import BLOCK_N, K_BLOCK, POOL, TileConfig
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.wgmma.pack import packed
@@ -175,13 +176,13 @@ class WgmmaWeights:
         length_magic = -(-(1 << 32) // length) % (1 << 32)  # row * length_magic >> 32 is row // length
         if rows * (length - 1) >= 1 << 32 or rows * channels >= 1 << 40:
             raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
-        config = self._config(epilogue, rows * window)
+        config = self._config(epilogue, rows, window)
         cluster = config.cluster_m
-        tiles = -(-rows // (config.block_m * cluster)) * -(-self.c_out // self._block_n)
+        tiles = -(-rows // (config.block_m * cluster)) * -(-self.c_out // config.block_n)
         together = 16 if self.results.ptx_type == "e4m3" else 8
         vector_store = self.c_out % together == 0 and device.address(y) % 16 == 0
         bias_in_smem = config.smem_bytes + self._bias.nbytes <= device.shared_limit() and not self.precision.promoted
-        full_n_tiles = self.c_out % self._block_n == 0
+        full_n_tiles = self.c_out % config.block_n == 0
         kernel = make_kernel(self.precision, self.results, config, epilogue, vector_store, full_n_tiles, bias_in_smem)
         maps = len(self._maps)
         addresses = (
@@ -200,15 +201,15 @@ class WgmmaWeights:
             kernel, clusters, config.threads, *arguments, shared=shared, cluster=cluster, early=maps == len(self._maps)
         )
 
-    def _config(self, epilogue, rows):
-        """The chosen ones for so many rows of the product."""
-        of, taps = self.precision, self.kernel_size
+    def _config(self, epilogue, rows, window):
+        """The tile for so many rows of the product, with pooling windows."""
+        of, taps, measured = self.precision, self.kernel_size, epilogue == "stat"
         if epilogue not in self._candidates:
-            self._candidates[epilogue] = TileConfig.candidates(
-                taps, epilogue == "pool", of, measured=epilogue == "stat"
-            )
-        found = self._candidates[epilogue]
-        return tile_choice.choose(f"wgmma {epilogue}", of.name, (taps, self.c_in, self.c_out), rows, found)
+            self._candidates[epilogue] = TileConfig.candidates(taps, epilogue == "pool", of, measured=measured)
+        found, shape = self._candidates[epilogue], (taps, self.c_in, self.c_out)
+        first = few_rows.choose(found[0], rows, taps, self._k_blocks, self.c_out, of, measured)
+        found = found if first == found[0] else (first, *found)
+        return tile_choice.choose(f"wgmma {epilogue}", of.name, shape, rows * window, found)
 
     def _map(self, x, config):
         """The tensor map of x, kept: a level's arrays lie where they lay before."""

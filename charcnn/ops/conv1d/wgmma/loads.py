@@ -20,6 +20,11 @@ def make_loads(config: TileConfig) -> tuple[Any, Any]:
     box_bytes, k_block_size = uint32(config.a_bytes // boxes), uint32(K_BLOCK)
     block_m, cluster_m, clustered = uint32(config.block_m), uint32(config.cluster_m), config.cluster_m > 1
     share_bytes, load_multicast = uint32(config.b_bytes // config.cluster_m), ptx.bulk_load_multicast(config.cluster_m)
+    shares, packed_bytes = (
+        uint32(config.packed_n // config.block_n),
+        uint32(config.packed_n // config.block_n * config.b_bytes),
+    )
+    whole = config.packed_n == config.block_n
     zero, one, eight = uint32(0), uint32(1), uint32(8)
     inline = cuda.jit(device=True, forceinline=True)
 
@@ -51,11 +56,14 @@ def make_loads(config: TileConfig) -> tuple[Any, Any]:
         """Ask for the weights of a step of a tile; in a cluster, for this block's share of them, which goes to all."""
         if tile < tiles:
             barrier = uint32(full + stage * eight)
-            at = uint32(uint32(tile % n_tiles) * steps + step)
+            n_tile = uint32(tile % n_tiles)
+            at = uint32((n_tile if whole else uint32(n_tile // shares)) * steps + step)
             ptx.mbarrier_wait(uint32(empty + stage * eight), parity)
             ptx.mbarrier_arrive_expect_tx(barrier, b_bytes)
             to = uint32(base + uint32(b_at + stage * b_bytes))
-            source = weight + uint64(at) * uint64(b_bytes)
+            source = weight + uint64(at) * uint64(packed_bytes)
+            if not whole:
+                source += uint64(uint32(n_tile % shares)) * uint64(b_bytes)
             if clustered:
                 share = uint32(cta_rank * share_bytes)
                 load_multicast(uint32(to + share), source + uint64(share), share_bytes, barrier)

@@ -1,0 +1,57 @@
+"""Tiles that tuning may take in place of what ships, and tiles for few rows: each launched for the offline build."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import numpy as np
+
+from charcnn.config import SMALL
+from charcnn.gpu import device
+from charcnn.ops.common import tile_choice
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
+from charcnn.ops.conv1d.wgmma import few_rows
+from charcnn.ops.conv1d.wgmma.config import TileConfig
+from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+from charcnn.tuning import layers, measure
+
+FEW_ROWS = "few rows of l15"
+"""Of `wgmma`, which levels launch for few inputs; all else of the build is launched as for many."""
+
+TILES = ("tiles of l12", "tiles of l14", "tiles of l15", FEW_ROWS)
+
+
+def other_tiles(name: str) -> None:
+    """Launch the kernel of one of TILES with every tile that there is to choose.
+
+    That is at conv2, as pooling takes more registers than other ends; tiles for few rows at every kind of layer.
+    """
+    if name == FEW_ROWS:
+        few_rows_tiles()
+        return
+    for layer in layers.of_level(name.split()[-1], SMALL):
+        if layer.name == "conv2":
+            work = layers.prepare(layer, 1)
+            _, tiles = measure.asked(work)
+            for tile in tiles[1:]:
+                with tile_choice.trying(lambda *_, tile=tile: tile):
+                    work.start(None)
+
+
+def few_rows_tiles() -> None:
+    """Launch every tile for few rows, at the network's layers; bf16 is one word in fp16's kernels."""
+    shapes = {
+        "pool": (7, (2, 336, 256)),
+        "relu": (3, (2, 110, 256)),
+        "stat": (3, (2, 104, 256)),
+        "line": (1, (2, 1, 256)),
+    }
+    for precision, of in TENSOR_PRECISIONS.items():
+        for kind, (taps, (n, length, c_in)) in shapes.items() if precision != "bf16" else ():
+            weight, bias = np.zeros((taps, c_in, 256), np.float32), np.zeros(256, np.float32)
+            conv, x = WgmmaWeights(weight, bias, precision=precision), np.zeros((n, length, of.terms * c_in), of.dtype)
+            usual = TileConfig.of(taps, kind == "pool", of, measured=kind == "stat")
+            method = {"pool": conv.conv1d_relu_maxpool1d, "stat": conv.conv1d_stat}.get(kind, conv.conv1d_relu)
+            for tile in few_rows.candidates(usual, taps, of, kind == "stat", device.shared_limit()):
+                with mock.patch.object(few_rows, "choose", lambda *_, tile=tile: tile):
+                    method(x)
