@@ -215,14 +215,11 @@ class Machine:
 
         return fill
 
-    def mma_windows(self, ptx_type, rows, kernel_rows, places, pitch, split=False):
-        terms = 2 if split else 1
+    def mma_windows(self, ptx_type, rows, kernel_rows, places, pitch, low=0):
+        terms = 2 if low else 1
 
         def word(address):
-            at = int(address) - BASE
-            assert at % (4 * terms) == 0
-            assert 0 <= at <= len(self.memory) - 4 * terms, "outside shared memory"
-            return self.memory[at : at + 4 * terms].view(np.uint32)
+            return [self.ld_shared_b32(address + term * low) for term in range(terms)]
 
         def two(words):  # of a lane, or one and a zero
             return np.concatenate([words, np.zeros_like(words)], 1)[:, :2] if words.shape[1] == 1 else words
@@ -239,7 +236,7 @@ class Machine:
                         own = weights[:, :, row - r, k : k + 2]
                         a = [np.concatenate([two(own[:, w, :, half]) for half in (0, 1)], 1)[:, [0, 2, 1, 3]]
                              for w in range(terms)]  # fmt: skip
-                        for x, w, to in ((0, 1, 1), (0, 0, 0), (1, 0, 1)) if split else ((0, 0, 0),):
+                        for x, w, to in ((0, 1, 1), (0, 0, 0), (1, 0, 1)) if low else ((0, 0, 0),):
                             b = two(words[:, k : k + 2, x])
                             sums[:, r, to] = self.product(a[w], b, sums[:, r, to], ptx_type)
             for one, made in zip(given, sums.reshape(LANES, -1), strict=True):

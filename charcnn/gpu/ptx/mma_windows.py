@@ -61,7 +61,7 @@ def ld_shared_each(count: int) -> Any:
 
 @cache
 def mma_windows(
-    ptx_type: str, rows: int, kernel_rows: int, places: Sequence[tuple[int, int]], pitch: int, split: bool = False
+    ptx_type: str, rows: int, kernel_rows: int, places: Sequence[tuple[int, int]], pitch: int, low: int = 0
 ) -> Any:
     """multiply(acc, a, at): a warp's 16 maps of 8 windows in each of `rows` rows, one below the other.
 
@@ -71,21 +71,23 @@ def mma_windows(
     l // 4 + 8. at, a uint32 `cuda.local.array` of addresses in shared memory, of the first row.
 
     `places` says of each word of a row of the kernel, which lane l has of window l // 4, its address: the number of one
-    of `at`, and bytes behind it. Rows are `pitch` bytes apart. Two words are a product's depth; a last one alone is
-    another's, of half.
+    of `at`, and bytes behind it. Rows are `pitch` bytes apart. Two words are a product's depth: neighbours in `places`,
+    and of an odd number the last ones of two rows of the kernel; where these are odd, too, one product has half.
 
-    With `split`, numbers are two halves each, as `pack_floats` makes "split" ones: `a` has all words of high halves,
-    then all of low ones, and low words of features lie behind their high ones. Of each row acc has four sums of
-    products of high halves, then four of high by low and low by high: these are LOW_SCALE times what they stand for.
+    Where `low` is not 0, numbers are two halves each, as `pack_floats` makes "split" ones: `a` has all words of high
+    halves, then all of low ones, and low words of features lie `low` bytes behind their high ones. Of each row acc has
+    four sums of products of high halves, then four of high by low and low by high: these are LOW_SCALE times what they
+    stand for.
 
-    PTX: ld.shared.b32, with `split` ld.shared.v2.b32, and mma.sync.aligned.m16n8k16.row.col.f32.type.type.f32 and
-    m16n8k8, for tf32 m16n8k8 and m16n8k4; sections "ld" and "mma". Since compute capability 8.0.
+    PTX: ld.shared.b32 and mma.sync.aligned.m16n8k16.row.col.f32.type.type.f32 and m16n8k8, for tf32 m16n8k8 and
+    m16n8k4; sections "ld" and "mma". Since compute capability 8.0.
     """
-    words, terms = len(places), 2 if split else 1
-    products = ((0, 1, 1), (0, 0, 0), (1, 0, 1)) if split else ((0, 0, 0),)  # of features, of weights, and which sums
+    words, terms = len(places), 2 if low else 1
+    products = ((0, 1, 1), (0, 0, 0), (1, 0, 1)) if low else ((0, 0, 0),)  # of features, of weights, and which sums
     texts = {depth: mma_text(ptx_type, depth) for depth in (1, 2)}
+    even = words // 2 * 2
 
-    @typed(ptx_type, rows, kernel_rows, places, pitch, split)
+    @typed(ptx_type, rows, kernel_rows, places, pitch, low)
     def multiply(typingctx, acc, a, at):
         """As `mma_windows`."""
 
@@ -98,28 +100,45 @@ def mma_windows(
             weights = [builder.load(place) for place in held]
             sums = [[[zero] * 4 for _ in range(terms)] for _ in range(rows)]
 
-            def load(row):
-                found = []
-                for number, behind in places:
-                    text = f"[${terms}+{row * pitch + behind}];"
-                    text = f"ld.shared.v2.b32 {{$0, $1}}, {text}" if split else f"ld.shared.b32 $0, {text}"
-                    found.append(asm(builder, text, "r" * terms, "r", [addresses[number]]))
-                return found
+            def load(row, first, last):
+                """Words of a row, each with its low one."""
+                return [
+                    [
+                        asm(builder, f"ld.shared.b32 $0, [$1+{row * pitch + behind + term * low}];", "r", "r",
+                            [addresses[number]])[0]
+                        for term in range(terms)
+                    ]
+                    for number, behind in places[first:last]
+                ]  # fmt: skip
 
-            ahead = load(0)
-            for row in range(rows + kernel_rows - 1):
-                now, ahead = ahead, load(row + 1) if row + 2 < rows + kernel_rows else []
+            def add(r, product, factors, features):
+                """To a row's sums: the product of some words of features and, of the same, (row of the kernel, word)."""
+                x, w, to = product
+                first = [((w * kernel_rows + i) * words + k) * 2 for i, k in factors]
+                operands = [weights[at + half] for at in first for half in (0, 1)] + [word[x] for word in features]
+                letters = "r" * len(operands) + "ffff"
+                operands += sums[r][to]
+                sums[r][to] = asm(builder, texts[len(features)], "ffff", letters, operands, memory=False)
+
+            # The last word of an odd number is loaded twice, as the first and as the second of a product: each is in a
+            # register beside another one's.
+            ahead, before = load(0, 0, even), None
+            last_row = rows + kernel_rows - 2
+            for row in range(last_row + 1):
+                now, second = ahead, load(row, even, words)
+                ahead = load(row + 1, 0, even) if row < last_row else []
                 live = [r for r in range(rows) if 0 <= row - r < kernel_rows]
-                for k in range(0, words, 2):
-                    pair = now[k : k + 2]
-                    for x, w, to in products:
+                for k in range(0, even, 2):
+                    for product in products:
                         for r in live:
-                            first = ((w * kernel_rows + row - r) * words + k) * 2
-                            operands = [*weights[first : first + 2 * len(pair)], *(word[x] for word in pair)]
-                            letters = "r" * len(operands) + "ffff"
-                            sums[r][to] = asm(
-                                builder, texts[len(pair)], "ffff", letters, [*operands, *sums[r][to]], memory=False
-                            )
+                            add(r, product, [(row - r, k), (row - r, k + 1)], now[k : k + 2])
+                for product in products if second else ():
+                    for r in live:
+                        if (row - r) % 2:
+                            add(r, product, [(row - r - 1, even), (row - r, even)], [*before, *second])
+                        elif row - r == kernel_rows - 1:
+                            add(r, product, [(row - r, even)], second)
+                before = load(row, even, words) if row < last_row else None
             values = [value for row in sums for term in row for value in term]
             kept = elements(context, builder, kinds[0], arguments[0], len(values))
             for value, place in zip(values, kept, strict=True):

@@ -12,7 +12,7 @@ from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.epilogues import inlined
-from charcnn.ops.conv2d.direct_mma_plan import MAPS, NONE, Plan
+from charcnn.ops.conv2d.direct_mma_plan import MAPS, NONE, WORD, Plan
 
 EXPONENT, BIAS, LARGEST = 23, 127, 12
 """Where a float32's exponent begins, that of 1, and what the greatest weight's becomes: as of `cast.LARGEST`."""
@@ -36,7 +36,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
     registers, depth = len(plan.registers), plan.c_in * plan.window.kernel[0] * plan.window.kernel[1]
     (patterns, places), table = plan.places, plan.table
     pattern_count, lane_bytes = len(patterns), np.array(patterns, np.int64).T.astype(np.uint32)
-    multiply = ptx.mma_windows(plan.of.ptx_type, band_rows, kernel_rows, places, plan.pitch * plan.word_bytes, split)
+    multiply = ptx.mma_windows(plan.of.ptx_type, band_rows, kernel_rows, places, plan.pitch * WORD, plan.low)
     fill, copy, wait = ptx.ld_shared_each(fragments), ptx.cp_async(width), ptx.cp_async_wait_group(0)
     pack = ptx.pack_floats("split") if split else ptx.cvt_f16x2("f16" if tf32 else plan.of.ptx_type)
     finished, alignment, accumulators = inlined(name), ptx.ALIGNMENT, 4 * band_rows * terms
@@ -53,11 +53,11 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
     begin, space, peak_at = (uint32(i) for i in (plan.begin, plan.word_space, plan.begin + plan.word_space))
     threads, maps, across, line_u = (uint32(i) for i in (plan.threads, MAPS, width_out, line))
     rows_in, rows_all, c_out = uint32(height), uint32(plan.c_in * height), uint32(plan.c_out)
-    pitch, plane, word_bytes = uint32(plan.pitch), uint32(plan.plane), uint32(plan.word_bytes)
+    pitch, plane, word_bytes = uint32(plan.pitch), uint32(plan.plane), uint32(WORD)
     band_bytes, tiles, windows = (
-        uint32(band_rows * plan.pitch * plan.word_bytes), uint32(plan.tiles), uint32(plan.bands * width_out)
+        uint32(band_rows * plan.pitch * WORD), uint32(plan.tiles), uint32(plan.bands * width_out)
     )  # fmt: skip
-    plane_out, high, none = uint32(height_out * width_out), uint32(height_out), uint32(NONE)
+    low, plane_out, high, none = uint32(plan.low), uint32(height_out * width_out), uint32(height_out), uint32(NONE)
     warps, kernel_columns, word = uint32(plan.warps), plan.window.kernel[1], uint32(0xFFFFFFFF)
     low_unit = float32(1 / ptx.LOW_SCALE)
 
@@ -139,6 +139,22 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
                 return shared[source] if place < line_u else float32(0)
             return shared[source]
 
+        def store(target, p, q):
+            """Two words."""
+            ptx.st_shared_v2_f32(target, ptx.bitcast_f32(p), ptx.bitcast_f32(q))
+
+        def store_words(target, a0, a1, b0, b1):
+            """Two words of two numbers each, and their low halves; a1 and b0 are the same, or there are two of four."""
+            if split:
+                h, l = pack(a0, a1)
+                g, k = pack(b1, b1) if not single else pack(b0, b1)
+                if not single:
+                    g, k = ptx.prmt(h, g, uint32(SHIFTED)), ptx.prmt(l, k, uint32(SHIFTED))
+                store(target, h, g)
+                store(uint32(target + low), l, k)
+            else:
+                store(target, pack(a0, a1), pack(b0, b1))
+
         def convert():
             """The copied image as words: a thread two neighbours at a time."""
             piece, start = uint32(thread % pairs), uint32(thread // pairs)
@@ -156,32 +172,12 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
                         value = pixel(source, place)
                         second = pixel(uint32(source + one) & word, uint32(place + one) & word)
                     if tf32:
-                        ptx.st_shared_v2_f32(
-                            target, ptx.bitcast_f32(ptx.cvt_tf32(value)), ptx.bitcast_f32(ptx.cvt_tf32(second))
-                        )
+                        store(target, ptx.cvt_tf32(value), ptx.cvt_tf32(second))
+                    elif single:
+                        store_words(target, value, float32(0), second, float32(0))
                     else:
-                        third = float32(0)
-                        if not single:
-                            third = pixel(uint32(source + two) & word, uint32(place + two) & word)
-                        if split:
-                            if single:
-                                h, l = pack(value, third)
-                                g, k = pack(second, third)
-                                ptx.st_shared_v4_b32(target, h, l, g, k)
-                            else:
-                                h, l = pack(value, second)
-                                g, k = pack(third, third)
-                                ptx.st_shared_v4_b32(
-                                    target, h, l, ptx.prmt(h, g, uint32(SHIFTED)), ptx.prmt(l, k, uint32(SHIFTED))
-                                )
-                        elif single:
-                            ptx.st_shared_v2_f32(
-                                target, ptx.bitcast_f32(pack(value, third)), ptx.bitcast_f32(pack(second, third))
-                            )
-                        else:
-                            ptx.st_shared_v2_f32(
-                                target, ptx.bitcast_f32(pack(value, second)), ptx.bitcast_f32(pack(second, third))
-                            )
+                        third = pixel(uint32(source + two) & word, uint32(place + two) & word)
+                        store_words(target, value, second, second, third)
                     row, source = uint32(row + together), uint32(source + together * line_u) & word
                     r, target = uint32(r + together), uint32(target + together * pitch * word_bytes)
                     while r >= rows_in:

@@ -41,6 +41,9 @@ RESERVED = 1024
 
 BANKS = 32
 
+WORD = 4
+"""Bytes."""
+
 NONE = 15
 """In place of an exponent, where a word has no second tap."""
 
@@ -130,8 +133,13 @@ class Plan:
     @property
     def plane(self) -> int:
         """Words of a channel: so many that four channels' eight neighbours lie in different banks."""
-        least, across = self.plane_rows * self.pitch, BANKS // self.of.terms
-        return least + (across // LANES - least) % across
+        least = self.plane_rows * self.pitch
+        return least + (BANKS // LANES - least) % BANKS
+
+    @property
+    def low(self) -> int:
+        """Bytes from high words to low ones; 0 where there are none."""
+        return WORD * self.c_in * self.plane if self.of.terms == 2 else 0
 
     @property
     def registers(self) -> tuple[tuple[Word, ...], ...]:
@@ -144,9 +152,9 @@ class Plan:
 
         Lanes are told apart by few such patterns, as each takes a register.
         """
-        size, patterns, found = self.word_bytes, [], []
+        patterns, found = [], []
         for register in self.registers:
-            at = [size * (word.channel * self.plane + word.column) for word in register]
+            at = [WORD * (word.channel * self.plane + word.column) for word in register]
             pattern = tuple(byte - at[0] for byte in at)
             if pattern not in patterns:
                 patterns.append(pattern)
@@ -163,11 +171,6 @@ class Plan:
             for word in register
         ]
         return np.array(words, np.uint32)
-
-    @property
-    def word_bytes(self) -> int:
-        """Of a word, high and low."""
-        return 4 * self.of.terms
 
     @property
     def fragments(self) -> int:
