@@ -120,25 +120,22 @@ def mma_windows(
                 operands += sums[r][to]
                 sums[r][to] = asm(builder, texts[len(features)], "ffff", letters, operands, memory=False)
 
-            # The last word of an odd number is loaded twice, as the first and as the second of a product: each is in a
-            # register beside another one's.
-            ahead, before = load(0, 0, even), None
+            ahead, before = load(0, 0, words), []
             last_row = rows + kernel_rows - 2
             for row in range(last_row + 1):
-                now, second = ahead, load(row, even, words)
-                ahead = load(row + 1, 0, even) if row < last_row else []
+                now, ahead = ahead, load(row + 1, 0, words) if row < last_row else []
                 live = [r for r in range(rows) if 0 <= row - r < kernel_rows]
                 for k in range(0, even, 2):
                     for product in products:
                         for r in live:
                             add(r, product, [(row - r, k), (row - r, k + 1)], now[k : k + 2])
-                for product in products if second else ():
+                for product in products if even < words else ():
                     for r in live:
                         if (row - r) % 2:
-                            add(r, product, [(row - r - 1, even), (row - r, even)], [*before, *second])
+                            add(r, product, [(row - r - 1, even), (row - r, even)], [*before, *now[even:]])
                         elif row - r == kernel_rows - 1:
-                            add(r, product, [(row - r, even)], second)
-                before = load(row, even, words) if row < last_row else None
+                            add(r, product, [(row - r, even)], now[even:])
+                before = now[even:]
             values = [value for row in sums for term in row for value in term]
             kept = elements(context, builder, kinds[0], arguments[0], len(values))
             for value, place in zip(values, kept, strict=True):

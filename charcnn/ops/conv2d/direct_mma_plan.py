@@ -36,6 +36,9 @@ ROWS = (4, 3, 2, 1)
 SUMS = 32
 """Of a lane, at most: four of each row and term."""
 
+REGISTERS = 65_536
+"""Of a multiprocessor."""
+
 RESERVED = 1024
 """Bytes of shared memory that each block takes beside its own."""
 
@@ -49,6 +52,9 @@ NONE = 15
 
 PRECISIONS = {name: TENSOR_PRECISIONS[name] for name in ("fp16", "bf16", "tf32", "fp16x3")}
 """Those of which a word holds neighbouring pixels: fp8's would be four."""
+
+PRODUCT = 1.6
+"""Cycles of a multiprocessor's four tensor cores for one of theirs by mma.sync, which is 0.6 of their rate."""
 
 ANY = "the technique direct takes any"
 
@@ -201,10 +207,11 @@ class Plan:
 
     @property
     def max_registers(self) -> int:
-        """Most that a thread gets: as many as let a multiprocessor hold the blocks that shared memory allows."""
-        needed = self.fragments + 4 * self.rows * self.of.terms + len(self.places[0]) + 56
-        blocks = max(1, min(65_536 // (self.threads * needed), self.blocks_by_shared))
-        return min(255, 65_536 // (self.threads * blocks) // 8 * 8)
+        """Most that a thread gets: as many as leave room for the blocks that there would be if it took what it needs."""
+        sums = 4 * self.rows * self.of.terms
+        needed = -(-(self.fragments + sums + (66 if sums > 16 else 52)) // 8) * 8
+        blocks = max(1, min(REGISTERS // (self.threads * needed), self.blocks_by_shared))
+        return min(255, REGISTERS // (self.threads * blocks) // 8 * 8)
 
     @property
     def blocks_by_shared(self) -> int:
@@ -214,7 +221,7 @@ class Plan:
     @property
     def resident(self) -> int:
         """Blocks that a multiprocessor holds."""
-        return max(1, min(65_536 // (self.threads * self.max_registers), self.blocks_by_shared, 16))
+        return max(1, min(REGISTERS // (self.threads * -(-self.max_registers // 8) * 8), self.blocks_by_shared, 16))
 
     def blocks(self, n: int) -> int:
         """Blocks of the same maps, which take images by turns: as many in all as the GPU holds."""
@@ -222,12 +229,11 @@ class Plan:
 
     @property
     def time(self) -> float:
-        """Cycles of a multiprocessor for an image, about, by what takes longest."""
+        """Cycles of a multiprocessor for an image, about: of tensor cores, or of shared memory and stores."""
         words, kernel_rows = len(self.registers), self.window.kernel[0]
-        warps = -(-self.tiles // self.warps) * self.warps
-        products = 1.6 * (3 if self.of.terms == 2 else 1) * self.rows * kernel_rows * words / 2
-        loads = 1.1 * self.of.terms * (self.rows + kernel_rows - 1) * words + 16 * self.rows
-        return warps * max(products, loads)
+        products = PRODUCT * (3 if self.low else 1) * self.rows * kernel_rows * words / 2
+        loads = self.of.terms * (self.rows + kernel_rows - 1) * words + min(self.c_out, MAPS) * self.rows
+        return -(-self.tiles // self.warps) * self.warps * max(products, 1.1 * loads)
 
 
 def _words(c_in: int, taps: int, together: int) -> Iterator[list[Word]]:
