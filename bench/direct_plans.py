@@ -36,9 +36,11 @@ Way = tuple[dict[str, Any], partial[Any], float]
 """What a row says of it, the call, whose last argument is the result, and the error that it may have."""
 
 
-def planned(module: Any, plan: Any, launcher: Callable[..., Any], arrays: Sequence[Any], out: Any, stream: Any = None) -> Any:
+def planned(
+    module: Any, plan: Any, launcher: Callable[..., Any], arrays: Sequence[Any], out: Any, stream: Any = None
+) -> Any:
     """One call by this plan."""
-    with mock.patch.object(module, "plan", lambda *_: plan):
+    with mock.patch.object(module, "plan", return_value=plan):
         return launcher(*arrays, out=out, stream=stream)
 
 

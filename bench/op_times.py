@@ -58,7 +58,7 @@ Contestant = tuple[str, Callable[..., Any], float]
 
 
 def contestants(node: Node, x: np.ndarray, weight: np.ndarray, where: str) -> Iterator[Contestant]:
-    """Every technique of conv2d in float32, with fp16x3, which stands for it, and TF32; PyTorch where it is installed."""
+    """Every technique of conv2d in float32, fp16x3, which stands for that, and TF32; PyTorch where it is installed."""
     bias, shape = np.zeros(len(weight), np.float32), (len(x), *node.out_shape)
     for row in VARIANTS:
         if (row.operator, row.device) == ("conv2d", where) and row.precision in (None, *SHOWN) and runs(row):

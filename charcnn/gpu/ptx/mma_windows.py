@@ -112,7 +112,7 @@ def mma_windows(
                 ]  # fmt: skip
 
             def add(r, product, factors, features):
-                """To a row's sums: the product of some words of features and, of the same, (row of the kernel, word)."""
+                """To a row's sums: a product of words of features and of weights, by (row of the kernel, word)."""
                 x, w, to = product
                 first = [((w * kernel_rows + i) * words + k) * 2 for i, k in factors]
                 operands = [weights[at + half] for at in first for half in (0, 1)] + [word[x] for word in features]

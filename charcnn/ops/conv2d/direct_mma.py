@@ -49,7 +49,7 @@ def conv2d_direct_mma(
     padding: Padding = 0,
     dilation: Pair = 1,
     groups: int = 1,
-    precision: str = "fp16x3",
+    precision: str = "fp16",
     out: Any = None,
     stream: Any = None,
 ) -> Any:
@@ -90,7 +90,7 @@ def conv2d_relu_direct_mma(
     padding: Padding = 0,
     dilation: Pair = 1,
     groups: int = 1,
-    precision: str = "fp16x3",
+    precision: str = "fp16",
     out: Any = None,
     stream: Any = None,
 ) -> Any:
@@ -110,7 +110,7 @@ def conv2d_tanh_direct_mma(
     padding: Padding = 0,
     dilation: Pair = 1,
     groups: int = 1,
-    precision: str = "fp16x3",
+    precision: str = "fp16",
     out: Any = None,
     stream: Any = None,
 ) -> Any:

@@ -69,7 +69,11 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         at, behind = cuda.local.array(pattern_count, types.uint32), cuda.local.array(pattern_count, types.uint32)
         entries, lane_places = cuda.const.array_like(table), cuda.const.array_like(lane_bytes)
         inputs, thread = uint32(x.shape[0]), uint32(cuda.threadIdx.x)
-        lane, warp, first_map = uint32(thread % uint32(32)), uint32(thread // uint32(32)), uint32(cuda.blockIdx.y) * maps
+        lane, warp, first_map = (
+            uint32(thread % uint32(32)),
+            uint32(thread // uint32(32)),
+            uint32(cuda.blockIdx.y) * maps,
+        )
         column, lane_of_four = uint32(lane // four), uint32(lane % four)
         base = ptx.cvta_to_shared(shared)
         words = uint32(base + four * begin)
@@ -87,7 +91,10 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
             if thread == zero:
                 own[peak_at] = zero
             cuda.syncthreads()
-            i, end = uint32(first_map * uint32(depth) + thread), uint32(min(uint32(first_map + maps), c_out) * uint32(depth))
+            i, end = (
+                uint32(first_map * uint32(depth) + thread),
+                uint32(min(uint32(first_map + maps), c_out) * uint32(depth)),
+            )
             best = float32(0)
             while i < end:
                 value = abs(weight.flat[i])
@@ -146,12 +153,12 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         def store_words(target, a0, a1, b0, b1):
             """Two words of two numbers each, and their low halves; a1 and b0 are the same, or there are two of four."""
             if split:
-                h, l = pack(a0, a1)
-                g, k = pack(b1, b1) if not single else pack(b0, b1)
+                h, k = pack(a0, a1)
+                g, j = pack(b1, b1) if not single else pack(b0, b1)
                 if not single:
-                    g, k = ptx.prmt(h, g, uint32(SHIFTED)), ptx.prmt(l, k, uint32(SHIFTED))
+                    g, j = ptx.prmt(h, g, uint32(SHIFTED)), ptx.prmt(k, j, uint32(SHIFTED))
                 store(target, h, g)
-                store(uint32(target + low), l, k)
+                store(uint32(target + low), k, j)
             else:
                 store(target, pack(a0, a1), pack(b0, b1))
 
@@ -162,7 +169,9 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
                 place = uint32(uint32(first) + piece * two - uint32(left)) & word
                 row, r = start, uint32(start % rows_in)
                 source = uint32(row * line_u + place) & word
-                target = uint32(uint32(start // rows_in) * plane + uint32(uint32(top) + r) * pitch + uint32(first) + piece * two)
+                target = uint32(
+                    uint32(start // rows_in) * plane + uint32(uint32(top) + r) * pitch + uint32(first) + piece * two
+                )
                 target = uint32(words + target * word_bytes)
                 while row < rows_all:
                     if even and not guarded:
@@ -206,7 +215,9 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
             for r in range(band_rows):
                 for half in range(2):
                     offset = high_bias if half else low_bias
-                    there = u < windows and uint32(row + uint32(r)) < high and uint32(own_map + uint32(8 * half)) < c_out
+                    there = (
+                        u < windows and uint32(row + uint32(r)) < high and uint32(own_map + uint32(8 * half)) < c_out
+                    )
                     behind_it = uint64(uint32(uint32(r) * across + uint32(8 * half) * plane_out))
                     p, s = result(r, half, 0, unit, offset), result(r, half, 1, unit, offset)
                     if paired:
@@ -227,8 +238,9 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         scale, unit = float32(1), float32(1)
         if split:
             scale_bits = greatest()
-            scale, unit = ptx.bitcast_f32(uint32(scale_bits << uint32(EXPONENT))), ptx.bitcast_f32(
-                uint32(uint32(uint32(2 * BIAS) - scale_bits) << uint32(EXPONENT))
+            scale, unit = (
+                ptx.bitcast_f32(uint32(scale_bits << uint32(EXPONENT))),
+                ptx.bitcast_f32(uint32(uint32(uint32(2 * BIAS) - scale_bits) << uint32(EXPONENT))),
             )
         lay_out(scale)
         cuda.syncthreads()

@@ -207,7 +207,7 @@ class Plan:
 
     @property
     def max_registers(self) -> int:
-        """Most that a thread gets: as many as leave room for the blocks that there would be if it took what it needs."""
+        """Most that a thread gets: as many as leave room for as many blocks as what it needs does."""
         sums = 4 * self.rows * self.of.terms
         needed = -(-(self.fragments + sums + (66 if sums > 16 else 52)) // 8) * 8
         blocks = max(1, min(REGISTERS // (self.threads * needed), self.blocks_by_shared))
