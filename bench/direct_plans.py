@@ -66,7 +66,7 @@ def ways(x: np.ndarray, weight: np.ndarray, options: argparse.Namespace) -> Iter
             for warps in options.warps if first.rows in options.rows else ():
                 one = replace(first, warps=warps)
                 said = {"technique": f"direct_mma_{precision}", "rows": one.rows, "warps": warps,
-                        "registers": one.max_registers, "resident": one.resident, "forecast_cycles": one.time}  # fmt: skip
+                        "registers": one.max_registers, "resident": one.resident}  # fmt: skip
                 launcher = partial(conv2d_direct_mma, precision=precision)
                 call = partial(planned, direct_mma, one, launcher, arrays, out)
                 yield said, call, TENSOR_PRECISIONS[precision].tolerance

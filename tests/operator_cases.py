@@ -14,12 +14,11 @@ import case_makers as make
 import numpy as np
 from case_kinds import Cases, Sizes
 from chain_cases import CHAIN1D
-from image_cases import IMAGE_CASES, moves_by_one, moves_by_one_in_groups, on_tensor_cores
+from image_cases import IMAGE_CASES, in_registers, moves_by_one, moves_by_one_in_groups, on_tensor_cores
 
 from charcnn.catalog import CHAIN
 from charcnn.ops.common.moments import PART
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
-from charcnn.ops.common.shapes2d import Window
 from charcnn.ops.conv2d import direct_mma_plan
 
 
@@ -378,23 +377,14 @@ CASES = {
 }
 
 
-def _direct_mma_fits(precision: str, s: Sizes) -> bool:
-    """Whether weights fit in registers, and the window moves by 1."""
-    sides = {**dict.fromkeys(("top", "bottom", "left", "right"), 0), **s}
-    padding = tuple(sides[name] for name in ("top", "bottom", "left", "right"))
-    moved = Window((s["kh"], s["kw"]), padding=padding)
-    first, *_ = direct_mma_plan.candidates((s["c_in"], s["h"], s["w"]), s["c_out"], moved, precision)
-    return moves_by_one(s) and first.fragments <= direct_mma_plan.FRAGMENTS
-
-
 LIMITS: dict[str, Callable[[Sizes], bool]] = {
-    **dict.fromkeys(("cpu_direct", "direct", *(f"wgmma_{name}" for name in TENSOR_PRECISIONS)), on_tensor_cores),
+    **dict.fromkeys(("cpu_direct", "direct"), on_tensor_cores),
+    **dict.fromkeys((f"{by}_{name}" for by in ("mma", "wgmma") for name in TENSOR_PRECISIONS), on_tensor_cores),
     **{
         f"small_batch_{of}": lambda sizes: sizes.get("pool_size", 3) == 3 and sizes["k"] <= 7
         for of in TENSOR_PRECISIONS
     },
-    **dict.fromkeys((f"mma_{name}" for name in TENSOR_PRECISIONS), on_tensor_cores),
-    **{f"direct_mma_{name}": partial(_direct_mma_fits, name) for name in direct_mma_plan.PRECISIONS},
+    **{f"direct_mma_{name}": partial(in_registers, name) for name in direct_mma_plan.PRECISIONS},
     # Of a few values beside the given mean, too much may lie in the digits that 16 bits leave out.
     **{
         f"vectorized_{name}": lambda sizes: sizes["c"] > 1 or sizes["n"] * sizes.get("length", 0) == 0

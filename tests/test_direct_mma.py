@@ -212,8 +212,8 @@ def a(*shape):
         (
             (a(1, 16, 9, 9), a(1, 16, 5, 5), a(1)),
             {"precision": "fp16x3"},
-            "^x has 16 channels, weight a kernel of 5 x 5: direct_mma in fp16x3 needs 240 registers of weights, a thread "
-            "has 128; the technique direct takes any",
+            "^x has 16 channels, weight a kernel of 5 x 5: direct_mma in fp16x3 needs 240 registers of weights, a "
+            "thread has 128; the technique direct takes any",
         ),
         (
             (a(1, 3, 227, 227), a(1, 3, 3, 3), a(1)),

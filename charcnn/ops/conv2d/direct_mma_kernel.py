@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
+from charcnn.gpu.ptx import LANE_STEP
 from charcnn.ops.common.epilogues import inlined
 from charcnn.ops.conv2d.direct_mma_plan import MAPS, NONE, WORD, Plan
 
@@ -19,6 +21,72 @@ EXPONENT, BIAS, LARGEST = 23, 127, 12
 
 SHIFTED = 0x5432
 """For `ptx.prmt`: the upper half of one word, and the lower half of another."""
+
+
+@cache
+def _lay_out(plan: Plan) -> Any:
+    """lay_out(own, weight, first_map, thread): a block's weights to shared memory, as lanes load them; their unit.
+
+    They lie where words of images come later. Two halves are of weights times a power of two, the unit's inverse, by
+    which the greatest finite one of these maps uses a half's range.
+    """
+    split, tf32, kernel_rows, registers = bool(plan.low), plan.taps == 1, plan.window.kernel[0], len(plan.registers)
+    pack = ptx.pack_floats("split") if split else ptx.cvt_f16x2("f16" if tf32 else plan.of.ptx_type)
+    table, depth, c_out = plan.table, uint32(plan.c_in * prod(plan.window.kernel)), uint32(plan.c_out)
+    begin, peak_at, threads = uint32(plan.begin), uint32(plan.begin + plan.word_space), uint32(plan.threads)
+    items, row_words, columns = (uint32(i) for i in (64 * kernel_rows * registers, registers, plan.window.kernel[1]))
+    low_elements, maps, none = uint32(2 * kernel_rows * registers), uint32(MAPS), uint32(NONE)
+    one, two, four, eight, lanes, place_bits = (uint32(i) for i in (1, 2, 4, 8, 32, 0xFFFFFF))
+    shift, bias, scaled = uint32(EXPONENT), uint32(BIAS), uint32(2 * BIAS + LARGEST)
+
+    @cuda.jit(device=True, forceinline=True)
+    def lay_out(own, weight, first_map, thread):
+        """As `_lay_out`."""
+        scale, unit = float32(1), float32(1)
+        if split:
+            if thread == uint32(0):
+                own[peak_at] = uint32(0)
+            cuda.syncthreads()
+            i, end, best = uint32(first_map * depth + thread), min(uint32(first_map + maps), c_out) * depth, float32(0)
+            while i < end:
+                value = abs(weight.flat[i])
+                if value < float32(np.inf):
+                    best = max(best, value)
+                i = uint32(i + threads)
+            cuda.atomic.max(own, peak_at, ptx.bitcast_b32(best))  # of what is not negative bits are in order
+            cuda.syncthreads()
+            exponent = uint32(scaled - min(max(uint32(own[peak_at]) >> shift, uint32(64)), uint32(190)))
+            scale, unit = ptx.bitcast_f32(exponent << shift), ptx.bitcast_f32(uint32(two * bias - exponent) << shift)
+
+        def tap(number, place, halvings):
+            value = float32(0)
+            if number < c_out and halvings != none:
+                value = weight.flat[uint32(number * depth + place)] * scale
+                value *= ptx.bitcast_f32(uint32(bias - halvings) << shift)
+            return value
+
+        def target(element, lane):
+            return uint32(begin + uint32(element // four) * uint32(LANE_STEP // 4) + lane * four + element % four)
+
+        i = thread
+        while i < items:
+            lane, half, rest = uint32(i % lanes), uint32(uint32(i // lanes) % two), uint32(i // uint32(64))
+            entry = uint32(cuda.const.array_like(table)[uint32(uint32(rest % row_words) * four + lane % four)])
+            number = uint32(first_map + lane // four + half * eight)
+            place = uint32(uint32(entry & place_bits) + uint32(rest // row_words) * columns)
+            low = tap(number, place, uint32(uint32(entry >> uint32(24)) & uint32(15)))
+            up = tap(number, uint32(place + one), uint32(entry >> uint32(28)))
+            element = uint32(rest * two + half)
+            if split:
+                own[target(element, lane)], own[target(uint32(element + low_elements), lane)] = pack(low, up)
+            elif tf32:
+                own[target(element, lane)] = ptx.cvt_tf32(low)
+            else:
+                own[target(element, lane)] = pack(low, up)
+            i = uint32(i + threads)
+        return unit
+
+    return lay_out
 
 
 @cache
@@ -31,35 +99,37 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         width: floats that a copy from x takes: 4, 2 or 1.
         paired: whether two neighbours of y are stored at once: rows, and y, begin at multiples of 8 bytes.
     """
-    split, tf32, single = plan.of.terms == 2, plan.taps == 1, plan.taps == 2 and plan.window.kernel[1] == 1
-    kernel_rows, band_rows, terms, fragments = plan.window.kernel[0], plan.rows, plan.of.terms, plan.fragments
-    registers, depth = len(plan.registers), plan.c_in * plan.window.kernel[0] * plan.window.kernel[1]
-    (patterns, places), table = plan.places, plan.table
+    split, tf32, single = bool(plan.low), plan.taps == 1, plan.taps == 2 and plan.window.kernel[1] == 1
+    band_rows, terms, fragments, (patterns, places) = plan.rows, plan.of.terms, plan.fragments, plan.places
     pattern_count, lane_bytes = len(patterns), np.array(patterns, np.int64).T.astype(np.uint32)
+    kernel_rows, alignment, accumulators = plan.window.kernel[0], ptx.ALIGNMENT, 4 * plan.rows * plan.of.terms
     multiply = ptx.mma_windows(plan.of.ptx_type, band_rows, kernel_rows, places, plan.pitch * WORD, plan.low)
     fill, copy, wait = ptx.ld_shared_each(fragments), ptx.cp_async(width), ptx.cp_async_wait_group(0)
     pack = ptx.pack_floats("split") if split else ptx.cvt_f16x2("f16" if tf32 else plan.of.ptx_type)
-    finished, alignment, accumulators = inlined(name), ptx.ALIGNMENT, 4 * band_rows * terms
-    (height, line), (height_out, width_out) = plan.size, plan.out
-    top, left = plan.window.padding[0], plan.window.padding[2]
+    lay_out, finished, low_unit = _lay_out(plan), inlined(name), float32(1 / ptx.LOW_SCALE)
+    (rows_in, line), (rows_out, across) = ((uint32(i) for i in pair) for pair in (plan.size, plan.out))
+    before, _, left, right = plan.window.padding
     first = max(left - 1, 0) // 2 * 2  # of a row's words that hold something: a pair's second pixel is the first
-    last = min(left + line, plan.word_columns)
-    guarded, even = left > 0 or plan.window.padding[3] > 0, line % 2 == left % 2 == 0
-    pairs = uint32(-(-(last - first) // 2))
-    together = uint32(max(1, plan.threads // int(pairs)))
-    float_count, image, copied, copy_bytes = (uint32(i) for i in (plan.image, plan.image, width, 4 * width))
-    pack_items, weight_words = uint32(kernel_rows * registers * 64), uint32(kernel_rows * registers)
-    zero, one, two, four, eight = (uint32(i) for i in (0, 1, 2, 4, 8))
-    begin, space, peak_at = (uint32(i) for i in (plan.begin, plan.word_space, plan.begin + plan.word_space))
-    threads, maps, across, line_u = (uint32(i) for i in (plan.threads, MAPS, width_out, line))
-    rows_in, rows_all, c_out = uint32(height), uint32(plan.c_in * height), uint32(plan.c_out)
-    pitch, plane, word_bytes = uint32(plan.pitch), uint32(plan.plane), uint32(WORD)
-    band_bytes, tiles, windows = (
-        uint32(band_rows * plan.pitch * WORD), uint32(plan.tiles), uint32(plan.bands * width_out)
+    last = min(left + plan.size[1], plan.word_columns)
+    guarded, vectors = left + right > 0, plan.size[1] % 2 == left + right == 0
+    pairs, together = uint32(-(-(last - first) // 2)), uint32(max(1, plan.threads // -(-(last - first) // 2)))
+    image, copied, copy_bytes, zero, one, two, four, eight = (
+        uint32(i) for i in (plan.image, width, 4 * width, 0, 1, 2, 4, 8)
+    )
+    begin, space, pitch, plane, low = (
+        uint32(i) for i in (plan.begin, plan.word_space, plan.pitch, plan.plane, plan.low)
+    )
+    threads, warps, lanes, maps, c_out, shifted = (
+        uint32(i) for i in (plan.threads, plan.warps, 32, MAPS, plan.c_out, SHIFTED)
+    )
+    rows_all, band, band_bytes, tiles, windows, plane_out, top, lead, margin = (
+        uint32(i)
+        for i in (
+            plan.c_in * plan.size[0], plan.rows, plan.rows * plan.pitch * WORD, plan.tiles, plan.bands * plan.out[1],
+            plan.out[0] * plan.out[1], before, first, left,
+        )
     )  # fmt: skip
-    low, plane_out, high, none = uint32(plan.low), uint32(height_out * width_out), uint32(height_out), uint32(NONE)
-    warps, kernel_columns, word = uint32(plan.warps), plan.window.kernel[1], uint32(0xFFFFFFFF)
-    low_unit = float32(1 / ptx.LOW_SCALE)
+    word = uint32(0xFFFFFFFF)
 
     @jit(max_registers=plan.max_registers)
     def kernel(x, weight, bias, y):
@@ -67,13 +137,10 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         own = cuda.shared.array(0, types.uint32, alignment=alignment)  # the same memory
         acc, a = cuda.local.array(accumulators, float32), cuda.local.array(fragments, types.uint32)
         at, behind = cuda.local.array(pattern_count, types.uint32), cuda.local.array(pattern_count, types.uint32)
-        entries, lane_places = cuda.const.array_like(table), cuda.const.array_like(lane_bytes)
-        inputs, thread = uint32(x.shape[0]), uint32(cuda.threadIdx.x)
-        lane, warp, first_map = (
-            uint32(thread % uint32(32)),
-            uint32(thread // uint32(32)),
-            uint32(cuda.blockIdx.y) * maps,
-        )
+        lane_places, inputs, thread = (
+            cuda.const.array_like(lane_bytes), uint32(x.shape[0]), uint32(cuda.threadIdx.x)
+        )  # fmt: skip
+        lane, warp, first_map = uint32(thread % lanes), uint32(thread // lanes), uint32(cuda.blockIdx.y) * maps
         column, lane_of_four = uint32(lane // four), uint32(lane % four)
         base = ptx.cvta_to_shared(shared)
         words = uint32(base + four * begin)
@@ -81,69 +148,15 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         def fetch(item):
             """Start to copy an image as it lies."""
             source, i = uint64(item) * uint64(image), uint32(thread * copied)
-            while i < float_count:
+            while i < image:
                 copy(shared, i, zero, x, source + uint64(i), copy_bytes)
                 i = uint32(i + threads * copied)
             ptx.cp_async_commit_group()
 
-        def greatest():
-            """The exponent of the greatest finite weight of the block's maps becomes LARGEST: by what, its bits."""
-            if thread == zero:
-                own[peak_at] = zero
-            cuda.syncthreads()
-            i, end = (
-                uint32(first_map * uint32(depth) + thread),
-                uint32(min(uint32(first_map + maps), c_out) * uint32(depth)),
-            )
-            best = float32(0)
-            while i < end:
-                value = abs(weight.flat[i])
-                if value < float32(np.inf):
-                    best = max(best, value)
-                i = uint32(i + threads)
-            cuda.atomic.max(own, peak_at, ptx.bitcast_b32(best))
-            cuda.syncthreads()
-            exponent = uint32(own[peak_at]) >> uint32(EXPONENT)
-            exponent = min(max(exponent, uint32(64)), uint32(190))
-            return uint32(uint32(2 * BIAS + LARGEST) - exponent)
-
-        def tap(number, place, halvings, scale):
-            """A weight, halved so often."""
-            value = float32(0)
-            if number < c_out and halvings != none:
-                value = weight.flat[uint32(number * uint32(depth) + place)] * scale
-                value *= ptx.bitcast_f32(uint32(uint32(uint32(BIAS) - halvings) << uint32(EXPONENT)))
-            return value
-
-        def lay_out(scale):
-            """Weights, as lanes load them, where words of images come later."""
-            i = thread
-            while i < pack_items:
-                to, half, rest = uint32(i % uint32(32)), uint32(uint32(i // uint32(32)) % two), uint32(i // uint32(64))
-                row, register = uint32(rest // uint32(registers)), uint32(rest % uint32(registers))
-                entry = uint32(entries[uint32(register * four + to % four)])
-                number = uint32(first_map + to // four + half * eight)
-                place = uint32(uint32(entry & uint32(0xFFFFFF)) + row * uint32(kernel_columns))
-                low = tap(number, place, uint32(uint32(entry >> uint32(24)) & uint32(15)), scale)
-                up = tap(number, uint32(place + one), uint32(entry >> uint32(28)), scale)
-                element = uint32(rest * two + half)
-                target = uint32(begin + uint32(element // four) * uint32(128) + to * four + element % four)
-                if split:
-                    h, rest_of = pack(low, up)
-                    own[target] = h
-                    element = uint32(element + weight_words * two)
-                    target = uint32(begin + uint32(element // four) * uint32(128) + to * four + element % four)
-                    own[target] = rest_of
-                elif tf32:
-                    own[target] = ptx.cvt_tf32(low)
-                else:
-                    own[target] = pack(low, up)
-                i = uint32(i + threads)
-
         def pixel(source, place):
             """Of the copied image; 0 where the row has ended, or has not begun."""
             if guarded:
-                return shared[source] if place < line_u else float32(0)
+                return shared[source] if place < line else float32(0)
             return shared[source]
 
         def store(target, p, q):
@@ -156,7 +169,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
                 h, k = pack(a0, a1)
                 g, j = pack(b1, b1) if not single else pack(b0, b1)
                 if not single:
-                    g, j = ptx.prmt(h, g, uint32(SHIFTED)), ptx.prmt(k, j, uint32(SHIFTED))
+                    g, j = ptx.prmt(h, g, shifted), ptx.prmt(k, j, shifted)
                 store(target, h, g)
                 store(uint32(target + low), k, j)
             else:
@@ -166,15 +179,13 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
             """The copied image as words: a thread two neighbours at a time."""
             piece, start = uint32(thread % pairs), uint32(thread // pairs)
             while piece < pairs and start < together:
-                place = uint32(uint32(first) + piece * two - uint32(left)) & word
+                place = uint32(lead + piece * two - margin) & word
                 row, r = start, uint32(start % rows_in)
-                source = uint32(row * line_u + place) & word
-                target = uint32(
-                    uint32(start // rows_in) * plane + uint32(uint32(top) + r) * pitch + uint32(first) + piece * two
-                )
-                target = uint32(words + target * word_bytes)
+                source = uint32(row * line + place) & word
+                target = uint32(uint32(start // rows_in) * plane + uint32(top + r) * pitch + lead + piece * two)
+                target = uint32(words + target * four)
                 while row < rows_all:
-                    if even and not guarded:
+                    if vectors:
                         p, q = ptx.ld_shared_v2_b32(uint32(base + four * source))
                         value, second = ptx.bitcast_f32(p), ptx.bitcast_f32(q)
                     else:
@@ -187,11 +198,11 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
                     else:
                         third = pixel(uint32(source + two) & word, uint32(place + two) & word)
                         store_words(target, value, second, second, third)
-                    row, source = uint32(row + together), uint32(source + together * line_u) & word
-                    r, target = uint32(r + together), uint32(target + together * pitch * word_bytes)
+                    row, source = uint32(row + together), uint32(source + together * line) & word
+                    r, target = uint32(r + together), uint32(target + together * pitch * four)
                     while r >= rows_in:
                         r = uint32(r - rows_in)
-                        target = uint32(target + uint32(plane - rows_in * pitch) * word_bytes)
+                        target = uint32(target + uint32(plane - rows_in * pitch) * four)
                 piece = uint32(piece + threads)
 
         def result(r, half, e, scale, offset):
@@ -201,48 +212,35 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
                 total += acc[(r * terms + 1) * 4 + 2 * half + e] * low_unit
             return finished(total * scale + offset)
 
+        def place_of(window):
+            """Of one of the bands' windows: its first row of results, and the place of that one in a map."""
+            row = uint32(uint32(window // across) * band)
+            return row, uint64(uint32(row * across + window % across))
+
         def write(item, tile, unit, low_bias, high_bias):
             """The tile's results, as far as there are such: two neighbours in two maps of each row."""
-            u = uint32(tile * eight + two * lane_of_four)
-            band, q = uint32(u // across), uint32(u % across)
-            own_map, row = uint32(first_map + column), uint32(band * uint32(band_rows))
-            to = (uint64(item) * uint64(c_out) + uint64(own_map)) * uint64(plane_out) + uint64(uint32(row * across + q))
-            beside = uint32(u + one)
-            band, q = uint32(beside // across), uint32(beside % across)
-            row_beside = uint32(band * uint32(band_rows))
-            to_beside = (uint64(item) * uint64(c_out) + uint64(own_map)) * uint64(plane_out)
-            to_beside += uint64(uint32(row_beside * across + q))
+            here = uint32(tile * eight + two * lane_of_four)
+            beside, own_map = uint32(here + one), uint32(first_map + column)
+            (row, at_here), (row_beside, at_beside) = place_of(here), place_of(beside)
+            to = (uint64(item) * uint64(c_out) + uint64(own_map)) * uint64(plane_out)
             for r in range(band_rows):
                 for half in range(2):
                     offset = high_bias if half else low_bias
-                    there = (
-                        u < windows and uint32(row + uint32(r)) < high and uint32(own_map + uint32(8 * half)) < c_out
-                    )
-                    behind_it = uint64(uint32(uint32(r) * across + uint32(8 * half) * plane_out))
-                    p, s = result(r, half, 0, unit, offset), result(r, half, 1, unit, offset)
+                    p, q = result(r, half, 0, unit, offset), result(r, half, 1, unit, offset)
+                    there = uint32(own_map + uint32(8 * half)) < c_out
+                    further = to + uint64(uint32(uint32(r) * across + uint32(8 * half) * plane_out))
                     if paired:
-                        if there:
-                            ptx.st_global_v2_f32(y, to + behind_it, p, s)
+                        if there and here < windows and uint32(row + uint32(r)) < rows_out:
+                            ptx.st_global_v2_f32(y, further + at_here, p, q)
                     else:
-                        if there:
-                            y.flat[to + behind_it] = p
-                        if (
-                            beside < windows
-                            and uint32(row_beside + uint32(r)) < high
-                            and uint32(own_map + uint32(8 * half)) < c_out
-                        ):
-                            y.flat[to_beside + behind_it] = s
+                        if there and here < windows and uint32(row + uint32(r)) < rows_out:
+                            y.flat[further + at_here] = p
+                        if there and beside < windows and uint32(row_beside + uint32(r)) < rows_out:
+                            y.flat[further + at_beside] = q
 
         item = uint32(cuda.blockIdx.x)
         fetch(item)
-        scale, unit = float32(1), float32(1)
-        if split:
-            scale_bits = greatest()
-            scale, unit = (
-                ptx.bitcast_f32(uint32(scale_bits << uint32(EXPONENT))),
-                ptx.bitcast_f32(uint32(uint32(uint32(2 * BIAS) - scale_bits) << uint32(EXPONENT))),
-            )
-        lay_out(scale)
+        unit = lay_out(own, weight, first_map, thread)
         cuda.syncthreads()
         fill(a, uint32(words + lane * uint32(16)))
         cuda.syncthreads()
@@ -269,7 +267,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
             tile = warp
             while tile < tiles:
                 u = min(uint32(tile * eight + column), uint32(windows - one))
-                window = uint32(uint32(u // across) * band_bytes + uint32(u % across) * word_bytes)
+                window = uint32(uint32(u // across) * band_bytes + uint32(u % across) * four)
                 for p in range(pattern_count):
                     at[p] = uint32(behind[p] + window)
                 multiply(acc, a, at)
