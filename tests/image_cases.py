@@ -13,8 +13,6 @@ from chain2d_cases import CHAIN2D
 
 from charcnn.catalog import IMAGE_CHAIN
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.shapes2d import Window
-from charcnn.ops.conv2d import direct_mma_plan
 
 DEFAULTS = {"groups": 1, "sh": 1, "sw": 1, "top": 0, "bottom": 0, "left": 0, "right": 0, "dh": 1, "dw": 1}
 
@@ -151,15 +149,6 @@ def moves_by_one_in_groups(s: Sizes) -> bool:
 def on_tensor_cores(s: Sizes) -> bool:
     """Windows of 3 to pool, and of several groups none so narrow as these cases have; `direct` has one group alone."""
     return s.get("pool_size", 3) == 3 and s.get("groups", 1) == 1
-
-
-def in_registers(precision: str, s: Sizes) -> bool:
-    """Whether weights fit in registers, and the window moves by 1."""
-    sides = {**dict.fromkeys(("top", "bottom", "left", "right"), 0), **s}
-    padding = tuple(sides[name] for name in ("top", "bottom", "left", "right"))
-    moved = Window((s["kh"], s["kw"]), padding=padding)
-    first, *_ = direct_mma_plan.candidates((s["c_in"], s["h"], s["w"]), s["c_out"], moved, precision)
-    return moves_by_one(s) and first.fragments <= direct_mma_plan.FRAGMENTS
 
 
 SIDES = dict.fromkeys(("top", "bottom", "left", "right"), (0, 2, 4))

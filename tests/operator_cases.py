@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import case_makers as make
 import numpy as np
 from case_kinds import Cases, Sizes
 from chain_cases import CHAIN1D
-from image_cases import IMAGE_CASES, in_registers, moves_by_one, moves_by_one_in_groups, on_tensor_cores
+from direct_mma_cases import DIRECT_MMA
+from image_cases import IMAGE_CASES, moves_by_one, moves_by_one_in_groups, on_tensor_cores
 
 from charcnn.catalog import CHAIN
 from charcnn.ops.common.moments import PART
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
-from charcnn.ops.conv2d import direct_mma_plan
 
 
 def _conv1d_fits(s: Sizes) -> bool:
@@ -384,7 +383,7 @@ LIMITS: dict[str, Callable[[Sizes], bool]] = {
         f"small_batch_{of}": lambda sizes: sizes.get("pool_size", 3) == 3 and sizes["k"] <= 7
         for of in TENSOR_PRECISIONS
     },
-    **{f"direct_mma_{name}": partial(in_registers, name) for name in direct_mma_plan.PRECISIONS},
+    **DIRECT_MMA,
     # Of a few values beside the given mean, too much may lie in the digits that 16 bits leave out.
     **{
         f"vectorized_{name}": lambda sizes: sizes["c"] > 1 or sizes["n"] * sizes.get("length", 0) == 0
