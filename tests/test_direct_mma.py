@@ -97,9 +97,21 @@ def test_any_plan_gives_the_same_bits(name, machine, monkeypatch):
 def test_images_by_turns(name, machine, monkeypatch):
     (x, weight, bias), padding = draw(name)
     x = np.concatenate([x] * 3) * np.arange(1, 3 * len(x) + 1, dtype=np.float32)[:, None, None, None]
-    monkeypatch.setattr(direct_mma_plan.Plan, "blocks", lambda *_: 2)
+    monkeypatch.setattr(direct_mma_plan.Plan, "grid", lambda self, n: (2, self.map_blocks))
     out = ops.conv2d_direct_mma(x, weight, bias, padding=padding, precision="fp16x3")
     close(out, expected_of((x, weight, bias), padding), "fp16x3")
+
+
+@quick(lambda name: name == "odd")
+@pytest.mark.parametrize("name", ["odd", "course"])
+def test_blocks_that_share_an_image(name, machine, monkeypatch):
+    arrays, padding = draw(name)
+    results = []
+    for count in (1, 1000):
+        monkeypatch.setattr(device, "multiprocessors", lambda count=count: count)
+        results.append(ops.conv2d_direct_mma(*arrays, padding=padding, precision="fp16x3"))
+    np.testing.assert_array_equal(*results)
+    close(results[0], expected_of(arrays, padding), "fp16x3")
 
 
 @quick(lambda bytes_off: bytes_off == 4)
@@ -191,8 +203,11 @@ def test_the_course_projects_plans():
     many = plan((10_000, 6, 30, 30), 16, Window((5, 5)), "fp16x3")
     assert (many.fragments, len(many.registers)) == (100, 5)
     assert many.resident * many.warps >= 8
-    assert many.max_registers * many.threads * many.resident <= 65_536
+    of_a_quarter = -(-many.warps * many.resident // 4)
+    assert many.max_registers * 32 * of_a_quarter <= 16_384
     assert plan((1, 1, 64, 64), 6, Window((5, 5)), "fp16x3").fragments == 20
+    assert many.grid(10_000) == (many.resident * device.multiprocessors(), 1)
+    assert device.multiprocessors() // 2 <= np.prod(many.grid(10)) <= 10 * many.tiles
 
 
 # What does not fit.

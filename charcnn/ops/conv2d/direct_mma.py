@@ -35,8 +35,7 @@ def convolved(
         width = next((copy for copy in (4, 2) if aligned and found.image % copy == 0), 1)
         paired = device.address(call.out) % 8 == 0 and shape[3] % 2 == 0
         kernel = make_kernel(found, name, width, paired)
-        grid = found.blocks(shape[0]), found.map_blocks
-        call.launch(kernel, grid, found.threads, x, weight, bias, call.out, shared=found.shared_bytes)
+        call.launch(kernel, found.grid(shape[0]), found.threads, x, weight, bias, call.out, shared=found.shared_bytes)
     return call.result()
 
 

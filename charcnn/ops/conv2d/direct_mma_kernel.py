@@ -91,7 +91,7 @@ def _lay_out(plan: Plan) -> Any:
 
 @cache
 def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
-    """The kernel (x, weight, bias, y): blocks side by side take images by turns, those above others other maps.
+    """The kernel (x, weight, bias, y): blocks side by side take images by turns, others other maps, or tiles.
 
     Args:
         plan: all sizes but the number of images.
@@ -129,7 +129,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
             plan.out[0] * plan.out[1], before, first, left,
         )
     )  # fmt: skip
-    word = uint32(0xFFFFFFFF)
+    word, map_blocks = uint32(0xFFFFFFFF), uint32(plan.map_blocks)
 
     @jit(max_registers=plan.max_registers)
     def kernel(x, weight, bias, y):
@@ -140,7 +140,9 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         lane_places, inputs, thread = (
             cuda.const.array_like(lane_bytes), uint32(x.shape[0]), uint32(cuda.threadIdx.x)
         )  # fmt: skip
-        lane, warp, first_map = uint32(thread % lanes), uint32(thread // lanes), uint32(cuda.blockIdx.y) * maps
+        lane, first_map = uint32(thread % lanes), uint32(uint32(cuda.blockIdx.y) % map_blocks * maps)
+        first_tile = uint32(uint32(uint32(cuda.blockIdx.y) // map_blocks) * warps + thread // lanes)
+        tile_step = uint32(uint32(uint32(cuda.gridDim.y) // map_blocks) * warps)
         column, lane_of_four = uint32(lane // four), uint32(lane % four)
         base = ptx.cvta_to_shared(shared)
         words = uint32(base + four * begin)
@@ -264,7 +266,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
             cuda.syncthreads()
             if following < inputs:
                 fetch(following)
-            tile = warp
+            tile = first_tile
             while tile < tiles:
                 u = min(uint32(tile * eight + column), uint32(windows - one))
                 window = uint32(uint32(u // across) * band_bytes + uint32(u % across) * four)
@@ -272,7 +274,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
                     at[p] = uint32(behind[p] + window)
                 multiply(acc, a, at)
                 write(item, tile, unit, low_bias, high_bias)
-                tile = uint32(tile + warps)
+                tile = uint32(tile + tile_step)
             item = following
 
     return kernel

@@ -36,8 +36,8 @@ ROWS = (4, 3, 2, 1)
 SUMS = 32
 """Of a lane, at most: four of each row and term."""
 
-REGISTERS = 65_536
-"""Of a multiprocessor."""
+QUARTERS, REGISTERS = 4, 16_384
+"""Of a multiprocessor, each with a tensor core, and registers of each: a warp has all of its in one quarter."""
 
 RESERVED = 1024
 """Bytes of shared memory that each block takes beside its own."""
@@ -207,11 +207,11 @@ class Plan:
 
     @property
     def max_registers(self) -> int:
-        """Most that a thread gets: as many as leave room for as many blocks as what it needs does."""
+        """Most that a thread gets: as many as leave room for as many warps as what it needs does."""
         sums = 4 * self.rows * self.of.terms
-        needed = -(-(self.fragments + sums + (66 if sums > 16 else 52)) // 8) * 8
-        blocks = max(1, min(REGISTERS // (self.threads * needed), self.blocks_by_shared))
-        return min(255, REGISTERS // (self.threads * blocks) // 8 * 8)
+        needed = self.fragments + sums + (66 if sums > 16 else 52)
+        blocks = max(1, min(_warps(needed) // self.warps, self.blocks_by_shared))
+        return min(255, REGISTERS // (32 * -(-blocks * self.warps // QUARTERS)) // 8 * 8)
 
     @property
     def blocks_by_shared(self) -> int:
@@ -221,11 +221,16 @@ class Plan:
     @property
     def resident(self) -> int:
         """Blocks that a multiprocessor holds."""
-        return max(1, min(REGISTERS // (self.threads * -(-self.max_registers // 8) * 8), self.blocks_by_shared, 16))
+        return max(1, min(_warps(self.max_registers) // self.warps, self.blocks_by_shared, 16))
 
-    def blocks(self, n: int) -> int:
-        """Blocks of the same maps, which take images by turns: as many in all as the GPU holds."""
-        return min(n, max(1, self.resident * device.multiprocessors() // self.map_blocks))
+    def grid(self, n: int) -> tuple[int, int]:
+        """Blocks that take images by turns, as many in all as the GPU holds; and those that share one.
+
+        Of the latter each has 16 maps, and of few images a part of the tiles: it makes words of the whole image.
+        """
+        most = self.resident * device.multiprocessors()
+        parts = max(1, min(-(-self.tiles // self.warps), most // (n * self.map_blocks)))
+        return min(n, max(1, most // self.map_blocks)), self.map_blocks * parts
 
     @property
     def time(self) -> float:
@@ -234,6 +239,11 @@ class Plan:
         products = PRODUCT * (3 if self.low else 1) * self.rows * kernel_rows * words / 2
         loads = self.of.terms * (self.rows + kernel_rows - 1) * words + min(self.c_out, MAPS) * self.rows
         return -(-self.tiles // self.warps) * self.warps * max(products, 1.1 * loads)
+
+
+def _warps(registers: int) -> int:
+    """Warps of so many registers a thread that a multiprocessor holds."""
+    return QUARTERS * (REGISTERS // (32 * -(-registers // 8) * 8))
 
 
 def _words(c_in: int, taps: int, together: int) -> Iterator[list[Word]]:
