@@ -19,6 +19,9 @@ from charcnn.ops.conv2d.direct_mma_plan import MAPS, NONE, WORD, Plan
 EXPONENT, BIAS, LARGEST = 23, 127, 12
 """Where a float32's exponent begins, that of 1, and what the greatest weight's becomes: as of `cast.LARGEST`."""
 
+AT_ONCE = 4
+"""Rows of which a thread has pixels under way while it makes words."""
+
 SHIFTED = 0x5432
 """For `ptx.prmt`: the upper half of one word, and the lower half of another."""
 
@@ -129,6 +132,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
             plan.out[0] * plan.out[1], before, first, left,
         )
     )  # fmt: skip
+    pixels_of_two, held = 2 if tf32 or single else 3, 3 * AT_ONCE
     word, map_blocks = uint32(0xFFFFFFFF), uint32(plan.map_blocks)
 
     @jit(max_registers=plan.max_registers)
@@ -136,6 +140,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         shared = cuda.shared.array(0, float32, alignment=alignment)  # an image as it was copied; its words
         own = cuda.shared.array(0, types.uint32, alignment=alignment)  # the same memory
         acc, a = cuda.local.array(accumulators, float32), cuda.local.array(fragments, types.uint32)
+        pixels = cuda.local.array(held, float32)
         at, behind = cuda.local.array(pattern_count, types.uint32), cuda.local.array(pattern_count, types.uint32)
         lane_places, inputs, thread = (
             cuda.const.array_like(lane_bytes), uint32(x.shape[0]), uint32(cuda.threadIdx.x)
@@ -177,34 +182,39 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
             else:
                 store(target, pack(a0, a1), pack(b0, b1))
 
+        def load_pixels(k, row, place):
+            """Of a row of the copied image the pixels of two neighbouring words."""
+            source = uint32(row * line + place) & word
+            if vectors:
+                p, q = ptx.ld_shared_v2_b32(uint32(base + four * source))
+                pixels[3 * k], pixels[3 * k + 1] = ptx.bitcast_f32(p), ptx.bitcast_f32(q)
+            else:
+                pixels[3 * k] = pixel(source, place)
+                pixels[3 * k + 1] = pixel(uint32(source + one) & word, uint32(place + one) & word)
+            if pixels_of_two == 3:
+                pixels[3 * k + 2] = pixel(uint32(source + two) & word, uint32(place + two) & word)
+
         def convert():
-            """The copied image as words: a thread two neighbours at a time."""
+            """The copied image as words: a thread two neighbours of some rows at a time, all loaded first."""
             piece, start = uint32(thread % pairs), uint32(thread // pairs)
             while piece < pairs and start < together:
-                place = uint32(lead + piece * two - margin) & word
-                row, r = start, uint32(start % rows_in)
-                source = uint32(row * line + place) & word
-                target = uint32(uint32(start // rows_in) * plane + uint32(top + r) * pitch + lead + piece * two)
-                target = uint32(words + target * four)
+                place, row = uint32(lead + piece * two - margin) & word, start
                 while row < rows_all:
-                    if vectors:
-                        p, q = ptx.ld_shared_v2_b32(uint32(base + four * source))
-                        value, second = ptx.bitcast_f32(p), ptx.bitcast_f32(q)
-                    else:
-                        value = pixel(source, place)
-                        second = pixel(uint32(source + one) & word, uint32(place + one) & word)
-                    if tf32:
-                        store(target, ptx.cvt_tf32(value), ptx.cvt_tf32(second))
-                    elif single:
-                        store_words(target, value, float32(0), second, float32(0))
-                    else:
-                        third = pixel(uint32(source + two) & word, uint32(place + two) & word)
-                        store_words(target, value, second, second, third)
-                    row, source = uint32(row + together), uint32(source + together * line) & word
-                    r, target = uint32(r + together), uint32(target + together * pitch * four)
-                    while r >= rows_in:
-                        r = uint32(r - rows_in)
-                        target = uint32(target + uint32(plane - rows_in * pitch) * four)
+                    for k in range(AT_ONCE):
+                        load_pixels(k, min(uint32(row + uint32(k) * together), uint32(rows_all - one)), place)
+                    for k in range(AT_ONCE):
+                        own_row = uint32(row + uint32(k) * together)
+                        target = uint32(uint32(own_row // rows_in) * plane + uint32(top + own_row % rows_in) * pitch)
+                        target = uint32(words + uint32(target + lead + piece * two) * four)
+                        if own_row < rows_all:
+                            if tf32:
+                                store(target, ptx.cvt_tf32(pixels[3 * k]), ptx.cvt_tf32(pixels[3 * k + 1]))
+                            elif single:
+                                store_words(target, pixels[3 * k], float32(0), pixels[3 * k + 1], float32(0))
+                            else:
+                                a0, a1, b1 = pixels[3 * k], pixels[3 * k + 1], pixels[3 * k + 2]
+                                store_words(target, a0, a1, a1, b1)
+                    row = uint32(row + uint32(AT_ONCE) * together)
                 piece = uint32(piece + threads)
 
         def result(r, half, e, scale, offset):
