@@ -215,8 +215,10 @@ class Machine:
 
         return fill
 
-    def mma_windows(self, ptx_type, rows, kernel_rows, places, pitch, low=0):
+    def mma_windows(self, ptx_type, rows, kernel_rows, places, pitch, low=0, stacked=False):
         terms = 2 if low else 1
+        held = 1 if stacked else terms
+        products = ((0, 0, 0),) if not low else ((0, 0, 0), (1, 0, 1)) if stacked else ((0, 1, 1), (0, 0, 0), (1, 0, 1))
 
         def word(address):
             return [self.ld_shared_b32(address + term * low) for term in range(terms)]
@@ -225,8 +227,8 @@ class Machine:
             return np.concatenate([words, np.zeros_like(words)], 1)[:, :2] if words.shape[1] == 1 else words
 
         def work(given):
-            weights = np.array([one[1] for one in given], np.uint32)[:, : terms * kernel_rows * len(places) * 2]
-            weights = weights.reshape(LANES, terms, kernel_rows, len(places), 2)
+            weights = np.array([one[1] for one in given], np.uint32)[:, : held * kernel_rows * len(places) * 2]
+            weights = weights.reshape(LANES, held, kernel_rows, len(places), 2)
             sums = np.zeros((LANES, rows, terms, 4), np.float32)
             for row in range(rows + kernel_rows - 1):
                 words = [[word(one[2][at] + behind + row * pitch) for at, behind in places] for one in given]
@@ -235,8 +237,8 @@ class Machine:
                     for k in range(0, len(places), 2):
                         own = weights[:, :, row - r, k : k + 2]
                         a = [np.concatenate([two(own[:, w, :, half]) for half in (0, 1)], 1)[:, [0, 2, 1, 3]]
-                             for w in range(terms)]  # fmt: skip
-                        for x, w, to in ((0, 1, 1), (0, 0, 0), (1, 0, 1)) if low else ((0, 0, 0),):
+                             for w in range(held)]  # fmt: skip
+                        for x, w, to in products:
                             b = two(words[:, k : k + 2, x])
                             sums[:, r, to] = self.product(a[w], b, sums[:, r, to], ptx_type)
             for one, made in zip(given, sums.reshape(LANES, -1), strict=True):

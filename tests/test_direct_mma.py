@@ -20,7 +20,7 @@ from charcnn.ops.conv2d.direct_mma_plan import LANES, NONE, PRECISIONS, candidat
 CASES = {  # x, (C_out, KH, KW), padding
     "even": ((3, 2, 7, 12), (3, 3, 3), 0),
     "odd": ((2, 1, 6, 11), (17, 2, 4), 0),
-    "padded": ((2, 3, 5, 9), (2, 3, 2), 1),
+    "padded": ((2, 3, 5, 9), (9, 3, 2), 1),
     "sides": ((1, 1, 4, 6), (5, 4, 5), (1, 0, 3, 2)),
     "narrow": ((2, 6, 5, 4), (4, 3, 1), 0),
     "course": ((2, 6, 9, 10), (16, 5, 5), 0),
@@ -205,7 +205,8 @@ def test_the_course_projects_plans():
     assert many.resident * many.warps >= 8
     of_a_quarter = -(-many.warps * many.resident // 4)
     assert many.max_registers * 32 * of_a_quarter <= 16_384
-    assert plan((1, 1, 64, 64), 6, Window((5, 5)), "fp16x3").fragments == 20
+    few = plan((1, 1, 64, 64), 6, Window((5, 5)), "fp16x3")
+    assert (few.stacked, few.fragments, many.stacked) == (True, 12, False)
     assert many.grid(10_000) == (many.resident * device.multiprocessors(), 1)
     assert device.multiprocessors() // 2 <= np.prod(many.grid(10)) <= 10 * many.tiles
 
@@ -225,7 +226,7 @@ def a(*shape):
         ((a(1, 1, 5, 5), a(1, 1, 2, 2), a(1)), {"dilation": (1, 2)}, r"^dilation=\(1, 2\): direct_mma needs 1"),
         ((a(1, 1, 5, 5), a(1, 1, 2, 2), a(1)), {"precision": "fp8"}, "^precision='fp8': direct_mma needs one of fp16,"),
         (
-            (a(1, 16, 9, 9), a(1, 16, 5, 5), a(1)),
+            (a(1, 16, 9, 9), a(9, 16, 5, 5), a(9)),
             {"precision": "fp16x3"},
             "^x has 16 channels, weight a kernel of 5 x 5: direct_mma in fp16x3 needs 240 registers of weights, a "
             "thread has 128; the technique direct takes any",

@@ -61,7 +61,13 @@ def ld_shared_each(count: int) -> Any:
 
 @cache
 def mma_windows(
-    ptx_type: str, rows: int, kernel_rows: int, places: Sequence[tuple[int, int]], pitch: int, low: int = 0
+    ptx_type: str,
+    rows: int,
+    kernel_rows: int,
+    places: Sequence[tuple[int, int]],
+    pitch: int,
+    low: int = 0,
+    stacked: bool = False,
 ) -> Any:
     """multiply(acc, a, at): a warp's 16 maps of 8 windows in each of `rows` rows, one below the other.
 
@@ -77,17 +83,22 @@ def mma_windows(
     Where `low` is not 0, numbers are two halves each, as `pack_floats` makes "split" ones: `a` has all words of high
     halves, then all of low ones, and low words of features lie `low` bytes behind their high ones. Of each row acc has
     four sums of products of high halves, then four of high by low and low by high: these are LOW_SCALE times what they
-    stand for.
+    stand for. Where they are `stacked`, there are eight maps: `a` has high halves of map l // 4, and in the place of map
+    l // 4 + 8 its low ones. Of each row acc then has two sums of high halves, two of low weights, two of low features,
+    and two that nobody needs.
 
     PTX: ld.shared.b32 and mma.sync.aligned.m16n8k16.row.col.f32.type.type.f32 and m16n8k8, for tf32 m16n8k8 and
     m16n8k4; sections "ld" and "mma". Since compute capability 8.0.
     """
     words, terms = len(places), 2 if low else 1
-    products = ((0, 1, 1), (0, 0, 0), (1, 0, 1)) if low else ((0, 0, 0),)  # of features, of weights, and which sums
+    products: tuple[tuple[int, int, int], ...] = ((0, 0, 0),)  # the terms of features and of weights, and which sums
+    if low:
+        products = ((0, 0, 0), (1, 0, 1)) if stacked else ((0, 1, 1), (0, 0, 0), (1, 0, 1))
+    held_terms = 1 if stacked else terms
     texts = {depth: mma_text(ptx_type, depth) for depth in (1, 2)}
     even = words // 2 * 2
 
-    @typed(ptx_type, rows, kernel_rows, places, pitch, low)
+    @typed(ptx_type, rows, kernel_rows, places, pitch, low, stacked)
     def multiply(typingctx, acc, a, at):
         """As `mma_windows`."""
 
@@ -96,7 +107,7 @@ def mma_windows(
             kinds = signature.args
             bases = elements(context, builder, kinds[2], arguments[2], 1 + max(number for number, _ in places))
             addresses = [builder.load(place) for place in bases]
-            held = elements(context, builder, kinds[1], arguments[1], terms * kernel_rows * words * 2)
+            held = elements(context, builder, kinds[1], arguments[1], held_terms * kernel_rows * words * 2)
             weights = [builder.load(place) for place in held]
             sums = [[[zero] * 4 for _ in range(terms)] for _ in range(rows)]
 

@@ -34,7 +34,10 @@ def _lay_out(plan: Plan) -> Any:
     which the greatest finite one of these maps uses a half's range.
     """
     split, tf32, kernel_rows, registers = bool(plan.low), plan.taps == 1, plan.window.kernel[0], len(plan.registers)
-    pack = ptx.pack_floats("split") if split else ptx.cvt_f16x2("f16" if tf32 else plan.of.ptx_type)
+    pack, stacked = (
+        ptx.pack_floats("split") if split else ptx.cvt_f16x2("f16" if tf32 else plan.of.ptx_type),
+        plan.stacked,
+    )
     table, depth, c_out = plan.table, uint32(plan.c_in * prod(plan.window.kernel)), uint32(plan.c_out)
     begin, peak_at, threads = uint32(plan.begin), uint32(plan.begin + plan.word_space), uint32(plan.threads)
     items, row_words, columns = (uint32(i) for i in (64 * kernel_rows * registers, registers, plan.window.kernel[1]))
@@ -75,12 +78,15 @@ def _lay_out(plan: Plan) -> Any:
         while i < items:
             lane, half, rest = uint32(i % lanes), uint32(uint32(i // lanes) % two), uint32(i // uint32(64))
             entry = uint32(cuda.const.array_like(table)[uint32(uint32(rest % row_words) * four + lane % four)])
-            number = uint32(first_map + lane // four + half * eight)
+            number = uint32(first_map + lane // four + (uint32(0) if stacked else half * eight))
             place = uint32(uint32(entry & place_bits) + uint32(rest // row_words) * columns)
             low = tap(number, place, uint32(uint32(entry >> uint32(24)) & uint32(15)))
             up = tap(number, uint32(place + one), uint32(entry >> uint32(28)))
             element = uint32(rest * two + half)
-            if split:
+            if stacked:
+                high, rest_of = pack(low, up)
+                own[target(element, lane)] = rest_of if half else high
+            elif split:
                 own[target(element, lane)], own[target(uint32(element + low_elements), lane)] = pack(low, up)
             elif tf32:
                 own[target(element, lane)] = ptx.cvt_tf32(low)
@@ -106,7 +112,9 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
     band_rows, terms, fragments, (patterns, places) = plan.rows, plan.of.terms, plan.fragments, plan.places
     pattern_count, lane_bytes = len(patterns), np.array(patterns, np.int64).T.astype(np.uint32)
     kernel_rows, alignment, accumulators = plan.window.kernel[0], ptx.ALIGNMENT, 4 * plan.rows * plan.of.terms
-    multiply = ptx.mma_windows(plan.of.ptx_type, band_rows, kernel_rows, places, plan.pitch * WORD, plan.low)
+    multiply = ptx.mma_windows(
+        plan.of.ptx_type, band_rows, kernel_rows, places, plan.pitch * WORD, plan.low, plan.stacked
+    )
     fill, copy, wait = ptx.ld_shared_each(fragments), ptx.cp_async(width), ptx.cp_async_wait_group(0)
     pack = ptx.pack_floats("split") if split else ptx.cvt_f16x2("f16" if tf32 else plan.of.ptx_type)
     lay_out, finished, low_unit = _lay_out(plan), inlined(name), float32(1 / ptx.LOW_SCALE)
@@ -132,6 +140,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
             plan.out[0] * plan.out[1], before, first, left,
         )
     )  # fmt: skip
+    stacked, halves = plan.stacked, 1 if plan.c_out <= MAPS // 2 else 2
     pixels_of_two, held = 2 if tf32 or single else 3, 3 * AT_ONCE
     word, map_blocks = uint32(0xFFFFFFFF), uint32(plan.map_blocks)
 
@@ -220,7 +229,9 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         def result(r, half, e, scale, offset):
             """One of the lane's, finished."""
             total = acc[r * terms * 4 + 2 * half + e]
-            if split:
+            if stacked:
+                total += (acc[r * 8 + 2 + e] + acc[r * 8 + 4 + e]) * low_unit
+            elif split:
                 total += acc[(r * terms + 1) * 4 + 2 * half + e] * low_unit
             return finished(total * scale + offset)
 
@@ -236,7 +247,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
             (row, at_here), (row_beside, at_beside) = place_of(here), place_of(beside)
             to = (uint64(item) * uint64(c_out) + uint64(own_map)) * uint64(plane_out)
             for r in range(band_rows):
-                for half in range(2):
+                for half in range(halves):
                     offset = high_bias if half else low_bias
                     p, q = result(r, half, 0, unit, offset), result(r, half, 1, unit, offset)
                     there = uint32(own_map + uint32(8 * half)) < c_out

@@ -30,11 +30,11 @@ MAPS, WINDOWS, LANES = 16, 8, 4
 FRAGMENTS = 128
 """Words of weights that a lane has room for in registers; sums and features take some hundred more."""
 
-ROWS = (4, 3, 2, 1)
+ROWS = (6, 5, 4, 3, 2, 1)
 """Of a band: those that are tried."""
 
-SUMS = 32
-"""Of a lane, at most: four of each row and term."""
+HELD = 132
+"""Words of weights and sums of a lane, at most: four sums of each row and term."""
 
 QUARTERS, REGISTERS = 4, 16_384
 """Of a multiprocessor, each with a tensor core, and registers of each: a warp has all of its in one quarter."""
@@ -121,6 +121,11 @@ class Plan:
         return -(-self.c_out // MAPS)
 
     @property
+    def stacked(self) -> bool:
+        """Whether a product's lower half has the low halves of weights, as there are eight maps or fewer."""
+        return self.of.terms == 2 and self.c_out <= MAPS // 2
+
+    @property
     def word_columns(self) -> int:
         """Of a row of words that windows read: of pairs the last one begins a column earlier."""
         wide = self.taps == 2 and self.window.kernel[1] > 1
@@ -181,8 +186,14 @@ class Plan:
     @property
     def fragments(self) -> int:
         """Words of weights that a lane holds: a multiple of four, as they are loaded."""
-        count = 2 * self.of.terms * self.window.kernel[0] * len(self.registers)
+        terms = 1 if self.stacked else self.of.terms
+        count = 2 * terms * self.window.kernel[0] * len(self.registers)
         return -(-count // 4) * 4
+
+    @property
+    def sums(self) -> int:
+        """Of a lane: four of each row of a band and term."""
+        return 4 * self.rows * self.of.terms
 
     @property
     def image(self) -> int:
@@ -208,8 +219,7 @@ class Plan:
     @property
     def max_registers(self) -> int:
         """Most that a thread gets: as many as leave room for as many warps as what it needs does."""
-        sums = 4 * self.rows * self.of.terms
-        needed = self.fragments + sums + (66 if sums > 16 else 52)
+        needed = self.fragments + self.sums + (66 if self.sums > 16 else 52)
         blocks = max(1, min(_warps(needed) // self.warps, self.blocks_by_shared))
         return min(255, REGISTERS // (32 * -(-blocks * self.warps // QUARTERS)) // 8 * 8)
 
@@ -236,7 +246,7 @@ class Plan:
     def time(self) -> float:
         """Cycles of a multiprocessor for an image, about: of tensor cores, or of shared memory and stores."""
         words, kernel_rows = len(self.registers), self.window.kernel[0]
-        products = PRODUCT * (3 if self.low else 1) * self.rows * kernel_rows * words / 2
+        products = PRODUCT * (2 if self.stacked else 3 if self.low else 1) * self.rows * kernel_rows * words / 2
         loads = self.of.terms * (self.rows + kernel_rows - 1) * words + min(self.c_out, MAPS) * self.rows
         return -(-self.tiles // self.warps) * self.warps * max(products, 1.1 * loads)
 
@@ -325,8 +335,9 @@ def _plan(x: Shape, c_out: int, window: Window, precision: str, limit: int) -> P
 def candidates(x: Shape, c_out: int, window: Window, precision: str) -> Iterator[Plan]:
     """Plans of bands of so many rows, for x (C_in, H, W)."""
     for rows in ROWS:
-        if rows == 1 or (rows <= window.out(*x[1:])[0] and 4 * rows * PRECISIONS[precision].terms <= SUMS):
-            yield Plan(precision, x[0], c_out, (x[1], x[2]), window, rows)
+        one = Plan(precision, x[0], c_out, (x[1], x[2]), window, rows)
+        if rows == 1 or (rows <= one.out[0] and one.fragments + one.sums <= HELD):
+            yield one
 
 
 def offsets(one: Plan) -> tuple[Any, ...]:
