@@ -83,9 +83,9 @@ def mma_windows(
     Where `low` is not 0, numbers are two halves each, as `pack_floats` makes "split" ones: `a` has all words of high
     halves, then all of low ones, and low words of features lie `low` bytes behind their high ones. Of each row acc has
     four sums of products of high halves, then four of high by low and low by high: these are LOW_SCALE times what they
-    stand for. Where they are `stacked`, there are eight maps: `a` has high halves of map l // 4, and in the place of map
-    l // 4 + 8 its low ones. Of each row acc then has two sums of high halves, two of low weights, two of low features,
-    and two that nobody needs.
+    stand for. Where they are `stacked`, there are eight maps: `a` has high halves of map l // 4, and in the place of
+    map l // 4 + 8 its low ones. Of each row acc then has two sums of high halves, two of low weights, two of low
+    features, and two that nobody needs.
 
     PTX: ld.shared.b32 and mma.sync.aligned.m16n8k16.row.col.f32.type.type.f32 and m16n8k8, for tf32 m16n8k8 and
     m16n8k4; sections "ld" and "mma". Since compute capability 8.0.

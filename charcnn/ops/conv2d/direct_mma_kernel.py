@@ -19,6 +19,9 @@ from charcnn.ops.conv2d.direct_mma_plan import MAPS, NONE, WORD, Plan
 EXPONENT, BIAS, LARGEST = 23, 127, 12
 """Where a float32's exponent begins, that of 1, and what the greatest weight's becomes: as of `cast.LARGEST`."""
 
+LOADS = 8
+"""Of a thread that looks for the greatest weight, at once."""
+
 AT_ONCE = 4
 """Rows of which a thread has pixels under way while it makes words."""
 
@@ -55,10 +58,10 @@ def _lay_out(plan: Plan) -> Any:
             cuda.syncthreads()
             i, end, best = uint32(first_map * depth + thread), min(uint32(first_map + maps), c_out) * depth, float32(0)
             while i < end:
-                value = abs(weight.flat[i])
-                if value < float32(np.inf):
-                    best = max(best, value)
-                i = uint32(i + threads)
+                for k in range(LOADS):  # all on their way before the first is looked at
+                    value = abs(weight.flat[min(uint32(i + uint32(k) * threads), uint32(end - one))])
+                    best = max(best, value if value < float32(np.inf) else float32(0))
+                i = uint32(i + uint32(LOADS) * threads)
             cuda.atomic.max(own, peak_at, ptx.bitcast_b32(best))  # of what is not negative bits are in order
             cuda.syncthreads()
             exponent = uint32(scaled - min(max(uint32(own[peak_at]) >> shift, uint32(64)), uint32(190)))
@@ -267,10 +270,10 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         cuda.syncthreads()
         fill(a, uint32(words + lane * uint32(16)))
         cuda.syncthreads()
-        i = thread
+        i = uint32(thread * four)
         while i < space:  # what no image fills stays 0
-            own[uint32(begin + i)] = zero
-            i = uint32(i + threads)
+            ptx.st_shared_v4_b32(uint32(words + four * i), zero, zero, zero, zero)
+            i = uint32(i + four * threads)
         for p in range(pattern_count):
             behind[p] = uint32(words + lane_places[lane_of_four, p])
         low_bias, high_bias = float32(0), float32(0)
