@@ -26,12 +26,13 @@ import numpy as np
 import raw
 from turns import Ready, by_turns
 
-from charcnn.catalog import VARIANTS, tolerance
+from charcnn.catalog import VARIANTS, Variant, tolerance
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.model.layers import Conv2d, Node, place
 from charcnn.networks import alexnet, ece408
 from charcnn.ops import maxpool2d_naive, reference
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
 
 IMAGES, POOLED_IMAGES = (10, 100, 10_000), (100, 1000)
 SECONDS, ROUNDS = 0.2, 5
@@ -47,34 +48,47 @@ POOLED = {
 }
 """Of few input channels, as `direct` takes them. AlexNet of 2012 normalises first, its later form does not."""
 
+TORCH = "PyTorch"
+
+SHOWN = ("fp16x3", "tf32")
+"""Precisions of tensor cores."""
+
 Contestant = tuple[str, Callable[..., Any], float]
 """Name, call, and the error that it may have. On a GPU our calls take a stream."""
 
 
 def contestants(node: Node, x: np.ndarray, weight: np.ndarray, where: str) -> Iterator[Contestant]:
-    """Every technique of conv2d in float32, and PyTorch where it is installed."""
+    """Every technique of conv2d in float32, fp16x3, which stands for that, and TF32; PyTorch where it is installed."""
     bias, shape = np.zeros(len(weight), np.float32), (len(x), *node.out_shape)
     for row in VARIANTS:
-        if (row.operator, row.device, row.precision) == ("conv2d", where, None):
+        if (row.operator, row.device) == ("conv2d", where) and row.precision in (None, *SHOWN) and runs(row):
             arrays: list[Any] = [x, weight, bias]
             out: Any = np.full(shape, np.nan, np.float32)
             if where == "cuda":
                 *arrays, out = map(device.to_device, (*arrays, out))
-            yield row.technique, partial(launched, row.launcher, arrays, out), tolerance(row)
+            yield row.label, partial(launched, row.launcher, arrays, out), tolerance(row)
     if find_spec("torch") is not None:
         import torch
         import torch.nn.functional as F
 
         torch.set_num_threads(machine.describe()["cores"])
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.benchmark = True
         xs, ws = (torch.from_numpy(array).to(where) for array in (x, weight))
 
-        def call() -> Any:
+        def call(tf32: bool) -> Any:
+            torch.backends.cudnn.allow_tf32 = tf32
             with torch.inference_mode():
                 return F.conv2d(xs, ws)
 
-        yield "PyTorch", call, 1e-5
+        yield TORCH, partial(call, False), 1e-5
+        if where == "cuda":
+            yield f"{TORCH}, tf32", partial(call, True), TENSOR_PRECISIONS["tf32"].tolerance
+
+
+def runs(row: Variant) -> bool:
+    """Whether the GPU has what it needs."""
+    return not row.tensor_cores or device.has_tensor_cores(hopper=row.hopper)
 
 
 def moves(node: Node) -> dict[str, Any]:
@@ -122,7 +136,7 @@ def graphs(calls: Sequence[tuple[str, Callable[..., Any]]], layer: str, flops: i
 
     found = []
     for name, call in calls:
-        stream = None if name == "PyTorch" else cuda.stream()
+        stream = None if name.startswith(TORCH) else cuda.stream()
         started = captured(call) if stream is None else Graph(lambda on, call=call: call(stream=on), stream).launch
         found.append(Ready(f"{layer} {name}", started, flops, {}, stream))
     return found

@@ -208,6 +208,45 @@ class Machine:
 
         return lambda sums, a, b: self.together((sums, a, b), work)
 
+    def ld_shared_each(self, count):
+        def fill(words, address):
+            for i in range(0, count, 4):
+                words[i : i + 4] = self.row(address + i // 4 * ptx.LANE_STEP).view(np.uint32)
+
+        return fill
+
+    def mma_windows(self, ptx_type, rows, kernel_rows, places, pitch, low=0, stacked=False):
+        terms = 2 if low else 1
+        held = 1 if stacked else terms
+        products = ((0, 0, 0),) if not low else ((0, 0, 0), (1, 0, 1)) if stacked else ((0, 1, 1), (0, 0, 0), (1, 0, 1))
+
+        def word(address):
+            return [self.ld_shared_b32(address + term * low) for term in range(terms)]
+
+        def two(words):  # of a lane, or one and a zero
+            return np.concatenate([words, np.zeros_like(words)], 1)[:, :2] if words.shape[1] == 1 else words
+
+        def work(given):
+            weights = np.array([one[1] for one in given], np.uint32)[:, : held * kernel_rows * len(places) * 2]
+            weights = weights.reshape(LANES, held, kernel_rows, len(places), 2)
+            sums = np.zeros((LANES, rows, terms, 4), np.float32)
+            for row in range(rows + kernel_rows - 1):
+                words = [[word(one[2][at] + behind + row * pitch) for at, behind in places] for one in given]
+                words = np.array(words, np.uint32)
+                for r in range(max(0, row - kernel_rows + 1), min(rows, row + 1)):
+                    for k in range(0, len(places), 2):
+                        own = weights[:, :, row - r, k : k + 2]
+                        a = [np.concatenate([two(own[:, w, :, half]) for half in (0, 1)], 1)[:, [0, 2, 1, 3]]
+                             for w in range(held)]  # fmt: skip
+                        for x, w, to in products:
+                            b = two(words[:, k : k + 2, x])
+                            sums[:, r, to] = self.product(a[w], b, sums[:, r, to], ptx_type)
+            for one, made in zip(given, sums.reshape(LANES, -1), strict=True):
+                one[0][: made.size] = made
+            return [None] * LANES
+
+        return lambda acc, a, at: self.together((acc, a, at), work)
+
     def warp_sum(self, value):
         return self.together(value, lambda values: [np.float32(np.sum(values, dtype=np.float32))] * LANES)
 
@@ -289,7 +328,9 @@ def emulate(monkeypatch, machine=None):
         "ldmatrix_x4",
         "mma_sync",
         "mma_sync_terms",
+        "ld_shared_each",
         "mma_tile",
+        "mma_windows",
         "quad_sum",
         "warp_sum",
         "ld_shared_b32",

@@ -29,6 +29,7 @@ if __name__ == "__main__":  # before numba is imported
     atexit.register(shutil.rmtree, os.environ["NUMBA_CACHE_DIR"])
     sys.path[:0] = [str(Path(__file__).parent.parent)]
 
+import direct_mma_cases
 import numpy as np
 import operator_cases
 import source_digest
@@ -76,7 +77,6 @@ FOR_ADA = "l14 fp8"
 
 LADDERS = {"mma steps": MmaStepConv1d, "wgmma steps": WgmmaStepConv1d}
 """And the small kernels on the way to the tuned ones."""
-
 
 IMAGE_LAYERS = (
     ((1, 64, 64), (6, 1, 5, 5), {}), ((6, 30, 30), (16, 6, 5, 5), {}), ((1, 28, 28), (5, 1, 5, 5), {"padding": 2}),
@@ -237,6 +237,8 @@ def between_features(row: catalog.Variant) -> None:
             for x, filters, moves in IMAGE_LAYERS:
                 pool = (2,) if "maxpool2d" in row.operator else ()
                 row.launcher(*(np.zeros(of, np.float32) for of in ((1, *x), filters, filters[:1])), *pool, **moves)
+    if row.name == "conv2d_direct_mma_fp16x3":
+        direct_mma_cases.bands(IMAGE_LAYERS)
     if row.operator == catalog.IMAGE_CHAIN:
         image_chains(row.technique)
     if row.operator == catalog.CHAIN and row.technique == "whole":
@@ -361,7 +363,6 @@ def main() -> None:
     launches = launched(arguments.variants, target)
     known = json.loads(arguments.known.read_text()) if arguments.known else {}
     part, parts = arguments.share
-
     entries = digests(launches.values(), target)
     due = {
         entry

@@ -13,6 +13,7 @@ import case_makers as make
 import numpy as np
 from case_kinds import Cases, Sizes
 from chain_cases import CHAIN1D
+from direct_mma_cases import DIRECT_MMA
 from image_cases import IMAGE_CASES, moves_by_one, moves_by_one_in_groups, on_tensor_cores, rows_filtered
 
 from charcnn.catalog import CHAIN
@@ -376,12 +377,13 @@ CASES = {
 
 
 LIMITS: dict[str, Callable[[Sizes], bool]] = {
-    **dict.fromkeys(("cpu_direct", "direct", *(f"wgmma_{name}" for name in TENSOR_PRECISIONS)), on_tensor_cores),
+    **dict.fromkeys(("cpu_direct", "direct"), on_tensor_cores),
+    **dict.fromkeys((f"{by}_{name}" for by in ("mma", "wgmma") for name in TENSOR_PRECISIONS), on_tensor_cores),
     **{
         f"small_batch_{of}": lambda sizes: sizes.get("pool_size", 3) == 3 and sizes["k"] <= 7
         for of in TENSOR_PRECISIONS
     },
-    **dict.fromkeys((f"mma_{name}" for name in TENSOR_PRECISIONS), on_tensor_cores),
+    **DIRECT_MMA,
     # Of a few values beside the given mean, too much may lie in the digits that 16 bits leave out.
     **{
         f"vectorized_{name}": lambda sizes: sizes["c"] > 1 or sizes["n"] * sizes.get("length", 0) == 0

@@ -45,9 +45,9 @@ def shown(row):
     """Whether a GPU leaves a row to --all, with every test: others show what its kernels do.
 
     On tensor cores what follows a product is shown in fp16, and other precisions by one convolution: test_wgmma,
-    test_mma_windows, test_wgmma_windows and levels have them with it, and all of TF32. In float32, test_direct and
-    test_images_fp32 have ReLU and tanh. Chains are the longest kernels: test_chain and test_chain2d have all methods,
-    level 10 and a network their best.
+    test_mma_windows, test_wgmma_windows and levels have them with it, and all of TF32; test_direct_mma has its own. In
+    float32, test_direct and test_images_fp32 have ReLU and tanh. Chains are the longest kernels: test_chain and
+    test_chain2d have all methods, level 10 and a network their best.
     """
     if device.SIMULATED:
         return False
@@ -57,12 +57,12 @@ def shown(row):
         return row.precision != "fp16" and row.operator != "conv1d_nlc"
     if row.technique in ("double_buffered", "winograd"):
         return row.operator in ("conv1d_relu_nlc", "conv2d_relu_nhwc")
-    return row.label == "direct" and (bool(pointwise(row)) or "tanh" in row.operator)
+    return row.technique in ("direct", "direct_mma") and (bool(pointwise(row)) or "tanh" in row.operator)
 
 
 def more_of(row, drawn=False):
     """Marks: bf16 is one word in fp16's kernels on tensor cores; `direct` has a kernel of most sizes that are drawn."""
-    many = row.label == "direct" and drawn and compiled(row)
+    many = row.technique in ("direct", "direct_mma") and drawn and compiled(row)
     return [pytest.mark.exhaustive] if many or (row.tensor_cores and row.label.endswith("bf16")) else []
 
 
@@ -93,7 +93,7 @@ def leading():
     return {row.name for row in first.values()}
 
 
-COSTLY = ("double_buffered", "winograd", "mma", "wgmma")
+COSTLY = ("double_buffered", "winograd", "mma", "wgmma", "direct_mma")
 """Techniques whose kernels a GPU compiles for seconds each, for many of the sizes."""
 
 

@@ -28,6 +28,13 @@ CONSTANTS: dict[str, list[tuple[Any, ...]]] = {
     "max_nan_f16x2": [("f16",), ("bf16",)],
     "mma_sync": [("f16",), ("bf16",), ("tf32",), ("e4m3",)],
     "mma_tile": [("f16", 1, 2), ("f16", 2, 2, 2, True), ("bf16", 1, 2), ("tf32", 1, 2), ("e4m3", 1, 2)],
+    "ld_shared_each": [(8,)],
+    "mma_windows": [
+        ("f16", 2, 2, ((0, 0), (1, 8), (0, 16)), 256, 1024),
+        ("f16", 1, 1, ((0, 0),), 64, 512, True),
+        ("bf16", 1, 2, ((0, 0), (1, 4)), 64),
+        ("tf32", 2, 1, ((0, 0), (1, 4), (1, 8)), 64),
+    ],
     "named_barrier_arrive": [(1, 64)],
     "named_barrier_sync": [(1, 64)],
     "pack_floats": [("float",), ("tf32",), ("split",), ("halves",)],
@@ -40,7 +47,9 @@ CONSTANTS: dict[str, list[tuple[Any, ...]]] = {
 
 TYPED = {
     "cvta_to_shared": "out[0] += {made}(smem)",
+    "ld_shared_each": "{made}(weights, word)",
     "mma_tile": "{made}(acc, places, word)",
+    "mma_windows": "{made}(acc, weights, places)",
     "shfl_exchange": "out[0] += {made}(words{words}, words{words}, word)[0]",
     "wgmma": "{made}(acc, word, word)",
 }
@@ -90,6 +99,9 @@ def kernel() -> Any:
         "def kernel(x, out, sums, address, word, value):",
         "smem = cuda.shared.array(64, types.float32, alignment=16)",
         "acc, places = cuda.local.array(64, float32), cuda.local.array(2, uint32)",
+        "weights = cuda.local.array(24, uint32)",
+        "for i in range(24):",
+        "    weights[i] = out[i]",
         "for i in range(64):",
         "    acc[i] = sums[i]",
         "for i in range(2):",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
+import direct_plans
 import fused_layers
 import networks
 import numpy as np
 import op_times
 import pytest
+from emulation import emulate
 
 from charcnn import catalog
 from charcnn.gpu import device, graph
@@ -97,6 +99,38 @@ def test_pooling_in_one_kernel_and_in_two(pool, monkeypatch):
     monkeypatch.setattr(op_times, "tolerance", lambda row: -1.0)
     with pytest.raises(SystemExit, match="naive, one kernel is wrong: conv1, 1 images"):
         op_times.measure("conv1", conv1, 1, "cuda", pool)
+
+
+@pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: python bench/direct_plans.py")
+def test_plans_of_few_channels(monkeypatch):
+    emulate(monkeypatch)
+    monkeypatch.setattr(graph, "Graph", lambda start, stream: SimpleNamespace(launch=lambda: start(stream)))
+    names = []
+
+    def by_turns(ready):
+        for one in ready:
+            one.call()
+            names.append(one.name)
+        return [{"microseconds": 1.0, "tflop_per_second": 1.0} for _ in ready]
+
+    monkeypatch.setattr(direct_plans, "by_turns", by_turns)
+    monkeypatch.setattr(direct_plans, "LAYERS", {"conv1": place(ece408.layers("tiny"), (16 * 16,))[1]})
+    options = SimpleNamespace(precisions=["fp16x3", "tf32"], rows=[1, 2], warps=[1], direct=1)
+    rows = direct_plans.measure("conv1", 2, options)
+    assert [row["technique"] for row in rows] == ["direct", *["direct_mma_fp16x3"] * 2, *["direct_mma_tf32"] * 2]
+    assert [row.get("rows") for row in rows] == [None, 2, 1, 2, 1]
+    assert all(row["microseconds"] == 1 and row["images"] == 2 for row in rows)
+    assert len(names) == len(rows)
+    monkeypatch.setattr(direct_plans.reference, "conv2d", lambda x, *_: np.ones((2, 6, 12, 12)))
+    with pytest.raises(SystemExit, match=r"conv1, direct .*: is wrong"):
+        direct_plans.measure("conv1", 2, options)
+
+
+@pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU")
+def test_direct_plans_needs_a_gpu(capsys):
+    with pytest.raises(SystemExit):
+        direct_plans.main(["--layers", "conv1"])
+    assert "there is no GPU" in capsys.readouterr().err
 
 
 def test_poolings_that_are_none(capsys):

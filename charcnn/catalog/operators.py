@@ -92,6 +92,7 @@ TECHNIQUES = {
     "cpu_vector": "all CPU cores, channels last: neighbouring values fill the vector registers",
     "naive": "CUDA, one thread an output (where a row is summed, one block an input), all operands in global memory",
     "direct": "CUDA, few input channels: a block a strip of an image in shared memory, a thread a tile of its outputs",
+    "direct_mma": "CUDA, few input channels: an image in shared memory, its weights in registers, by mma.sync",
     "whole": "CUDA, a chain of convolutions in one kernel, one block an input, all features in shared memory",
     "pairs": "CUDA, a chain of convolutions two a kernel, in tiles of positions whose edges are computed twice",
     "tiles": "CUDA, a chain over images in one kernel, one block a tile, whose halo is computed again",
@@ -193,6 +194,9 @@ dilation."""
 IMAGES = ("conv2d_nhwc", "conv2d_relu_nhwc")
 """Operators on images that tensor cores compute."""
 
+DIRECT = ("conv2d", "conv2d_relu", "conv2d_tanh")
+"""Operators on images, channels first, that tensor cores compute."""
+
 BETWEEN = (
     "maxpool2d_nhwc", "avgpool2d_nhwc", "global_avgpool2d_nhwc", "local_response_norm_nhwc", "pixels_nhwc",
 )  # fmt: skip
@@ -268,6 +272,7 @@ VARIANTS = (
     *_float32("local_response_norm", "loops", "naive"),
     *_float32("conv2d_relu", "cpu_gemm", "cpu_direct", "winograd_rows_cpu", "naive", "direct"),
     *_float32("conv2d_tanh", "naive", "direct"),
+    *(row for name in DIRECT for row in _in(name, "direct_mma", UNSCALED, ampere=True)),
     *_float32("conv2d_relu_maxpool2d", "naive", "direct"),
     *_float32("conv2d_tanh_maxpool2d", "naive", "direct"),
     *_float32("conv2d_relu_global_avgpool2d", "naive"),

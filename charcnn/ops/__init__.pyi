@@ -76,6 +76,9 @@ from .conv2d.direct import conv2d_relu_direct as conv2d_relu_direct
 from .conv2d.direct import conv2d_relu_maxpool2d_direct as conv2d_relu_maxpool2d_direct
 from .conv2d.direct import conv2d_tanh_direct as conv2d_tanh_direct
 from .conv2d.direct import conv2d_tanh_maxpool2d_direct as conv2d_tanh_maxpool2d_direct
+from .conv2d.direct_mma import conv2d_direct_mma as conv2d_direct_mma
+from .conv2d.direct_mma import conv2d_relu_direct_mma as conv2d_relu_direct_mma
+from .conv2d.direct_mma import conv2d_tanh_direct_mma as conv2d_tanh_direct_mma
 from .conv2d.double_buffered import conv2d_nhwc_double_buffered as conv2d_nhwc_double_buffered
 from .conv2d.double_buffered import conv2d_relu_nhwc_double_buffered as conv2d_relu_nhwc_double_buffered
 from .conv2d.loops import conv2d_loops as conv2d_loops

@@ -88,6 +88,7 @@ from charcnn.gpu.ptx.mbarrier import (
     named_barrier_sync,
 )
 from charcnn.gpu.ptx.mma import ldmatrix_x4, mma_sync, mma_sync_terms, mma_tile
+from charcnn.gpu.ptx.mma_windows import LANE_STEP, ld_shared_each, mma_windows
 from charcnn.gpu.ptx.simulated import E4M3_MAX, LOW_SCALE
 from charcnn.gpu.ptx.tma import (
     bulk_load,

@@ -1,0 +1,131 @@
+"""Plans of `direct_mma` and `direct` for ece408's two convolutions: how each way to lay them out does.
+
+`python bench/direct_plans.py [--images 10000] [--layers conv1,conv2] [--precisions fp16x3,tf32] [--rows 2,4,6]
+[--warps 4] [--direct 2] [--results-dir DIR]` needs a GPU. Of `direct` as many plans as --direct says, the ones of
+the shortest forecast. As bench/op_times.py: float32, channels first, each call a CUDA graph with all that it packs;
+first held against the float64 reference, on the first and the last image; by turns, the median counts.
+Writes results/designs/MACHINE-direct-mma-plans.json, with --results-dir DIR/….
+Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import raw
+from op_times import LAYERS, graphs
+from turns import by_turns
+
+from charcnn.catalog import FLOAT32
+from charcnn.gpu import device
+from charcnn.host import machine
+from charcnn.ops import conv2d_direct, conv2d_direct_mma, reference
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
+from charcnn.ops.common.shapes2d import Window
+from charcnn.ops.conv2d import direct, direct_mma, direct_mma_plan, direct_plan
+
+Way = tuple[dict[str, Any], partial[Any], float]
+"""What a row says of it, the call, whose last argument is the result, and the error that it may have."""
+
+
+def planned(
+    module: Any, plan: Any, launcher: Callable[..., Any], arrays: Sequence[Any], out: Any, stream: Any = None
+) -> Any:
+    """One call by this plan."""
+    with mock.patch.object(module, "plan", return_value=plan):
+        return launcher(*arrays, out=out, stream=stream)
+
+
+def ways(x: np.ndarray, weight: np.ndarray, options: argparse.Namespace) -> Iterator[Way]:
+    """Every plan that fits, with its call."""
+    arrays = [device.to_device(array) for array in (x, weight, np.zeros(len(weight), np.float32))]
+    window = Window(weight.shape[2:])
+    out = device.to_device(np.full((len(x), len(weight), *window.out(*x.shape[2:])), np.nan, np.float32))
+    limit, c_in, kernel_rows = device.shared_limit(), x.shape[1], weight.shape[2]
+    found = [
+        one
+        for one in direct_plan._candidates(x.shape, len(weight), window, direct_plan.NO_POOL, True)
+        if one.shared_bytes(c_in, kernel_rows) <= limit and one.blocks(len(x), c_in, kernel_rows)
+    ]
+    chosen = direct_plan.plan(x.shape, len(weight), window, direct_plan.NO_POOL, True)
+    found.sort(key=lambda one: (one != chosen, one.time(len(x), c_in, kernel_rows)))
+    for one in found[: options.direct]:
+        said = {"technique": "direct", "tile": [one.tile.rows, one.tile.columns, one.tile.maps], "tiles": one.tiles,
+                "groups": one.groups, "strips": one.strips, "registers": one.tile.registers}  # fmt: skip
+        yield said, partial(planned, direct, one, conv2d_direct, arrays, out), FLOAT32
+    for precision in options.precisions:
+        for first in direct_mma_plan.candidates(x.shape[1:], len(weight), window, precision):
+            for warps in options.warps if first.rows in options.rows else ():
+                one = replace(first, warps=warps)
+                said = {"technique": f"direct_mma_{precision}", "rows": one.rows, "warps": warps,
+                        "registers": one.max_registers, "resident": one.resident}  # fmt: skip
+                launcher = partial(conv2d_direct_mma, precision=precision)
+                call = partial(planned, direct_mma, one, launcher, arrays, out)
+                yield said, call, TENSOR_PRECISIONS[precision].tolerance
+
+
+def measure(name: str, images: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row a plan.
+
+    Raises:
+        SystemExit: a result is wrong.
+    """
+    node, rng = LAYERS[name], np.random.default_rng(0)
+    x = rng.random((images, *node.in_shape), np.float32)
+    weight = rng.standard_normal(node.parameters[f"{name}.weight"], np.float32)
+    ends = [0, images - 1]
+    expected = reference.conv2d(x[ends].astype(np.float64), weight.astype(np.float64), np.zeros(len(weight)))
+    nothing, rows, calls = np.full((1, *expected.shape[1:]), np.nan, np.float32), [], []
+    for said, call, allowed in ways(x, weight, options):
+        call.args[-1][:1].copy_to_device(nothing)  # of a plan that does nothing, too
+        call.args[-1][images - 1 :].copy_to_device(nothing)
+        result = np.concatenate([call()[i : i + 1].copy_to_host() for i in ends])
+        error = float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
+        label = " ".join(f"{value}" for value in said.values())
+        if not error <= allowed:
+            raise SystemExit(f"{name}, {label}: is wrong: {error:.2g}, allowed {allowed:g}")
+        rows.append({"layer": name, "images": images, **said, "error": error})
+        calls.append((f"{label} error {error:.1g}", call))
+    for row, timed in zip(rows, by_turns(graphs(calls, name, images * node.flops)), strict=True):
+        row |= {"microseconds": timed["microseconds"], "tflop_per_second": timed["tflop_per_second"]}
+    return rows
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers between commas."""
+    return [int(part) for part in text.split(",")]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=10_000, metavar="N", help="default: 10,000")
+    parser.add_argument("--layers", type=lambda text: text.split(","), default=[*LAYERS], help="default: both")
+    parser.add_argument("--precisions", type=lambda text: text.split(","), default=["fp16x3", "tf32"])
+    parser.add_argument("--rows", type=numbers, default=[2, 4, 6], help="of a band; default: 2,4,6")
+    parser.add_argument("--warps", type=numbers, default=[4], help="of a block; default: 4")
+    parser.add_argument("--direct", type=int, default=2, metavar="N", help="plans of direct; default: 2")
+    parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results/designs")
+    options = parser.parse_args(argv)
+    here = machine.describe()
+    if device.SIMULATED or not here["gpus"]:
+        parser.error("there is no GPU")
+    if unknown := {*options.layers} - {*LAYERS}:
+        parser.error(f"--layers: there is no {', '.join(sorted(unknown))}")
+    rows = [row for name in options.layers for row in measure(name, options.images, options)]
+    folder = options.results_dir or raw.RESULTS / "designs"
+    result = {"tiles": rows, "machine": here, "commit": machine.commit()}
+    raw.write(folder / f"{machine.name(here)}-direct-mma-plans.json", "tiles", result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,304 @@
+"""The kernel of the technique `direct_mma`: an image in shared memory as words, weights in registers, mma.sync."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, types
+
+from charcnn.gpu import ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import jit
+from charcnn.gpu.ptx import LANE_STEP
+from charcnn.ops.common.epilogues import inlined
+from charcnn.ops.conv2d.direct_mma_plan import MAPS, NONE, WORD, Plan
+
+EXPONENT, BIAS, LARGEST = 23, 127, 12
+"""Where a float32's exponent begins, that of 1, and what the greatest weight's becomes: as of `cast.LARGEST`."""
+
+LOADS = 8
+"""Of a thread that looks for the greatest weight, at once."""
+
+AT_ONCE = 4
+"""Rows of which a thread has pixels under way while it makes words."""
+
+SHIFTED = 0x5432
+"""For `ptx.prmt`: the upper half of one word, and the lower half of another."""
+
+
+@cache
+def _lay_out(plan: Plan) -> Any:
+    """lay_out(own, weight, first_map, thread): a block's weights to shared memory, as lanes load them; their unit.
+
+    They lie where words of images come later. Two halves are of weights times a power of two, the unit's inverse, by
+    which the greatest finite one of these maps uses a half's range.
+    """
+    split, tf32, kernel_rows, registers = bool(plan.low), plan.taps == 1, plan.window.kernel[0], len(plan.registers)
+    pack, stacked = (
+        ptx.pack_floats("split") if split else ptx.cvt_f16x2("f16" if tf32 else plan.of.ptx_type),
+        plan.stacked,
+    )
+    table, depth, c_out = plan.table, uint32(plan.c_in * prod(plan.window.kernel)), uint32(plan.c_out)
+    begin, peak_at, threads = uint32(plan.begin), uint32(plan.begin + plan.word_space), uint32(plan.threads)
+    items, row_words, columns = (uint32(i) for i in (64 * kernel_rows * registers, registers, plan.window.kernel[1]))
+    low_elements, maps, none = uint32(2 * kernel_rows * registers), uint32(MAPS), uint32(NONE)
+    one, two, four, eight, lanes, place_bits = (uint32(i) for i in (1, 2, 4, 8, 32, 0xFFFFFF))
+    shift, bias, scaled = uint32(EXPONENT), uint32(BIAS), uint32(2 * BIAS + LARGEST)
+
+    @cuda.jit(device=True, forceinline=True)
+    def lay_out(own, weight, first_map, thread):
+        """As `_lay_out`."""
+        scale, unit = float32(1), float32(1)
+        if split:
+            if thread == uint32(0):
+                own[peak_at] = uint32(0)
+            cuda.syncthreads()
+            i, end, best = uint32(first_map * depth + thread), min(uint32(first_map + maps), c_out) * depth, float32(0)
+            while i < end:
+                for k in range(LOADS):  # all on their way before the first is looked at
+                    value = abs(weight.flat[min(uint32(i + uint32(k) * threads), uint32(end - one))])
+                    best = max(best, value if value < float32(np.inf) else float32(0))
+                i = uint32(i + uint32(LOADS) * threads)
+            cuda.atomic.max(own, peak_at, ptx.bitcast_b32(best))  # of what is not negative bits are in order
+            cuda.syncthreads()
+            exponent = uint32(scaled - min(max(uint32(own[peak_at]) >> shift, uint32(64)), uint32(190)))
+            scale, unit = ptx.bitcast_f32(exponent << shift), ptx.bitcast_f32(uint32(two * bias - exponent) << shift)
+
+        def tap(number, place, halvings):
+            value = float32(0)
+            if number < c_out and halvings != none:
+                value = weight.flat[uint32(number * depth + place)] * scale
+                value *= ptx.bitcast_f32(uint32(bias - halvings) << shift)
+            return value
+
+        def target(element, lane):
+            return uint32(begin + uint32(element // four) * uint32(LANE_STEP // 4) + lane * four + element % four)
+
+        i = thread
+        while i < items:
+            lane, half, rest = uint32(i % lanes), uint32(uint32(i // lanes) % two), uint32(i // uint32(64))
+            entry = uint32(cuda.const.array_like(table)[uint32(uint32(rest % row_words) * four + lane % four)])
+            number = uint32(first_map + lane // four + (uint32(0) if stacked else half * eight))
+            place = uint32(uint32(entry & place_bits) + uint32(rest // row_words) * columns)
+            low = tap(number, place, uint32(uint32(entry >> uint32(24)) & uint32(15)))
+            up = tap(number, uint32(place + one), uint32(entry >> uint32(28)))
+            element = uint32(rest * two + half)
+            if stacked:
+                high, rest_of = pack(low, up)
+                own[target(element, lane)] = rest_of if half else high
+            elif split:
+                own[target(element, lane)], own[target(uint32(element + low_elements), lane)] = pack(low, up)
+            elif tf32:
+                own[target(element, lane)] = ptx.cvt_tf32(low)
+            else:
+                own[target(element, lane)] = pack(low, up)
+            i = uint32(i + threads)
+        return unit
+
+    return lay_out
+
+
+@cache
+def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
+    """The kernel (x, weight, bias, y): blocks side by side take images by turns, others other maps, or tiles.
+
+    Args:
+        plan: all sizes but the number of images.
+        name: the epilogue's, of `common.epilogues`.
+        width: floats that a copy from x takes: 4, 2 or 1.
+        paired: whether two neighbours of y are stored at once: rows, and y, begin at multiples of 8 bytes.
+    """
+    split, tf32, single = bool(plan.low), plan.taps == 1, plan.taps == 2 and plan.window.kernel[1] == 1
+    band_rows, terms, fragments, (patterns, places) = plan.rows, plan.of.terms, plan.fragments, plan.places
+    pattern_count, lane_bytes = len(patterns), np.array(patterns, np.int64).T.astype(np.uint32)
+    kernel_rows, alignment, accumulators = plan.window.kernel[0], ptx.ALIGNMENT, 4 * plan.rows * plan.of.terms
+    multiply = ptx.mma_windows(
+        plan.of.ptx_type, band_rows, kernel_rows, places, plan.pitch * WORD, plan.low, plan.stacked
+    )
+    fill, copy, wait = ptx.ld_shared_each(fragments), ptx.cp_async(width), ptx.cp_async_wait_group(0)
+    pack = ptx.pack_floats("split") if split else ptx.cvt_f16x2("f16" if tf32 else plan.of.ptx_type)
+    lay_out, finished, low_unit = _lay_out(plan), inlined(name), float32(1 / ptx.LOW_SCALE)
+    (rows_in, line), (rows_out, across) = ((uint32(i) for i in pair) for pair in (plan.size, plan.out))
+    before, _, left, right = plan.window.padding
+    first = max(left - 1, 0) // 2 * 2  # of a row's words that hold something: a pair's second pixel is the first
+    last = min(left + plan.size[1], plan.word_columns)
+    guarded, vectors = left + right > 0, plan.size[1] % 2 == left + right == 0
+    pairs, together = uint32(-(-(last - first) // 2)), uint32(max(1, plan.threads // -(-(last - first) // 2)))
+    image, copied, copy_bytes, zero, one, two, four, eight = (
+        uint32(i) for i in (plan.image, width, 4 * width, 0, 1, 2, 4, 8)
+    )
+    begin, space, pitch, plane, low = (
+        uint32(i) for i in (plan.begin, plan.word_space, plan.pitch, plan.plane, plan.low)
+    )
+    threads, warps, lanes, maps, c_out, shifted = (
+        uint32(i) for i in (plan.threads, plan.warps, 32, MAPS, plan.c_out, SHIFTED)
+    )
+    rows_all, band, band_bytes, tiles, windows, plane_out, top, lead, margin = (
+        uint32(i)
+        for i in (
+            plan.c_in * plan.size[0], plan.rows, plan.rows * plan.pitch * WORD, plan.tiles, plan.bands * plan.out[1],
+            plan.out[0] * plan.out[1], before, first, left,
+        )
+    )  # fmt: skip
+    stacked, halves = plan.stacked, 1 if plan.c_out <= MAPS // 2 else 2
+    pixels_of_two, held = 2 if tf32 or single else 3, 3 * AT_ONCE
+    word, map_blocks = uint32(0xFFFFFFFF), uint32(plan.map_blocks)
+
+    @jit(max_registers=plan.max_registers)
+    def kernel(x, weight, bias, y):
+        shared = cuda.shared.array(0, float32, alignment=alignment)  # an image as it was copied; its words
+        own = cuda.shared.array(0, types.uint32, alignment=alignment)  # the same memory
+        acc, a = cuda.local.array(accumulators, float32), cuda.local.array(fragments, types.uint32)
+        pixels = cuda.local.array(held, float32)
+        at, behind = cuda.local.array(pattern_count, types.uint32), cuda.local.array(pattern_count, types.uint32)
+        lane_places, inputs, thread = (
+            cuda.const.array_like(lane_bytes), uint32(x.shape[0]), uint32(cuda.threadIdx.x)
+        )  # fmt: skip
+        lane, first_map = uint32(thread % lanes), uint32(uint32(cuda.blockIdx.y) % map_blocks * maps)
+        first_tile = uint32(uint32(uint32(cuda.blockIdx.y) // map_blocks) * warps + thread // lanes)
+        tile_step = uint32(uint32(uint32(cuda.gridDim.y) // map_blocks) * warps)
+        column, lane_of_four = uint32(lane // four), uint32(lane % four)
+        base = ptx.cvta_to_shared(shared)
+        words = uint32(base + four * begin)
+
+        def fetch(item):
+            """Start to copy an image as it lies."""
+            source, i = uint64(item) * uint64(image), uint32(thread * copied)
+            while i < image:
+                copy(shared, i, zero, x, source + uint64(i), copy_bytes)
+                i = uint32(i + threads * copied)
+            ptx.cp_async_commit_group()
+
+        def pixel(source, place):
+            """Of the copied image; 0 where the row has ended, or has not begun."""
+            if guarded:
+                return shared[source] if place < line else float32(0)
+            return shared[source]
+
+        def store(target, p, q):
+            """Two words."""
+            ptx.st_shared_v2_f32(target, ptx.bitcast_f32(p), ptx.bitcast_f32(q))
+
+        def store_words(target, a0, a1, b0, b1):
+            """Two words of two numbers each, and their low halves; a1 and b0 are the same, or there are two of four."""
+            if split:
+                h, k = pack(a0, a1)
+                g, j = pack(b1, b1) if not single else pack(b0, b1)
+                if not single:
+                    g, j = ptx.prmt(h, g, shifted), ptx.prmt(k, j, shifted)
+                store(target, h, g)
+                store(uint32(target + low), k, j)
+            else:
+                store(target, pack(a0, a1), pack(b0, b1))
+
+        def load_pixels(k, row, place):
+            """Of a row of the copied image the pixels of two neighbouring words."""
+            source = uint32(row * line + place) & word
+            if vectors:
+                p, q = ptx.ld_shared_v2_b32(uint32(base + four * source))
+                pixels[3 * k], pixels[3 * k + 1] = ptx.bitcast_f32(p), ptx.bitcast_f32(q)
+            else:
+                pixels[3 * k] = pixel(source, place)
+                pixels[3 * k + 1] = pixel(uint32(source + one) & word, uint32(place + one) & word)
+            if pixels_of_two == 3:
+                pixels[3 * k + 2] = pixel(uint32(source + two) & word, uint32(place + two) & word)
+
+        def convert():
+            """The copied image as words: a thread two neighbours of some rows at a time, all loaded first."""
+            piece, start = uint32(thread % pairs), uint32(thread // pairs)
+            while piece < pairs and start < together:
+                place, row = uint32(lead + piece * two - margin) & word, start
+                while row < rows_all:
+                    for k in range(AT_ONCE):
+                        load_pixels(k, min(uint32(row + uint32(k) * together), uint32(rows_all - one)), place)
+                    for k in range(AT_ONCE):
+                        own_row = uint32(row + uint32(k) * together)
+                        target = uint32(uint32(own_row // rows_in) * plane + uint32(top + own_row % rows_in) * pitch)
+                        target = uint32(words + uint32(target + lead + piece * two) * four)
+                        if own_row < rows_all:
+                            if tf32:
+                                store(target, ptx.cvt_tf32(pixels[3 * k]), ptx.cvt_tf32(pixels[3 * k + 1]))
+                            elif single:
+                                store_words(target, pixels[3 * k], float32(0), pixels[3 * k + 1], float32(0))
+                            else:
+                                a0, a1, b1 = pixels[3 * k], pixels[3 * k + 1], pixels[3 * k + 2]
+                                store_words(target, a0, a1, a1, b1)
+                    row = uint32(row + uint32(AT_ONCE) * together)
+                piece = uint32(piece + threads)
+
+        def result(r, half, e, scale, offset):
+            """One of the lane's, finished."""
+            total = acc[r * terms * 4 + 2 * half + e]
+            if stacked:
+                total += (acc[r * 8 + 2 + e] + acc[r * 8 + 4 + e]) * low_unit
+            elif split:
+                total += acc[(r * terms + 1) * 4 + 2 * half + e] * low_unit
+            return finished(total * scale + offset)
+
+        def place_of(window):
+            """Of one of the bands' windows: its first row of results, and the place of that one in a map."""
+            row = uint32(uint32(window // across) * band)
+            return row, uint64(uint32(row * across + window % across))
+
+        def write(item, tile, unit, low_bias, high_bias):
+            """The tile's results, as far as there are such: two neighbours in two maps of each row."""
+            here = uint32(tile * eight + two * lane_of_four)
+            beside, own_map = uint32(here + one), uint32(first_map + column)
+            (row, at_here), (row_beside, at_beside) = place_of(here), place_of(beside)
+            to = (uint64(item) * uint64(c_out) + uint64(own_map)) * uint64(plane_out)
+            for r in range(band_rows):
+                for half in range(halves):
+                    offset = high_bias if half else low_bias
+                    p, q = result(r, half, 0, unit, offset), result(r, half, 1, unit, offset)
+                    there = uint32(own_map + uint32(8 * half)) < c_out
+                    further = to + uint64(uint32(uint32(r) * across + uint32(8 * half) * plane_out))
+                    if paired:
+                        if there and here < windows and uint32(row + uint32(r)) < rows_out:
+                            ptx.st_global_v2_f32(y, further + at_here, p, q)
+                    else:
+                        if there and here < windows and uint32(row + uint32(r)) < rows_out:
+                            y.flat[further + at_here] = p
+                        if there and beside < windows and uint32(row_beside + uint32(r)) < rows_out:
+                            y.flat[further + at_beside] = q
+
+        item = uint32(cuda.blockIdx.x)
+        fetch(item)
+        unit = lay_out(own, weight, first_map, thread)
+        cuda.syncthreads()
+        fill(a, uint32(words + lane * uint32(16)))
+        cuda.syncthreads()
+        i = uint32(thread * four)
+        while i < space:  # what no image fills stays 0
+            ptx.st_shared_v4_b32(uint32(words + four * i), zero, zero, zero, zero)
+            i = uint32(i + four * threads)
+        for p in range(pattern_count):
+            behind[p] = uint32(words + lane_places[lane_of_four, p])
+        low_bias, high_bias = float32(0), float32(0)
+        if uint32(first_map + column) < c_out:
+            low_bias = bias[uint32(first_map + column)]
+        if uint32(first_map + column + eight) < c_out:
+            high_bias = bias[uint32(first_map + column + eight)]
+
+        while item < inputs:
+            following = uint32(item + uint32(cuda.gridDim.x))
+            wait()
+            cuda.syncthreads()  # the copy is there for all, and nobody reads the words of the image before
+            convert()
+            cuda.syncthreads()
+            if following < inputs:
+                fetch(following)
+            tile = first_tile
+            while tile < tiles:
+                u = min(uint32(tile * eight + column), uint32(windows - one))
+                window = uint32(uint32(u // across) * band_bytes + uint32(u % across) * four)
+                for p in range(pattern_count):
+                    at[p] = uint32(behind[p] + window)
+                multiply(acc, a, at)
+                write(item, tile, unit, low_bias, high_bias)
+                tile = uint32(tile + tile_step)
+            item = following
+
+    return kernel

@@ -1,0 +1,345 @@
+"""How the technique `direct_mma` lays a convolution of few input channels out for tensor cores: numbers, no GPU.
+
+A product's depth is the taps of a row of the kernel, in all channels, in *words*: two neighbouring taps of 16 bits, or
+one of TF32. Four lanes have a word each of a *register*. Windows lie in *bands*: so many rows of results, below one
+another, share what is loaded of a row of the image. The README.md of this folder derives the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from charcnn.gpu import device
+from charcnn.gpu.ptx import LANE_STEP
+from charcnn.ops.common.precision import TENSOR_PRECISIONS, NumberFormat
+from charcnn.ops.common.shapes import Shape
+from charcnn.ops.common.shapes2d import Window
+
+WARPS = (4,)
+"""Of a block: those that are tried."""
+
+MAPS, WINDOWS, LANES = 16, 8, 4
+"""Of a product: rows, columns, and lanes that share a column."""
+
+FRAGMENTS = 128
+"""Words of weights that a lane has room for in registers; sums and features take some hundred more."""
+
+ROWS = (6, 5, 4, 3, 2, 1)
+"""Of a band: those that are tried."""
+
+HELD = 132
+"""Words of weights and sums of a lane, at most: four sums of each row and term."""
+
+QUARTERS, REGISTERS = 4, 16_384
+"""Of a multiprocessor, each with a tensor core, and registers of each: a warp has all of its in one quarter."""
+
+RESERVED = 1024
+"""Bytes of shared memory that each block takes beside its own."""
+
+BANKS = 32
+
+WORD = 4
+"""Bytes."""
+
+NONE = 15
+"""In place of an exponent, where a word has no second tap."""
+
+PRECISIONS = {name: TENSOR_PRECISIONS[name] for name in ("fp16", "bf16", "tf32", "fp16x3")}
+"""Those of which a word holds neighbouring pixels: fp8's would be four."""
+
+PRODUCT = 1.6
+"""Cycles of a multiprocessor's four tensor cores for one of theirs by mma.sync, which is 0.6 of their rate."""
+
+ANY = "the technique direct takes any"
+
+
+@dataclass(frozen=True)
+class Word:
+    """Taps of a row of the kernel that a lane multiplies at once."""
+
+    channel: int
+    column: int
+    """Of the first tap."""
+    halvings: tuple[int, int]
+    """How often each tap's weight is halved, as other words have it, too; NONE where there is no second one."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A convolution's sizes, and what a block does of it."""
+
+    precision: str
+    c_in: int
+    c_out: int
+    size: tuple[int, int]
+    """Of an image."""
+    window: Window
+    rows: int
+    """Of a band."""
+    warps: int = WARPS[0]
+    """Of a block."""
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 32 * self.warps
+
+    @property
+    def of(self) -> NumberFormat:
+        """The format of what is multiplied."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def taps(self) -> int:
+        """Neighbouring taps of a word."""
+        return 1 if self.precision == "tf32" else 2
+
+    @property
+    def out(self) -> tuple[int, int]:
+        """Rows and columns of results."""
+        return self.window.out(*self.size)
+
+    @property
+    def bands(self) -> int:
+        """Of an image."""
+        return -(-self.out[0] // self.rows)
+
+    @property
+    def tiles(self) -> int:
+        """Of eight windows side by side, from all bands: what a warp computes at a time."""
+        return -(-self.bands * self.out[1] // WINDOWS)
+
+    @property
+    def map_blocks(self) -> int:
+        """Blocks beside each other, of different maps."""
+        return -(-self.c_out // MAPS)
+
+    @property
+    def stacked(self) -> bool:
+        """Whether a product's lower half has the low halves of weights, as there are eight maps or fewer."""
+        return self.of.terms == 2 and self.c_out <= MAPS // 2
+
+    @property
+    def word_columns(self) -> int:
+        """Of a row of words that windows read: of pairs the last one begins a column earlier."""
+        wide = self.taps == 2 and self.window.kernel[1] > 1
+        return self.out[1] + self.window.kernel[1] - (2 if wide else 1)
+
+    @property
+    def pitch(self) -> int:
+        """Words from a row to the next: pairs of them are stored at once."""
+        return -(-self.word_columns // 2) * 2
+
+    @property
+    def plane_rows(self) -> int:
+        """Rows of a channel in shared memory: the last band's may be more than the image has."""
+        return self.bands * self.rows + self.window.kernel[0] - 1
+
+    @property
+    def plane(self) -> int:
+        """Words of a channel: so many that four channels' eight neighbours lie in different banks."""
+        least = self.plane_rows * self.pitch
+        return least + (BANKS // LANES - least) % BANKS
+
+    @property
+    def low(self) -> int:
+        """Bytes from high words to low ones; 0 where there are none."""
+        return WORD * self.c_in * self.plane if self.of.terms == 2 else 0
+
+    @property
+    def registers(self) -> tuple[tuple[Word, ...], ...]:
+        """Of a row of the kernel: four words each."""
+        return _registers(self.c_in, self.window.kernel[1], self.taps)
+
+    @property
+    def places(self) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, int], ...]]:
+        """Where lanes find words: bytes of the four lanes, different ones; of each register, which, and bytes behind.
+
+        Lanes are told apart by few such patterns, as each takes a register.
+        """
+        patterns, found = [], []
+        for register in self.registers:
+            at = [WORD * (word.channel * self.plane + word.column) for word in register]
+            pattern = tuple(byte - at[0] for byte in at)
+            if pattern not in patterns:
+                patterns.append(pattern)
+            found.append((patterns.index(pattern), at[0]))
+        return tuple(patterns), tuple(found)
+
+    @property
+    def table(self) -> np.ndarray:
+        """Of each register and lane: the first tap's place in a channel-major row of weights, and both halvings."""
+        rows, columns = self.window.kernel
+        words = [
+            (word.channel * rows * columns + word.column) | word.halvings[0] << 24 | word.halvings[1] << 28
+            for register in self.registers
+            for word in register
+        ]
+        return np.array(words, np.uint32)
+
+    @property
+    def fragments(self) -> int:
+        """Words of weights that a lane holds: a multiple of four, as they are loaded."""
+        terms = 1 if self.stacked else self.of.terms
+        count = 2 * terms * self.window.kernel[0] * len(self.registers)
+        return -(-count // 4) * 4
+
+    @property
+    def sums(self) -> int:
+        """Of a lane: four of each row of a band and term."""
+        return 4 * self.rows * self.of.terms
+
+    @property
+    def image(self) -> int:
+        """Floats of an image."""
+        return self.c_in * prod(self.size)
+
+    @property
+    def begin(self) -> int:
+        """Floats of shared memory before the words: an image as it is copied, and what the last pair reads beyond."""
+        return -(-(self.image + 2) // 4) * 4
+
+    @property
+    def word_space(self) -> int:
+        """Words of shared memory for the image; before, weights lie there as lanes load them."""
+        weights = self.fragments // 4 * LANE_STEP // 4
+        return -(-max(self.c_in * self.plane * self.of.terms, weights) // 4) * 4
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block; a last word is the greatest weight's."""
+        return 4 * (self.begin + self.word_space + 4)
+
+    @property
+    def max_registers(self) -> int:
+        """Most that a thread gets: as many as leave room for as many warps as what it needs does."""
+        needed = self.fragments + self.sums + (66 if self.sums > 16 else 52)
+        blocks = max(1, min(_warps(needed) // self.warps, self.blocks_by_shared))
+        return min(255, REGISTERS // (32 * -(-blocks * self.warps // QUARTERS)) // 8 * 8)
+
+    @property
+    def blocks_by_shared(self) -> int:
+        """Blocks of which a multiprocessor's shared memory has room."""
+        return int((device.shared_limit() + RESERVED) // (self.shared_bytes + RESERVED))
+
+    @property
+    def resident(self) -> int:
+        """Blocks that a multiprocessor holds."""
+        return max(1, min(_warps(self.max_registers) // self.warps, self.blocks_by_shared, 16))
+
+    def grid(self, n: int) -> tuple[int, int]:
+        """Blocks that take images by turns, as many in all as the GPU holds; and those that share one.
+
+        Of the latter each has 16 maps, and of few images a part of the tiles: it makes words of the whole image.
+        """
+        most = self.resident * device.multiprocessors()
+        parts = max(1, min(-(-self.tiles // self.warps), most // (n * self.map_blocks)))
+        return min(n, max(1, most // self.map_blocks)), self.map_blocks * parts
+
+    @property
+    def time(self) -> float:
+        """Cycles of a multiprocessor for an image, about: of tensor cores, or of shared memory and stores."""
+        words, kernel_rows = len(self.registers), self.window.kernel[0]
+        products = PRODUCT * (2 if self.stacked else 3 if self.low else 1) * self.rows * kernel_rows * words / 2
+        loads = self.of.terms * (self.rows + kernel_rows - 1) * words + min(self.c_out, MAPS) * self.rows
+        return -(-self.tiles // self.warps) * self.warps * max(products, 1.1 * loads)
+
+
+def _warps(registers: int) -> int:
+    """Warps of so many registers a thread that a multiprocessor holds."""
+    return QUARTERS * (REGISTERS // (32 * -(-registers // 8) * 8))
+
+
+def _words(c_in: int, taps: int, together: int) -> Iterator[list[Word]]:
+    """Of each channel: those of a row of the kernel.
+
+    Of an odd number of taps the last but one is in two words, half of it in each: no word has a pixel that is in no
+    window, whose infinity would spread.
+    """
+    for channel in range(c_in):
+        if together == 1 or taps == 1:
+            yield [Word(channel, column, (0, NONE)) for column in range(taps)]
+        else:
+            odd = taps % 2
+            words = [Word(channel, column, (0, 0)) for column in range(0, taps - 1, 2)]
+            if odd:
+                words[-1] = Word(channel, taps - 3, (0, 1))
+                words.append(Word(channel, taps - 2, (1, 0)))
+            yield words
+
+
+@lru_cache(1024)
+def _registers(c_in: int, taps: int, together: int) -> tuple[tuple[Word, ...], ...]:
+    """Fours of words: neighbours of a row first, then a column's of four channels, then what is left.
+
+    A last register that has not enough takes words twice or four times, halved as often.
+    """
+    channels = [*_words(c_in, taps, together)]
+    whole = len(channels[0]) // LANES * LANES
+    found = [tuple(words[i : i + LANES]) for words in channels for i in range(0, whole, LANES)]
+    fours = c_in // LANES * LANES
+    for column in range(whole, len(channels[0])):
+        found += _fours([words[column] for words in channels[:fours]])
+    rest = [word for words in channels[fours:] for word in words[whole:]]
+    for four in _fours(rest):
+        lanes = [four[lane % len(four)] for lane in range(LANES)]
+        found.append(tuple(_halved(word, lanes.count(word).bit_length() - 1) for word in lanes))
+    return tuple(found)
+
+
+def _fours(words: list[Word]) -> Iterator[tuple[Word, ...]]:
+    return (tuple(words[i : i + LANES]) for i in range(0, len(words), LANES))
+
+
+def _halved(word: Word, times: int) -> Word:
+    first, second = word.halvings
+    return Word(word.channel, word.column, (first + times, second if second == NONE else second + times))
+
+
+def plan(x: Shape, c_out: int, window: Window, precision: str) -> Plan:
+    """The plan of the shortest time by the model, for x (N, C_in, H, W), on the current GPU.
+
+    Raises:
+        ValueError: the precision is none of PRECISIONS, the window moves by more than 1 or is dilated, weights do not
+            fit in registers, or an image not in shared memory.
+    """
+    return _plan(x[1:], c_out, window, precision, device.shared_limit())
+
+
+@lru_cache(1024)
+def _plan(x: Shape, c_out: int, window: Window, precision: str, limit: int) -> Plan:
+    if precision not in PRECISIONS:
+        raise ValueError(f"{precision=}: direct_mma needs one of {', '.join(PRECISIONS)}")
+    for name in ("stride", "dilation"):
+        if (given := getattr(window, name)) != (1, 1):
+            raise ValueError(f"{name}={given}: direct_mma needs 1; {ANY}")
+    found = [*candidates(x, c_out, window, precision)]
+    first, (rows, taps) = found[0], window.kernel
+    if first.fragments > FRAGMENTS:
+        need = f"direct_mma in {precision} needs {first.fragments} registers of weights, a thread has {FRAGMENTS}"
+        raise ValueError(f"x has {x[0]} channels, weight a kernel of {rows} x {taps}: {need}; {ANY}")
+    fit = [one for one in found if one.shared_bytes <= limit]
+    if not fit:
+        least = min(one.shared_bytes for one in found)
+        need = f"direct_mma needs {least:,} bytes of shared memory for an image, a block has {limit:,}"
+        raise ValueError(f"x has {x[0]} channels of {x[1]} x {x[2]}: {need}; direct takes strips of it")
+    return min(fit, key=lambda one: one.time)
+
+
+def candidates(x: Shape, c_out: int, window: Window, precision: str) -> Iterator[Plan]:
+    """Plans of bands of so many rows, for x (C_in, H, W)."""
+    for rows in ROWS:
+        one = Plan(precision, x[0], c_out, (x[1], x[2]), window, rows)
+        if rows == 1 or (rows <= one.out[0] and one.fragments + one.sums <= HELD):
+            yield one
+
+
+def offsets(one: Plan) -> tuple[Any, ...]:
+    """Of each of four lanes: the bytes of each pattern."""
+    return tuple(zip(*one.places[0], strict=True))
