@@ -70,6 +70,7 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("conv2d_nhwc_winograd", "weights_kernel"),
     ("conv2d_relu_nhwc_winograd", "weights_kernel"),
     ("conv1d_stat_nlc_winograd", "_merge_kernel"),
+    (TILES[-1], "_merge_kernel"),
     ("conv1d_stat_nlc_double_buffered", "_merge_kernel"),
     ("layernorm_relu_maxpool1d_nlc_coalesced", "_make_kernel"),
     *((f"conv1d_stat_nlc_wgmma_{name}", "_merge_kernel") for name in TENSOR_PRECISIONS if name != "bf16"),

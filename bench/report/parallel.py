@@ -55,8 +55,9 @@ def parallel(document: Path) -> str:
             tables.setdefault(sizes, []).append([where, way, alone, *rates, idle])
     shown = []
     for sizes, rows in tables.items():
-        first, *others = (f"batch {size:,}" for size in sizes)
-        head = ["network, link", "2 ranks by", "ms of an input alone", f"inputs/s, {first}", *others, "idle"]
+        rates = [f"batch {size:,}" for size in sizes]
+        rates[:1] = [f"inputs/s, {first}" for first in rates[:1]]
+        head = ["network, link", "2 ranks by", "ms of an input alone", *rates, "idle"]
         shown.append(f"{_machine(files[sizes])}:\n\n" + table(head, rows, 2) + sources(document, files[sizes]))
     return "\n".join(shown) or UNMEASURED + "\n"
 

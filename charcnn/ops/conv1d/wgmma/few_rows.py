@@ -24,6 +24,10 @@ START = 3000
 """Cycles of a tile beside its steps: the first copies, and the epilogue."""
 
 
+LESS = 0.9
+"""Of the usual tile's time, at most, for another one to be taken: the forecast is none to the percent."""
+
+
 @dataclass(frozen=True)
 class FewRowsTile(TileConfig):
     """A tile of few rows, or of a part of the columns that lie together in packed weights."""
@@ -80,7 +84,7 @@ def time(tile: TileConfig, rows: int, taps: int, k_blocks: int, c_out: int, most
 def choose(
     usual: TileConfig, rows: int, taps: int, k_blocks: int, c_out: int, operands: NumberFormat, measured: bool
 ) -> TileConfig:
-    """The usual tile where its blocks fill the current GPU, else the one that should take the least time.
+    """The usual tile where its blocks fill the current GPU, else the one that should take clearly less time.
 
     Args:
         rows: of the product; with pooling, windows.
@@ -95,5 +99,9 @@ def choose(
 def _chosen(usual, rows, taps, k_blocks, c_out, operands, measured, most, limit):
     if -(-rows // usual.block_m) * -(-c_out // usual.block_n) >= most:
         return usual
-    found = [usual, *candidates(usual, taps, operands, measured, limit)]
-    return min(found, key=lambda tile: time(tile, rows, taps, k_blocks, c_out, most))
+    took = time(usual, rows, taps, k_blocks, c_out, most)
+    times = {
+        tile: time(tile, rows, taps, k_blocks, c_out, most)
+        for tile in candidates(usual, taps, operands, measured, limit)
+    }
+    return min((tile for tile, one in times.items() if one <= LESS * took), key=times.__getitem__, default=usual)
