@@ -168,7 +168,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     for row in result["benchmarks"]:  # its rows are objects of the catalogue, which extra_info names
         row["params"] = None
     result["red"] = plan.red
-    plan.file.parent.mkdir(parents=True, exist_ok=True)
     raw.write(plan.file, "benchmarks", result)
 
 

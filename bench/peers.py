@@ -431,7 +431,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         result["left_out"] += left_out
         result["batches"].append(batch)
         if path is not None and result["peers"]:  # after each batch, as compiling for the next may take long
-            path.parent.mkdir(parents=True, exist_ok=True)
             result["earlier"] = _earlier(path, result)
             raw.write(path, "peers", result)
     if not result["peers"]:

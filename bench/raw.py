@@ -13,7 +13,8 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def write(file: Path | str, schema: str, result: Mapping[str, Any]) -> None:
-    """Write a result behind the name of its schema: whole, or not at all."""
+    """Write a result behind the name of its schema: whole, or not at all. Its folder is made where there is none."""
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
     with replacing(file, "w") as out:
         json.dump({"schema": schema, **result}, out, indent=1)
         out.write("\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import raw
 
 from charcnn import catalog
 from charcnn.config import TINY
@@ -59,3 +60,9 @@ def test_prepared_layers_are_checked_and_timed(monkeypatch):
     with pytest.raises(SystemExit, match="l13 in fp32 is wrong"):
         list(layers.layers_of(catalog.level("l13"), "fp32", 1, set()))
     layers.expected.cache_clear()
+
+
+def test_a_results_folder_is_made_where_there_is_none(tmp_path):
+    file = tmp_path / "new" / "here" / "machine-peers.json"
+    raw.write(file, "peers", {"rows": []})
+    assert json.loads(file.read_text()) == {"schema": "peers", "rows": []}
