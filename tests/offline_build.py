@@ -118,7 +118,7 @@ def launched(names: list[str], target: Target) -> dict[str, Launch]:
     recorder = Recorder()
     with (
         standing_in(target, recorder.launch),
-        mock.patch.object(few_rows, "choose", lambda usual, *_: usual),
+        mock.patch.object(few_rows, "offered", return_value=()),
     ):
         for row in catalog.VARIANTS:
             if row.device == "cuda" and (not names or row.name in names):

@@ -56,15 +56,18 @@ def test_when_they_are_taken(name, monkeypatch):
     of, usual = TENSOR_PRECISIONS[name], usual_tile("relu", name)
     k_blocks = 256 * of.itemsize // 128
 
-    def taken(inputs: int) -> TileConfig:
-        return few_rows.choose(usual, inputs * 110, 3, k_blocks, 256, of, False)
+    def offered(inputs: int) -> tuple[TileConfig, ...]:
+        return few_rows.offered(usual, inputs * 110, 3, k_blocks, 256, of, False)
 
-    assert isinstance(taken(16), few_rows.FewRowsTile)
-    assert isinstance(taken(32), few_rows.FewRowsTile)
-    assert taken(4096) == taken(1024) == usual
-    for inputs in (1, 16, 32, 64, 128, 300):
-        took, before = (few_rows.time(tile, inputs * 110, 3, k_blocks, 256, 132) for tile in (taken(inputs), usual))
-        assert took <= before
+    def takes(tile: TileConfig, inputs: int) -> float:
+        return few_rows.time(tile, inputs * 110, 3, k_blocks, 256, 132)
+
+    assert offered(4096) == offered(1024) == ()
+    for inputs in (1, 16, 32, 64):
+        first, *others = offered(inputs)
+        assert takes(first, inputs) <= few_rows.LESS * takes(usual, inputs)
+        assert {first, *others} == set(smaller("relu", name))
+        assert all(takes(first, inputs) <= takes(other, inputs) for other in others)
 
 
 def test_the_time_of_a_tile_by_hand():
@@ -104,5 +107,5 @@ def test_each_gives_what_it_must(name, kind, machine, monkeypatch):  # noqa: F81
         else:
             want = (reference.conv1d_nlc if kind == "stat" else reference.conv1d_relu_nlc)(*exact)
         for tile in smaller(kind, name, device.shared_limit()):
-            monkeypatch.setattr(few_rows, "choose", lambda *_, tile=tile: tile)
+            monkeypatch.setattr(few_rows, "offered", lambda *_, tile=tile: (tile,))
             compare_tiles(conv, features, want, name, kind, unit)

@@ -81,10 +81,12 @@ def time(tile: TileConfig, rows: int, taps: int, k_blocks: int, c_out: int, most
     return -(-blocks // most) * (taps * k_blocks * step + START)
 
 
-def choose(
+def offered(
     usual: TileConfig, rows: int, taps: int, k_blocks: int, c_out: int, operands: NumberFormat, measured: bool
-) -> TileConfig:
-    """The usual tile where its blocks fill the current GPU, else the one that should take clearly less time.
+) -> tuple[FewRowsTile, ...]:
+    """Tiles to take before the usual one, first the one that should take the least time.
+
+    None where the usual one's blocks fill the current GPU, or no other should take clearly less time.
 
     Args:
         rows: of the product; with pooling, windows.
@@ -92,16 +94,16 @@ def choose(
         measured: whether moments are wanted.
     """
     limits = device.multiprocessors(), device.shared_limit()
-    return _chosen(usual, rows, taps, k_blocks, c_out, operands, measured, *limits)
+    return _offered(usual, rows, taps, k_blocks, c_out, operands, measured, *limits)
 
 
 @cache
-def _chosen(usual, rows, taps, k_blocks, c_out, operands, measured, most, limit):
+def _offered(usual, rows, taps, k_blocks, c_out, operands, measured, most, limit):
     if -(-rows // usual.block_m) * -(-c_out // usual.block_n) >= most:
-        return usual
-    took = time(usual, rows, taps, k_blocks, c_out, most)
+        return ()
     times = {
         tile: time(tile, rows, taps, k_blocks, c_out, most)
         for tile in candidates(usual, taps, operands, measured, limit)
     }
-    return min((tile for tile, one in times.items() if one <= LESS * took), key=times.__getitem__, default=usual)
+    found = sorted(times, key=times.__getitem__)
+    return tuple(found) if found and times[found[0]] <= LESS * time(usual, rows, taps, k_blocks, c_out, most) else ()

@@ -207,9 +207,8 @@ class WgmmaWeights:
         if epilogue not in self._candidates:
             self._candidates[epilogue] = TileConfig.candidates(taps, epilogue == "pool", of, measured=measured)
         found, shape = self._candidates[epilogue], (taps, self.c_in, self.c_out)
-        first = few_rows.choose(found[0], rows, taps, self._k_blocks, self.c_out, of, measured)
-        found = found if first == found[0] else (first, *found)
-        return tile_choice.choose(f"wgmma {epilogue}", of.name, shape, rows * window, found)
+        few = few_rows.offered(found[0], rows, taps, self._k_blocks, self.c_out, of, measured)
+        return tile_choice.choose(f"wgmma {epilogue}", of.name, shape, rows * window, (*few, *found))
 
     def _map(self, x, config):
         """The tensor map of x, kept: a level's arrays lie where they lay before."""
