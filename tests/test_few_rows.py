@@ -81,7 +81,7 @@ def test_the_time_of_a_tile_by_hand():
 @pytest.mark.skipif(
     not device.SIMULATED and not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0"
 )
-@quick(lambda name: name in ("fp16", "fp8", "fp16x3"))
+@quick(lambda name: name in ("fp16", "fp8", "fp16x3"), everywhere=True)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", TENSOR_PRECISIONS)
 def test_each_gives_what_it_must(name, kind, machine, monkeypatch):  # noqa: F811
