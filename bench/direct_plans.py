@@ -65,6 +65,8 @@ def ways(x: np.ndarray, weight: np.ndarray, options: argparse.Namespace) -> Iter
         for first in direct_mma_plan.candidates(x.shape[1:], len(weight), window, precision):
             for warps in options.warps if first.rows in options.rows else ():
                 one = replace(first, warps=warps)
+                if one.shared_bytes > limit:
+                    continue
                 said = {"technique": f"direct_mma_{precision}", "rows": one.rows, "warps": warps,
                         "registers": one.max_registers, "resident": one.resident}  # fmt: skip
                 launcher = partial(conv2d_direct_mma, precision=precision)
@@ -120,6 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("there is no GPU")
     if unknown := {*options.layers} - {*LAYERS}:
         parser.error(f"--layers: there is no {', '.join(sorted(unknown))}")
+    if unknown := {*options.precisions} - {*direct_mma_plan.PRECISIONS}:
+        parser.error(f"--precisions: {', '.join(sorted(unknown))}: need {', '.join(direct_mma_plan.PRECISIONS)}")
     rows = [row for name in options.layers for row in measure(name, options.images, options)]
     folder = options.results_dir or raw.RESULTS / "designs"
     result = {"tiles": rows, "machine": here, "commit": machine.commit()}

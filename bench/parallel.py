@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import raw
+from mpi import AS_ROOT, mpiexec
 
 from charcnn import catalog
 from charcnn.host import machine
@@ -43,20 +43,17 @@ def once(options: argparse.Namespace, way: str, batch: int, hosts: Any, folder: 
     words += ["--inputs", options.batches[batch], "--repeat", options.repeat, "--json", file]
     words += ["--variant", options.variant] if options.variant else []
     words += ["--precision", options.precision] if options.precision else []
-    beside = Path(sys.executable).with_name("mpiexec")
-    mpiexec = str(beside if beside.exists() else shutil.which("mpiexec"))
     threads = (os.cpu_count() or 2) // 2
-    environment = {**os.environ, "NUMBA_NUM_THREADS": str(threads), "OMPI_ALLOW_RUN_AS_ROOT": "1"}
-    environment |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **AS_ROOT, "NUMBA_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT)}
     if way == "one process":
         started = [sys.executable, *map(str, words), *(["--gpus", "1"] if options.on_gpus else [])]
         done = subprocess.run(started, capture_output=True, text=True, check=False)
     elif hosts is None:
-        started = [mpiexec, "-n", "2", sys.executable, *map(str, words), "--offload", way]
+        started = [mpiexec(), "-n", "2", sys.executable, *map(str, words), "--offload", way]
         done = subprocess.run(started, capture_output=True, text=True, env=environment, check=False)
     else:
         command = [sys.executable, *words, "--offload", way]
-        done = hosts.mpiexec(mpiexec, 1, command, options=("--bind-to", "none", *TCP), env=environment, timeout=600)
+        done = hosts.mpiexec(mpiexec(), 1, command, options=("--bind-to", "none", *TCP), env=environment, timeout=600)
     if done.returncode:
         sys.exit(f"parallel: {way}, batch {batch}: {done.stdout}{done.stderr}")
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import raw
+from mpi import AS_ROOT, mpiexec
 
 from charcnn import catalog
 from charcnn.catalog.measured import machines
@@ -43,14 +43,13 @@ def once(options: argparse.Namespace, level: catalog.Level, ranks: int) -> dict[
         count = ranks * inputs(level.name, options.seconds)
         command = [sys.executable, "-m", f"charcnn.levels.{level.name}", "--inputs", str(count)]
         command += ["--repeat", str(options.repeat), "--json", str(file)]
-        environment, cores = dict(os.environ), sorted(os.sched_getaffinity(0))
+        environment, cores = {**os.environ, **AS_ROOT}, sorted(os.sched_getaffinity(0))
         settle = None
         if ranks > 1:
-            beside = Path(sys.executable).with_name("mpiexec")
-            command = [str(beside if beside.exists() else shutil.which("mpiexec")), "-n", str(ranks), *command]
+            command = [mpiexec(), "-n", str(ranks), *command]
         else:
             command += ["--gpus", "1"] if level.device == "cuda" else []
-            share = cores[: len(cores) // max(options.ranks)]
+            share = cores[: max(1, len(cores) // max(options.ranks))]
             environment["NUMBA_NUM_THREADS"] = str(len(share))
 
             def settle() -> None:

@@ -6,6 +6,7 @@ import numba
 import numpy as np
 import pytest
 
+from charcnn import ops
 from charcnn.catalog import FLOAT32
 from charcnn.ops import conv2d_cpu_direct, conv2d_relu_cpu_direct, reference
 from charcnn.ops.common.cpu_tile import TILES, choose_tile
@@ -75,3 +76,10 @@ def test_groups_are_refused():
     x, _, bias = draw((1, 4, 6, 6), (4, 3, 3))
     with pytest.raises(ValueError, match="groups=2: the technique cpu_direct needs 1"):
         conv2d_cpu_direct(x, np.zeros((4, 2, 3, 3), np.float32), bias, groups=2)
+
+
+@pytest.mark.parametrize("technique", ["cpu_direct", "winograd_rows_cpu"])
+def test_no_channels_are_refused(technique):
+    x, weight, bias = np.zeros((1, 0, 8, 8), np.float32), np.zeros((4, 0, 3, 3), np.float32), np.ones(4, np.float32)
+    with pytest.raises(ValueError, match=f"x has 0 channels: the technique {technique} needs at least 1"):
+        getattr(ops, f"conv2d_{technique}")(x, weight, bias)

@@ -7,6 +7,7 @@ import pytest
 from conftest import quick
 from test_wgmma import compare_tiles, machine  # noqa: F401 - a fixture
 
+from charcnn.compiling.networks import BATCHES
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
@@ -15,6 +16,7 @@ from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.wgmma import few_rows
 from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, TileConfig
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+from charcnn.runtime.stream import graph_size
 
 LIMIT = 232_448
 """Bytes of shared memory of a block of an H100 or H200."""
@@ -109,3 +111,21 @@ def test_each_gives_what_it_must(name, kind, machine, monkeypatch):  # noqa: F81
         for tile in smaller(kind, name, device.shared_limit()):
             monkeypatch.setattr(few_rows, "offered", lambda *_, tile=tile: (tile,))
             compare_tiles(conv, features, want, name, kind, unit)
+
+
+@pytest.mark.parametrize("name", TENSOR_PRECISIONS)
+def test_what_is_compiled_ahead_has_all_of_a_levels_tiles(name, monkeypatch):
+    """Over every number of inputs that a stream makes a graph of; `BATCHES` are those that are compiled for."""
+    monkeypatch.setattr(device, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(device, "shared_limit", lambda: LIMIT)
+    of = TENSOR_PRECISIONS[name]
+    layers = ("pool", 112, 7, 256, 256), ("relu", 110, 3, 256, 256), ("stat", 104, 3, 256, 256)
+    layers += ("line", 1, 1, 8704, 1024), ("line", 1, 1, 1024, 1024)
+
+    def taken(kind: str, rows: int, taps: int, c_in: int, c_out: int, inputs: int) -> TileConfig:
+        k_blocks, usual = c_in * of.itemsize // 128, usual_tile(kind, name)
+        return (*few_rows.offered(usual, inputs * rows, taps, k_blocks, c_out, of, kind == "stat"), usual)[0]
+
+    sizes = {graph_size(inputs, 4096) for inputs in range(1, 4097)}
+    for layer in layers:
+        assert {taken(*layer, inputs) for inputs in sizes} == {taken(*layer, inputs) for inputs in BATCHES}

@@ -60,7 +60,10 @@ def ranks(document: Path) -> str:
             by.setdefault(row["level"], {})[row["ranks"]] = row
         count, cores, gpus = max(row["ranks"] for row in raw["rows"]), raw["machine"]["cores"], raw["machine"]["gpus"]
         rows = []
-        for level, (alone, more) in ((level, (of[1], of[count])) for level, of in by.items()):
+        for level, of in by.items():
+            if not {1, count} <= of.keys():  # the run was cut
+                continue
+            alone, more = of[1], of[count]
             rates = [one["inputs_per_second"] for one in (alone, more)]
             rows.append([level, more["offload"], *map(number, rates), f"{rates[1] / rates[0]:.2f}"])
         where = f"{len(gpus)} × {gpus[0]}, {cores} cores" if gpus else machine_called(raw["machine"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,9 @@ def parted(document: Path) -> str:
 
 
 def parallel(document: Path) -> str:
-    """Two ranks by each way beside one process: a table for each list of batches."""
-    tables: dict[tuple[int, ...], list[list[str]]] = {}
-    files: dict[tuple[int, ...], list[Path]] = {}
+    """Two ranks by each way beside one process: a table for each machine and list of batches."""
+    tables: dict[tuple[str, tuple[int, ...]], list[list[str]]] = {}
+    files: dict[tuple[str, tuple[int, ...]], list[Path]] = {}
     for file, raw in offloads():
         if raw["schema"] != "parallel":
             continue
@@ -44,7 +43,9 @@ def parallel(document: Path) -> str:
         for row in raw["rows"]:
             by.setdefault((row["link"], row["way"]), {})[row["batch"]] = row
         sizes = tuple(sorted({row["batch"] for row in raw["rows"]} - {1}))
-        files.setdefault(sizes, []).append(file)
+        gpus, called = raw["machine"]["gpus"], machine_called(raw["machine"])
+        key = f"{len(gpus)} × {called}" if gpus else called, sizes
+        files.setdefault(key, []).append(file)
         for (link, way), batches in by.items():
             rates = [number(batches[size]["inputs_per_second"]) for size in sizes]
             last = batches[max(batches)]
@@ -52,18 +53,12 @@ def parallel(document: Path) -> str:
             of = f" in {raw['precision']}" if "precision" in raw else ""
             where = f"{raw['network']} {last['variant']['variant']} as {raw['technique']}{of}, {link}"
             alone = f"{1e3 / batches[1]['inputs_per_second']:.3g}"
-            tables.setdefault(sizes, []).append([where, way, alone, *rates, idle])
+            tables.setdefault(key, []).append([where, way, alone, *rates, idle])
     shown = []
-    for sizes, rows in tables.items():
+    for key, rows in tables.items():
+        called, sizes = key
         rates = [f"batch {size:,}" for size in sizes]
         rates[:1] = [f"inputs/s, {first}" for first in rates[:1]]
         head = ["network, link", "2 ranks by", "ms of an input alone", *rates, "idle"]
-        shown.append(f"{_machine(files[sizes])}:\n\n" + table(head, rows, 2) + sources(document, files[sizes]))
+        shown.append(f"{called}:\n\n" + table(head, rows, 2) + sources(document, files[key]))
     return "\n".join(shown) or UNMEASURED + "\n"
-
-
-def _machine(files: Sequence[Path]) -> str:
-    """What all of them were measured on."""
-    hosts = [raw["machine"] for file, raw in offloads() if file in files]
-    (called,) = {f"{len(host['gpus']) or ''} × {machine_called(host)}".removeprefix(" × ") for host in hosts}
-    return called

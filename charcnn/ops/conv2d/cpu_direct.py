@@ -193,6 +193,8 @@ def _launch(x, weight, bias, out, relu, *, groups, **moves):
     how = window(*x.shape[2:], weight.shape[2:], *moves.values())
     if groups != 1:
         raise ValueError(f"{groups=}: the technique cpu_direct needs 1; conv2d's cpu_gemm and loops take more")
+    if x.shape[1] < 1:
+        raise ValueError("x has 0 channels: the technique cpu_direct needs at least 1; conv2d's loops takes any")
     out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
     if out.size == 0:
         return out

@@ -59,7 +59,8 @@ def conv2d_direct_mma(
 
     Args:
         x: float32 (N, C_in, H, W), C-contiguous; weight (C_out, C_in, KH, KW) and bias (C_out,) likewise. All NumPy
-            arrays, or all device arrays (Numba's, or any with __cuda_array_interface__).
+            arrays, or all device arrays (Numba's, or any with __cuda_array_interface__). In fp16 and fp16x3 x is
+            infinite beyond 65,504, and below 2^-14 it loses digits, as float16 does.
         stride, dilation, groups: 1.
         padding: zeros: an int, (vertical, horizontal), (top, bottom, left, right), "valid", or "same" as TensorFlow's.
         precision: what is multiplied, one of `direct_mma_plan.PRECISIONS`; fp16x3 keeps float32's tolerance.

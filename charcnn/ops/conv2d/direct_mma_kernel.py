@@ -47,6 +47,7 @@ def _lay_out(plan: Plan) -> Any:
     low_elements, maps, none = uint32(2 * kernel_rows * registers), uint32(MAPS), uint32(NONE)
     one, two, four, eight, lanes, place_bits = (uint32(i) for i in (1, 2, 4, 8, 32, 0xFFFFFF))
     shift, bias, scaled = uint32(EXPONENT), uint32(BIAS), uint32(2 * BIAS + LARGEST)
+    smallest, greatest = uint32(LARGEST + 1), uint32(2 * BIAS)  # of which scale and unit are no subnormal numbers
 
     @cuda.jit(device=True, forceinline=True)
     def lay_out(own, weight, first_map, thread):
@@ -64,7 +65,7 @@ def _lay_out(plan: Plan) -> Any:
                 i = uint32(i + uint32(LOADS) * threads)
             cuda.atomic.max(own, peak_at, ptx.bitcast_b32(best))  # of what is not negative bits are in order
             cuda.syncthreads()
-            exponent = uint32(scaled - min(max(uint32(own[peak_at]) >> shift, uint32(64)), uint32(190)))
+            exponent = uint32(scaled - min(max(uint32(own[peak_at]) >> shift, smallest), greatest))
             scale, unit = ptx.bitcast_f32(exponent << shift), ptx.bitcast_f32(uint32(two * bias - exponent) << shift)
 
         def tap(number, place, halvings):

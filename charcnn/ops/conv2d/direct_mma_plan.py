@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -21,8 +20,8 @@ from charcnn.ops.common.precision import TENSOR_PRECISIONS, NumberFormat
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.common.shapes2d import Window
 
-WARPS = (4,)
-"""Of a block: those that are tried."""
+WARPS = 4
+"""Of a block."""
 
 MAPS, WINDOWS, LANES = 16, 8, 4
 """Of a product: rows, columns, and lanes that share a column."""
@@ -82,7 +81,7 @@ class Plan:
     window: Window
     rows: int
     """Of a band."""
-    warps: int = WARPS[0]
+    warps: int = WARPS
     """Of a block."""
 
     @property
@@ -319,6 +318,8 @@ def _plan(x: Shape, c_out: int, window: Window, precision: str, limit: int) -> P
     for name in ("stride", "dilation"):
         if (given := getattr(window, name)) != (1, 1):
             raise ValueError(f"{name}={given}: direct_mma needs 1; {ANY}")
+    if x[0] < 1:
+        raise ValueError(f"x has {x[0]} channels: direct_mma needs at least 1; {ANY}")
     found = [*candidates(x, c_out, window, precision)]
     first, (rows, taps) = found[0], window.kernel
     if first.fragments > FRAGMENTS:
@@ -338,8 +339,3 @@ def candidates(x: Shape, c_out: int, window: Window, precision: str) -> Iterator
         one = Plan(precision, x[0], c_out, (x[1], x[2]), window, rows)
         if rows == 1 or (rows <= one.out[0] and one.fragments + one.sums <= HELD):
             yield one
-
-
-def offsets(one: Plan) -> tuple[Any, ...]:
-    """Of each of four lanes: the bytes of each pattern."""
-    return tuple(zip(*one.places[0], strict=True))

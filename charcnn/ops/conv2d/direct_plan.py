@@ -211,45 +211,16 @@ class Plan:
         by_shared = device.shared_limit() // self.shared_bytes(c_in, rows)
         return max(1, min(by_registers, by_shared, 2048 // self.threads, 32))
 
-    @property
-    def wavefronts(self) -> float:
-        """Of shared memory, for what a warp reads of a row of taps of a channel: 128 bytes each if no banks clash."""
-        tile, weights = self.tile, self.tile.taps * self.tile.weights // VECTOR  # one word for all lanes
-        if not tile.vector:
-            return tile.conv_rows * tile.read + weights
-        clashes = _clashes(self.tiles, self.threads, tile.down * self.features[1] // VECTOR % 8, tile.right // VECTOR)
-        return tile.conv_rows * tile.read // VECTOR * 4 * clashes + weights
-
     def time(self, n: int, c_in: int, rows: int) -> float:
-        """Cycles, about: instructions of the warps that share a multiprocessor's four schedulers.
-
-        A wavefront counts as an instruction: so what was measured takes alike many cycles a microsecond.
-        """
+        """Cycles, about: instructions of the warps that share a multiprocessor's four schedulers."""
         blocks, warps = self.blocks(n, c_in, rows), self.threads // 32
         rounds, at_once = -(-self.items(n) // blocks), -(-blocks * self.parts // device.multiprocessors())
         copies = self.buffer(c_in) // (self.width * self.threads) + 1
         tile = self.tile.accumulators
-        item = c_in * rows * (self.tile.instructions + self.wavefronts) + 25 * copies + 2 * tile + 180
+        item = c_in * rows * self.tile.instructions + 25 * copies + 2 * tile + 180
         begin = 40 * (self.weights(c_in, rows) // self.threads) + 2000  # weights, and the first copies
         busy = max(at_once * warps / QUARTERS, 1.0) + 0.5  # half of one's time none issues
         return (begin + rounds * item * busy) * (TORN if self.torn else 1)
-
-
-@lru_cache(4096)
-def _clashes(tiles: tuple[int, int], threads: int, down: int, right: int) -> float:
-    """How many times as long 16 bytes of each lane take as where none clash: eight lanes at a time, over a block.
-
-    Args:
-        down, right: 16 bytes from a tile to the one below, of a row of all banks, and to the one beside it.
-    """
-    total = 0
-    for first in range(0, threads, 8):
-        banks: dict[int, set[int]] = {}
-        for lane in range(first, first + 8):
-            row, column = divmod(lane % prod(tiles), tiles[1])
-            banks.setdefault((row * down + column * right) % 8, set()).add(row * tiles[1] + column)
-        total += max(map(len, banks.values()))
-    return total * 8 / threads
 
 
 class Sizes(NamedTuple):

@@ -194,6 +194,8 @@ def _launch(x, weight, bias, out, relu, *, stride, padding, dilation, groups):
             f"weight has {kernel[1]} columns: the technique winograd_rows_cpu needs {TAPS[0]} to {TAPS[-1]}; conv2d's "
             "cpu_direct takes any"
         )
+    if x.shape[1] < 1:
+        raise ValueError("x has 0 channels: the technique winograd_rows_cpu needs at least 1; conv2d's loops takes any")
     out = arrays.host(out, shape, x=x, weight=weight, bias=bias)
     if out.size == 0:
         return out
