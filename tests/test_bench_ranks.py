@@ -39,11 +39,9 @@ def test_a_level_on_two_ranks_and_alone(tmp_path):
 @pytest.mark.exhaustive
 def test_a_network_by_each_way(tmp_path):
     file, words = tmp_path / "parallel.json", ("--network", "ffn", "--as", "cpu_gemm", "--rounds", 1, "--repeat", 1)
-    started("bench/parallel.py", *words, "--batches", "1:1,2:4", "--json", file)
+    started("bench/parallel.py", *words, "--batches", "1:2", "--json", file)
     rows = json.loads(file.read_text())["rows"]
-    assert {(row["way"], row["batch"], row["inputs"]) for row in rows} == {
-        (way, *sizes) for way in parallel.WAYS for sizes in ((1, 1), (2, 4))
-    }
+    assert {(row["way"], row["batch"], row["inputs"]) for row in rows} == {(way, 1, 2) for way in parallel.WAYS}
 
 
 def test_inputs_are_what_a_level_computes_in_so_long():

@@ -16,6 +16,7 @@ from charcnn.ops import reference
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
+from charcnn.ops.conv1d.wgmma import few_rows
 from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, TileConfig
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
@@ -102,6 +103,7 @@ def test_an_odd_number_of_tiles(name, kind, monkeypatch):
     name, promoted = name.removesuffix(" promoted"), name.endswith(" promoted")
     of, (taps, sizes), pooled = TENSOR_PRECISIONS[name], ODD[kind], kind.startswith("pool")
     unit = 5 / 448 if name == "fp8" else 1.0
+    monkeypatch.setattr(few_rows, "offered", lambda *_: ())  # test_few_rows has those that are smaller
     draw = np.random.default_rng(0)
     for n, length, c_in, c_out in sizes:
         x = draw.standard_normal((n, length, c_in), np.float32)
@@ -141,6 +143,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(device, "SHARED_LIMIT", 0)  # no stage beyond those that always fit
     monkeypatch.setattr(device, "shared_limit", lambda: limit)
     monkeypatch.setattr(tile_choice, "choose", lambda *args: next(one for one in args[-1] if one.cluster_m == 1))
+    monkeypatch.setattr(few_rows, "offered", lambda *_: ())  # test_few_rows has those that are smaller
     yield
     for made in (make_kernel, make_pack_kernel):
         made.cache_clear()
