@@ -23,7 +23,6 @@ BIAS_BYTES = 1 << 12
 START = 3000
 """Cycles of a tile beside its steps: the first copies, and the epilogue."""
 
-
 LESS = 0.9
 """Of the usual tile's time, at most, for another one to be taken: the forecast is none to the percent."""
 
