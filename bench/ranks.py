@@ -3,8 +3,8 @@
 `python bench/ranks.py [--ranks 1,2] [--levels l2,l16] [--json FILE]`
 
 One process uses one GPU, and of the cores as many as a rank has. Levels on the CPU have no GPU, but ranks of as many
-cores. Inputs are the sample's; as many a rank as the level computes in `--seconds` on the machine of measured.json where
-it is fastest. Each command validates its logits, and one that fails ends this one. Exit status: 0, or the failed one's.
+cores. Inputs are the sample's; as many a rank as the level computes in `--seconds` on the machine of measured.json
+where it is fastest. Each command validates its logits, and one that fails ends this one. Exit status: 0, or the failed one's.
 """
 
 from __future__ import annotations
