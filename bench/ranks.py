@@ -4,7 +4,8 @@
 
 One process uses one GPU, and of the cores as many as a rank has. Levels on the CPU have no GPU, but ranks of as many
 cores. Inputs are the sample's; as many a rank as the level computes in `--seconds` on the machine of measured.json
-where it is fastest. Each command validates its logits, and one that fails ends this one. Exit status: 0, or the failed one's.
+where it is fastest. Each command validates its logits, and one that fails ends this one.
+Exit status: 0, or the failed one's.
 """
 
 from __future__ import annotations
