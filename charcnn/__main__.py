@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from charcnn.cli import COMMANDS, DONE, FAILED, INTERRUPTED
 from charcnn.cli.errors import explained
+from charcnn.host.interrupts import between_locks
 from charcnn.host.terminal import let_go_of, prepare_streams, printable, tell
 
 EPILOG = """examples:
@@ -86,7 +87,8 @@ def _main(argv: list[str]) -> int:
     chosen = next((word for word in argv if word in COMMANDS), "")
     options = parser(chosen).parse_args(argv)
     try:
-        status: int = import_module(f"charcnn.cli.{options.command}").run(options)
+        with between_locks():
+            status: int = import_module(f"charcnn.cli.{options.command}").run(options)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read the output has seen enough
         let_go_of(sys.stdout)

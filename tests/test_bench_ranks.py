@@ -11,13 +11,15 @@ import mpi
 import parallel
 import pytest
 import ranks
-from test_mpi import ROOT, needs_mpi
+from test_mpi import ENVIRONMENT, ROOT, needs_mpi
 
 from charcnn.catalog.measured import machines
 
 
 def started(*words):
-    done = subprocess.run([sys.executable, *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False)
+    # Not this process's environment: once mpi4py is imported, Open MPI 4 takes what it starts for a part of a job.
+    options = {"cwd": ROOT, "env": ENVIRONMENT, "capture_output": True, "text": True, "check": False}
+    done = subprocess.run([sys.executable, *map(str, words)], **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -312,7 +312,7 @@ def test_interrupted(weights, tmp_path):
     source = tmp_path / "in.txt"
     source.write_text("text\n" * 100_000)
     process = command("classify", source, "--model", weights, code=SLOW, stderr=subprocess.PIPE)
-    journal, limit = tmp_path / "in.labelled.txt.part.json", time.monotonic() + 60
+    journal, limit = tmp_path / "in.labelled.txt.part.json", time.monotonic() + 300
     while not journal.exists() and time.monotonic() < limit:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)

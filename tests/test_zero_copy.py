@@ -317,6 +317,7 @@ def test_results_are_seen_when_they_are_written_late(driver):
 
 def test_a_batch_of_one_is_computed_in_the_callers_thread(driver):
     names, run = [], build(streams=2)
+    few = min(run.few, run.batch)
     (worker,) = run._on_gpu.values()
     made = type(worker).__call__
 
@@ -326,10 +327,13 @@ def test_a_batch_of_one_is_computed_in_the_callers_thread(driver):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream.GraphWorker, "__call__", call)
-        run(rows(FEW))
+        run(rows(few))
         assert names == [threading.current_thread().name]
-        run(rows(FEW + 1))
-    assert all(name.startswith("worker") for name in names[1:])
+        run(rows(few + 1))
+        assert all(name.startswith("worker") for name in names[1:])
+        names.clear()
+        run(rows(run.batch))  # more than each worker takes without copies
+    assert names == [threading.current_thread().name]
 
 
 @simulated

@@ -36,6 +36,9 @@ class Pipeline:
     """Up to so many inputs of a call are one batch, which the caller's thread computes: to hand them to others takes
     longer than that gains."""
 
+    whole = 0
+    """So are up to as many, but where pieces of `few` have a worker each: to cut them up takes longer, too."""
+
     def __init__(
         self, workers: Sequence[Worker], batch: int, classes: int, progress: Callable[[int], object] | None = None
     ) -> None:
@@ -69,7 +72,8 @@ class Pipeline:
     def __call__(self, ids: np.ndarray) -> np.ndarray:
         """Token ids (N, L) uint8 -> logits (N, classes) float32."""
         logits = np.empty((len(ids), self._classes), np.float32)
-        if 0 < len(ids) <= self.few and len(ids) <= self.batch and not self._closed:
+        one = 0 < len(ids) <= self.few or self.few * self.slots < len(ids) <= self.whole
+        if one and len(ids) <= self.batch and not self._closed:
             taken: list[Worker] = []
             try:
                 taken.extend(islice(iter(self._idle.get_nowait, None), 1))  # no interrupt comes in between and loses it

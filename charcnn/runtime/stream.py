@@ -356,6 +356,8 @@ class GpuPipeline(Pipeline):
         self._on_gpu: dict[int, StreamWorker] = {}
         for worker in workers:
             self._on_gpu.setdefault(worker.buffers.gpu, worker)
+        if len(self._on_gpu) == 1 and self.few > 1:  # measured of graphs; on several GPUs each takes a part
+            self.whole = batch
 
     def direct_obstacle(self) -> str | None:
         """Why messages cannot land in GPU memory; None where they can."""

@@ -19,6 +19,7 @@ from tqdm import tqdm
 from charcnn import catalog, files, offload
 from charcnn.gpu import device
 from charcnn.host import machine
+from charcnn.host.interrupts import between_locks
 from charcnn.host.terminal import let_go_of, prepare_streams, tell
 from charcnn.levels.runner import modes, profile
 from charcnn.levels.runner.level_options import LevelCommand
@@ -88,7 +89,8 @@ def run(subject: Subject, argv: list[str] | None = None) -> NoReturn:
         tell(f"{name}: {error}")
         sys.exit(UNUSABLE)
     try:
-        status = _main(subject, comm, argv)
+        with between_locks():
+            status = _main(subject, comm, argv)
     except SystemExit:
         raise
     except BrokenPipeError:  # whoever read the report has seen enough

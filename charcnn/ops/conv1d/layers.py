@@ -102,8 +102,8 @@ class MmaLinear(MmaConv1d):
         super().__init__(weight.reshape(1, *weight.shape), bias, rows=True, **options)
 
 
-SPREAD = {"fp16": (12, 24), "bf16": (12, 24), "tf32": (12, 32), "fp16x3": (8, 10), "fp8": (6, 8)}
-"""The most inputs of which blocks 1 and 2, and 3 to 6, take less time by `SmallBatchConv1d`, as timed on an H200."""
+SPREAD = {"fp16": (7, 10), "bf16": (7, 10), "tf32": (9, 12), "fp16x3": (6, 6), "fp8": (3, 3)}
+"""The most inputs of which blocks 1 and 2, and 3 to 6, take less time by `SmallBatchConv1d`, as timed on an H100."""
 
 
 class SmallBatchConv1d(Conv1dLayer):
