@@ -12,6 +12,7 @@ from itertools import chain
 import numpy as np
 from emulation import BASE, block
 from emulation_hopper import Barrier, Hopper, emulate_hopper
+from greenlet import getcurrent
 from simulated_threads import BlockManager, run
 
 from charcnn.gpu import ptx
@@ -83,6 +84,22 @@ class Cluster(Hopper):
         memory = self.memories.of(self._others()[rank], "shared")
         return tuple(memory[at - BASE : at - BASE + 16].view(np.float32))
 
+    def st_async_v4_b32(self, address, a, b, c, d, barrier):
+        (rank, at), (of, barrier) = divmod(address, RANK), divmod(barrier, RANK)
+        other = self._others()[rank]
+        assert self.size > 1  # an H100 has no such instruction where a block is alone
+        assert rank == of
+        assert at % 16 == 0
+        self.memories.of(other, "shared")[at - BASE : at - BASE + 16].view(np.uint32)[:] = a, b, c, d
+        self.barriers.of(other, barrier).count(0, -16)
+
+    def cluster_arrive_relaxed(self):
+        getcurrent().arrived = self.together_now.count(1)
+
+    def cluster_wait(self):
+        before = getcurrent().arrived
+        self.together_now.wait(lambda phases: phases > before)
+
     def cluster_sync(self):
         before = self.together_now.count(1)
         self.together_now.wait(lambda phases: phases > before)
@@ -92,26 +109,30 @@ def emulate_clusters(monkeypatch):
     """Let kernels of `wgmma` run in the simulator, a cluster at a time."""
     from numba.cuda.simulator import kernel as simulator
 
-    machine, blocks_now, launch = Cluster(), [], Call.launch
+    machine, begun, launch = Cluster(), {}, Call.launch
     emulate_hopper(monkeypatch, machine)
 
     class Manager(BlockManager):
         """Keeps a block's threads; with the last one of a cluster all run."""
 
         def run(self, place, *args):
-            blocks_now.append(self.threads(place, *args))
-            if len(blocks_now) == machine.size:
-                run(list(chain.from_iterable(blocks_now)))
-                blocks_now.clear()
+            cluster = place[0] // machine.size, *place[1:]  # of a grid of several axes, its blocks do not come in a row
+            begun.setdefault(cluster, []).append(self.threads(place, *args))
+            if len(begun[cluster]) == machine.size:
+                run(list(chain.from_iterable(begun.pop(cluster))))
 
     def launch_ints(call, kernel, blocks, threads, *args, shared=0, cluster=1, early=False):
         machine.__init__()
         machine.size, machine.together_now = cluster, Barrier(cluster * threads)
         args = [int(arg) if isinstance(arg, np.integer) else arg for arg in args]
-        launch(call, kernel, blocks * cluster, threads, *args, shared=shared)
+        first, *rest = blocks if isinstance(blocks, tuple) else (blocks,)
+        launch(call, kernel, (first * cluster, *rest), threads, *args, shared=shared)
 
     monkeypatch.setattr(simulator, "BlockManager", Manager)
     monkeypatch.setattr(Call, "launch", launch_ints)
     monkeypatch.setattr(ptx, "cluster_sync_relaxed", machine.cluster_sync)
-    for name in ("bulk_load_multicast", "mapa", "mbarrier_arrive_cluster", "cluster_sync", "ld_shared_cluster_v4_f32"):
+    for name in (
+        "bulk_load_multicast", "mapa", "mbarrier_arrive_cluster", "cluster_arrive_relaxed", "cluster_sync",
+        "cluster_wait", "ld_shared_cluster_v4_f32", "st_async_v4_b32",
+    ):  # fmt: skip
         monkeypatch.setattr(ptx, name, getattr(machine, name))

@@ -19,6 +19,7 @@ from simulated_threads import wait
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
 from charcnn.gpu.ptx.simulated import float_of_e4m3
+from charcnn.ops.common import moments
 
 BASE = 4096
 """Where dynamic shared memory begins in the shared window."""
@@ -248,7 +249,8 @@ class Machine:
         return lambda acc, a, at: self.together((acc, a, at), work)
 
     def warp_sum(self, value):
-        return self.together(value, lambda values: [np.float32(np.sum(values, dtype=np.float32))] * LANES)
+        kind = np.result_type(value)
+        return self.together(value, lambda values: [kind.type(np.sum(values, dtype=kind))] * LANES)
 
     def quad_sum(self, value):
         def work(values):
@@ -342,6 +344,7 @@ def emulate(monkeypatch, machine=None):
         monkeypatch.setattr(ptx, name, getattr(machine, name))
     for name in ("ld_shared_v4_b32_at", "ld_shared_v4_f32_at", "st_shared_v4_b32_at"):
         monkeypatch.setattr(ptx, name, _from_base(getattr(ptx, name)))
+    monkeypatch.setattr(moments, "warp_sum", machine.warp_sum)
     monkeypatch.setattr(ptx, "tid_x", lambda: getcurrent().threadIdx.x)
     monkeypatch.setattr(ptx, "mul_hi_u32", lambda a, b: int(a) * int(b) >> 32)
     monkeypatch.setattr(ptx, "max_nan_f32", lambda a, b: np.float32(np.maximum(a, b)))

@@ -7,19 +7,16 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import quick, runs_here
-from emulation import EIGHTHS
-from emulation_hopper import emulate_hopper
+from conftest import quick
+from small_batch_cases import drawn, near, numbers, on_a_gpu, poisoned, small_batch_machine, stored
 from spaces import Space
 
-from charcnn import catalog
 from charcnn.config import SMALL, TINY
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.levels import l16, l17, l19
 from charcnn.model import network, params
 from charcnn.ops import reference
-from charcnn.ops.common.cast import as_format
 from charcnn.ops.common.layer import flat
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
@@ -29,47 +26,9 @@ from charcnn.ops.linear.small_batch import SmallBatchMlp
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 from charcnn.runtime.sequence import Weights
 
-on_a_gpu = pytest.mark.skipif(not runs_here(catalog.level("l16")), reason="needs a GPU of compute capability 9.0")
+machine = small_batch_machine
 OTHERS = [name for name in TENSOR_PRECISIONS if name not in HALF_PRECISIONS]
 """Of 16 bits that are a number each, test_small_batch.py has what runs on a GPU."""
-
-
-@pytest.fixture
-def machine(monkeypatch):
-    """Warps and tensor cores in plain Python where there is no GPU; none of Hopper's: skipped."""
-    if device.SIMULATED:
-        emulate_hopper(monkeypatch)
-        monkeypatch.setattr(device, "multiprocessors", lambda: 2)
-    elif not runs_here(catalog.level("l16")):
-        pytest.skip("needs a GPU of compute capability 9.0")
-
-
-def stored(values, precision):
-    """On the GPU in a precision, and what it then holds."""
-    values = values.astype(np.float32)
-    made = as_format(device.to_device(values.reshape(1, -1, values.shape[-1])), precision)
-    made = made.reshape((*values.shape[:-1], made.shape[2]))
-    return made, numbers(made, TENSOR_PRECISIONS[precision])
-
-
-def numbers(y, of):
-    """What an array on the GPU holds, in float64."""
-    y = y.copy_to_host()
-    if of.ptx_type == "e4m3":
-        return EIGHTHS[y]
-    if of.name == "bf16":
-        return (y.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return y.astype(np.float64).reshape(*y.shape[:-1], of.terms, -1).sum(-2)
-
-
-def poisoned(shape, dtype):
-    """A device array of NaN, in any of the formats."""
-    return device.to_device(np.full((*shape, np.dtype(dtype).itemsize), 0x7F, np.uint8).view(dtype)[..., 0])
-
-
-def near(y, expected, tolerance):
-    error = np.linalg.norm(y - expected) / np.linalg.norm(expected)
-    assert error <= tolerance, error
 
 
 def merged(partial_moments):
@@ -77,12 +36,6 @@ def merged(partial_moments):
     mean, squares, count = np.moveaxis(partial_moments.copy_to_host().astype(np.float64)[..., :3], 2, 0)
     whole = (mean * count).sum(1) / count.sum(1)
     return np.stack([whole, (squares + count * (mean - whole[:, None]) ** 2).sum(1) / count.sum(1)], 1)
-
-
-def drawn(length, c_in, c_out, taps):
-    rng = np.random.default_rng(length)
-    weight = (rng.standard_normal((taps, c_in, c_out)) / np.sqrt(taps * c_in)).astype(np.float32)
-    return rng, weight, rng.standard_normal(c_out).astype(np.float32)
 
 
 def check_convolution(n, length, c_in, c_out, taps, precision, methods):

@@ -89,7 +89,7 @@ LAYERS = (
     Layer("GatherTokenConvNormReluPool", "token_conv1d.layers", FLOAT),
     Layer("TokenConvNormReluPool", "token_conv1d.layers", ALL),
     Layer("TokenConvNormReluPoolPlanes", "token_conv1d.layers", TOOM_COOK),
-    Layer("SmallBatchTokenConvNormReluPool", "token_conv1d.layers", ALL),
+    Layer("SmallBatchTokenConvNormReluPool", "token_conv1d.layers", ALL, hopper=True),
     Layer("CoalescedConvNormReluPool", "layernorm.layers", FLOAT),
     Layer("ConvNormReluPool", "layernorm.layers", ALL, ampere=True),
     Layer("SmallBatchConvNormReluPool", "layernorm.layers", ALL, hopper=True),

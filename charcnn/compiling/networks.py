@@ -23,7 +23,7 @@ from charcnn.ops.common import shapes
 from charcnn.runtime.run import BatchRun, GpuRun
 from charcnn.text import encodings
 
-BATCHES = (1, 2, 8, 9, 16, 17, 24, 25, 32, 33, 40, 48, 56, 64, 65, 96, 128, 256, 512, 1024, 2048, 4096)
+BATCHES = (1, 2, 3, 8, 9, 16, 17, 24, 25, 32, 33, 40, 48, 56, 64, 65, 96, 128, 256, 512, 1024, 2048, 4096)
 """Numbers of inputs at which a level may take other kernels: those up to its own batch, and that."""
 
 

@@ -36,8 +36,10 @@ from charcnn.gpu.ptx.convert import (
 )
 from charcnn.gpu.ptx.cp_async import cp_async, cp_async_16, cp_async_commit_group, cp_async_wait_group
 from charcnn.gpu.ptx.grid import (
+    cluster_arrive_relaxed,
     cluster_sync,
     cluster_sync_relaxed,
+    cluster_wait,
     globaltimer_lo,
     griddepcontrol_launch,
     griddepcontrol_wait,
@@ -64,6 +66,7 @@ from charcnn.gpu.ptx.ld_st import (
     ld_shared_v4_b32_at,
     ld_shared_v4_f32,
     ld_shared_v4_f32_at,
+    st_async_v4_b32,
     st_global_b8,
     st_global_b16,
     st_global_b32,

@@ -43,6 +43,22 @@ def cluster_sync():
     """
 
 
+@instruction("barrier.cluster.arrive.relaxed;")
+def cluster_arrive_relaxed():
+    """Say that this thread is here; each then calls `cluster_wait`. Nothing that was written need be seen.
+
+    PTX: barrier.cluster.arrive.relaxed; section "barrier.cluster". Since compute capability 9.0.
+    """
+
+
+@instruction("barrier.cluster.wait.acquire;")
+def cluster_wait():
+    """Until all threads of all of the cluster's blocks have called `cluster_arrive_relaxed`, or ended.
+
+    PTX: barrier.cluster.wait.acquire; section "barrier.cluster". Since compute capability 9.0.
+    """
+
+
 @instruction("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;")
 def cluster_sync_relaxed():
     """As `cluster_sync`, but nothing that was written need be seen: none ends before all have read its shared memory.

@@ -257,6 +257,20 @@ def st_shared_v4_f32(place, a, b, c, d):
     """
 
 
+@instruction(
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [$0], {$1, $2, $3, $4}, [$5];", "", "rrrrrr"
+)
+def st_async_v4_b32(address, a, b, c, d, mbarrier):
+    """Four words to the shared memory of any block of the cluster; its mbarrier counts 16 bytes once they are there.
+
+    Both addresses are of the same block, as `mapa` gives them; the first is a multiple of 16 bytes. No fence is needed.
+    The launch has clusters of two blocks or more.
+
+    PTX: st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32; section "st.async". Since compute capability
+    9.0.
+    """
+
+
 @instruction(f"st.shared.v4.b32 {FROM_FOUR}", "", "arrrr", simulated=store_at)
 def st_shared_v4_b32_at(place, a, b, c, d):
     """Four words, uint32, to a shared array, by an address in it.

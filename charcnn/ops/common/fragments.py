@@ -25,6 +25,9 @@ LANE_BYTES = 16
 TILE = 16
 """Rows or columns that lie together."""
 
+OCTET = 8
+"""Neighbouring channels of a lane, in kernels without a product."""
+
 
 def lane_numbers(of: NumberFormat) -> int:
     """Neighbouring numbers of a lane."""
@@ -134,5 +137,37 @@ def store_number(results: NumberFormat) -> Any:
             ptx.st_global_b16(to + low, rest)
         else:
             ptx.st_global_b16(to, pack(value, float32(0)))
+
+    return store
+
+
+@cache
+def store_octet(of: NumberFormat) -> Any:
+    """store(to, low, values): an array of OCTET float32 in a format, to an address; low terms so many bytes behind."""
+    floats, eighths, tf32 = of.size == 4, of.itemsize == 1, of.ptx_type == "tf32"
+    pack = ptx.cvt_f16x2("bf16" if of.ptx_type == "bf16" else "f16")
+    pack_words = ptx.pack_floats("tf32" if tf32 else "halves")
+
+    @cuda.jit(device=True, forceinline=True)
+    def store(to, low, values):
+        if eighths:
+            first_four = ptx.cvt_e4m3x4(values[0], values[1], values[2], values[3])
+            ptx.st_global_v2_b32(to, first_four, ptx.cvt_e4m3x4(values[4], values[5], values[6], values[7]))
+        elif floats:
+            a, b = pack_words(values[0], values[1])
+            c, d = pack_words(values[2], values[3])
+            e, f = pack_words(values[4], values[5])
+            g, h = pack_words(values[6], values[7])
+            if tf32:
+                ptx.st_global_v4_b32(to, a, b, c, d)
+                ptx.st_global_v4_b32(to + uint64(16), e, f, g, h)
+            else:
+                ptx.st_global_v4_b32(to, a, c, e, g)
+                ptx.st_global_v4_b32(to + low, b, d, f, h)
+        else:
+            ptx.st_global_v4_b32(
+                to, pack(values[0], values[1]), pack(values[2], values[3]), pack(values[4], values[5]),
+                pack(values[6], values[7]),
+            )  # fmt: skip
 
     return store

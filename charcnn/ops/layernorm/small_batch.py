@@ -20,12 +20,10 @@ from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import narrow
+from charcnn.ops.common.fragments import OCTET, store_octet
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, NumberFormat, choose
 from charcnn.ops.conv1d.small_batch import PART_BYTES
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
-
-OCTET = 8
-"""Channels of a lane."""
 
 POSITIONS = 8
 """Of a block of the convolution, a warp each."""
@@ -149,10 +147,8 @@ def _first_kernel(ptx_type, taps):
 @cache
 def _norm_kernel(of, rows, pool):
     # `rows`: of two terms, all low ones of an input lie behind its high ones, as a linear layer takes them.
-    floats, eighths, tf32, split = of.size == 4, of.itemsize == 1, of.ptx_type == "tf32", of.terms == 2
-    source = "bf16" if of.ptx_type == "bf16" else "f16"
-    unpack, pack, affine = ptx.cvt_f32x2(source), ptx.cvt_f16x2(source), ptx.cvt_f32x2("f16")
-    pack_words = ptx.pack_floats("halves" if split else "tf32")
+    floats, split, store = of.size == 4, of.terms == 2, store_octet(of)
+    unpack, affine = ptx.cvt_f32x2("bf16" if of.ptx_type == "bf16" else "f16"), ptx.cvt_f32x2("f16")
     vectors = 2 if floats else 1  # of 16 bytes, for an octet
     words, octet, lanes, vector = 4 * vectors * pool, uint32(OCTET), uint32(31), uint64(16)
     positions, warp, bytes_in, y_bytes = uint32(pool), uint32(32), uint64(4 if floats else 2), uint64(of.itemsize)
@@ -222,24 +218,7 @@ def _norm_kernel(of, rows, pool):
             elif split:
                 place = place + place
             to = y + (place * uint64(channels) + uint64(channel)) * y_bytes
-            if eighths:
-                first_four = ptx.cvt_e4m3x4(best[0], best[1], best[2], best[3])
-                ptx.st_global_v2_b32(to, first_four, ptx.cvt_e4m3x4(best[4], best[5], best[6], best[7]))
-            elif floats:
-                a, b = pack_words(best[0], best[1])
-                c, d = pack_words(best[2], best[3])
-                e, f = pack_words(best[4], best[5])
-                g, h = pack_words(best[6], best[7])
-                if tf32:
-                    ptx.st_global_v4_b32(to, a, b, c, d)
-                    ptx.st_global_v4_b32(to + vector, e, f, g, h)
-                else:
-                    ptx.st_global_v4_b32(to, a, c, e, g)
-                    ptx.st_global_v4_b32(to + low_place * y_bytes, b, d, f, h)
-            else:
-                ptx.st_global_v4_b32(
-                    to, pack(best[0], best[1]), pack(best[2], best[3]), pack(best[4], best[5]), pack(best[6], best[7])
-                )
+            store(to, low_place * y_bytes, best)
 
     return kernel
 

@@ -15,6 +15,7 @@ from charcnn.ops.token_conv1d import gather
 from charcnn.ops.token_conv1d.lag_sums import SharedPairTables
 from charcnn.ops.token_conv1d.lags import PairTables
 from charcnn.ops.token_conv1d.plane_gather.weights import PlaneGatherWeights
+from charcnn.ops.token_conv1d.small_batch import conv_block_1
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 
@@ -123,35 +124,49 @@ class GatherTokenConvNormReluPool:
         return launcher(x, stat, *self._arrays, self._pool_size, **given)
 
 
+ALONE = 2
+"""The most inputs of which block 1 takes less time in one kernel, as timed on an H100 in bf16."""
+
+
 class SmallBatchTokenConvNormReluPool:
-    """The same for a few inputs, with LayerNorm, in two kernels spread over the whole GPU.
+    """The same for a few inputs, with LayerNorm, spread over the whole GPU: in one kernel up to ALONE, more in two.
 
     Args:
-        whole: holds the weights.
+        whole: holds the weights, and the tables of their products.
     """
 
     nbytes = 0
 
     def __init__(self, whole: TokenConvNormReluPool) -> None:
-        self._weights, self._pool_size = whole.weights, whole._pool_size
+        if whole._moments is None:
+            raise ValueError("whole has norm=None: need gamma and beta")
+        self._weights, self._tables, self._pool_size = whole.weights, whole._moments, whole._pool_size
+        self._result = whole.writes
 
     def writes(self, x: Shape) -> list[Array]:
-        """The convolution's result, and that of pooling."""
+        """The result; of two kernels the convolution's before it."""
+        if x[0] <= ALONE:
+            return self._result(x)
         taps, _, channels = self._weights.shape
-        length, of = x[1] - taps + 1, self._weights.precision
-        pooled = x[0], length // self._pool_size, of.terms * channels
-        return [Array((x[0], length, channels), between(of).dtype), Array(pooled, of.dtype)]
+        convolved = Array((x[0], x[1] - taps + 1, channels), between(self._weights.precision).dtype)
+        return [convolved, *self._result(x)]
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
-        """Moments of parts of the convolution's result."""
+        """Of two kernels, moments of parts of the convolution's result."""
+        if x[0] <= ALONE:
+            return {}
         return {"partial_moments": Array(first_moments_shape(x[0], x[1] - self._weights.shape[0] + 1))}
 
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on token ids (N, L) uint8."""
-        partial_moments, (between, result) = space.scratch(self)["partial_moments"][: len(x)], self.writes(x.shape)
-        gamma, beta = self._weights.affine
-        y = first(x, self._weights, partial_moments, out=space.device(*between), stream=space.stream)
+        *convolved, result = self.writes(x.shape)
+        if not convolved:
+            return conv_block_1(
+                x, self._weights, self._tables, self._pool_size, out=space.device(*result), stream=space.stream
+            )
+        partial_moments = space.scratch(self)["partial_moments"][: len(x)]
+        y = first(x, self._weights, partial_moments, out=space.device(*convolved[0]), stream=space.stream)
         return normalised(
-            y, partial_moments, gamma, beta, self._pool_size, precision=self._weights.precision.name,
+            y, partial_moments, *self._weights.affine, self._pool_size, precision=self._weights.precision.name,
             out=space.device(*result), stream=space.stream,
         )  # fmt: skip
