@@ -63,7 +63,9 @@ from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima, 
 from charcnn.ops.linear.few_outputs import FewOutputsLinear
 from charcnn.ops.linear.small_batch import SmallBatchMlp
 from charcnn.ops.linear.split_k import SplitKLinear
+from charcnn.ops.token_conv1d.lags import PairTables
 from charcnn.ops.token_conv1d.plane_gather.weights import PlaneGatherWeights
+from charcnn.ops.token_conv1d.small_batch import conv_block_1
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 LEVEL_17 = "l17"
@@ -189,9 +191,11 @@ def level_16(precision: str) -> None:
         affine = small_batch.affine(zeros(102, 256), zeros(102, 256), precision)
         small_batch.normalised(y, partial_moments, *affine, 3, precision=precision, rows=rows)
     partial_moments = zeros(*small_batch.first_moments_shape(1, 1008))
-    block = TokenConvWeights(zeros(7, 70, 256), zeros(256), precision=precision)
+    weight, bias, norm = zeros(7, 70, 256), zeros(256), (zeros(1008, 256), zeros(1008, 256))
+    block, ids = TokenConvWeights(weight, bias, *norm, precision=precision), zeros(1, 1014, dtype=np.uint8)
+    conv_block_1(ids, block, PairTables(weight, bias), 3)
     out = zeros(1, 1008, 256, dtype=given.dtype)
-    small_batch.first(zeros(1, 1014, dtype=np.uint8), block, partial_moments, out=out)
+    small_batch.first(ids, block, partial_moments, out=out)
     sizes = (8704, 1024, 1024, 4)
     layers = SmallBatchMlp(
         [zeros(*pair) for pair in pairwise(sizes)], [zeros(size) for size in sizes[1:]], precision=precision

@@ -77,6 +77,12 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     *((f"conv1d_stat_nlc_mma_{name}", "_merge_kernel") for name in TENSOR_PRECISIONS if name != "bf16"),
     ("layernorm_relu_maxpool1d_nlc_vectorized_fp16", "_make_kernel"),
     ("layernorm_relu_maxpool1d_nlc_vectorized_bf16", "_make_kernel"),
+    *(
+        (f"conv1d_nlc_small_batch_{name}", kernel)
+        for name in TENSOR_PRECISIONS
+        if name != "bf16"
+        for kernel in ("_block_kernel", "_singles_kernel", "_pairs_kernel")
+    ),
     ("one_hot_conv1d_stat_nlc_lags", "_singles_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_pairs_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_stat_kernel"),

@@ -3,7 +3,7 @@
 Here LayerNorm's statistics are those of the values themselves: a block of the convolution leaves mean and squared
 deviations of its part, and every warp of the next kernel merges all parts of its input, by the formula of Chan, Golub
 and LeVeque, in the same order. Tables of the weights' products (`SharedPairTables`) would take a kernel of its own,
-and few threads of it would have work.
+and few threads of it would have work; of one input or two they are part of one kernel (`token_conv1d.small_batch`).
 """
 
 from __future__ import annotations
