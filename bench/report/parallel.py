@@ -47,7 +47,7 @@ def parallel(document: Path) -> str:
         key = f"{len(gpus)} × {called}" if gpus else called, sizes
         files.setdefault(key, []).append(file)
         for (link, way), batches in by.items():
-            rates = [number(batches[size]["inputs_per_second"]) for size in sizes]
+            rates = [number(batches[size]["inputs_per_second"]) if size in batches else "–" for size in sizes]
             last = batches[max(batches)]
             idle = f"{last['idle']:.0%}" if "idle" in last else "–"
             of = f" in {raw['precision']}" if "precision" in raw else ""
