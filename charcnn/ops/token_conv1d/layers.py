@@ -166,7 +166,8 @@ class SmallBatchTokenConvNormReluPool:
             )
         partial_moments = space.scratch(self)["partial_moments"][: len(x)]
         y = first(x, self._weights, partial_moments, out=space.device(*convolved[0]), stream=space.stream)
+        gamma, beta = self._weights.affine
         return normalised(
-            y, partial_moments, *self._weights.affine, self._pool_size, precision=self._weights.precision.name,
+            y, partial_moments, gamma, beta, self._pool_size, precision=self._weights.precision.name,
             out=space.device(*result), stream=space.stream,
         )  # fmt: skip
