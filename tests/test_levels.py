@@ -105,7 +105,7 @@ def odd_batch():
     """Parameters, as many token ids as no tile divides, half of them short texts, and level 13's logits of them."""
     weights, ids = params.init(SMALL, seed=5), random_ids(4097, SMALL)
     ids[::2, 200:] = SMALL.alphabet
-    expected = LEVELS["l13"].module.build(weights, SMALL, batch=4097, streams=1, gpus=[0])(ids)
+    expected = LEVELS["l13"].module.build(weights, SMALL, batch=4097, streams=1, gpus=[0])(ids)  # several share the GPU
     assert right(expected[-3:], ids[-3:], weights, SMALL, "l13")
     return weights, ids, expected
 
@@ -121,7 +121,6 @@ def odd_batch():
 def test_odd_batches_on_tensor_cores(name, precision):
     weights, ids, expected = odd_batch()
     level = LEVELS[name]
-    # One stream's buffers: several processes share the GPU's memory.
     run = level.module.build(weights, SMALL, batch=4097, streams=1, gpus=[0], **level.build_options(precision))
     rounding = level.rounding(precision)
     some = np.r_[:3, 4094:4097]  # sigmas differ little from input to input

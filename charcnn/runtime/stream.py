@@ -353,9 +353,7 @@ class GpuPipeline(Pipeline):
         """Whether messages land in GPU memory."""
         self.sequences: dict[int, Any] = {}
         """By GPU, the layers that it runs (`charcnn.runtime.sequence`), of levels that list them."""
-        self._on_gpu: dict[int, StreamWorker] = {}
-        for worker in workers:
-            self._on_gpu.setdefault(worker.buffers.gpu, worker)
+        self._on_gpu = {worker.buffers.gpu: worker for worker in workers[::-1]}  # the first of each
         if len(self._on_gpu) == 1 and self.few > 1:  # measured of graphs; on several GPUs each takes a part
             self.whole = batch
 

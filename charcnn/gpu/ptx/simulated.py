@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -119,12 +120,11 @@ def on_pairs(operation: Callable[..., Any], ptx_type: str = "f16") -> Callable[.
 def e4m3_of(value: Any) -> int:
     """A float as e4m3's 8 bits, to nearest even, no more than E4M3_MAX of either sign."""
     value = float(value)
-    if np.isnan(value):
+    if math.isnan(value):
         return 0x7F
-    sign, size = (0x80 if np.signbit(value) else 0), min(abs(value), E4M3_MAX)
-    exponent = max(int(np.floor(np.log2(size))) if size else -6, -6)
-    steps = int(np.round(size / 2.0 ** (exponent - 3)))  # NumPy rounds to even
-    return sign | ((exponent + 6) * 8 + steps if size else 0)
+    sign, size = (0x80 if math.copysign(1, value) < 0 else 0), min(abs(value), E4M3_MAX)
+    exponent = max(math.frexp(size)[1] - 1, -6)
+    return sign | ((exponent + 6) * 8 + round(math.ldexp(size, 3 - exponent)) if size else 0)
 
 
 def e4m3x4_of(*values: Any) -> int:
