@@ -16,6 +16,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import hypothesis
 import pytest
@@ -81,8 +82,9 @@ def row_scope(nodeid: str) -> str | None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--all."""
+    """--all, and --turns."""
     parser.addoption("--all", action="store_true", help="run the exhaustive tests, too")
+    parser.addoption("--turns", action="store_true", help="of a test's exhaustive cases, a third, by the commit")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -107,7 +109,7 @@ def quick(case: Callable[..., bool], everywhere: bool = False) -> pytest.MarkDec
 
 
 def sampled(few: int, more: int) -> list[Any]:
-    """A parameter's values on a GPU, which compiles kernels for each draw: few, or with --all more."""
+    """A parameter's values: few, or where exhaustive tests run more. A GPU compiles kernels for each draw."""
     return [pytest.param(few, marks=pytest.mark.sample), pytest.param(more, marks=pytest.mark.exhaustive)]
 
 
@@ -120,6 +122,31 @@ def repeats(item: pytest.Item) -> bool:
         for mark in item.iter_markers("quick")
     )
 
+
+@cache
+def commit() -> int:
+    """The checkout's; 0 outside a clone."""
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    done = subprocess.run(git, capture_output=True, text=True, check=False)
+    return int(done.stdout.strip() or "0", 16)
+
+
+def part(parts: int) -> int:
+    """Which of so many is this commit's, of tests that take turns."""
+    return commit() % parts
+
+
+def waits(item: pytest.Item) -> bool:
+    """Whether this is a case of an exhaustive test that has its turn with another commit."""
+    kept = item.path.name in ALWAYS or not item.get_closest_marker("exhaustive")
+    return not kept and hasattr(item, "callspec") and crc32(item.nodeid.encode()) % TURNS != part(TURNS)
+
+
+TURNS = 3
+"""Commits in which every case of an exhaustive test has its turn, with --turns."""
+
+ALWAYS = ("test_cpu_threads.py", "test_fuzz_lines.py", "test_offline.py", "test_packaging.py", "test_strikes.py")
+"""Files whose cases are no repetitions of each other, or take turns in their own way."""
 
 LONGEST = (
     "test_chain.py", "test_direct.py", "test_compile_networks.py", "test_packaging.py", "test_peers.py",
@@ -136,13 +163,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("exhaustive")
     if not device.SIMULATED:  # what takes long begins first, so that no process waits for it at the end
         items.sort(key=lambda item: item.path.name not in LONGEST)
-    if config.getoption("-m") or any("::" in str(word) for word in config.invocation_params.args):
+    if config.getoption("--turns"):
+        left_out = [item for item in items if waits(item)]
+    elif config.getoption("-m") or any("::" in str(word) for word in config.invocation_params.args):
         return
-    mark = "sample" if config.getoption("--all") else "exhaustive"
-    left_out = [item for item in items if item.get_closest_marker(mark)]
+    else:
+        mark = "sample" if config.getoption("--all") else "exhaustive"
+        left_out = [item for item in items if item.get_closest_marker(mark)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker(mark)]
+        gone = {*left_out}
+        items[:] = [item for item in items if item not in gone]
 
 
 def pytest_collection_finish() -> None:

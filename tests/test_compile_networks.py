@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import compiler_installed
+from conftest import compiler_installed, part
 from test_compile import HOPPER, python
-from test_offline import PARTS, faults, part
+from test_offline import PARTS, faults
 
 from charcnn import catalog
 from charcnn.compiling.networks import runnable_techniques
@@ -97,7 +97,7 @@ def test_every_network_of_images_is_recorded(tmp_path):
 @pytest.mark.skipif(not device.SIMULATED, reason="compiles for Hopper anew, minutes: a machine without a GPU does")
 def test_no_kernel_of_a_network_spills_uses_local_memory_or_is_warned_of(tmp_path):
     path = ":".join([str(Path(__file__).parent), *sys.path])
-    rows = json.loads(python("-c", COSTS, str(part()), str(PARTS), cache=tmp_path, PYTHONPATH=path).stdout)
+    rows = json.loads(python("-c", COSTS, str(part(PARTS)), str(PARTS), cache=tmp_path, PYTHONPATH=path).stdout)
     assert len(rows) > 100 // PARTS
     assert not [(name, kernel, found) for name, kernel, cost in rows if (found := faults(cost))]
 

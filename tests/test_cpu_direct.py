@@ -5,6 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 import pytest
+from conftest import quick
 
 from charcnn import ops
 from charcnn.catalog import FLOAT32
@@ -32,6 +33,7 @@ def close(y, arrays, moves):
     assert np.linalg.norm(y - expected) <= FLOAT32 * np.linalg.norm(expected)
 
 
+@quick(lambda name: name == "plain" or TILES[name] is choose_tile(), everywhere=True)  # compiled for seconds each
 @pytest.mark.parametrize("name", TILES)
 @pytest.mark.parametrize(("x", "weight", "moves"), CASES)
 def test_every_tile(name, x, weight, moves, monkeypatch):

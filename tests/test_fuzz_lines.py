@@ -1,5 +1,5 @@
-"""A share of the fuzz of `fuzz_lines.py`: a minute where CI is set, else five seconds; CHARCNN_FUZZ_SECONDS and
-CHARCNN_FUZZ_SEED say otherwise. What fails names its seed and its file."""  # fmt: skip
+"""A share of the fuzz of `fuzz_lines.py`: five seconds, or a minute where exhaustive tests run; CHARCNN_FUZZ_SECONDS
+and CHARCNN_FUZZ_SEED say otherwise. What fails names its seed and its file."""  # fmt: skip
 
 import os
 import secrets
@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fuzz_lines
+from conftest import sampled
 
 from charcnn.text import encodings
 from charcnn.text.readers import json_scan, scan
@@ -19,18 +20,18 @@ from charcnn.text.readers.jsonl import JsonlReader
 from charcnn.text.readers.lines import LinesReader
 from charcnn.text.strings import PackedStrings
 
-IN_CI = os.environ.get("CI", "").lower() in ("true", "1")
-SECONDS = float(os.environ.get("CHARCNN_FUZZ_SECONDS") or (60 if IN_CI else 5))
 SEED = os.environ.get("CHARCNN_FUZZ_SEED") or secrets.token_hex(4)  # another one each time: more files are seen
 
 
-def test_a_row_is_what_it_is_alone():
-    files, opened = fuzz_lines.run(SEED, seconds=SECONDS)
+@pytest.mark.parametrize("seconds", sampled(5, 60))
+def test_a_row_is_what_it_is_alone(seconds):
+    files, opened = fuzz_lines.run(SEED, seconds=float(os.environ.get("CHARCNN_FUZZ_SECONDS") or seconds))
     assert opened > files / 2, "most files can be read"
 
 
-def test_the_command_gone_on_with_at_any_block(tmp_path):
-    fuzz_lines.run_commands(SEED, 12 if IN_CI else 3, tmp_path)
+@pytest.mark.parametrize("commands", sampled(3, 12))
+def test_the_command_gone_on_with_at_any_block(commands, tmp_path):
+    fuzz_lines.run_commands(SEED, commands, tmp_path)
 
 
 def lines_as_csv(self, block):

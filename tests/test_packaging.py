@@ -143,9 +143,12 @@ def released(tmp_path_factory):
 
 
 def outside(folder, *words):
-    """A process whose charcnn is the one in this folder, and which knows of no checkout."""
+    """A process whose charcnn is the one in this folder, and which knows of no checkout.
+
+    What it compiles is not made fast: that takes half of the time, and it is files that are tried.
+    """
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "CHARCNN"))}
-    environment |= {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
+    environment |= {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1", "NUMBA_OPT": "0"}
     return environment, [sys.executable, *words]
 
 
