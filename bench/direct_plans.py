@@ -1,6 +1,6 @@
 """Plans of `direct_mma` and `direct` for ece408's two convolutions: how each way to lay them out does.
 
-`python bench/direct_plans.py [--images 10000] [--layers conv1,conv2] [--precisions fp16x3,tf32] [--rows 2,4,6]
+`python bench/direct_plans.py [--images 10000] [--layers conv1,conv2] [--precisions fp16x3,tf32] [--rows 1,2,3]
 [--warps 4] [--direct 2] [--results-dir DIR]` needs a GPU. Of `direct` as many plans as --direct says, the ones of
 the shortest forecast. As bench/op_times.py: float32, channels first, each call a CUDA graph with all that it packs;
 first held against the float64 reference, on the first and the last image; by turns, the median counts.
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--images", type=int, default=10_000, metavar="N", help="default: 10,000")
     parser.add_argument("--layers", type=lambda text: text.split(","), default=[*LAYERS], help="default: both")
     parser.add_argument("--precisions", type=lambda text: text.split(","), default=["fp16x3", "tf32"])
-    parser.add_argument("--rows", type=numbers, default=[2, 4, 6], help="of a band; default: 2,4,6")
+    parser.add_argument("--rows", type=numbers, default=[1, 2, 3], help="of a band; default: 1,2,3")
     parser.add_argument("--warps", type=numbers, default=[4], help="of a block; default: 4")
     parser.add_argument("--direct", type=int, default=2, metavar="N", help="plans of direct; default: 2")
     parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results/designs")

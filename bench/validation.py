@@ -32,6 +32,8 @@ from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.model import calibrate, network, params, validation
 from charcnn.model.rounding import Rounding
+from charcnn.ops.conv1d.layers import SPREAD
+from charcnn.ops.token_conv1d.layers import ALONE
 from charcnn.text import encodings, texts
 
 WEIGHTS = raw.RESULTS.parents[1] / "charcnn" / "model" / "weights"
@@ -45,8 +47,8 @@ SAMPLE = 12
 SPOILED = 64
 """Inputs on which shifted taps and dropped biases are looked at."""
 
-SPREAD, FEW = ("fp16", "bf16"), (8, 20)
-"""Level 16 has kernels of its own for batches of so many inputs in these precisions; each is given FEW_INPUTS."""
+OF_FEW = "fp16", "bf16"
+"""Level 16 has kernels of its own for few inputs. In these precisions each limit is tried, with FEW_INPUTS."""
 
 FEW_INPUTS = 1024
 
@@ -185,8 +187,8 @@ def rows(named: str | None) -> list[Row]:
             raise ValueError(f"--levels {name}: need {', '.join(row.name for row in catalog.LEVELS)}")
         row = catalog.level(level)
         found += [Row(row, one) for one in ([row.precision(precision)] if precision else row.precisions)]
-    few = [Row(row.level, row.precision, batch) for row in found if row.precision in SPREAD for batch in FEW]
-    return found + [row for row in few if row.level.name == "l16"]
+    of_few = [row for row in found if row.level.name == "l16" and row.precision in OF_FEW]
+    return found + [Row(row.level, row.precision, batch) for row in of_few for batch in (ALONE, *SPREAD[row.precision])]
 
 
 def spoiled(weights: Mapping[str, np.ndarray], config: Config) -> Iterator[tuple[str, str, dict[str, np.ndarray]]]:

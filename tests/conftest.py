@@ -84,11 +84,15 @@ def row_scope(nodeid: str) -> str | None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """--all, and --turns."""
     parser.addoption("--all", action="store_true", help="run the exhaustive tests, too")
-    parser.addoption("--turns", action="store_true", help="of a test's exhaustive cases, a third, by the commit")
+    parser.addoption(
+        "--turns", action="store_true", help="with -m exhaustive: of a test's cases a third, by the commit"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """What a test may be marked as; and how processes share the cores out, which they read when they start."""
+    if config.getoption("--turns") and (config.getoption("--all") or config.getoption("-m") != "exhaustive"):
+        raise pytest.UsageError("--turns: needs -m exhaustive, and not --all")
     if processes := getattr(config.option, "numprocesses", None):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin take the cores from other processes
@@ -143,9 +147,12 @@ def waits(item: pytest.Item) -> bool:
 
 
 TURNS = 3
-"""Commits in which every case of an exhaustive test has its turn, with --turns."""
+"""Of an exhaustive test's cases, one in so many runs with --turns: those that a commit's hash chooses."""
 
-ALWAYS = ("test_cpu_threads.py", "test_fuzz_lines.py", "test_offline.py", "test_packaging.py", "test_strikes.py")
+ALWAYS = (
+    "test_cpu_threads.py", "test_farm.py", "test_fuzz_lines.py", "test_mpi.py", "test_notebooks.py", "test_offline.py",
+    "test_packaging.py", "test_strikes.py",
+)  # fmt: skip
 """Files whose cases are no repetitions of each other, or take turns in their own way."""
 
 LONGEST = (

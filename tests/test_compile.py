@@ -242,7 +242,7 @@ def test_layers_of_levels_are_the_catalogues(tmp_path):
 
 
 GRAPHS = """
-from charcnn.runtime import stream as lane
+from charcnn.gpu import graph
 from charcnn.compiling import stand_in
 from charcnn.compiling.networks import Network, record
 from charcnn.config import SMALL
@@ -254,8 +254,8 @@ class Graph(stand_in.Graph):
 stand_in.Graph = Graph
 target = stand_in.Target.named("sm_90a")
 record(Network("l16", "fp16", SMALL, 1000), target, lambda *_: None, range(1, 1001))
-print(len(recorded), recorded == sorted({lane.graph_size(n, 1000) for n in range(1, 1001)}))
-print(all(n <= lane.graph_size(n, 1000) <= (n if n <= 64 else 1.125 * n) for n in range(1, 1001)))
+print(len(recorded), recorded == sorted({graph.size(n, 1000) for n in range(1, 1001)}))
+print(all(n <= graph.size(n, 1000) <= (n if n <= 64 else 1.125 * n) for n in range(1, 1001)))
 """
 """Numbers of inputs as a pipe brings them, any up to the batch."""
 

@@ -207,6 +207,7 @@ def test_the_course_projects_plans():
     assert many.max_registers * 32 * of_a_quarter <= 16_384
     few = plan((1, 1, 64, 64), 6, Window((5, 5)), "fp16x3")
     assert (few.stacked, few.fragments, many.stacked) == (True, 12, False)
+    assert (few.rows, many.rows, plan((10_000, 6, 30, 30), 16, Window((5, 5)), "tf32").rows) == (1, 3, 2), "as measured"
     assert many.grid(10_000) == (many.resident * device.multiprocessors(), 1)
     assert device.multiprocessors() // 2 <= np.prod(many.grid(10)) <= 10 * many.tiles
 

@@ -8,7 +8,7 @@ from conftest import quick
 from test_wgmma import compare_tiles, machine  # noqa: F401 - a fixture
 
 from charcnn.compiling.networks import BATCHES
-from charcnn.gpu import device
+from charcnn.gpu import device, graph
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.cast import narrow
@@ -16,7 +16,6 @@ from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.wgmma import few_rows
 from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, TileConfig
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
-from charcnn.runtime.stream import graph_size
 
 LIMIT = 232_448
 """Bytes of shared memory of a block of an H100 or H200."""
@@ -126,6 +125,6 @@ def test_what_is_compiled_ahead_has_all_of_a_levels_tiles(name, monkeypatch):
         k_blocks, usual = c_in * of.itemsize // 128, usual_tile(kind, name)
         return (*few_rows.offered(usual, inputs * rows, taps, k_blocks, c_out, of, kind == "stat"), usual)[0]
 
-    sizes = {graph_size(inputs, 4096) for inputs in range(1, 4097)}
+    sizes = {graph.size(inputs, 4096) for inputs in range(1, 4097)}
     for layer in layers:
         assert {taken(*layer, inputs) for inputs in sizes} == {taken(*layer, inputs) for inputs in BATCHES}

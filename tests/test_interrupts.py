@@ -3,11 +3,13 @@
 import signal
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 from llvmlite.binding import ffi
 from numba.core import compiler_lock
 
+from charcnn.host import interrupts
 from charcnn.host.interrupts import between_locks
 
 
@@ -19,27 +21,42 @@ def heard():
     signal.signal(signal.SIGINT, before)
 
 
-def pressed():
-    signal.raise_signal(signal.SIGINT)
+def pressed(times=1):
+    for _ in range(times):
+        signal.raise_signal(signal.SIGINT)
 
 
 class Interrupted:
     """A lock; the user presses Ctrl-C when it has been taken for the first time."""
 
-    def __init__(self):
-        self._lock, self._press = threading.RLock(), pressed
+    def __init__(self, times=1):
+        self._lock, self._times = threading.RLock(), times
         self.release = self._lock.release
 
     def acquire(self, *values, **options):
-        taken, press, self._press = self._lock.acquire(*values, **options), self._press, lambda: None
-        press()
+        taken, times, self._times = self._lock.acquire(*values, **options), self._times, 0
+        pressed(times)
         return taken
 
 
-@pytest.mark.parametrize("make", [ffi._LLVMLock, compiler_lock._CompilerLock])
-def test_no_lock_is_left_taken(make):
+def numba_cuda_lock():
+    return pytest.importorskip("numba.cuda.core.compiler_lock")._CompilerLock()
+
+
+def is_free(lock):
+    """Whether another thread gets it."""
+    found = []
+    other = threading.Thread(target=lambda: found.append(lock.acquire(timeout=0.1)))
+    other.start()
+    other.join()
+    return found == [True]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("make", [ffi._LLVMLock, compiler_lock._CompilerLock, numba_cuda_lock])
+def test_no_lock_is_left_taken(make, times):
     lock, done = make(), []
-    lock._lock = inner = Interrupted()
+    lock._lock = inner = Interrupted(times)
 
     def run():
         with between_locks():
@@ -50,10 +67,56 @@ def test_no_lock_is_left_taken(make):
 
     with pytest.raises(KeyboardInterrupt):
         run()
-    other = threading.Thread(target=lambda: done.append(inner.acquire(timeout=0.1)))
+    time.sleep(3 * interrupts.LATER)  # and does not come once more
+    assert done == ["taken"]
+    assert is_free(inner)
+
+
+class Entering(ExitStack):
+    """During which the user presses Ctrl-C, when the lock has been taken and before the stack knows."""
+
+    def _push_cm_exit(self, manager, leave):
+        pressed()
+        super()._push_cm_exit(manager, leave)
+
+
+def test_no_lock_is_left_taken_by_a_stack():
+    """As Numba's dispatcher enters it."""
+    inner, names = threading.RLock(), {"__name__": "numba.core.dispatcher", "Entering": Entering}
+    exec("def compile(lock):\n    with Entering() as scope:\n        scope.enter_context(lock)", names)
+
+    def run():
+        with between_locks():
+            names["compile"](inner)
+            time.sleep(5)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert is_free(inner)
+
+
+@pytest.mark.parametrize("times", [1, interrupts.PRESSES])
+def test_a_lock_that_another_thread_keeps_is_not_waited_for(times, monkeypatch):
+    monkeypatch.setattr(interrupts, "PATIENCE", 60 if times > 1 else 0.05)
+    lock, kept = compiler_lock._CompilerLock(), threading.Event()
+    main = threading.main_thread().ident
+
+    def keep():
+        with lock:
+            kept.wait(10)
+
+    def press():
+        for _ in range(times):
+            time.sleep(0.05)
+            signal.pthread_kill(main, signal.SIGINT)
+
+    other = threading.Thread(target=keep)
     other.start()
+    threading.Thread(target=press).start()
+    with pytest.raises(KeyboardInterrupt), between_locks():
+        lock.acquire()
+    kept.set()
     other.join()
-    assert done == ["taken", True], "and another thread gets it"
 
 
 def test_elsewhere_it_comes_at_once():

@@ -25,13 +25,13 @@ from charcnn.levels.runner import command as runner
 from charcnn.model import network, params
 from charcnn.model.validation import expected as expected_of
 from charcnn.model.validation import in_sigmas
+from charcnn.ops.token_conv1d.layers import ALONE
 from charcnn.runtime.monitor import Monitor
 
 ROOT = Path(__file__).parents[1]
 LEVELS = {row.name: row for row in catalog.LEVELS if runs_here(row)}
 
-FEW = Config(length=123, alphabet=9, channels=4, units=8)
-"""TINY with few characters: they are most of what the simulator has to do."""
+FEW = Config(length=123, alphabet=9, channels=4, units=8)  # few characters: they are most of the simulator's work
 MORE = pytest.mark.exhaustive
 ODD = [("l14", "fp16"), ("l19", "fp8")]  # batches, by default; level 19 has layers of levels 15 to 17
 COMPILED = [*(name for name, row in LEVELS.items() if row.tensor_cores), "l10"]  # for many seconds, on a GPU
@@ -135,7 +135,7 @@ def test_odd_batches_on_tensor_cores(name, precision):
 
 @pytest.mark.parametrize("name", LEVELS)
 def test_logits_do_not_depend_on_the_batch(name):
-    config, n = fitted(name, FEW), 2 if name in ("l16", "l17", "l19") else 3  # of more, these have other kernels: ALONE
+    config, n = fitted(name, FEW), ALONE if name in ("l16", "l17", "l19") else 3  # of more, these have other kernels
     weights, ids = params.init(config, seed=1), random_ids(n, config)
     batches = (1, 64) if device.SIMULATED else (1, 2, 64)
     first, *others = [LEVELS[name].module.build(weights, config, batch=batch)(ids) for batch in batches]

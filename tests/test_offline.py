@@ -21,6 +21,7 @@ from conftest import part, wheels_installed
 from charcnn.catalog import CHAIN, IMAGE_CHAIN, VARIANTS
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
+from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS
 from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
 
 offline = pytest.mark.skipif(
@@ -46,7 +47,7 @@ any has an instruction of double precision, and the digest."""
 PARTS = 24
 """Of what is as it was, a part in so many is compiled nevertheless."""
 
-BESIDE = ("l17", "toom_cook", "l14 fp8")
+LEVEL_17, TOOM_COOK, FOR_ADA = BESIDE = "l17", "toom_cook", "l14 fp8"
 """What these launch beside the variants (`offline_build`)."""
 
 TILES = ("tiles of l12", "tiles of l14", "tiles of l15", "few rows of l15")
@@ -94,7 +95,10 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather", "_warp_gather_pool_kernel"),
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather_fp16", "_warp_gather_pool_kernel"),
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather_bf16", "_warp_gather_pool_kernel"),
-    *((BESIDE[0], kernel) for kernel in ("_warp_gather_pool_kernel", "_make_kernel", "_merge_kernel")),
+    *((LEVEL_17, kernel) for kernel in ("_warp_gather_pool_kernel", "_make_kernel", "_merge_kernel")),
+    (TOOM_COOK, "make_kernel"),
+    *((FOR_ADA, f"_{kernel}_kernel") for kernel in ("merge", "pairs", "singles", "stat", "tables", "warp_gather_pool")),
+    (FOR_ADA, "_make_kernel"),
 }
 
 
@@ -169,6 +173,11 @@ def test_double_precision_is_where_it_is_meant_to_be(kernels, known):
     assert {(name, function) for name, own in found.items() for function, row in own.items() if row[2]} == FLOAT64
 
 
+def test_all_of_toom_cook_are_among_them(kernels):
+    """Of each precision planes and two tiles, and block 1, whose table FP8 has rounded in two ways."""
+    assert sum(row["variant"] == TOOM_COOK for row in kernels.values()) == 4 * len(PRECISIONS) + 1
+
+
 def test_the_networks_chain_is_among_them(kernels):
     for technique in ("whole", "pairs"):
         built = [name for name, row in kernels.items() if row["variant"] == f"{CHAIN}_{technique}"]
@@ -207,18 +216,22 @@ def test_no_kernel_has_grown(kernels, known):
             assert code <= 1.02 * most[1], f"{variant}, {function}: {code} bytes of machine code, {most[1]} before"
 
 
-@pytest.mark.parametrize(
-    ("capability", "names"),
-    [
-        ("8.0", ("conv1d_relu_maxpool1d_nlc_mma_fp16x3", "mma steps")),  # the first takes the most registers
-        ("8.9", ("l14 fp8",)),  # which has an instruction for e4m3, as 9.0a has not
-    ],
-)
-def test_portable_tensor_cores(capability, names, request):
-    if not request.config.getoption("--all") and part(2) != (capability == "8.9"):
+MMA = "conv1d_relu_maxpool1d_nlc_mma_fp16x3", "mma steps"  # the first takes the most registers
+PORTABLE = {
+    "8.0": (MMA, {MMA[0], *(f"{MMA[1]}: {step}" for step in LADDERS[MMA[1]])}),
+    "8.9": ((FOR_ADA,), {FOR_ADA}),  # which has an instruction for e4m3, as 9.0a has not
+}
+
+
+@pytest.mark.parametrize("capability", PORTABLE)
+def test_portable_tensor_cores(capability, request):
+    if request.config.getoption("--turns") and part(2) != (capability == "8.9"):
         pytest.skip("another commit's turn")
+    names, variants = PORTABLE[capability]
     kernels = build("--capability", capability, *names)
-    assert len({row["function"] for row in kernels.values()}) >= 3
+    assert {row["variant"] for row in kernels.values()} == variants
+    functions = {row["function"] for row in kernels.values()}
+    assert capability != "8.9" or functions > {"make_kernel", "make_pack_kernel", "_merge_kernel"}
     for key, row in kernels.items():
         assert not faults(row["costs"]), key
         assert 0 < row["costs"]["registers"] <= 255, key

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from test_offload import double, random_ids
 
 from charcnn import offload
+from charcnn.runtime import stream
 from charcnn.runtime.pipeline import Pipeline
 
 
@@ -64,3 +68,18 @@ def test_a_worker_is_there_after_an_error(error, inputs):
     with pytest.raises(error):
         pipeline(ids)
     assert np.array_equal(pipeline(ids), double(ids))  # else it would wait for one for ever
+
+
+def test_what_an_interrupted_batch_computes_is_waited_for():
+    said, worker = [], object.__new__(stream.GraphWorker)
+
+    def event(name):
+        return SimpleNamespace(**{way: lambda on, way=way: said.append((name, way, on)) for way in ("record", "wait")})
+
+    worker.buffers = SimpleNamespace(stream="own", on=lambda other: nullcontext())
+    worker._compute = SimpleNamespace(stream="shared", one_batch=threading.Lock())
+    worker._ready, worker._done = event("ready"), event("done")
+    with pytest.raises(KeyboardInterrupt), worker._computing(1000):
+        raise KeyboardInterrupt
+    assert said[-2:] == [("done", "record", "shared"), ("done", "wait", "own")]
+    assert not worker._compute.one_batch.locked()

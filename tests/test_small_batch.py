@@ -20,9 +20,11 @@ from charcnn.levels import l16
 from charcnn.model import network, params
 from charcnn.ops import reference
 from charcnn.ops.common.precision import HALF_PRECISIONS
+from charcnn.ops.conv1d.layers import SPREAD
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.layernorm.small_batch import affine, first, first_moments_shape, normalised
 from charcnn.ops.linear.small_batch import SmallBatchMlp
+from charcnn.ops.token_conv1d.layers import ALONE
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 pytestmark = pytest.mark.skipif(not runs_here(catalog.level("l16")), reason="needs a GPU of compute capability 9.0")
@@ -208,16 +210,18 @@ def test_batches_of_level_16(precision):
     ids[::3, 200:] = SMALL.alphabet  # the end of a short text
     expected = network.forward(ids[:9], weights, SMALL)
     run = l16.build(weights, SMALL, batch=67, gpus=[0], precision=precision)
-    once = {}
-    for n in (1, 2, 3, 5, 7, 8, 9, 12, 13, 24, 25, 31, 33, 63, 64, 65, 67):
+    few, some = SPREAD[precision]
+    once, edges = {}, (1, ALONE, few, some, 32, 64)
+    for n in sorted({3, 5, 67, *edges, *(edge + 1 for edge in edges)}):
         once[n] = run.on_device(device.to_device(ids[:n])).copy_to_host()
         assert error(once[n][:9], expected[:n]) <= HALF_PRECISIONS[precision].tolerance
     for n, logits in reversed(once.items()):
         run.on_device(device.to_device(ids[::-1][:n].copy()))
         assert np.array_equal(run.on_device(device.to_device(ids[:n])).copy_to_host(), logits), "bit-equal"
         assert np.array_equal(run._on_gpu[0](ids[:n], again := np.empty_like(logits)) or again, logits)
-    for n in range(1, 9):  # by the same kernels
-        assert np.array_equal(run.on_device(device.to_device(ids[:n])).copy_to_host(), once[8][:n])
+    for n in range(1, few + 1):  # by the same kernels
+        same = once[ALONE if n <= ALONE else few]
+        assert np.array_equal(run.on_device(device.to_device(ids[:n])).copy_to_host(), same[:n])
 
 
 def test_graphs_kept_are_bounded():

@@ -83,3 +83,12 @@ def _driven(answer: tuple[Any, ...]) -> Any:
     if int(status) != 0:
         raise DeviceError(f"the driver refused a CUDA graph or a copy: {status.name}")
     return values[0] if values else None
+
+
+def size(n: int, batch: int) -> int:
+    """How many inputs to compute for n: n up to 64, and above one of 8 sizes an octave, at most the batch.
+
+    Each stream makes graphs of its own, and texts that come through a pipe make batches of any length.
+    """
+    step = 1 << n.bit_length() >> 4 if n > 64 else 1
+    return min(-(-n // step) * step, batch)

@@ -37,7 +37,7 @@ class Pipeline:
     longer than that gains."""
 
     whole = 0
-    """So are up to as many, but where pieces of `few` have a worker each: to cut them up takes longer, too."""
+    """Up to so many are one batch, too, unless each worker would get `few` of them or fewer."""
 
     def __init__(
         self, workers: Sequence[Worker], batch: int, classes: int, progress: Callable[[int], object] | None = None

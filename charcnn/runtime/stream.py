@@ -257,7 +257,7 @@ class GraphWorker(StreamWorker):
     The copies are not in it, so that those of one stream go on while another computes. The graphs of large batches
     share a stream: on streams of their own, blocks of one batch's first kernel would take multiprocessors from the
     kernel that another batch is in, whose blocks all run at once. A batch is computed with some inputs more than came
-    where that keeps the graphs few (`graph_size`): each takes memory, and milliseconds to make.
+    where that keeps the graphs few (`graph.size`): each takes memory, and milliseconds to make.
 
     Args:
         buffers, forward: as of `StreamWorker`; `forward` starts the same work each time, and allocates nothing from its
@@ -291,7 +291,7 @@ class GraphWorker(StreamWorker):
         if launch.profiler is not None:  # kernels are timed one by one
             return self._recorded(ids)
         cuda_graph.copy(self._ids, ids, buffers.stream)
-        size = graph_size(n, self._batch)
+        size = cuda_graph.size(n, self._batch)
         with self._computing(size):
             if size not in self._graphs:
                 place = self._ids[:size]
@@ -317,19 +317,12 @@ class GraphWorker(StreamWorker):
         with self._compute.one_batch:
             self._ready.record(own)
             self._ready.wait(shared)
-            with self.buffers.on(shared):
-                yield
-            self._done.record(shared)
-            self._done.wait(own)
-
-
-def graph_size(n: int, batch: int) -> int:
-    """How many inputs to compute for n: n up to 64, and above one of 8 sizes an octave, at most the batch.
-
-    Each stream makes graphs of its own, and texts that come through a pipe make batches of any length.
-    """
-    step = 1 << n.bit_length() >> 4 if n > 64 else 1
-    return min(-(-n // step) * step, batch)
+            try:
+                with self.buffers.on(shared):
+                    yield
+            finally:  # what comes next on the own stream waits, also where a KeyboardInterrupt came
+                self._done.record(shared)
+                self._done.wait(own)
 
 
 class GpuPipeline(Pipeline):
@@ -353,7 +346,9 @@ class GpuPipeline(Pipeline):
         """Whether messages land in GPU memory."""
         self.sequences: dict[int, Any] = {}
         """By GPU, the layers that it runs (`charcnn.runtime.sequence`), of levels that list them."""
-        self._on_gpu = {worker.buffers.gpu: worker for worker in workers[::-1]}  # the first of each
+        self._on_gpu: dict[int, StreamWorker] = {}
+        for worker in workers:
+            self._on_gpu.setdefault(worker.buffers.gpu, worker)
         if len(self._on_gpu) == 1 and self.few > 1:  # measured of graphs; on several GPUs each takes a part
             self.whole = batch
 

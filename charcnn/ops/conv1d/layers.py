@@ -103,7 +103,8 @@ class MmaLinear(MmaConv1d):
 
 
 SPREAD = {"fp16": (7, 10), "bf16": (7, 10), "tf32": (9, 12), "fp16x3": (6, 6), "fp8": (3, 3)}
-"""The most inputs of which blocks 1 and 2, and 3 to 6, take less time by `SmallBatchConv1d`, as timed on an H100."""
+"""The most inputs of which blocks 1 and 2, and 3 to 6, take less time by `SmallBatchConv1d`, as timed on an H100.
+fp16 has bf16's."""
 
 
 class SmallBatchConv1d(Conv1dLayer):

@@ -8,7 +8,7 @@ another, share what is loaded of a row of the image. The README.md of this folde
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
@@ -29,8 +29,8 @@ MAPS, WINDOWS, LANES = 16, 8, 4
 FRAGMENTS = 128
 """Words of weights that a lane has room for in registers; sums and features take some hundred more."""
 
-ROWS = (3, 2, 1)
-"""Of a band: those that are tried. More load less, and took longer on an H100."""
+ROWS = {"stacked": (1, 2, 3), "two terms": (3, 2, 1), "one term": (2, 3, 1)}
+"""Of a band: first what took the least time of ece408's layers on an H100 (stacked: conv1; else conv2)."""
 
 HELD = 132
 """Words of weights and sums of a lane, at most: four sums of each row and term."""
@@ -51,9 +51,6 @@ NONE = 15
 
 PRECISIONS = {name: TENSOR_PRECISIONS[name] for name in ("fp16", "bf16", "tf32", "fp16x3")}
 """Those of which a word holds neighbouring pixels: fp8's would be four."""
-
-PRODUCT = 1.6
-"""Cycles of a multiprocessor's four tensor cores for one of theirs by mma.sync, which is 0.6 of their rate."""
 
 ANY = "the technique direct takes any"
 
@@ -241,14 +238,6 @@ class Plan:
         parts = max(1, min(-(-self.tiles // self.warps), most // (n * self.map_blocks)))
         return min(n, max(1, most // self.map_blocks)), self.map_blocks * parts
 
-    @property
-    def time(self) -> float:
-        """Cycles of a multiprocessor for an image, about: of tensor cores, or of shared memory and stores."""
-        words, kernel_rows = len(self.registers), self.window.kernel[0]
-        products = PRODUCT * (2 if self.stacked else 3 if self.low else 1) * self.rows * kernel_rows * words / 2
-        loads = self.of.terms * (self.rows + kernel_rows - 1) * words + min(self.c_out, MAPS) * self.rows
-        return -(-self.tiles // self.warps) * self.warps * max(products, 1.1 * loads)
-
 
 def _warps(registers: int) -> int:
     """Warps of so many registers a thread that a multiprocessor holds."""
@@ -302,7 +291,7 @@ def _halved(word: Word, times: int) -> Word:
 
 
 def plan(x: Shape, c_out: int, window: Window, precision: str) -> Plan:
-    """The plan of the shortest time by the model, for x (N, C_in, H, W), on the current GPU.
+    """The first of its candidates that fits on the current GPU, for x (N, C_in, H, W).
 
     Raises:
         ValueError: the precision is none of PRECISIONS, the window moves by more than 1 or is dilated, weights do not
@@ -330,12 +319,13 @@ def _plan(x: Shape, c_out: int, window: Window, precision: str, limit: int) -> P
         least = min(one.shared_bytes for one in found)
         need = f"direct_mma needs {least:,} bytes of shared memory for an image, a block has {limit:,}"
         raise ValueError(f"x has {x[0]} channels of {x[1]} x {x[2]}: {need}; direct takes strips of it")
-    return min(fit, key=lambda one: one.time)
+    return fit[0]
 
 
 def candidates(x: Shape, c_out: int, window: Window, precision: str) -> Iterator[Plan]:
-    """Plans of bands of so many rows, for x (C_in, H, W)."""
-    for rows in ROWS:
-        one = Plan(precision, x[0], c_out, (x[1], x[2]), window, rows)
+    """Plans of bands of so many rows, the fastest first, for x (C_in, H, W)."""
+    first = Plan(precision, x[0], c_out, (x[1], x[2]), window, 1)
+    for rows in ROWS["stacked" if first.stacked else "two terms" if first.low else "one term"]:
+        one = replace(first, rows=rows)
         if rows == 1 or (rows <= one.out[0] and one.fragments + one.sums <= HELD):
             yield one
