@@ -191,10 +191,10 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Of -n auto, where there is a GPU: a quarter more than cores, as some wait for it, or for a kernel of another."""
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Of -n auto: a quarter more than cores, as some wait: for a GPU, for a process, for a kernel of another."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return None if device.SIMULATED else cores * 5 // 4
+    return cores + max(1, cores // 4)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -81,11 +81,11 @@ def taken(name, technique):
     return not costly or (TITLES.index(name) + NETWORK_TECHNIQUES.index(row)) % 3 == 1
 
 
-SLOW = ("alexnet", "direct"), ("alexnet", "winograd"), ("fused4", "strong")
+SLOW = ("alexnet", "direct"), ("alexnet", "strong"), ("alexnet", "winograd"), ("fused4", "strong")
 
 
 # What is slow in the simulator. By `direct` test_parallel compares alexnet with the same reference; by `winograd`
-# test_channels_last has a network of groups and steps, as it has; fused4's chains are test_chain2d's.
+# test_channels_last has a network of groups and steps, as it has; chains are test_chain2d's.
 @quick(lambda name, technique: (name, technique) not in SLOW, everywhere=True)
 @quick(taken)
 @pytest.mark.parametrize("technique", [row.name for row in NETWORK_TECHNIQUES])

@@ -47,7 +47,7 @@ def tile(request, monkeypatch):
     monkeypatch.setenv("CHARCNN_CPU_TILE", request.param)
 
 
-@quick(lambda tile, case: TILES[tile] is choose_tile() or (tile, case) == ("plain", 0), everywhere=True)  # for seconds
+@quick(lambda tile, case: TILES[tile] is choose_tile() and case not in (1, 6), everywhere=True)  # compiled for seconds
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_every_tile(tile, case):
     x, weight, padding = CASES[case]
