@@ -146,7 +146,7 @@ def waits(item: pytest.Item) -> bool:
     return not kept and hasattr(item, "callspec") and crc32(item.nodeid.encode()) % TURNS != part(TURNS)
 
 
-TURNS = 3
+TURNS = 4
 """Of an exhaustive test's cases, one in so many runs with --turns: those that a commit's hash chooses."""
 
 ALWAYS = (

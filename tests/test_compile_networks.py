@@ -49,7 +49,7 @@ part, parts = map(int, sys.argv[1:])
 target, found = Target.named("sm_90a"), {}
 for name in ("alexnet", "ffn"):
     for way in NETWORK_TECHNIQUES:
-        for precision in way.precisions if way.name not in ("naive", "weak", "strong") else ():
+        for precision in way.precisions if way.device == "cuda" and way.name not in ("naive", "weak", "strong") else ():
             network = ImageNetwork(name, way.name, precision)
             record(network, target, lambda *launch: found.setdefault(launch, str(network)), [1, 1024])
 kernels = list(found)[part::parts]
