@@ -85,7 +85,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """--all, and --turns."""
     parser.addoption("--all", action="store_true", help="run the exhaustive tests, too")
     parser.addoption(
-        "--turns", action="store_true", help="with -m exhaustive: of a test's cases a third, by the commit"
+        "--turns", action="store_true", help="with -m exhaustive: of a test's cases a fourth, by the commit"
     )
 
 
