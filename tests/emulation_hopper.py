@@ -36,6 +36,10 @@ class Barrier:
         wait(lambda: ended(self.phases))
 
 
+LOAD, STORE = ptx.ld_shared_v4_f32, ptx.st_shared_v4_f32
+"""The simulator's own, of an array and a place in it."""
+
+
 class Hopper(Machine):
     """A block that is a cluster of its own: copies by tensor maps, mbarriers, and products by warpgroups."""
 
@@ -125,11 +129,15 @@ class Hopper(Machine):
         self.memory[to - BASE : to - BASE + size] = np.frombuffer(ctypes.string_at(source, size), np.uint8)
         self.barriers[barrier].count(0, -size)
 
-    def ld_shared_v4_f32(self, address):
-        return tuple(self.row(address).view(np.float32))
+    def ld_shared_v4_f32(self, *place):
+        return LOAD(*place) if len(place) > 1 else tuple(self.row(*place).view(np.float32))
 
-    def st_shared_v4_f32(self, address, *values):
-        self.row(address).view(np.float32)[:] = values
+    def st_shared_v4_f32(self, *place_and_values):
+        *place, a, b, c, d = place_and_values
+        if len(place) > 1:
+            STORE(*place, a, b, c, d)
+        else:
+            self.row(*place).view(np.float32)[:] = a, b, c, d
 
     def guarded_load(self, address, wanted):
         return ptx.ld_global_v4_b32(address) if wanted else (0, 0, 0, 0)

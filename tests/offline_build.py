@@ -35,6 +35,7 @@ import operator_cases
 import source_digest
 from alexnet_cases import ALEXNET
 from kernel_costs import all_compiled, function, title
+from offline_chains import half_chains, image_chains, mma_chains
 from offline_tiles import TILES, other_tiles
 from spaces import Space
 
@@ -42,9 +43,6 @@ from charcnn import catalog
 from charcnn.compiling.networks import Network, record
 from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.config import SMALL
-from charcnn.model.layers import Conv1d, LocalResponseNorm, Relu, Tanh
-from charcnn.networks import alexnet, fused4
-from charcnn.ops import chain
 from charcnn.ops.common.mma_layout import WIDE
 from charcnn.ops.common.precision import HALF_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.conv1d.ladder import StepConv1d
@@ -245,6 +243,8 @@ def between_features(row: catalog.Variant) -> None:
         direct_mma_cases.bands(IMAGE_LAYERS)
     if row.operator == catalog.IMAGE_CHAIN:
         image_chains(row.technique)
+        if row.technique == "whole":
+            mma_chains()
     if row.operator == catalog.CHAIN and row.technique == "whole":
         half_chains()
     if row.name == "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather":
@@ -262,27 +262,6 @@ def between_features(row: catalog.Variant) -> None:
         for precision in WIDE:
             encoded_maxima(x, stat, x[0], x[0], 3, precision=precision)
             normalised_maxima(x, stat, x[0], x[0], 3, precision="float32", results=precision)
-
-
-def image_chains(method: str) -> None:
-    """Launch plans of networks' chains at their sizes: AlexNet's first two layers, and four small convolutions."""
-    pair = [layer for layer in alexnet.layers("2012")[1:9] if not isinstance(layer, LocalResponseNorm)]
-    four = [Tanh() if isinstance(layer, Relu) else layer for layer in fused4.layers("28")[1:9]]
-    four[4] = replace(four[4], bias=False)
-    for links, shape, precision in ((pair, (3, 227, 227), "fp16"), (four, (1, 28, 28), "fp32")):
-        made = chain.plan(links, in_shape=shape, method=method, precision=precision, batch=1024)
-        weights = [np.zeros(size, np.float32) for size in made.parameter_shapes]
-        biases = [weight[:, 0, 0, 0].copy() if own else None for weight, own in zip(weights, made.biased, strict=True)]
-        made.compile()(np.zeros((1, *shape), np.float32), weights, biases)
-
-
-def half_chains() -> None:
-    """Launch blocks 3 to 6 in half precision, and a chain of few channels; bf16 is one word in fp16's kernels."""
-    for channels, taps, length in ((256, 3, 110), (32, 2, 113)):
-        layers = [layer for _ in range(4) for layer in (Conv1d(channels, taps), Relu())]
-        made = chain.plan([*layers[:-1], chain.Stat()], in_channels=channels, length=length, precision="fp16")
-        weight, bias = np.zeros((channels, channels, taps), np.float32), np.zeros(channels, np.float32)
-        made.prepare([weight] * 4, [bias] * 4)(np.zeros((1, length, channels), np.float16))
 
 
 def image_tiles(precision: str) -> None:

@@ -75,7 +75,7 @@ def test_every_variant_is_laid_out(name):
 def taken(name, technique):
     """Whether a GPU runs it by default: each technique has some networks, its parts have others in test_parallel."""
     row = next(row for row in NETWORK_TECHNIQUES if row.name == technique)
-    costly = technique in ("direct", "strong", "winograd", "mma", "wgmma")
+    costly = technique in ("direct", "strong", "strong_mma", "winograd", "mma", "wgmma")
     if (name, technique) in (("ece408", "direct"), ("ffn", "direct")):  # half a minute each: test_direct has plans
         return False
     return not costly or (TITLES.index(name) + NETWORK_TECHNIQUES.index(row)) % 3 == 1
@@ -99,6 +99,8 @@ def test_techniques(name, technique, every):
     if not serves(row, None):
         pytest.skip("needs tensor cores")
     network = architecture(name)
+    if not row.computes(name):
+        pytest.skip("test_what_strong_mma_leaves")
     n = 2 if row.device == "cuda" and device.SIMULATED else 5
     weights, images = drawn(network, n)
     turn = TITLES.index(name) % len(row.precisions)

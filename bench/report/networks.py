@@ -27,10 +27,13 @@ def networks(document: Path) -> str:
 def network_techniques(document: Path) -> str:
     """A row a technique."""
     rows = [
-        [f"`--as {row.name}`", "CPU" if row.device == "cpu" else "GPU", row.summary, ", ".join(row.precisions)]
+        [
+            f"`--as {row.name}`", "CPU" if row.device == "cpu" else "GPU", row.summary,
+            ", ".join(row.networks) or "all", ", ".join(row.precisions),
+        ]
         for row in catalog.NETWORK_TECHNIQUES
-    ]
-    return table(["option", "on", "how", "precisions"], rows, right=4)
+    ]  # fmt: skip
+    return table(["option", "on", "how", "networks", "precisions"], rows, right=5)
 
 
 LIBRARIES = ("PyTorch eager", "torch.compile", "JAX", "ONNX Runtime", "OpenVINO")

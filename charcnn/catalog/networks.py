@@ -1,4 +1,4 @@
-"""The tables of networks of images, and of the ways to run any of them."""
+"""The tables of networks of images, and of the ways to run them."""
 
 from __future__ import annotations
 
@@ -48,16 +48,22 @@ NETWORKS = (
 
 @dataclass(frozen=True)
 class NetworkTechnique(Program):
-    """A way to run any of the networks: `--as NAME`."""
+    """A way to run networks: `--as NAME`."""
 
     summary: str
     home: str
     """Its module under charcnn.networks, whose `build` takes its name first."""
+    networks: tuple[str, ...] = ()
+    """The networks that it computes; all where there are none."""
 
     @property
     def family(self) -> Sequence[NetworkTechnique]:
         """All ways."""
         return NETWORK_TECHNIQUES
+
+    def computes(self, name: str) -> bool:
+        """Whether it computes the network of this name, at its full size."""
+        return not self.networks or name in self.networks
 
     @property
     def graphs(self) -> bool:
@@ -92,6 +98,10 @@ NETWORK_TECHNIQUES = (
     NetworkTechnique(
         "winograd", "cuda", "channels last, with half the products or fewer where convolutions move by 1",
         "channels_last", copies=True, filtered=True,
+    ),
+    NetworkTechnique(
+        "strong_mma", "cuda", "as strong, on tensor cores: a chain is one kernel, its features in shared memory",
+        "strong_mma", ("mnist", "ece408", "fused4"), ampere=True, precisions=("fp16", "bf16"),
     ),
     NetworkTechnique(
         "mma", "cuda", "channels last on tensor cores, one CUDA graph a batch", "channels_last", ampere=True,

@@ -111,6 +111,7 @@ def _networks(options: argparse.Namespace, target: Target) -> list[Network | Ima
     Raises:
         ValueError: none fits, or one that is named does not.
     """
+    from charcnn import catalog
     from charcnn.compiling.networks import ImageNetwork, Network, runnable, runnable_techniques
 
     if options.networks is None:
@@ -123,7 +124,15 @@ def _networks(options: argparse.Namespace, target: Target) -> list[Network | Ima
         raise ValueError("--networks: leave out --levels")
     named = [_named(name) for name in options.networks]
     chosen = _chosen(options, target, "--as", options.techniques, list(runnable_techniques(target)))
-    return [ImageNetwork(name, *how, variant, options.batch) for name, variant in named for how in chosen]
+    found: list[Network | ImageNetwork] = [
+        ImageNetwork(name, *how, variant, options.batch)
+        for name, variant in named
+        for how in chosen
+        if catalog.network_technique(how[0]).computes(name)
+    ]
+    if not found:
+        raise ValueError(f"--networks {' '.join(options.networks)}: --as {' '.join(options.techniques)} computes none")
+    return found
 
 
 def _chosen(

@@ -85,7 +85,9 @@ def compare(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
     """Run the network by every technique that runs here, after its results are checked. Exit status: 0, or 1: wrong."""
     rows, status = [], 0
     for program in catalog.NETWORK_TECHNIQUES:
-        if not serves(program, chosen.precision) or (program.device == "cuda" and device.SIMULATED):
+        if not program.computes(subject.name) or not serves(program, chosen.precision):
+            continue
+        if program.device == "cuda" and device.SIMULATED:
             continue
         job = subject.prepare(program, argparse.Namespace(**vars(chosen) | {"technique": program.name}))
         how = program.build_options(chosen.precision) | ({"batch": chosen.batch} if chosen.batch else {})

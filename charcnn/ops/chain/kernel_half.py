@@ -47,11 +47,13 @@ def packed(weights: np.ndarray, of: NumberFormat) -> np.ndarray:
     count, c_out, c_in, taps = weights.shape
     lanes = weights.reshape(count, c_out // WARP_N, 2, 2, 8, c_in // 16, 2, 4, 2, taps)
     values = np.ascontiguousarray(lanes.transpose(1, 0, 9, 5, 2, 4, 7, 3, 6, 8).ravel(), np.float32)
-    halves = values.astype(np.float16).view(np.uint16) if of.ptx_type == "f16" else _bf16(values)
-    return np.pad(halves.view(np.uint32), (0, AHEAD[0] * STEP_WORDS))
+    return np.pad(halves(values, of).view(np.uint32), (0, AHEAD[0] * STEP_WORDS))
 
 
-def _bf16(values: np.ndarray) -> np.ndarray:
+def halves(values: np.ndarray, of: NumberFormat) -> np.ndarray:
+    """float32, C-contiguous, rounded to the 16 bits of the format: uint16 of the same shape."""
+    if of.ptx_type == "f16":
+        return values.astype(np.float16).view(np.uint16)
     bits = values.view(np.uint32).astype(np.uint64)
     rounded = np.where(np.isnan(values), bits, bits + 0x7FFF + (bits >> 16 & 1))  # to nearest, ties to even
     return (rounded >> 16).astype(np.uint16)

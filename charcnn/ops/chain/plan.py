@@ -11,6 +11,7 @@ from charcnn.gpu import device
 from charcnn.model.layers import Conv1d, Relu
 from charcnn.ops.chain.plan2d import Layer2d, Plan2d, plan2d
 from charcnn.ops.chain.plan_half import HalfPlan, plan_half
+from charcnn.ops.chain.plan_mma import make_mma_plan
 from charcnn.ops.chain.planned import LONGEST, Planned, tabulated
 from charcnn.ops.chain.step import Step
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
@@ -166,12 +167,17 @@ def plan(layers: Sequence[Layer], *, in_channels: int, length: int, **options: A
 @overload
 def plan(layers: Sequence[Layer2d], *, in_shape: Sequence[int], **options: Any) -> Plan2d: ...
 def plan(layers: Sequence[Any], **options: Any) -> Any:
-    """Plan the fusion of a chain: over sequences as `plan1d` says, over images, which have an `in_shape`, as `plan2d`.
+    """Plan the fusion of a chain: over sequences as `plan1d` says, over images, which have an `in_shape`, as `plan2d`,
+    or, with method="mma", on tensor cores as `make_mma_plan`.
 
     Raises:
         ValueError: the layers are no such chain, or need more shared memory than there is.
     """
-    return plan2d(layers, **options) if "in_shape" in options else plan1d(layers, **options)
+    if "in_shape" not in options:
+        return plan1d(layers, **options)
+    if options.get("method") == "mma":
+        return make_mma_plan(layers, **{name: value for name, value in options.items() if name != "method"})
+    return plan2d(layers, **options)
 
 
 def plan1d(

@@ -225,7 +225,7 @@ def plan2d(
     Raises:
         ValueError: the layers are no such chain, do not fit the image, or need more shared memory than there is.
     """
-    links = _links(layers, in_shape)
+    links = linked(layers, in_shape)
     if method not in (None, *METHODS):
         raise ValueError(f"method={method!r}: need one of {', '.join(METHODS)}, or None")
     if tile is not None:
@@ -283,7 +283,7 @@ def pyramid(layers: Sequence[Layer2d], in_shape: Sequence[int], tiles: Sequence[
     A tiling's `alike` and `clipped` are the multiplications over those unfused, `held` a block's largest map between
     convolutions. Source: Alwani et al., Fused-layer CNN accelerators, MICRO 2016.
     """
-    links = _links(layers, in_shape)
+    links = linked(layers, in_shape)
     return tuple(next(_tilings(links, "tiles", pair("tile", tile))) for tile in tiles)
 
 
@@ -300,7 +300,8 @@ def convolutions(links: Sequence[Link]) -> list[tuple[Link, ...]]:
     return [tuple(links[i:j]) for i, j in pairwise((*starts, len(links)))]
 
 
-def _links(layers: Sequence[Layer2d], in_shape: Sequence[int]) -> tuple[Link, ...]:
+def linked(layers: Sequence[Layer2d], in_shape: Sequence[int]) -> tuple[Link, ...]:
+    """Convolutions and poolings of a chain, each with the function behind it; errors as of `plan2d`."""
     if len(in_shape) != 3:
         raise ValueError(f"in_shape={in_shape!r}: need (C_in, H, W)")
     for size in in_shape:

@@ -1,0 +1,320 @@
+"""The kernel of a chain over images on tensor cores: a block an image at a time, every map in its shared memory.
+
+Convolution by convolution, a warp takes sixteen pixels of the map to come. `ldmatrix` reads what their windows see from
+where it lies, weights come to registers as products take them, and sums go back to shared memory as the next one reads
+them. Nothing is laid out again but the image: by rows of windows, which the first convolution multiplies.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import cuda, float32, types
+
+from charcnn.gpu import ptx
+from charcnn.gpu.device import uint32
+from charcnn.gpu.launch import jit
+from charcnn.ops.common.epilogues import inlined
+
+if TYPE_CHECKING:
+    from charcnn.ops.chain.plan_mma import MmaPlan
+
+OCTET, PIXEL = 8, 16
+"""Channels of an octet, and its bytes."""
+
+ROWS = 16
+"""Of a product: pixels."""
+
+RUN = 8
+"""Windows side by side of which a thread lays out the rows, at most: neighbours share most pixels."""
+
+WORDS = PIXEL // 4
+"""Of an octet."""
+
+
+@cache
+def make_mma_kernel(plan: MmaPlan, from_bytes: bool) -> Any:
+    """The kernel (x, weight, bias, pixels, y): blocks take images by turns.
+
+    x (N, C_in H W) float32, or uint8 where from_bytes, then pixels (C_in 256,) is what bytes stand for; weight as of
+    `plan_mma.packed`, bias padded likewise; y (N, C_out H_out W_out) float32.
+    """
+    lay_out, compute = _make_lay_out(plan, from_bytes), _make_links(plan, len(plan.links) - 1)
+    threads, space, chunk = uint32(plan.threads), uint32(plan.shared_bytes), uint32(PIXEL)
+    zero, alignment = uint32(0), ptx.ALIGNMENT
+
+    @jit(launch_bounds=(plan.threads, plan.resident))
+    def kernel(x, weight, bias, pixels, y):
+        shared = cuda.shared.array(0, types.uint32, alignment=alignment)
+        base, thread = ptx.cvta_to_shared(shared), uint32(cuda.threadIdx.x)
+        i = uint32(thread * chunk)
+        while i < space:  # what is padding stays 0
+            ptx.st_shared_v4_b32(uint32(base + i), zero, zero, zero, zero)
+            i = uint32(i + threads * chunk)
+        n = uint32(cuda.blockIdx.x)
+        while n < uint32(x.shape[0]):
+            cuda.syncthreads()  # the image before is done with
+            lay_out(x, pixels, base, thread, n)
+            cuda.syncthreads()
+            compute(weight, bias, y, base, thread, n)
+            n = uint32(n + uint32(cuda.gridDim.x))
+
+    return kernel
+
+
+@cache
+def _make_links(plan: MmaPlan, i: int) -> Any:
+    """compute(weight, bias, y, base, thread, n): links 0 to i, one after the other."""
+    more = i > 0
+    before = _make_links(plan, i - 1) if more else None
+    own = _make_parts(plan, i, plan.parts(i) - 1) if plan.links[i].groups else _make_maxpool2d(plan, i)
+
+    @jit(device=True, forceinline=True)
+    def compute(weight, bias, y, base, thread, n):
+        if more:
+            before(weight, bias, y, base, thread, n)
+            cuda.syncthreads()
+        own(weight, bias, y, base, thread, n)
+
+    return compute
+
+
+@cache
+def _make_parts(plan: MmaPlan, i: int, part: int) -> Any:
+    """Convolution i, its output channels up to this part's."""
+    more = part > 0
+    before = _make_parts(plan, i, part - 1) if more else None
+    own = _make_conv2d(plan, i, part)
+
+    @jit(device=True, forceinline=True)
+    def parts(weight, bias, y, base, thread, n):
+        if more:
+            before(weight, bias, y, base, thread, n)
+        own(weight, bias, y, base, thread, n)
+
+    return parts
+
+
+@cache
+def _make_lay_out(plan: MmaPlan, from_bytes: bool) -> Any:
+    """lay_out(x, pixels, base, thread, n): the image's rows of windows, as map 0 has them."""
+    link, of = plan.links[0], plan.maps[0]
+    (channels, height, width), taps = link.in_shape, link.window.kernel[1]
+    (top, _, left, _), step, apart = link.window.padding, link.window.stride[1], link.window.dilation[1]
+    segments = -(-of.columns // RUN)
+    run = -(-of.columns // segments)
+    span, items = (run - 1) * step + (taps - 1) * apart + 1, channels * of.rows * segments
+    pack, words = ptx.cvt_f16x2(plan.precision.ptx_type), -(-taps // 2)
+    all_rows, columns, rows_in, line, image = map(uint32, (of.rows, of.columns, height, width, height * width))
+    above, before, pieces, every, threads = map(uint32, (top, left, segments, items, plan.threads))
+    wide, stride, pixel, row_bytes, plane = map(uint32, (run, step, PIXEL, PIXEL * of.pitch, of.plane))
+    place, values_of_byte, zero, word, eight = uint32(plan.places[0]), uint32(256), uint32(0), uint32(0xFFFFFFFF), OCTET
+
+    @jit(device=True, forceinline=True)
+    def lay_out(x, pixels, base, thread, n):
+        values, taken = cuda.local.array(span, float32), cuda.local.array(eight, float32)
+        w = cuda.local.array(4, types.uint32)
+        for k in range(eight):
+            taken[k] = float32(0)
+        for k in range(4):
+            w[k] = zero
+        i = thread
+        while i < every:
+            piece, rest = uint32(i % pieces), uint32(i // pieces)
+            row, channel = uint32(rest % all_rows), uint32(rest // all_rows)
+            source, first = uint32(row - above) & word, uint32(piece * wide * stride - before) & word  # beyond: huge
+            at = uint32(channel * image + source * line) & word
+            for k in range(span):
+                column = uint32(first + uint32(k)) & word
+                values[k] = float32(0)
+                if source < rows_in and column < line:
+                    if from_bytes:
+                        values[k] = pixels[uint32(channel * values_of_byte + uint32(x[n, uint32(at + column)]))]
+                    else:
+                        values[k] = x[n, uint32(at + column)]
+            to = uint32(base + place + channel * plane + row * row_bytes + piece * wide * pixel)
+            for j in range(run):
+                for k in range(taps):
+                    taken[k] = values[j * step + k * apart]
+                for k in range(words):
+                    w[k] = pack(taken[2 * k], taken[2 * k + 1])
+                if uint32(piece * wide + uint32(j)) < columns:
+                    ptx.st_shared_v4_b32(uint32(to + uint32(j) * pixel), w[0], w[1], w[2], w[3])
+            i = uint32(i + threads)
+
+    return lay_out
+
+
+@cache
+def _make_products(plan: MmaPlan, i: int, s: int) -> Any:
+    """multiply(acc, b, at): steps 0 to s of convolution i, for sixteen pixels."""
+    more, columns = s > 0, plan.columns(i)
+    before = _make_products(plan, i, s - 1) if more else None
+    (low, high), octets, distances = plan.steps(i)[s], plan.octets(i), _distances(plan, i)
+    behind, pattern = uint32(octets[low][0]), distances.index(octets[high][0] - octets[low][0])
+    product = ptx.mma_sync(plan.precision.ptx_type)
+
+    @jit(device=True, forceinline=True)
+    def multiply(acc, b, at):
+        if more:
+            before(acc, b, at)
+        a0, a1, a2, a3 = ptx.ldmatrix_x4(uint32(at[pattern] + behind))
+        for q in range(columns):
+            j, k = 2 * (s * columns + q), 4 * q
+            acc[k], acc[k + 1], acc[k + 2], acc[k + 3] = product(
+                a0, a1, a2, a3, b[j], b[j + 1], acc[k], acc[k + 1], acc[k + 2], acc[k + 3]
+            )
+
+    return multiply
+
+
+def _distances(plan: MmaPlan, i: int) -> tuple[int, ...]:
+    """Bytes from the first octet of a step of convolution i to the second, each once: lanes 16 to 31 read that."""
+    octets = plan.octets(i)
+    return tuple(dict.fromkeys(octets[high][0] - octets[low][0] for low, high in plan.steps(i)))
+
+
+def _sizes(plan: MmaPlan, i: int) -> tuple[int, int]:
+    """Where the weights and the biases of link i begin: in words, and in numbers."""
+    earlier = [j for j in plan.convolutions if j < i]
+    words = sum(32 * plan.parts(j) * plan.fragments(j) for j in earlier)
+    return words, sum(OCTET * plan.parts(j) * plan.columns(j) for j in earlier)
+
+
+@cache
+def _make_conv2d(plan: MmaPlan, i: int, part: int) -> Any:
+    """conv2d(weight, bias, y, base, thread, n): link i for a part of its output channels, a warp sixteen pixels."""
+    link, of, columns, fragments = plan.links[i], plan.maps[i], plan.columns(i), plan.fragments(i)
+    words, numbers = _sizes(plan, i)
+    distances = _distances(plan, i)
+    patterns, sums, fours, pairs = len(distances), 4 * columns, fragments // 4, 2 * columns
+    multiply, store = _make_products(plan, i, len(plan.steps(i)) - 1), _make_store(plan, i)
+    down_across, pixels = uint32(link.out_shape[2]), math.prod(link.out_shape[1:])
+    row_bytes = uint32(PIXEL * of.pitch * link.window.stride[0])
+    apart = np.array(distances, np.uint32)
+    weights_at, biases_at = uint32(words + 32 * fragments * part), uint32(numbers + OCTET * columns * part)
+    place, first_octet, tiles, warps, last = (
+        uint32(value) for value in (plan.places[i], columns * part, -(-pixels // ROWS), plan.warps, pixels - 1)
+    )
+    two, three, four, five, fifteen, sixteen, lanes = map(uint32, (2, 3, 4, 5, 15, 16, 31))
+    block, pixel, eight, one = map(uint32, (128, PIXEL, 8, 1))
+
+    @jit(device=True, forceinline=True)
+    def conv2d(weight, bias, y, base, thread, n):
+        b, acc = cuda.local.array(fragments, types.uint32), cuda.local.array(sums, float32)
+        at, offsets = cuda.local.array(patterns, types.uint32), cuda.local.array(pairs, float32)
+        lane, tile = uint32(thread & lanes), uint32(thread >> five)
+        group, member, upper = uint32(lane >> two), uint32(lane & three), uint32(lane >> four)
+        for k in range(fours):
+            w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, uint32(weights_at + uint32(k) * block + lane * four))
+            b[4 * k], b[4 * k + 1], b[4 * k + 2], b[4 * k + 3] = w0, w1, w2, w3
+        for q in range(columns):
+            own = uint32(biases_at + uint32(8 * q) + member * two)
+            offsets[2 * q], offsets[2 * q + 1] = bias[own], bias[uint32(own + one)]
+        while tile < tiles:
+            p = min(uint32(tile * sixteen + (lane & fifteen)), last)
+            row = uint32(p // down_across)
+            here = uint32(base + place + row * row_bytes + uint32(p - row * down_across) * pixel)
+            for k in range(patterns):
+                at[k] = uint32(here + upper * cuda.const.array_like(apart)[k])
+            for q in range(columns):
+                for e in range(2):
+                    acc[4 * q + e], acc[4 * q + 2 + e] = offsets[2 * q + e], offsets[2 * q + e]
+            multiply(acc, b, at)
+            for half in range(2):
+                p = uint32(tile * sixteen + group + uint32(half) * eight)
+                if p <= last:
+                    for q in range(columns):
+                        k = 4 * q + 2 * half
+                        octet = uint32(first_octet + uint32(q))
+                        store(y, n, octet, member, p, acc[k], acc[k + 1])
+            tile = uint32(tile + warps)
+
+    return conv2d
+
+
+@cache
+def _make_maxpool2d(plan: MmaPlan, i: int) -> Any:
+    """maxpool2d(weight, bias, y, base, thread, n): link i, a thread an octet of a pixel; neither weight nor bias."""
+    link, of = plan.links[i], plan.maps[i]
+    store, peak = _make_store(plan, i), ptx.max_nan_f16x2(plan.precision.ptx_type)
+    unpack = ptx.cvt_f32x2(plan.precision.ptx_type)
+    (rows, columns), across = link.window.kernel, uint32(link.out_shape[2])
+    pixels, items = (
+        uint32(count) for count in (math.prod(link.out_shape[1:]), of.octets * math.prod(link.out_shape[1:]))
+    )
+    taps = np.array([of.at(0, row, column) for row in range(rows) for column in range(columns)], np.uint32)
+    row_bytes, plane, place, pixel, threads = (
+        uint32(value)
+        for value in (PIXEL * of.pitch * link.window.stride[0], of.plane, plan.places[i], PIXEL, plan.threads)
+    )
+    count = rows * columns
+
+    @jit(device=True, forceinline=True)
+    def maxpool2d(weight, bias, y, base, thread, n):
+        best = cuda.local.array(4, types.uint32)
+        item = thread
+        while item < items:
+            octet, p = uint32(item // pixels), uint32(item % pixels)
+            row = uint32(p // across)
+            here = uint32(base + place + octet * plane + row * row_bytes + uint32(p - row * across) * pixel)
+            best[0], best[1], best[2], best[3] = ptx.ld_shared_v4_b32(here)
+            for k in range(1, count):
+                w0, w1, w2, w3 = ptx.ld_shared_v4_b32(uint32(here + cuda.const.array_like(taps)[k]))
+                best[0], best[1] = peak(best[0], w0), peak(best[1], w1)
+                best[2], best[3] = peak(best[2], w2), peak(best[3], w3)
+            for k in range(4):
+                low, high = unpack(best[k])
+                store(y, n, octet, uint32(k), p, low, high)
+            item = uint32(item + threads)
+
+    return maxpool2d
+
+
+@cache
+def _make_store(plan: MmaPlan, i: int) -> Any:
+    """store(y, n, octet, member, p, low, high): finish two channels of pixel p, of map i + 1, or of y."""
+    (channels, height, width), final = plan.links[i].out_shape, i + 1 == len(plan.links)
+    rectified = plan.links[i].epilogue == "relu" and not final  # as it is packed
+    pack, finished = (
+        ptx.cvt_f16x2(plan.precision.ptx_type, rectified),
+        inlined("" if rectified else plan.links[i].epilogue),
+    )
+    of = None if final else plan.maps[i + 1]
+    step, phase, pitch, plane, place = (
+        (1, 0, 0, 0, 0) if of is None else (of.step, of.phase, of.pitch, of.plane, plan.places[i + 1])
+    )
+    top, left = (0, 0) if of is None else (of.top, of.left)
+    phased, alignment = step > 1, ptx.ALIGNMENT
+    steps, phase_words, row_words, plane_words, begin, above, before, across, pixels, count, octets = (
+        uint32(value)
+        for value in (
+            step, WORDS * phase, WORDS * pitch, plane // 4, place // 4, top, left, width, height * width, channels,
+            -(-channels // OCTET),
+        )
+    )  # fmt: skip
+    eight, two, one, pixel = map(uint32, (8, 2, 1, WORDS))
+
+    @jit(device=True, forceinline=True)
+    def store(y, n, octet, member, p, low, high):
+        if final:
+            channel = uint32(octet * eight + member * two)
+            at = uint32(channel * pixels + p)
+            if channel < count:
+                y[n, at] = finished(low)
+            if uint32(channel + one) < count:
+                y[n, uint32(at + pixels)] = finished(high)
+        elif octet < octets:
+            shared, row = cuda.shared.array(0, types.uint32, alignment=alignment), uint32(p // across)
+            column = uint32(p - row * across + before)
+            to = uint32(begin + octet * plane_words + uint32(row + above) * row_words + member)
+            if phased:
+                to = uint32(to + uint32(column % steps) * phase_words + uint32(column // steps) * pixel)
+            else:
+                to = uint32(to + column * pixel)
+            shared[to] = pack(finished(low), finished(high))
+
+    return store

@@ -1,0 +1,48 @@
+"""Chains of networks, launched at their sizes: for `offline_build`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import takewhile
+
+import numpy as np
+
+from charcnn.model.layers import BatchNorm2d, Conv1d, Flatten, LocalResponseNorm, Relu, Tanh
+from charcnn.networks import alexnet, ece408, fused4, mnist
+from charcnn.ops import chain
+
+
+def image_chains(method: str) -> None:
+    """Launch plans of networks' chains at their sizes: AlexNet's first two layers, and four small convolutions."""
+    pair = [layer for layer in alexnet.layers("2012")[1:9] if not isinstance(layer, LocalResponseNorm)]
+    four = [Tanh() if isinstance(layer, Relu) else layer for layer in fused4.layers("28")[1:9]]
+    four[4] = replace(four[4], bias=False)
+    for links, shape, precision in ((pair, (3, 227, 227), "fp16"), (four, (1, 28, 28), "fp32")):
+        made = chain.plan(links, in_shape=shape, method=method, precision=precision, batch=1024)
+        weights = [np.zeros(size, np.float32) for size in made.parameter_shapes]
+        biases = [weight[:, 0, 0, 0].copy() if own else None for weight, own in zip(weights, made.biased, strict=True)]
+        made.compile()(np.zeros((1, *shape), np.float32), weights, biases)
+
+
+def mma_chains() -> None:
+    """Launch networks' chains on tensor cores; bf16 is some words in fp16's kernels."""
+    for page in (fused4, ece408, mnist):
+        pixels, *layers = page.layers(page.VARIANTS[0])
+        before = takewhile(lambda layer: not isinstance(layer, Flatten), layers)
+        links = [layer for layer in before if not isinstance(layer, BatchNorm2d)]
+        made = chain.plan(links, in_shape=pixels.image, method="mma", precision="fp16")
+        weights = [np.zeros(size, np.float32) for size in made.parameter_shapes]
+        biases = [
+            np.zeros(len(weight), np.float32) if made.links[i].bias else None
+            for i, weight in zip(made.convolutions, weights, strict=True)
+        ]
+        made.prepare(weights, biases, np.zeros((1, 256), np.float32))(np.zeros((1, *pixels.image), np.uint8))
+
+
+def half_chains() -> None:
+    """Launch blocks 3 to 6 in half precision, and a chain of few channels; bf16 is one word in fp16's kernels."""
+    for channels, taps, length in ((256, 3, 110), (32, 2, 113)):
+        layers = [layer for _ in range(4) for layer in (Conv1d(channels, taps), Relu())]
+        made = chain.plan([*layers[:-1], chain.Stat()], in_channels=channels, length=length, precision="fp16")
+        weight, bias = np.zeros((channels, channels, taps), np.float32), np.zeros(channels, np.float32)
+        made.prepare([weight] * 4, [bias] * 4)(np.zeros((1, length, channels), np.float16))
