@@ -271,7 +271,7 @@ def test_a_network_that_it_cannot_compute():
     of = Architecture("odd", "", (Pixels(1, 4, 4), MaxPool2d(2), Tanh(), Flatten(), Linear(3, name="fc")))
     with pytest.raises(ValueError, match=r"^odd: winograd cannot compute it: tanh1: .*; loops, .*naive, weak, .* can$"):
         network_technique("winograd").build("winograd", params.init(of, 0), of)
-    with pytest.raises(ValueError, match=r"^precision='fp16': winograd has fp32; fp16 is in mma, wgmma"):
+    with pytest.raises(ValueError, match=r"^precision='fp16': winograd has fp32; fp16 is in strong_mma, mma, wgmma"):
         network_technique("winograd").build("winograd", params.init(of, 0), of, precision="fp16")
 
 
@@ -292,8 +292,9 @@ def test_both_ways_of_a_first_convolution_give_the_same():
     ("name", "capability", "precision", "expected_"),
     [
         ("alexnet", (9, 0), None, "wgmma"), ("alexnet", (8, 0), None, "mma"), ("alexnet", (12, 0), "tf32", "mma"),
-        ("ffn", (7, 5), None, "weak"), ("alexnet", (9, 0), "fp32", "weak"), ("mnist", (8, 6), None, "direct"),
-        ("ffn", (9, 0), "fp8", "wgmma"), ("mnist", (7, 5), None, "weak"), ("mnist", (9, 0), "fp16", "wgmma"),
+        ("ffn", (7, 5), None, "weak"), ("alexnet", (9, 0), "fp32", "weak"), ("mnist", (8, 6), None, "strong_mma"),
+        ("ffn", (9, 0), "fp8", "wgmma"), ("mnist", (7, 5), None, "weak"), ("mnist", (9, 0), "fp32", "direct"),
+        ("mnist", (9, 0), "fp16", "strong_mma"), ("mnist", (9, 0), "tf32", "wgmma"),
     ],
 )  # fmt: skip
 def test_the_technique_where_none_is_asked_for(name, capability, precision, expected_, monkeypatch):
@@ -336,4 +337,4 @@ def test_techniques_are_the_catalogues():
         assert row.on_gpu[-1] == "weak"
         assert {*row.on_gpu} <= {each.name for each in NETWORK_TECHNIQUES}
     assert network("alexnet").on_gpu[0] == "wgmma"
-    assert network("mnist").on_gpu[0] == "direct"
+    assert network("mnist").on_gpu[:2] == ("strong_mma", "direct")

@@ -34,7 +34,7 @@ class NetworkRow:
 _DENSE = ("wgmma", "mma", "weak")
 """Of networks with channels enough to fill tensor cores."""
 
-_FEW = ("direct", *_DENSE)
+_FEW = ("strong_mma", "direct", *_DENSE)
 """Of the others, where products would mostly be by zeros."""
 
 NETWORKS = (
@@ -64,6 +64,10 @@ class NetworkTechnique(Program):
     def computes(self, name: str) -> bool:
         """Whether it computes the network of this name, at its full size."""
         return not self.networks or name in self.networks
+
+    def others(self, name: str) -> str:
+        """Names of those of other modules that compute the network."""
+        return self.names_of([other for other in self.family if other.home != self.home and other.computes(name)])
 
     @property
     def graphs(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from charcnn import ops
-from charcnn.catalog import NETWORK_TECHNIQUES, network_technique
+from charcnn.catalog import network_technique
 from charcnn.gpu import device
 from charcnn.model.layers import (
     AvgPool2d,
@@ -294,7 +294,7 @@ def build(
             chain = Chain(made, nodes, weights, to_depth)
             stages = [*chain.stages()]
         except ValueError as error:
-            others = row.names_of([other for other in NETWORK_TECHNIQUES if other.home != row.home])
+            others = row.others(config.name)
             raise ValueError(f"{config.name}: {technique} cannot compute it: {error}; {others} can") from error
         ask_ahead([layer for _, layers in stages for layer in layers])
         seam.channels = chain.channels

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.catalog import NETWORK_TECHNIQUES, network_technique
+from charcnn.catalog import network_technique
 from charcnn.gpu import device
 from charcnn.model.layers import Conv2d, Node, Pixels
 from charcnn.model.params import Params
@@ -83,8 +83,9 @@ def build(
         if not any(plans) and not isinstance(config.layers[0], Features):
             raise ValueError("it has no convolutions")
     except ValueError as error:
-        others = row.names_of([other for other in NETWORK_TECHNIQUES if other.home != row.home])
-        raise ValueError(f"{config.name}: {technique} cannot compute it: {error}; {others} can") from error
+        raise ValueError(
+            f"{config.name}: {technique} cannot compute it: {error}; {row.others(config.name)} can"
+        ) from error
 
     def network() -> Iterator[Stage]:  # once a GPU: weights are copied there
         if isinstance(config.layers[0], Features):

@@ -30,8 +30,9 @@ from charcnn.ops.common.shapes import Shape, expect, ranked
 COLUMNS = 2
 """Octets of output channels that a warp computes at once; of more it goes over the map again."""
 
-WARPS = 4
-"""Of a block, where none are asked for."""
+WARPS, ENOUGH = (4, 8, 16), 16
+"""Of a block, where none are asked for: the fewest by which a multiprocessor has enough, so that some compute while
+others wait."""
 
 FRAGMENTS = 128
 """Words of weights that a lane has room for in registers."""
@@ -96,7 +97,7 @@ class MmaPlan:
     precision: NumberFormat
     shared_limit: int
     """Bytes of shared memory that a block may use."""
-    warps: int = WARPS
+    warps: int
     """Of a block."""
 
     @property
@@ -259,7 +260,7 @@ def make_mma_plan(
 
     Args:
         precision: of maps and weights, fp16 or bf16; sums, images and results are float32.
-        threads: a block, a multiple of 32; 128 where None.
+        threads: a block, a multiple of 32; chosen where None.
         shared_limit: bytes of shared memory a block may use; the current GPU's where None.
 
     Raises:
@@ -272,8 +273,9 @@ def make_mma_plan(
         raise ValueError(f"{threads=}: method 'mma' needs a multiple of 32, at most 1,024")
     if shared_limit is None:
         shared_limit = device.shared_limit()
-    warps = WARPS if threads is None else threads // 32
-    made = MmaPlan(links, HALF_PRECISIONS[precision], shared_limit, warps)
+    warps = WARPS if threads is None else (threads // 32,)
+    every = [MmaPlan(links, HALF_PRECISIONS[precision], shared_limit, count) for count in warps]
+    made = next((one for one in every if one.resident * one.warps >= ENOUGH), every[-1])
     for link in links:
         if link.groups > 1:
             raise ValueError(f"{link.named} has {link.groups} groups: method 'mma' needs 1")
