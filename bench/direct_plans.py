@@ -1,10 +1,11 @@
 """Plans of `direct_mma` and `direct` for ece408's two convolutions: how each way to lay them out does.
 
 `python bench/direct_plans.py [--images 10000] [--layers conv1,conv2] [--precisions fp16x3,tf32] [--rows 1,2,3]
-[--warps 4] [--direct 2] [--results-dir DIR]` needs a GPU. Of `direct` as many plans as --direct says, the ones of
-the shortest forecast. As bench/op_times.py: float32, channels first, each call a CUDA graph with all that it packs;
-first held against the float64 reference, on the first and the last image; by turns, the median counts.
+[--warps 4] [--staged 2/8/2,3/6/2] [--direct 2] [--results-dir DIR]` needs a GPU. Of `direct` as many plans as --direct
+says, the ones of the shortest forecast. As bench/op_times.py: float32, channels first, each call a CUDA graph with all
+that it packs; first held against the float64 reference, on the first and the last image; by turns, the median counts.
 Writes results/designs/MACHINE-direct-mma-plans.json, with --results-dir DIR/….
+With --compile JOBS it needs no GPU, and only compiles what the same call without it would, by so many processes.
 Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
 """
 
@@ -13,8 +14,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,6 +28,7 @@ from op_times import LAYERS, graphs
 from turns import by_turns
 
 from charcnn.catalog import FLOAT32
+from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.ops import conv2d_direct, conv2d_direct_mma, reference
@@ -48,7 +52,7 @@ def ways(x: np.ndarray, weight: np.ndarray, options: argparse.Namespace) -> Iter
     """Every plan that fits, with its call."""
     arrays = [device.to_device(array) for array in (x, weight, np.zeros(len(weight), np.float32))]
     window = Window(weight.shape[2:])
-    out = device.to_device(np.full((len(x), len(weight), *window.out(*x.shape[2:])), np.nan, np.float32))
+    out = device.empty((len(x), len(weight), *window.out(*x.shape[2:])), np.float32)
     limit, c_in, kernel_rows = device.shared_limit(), x.shape[1], weight.shape[2]
     found = [
         one
@@ -62,16 +66,25 @@ def ways(x: np.ndarray, weight: np.ndarray, options: argparse.Namespace) -> Iter
                 "groups": one.groups, "strips": one.strips, "registers": one.tile.registers}  # fmt: skip
         yield said, partial(planned, direct, one, conv2d_direct, arrays, out), FLOAT32
     for precision in options.precisions:
-        for first in direct_mma_plan.candidates(x.shape[1:], len(weight), window, precision):
-            for warps in options.warps if first.rows in options.rows else ():
-                one = replace(first, warps=warps)
-                if one.shared_bytes > limit:
-                    continue
-                said = {"technique": f"direct_mma_{precision}", "rows": one.rows, "warps": warps,
-                        "registers": one.max_registers, "resident": one.resident}  # fmt: skip
-                launcher = partial(conv2d_direct_mma, precision=precision)
-                call = partial(planned, direct_mma, one, launcher, arrays, out)
-                yield said, call, TENSOR_PRECISIONS[precision].tolerance
+        for one in plans(x.shape[1:], len(weight), window, precision, options):
+            said = {"technique": f"direct_mma_{precision}", "rows": one.rows, "warps": one.warps,
+                    "groups": one.passes if one.groups else 0, "registers": one.max_registers,
+                    "resident": one.resident}  # fmt: skip
+            launcher = partial(conv2d_direct_mma, precision=precision)
+            call = partial(planned, direct_mma, one, launcher, arrays, out)
+            yield said, call, TENSOR_PRECISIONS[precision].tolerance
+
+
+def plans(
+    x: tuple[int, ...], c_out: int, window: Window, precision: str, options: argparse.Namespace
+) -> Iterator[direct_mma_plan.Plan]:
+    """Those of `direct_mma` that fit: results go straight to y, then those whose results leave as bulk copies."""
+    for first in direct_mma_plan.candidates(x, c_out, window, precision):
+        for warps in options.warps if first.rows in options.rows else ():
+            if (one := replace(first, warps=warps)).shared_bytes <= device.shared_limit():
+                yield one
+    if device.has_capability(direct_mma_plan.BULK_COPIES):
+        yield from direct_mma_plan.staged_candidates(x, c_out, window, precision, options.staged)
 
 
 def measure(name: str, images: int, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -101,6 +114,42 @@ def measure(name: str, images: int, options: argparse.Namespace) -> list[dict[st
     return rows
 
 
+_to_compile: list[tuple[Any, Any]] = []
+"""Kernels and Numba's types of their arguments."""
+
+
+def _compiled(number: int) -> None:
+    kernel, kinds = _to_compile[number]
+    kernel.compile(kinds)
+
+
+def compile_all(options: argparse.Namespace) -> int:
+    """Compile all kernels for compute capability 9.0 into Numba's cache, and say how many; it needs no GPU."""
+    with standing_in(Target.named("9.0"), lambda kernel, kinds: _to_compile.append((kernel, kinds))):
+        for name in options.layers:
+            node = LAYERS[name]
+            x = np.zeros((options.images, *node.in_shape), np.float32)
+            for _, call, _ in ways(x, np.zeros(node.parameters[f"{name}.weight"], np.float32), options):
+                call()
+        # Forked: what was made of Python's functions cannot be sent.
+        with ProcessPoolExecutor(options.compile, get_context("fork")) as pool:
+            done = [*pool.map(_compiled, range(len(_to_compile)))]
+    print(f"{len(done)} kernels compiled")
+    return 0
+
+
+def choices(text: str) -> list[tuple[int, int, int]]:
+    """Rows, warps and blocks, as 2/8/2,3/6/2; none of an empty text.
+
+    Raises:
+        ValueError: there are not three.
+    """
+    found = [tuple(int(part) for part in one.split("/")) for one in text.split(",") if text]
+    if any(len(one) != 3 or min(one) < 1 for one in found):
+        raise ValueError(f"{text}: need ROWS/WARPS/BLOCKS, of at least 1")
+    return [(rows, warps, blocks) for rows, warps, blocks in found]
+
+
 def numbers(text: str) -> list[int]:
     """Whole numbers between commas."""
     return [int(part) for part in text.split(",")]
@@ -114,16 +163,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--precisions", type=lambda text: text.split(","), default=["fp16x3", "tf32"])
     parser.add_argument("--rows", type=numbers, default=[1, 2, 3], help="of a band; default: 1,2,3")
     parser.add_argument("--warps", type=numbers, default=[4], help="of a block; default: 4")
+    staged = "ROWS/WARPS/BLOCKS of a band, a block and a multiprocessor, of plans whose results leave as bulk copies"
+    parser.add_argument("--staged", type=choices, metavar="R/W/B,...", help=f"{staged}; default: all candidates")
+    parser.add_argument("--compile", type=int, metavar="JOBS", help="compile only, by so many processes")
     parser.add_argument("--direct", type=int, default=2, metavar="N", help="plans of direct; default: 2")
     parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results/designs")
     options = parser.parse_args(argv)
-    here = machine.describe()
-    if device.SIMULATED or not here["gpus"]:
-        parser.error("there is no GPU")
     if unknown := {*options.layers} - {*LAYERS}:
         parser.error(f"--layers: there is no {', '.join(sorted(unknown))}")
     if unknown := {*options.precisions} - {*direct_mma_plan.PRECISIONS}:
         parser.error(f"--precisions: {', '.join(sorted(unknown))}: need {', '.join(direct_mma_plan.PRECISIONS)}")
+    if options.compile:
+        return compile_all(options)
+    here = machine.describe()
+    if device.SIMULATED or not here["gpus"]:
+        parser.error("there is no GPU")
     rows = [row for name in options.layers for row in measure(name, options.images, options)]
     folder = options.results_dir or raw.RESULTS / "designs"
     result = {"tiles": rows, "machine": here, "commit": machine.commit()}
