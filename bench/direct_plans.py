@@ -1,11 +1,11 @@
 """Plans of `direct_mma` and `direct` for ece408's two convolutions: how each way to lay them out does.
 
 `python bench/direct_plans.py [--images 10000] [--layers conv1,conv2] [--precisions fp16x3,tf32] [--rows 1,2,3]
-[--warps 4] [--staged 2/8/2,3/6/2] [--direct 2] [--results-dir DIR]` needs a GPU. Of `direct` as many plans as --direct
-says, the ones of the shortest forecast. As bench/op_times.py: float32, channels first, each call a CUDA graph with all
-that it packs; first held against the float64 reference, on the first and the last image; by turns, the median counts.
+[--warps 4] [--blocks 0] [--staged 2/8/2,3/6/2] [--direct 2] [--results-dir DIR]` needs a GPU. Of `direct` it has
+--direct plans, of the shortest forecast. As bench/op_times.py: float32, channels first, each call a CUDA graph with all
+that it packs; held against the float64 reference, on the first and the last image; by turns, the median counts.
 Writes results/designs/MACHINE-direct-mma-plans.json, with --results-dir DIR/….
-With --compile JOBS it needs no GPU, and only compiles what the same call without it would, by so many processes.
+With --compile JOBS it needs no GPU: so many processes compile what the same call without it launches.
 Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,9 @@ def plans(
 ) -> Iterator[direct_mma_plan.Plan]:
     """Those of `direct_mma` that fit: results go straight to y, then those whose results leave as bulk copies."""
     for first in direct_mma_plan.candidates(x, c_out, window, precision):
-        for warps in options.warps if first.rows in options.rows else ():
-            if (one := replace(first, warps=warps)).shared_bytes <= device.shared_limit():
+        for warps, blocks in product(options.warps, options.blocks) if first.rows in options.rows else ():
+            one = replace(first, warps=warps, blocks=blocks)
+            if one.blocks_by_shared >= max(1, blocks):
                 yield one
     if device.has_capability(direct_mma_plan.BULK_COPIES):
         yield from direct_mma_plan.staged_candidates(x, c_out, window, precision, options.staged)
@@ -163,6 +165,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--precisions", type=lambda text: text.split(","), default=["fp16x3", "tf32"])
     parser.add_argument("--rows", type=numbers, default=[1, 2, 3], help="of a band; default: 1,2,3")
     parser.add_argument("--warps", type=numbers, default=[4], help="of a block; default: 4")
+    blocks = "of a multiprocessor, by their registers; default: 0, as many as the plan estimates"
+    parser.add_argument("--blocks", type=numbers, default=[0], help=blocks)
     staged = "ROWS/WARPS/BLOCKS of a band, a block and a multiprocessor, of plans whose results leave as bulk copies"
     parser.add_argument("--staged", type=choices, metavar="R/W/B,...", help=f"{staged}; default: all candidates")
     parser.add_argument("--compile", type=int, metavar="JOBS", help="compile only, by so many processes")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
 from math import prod
 
 import numpy as np
@@ -35,12 +34,15 @@ ROWS = {"stacked": (1, 2, 3), "two terms": (3, 2, 1), "one term": (2, 3, 1)}
 """Of a band: first what took the least time of ece408's layers on an H100 (stacked: conv1; else conv2)."""
 
 STAGED = {
-    "stacked": ((3, 8, 3), (2, 8, 3), (6, 8, 2), (1, 8, 3)),
-    "two terms": ((2, 6, 2), (3, 4, 2), (1, 6, 2)),
-    "one term": ((2, 8, 2), (3, 6, 2), (4, 6, 2), (1, 8, 2)),
+    "stacked": ((3, 8, 3), (3, 8, 2), (6, 8, 2), (2, 8, 3), (1, 8, 3)),
+    "two terms": ((3, 6, 2), (2, 6, 2), (3, 4, 2)),
+    "one term": ((3, 8, 3), (4, 8, 2), (2, 8, 2), (3, 5, 3), (3, 8, 2)),
 }
-"""Rows of a band, warps of a block and blocks of a multiprocessor where results leave as bulk copies: first what should
-take the least time, which is not measured yet (README.md)."""
+"""Rows of a band, warps of a block and, at most, blocks of a multiprocessor where results leave as bulk copies: first
+what should take the least time. That is predicted, not measured (README.md)."""
+
+SPARE = {"stacked": 44, "two terms": 44, "one term": 32}
+"""Registers beside weights and sums with which these kernels spill nothing."""
 
 MOST_GROUPS = 16
 """Of bands: each ends with a barrier."""
@@ -269,6 +271,12 @@ class Plan:
         return prod(self.out) % VECTOR == 0 and (self.passes == 1 or self.group_floats % VECTOR == 0)
 
     @property
+    def may_be_staged(self) -> bool:
+        """Whether its blocks fit, in shared memory and registers, and results in bulk copies."""
+        enough = self.fragments + self.sums + SPARE[self.kind] <= self.max_registers
+        return enough and self.blocks_by_shared >= self.blocks and self.tiles >= self.warps and self.whole_vectors
+
+    @property
     def needed(self) -> int:
         """Registers of a thread, by estimate."""
         return self.fragments + self.sums + (66 if self.sums > 16 else 52)
@@ -350,13 +358,17 @@ def staged_candidates(
 ) -> Iterator[Plan]:
     """Plans whose results leave as bulk copies and that fit, by prediction the fastest first; there may be none.
 
-    Of the choices of STAGED, or of those given, in as few groups as leave shared memory for the blocks.
+    Of the choices of STAGED, or of those given: as many blocks, and in as few groups, as fit. Each warp has a tile of
+    each group.
     """
-    first = Plan(precision, x[0], c_out, (x[1], x[2]), window, 1, groups=1)
-    for rows, warps, blocks in STAGED[first.kind] if choices is None else choices:
+    first, seen = Plan(precision, x[0], c_out, (x[1], x[2]), window, 1, groups=1), set()
+    for rows, warps, most in STAGED[first.kind] if choices is None else choices:
         found = (
-            replace(first, rows=rows, warps=warps, blocks=blocks, groups=groups) for groups in range(1, MOST_GROUPS + 1)
+            replace(first, rows=rows, warps=warps, blocks=blocks, groups=groups)
+            for blocks in range(most, min(most, 2) - 1, -1)
+            for groups in range(1, MOST_GROUPS + 1)
         )
-        if first.may_have(rows):
-            fit = (one for one in found if one.whole_vectors and one.blocks_by_shared >= blocks)
-            yield from islice(fit, 1)
+        fit = next((one for one in found if one.may_be_staged), None) if first.may_have(rows) else None
+        if fit and fit not in seen:
+            seen.add(fit)
+            yield fit

@@ -128,20 +128,23 @@ def make_keep(plan: Plan, name: str) -> Any:
 def make_send(plan: Plan) -> Any:
     """send(y, address, item, group, first_map, maps, thread): start to copy a group's results to y, a thread a map.
 
-    `address` is that of its first ones. They must be fenced, and all threads have met since.
+    `address` is that of its first ones. They must be fenced, and all threads have met since. Threads of different warps
+    do so, as far as there are: a warp starts one copy after the other.
     """
-    plane_out, floats, pitch, c_out, word = (
-        uint32(i) for i in (plan.out[0] * plan.out[1], plan.group_floats, plan.stage_pitch, plan.c_out, WORD)
+    plane_out, floats, pitch, c_out, word, lanes, warps = (
+        uint32(i)
+        for i in (plan.out[0] * plan.out[1], plan.group_floats, plan.stage_pitch, plan.c_out, WORD, 32, plan.warps)
     )
 
     @cuda.jit(device=True, forceinline=True)
     def send(y, address, item, group, first_map, maps, thread):
         """As `make_send`."""
-        if thread < maps:
+        number = uint32(thread // lanes + thread % lanes * warps)
+        if number < maps:
             begin = uint32(group * floats)
-            to = (uint64(item) * uint64(c_out) + uint64(uint32(first_map + thread))) * uint64(plane_out)
+            to = (uint64(item) * uint64(c_out) + uint64(uint32(first_map + number))) * uint64(plane_out)
             size = uint32(min(floats, uint32(plane_out - begin)) * word)
-            ptx.bulk_store(y, to + uint64(begin), uint32(address + thread * pitch * word), size)
+            ptx.bulk_store(y, to + uint64(begin), uint32(address + number * pitch * word), size)
             ptx.bulk_commit_group()
 
     return send
