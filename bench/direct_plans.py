@@ -67,12 +67,12 @@ def ways(x: np.ndarray, weight: np.ndarray, options: argparse.Namespace) -> Iter
                 "groups": one.groups, "strips": one.strips, "registers": one.tile.registers}  # fmt: skip
         yield said, partial(planned, direct, one, conv2d_direct, arrays, out), FLOAT32
     for precision in options.precisions:
-        for one in plans(x.shape[1:], len(weight), window, precision, options):
-            said = {"technique": f"direct_mma_{precision}", "rows": one.rows, "warps": one.warps,
-                    "groups": one.passes if one.groups else 0, "registers": one.max_registers,
-                    "resident": one.resident}  # fmt: skip
+        for plan in plans(x.shape[1:], len(weight), window, precision, options):
+            said = {"technique": f"direct_mma_{precision}", "rows": plan.rows, "warps": plan.warps,
+                    "groups": plan.passes if plan.groups else 0, "registers": plan.max_registers,
+                    "resident": plan.resident}  # fmt: skip
             launcher = partial(conv2d_direct_mma, precision=precision)
-            call = partial(planned, direct_mma, one, launcher, arrays, out)
+            call = partial(planned, direct_mma, plan, launcher, arrays, out)
             yield said, call, TENSOR_PRECISIONS[precision].tolerance
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import direct_plans
@@ -11,6 +15,7 @@ import networks
 import numpy as np
 import op_times
 import pytest
+from conftest import compiler_installed
 from emulation import emulate
 
 from charcnn import catalog
@@ -134,6 +139,28 @@ def test_direct_plans_needs_a_gpu(capsys):
     with pytest.raises(SystemExit):
         direct_plans.main(["--layers", "conv1"])
     assert "there is no GPU" in capsys.readouterr().err
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'")
+def test_direct_plans_are_compiled_without_a_gpu(tmp_path):
+    words = "--compile 2 --images 300 --layers conv2 --precisions tf32 --rows 2 --staged 3/8/2 --direct 1"
+    done = subprocess.run(
+        [sys.executable, direct_plans.__file__, *words.split()], capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": "", "NUMBA_CACHE_DIR": str(tmp_path),
+             "PYTHONPATH": str(Path(__file__).parents[1])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "3 kernels compiled\n"
+    assert [*tmp_path.rglob("*.nbc")]
+
+
+def test_plans_that_are_none(capsys):
+    for given in ("3/8", "3/8/0", "a/2/2"):
+        with pytest.raises(SystemExit):
+            direct_plans.main(["--staged", given])
+        assert f"argument --staged: invalid choices value: '{given}'" in capsys.readouterr().err
+    assert direct_plans.choices("") == []
 
 
 def test_poolings_that_are_none(capsys):
