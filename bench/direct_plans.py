@@ -1,9 +1,9 @@
 """Plans of `direct_mma` and `direct` for ece408's two convolutions: how each way to lay them out does.
 
 `python bench/direct_plans.py [--images 10000] [--layers conv1,conv2] [--precisions fp16x3,tf32] [--rows 1,2,3]
-[--warps 4] [--blocks 0] [--staged 2/8/2,3/6/2] [--direct 2] [--results-dir DIR]` needs a GPU. Of `direct` it has
---direct plans, of the shortest forecast. As bench/op_times.py: float32, channels first, each call a CUDA graph with all
-that it packs; held against the float64 reference, on the first and the last image; by turns, the median counts.
+[--warps 4] [--blocks 0] [--staged 2/8/2/2,3/6/2/1] [--direct 2] [--results-dir DIR]` needs a GPU. Of `direct` it times
+--direct plans, of the shortest forecast. As bench/op_times.py: float32, channels first, each a CUDA graph with all that
+it packs; held against the float64 reference, on the first and the last image; by turns, the median counts.
 Writes results/designs/MACHINE-direct-mma-plans.json, with --results-dir DIR/….
 With --compile JOBS it needs no GPU: so many processes compile what the same call without it launches.
 Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
@@ -140,16 +140,16 @@ def compile_all(options: argparse.Namespace) -> int:
     return 0
 
 
-def choices(text: str) -> list[tuple[int, int, int]]:
-    """Rows, warps and blocks, as 2/8/2,3/6/2; none of an empty text.
+def choices(text: str) -> list[tuple[int, int, int, int]]:
+    """Rows, warps, blocks and groups, as 2/8/2/2,3/6/2/1; none of an empty text.
 
     Raises:
-        ValueError: there are not three.
+        ValueError: there are not four.
     """
     found = [tuple(int(part) for part in one.split("/")) for one in text.split(",") if text]
-    if any(len(one) != 3 or min(one) < 1 for one in found):
-        raise ValueError(f"{text}: need ROWS/WARPS/BLOCKS, of at least 1")
-    return [(rows, warps, blocks) for rows, warps, blocks in found]
+    if any(len(one) != 4 or min(one) < 1 for one in found):
+        raise ValueError(f"{text}: need ROWS/WARPS/BLOCKS/GROUPS, of at least 1")
+    return [(rows, warps, blocks, groups) for rows, warps, blocks, groups in found]
 
 
 def numbers(text: str) -> list[int]:
@@ -167,8 +167,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--warps", type=numbers, default=[4], help="of a block; default: 4")
     blocks = "of a multiprocessor, by their registers; default: 0, as many as the plan estimates"
     parser.add_argument("--blocks", type=numbers, default=[0], help=blocks)
-    staged = "ROWS/WARPS/BLOCKS of a band, a block and a multiprocessor, of plans whose results leave as bulk copies"
-    parser.add_argument("--staged", type=choices, metavar="R/W/B,...", help=f"{staged}; default: all candidates")
+    staged = "ROWS/WARPS/BLOCKS/GROUPS of a band, a block, at most a multiprocessor, at least an image, where results"
+    staged += " leave as bulk copies; default: all candidates"
+    parser.add_argument("--staged", type=choices, metavar="R/W/B/G,...", help=staged)
     parser.add_argument("--compile", type=int, metavar="JOBS", help="compile only, by so many processes")
     parser.add_argument("--direct", type=int, default=2, metavar="N", help="plans of direct; default: 2")
     parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results/designs")

@@ -121,7 +121,7 @@ def test_plans_of_few_channels(monkeypatch):
     monkeypatch.setattr(direct_plans, "by_turns", by_turns)
     monkeypatch.setattr(direct_plans, "LAYERS", {"conv1": place(ece408.layers("tiny"), (16 * 16,))[1]})
     options = SimpleNamespace(
-        precisions=["fp16x3", "tf32"], rows=[1], warps=[1], blocks=[0], direct=1, staged=direct_plans.choices("2/1/4")
+        precisions=["fp16x3", "tf32"], rows=[1], warps=[1], blocks=[0], direct=1, staged=direct_plans.choices("2/1/4/1")
     )
     rows = direct_plans.measure("conv1", 2, options)
     assert [row["technique"] for row in rows] == ["direct", *["direct_mma_fp16x3"] * 2, *["direct_mma_tf32"] * 2]
@@ -144,9 +144,10 @@ def test_direct_plans_needs_a_gpu(capsys):
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'")
 def test_direct_plans_are_compiled_without_a_gpu(tmp_path):
-    words = "--compile 2 --images 300 --layers conv2 --precisions tf32 --rows 2 --staged 3/8/2 --direct 1"
+    words = "--compile 2 --images 300 --layers conv2 --precisions tf32 --rows 2 --staged 3/8/2/1 --direct 1"
     done = subprocess.run(
-        [sys.executable, direct_plans.__file__, *words.split()], capture_output=True, text=True, timeout=300, check=False,
+        [sys.executable, direct_plans.__file__, *words.split()],
+        capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": "", "NUMBA_CACHE_DIR": str(tmp_path),
              "PYTHONPATH": str(Path(__file__).parents[1])},
     )  # fmt: skip
@@ -156,7 +157,7 @@ def test_direct_plans_are_compiled_without_a_gpu(tmp_path):
 
 
 def test_plans_that_are_none(capsys):
-    for given in ("3/8", "3/8/0", "a/2/2"):
+    for given in ("3/8/2", "3/8/0/1", "a/2/2/1"):
         with pytest.raises(SystemExit):
             direct_plans.main(["--staged", given])
         assert f"argument --staged: invalid choices value: '{given}'" in capsys.readouterr().err

@@ -34,15 +34,15 @@ ROWS = {"stacked": (1, 2, 3), "two terms": (3, 2, 1), "one term": (2, 3, 1)}
 """Of a band: first what took the least time of ece408's layers on an H100 (stacked: conv1; else conv2)."""
 
 STAGED = {
-    "stacked": ((3, 8, 3), (3, 8, 2), (6, 8, 2), (2, 8, 3), (1, 8, 3)),
-    "two terms": ((3, 6, 2), (2, 6, 2), (3, 4, 2)),
-    "one term": ((3, 8, 3), (4, 8, 2), (2, 8, 2), (3, 5, 3), (3, 8, 2)),
+    "stacked": ((3, 8, 3, 1), (3, 8, 2, 1), (6, 8, 2, 1), (2, 8, 3, 1), (1, 8, 3, 1)),
+    "two terms": ((3, 6, 2, 1), (2, 6, 2, 2), (2, 6, 2, 1), (3, 4, 2, 1)),
+    "one term": ((3, 8, 3, 1), (2, 8, 2, 2), (4, 8, 2, 1), (2, 8, 2, 1), (3, 5, 3, 1)),
 }
-"""Rows of a band, warps of a block and, at most, blocks of a multiprocessor where results leave as bulk copies: first
-what should take the least time. That is predicted, not measured (README.md)."""
+"""Rows of a band, warps of a block, at most so many blocks of a multiprocessor, and at least so many groups, where
+results leave as bulk copies: first what should take the least time. That is predicted, not measured (README.md)."""
 
-SPARE = {"stacked": 44, "two terms": 44, "one term": 32}
-"""Registers beside weights and sums with which these kernels spill nothing."""
+SPARE = {"stacked": (44, 44), "two terms": (44, 52), "one term": (32, 36)}
+"""Registers beside weights and sums with which these kernels spill nothing: of one group, and of several."""
 
 MOST_GROUPS = 16
 """Of bands: each ends with a barrier."""
@@ -273,7 +273,7 @@ class Plan:
     @property
     def may_be_staged(self) -> bool:
         """Whether its blocks fit, in shared memory and registers, and results in bulk copies."""
-        enough = self.fragments + self.sums + SPARE[self.kind] <= self.max_registers
+        enough = self.fragments + self.sums + SPARE[self.kind][self.passes > 1] <= self.max_registers
         return enough and self.blocks_by_shared >= self.blocks and self.tiles >= self.warps and self.whole_vectors
 
     @property
@@ -354,7 +354,7 @@ def candidates(x: Shape, c_out: int, window: Window, precision: str) -> Iterator
 
 
 def staged_candidates(
-    x: Shape, c_out: int, window: Window, precision: str, choices: Sequence[tuple[int, int, int]] | None = None
+    x: Shape, c_out: int, window: Window, precision: str, choices: Sequence[tuple[int, int, int, int]] | None = None
 ) -> Iterator[Plan]:
     """Plans whose results leave as bulk copies and that fit, by prediction the fastest first; there may be none.
 
@@ -362,11 +362,11 @@ def staged_candidates(
     each group.
     """
     first, seen = Plan(precision, x[0], c_out, (x[1], x[2]), window, 1, groups=1), set()
-    for rows, warps, most in STAGED[first.kind] if choices is None else choices:
+    for rows, warps, most, least in STAGED[first.kind] if choices is None else choices:
         found = (
             replace(first, rows=rows, warps=warps, blocks=blocks, groups=groups)
             for blocks in range(most, min(most, 2) - 1, -1)
-            for groups in range(1, MOST_GROUPS + 1)
+            for groups in range(least, MOST_GROUPS + 1)
         )
         fit = next((one for one in found if one.may_be_staged), None) if first.may_have(rows) else None
         if fit and fit not in seen:
