@@ -41,8 +41,9 @@ STAGED = {
 """Rows of a band, warps of a block, at most so many blocks of a multiprocessor, and at least so many groups, where
 results leave as bulk copies: first what should take the least time. That is predicted, not measured (README.md)."""
 
-SPARE = {"stacked": (44, 44), "two terms": (44, 52), "one term": (32, 36)}
-"""Registers beside weights and sums with which these kernels spill nothing: of one group, and of several."""
+SPARE = {"stacked": (40, 40), "two terms": (24, 32), "one term": (16, 20)}
+"""Registers with which these kernels spill nothing, of one group and of several: beside weights, sums, and words of
+two rows of the image."""
 
 MOST_GROUPS = 16
 """Of bands: each ends with a barrier."""
@@ -273,7 +274,8 @@ class Plan:
     @property
     def may_be_staged(self) -> bool:
         """Whether its blocks fit, in shared memory and registers, and results in bulk copies."""
-        enough = self.fragments + self.sums + SPARE[self.kind][self.passes > 1] <= self.max_registers
+        held = self.fragments + self.sums + 2 * self.of.terms * len(self.registers)
+        enough = held + SPARE[self.kind][self.passes > 1] <= self.max_registers
         return enough and self.blocks_by_shared >= self.blocks and self.tiles >= self.warps and self.whole_vectors
 
     @property
