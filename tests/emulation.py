@@ -322,9 +322,10 @@ def _caches_of_its_own(monkeypatch):
 
 def emulate(monkeypatch, machine=None):
     """Let kernels of `mma` run in the simulator."""
-    from numba.cuda.simulator.kernelapi import FakeCUDALocal  # where there is no GPU
+    from numba.cuda.simulator.kernelapi import FakeCUDALocal, FakeCUDAModule  # where there is no GPU
 
     machine = machine or Machine()
+    monkeypatch.setattr(FakeCUDAModule, "nanosleep", lambda self, count: None, raising=False)
     _caches_of_its_own(monkeypatch)
     launch = Call.launch
     monkeypatch.setattr(cuda, "local", FakeCUDALocal(), raising=False)  # as device functions of other files have it

@@ -89,6 +89,8 @@ class Plan:
     """Of bands, at most, that leave through shared memory one after the other; 0: results go straight to y."""
     blocks: int = 0
     """That a multiprocessor is to hold, by their registers; 0: as many as `needed` leaves room for."""
+    apart: int = 0
+    """Nanoseconds between the starts of a multiprocessor's `blocks`: one makes words while another multiplies."""
 
     @property
     def threads(self) -> int:
