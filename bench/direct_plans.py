@@ -3,7 +3,8 @@
 `python bench/direct_plans.py [--images 10000] [--layers conv1,conv2] [--precisions fp16x3,tf32] [--rows 1,2,3]
 [--warps 4] [--blocks 0] [--staged 2/8/2/2,3/6/2/1] [--apart 0] [--direct 2] [--results-dir DIR]` needs a GPU. It times
 --direct plans of `direct`, of the shortest forecast. As bench/op_times.py: float32, channels first, each a CUDA graph
-with all that it packs; held against the float64 reference, on the first and the last image; by turns, medians count.
+with all that it packs; held against the float64 reference, on the first and the last image, and bits among plans of
+direct_mma on a hundred; by turns, medians count.
 Writes results/designs/MACHINE-direct-mma-plans.json, with --results-dir DIR/….
 With --compile JOBS it needs no GPU: so many processes compile what the same call without it launches.
 Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
@@ -36,6 +37,9 @@ from charcnn.ops import conv2d_direct, conv2d_direct_mma, reference
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.common.shapes2d import Window
 from charcnn.ops.conv2d import direct, direct_mma, direct_mma_plan, direct_plan
+
+LOOKED_AT = 100
+"""Images, at most, whose bits are compared among plans of `direct_mma`."""
 
 Way = tuple[dict[str, Any], partial[Any], float]
 """What a row says of it, the call, whose last argument is the result, and the error that it may have."""
@@ -94,7 +98,7 @@ def measure(name: str, images: int, options: argparse.Namespace) -> list[dict[st
     """A row a plan.
 
     Raises:
-        SystemExit: a result is wrong.
+        SystemExit: a result is wrong, or has other bits than that of another plan of direct_mma.
     """
     node, rng = LAYERS[name], np.random.default_rng(0)
     x = rng.random((images, *node.in_shape), np.float32)
@@ -102,14 +106,21 @@ def measure(name: str, images: int, options: argparse.Namespace) -> list[dict[st
     ends = [0, images - 1]
     expected = reference.conv2d(x[ends].astype(np.float64), weight.astype(np.float64), np.zeros(len(weight)))
     nothing, rows, calls = np.full((1, *expected.shape[1:]), np.nan, np.float32), [], []
+    looked_at = sorted({*ends, *range(0, images, -(-images // LOOKED_AT))})
+    first: dict[str, np.ndarray] = {}
     for said, call, allowed in ways(x, weight, options):
-        call.args[-1][:1].copy_to_device(nothing)  # of a plan that does nothing, too
-        call.args[-1][images - 1 :].copy_to_device(nothing)
-        result = np.concatenate([call()[i : i + 1].copy_to_host() for i in ends])
+        for i in looked_at:
+            call.args[-1][i : i + 1].copy_to_device(nothing)  # of a plan that does nothing, too
+        out = call()
+        results = np.concatenate([out[i : i + 1].copy_to_host() for i in looked_at])
+        result = results[[0, -1]] if images > 1 else results[[0, 0]]
         error = float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
         label = " ".join(f"{value}" for value in said.values())
         if not error <= allowed:
             raise SystemExit(f"{name}, {label}: is wrong: {error:.2g}, allowed {allowed:g}")
+        bits = results.view(np.uint32)
+        if "warps" in said and not np.array_equal(first.setdefault(said["technique"], bits), bits):
+            raise SystemExit(f"{name}, {label}: has other bits than the first plan")
         rows.append({"layer": name, "images": images, **said, "error": error})
         calls.append((f"{label} error {error:.1g}", call))
     for row, timed in zip(rows, by_turns(graphs(calls, name, images * node.flops)), strict=True):

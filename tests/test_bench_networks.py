@@ -130,6 +130,18 @@ def test_plans_of_few_channels(monkeypatch):
     assert [row["groups"] for row in rows[1:]] == [0, 1, 0, 1]
     assert all(row["microseconds"] == 1 and row["images"] == 2 for row in rows)
     assert len(names) == len(rows)
+    staged, asked = direct_plans.planned, []
+
+    def wrong(module, plan, launcher, arrays, out, stream=None):
+        staged(module, plan, launcher, arrays, out, stream)
+        asked.append(plan)
+        if getattr(plan, "groups", 0) and len(asked) < 4:
+            out[1:2].copy_to_device(np.nextafter(out[1:2].copy_to_host(), np.float32(9)))
+        return out
+
+    monkeypatch.setattr(direct_plans, "planned", wrong)
+    with pytest.raises(SystemExit, match=r"conv1, direct_mma_fp16x3 2 1 1 .* has other bits than the first plan"):
+        direct_plans.measure("conv1", 2, options)
     monkeypatch.setattr(direct_plans.reference, "conv2d", lambda x, *_: np.ones((2, 6, 12, 12)))
     with pytest.raises(SystemExit, match=r"conv1, direct .*: is wrong"):
         direct_plans.measure("conv1", 2, options)

@@ -237,7 +237,9 @@ def test_where_results_leave_as_bulk_copies(name, given, staged, bulk, monkeypat
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("layer", [((1, 64, 64), 6), ((6, 30, 30), 16)], ids=["conv1", "conv2"])
-def test_plans_of_bulk_copies_fit(layer, precision):
+def test_plans_of_bulk_copies_fit(layer, precision, monkeypatch):
+    monkeypatch.setattr(device, "shared_limit", lambda: device.SHARED_LIMIT)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 132)
     found = [*staged_candidates(*layer, Window((5, 5)), precision)]
     assert len(found) >= 3
     for one in found:
