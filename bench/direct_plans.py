@@ -1,10 +1,12 @@
 """Plans of `direct_mma` and `direct` for ece408's two convolutions: how each way to lay them out does.
 
 `python bench/direct_plans.py [--images 10000] [--layers conv1,conv2] [--precisions fp16x3,tf32] [--rows 1,2,3]
-[--warps 4] [--direct 2] [--results-dir DIR]` needs a GPU. Of `direct` as many plans as --direct says, the ones of
-the shortest forecast. As bench/op_times.py: float32, channels first, each call a CUDA graph with all that it packs;
-first held against the float64 reference, on the first and the last image; by turns, the median counts.
+[--warps 4] [--blocks 0] [--staged 2/8/2/2,3/6/2/1] [--apart 0] [--direct 2] [--results-dir DIR]` needs a GPU. It times
+--direct plans of `direct`, of the shortest forecast. As bench/op_times.py: float32, channels first, each a CUDA graph
+with all that it packs; held against the float64 reference, on the first and the last image, and bits among plans of
+direct_mma on a hundred; by turns, medians count.
 Writes results/designs/MACHINE-direct-mma-plans.json, with --results-dir DIR/….
+With --compile JOBS it needs no GPU: so many processes compile what the same call without it launches.
 Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
 """
 
@@ -13,8 +15,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,12 +30,16 @@ from op_times import LAYERS, graphs
 from turns import by_turns
 
 from charcnn.catalog import FLOAT32
+from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.ops import conv2d_direct, conv2d_direct_mma, reference
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.common.shapes2d import Window
 from charcnn.ops.conv2d import direct, direct_mma, direct_mma_plan, direct_plan
+
+LOOKED_AT = 100
+"""Images, at most, whose bits are compared among plans of `direct_mma`."""
 
 Way = tuple[dict[str, Any], partial[Any], float]
 """What a row says of it, the call, whose last argument is the result, and the error that it may have."""
@@ -48,7 +57,7 @@ def ways(x: np.ndarray, weight: np.ndarray, options: argparse.Namespace) -> Iter
     """Every plan that fits, with its call."""
     arrays = [device.to_device(array) for array in (x, weight, np.zeros(len(weight), np.float32))]
     window = Window(weight.shape[2:])
-    out = device.to_device(np.full((len(x), len(weight), *window.out(*x.shape[2:])), np.nan, np.float32))
+    out = device.empty((len(x), len(weight), *window.out(*x.shape[2:])), np.float32)
     limit, c_in, kernel_rows = device.shared_limit(), x.shape[1], weight.shape[2]
     found = [
         one
@@ -62,23 +71,34 @@ def ways(x: np.ndarray, weight: np.ndarray, options: argparse.Namespace) -> Iter
                 "groups": one.groups, "strips": one.strips, "registers": one.tile.registers}  # fmt: skip
         yield said, partial(planned, direct, one, conv2d_direct, arrays, out), FLOAT32
     for precision in options.precisions:
-        for first in direct_mma_plan.candidates(x.shape[1:], len(weight), window, precision):
-            for warps in options.warps if first.rows in options.rows else ():
-                one = replace(first, warps=warps)
-                if one.shared_bytes > limit:
-                    continue
-                said = {"technique": f"direct_mma_{precision}", "rows": one.rows, "warps": warps,
-                        "registers": one.max_registers, "resident": one.resident}  # fmt: skip
-                launcher = partial(conv2d_direct_mma, precision=precision)
-                call = partial(planned, direct_mma, one, launcher, arrays, out)
-                yield said, call, TENSOR_PRECISIONS[precision].tolerance
+        for plan in plans(x.shape[1:], len(weight), window, precision, options):
+            said = {"technique": f"direct_mma_{precision}", "rows": plan.rows, "warps": plan.warps,
+                    "groups": plan.passes if plan.groups else 0, "apart": plan.apart, "registers": plan.max_registers,
+                    "resident": plan.resident}  # fmt: skip
+            launcher = partial(conv2d_direct_mma, precision=precision)
+            call = partial(planned, direct_mma, plan, launcher, arrays, out)
+            yield said, call, TENSOR_PRECISIONS[precision].tolerance
+
+
+def plans(
+    x: tuple[int, ...], c_out: int, window: Window, precision: str, options: argparse.Namespace
+) -> Iterator[direct_mma_plan.Plan]:
+    """Those of `direct_mma` that fit: results go straight to y, then those whose results leave as bulk copies."""
+    for first in direct_mma_plan.candidates(x, c_out, window, precision):
+        for warps, blocks in product(options.warps, options.blocks) if first.rows in options.rows else ():
+            one = replace(first, warps=warps, blocks=blocks)
+            if one.blocks_by_shared >= max(1, blocks):
+                yield one
+    if device.has_capability(direct_mma_plan.BULK_COPIES):
+        staged = direct_mma_plan.staged_candidates(x, c_out, window, precision, options.staged)
+        yield from (replace(one, apart=apart) for one in staged for apart in options.apart)
 
 
 def measure(name: str, images: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     """A row a plan.
 
     Raises:
-        SystemExit: a result is wrong.
+        SystemExit: a result is wrong, or has other bits than that of another plan of direct_mma.
     """
     node, rng = LAYERS[name], np.random.default_rng(0)
     x = rng.random((images, *node.in_shape), np.float32)
@@ -86,19 +106,62 @@ def measure(name: str, images: int, options: argparse.Namespace) -> list[dict[st
     ends = [0, images - 1]
     expected = reference.conv2d(x[ends].astype(np.float64), weight.astype(np.float64), np.zeros(len(weight)))
     nothing, rows, calls = np.full((1, *expected.shape[1:]), np.nan, np.float32), [], []
+    looked_at = sorted({*ends, *range(0, images, -(-images // LOOKED_AT))})
+    first: dict[str, np.ndarray] = {}
     for said, call, allowed in ways(x, weight, options):
-        call.args[-1][:1].copy_to_device(nothing)  # of a plan that does nothing, too
-        call.args[-1][images - 1 :].copy_to_device(nothing)
-        result = np.concatenate([call()[i : i + 1].copy_to_host() for i in ends])
+        for i in looked_at:
+            call.args[-1][i : i + 1].copy_to_device(nothing)  # of a plan that does nothing, too
+        out = call()
+        results = np.concatenate([out[i : i + 1].copy_to_host() for i in looked_at])
+        result = results[[0, -1]] if images > 1 else results[[0, 0]]
         error = float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
         label = " ".join(f"{value}" for value in said.values())
         if not error <= allowed:
             raise SystemExit(f"{name}, {label}: is wrong: {error:.2g}, allowed {allowed:g}")
+        bits = results.view(np.uint32)
+        if "warps" in said and not np.array_equal(first.setdefault(said["technique"], bits), bits):
+            raise SystemExit(f"{name}, {label}: has other bits than the first plan")
         rows.append({"layer": name, "images": images, **said, "error": error})
         calls.append((f"{label} error {error:.1g}", call))
     for row, timed in zip(rows, by_turns(graphs(calls, name, images * node.flops)), strict=True):
         row |= {"microseconds": timed["microseconds"], "tflop_per_second": timed["tflop_per_second"]}
     return rows
+
+
+_to_compile: list[tuple[Any, Any]] = []
+"""Kernels and Numba's types of their arguments."""
+
+
+def _compiled(number: int) -> None:
+    kernel, kinds = _to_compile[number]
+    kernel.compile(kinds)
+
+
+def compile_all(options: argparse.Namespace) -> int:
+    """Compile all kernels for compute capability 9.0 into Numba's cache, and say how many; it needs no GPU."""
+    with standing_in(Target.named("9.0"), lambda kernel, kinds: _to_compile.append((kernel, kinds))):
+        for name in options.layers:
+            node = LAYERS[name]
+            x = np.zeros((options.images, *node.in_shape), np.float32)
+            for _, call, _ in ways(x, np.zeros(node.parameters[f"{name}.weight"], np.float32), options):
+                call()
+        # Forked: what was made of Python's functions cannot be sent.
+        with ProcessPoolExecutor(options.compile, get_context("fork")) as pool:
+            done = [*pool.map(_compiled, range(len(_to_compile)))]
+    print(f"{len(done)} kernels compiled")
+    return 0
+
+
+def choices(text: str) -> list[tuple[int, int, int, int]]:
+    """Rows, warps, blocks and groups, as 2/8/2/2,3/6/2/1; none of an empty text.
+
+    Raises:
+        ValueError: there are not four.
+    """
+    found = [tuple(int(part) for part in one.split("/")) for one in text.split(",") if text]
+    if any(len(one) != 4 or min(one) < 1 for one in found):
+        raise ValueError(f"{text}: need ROWS/WARPS/BLOCKS/GROUPS, of at least 1")
+    return [(rows, warps, blocks, groups) for rows, warps, blocks, groups in found]
 
 
 def numbers(text: str) -> list[int]:
@@ -114,16 +177,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--precisions", type=lambda text: text.split(","), default=["fp16x3", "tf32"])
     parser.add_argument("--rows", type=numbers, default=[1, 2, 3], help="of a band; default: 1,2,3")
     parser.add_argument("--warps", type=numbers, default=[4], help="of a block; default: 4")
+    blocks = "of a multiprocessor, by their registers; default: 0, as many as the plan estimates"
+    parser.add_argument("--blocks", type=numbers, default=[0], help=blocks)
+    staged = "ROWS/WARPS/BLOCKS/GROUPS of a band, a block, at most a multiprocessor, at least an image, where results"
+    staged += " leave as bulk copies; default: all candidates"
+    parser.add_argument("--staged", type=choices, metavar="R/W/B/G,...", help=staged)
+    apart = "nanoseconds between the starts of a multiprocessor's blocks, of these plans; default: 0"
+    parser.add_argument("--apart", type=numbers, default=[0], metavar="NS,...", help=apart)
+    parser.add_argument("--compile", type=int, metavar="JOBS", help="compile only, by so many processes")
     parser.add_argument("--direct", type=int, default=2, metavar="N", help="plans of direct; default: 2")
     parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results/designs")
     options = parser.parse_args(argv)
-    here = machine.describe()
-    if device.SIMULATED or not here["gpus"]:
-        parser.error("there is no GPU")
     if unknown := {*options.layers} - {*LAYERS}:
         parser.error(f"--layers: there is no {', '.join(sorted(unknown))}")
     if unknown := {*options.precisions} - {*direct_mma_plan.PRECISIONS}:
         parser.error(f"--precisions: {', '.join(sorted(unknown))}: need {', '.join(direct_mma_plan.PRECISIONS)}")
+    if options.compile:
+        return compile_all(options)
+    here = machine.describe()
+    if device.SIMULATED or not here["gpus"]:
+        parser.error("there is no GPU")
     rows = [row for name in options.layers for row in measure(name, options.images, options)]
     folder = options.results_dir or raw.RESULTS / "designs"
     result = {"tiles": rows, "machine": here, "commit": machine.commit()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from itertools import islice
 from typing import Any
 from unittest import mock
 
@@ -31,12 +32,16 @@ DIRECT_MMA = {
 """By technique, and by label, which sizes it takes."""
 
 
-def bands(layers: Iterable[tuple[Any, Any, dict[str, Any]]]) -> None:
-    """Launch layers that it takes in float32's precision, with bands of every number of rows."""
+def bands(layers: Iterable[tuple[Any, Any, dict[str, Any]]], precision: str) -> None:
+    """Launch layers that it takes: results leave as bulk copies, and in float32's precision go straight to y, too.
+
+    The latter with bands of every number of rows.
+    """
     for x, filters, moves in layers:
         if "stride" not in moves:
-            moved = Window(filters[2:], padding=(moves.get("padding", 0),) * 4)
-            for one in direct_mma_plan.candidates(x, filters[0], moved, "fp16x3"):
+            given = x, filters[0], Window(filters[2:], padding=(moves.get("padding", 0),) * 4), precision
+            straight = direct_mma_plan.candidates(*given) if precision == "fp16x3" else ()
+            for one in (*straight, *islice(direct_mma_plan.staged_candidates(*given), 1)):
                 with mock.patch.object(direct_mma, "plan", return_value=one):
                     arrays = (np.zeros(of, np.float32) for of in ((1, *x), filters, filters[:1]))
-                    direct_mma.conv2d_direct_mma(*arrays, precision="fp16x3", **moves)
+                    direct_mma.conv2d_direct_mma(*arrays, precision=precision, **moves)

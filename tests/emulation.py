@@ -122,6 +122,26 @@ class Machine:
 
         return waiting
 
+    def bulk_store(self, *operands):
+        *to, source, size = operands  # an array and an index, or an address
+        assert int(source) % 16 == size % 16 == 0
+        thread = getcurrent()
+        thread.stores = [*getattr(thread, "stores", []), (to, int(source) - BASE, int(size))]
+
+    def bulk_wait_group_read(self, groups):
+        assert groups == 0
+
+        def waiting():
+            for to, source, size in getcurrent().__dict__.pop("stores", []):
+                data = self.memory[source : source + size]
+                if len(to) == 1:
+                    ctypes.memmove(int(to[0]), data.tobytes(), size)
+                else:
+                    assert int(to[1]) % 4 == 0
+                    to[0].flat[int(to[1]) : int(to[1]) + size // 4] = data.view(np.float32)
+
+        return waiting
+
     # Matrices, by the tables of the PTX ISA.
 
     def load(self, addresses):
@@ -302,9 +322,10 @@ def _caches_of_its_own(monkeypatch):
 
 def emulate(monkeypatch, machine=None):
     """Let kernels of `mma` run in the simulator."""
-    from numba.cuda.simulator.kernelapi import FakeCUDALocal  # where there is no GPU
+    from numba.cuda.simulator.kernelapi import FakeCUDALocal, FakeCUDAModule  # where there is no GPU
 
     machine = machine or Machine()
+    monkeypatch.setattr(FakeCUDAModule, "nanosleep", lambda self, count: None, raising=False)
     _caches_of_its_own(monkeypatch)
     launch = Call.launch
     monkeypatch.setattr(cuda, "local", FakeCUDALocal(), raising=False)  # as device functions of other files have it
@@ -323,6 +344,8 @@ def emulate(monkeypatch, machine=None):
     monkeypatch.setattr(device, "require_tensor_cores", lambda what, **how: None)
     monkeypatch.setattr(device, "address", lambda array: array._ary.ctypes.data)
     for name in (
+        "bulk_store",
+        "bulk_wait_group_read",
         "cvta_to_shared",
         "cp_async_16",
         "cp_async_commit_group",
@@ -344,6 +367,8 @@ def emulate(monkeypatch, machine=None):
         monkeypatch.setattr(ptx, name, getattr(machine, name))
     for name in ("ld_shared_v4_b32_at", "ld_shared_v4_f32_at", "st_shared_v4_b32_at"):
         monkeypatch.setattr(ptx, name, _from_base(getattr(ptx, name)))
+    for name in ("bulk_commit_group", "fence_proxy_async"):
+        monkeypatch.setattr(ptx, name, lambda: None)
     monkeypatch.setattr(moments, "warp_sum", machine.warp_sum)
     monkeypatch.setattr(ptx, "tid_x", lambda: getcurrent().threadIdx.x)
     monkeypatch.setattr(ptx, "mul_hi_u32", lambda a, b: int(a) * int(b) >> 32)

@@ -239,8 +239,8 @@ def between_features(row: catalog.Variant) -> None:
             for x, filters, moves in IMAGE_LAYERS:
                 pool = (2,) if "maxpool2d" in row.operator else ()
                 row.launcher(*(np.zeros(of, np.float32) for of in ((1, *x), filters, filters[:1])), *pool, **moves)
-    if row.name == "conv2d_direct_mma_fp16x3":
-        direct_mma_cases.bands(IMAGE_LAYERS)
+    if (row.operator, row.technique) == ("conv2d", "direct_mma"):
+        direct_mma_cases.bands(IMAGE_LAYERS, row.precision or "")
     if row.operator == catalog.IMAGE_CHAIN:
         image_chains(row.technique)
         if row.technique == "whole":

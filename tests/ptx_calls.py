@@ -21,6 +21,7 @@ from charcnn.gpu import ptx
 
 CONSTANTS: dict[str, list[tuple[Any, ...]]] = {
     "bulk_load_multicast": [(2,), (16,)],
+    "bulk_wait_group_read": [(0,), (1,)],
     "cp_async": [(1,), (2,), (4,)],
     "cp_async_wait_group": [(0,), (3,)],
     "cvt_f16x2": [("f16",), ("f16", True), ("bf16",), ("bf16", True)],

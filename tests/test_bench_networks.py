@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import direct_plans
@@ -11,6 +15,7 @@ import networks
 import numpy as np
 import op_times
 import pytest
+from conftest import compiler_installed
 from emulation import emulate
 
 from charcnn import catalog
@@ -115,12 +120,28 @@ def test_plans_of_few_channels(monkeypatch):
 
     monkeypatch.setattr(direct_plans, "by_turns", by_turns)
     monkeypatch.setattr(direct_plans, "LAYERS", {"conv1": place(ece408.layers("tiny"), (16 * 16,))[1]})
-    options = SimpleNamespace(precisions=["fp16x3", "tf32"], rows=[1], warps=[1], direct=1)
+    options = SimpleNamespace(
+        precisions=["fp16x3", "tf32"], rows=[1], warps=[1], blocks=[0], direct=1,
+        staged=direct_plans.choices("2/1/4/1"), apart=[0],
+    )  # fmt: skip
     rows = direct_plans.measure("conv1", 2, options)
-    assert [row["technique"] for row in rows] == ["direct", "direct_mma_fp16x3", "direct_mma_tf32"]
-    assert [row.get("rows") for row in rows] == [None, 1, 1]
+    assert [row["technique"] for row in rows] == ["direct", *["direct_mma_fp16x3"] * 2, *["direct_mma_tf32"] * 2]
+    assert [row.get("rows") for row in rows] == [None, 1, 2, 1, 2]
+    assert [row["groups"] for row in rows[1:]] == [0, 1, 0, 1]
     assert all(row["microseconds"] == 1 and row["images"] == 2 for row in rows)
     assert len(names) == len(rows)
+    staged, asked = direct_plans.planned, []
+
+    def wrong(module, plan, launcher, arrays, out, stream=None):
+        staged(module, plan, launcher, arrays, out, stream)
+        asked.append(plan)
+        if getattr(plan, "groups", 0) and len(asked) < 4:
+            out[1:2].copy_to_device(np.nextafter(out[1:2].copy_to_host(), np.float32(9)))
+        return out
+
+    monkeypatch.setattr(direct_plans, "planned", wrong)
+    with pytest.raises(SystemExit, match=r"conv1, direct_mma_fp16x3 2 1 1 .* has other bits than the first plan"):
+        direct_plans.measure("conv1", 2, options)
     monkeypatch.setattr(direct_plans.reference, "conv2d", lambda x, *_: np.ones((2, 6, 12, 12)))
     with pytest.raises(SystemExit, match=r"conv1, direct .*: is wrong"):
         direct_plans.measure("conv1", 2, options)
@@ -131,6 +152,29 @@ def test_direct_plans_needs_a_gpu(capsys):
     with pytest.raises(SystemExit):
         direct_plans.main(["--layers", "conv1"])
     assert "there is no GPU" in capsys.readouterr().err
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'")
+def test_direct_plans_are_compiled_without_a_gpu(tmp_path):
+    words = "--compile 2 --images 300 --layers conv2 --precisions tf32 --rows 2 --staged 3/8/2/1 --direct 1"
+    done = subprocess.run(
+        [sys.executable, direct_plans.__file__, *words.split()],
+        capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": "", "NUMBA_CACHE_DIR": str(tmp_path),
+             "PYTHONPATH": str(Path(__file__).parents[1])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "3 kernels compiled\n"
+    assert [*tmp_path.rglob("*.nbc")]
+
+
+def test_plans_that_are_none(capsys):
+    for given in ("3/8/2", "3/8/0/1", "a/2/2/1"):
+        with pytest.raises(SystemExit):
+            direct_plans.main(["--staged", given])
+        assert f"argument --staged: invalid choices value: '{given}'" in capsys.readouterr().err
+    assert direct_plans.choices("") == []
 
 
 def test_poolings_that_are_none(capsys):

@@ -15,7 +15,8 @@ from charcnn.ops import reference
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.common.shapes2d import Window, window
 from charcnn.ops.conv2d import direct_mma, direct_mma_plan
-from charcnn.ops.conv2d.direct_mma_plan import LANES, NONE, PRECISIONS, candidates, plan
+from charcnn.ops.conv2d.direct_mma_plan import PRECISIONS, candidates, plan, staged_candidates
+from charcnn.ops.conv2d.direct_mma_words import LANES, NONE, registers
 
 CASES = {  # x, (C_out, KH, KW), padding
     "even": ((3, 2, 7, 12), (3, 3, 3), 0),
@@ -162,6 +163,96 @@ def test_epilogues(epilogue, machine):
     close(out, expected_of(arrays, padding, epilogue), "fp16x3")
 
 
+# Results that leave as bulk copies.
+
+STAGED = {  # x, (C_out, KH, KW), padding: whole 16 bytes of results a map
+    "even": ((5, 2, 8, 10), (9, 3, 3), 0),
+    "odd": ((3, 1, 6, 7), (3, 3, 3), 0),
+    "many maps": ((3, 1, 7, 6), (19, 2, 3), (1, 0, 0, 0)),
+}
+
+
+@pytest.fixture
+def bulk(machine):
+    """The same, on a GPU that has bulk copies."""
+    if not device.has_capability(direct_mma_plan.BULK_COPIES):
+        pytest.skip("needs a GPU of compute capability 9.0")
+
+
+def staged_plans(arrays, padding, precision):
+    """Of results in one place or in groups, of several numbers of bands, and last ones that are shorter."""
+    x, weight, _ = arrays
+    moved = window(*x.shape[2:], weight.shape[2:], padding=padding)
+    first = next(candidates(x.shape[1:], len(weight), moved, precision))
+    for rows, groups, warps in ((1, 1, 2), (1, 2, 1), (1, 4, 2), (2, 2, 1), (2, 3, 1), (4, 1, 2), (4, 2, 1)):
+        one = replace(first, rows=rows, groups=groups, warps=warps)
+        if one.whole_vectors and rows <= one.out[0]:
+            yield one
+
+
+@quick(lambda name, precision, blocks: (name, precision, blocks) == ("even", "fp16x3", 2))
+@pytest.mark.parametrize("blocks", [2, 100])
+@pytest.mark.parametrize("precision", ["fp16x3", "tf32"])
+@pytest.mark.parametrize("name", STAGED)
+def test_bulk_copies_give_the_same_bits(name, precision, blocks, bulk, monkeypatch):
+    monkeypatch.setitem(CASES, name, STAGED[name])
+    arrays, padding = draw(name)
+    monkeypatch.setattr(direct_mma_plan.Plan, "grid", lambda self, n: (min(n, blocks), self.map_blocks))
+    straight = next(staged_plans(arrays, padding, precision))
+    found = [replace(straight, groups=0), *staged_plans(arrays, padding, precision)]
+    assert len(found) > 2
+    results = []
+    for one in [*found, replace(found[-1], blocks=2, apart=50)]:
+        out = np.full(expected_of(arrays, padding).shape, np.nan, np.float32)
+        monkeypatch.setattr(direct_mma, "plan", lambda *_, one=one: one)
+        ops.conv2d_direct_mma(*arrays, padding=padding, precision=precision, out=out)
+        results.append(out.view(np.uint32))
+        np.testing.assert_array_equal(results[-1], results[0])
+    close(out, expected_of(arrays, padding), precision)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "staged"),
+    [
+        ("large", {}, True),
+        ("large", {"address": lambda array: 16 * (id(array) // 16) + 8}, False),
+        ("large", {"multiprocessors": lambda: 1000}, False),
+        ("large", {"has_capability": lambda least: least < (9, 0)}, False),
+        ("even", {}, False),
+        ("course", {}, False),
+    ],
+    ids=["whole", "y begins anywhere", "blocks share an image", "capability 8.0", "few tiles", "30 results a map"],
+)
+def test_where_results_leave_as_bulk_copies(name, given, staged, bulk, monkeypatch):
+    monkeypatch.setitem(CASES, name, {**CASES, **STAGED, "large": ((3, 1, 18, 18), (2, 3, 3), 0)}[name])
+    arrays, padding = draw(name)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 1)
+    for key, value in given.items():
+        monkeypatch.setattr(device, key, value)
+    seen, make = [], direct_mma.make_kernel
+    monkeypatch.setattr(direct_mma, "make_kernel", lambda one, *rest: seen.append(one) or make(one, *rest))
+    close(ops.conv2d_direct_mma(*arrays, padding=padding, precision="tf32"), expected_of(arrays, padding), "tf32")
+    assert [one.groups > 0 for one in seen] == [staged]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("layer", [((1, 64, 64), 6), ((6, 30, 30), 16)], ids=["conv1", "conv2"])
+def test_plans_of_bulk_copies_fit(layer, precision, monkeypatch):
+    monkeypatch.setattr(device, "shared_limit", lambda: device.SHARED_LIMIT)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 132)
+    found = [*staged_candidates(*layer, Window((5, 5)), precision)]
+    assert len(found) >= 3
+    for one in found:
+        assert one.whole_vectors
+        assert one.resident == one.blocks
+        assert one.blocks * (one.shared_bytes + direct_mma_plan.RESERVED) <= device.shared_limit() + 1024
+        assert one.stage_pitch % 32 == 8
+        assert one.stage_begin % 4 == 0
+        assert (one.passes - 1) * one.group_bands < one.bands <= one.passes * one.group_bands
+    assert plan((10_000, *layer[0]), layer[1], Window((5, 5)), precision, True) == found[0]
+    assert plan((1, *layer[0]), layer[1], Window((5, 5)), precision, True).groups == 0
+
+
 # Plans.
 
 
@@ -170,15 +261,15 @@ def test_epilogues(epilogue, machine):
 @pytest.mark.parametrize("c_in", [1, 2, 3, 5, 6])
 def test_words_have_each_tap_once(c_in, taps, precision):
     together, shares = (1 if precision == "tf32" else 2), {}
-    registers = direct_mma_plan._registers(c_in, taps, together)
-    for word in (word for register in registers for word in register):
+    found = registers(c_in, taps, together)
+    for word in (word for register in found for word in register):
         for i, halvings in enumerate(word.halvings):
             if halvings != NONE:
                 assert 0 <= word.column + i < taps
                 place = word.channel, word.column + i
                 shares[place] = shares.get(place, 0) + 0.5**halvings
     assert shares == {(channel, tap): 1 for channel in range(c_in) for tap in range(taps)}
-    assert all(len(register) == LANES for register in registers)
+    assert all(len(register) == LANES for register in found)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -94,9 +94,12 @@ from charcnn.gpu.ptx.mma import ldmatrix_x4, mma_sync, mma_sync_terms, mma_tile
 from charcnn.gpu.ptx.mma_windows import LANE_STEP, ld_shared_each, mma_windows
 from charcnn.gpu.ptx.simulated import E4M3_MAX, LOW_SCALE
 from charcnn.gpu.ptx.tma import (
+    bulk_commit_group,
     bulk_load,
     bulk_load_multicast,
     bulk_prefetch_l2,
+    bulk_store,
+    bulk_wait_group_read,
     fence_proxy_async,
     fence_proxy_tensormap,
     tma_load_2d,

@@ -89,6 +89,41 @@ def bulk_load(to, source, size, mbarrier):
     """
 
 
+@instruction("cp.async.bulk.global.shared::cta.bulk_group [$0], [$1], $2;", "", "grr")
+def bulk_store(to, source, size):
+    """Start to copy `size` bytes from shared to global memory; all three are multiples of 16.
+
+    What other threads wrote there each of them fences first (`fence_proxy_async`). `bulk_commit_group` closes a group
+    of copies, `bulk_wait_group_read` waits until groups are read: not before may their place be written again, or the
+    block end.
+
+    PTX: cp.async.bulk.global.shared::cta.bulk_group [to], [source], size; section "cp.async.bulk". Since compute
+    capability 9.0.
+    """
+
+
+@instruction("cp.async.bulk.commit_group;")
+def bulk_commit_group():
+    """Close a group: all of this thread's bulk stores since the last one.
+
+    PTX: cp.async.bulk.commit_group; section "cp.async.bulk.commit_group". Since compute capability 9.0.
+    """
+
+
+@cache
+def bulk_wait_group_read(groups: int) -> Any:
+    """wait(): until all but at most so many of this thread's latest groups of bulk stores are read.
+
+    PTX: cp.async.bulk.wait_group.read groups; section "cp.async.bulk.wait_group". Since compute capability 9.0.
+    """
+
+    @instruction(f"cp.async.bulk.wait_group.read {groups};")
+    def wait():
+        """As `bulk_wait_group_read`."""
+
+    return wait
+
+
 @instruction("cp.async.bulk.prefetch.L2.global [$0], $1;", "", "lr")
 def bulk_prefetch_l2(source, size):
     """Start to bring `size` bytes of global memory to the second-level cache; both are multiples of 16.

@@ -14,7 +14,7 @@ from charcnn.gpu.ptx import VECTOR
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.shapes2d import Padding, Pair
 from charcnn.ops.conv2d.direct_mma_kernel import make_kernel
-from charcnn.ops.conv2d.direct_mma_plan import ANY, plan
+from charcnn.ops.conv2d.direct_mma_plan import ANY, BULK_COPIES, plan
 
 
 def convolved(
@@ -26,14 +26,16 @@ def convolved(
         raise ValueError(f"{groups=}: the technique direct_mma needs 1; conv2d's naive takes any")
     shape = shapes2d.conv2d(x, weight, bias, stride, padding, dilation)
     window = shapes2d.conv2d_window(x, weight, stride, padding, dilation)
-    found = plan(tuple(int(extent) for extent in x.shape), shape[1], window, precision)
+    sizes = tuple(int(extent) for extent in x.shape), shape[1], window, precision
+    plan(*sizes)  # whether it fits at all
     device.require_tensor_cores("direct_mma", way_out=ANY)
     call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
     if call.out.size:
         x, weight, bias = call.inputs
-        aligned = device.address(x) % (4 * VECTOR) == 0
+        aligned, out_at = device.address(x) % (4 * VECTOR) == 0, device.address(call.out)
+        found = plan(*sizes, out_at % (4 * VECTOR) == 0 and device.has_capability(BULK_COPIES))
         width = next((copy for copy in (4, 2) if aligned and found.image % copy == 0), 1)
-        paired = device.address(call.out) % 8 == 0 and shape[3] % 2 == 0
+        paired = out_at % 8 == 0 and shape[3] % 2 == 0
         kernel = make_kernel(found, name, width, paired)
         call.launch(kernel, found.grid(shape[0]), found.threads, x, weight, bias, call.out, shared=found.shared_bytes)
     return call.result()

@@ -13,8 +13,9 @@ from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
 from charcnn.gpu.ptx import LANE_STEP
-from charcnn.ops.common.epilogues import inlined
-from charcnn.ops.conv2d.direct_mma_plan import MAPS, NONE, WORD, Plan
+from charcnn.ops.conv2d.direct_mma_plan import MAPS, WORD, Plan
+from charcnn.ops.conv2d.direct_mma_store import make_keep, make_send, make_write
+from charcnn.ops.conv2d.direct_mma_words import NONE
 
 EXPONENT, BIAS, LARGEST = 23, 127, 12
 """Where a float32's exponent begins, that of 1, and what the greatest weight's becomes: as of `cast.LARGEST`."""
@@ -113,16 +114,17 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         paired: whether two neighbours of y are stored at once: rows, and y, begin at multiples of 8 bytes.
     """
     split, tf32, single = bool(plan.low), plan.taps == 1, plan.taps == 2 and plan.window.kernel[1] == 1
-    band_rows, terms, fragments, (patterns, places) = plan.rows, plan.of.terms, plan.fragments, plan.places
+    fragments, (patterns, places) = plan.fragments, plan.places
     pattern_count, lane_bytes = len(patterns), np.array(patterns, np.int64).T.astype(np.uint32)
     kernel_rows, alignment, accumulators = plan.window.kernel[0], ptx.ALIGNMENT, 4 * plan.rows * plan.of.terms
     multiply = ptx.mma_windows(
-        plan.of.ptx_type, band_rows, kernel_rows, places, plan.pitch * WORD, plan.low, plan.stacked
+        plan.of.ptx_type, plan.rows, kernel_rows, places, plan.pitch * WORD, plan.low, plan.stacked
     )
     fill, copy, wait = ptx.ld_shared_each(fragments), ptx.cp_async(width), ptx.cp_async_wait_group(0)
     pack = ptx.pack_floats("split") if split else ptx.cvt_f16x2("f16" if tf32 else plan.of.ptx_type)
-    lay_out, finished, low_unit = _lay_out(plan), inlined(name), float32(1 / ptx.LOW_SCALE)
-    (rows_in, line), (rows_out, across) = ((uint32(i) for i in pair) for pair in (plan.size, plan.out))
+    lay_out, write, keep, send = _lay_out(plan), make_write(plan, name, paired), make_keep(plan, name), make_send(plan)
+    fence, all_read = ptx.fence_proxy_async, ptx.bulk_wait_group_read(0)
+    rows_in, line, across = (uint32(i) for i in (*plan.size, plan.out[1]))
     before, _, left, right = plan.window.padding
     first = max(left - 1, 0) // 2 * 2  # of a row's words that hold something: a pair's second pixel is the first
     last = min(left + plan.size[1], plan.word_columns)
@@ -137,14 +139,18 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
     threads, warps, lanes, maps, c_out, shifted = (
         uint32(i) for i in (plan.threads, plan.warps, 32, MAPS, plan.c_out, SHIFTED)
     )
-    rows_all, band, band_bytes, tiles, windows, plane_out, top, lead, margin = (
+    rows_all, band_bytes, top, lead, margin = (
+        uint32(i) for i in (plan.c_in * plan.size[0], plan.rows * plan.pitch * WORD, before, first, left)
+    )
+    windows_all, windows, passes, group_rows, group_bytes, stage_begin, stage = (
         uint32(i)
         for i in (
-            plan.c_in * plan.size[0], plan.rows, plan.rows * plan.pitch * WORD, plan.tiles, plan.bands * plan.out[1],
-            plan.out[0] * plan.out[1], before, first, left,
+            plan.bands * plan.out[1], plan.group_bands * plan.out[1], plan.passes, plan.group_bands * plan.rows,
+            plan.group_bands * plan.rows * plan.pitch * WORD, plan.stage_begin, plan.stage,
         )
     )  # fmt: skip
-    stacked, halves = plan.stacked, 1 if plan.c_out <= MAPS // 2 else 2
+    apart, beside = plan.apart, uint32(max(1, plan.blocks))
+    staged, one_pass, even = plan.groups > 0, plan.passes == 1, plan.bands % plan.group_bands == 0
     pixels_of_two, held = 2 if tf32 or single else 3, 3 * AT_ONCE
     word, map_blocks = uint32(0xFFFFFFFF), uint32(plan.map_blocks)
 
@@ -230,43 +236,10 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
                     row = uint32(row + uint32(AT_ONCE) * together)
                 piece = uint32(piece + threads)
 
-        def result(r, half, e, scale, offset):
-            """One of the lane's, finished."""
-            total = acc[r * terms * 4 + 2 * half + e]
-            if stacked:
-                total += (acc[r * 8 + 2 + e] + acc[r * 8 + 4 + e]) * low_unit
-            elif split:
-                total += acc[(r * terms + 1) * 4 + 2 * half + e] * low_unit
-            return finished(total * scale + offset)
-
-        def place_of(window):
-            """Of one of the bands' windows: its first row of results, and the place of that one in a map."""
-            row = uint32(uint32(window // across) * band)
-            return row, uint64(uint32(row * across + window % across))
-
-        def write(item, tile, unit, low_bias, high_bias):
-            """The tile's results, as far as there are such: two neighbours in two maps of each row."""
-            here = uint32(tile * eight + two * lane_of_four)
-            beside, own_map = uint32(here + one), uint32(first_map + column)
-            (row, at_here), (row_beside, at_beside) = place_of(here), place_of(beside)
-            to = (uint64(item) * uint64(c_out) + uint64(own_map)) * uint64(plane_out)
-            for r in range(band_rows):
-                for half in range(halves):
-                    offset = high_bias if half else low_bias
-                    p, q = result(r, half, 0, unit, offset), result(r, half, 1, unit, offset)
-                    there = uint32(own_map + uint32(8 * half)) < c_out
-                    further = to + uint64(uint32(uint32(r) * across + uint32(8 * half) * plane_out))
-                    if paired:
-                        if there and here < windows and uint32(row + uint32(r)) < rows_out:
-                            ptx.st_global_v2_f32(y, further + at_here, p, q)
-                    else:
-                        if there and here < windows and uint32(row + uint32(r)) < rows_out:
-                            y.flat[further + at_here] = p
-                        if there and beside < windows and uint32(row_beside + uint32(r)) < rows_out:
-                            y.flat[further + at_beside] = q
-
         item = uint32(cuda.blockIdx.x)
         fetch(item)
+        if apart:  # of the blocks that have begun so far each multiprocessor has as many
+            cuda.nanosleep(uint32(uint32(uint32(cuda.blockIdx.x) * beside) // uint32(cuda.gridDim.x) * uint32(apart)))
         unit = lay_out(own, weight, first_map, thread)
         cuda.syncthreads()
         fill(a, uint32(words + lane * uint32(16)))
@@ -283,23 +256,55 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         if uint32(first_map + column + eight) < c_out:
             high_bias = bias[uint32(first_map + column + eight)]
 
+        map_count = min(maps, uint32(c_out - first_map))
+        place, places_sum = stage_begin, uint32(stage_begin + stage_begin + stage)
         while item < inputs:
             following = uint32(item + uint32(cuda.gridDim.x))
             wait()
+            if staged and not one_pass:
+                all_read()
             cuda.syncthreads()  # the copy is there for all, and nobody reads the words of the image before
+            if staged and item != uint32(cuda.blockIdx.x):
+                before_it = uint32(item - uint32(cuda.gridDim.x))
+                send(y, uint32(base + four * place), before_it, uint32(passes - one), first_map, map_count, thread)
+                if not one_pass:
+                    place = uint32(places_sum - place)
             convert()
+            if staged and one_pass:
+                all_read()
             cuda.syncthreads()
             if following < inputs:
                 fetch(following)
-            tile = first_tile
-            while tile < tiles:
-                u = min(uint32(tile * eight + column), uint32(windows - one))
-                window = uint32(uint32(u // across) * band_bytes + uint32(u % across) * four)
-                for p in range(pattern_count):
-                    at[p] = uint32(behind[p] + window)
-                multiply(acc, a, at)
-                write(item, tile, unit, low_bias, high_bias)
-                tile = uint32(tile + tile_step)
+            group = zero
+            while group < passes:
+                own = windows if even else min(windows, uint32(windows_all - group * windows))
+                tile = first_tile
+                while uint32(tile * eight) < own:
+                    u = min(uint32(tile * eight + column), uint32(own - one))
+                    window = uint32(uint32(u // across) * band_bytes + uint32(u % across) * four + group * group_bytes)
+                    for p in range(pattern_count):
+                        at[p] = uint32(behind[p] + window)
+                    multiply(acc, a, at)
+                    here = uint32(tile * eight + two * lane_of_four)
+                    if staged:
+                        row, to = uint32(group * group_rows), place
+                        keep(acc, shared, base, to, column, map_count, here, own, row, unit, low_bias, high_bias)
+                    else:
+                        write(acc, y, item, uint32(first_map + column), here, unit, low_bias, high_bias)
+                    tile = uint32(tile + tile_step)
+                if staged:
+                    fence()
+                if not one_pass and uint32(group + one) < passes:
+                    all_read()
+                    cuda.syncthreads()  # all of the group's results are there, and the other place has been read
+                    send(y, uint32(base + four * place), item, group, first_map, map_count, thread)
+                    place = uint32(places_sum - place)
+                group = uint32(group + one)
             item = following
+        if staged:
+            cuda.syncthreads()
+            before_it = uint32(item - uint32(cuda.gridDim.x))
+            send(y, uint32(base + four * place), before_it, uint32(passes - one), first_map, map_count, thread)
+            all_read()
 
     return kernel

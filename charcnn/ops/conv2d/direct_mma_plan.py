@@ -7,7 +7,7 @@ another, share what is loaded of a row of the image. The README.md of this folde
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -15,22 +15,38 @@ from math import prod
 import numpy as np
 
 from charcnn.gpu import device
-from charcnn.gpu.ptx import LANE_STEP
+from charcnn.gpu.ptx import LANE_STEP, VECTOR
 from charcnn.ops.common.precision import TENSOR_PRECISIONS, NumberFormat
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.common.shapes2d import Window
+from charcnn.ops.conv2d.direct_mma_words import LANES, Word, registers
 
 WARPS = 4
 """Of a block."""
 
-MAPS, WINDOWS, LANES = 16, 8, 4
-"""Of a product: rows, columns, and lanes that share a column."""
+MAPS, WINDOWS = 16, 8
+"""Of a product: rows, and columns, which four LANES share each."""
 
 FRAGMENTS = 128
 """Words of weights that a lane has room for in registers; sums and features take some hundred more."""
 
 ROWS = {"stacked": (1, 2, 3), "two terms": (3, 2, 1), "one term": (2, 3, 1)}
 """Of a band: first what took the least time of ece408's layers on an H100 (stacked: conv1; else conv2)."""
+
+STAGED = {
+    "stacked": ((3, 8, 3, 1), (3, 8, 2, 1), (6, 8, 2, 1), (2, 8, 3, 1), (1, 8, 3, 1)),
+    "two terms": ((3, 6, 2, 1), (2, 6, 2, 2), (2, 6, 2, 1), (3, 4, 2, 1)),
+    "one term": ((3, 8, 3, 1), (2, 8, 2, 2), (4, 8, 2, 1), (2, 8, 2, 1), (3, 5, 3, 1)),
+}
+"""Rows of a band, warps of a block, at most so many blocks of a multiprocessor, and at least so many groups, where
+results leave as bulk copies: first what should take the least time. That is predicted, not measured (README.md)."""
+
+SPARE = {"stacked": (40, 40), "two terms": (24, 32), "one term": (16, 20)}
+"""Registers with which these kernels spill nothing, of one group and of several: beside weights, sums, and words of
+two rows of the image."""
+
+MOST_GROUPS = 16
+"""Of bands: each ends with a barrier."""
 
 HELD = 132
 """Words of weights and sums of a lane, at most: four sums of each row and term."""
@@ -46,24 +62,13 @@ BANKS = 32
 WORD = 4
 """Bytes."""
 
-NONE = 15
-"""In place of an exponent, where a word has no second tap."""
+BULK_COPIES = 9, 0
+"""Since which compute capability a GPU has them."""
 
 PRECISIONS = {name: TENSOR_PRECISIONS[name] for name in ("fp16", "bf16", "tf32", "fp16x3")}
 """Those of which a word holds neighbouring pixels: fp8's would be four."""
 
 ANY = "the technique direct takes any"
-
-
-@dataclass(frozen=True)
-class Word:
-    """Taps of a row of the kernel that a lane multiplies at once."""
-
-    channel: int
-    column: int
-    """Of the first tap."""
-    halvings: tuple[int, int]
-    """How often each tap's weight is halved, as other words have it, too; NONE where there is no second one."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,12 @@ class Plan:
     """Of a band."""
     warps: int = WARPS
     """Of a block."""
+    groups: int = 0
+    """Of bands, at most, that leave through shared memory one after the other; 0: results go straight to y."""
+    blocks: int = 0
+    """That a multiprocessor is to hold, by their registers; 0: as many as `needed` leaves room for."""
+    apart: int = 0
+    """Nanoseconds between the starts of a multiprocessor's `blocks`: one makes words while another multiplies."""
 
     @property
     def threads(self) -> int:
@@ -107,9 +118,19 @@ class Plan:
         return -(-self.out[0] // self.rows)
 
     @property
+    def group_bands(self) -> int:
+        """Of a group; the last one's may be fewer."""
+        return -(-self.bands // max(1, self.groups))
+
+    @property
+    def passes(self) -> int:
+        """Groups, one after the other; one of all bands where results go straight to y."""
+        return -(-self.bands // self.group_bands)
+
+    @property
     def tiles(self) -> int:
-        """Of eight windows side by side, from all bands: what a warp computes at a time."""
-        return -(-self.bands * self.out[1] // WINDOWS)
+        """Of a group: of eight windows side by side, from all its bands. A warp computes one at a time."""
+        return -(-self.group_bands * self.out[1] // WINDOWS)
 
     @property
     def map_blocks(self) -> int:
@@ -120,6 +141,16 @@ class Plan:
     def stacked(self) -> bool:
         """Whether a product's lower half has the low halves of weights, as there are eight maps or fewer."""
         return self.of.terms == 2 and self.c_out <= MAPS // 2
+
+    @property
+    def kind(self) -> str:
+        """By which plans are ordered."""
+        return "stacked" if self.stacked else "two terms" if self.low else "one term"
+
+    def may_have(self, rows: int) -> bool:
+        """Whether bands of so many rows fit."""
+        other = replace(self, rows=rows)
+        return rows == 1 or (rows <= self.out[0] and self.fragments + other.sums <= HELD)
 
     @property
     def word_columns(self) -> int:
@@ -151,7 +182,7 @@ class Plan:
     @property
     def registers(self) -> tuple[tuple[Word, ...], ...]:
         """Of a row of the kernel: four words each."""
-        return _registers(self.c_in, self.window.kernel[1], self.taps)
+        return registers(self.c_in, self.window.kernel[1], self.taps)
 
     @property
     def places(self) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, int], ...]]:
@@ -208,15 +239,56 @@ class Plan:
         return -(-max(self.c_in * self.plane * self.of.terms, weights) // 4) * 4
 
     @property
+    def group_floats(self) -> int:
+        """Results of a map in a group: neighbours in y."""
+        return min(self.group_bands * self.rows, self.out[0]) * self.out[1]
+
+    @property
+    def stage_pitch(self) -> int:
+        """Floats of shared memory from a map's results to the next one's: four maps' eight lie in different banks."""
+        return self.group_floats + (BANKS // LANES - self.group_floats) % BANKS
+
+    @property
+    def stage(self) -> int:
+        """Floats of shared memory where a group's results lie; 0 where they go straight to y."""
+        return min(MAPS, self.c_out) * self.stage_pitch if self.groups else 0
+
+    @property
+    def stage_begin(self) -> int:
+        """Floats of shared memory before that: a last word is the greatest weight's."""
+        return self.begin + self.word_space + 4
+
+    @property
+    def stages(self) -> int:
+        """Places for a group's results. While the next image becomes words, the only one of an image is read."""
+        return 1 if self.passes == 1 else 2
+
+    @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block; a last word is the greatest weight's."""
-        return 4 * (self.begin + self.word_space + 4)
+        """Shared memory of a block."""
+        return 4 * (self.stage_begin + self.stages * self.stage)
+
+    @property
+    def whole_vectors(self) -> bool:
+        """Whether each group of each map has whole 16 bytes: bulk copies take no others."""
+        return prod(self.out) % VECTOR == 0 and (self.passes == 1 or self.group_floats % VECTOR == 0)
+
+    @property
+    def may_be_staged(self) -> bool:
+        """Whether its blocks fit, in shared memory and registers, and results in bulk copies."""
+        held = self.fragments + self.sums + 2 * self.of.terms * len(self.registers)
+        enough = held + SPARE[self.kind][self.passes > 1] <= self.max_registers
+        return enough and self.blocks_by_shared >= self.blocks and self.tiles >= self.warps and self.whole_vectors
+
+    @property
+    def needed(self) -> int:
+        """Registers of a thread, by estimate."""
+        return self.fragments + self.sums + (66 if self.sums > 16 else 52)
 
     @property
     def max_registers(self) -> int:
         """Most that a thread gets: as many as leave room for as many warps as what it needs does."""
-        needed = self.fragments + self.sums + (66 if self.sums > 16 else 52)
-        blocks = max(1, min(_warps(needed) // self.warps, self.blocks_by_shared))
+        blocks = self.blocks or max(1, min(_warps(self.needed) // self.warps, self.blocks_by_shared))
         return min(255, REGISTERS // (32 * -(-blocks * self.warps // QUARTERS)) // 8 * 8)
 
     @property
@@ -244,64 +316,21 @@ def _warps(registers: int) -> int:
     return QUARTERS * (REGISTERS // (32 * -(-registers // 8) * 8))
 
 
-def _words(c_in: int, taps: int, together: int) -> Iterator[list[Word]]:
-    """Of each channel: those of a row of the kernel.
-
-    Of an odd number of taps the last but one is in two words, half of it in each: no word has a pixel that is in no
-    window, whose infinity would spread.
-    """
-    for channel in range(c_in):
-        if together == 1 or taps == 1:
-            yield [Word(channel, column, (0, NONE)) for column in range(taps)]
-        else:
-            odd = taps % 2
-            words = [Word(channel, column, (0, 0)) for column in range(0, taps - 1, 2)]
-            if odd:
-                words[-1] = Word(channel, taps - 3, (0, 1))
-                words.append(Word(channel, taps - 2, (1, 0)))
-            yield words
-
-
-@lru_cache(1024)
-def _registers(c_in: int, taps: int, together: int) -> tuple[tuple[Word, ...], ...]:
-    """Fours of words: neighbours of a row first, then a column's of four channels, then what is left.
-
-    A last register that has not enough takes words twice or four times, halved as often.
-    """
-    channels = [*_words(c_in, taps, together)]
-    whole = len(channels[0]) // LANES * LANES
-    found = [tuple(words[i : i + LANES]) for words in channels for i in range(0, whole, LANES)]
-    fours = c_in // LANES * LANES
-    for column in range(whole, len(channels[0])):
-        found += _fours([words[column] for words in channels[:fours]])
-    rest = [word for words in channels[fours:] for word in words[whole:]]
-    for four in _fours(rest):
-        lanes = [four[lane % len(four)] for lane in range(LANES)]
-        found.append(tuple(_halved(word, lanes.count(word).bit_length() - 1) for word in lanes))
-    return tuple(found)
-
-
-def _fours(words: list[Word]) -> Iterator[tuple[Word, ...]]:
-    return (tuple(words[i : i + LANES]) for i in range(0, len(words), LANES))
-
-
-def _halved(word: Word, times: int) -> Word:
-    first, second = word.halvings
-    return Word(word.channel, word.column, (first + times, second if second == NONE else second + times))
-
-
-def plan(x: Shape, c_out: int, window: Window, precision: str) -> Plan:
+def plan(x: Shape, c_out: int, window: Window, precision: str, bulk: bool = False) -> Plan:
     """The first of its candidates that fits on the current GPU, for x (N, C_in, H, W).
+
+    Where results may leave as `bulk` copies, and blocks have whole images, that is one of `staged_candidates`.
 
     Raises:
         ValueError: the precision is none of PRECISIONS, the window moves by more than 1 or is dilated, weights do not
             fit in registers, or an image not in shared memory.
     """
-    return _plan(x[1:], c_out, window, precision, device.shared_limit())
+    straight, staged = _plan(x[1:], c_out, window, precision, device.shared_limit(), bulk)
+    return staged if staged and staged.grid(x[0])[1] == staged.map_blocks else straight
 
 
 @lru_cache(1024)
-def _plan(x: Shape, c_out: int, window: Window, precision: str, limit: int) -> Plan:
+def _plan(x: Shape, c_out: int, window: Window, precision: str, limit: int, bulk: bool) -> tuple[Plan, Plan | None]:
     if precision not in PRECISIONS:
         raise ValueError(f"{precision=}: direct_mma needs one of {', '.join(PRECISIONS)}")
     for name in ("stride", "dilation"):
@@ -319,13 +348,31 @@ def _plan(x: Shape, c_out: int, window: Window, precision: str, limit: int) -> P
         least = min(one.shared_bytes for one in found)
         need = f"direct_mma needs {least:,} bytes of shared memory for an image, a block has {limit:,}"
         raise ValueError(f"x has {x[0]} channels of {x[1]} x {x[2]}: {need}; direct takes strips of it")
-    return fit[0]
+    return fit[0], next(staged_candidates(x, c_out, window, precision), None) if bulk else None
 
 
 def candidates(x: Shape, c_out: int, window: Window, precision: str) -> Iterator[Plan]:
-    """Plans of bands of so many rows, the fastest first, for x (C_in, H, W)."""
+    """Plans of bands of so many rows, the fastest first, for x (C_in, H, W); results go straight to y."""
     first = Plan(precision, x[0], c_out, (x[1], x[2]), window, 1)
-    for rows in ROWS["stacked" if first.stacked else "two terms" if first.low else "one term"]:
-        one = replace(first, rows=rows)
-        if rows == 1 or (rows <= one.out[0] and one.fragments + one.sums <= HELD):
-            yield one
+    yield from (replace(first, rows=rows) for rows in ROWS[first.kind] if first.may_have(rows))
+
+
+def staged_candidates(
+    x: Shape, c_out: int, window: Window, precision: str, choices: Sequence[tuple[int, int, int, int]] | None = None
+) -> Iterator[Plan]:
+    """Plans whose results leave as bulk copies and that fit, by prediction the fastest first; there may be none.
+
+    Of the choices of STAGED, or of those given: as many blocks, and in as few groups, as fit. Each warp has a tile of
+    each group.
+    """
+    first, seen = Plan(precision, x[0], c_out, (x[1], x[2]), window, 1, groups=1), set()
+    for rows, warps, most, least in STAGED[first.kind] if choices is None else choices:
+        found = (
+            replace(first, rows=rows, warps=warps, blocks=blocks, groups=groups)
+            for blocks in range(most, min(most, 2) - 1, -1)
+            for groups in range(least, MOST_GROUPS + 1)
+        )
+        fit = next((one for one in found if one.may_be_staged), None) if first.may_have(rows) else None
+        if fit and fit not in seen:
+            seen.add(fit)
+            yield fit
