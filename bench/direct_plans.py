@@ -1,7 +1,7 @@
 """Plans of `direct_mma` and `direct` for ece408's two convolutions: how each way to lay them out does.
 
 `python bench/direct_plans.py [--images 10000] [--layers conv1,conv2] [--precisions fp16x3,tf32] [--rows 1,2,3]
-[--warps 4] [--blocks 0] [--staged 2/8/2/2,3/6/2/1] [--apart 0] [--direct 2] [--results-dir DIR]` needs a GPU. It times
+[--warps 4] [--blocks 0] [--staged 2/8/2/2,3/6/2/1] [--direct 2] [--results-dir DIR]` needs a GPU. It times
 --direct plans of `direct`, of the shortest forecast. As bench/op_times.py: float32, channels first, each a CUDA graph
 with all that it packs; held against the float64 reference, on the first and the last image, and bits among plans of
 direct_mma on a hundred; by turns, medians count.
@@ -73,7 +73,7 @@ def ways(x: np.ndarray, weight: np.ndarray, options: argparse.Namespace) -> Iter
     for precision in options.precisions:
         for plan in plans(x.shape[1:], len(weight), window, precision, options):
             said = {"technique": f"direct_mma_{precision}", "rows": plan.rows, "warps": plan.warps,
-                    "groups": plan.passes if plan.groups else 0, "apart": plan.apart, "registers": plan.max_registers,
+                    "groups": plan.passes if plan.groups else 0, "registers": plan.max_registers,
                     "resident": plan.resident}  # fmt: skip
             launcher = partial(conv2d_direct_mma, precision=precision)
             call = partial(planned, direct_mma, plan, launcher, arrays, out)
@@ -90,8 +90,7 @@ def plans(
             if one.blocks_by_shared >= max(1, blocks):
                 yield one
     if device.has_capability(direct_mma_plan.BULK_COPIES):
-        staged = direct_mma_plan.staged_candidates(x, c_out, window, precision, options.staged)
-        yield from (replace(one, apart=apart) for one in staged for apart in options.apart)
+        yield from direct_mma_plan.staged_candidates(x, c_out, window, precision, options.staged)
 
 
 def measure(name: str, images: int, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -182,8 +181,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     staged = "ROWS/WARPS/BLOCKS/GROUPS of a band, a block, at most a multiprocessor, at least an image, where results"
     staged += " leave as bulk copies; default: all candidates"
     parser.add_argument("--staged", type=choices, metavar="R/W/B/G,...", help=staged)
-    apart = "nanoseconds between the starts of a multiprocessor's blocks, of these plans; default: 0"
-    parser.add_argument("--apart", type=numbers, default=[0], metavar="NS,...", help=apart)
     parser.add_argument("--compile", type=int, metavar="JOBS", help="compile only, by so many processes")
     parser.add_argument("--direct", type=int, default=2, metavar="N", help="plans of direct; default: 2")
     parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results/designs")

@@ -122,7 +122,7 @@ def test_plans_of_few_channels(monkeypatch):
     monkeypatch.setattr(direct_plans, "LAYERS", {"conv1": place(ece408.layers("tiny"), (16 * 16,))[1]})
     options = SimpleNamespace(
         precisions=["fp16x3", "tf32"], rows=[1], warps=[1], blocks=[0], direct=1,
-        staged=direct_plans.choices("2/1/4/1"), apart=[0],
+        staged=direct_plans.choices("2/1/4/1"),
     )  # fmt: skip
     rows = direct_plans.measure("conv1", 2, options)
     assert [row["technique"] for row in rows] == ["direct", *["direct_mma_fp16x3"] * 2, *["direct_mma_tf32"] * 2]

@@ -149,7 +149,6 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
             plan.group_bands * plan.rows * plan.pitch * WORD, plan.stage_begin, plan.stage,
         )
     )  # fmt: skip
-    apart, beside = plan.apart, uint32(max(1, plan.blocks))
     staged, one_pass, even = plan.groups > 0, plan.passes == 1, plan.bands % plan.group_bands == 0
     pixels_of_two, held = 2 if tf32 or single else 3, 3 * AT_ONCE
     word, map_blocks = uint32(0xFFFFFFFF), uint32(plan.map_blocks)
@@ -238,8 +237,6 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
 
         item = uint32(cuda.blockIdx.x)
         fetch(item)
-        if apart:  # of the blocks that have begun so far each multiprocessor has as many
-            cuda.nanosleep(uint32(uint32(uint32(cuda.blockIdx.x) * beside) // uint32(cuda.gridDim.x) * uint32(apart)))
         unit = lay_out(own, weight, first_map, thread)
         cuda.syncthreads()
         fill(a, uint32(words + lane * uint32(16)))

@@ -30,16 +30,16 @@ MAPS, WINDOWS = 16, 8
 FRAGMENTS = 128
 """Words of weights that a lane has room for in registers; sums and features take some hundred more."""
 
-ROWS = {"stacked": (1, 2, 3), "two terms": (3, 2, 1), "one term": (2, 3, 1)}
+ROWS = {"stacked": (1, 2, 3), "two terms": (3, 2, 1), "one term": (1, 2, 3)}
 """Of a band: first what took the least time of ece408's layers on an H100 (stacked: conv1; else conv2)."""
 
 STAGED = {
-    "stacked": ((3, 8, 3, 1), (3, 8, 2, 1), (6, 8, 2, 1), (2, 8, 3, 1), (1, 8, 3, 1)),
-    "two terms": ((3, 6, 2, 1), (2, 6, 2, 2), (2, 6, 2, 1), (3, 4, 2, 1)),
-    "one term": ((3, 8, 3, 1), (2, 8, 2, 2), (4, 8, 2, 1), (2, 8, 2, 1), (3, 5, 3, 1)),
+    "stacked": ((6, 8, 2, 1), (3, 8, 2, 1), (3, 8, 3, 1), (2, 8, 3, 1), (1, 8, 3, 1)),
+    "two terms": ((2, 6, 2, 1), (3, 4, 2, 1), (3, 6, 2, 1), (2, 6, 2, 2)),
+    "one term": ((4, 8, 2, 1), (2, 8, 2, 1), (3, 8, 3, 1), (2, 8, 2, 2), (3, 5, 3, 1)),
 }
 """Rows of a band, warps of a block, at most so many blocks of a multiprocessor, and at least so many groups, where
-results leave as bulk copies: first what should take the least time. That is predicted, not measured (README.md)."""
+results leave as bulk copies: in the order of what they took as of ROWS."""
 
 SPARE = {"stacked": (40, 40), "two terms": (24, 32), "one term": (16, 20)}
 """Registers with which these kernels spill nothing, of one group and of several: beside weights, sums, and words of
@@ -89,8 +89,6 @@ class Plan:
     """Of bands, at most, that leave through shared memory one after the other; 0: results go straight to y."""
     blocks: int = 0
     """That a multiprocessor is to hold, by their registers; 0: as many as `needed` leaves room for."""
-    apart: int = 0
-    """Nanoseconds between the starts of a multiprocessor's `blocks`: one makes words while another multiplies."""
 
     @property
     def threads(self) -> int:
