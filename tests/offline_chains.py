@@ -30,13 +30,15 @@ def mma_chains() -> None:
         pixels, *layers = page.layers(page.VARIANTS[0])
         before = takewhile(lambda layer: not isinstance(layer, Flatten), layers)
         links = [layer for layer in before if not isinstance(layer, BatchNorm2d)]
-        made = chain.plan(links, in_shape=pixels.image, method="mma", precision="fp16")
+        made = chain.plan(links, in_shape=(1, pixels.height, pixels.width), method="mma", precision="fp16")
         weights = [np.zeros(size, np.float32) for size in made.parameter_shapes]
         biases = [
             np.zeros(len(weight), np.float32) if made.links[i].bias else None
             for i, weight in zip(made.convolutions, weights, strict=True)
         ]
-        made.prepare(weights, biases, np.zeros((1, 256), np.float32))(np.zeros((1, *pixels.image), np.uint8))
+        made.prepare(weights, biases, np.zeros((1, 256), np.float32))(
+            np.zeros((1, 1, pixels.height, pixels.width), np.uint8)
+        )
 
 
 def half_chains() -> None:
