@@ -21,7 +21,6 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.fragments import TILE, k_block, lane_numbers, packed
 from charcnn.ops.common.precision import NumberFormat, choose
-from charcnn.ops.linear import clustered
 
 WARPS = 8
 
@@ -283,19 +282,6 @@ class SplitWeights:
         grid = self.tiles, self.k_splits, -(-n // (8 * columns))
         call.launch(kernel, grid, THREADS, *addresses, *sizes, self._scale, early=True)
 
-    def multiply_clustered(self, call: Call, n: int, x: int, to: int, bias: int, *, finished: bool) -> None:
-        """Start it by clusters, which add up all splits: to (n, C_out), in the precision if `finished`, else float32.
-
-        Args:
-            call, n, x, to: as of `multiply`; `clustered.fits`.
-            bias: its address.
-            finished: whether bias and ReLU follow.
-        """
-        addresses = x, device.address(self.words), bias, to
-        clustered.multiply(
-            call, self._of, n, (self.c_in, self.c_out), self.k_blocks, addresses, self._scale, finished=finished
-        )
-
 
 class SmallBatchMlp:
     """Three linear layers with ReLU between them, for up to 64 inputs, on the current GPU.
@@ -362,14 +348,9 @@ class SmallBatchMlp:
         call = Call(out, stream, (n, self.sizes[3]), dtypes={"x": dtype}, x=x, scratch=scratch)
         source, came = device.address(call.inputs[0]), 0
         to, bias = device.address(call.inputs[1]), device.address(self.biases[0])
-        if all(clustered.fits(n, part.k_blocks, self.precision) for part in self.parts):
-            for part, finished in zip(self.parts, (True, False), strict=True):
-                part.multiply_clustered(call, n, source, to, bias, finished=finished)
-                source, to, came = to, to + 4 * n * part.c_out, 1
-        else:
-            for part in self.parts:
-                part.multiply(call, n, source, to, part.c_out, bias=bias, came=came)
-                source, to, came = to, to + 4 * part.k_splits * n * part.c_out, part.k_splits
+        for part in self.parts:
+            part.multiply(call, n, source, to, part.c_out, bias=bias, came=came)
+            source, to, came = to, to + 4 * part.k_splits * n * part.c_out, part.k_splits
         last = map(np.uint64, (source, device.address(self.biases[1]), device.address(self.last)))
         final = *last, self.biases[2], call.out, np.uint32(n), np.uint32(self.sizes[2])
         call.launch(_final_kernel(came, self.sizes[3]), n, FINAL_THREADS, *final, early=True)
