@@ -106,6 +106,7 @@ def test_pooling_in_one_kernel_and_in_two(pool, monkeypatch):
         op_times.measure("conv1", conv1, 1, "cuda", pool)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: python bench/direct_plans.py")
 def test_plans_of_few_channels(monkeypatch):
     emulate(monkeypatch)

@@ -129,6 +129,7 @@ def test_convolutions_that_differ():
         plan(layers, in_channels=32, length=20, precision="tf32")
 
 
+@pytest.mark.exhaustive
 @emulated
 def test_the_benchmark_checks_all_ways(monkeypatch):
     emulate_hopper(monkeypatch)

@@ -191,6 +191,7 @@ def staged_plans(arrays, padding, precision):
 
 
 @quick(lambda name, precision, blocks: (name, precision, blocks) == ("even", "fp16x3", 2))
+@quick(lambda precision, blocks: (precision == "fp16x3") == (blocks == 2), everywhere=True)
 @pytest.mark.parametrize("blocks", [2, 100])
 @pytest.mark.parametrize("precision", ["fp16x3", "tf32"])
 @pytest.mark.parametrize("name", STAGED)

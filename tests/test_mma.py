@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-from conftest import quick
 from emulation import emulate
 from operator_cases import CASES
 from test_mma_layout import decoded
@@ -276,7 +275,7 @@ def test_level(machine):
 
 
 @simulated
-@quick(lambda layernorm: layernorm, everywhere=True)  # seconds each
+@pytest.mark.exhaustive  # seconds each
 @pytest.mark.parametrize("layernorm", [True, False])
 def test_level_in_fp8(layernorm, machine):
     config = Config(length=123, alphabet=9, channels=48, units=32, layernorm=layernorm)  # no whole k block

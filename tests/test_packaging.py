@@ -113,7 +113,6 @@ TRIED = (
 OWN = (
     "test_config.py",
     "test_docs.py",
-    "test_house.py",
     "test_measured.py",
     "test_notebooks.py",
     "test_page_commands.py",

@@ -346,7 +346,10 @@ def test_a_death_ends_all_ranks(mode):
 @test_mma.simulated
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [("fused4", "fp16"), ("ffn", "fp16x3"), pytest.param("alexnet", "tf32", marks=pytest.mark.exhaustive)],
+    [
+        ("ffn", "fp16x3"),
+        *(pytest.param(*of, marks=pytest.mark.exhaustive) for of in (("fused4", "fp16"), ("alexnet", "tf32"))),
+    ],
 )
 def test_parts_on_tensor_cores_in_plain_python(name, precision, mma):
     row, network = network_technique("mma"), architecture(name)

@@ -53,7 +53,7 @@ def test_block_1(precision, machine):
 @pytest.mark.parametrize(
     ("length", "channels", "taps", "pool", "cluster"),
     [
-        (262, 8, 3, 9, 2),  # some lanes look up two positions, among them the last
+        pytest.param(262, 8, 3, 9, 2, marks=pytest.mark.exhaustive),  # some lanes look up two positions, and the last
         (9, 8, 7, 3, 2),  # each position is at an end
         (13, 264, 1, 2, 2),  # no pairs, and two runs of channels
         (24, 8, 5, 9, 4),  # blocks of one window, and some of none

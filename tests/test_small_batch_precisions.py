@@ -246,7 +246,7 @@ def test_a_level_of_more_than_a_few_inputs_layers_take(more):
 
 
 @pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU, which runs the whole level")
-@quick(lambda precision: precision == "fp8", everywhere=True)  # ten seconds each
+@pytest.mark.exhaustive  # ten seconds each
 @pytest.mark.parametrize(("level", "precision"), [(l16, "tf32"), (l16, "fp16x3"), (l17, "fp8")])
 def test_a_level_s_layers_fit_each_other(level, precision, machine, monkeypatch):
     config = replace(TINY, channels=16, units=16)
