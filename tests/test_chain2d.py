@@ -359,7 +359,7 @@ def test_layers_that_are_no_chain(layers, message):
     [
         ({"in_shape": (1, 5)}, r"in_shape=\(1, 5\): need \(C_in, H, W\)"),
         ({"in_shape": (0, 5, 5)}, "in_shape=0: need an int of at least 1"),
-        ({"method": "pairs"}, "method='pairs': need one of whole, tiles, rolling, or None"),
+        ({"method": "pairs"}, "method='pairs': need one of whole, tiles, rolling, mma, or None"),
         ({"method": "whole", "tile": 2}, "tile=2: method 'whole' has no tiles"),
         ({"tile": 0}, "tile=0: need an int of at least 1"),
         ({"tile": (1, 2, 3)}, r"tile=\(1, 2, 3\): need"),

@@ -15,8 +15,10 @@ from test_networks import architecture, drawn
 from charcnn.catalog import network, network_technique
 from charcnn.gpu import device
 from charcnn.model import network as forms
+from charcnn.model import params
 from charcnn.model.layers import place
 from charcnn.networks.architecture import Features
+from charcnn.networks.calls import chain, chained, planned_mma, simplified
 from charcnn.networks.parts import stage
 from charcnn.ops.chain import Conv2d, MaxPool2d, Relu, Tanh, plan
 from charcnn.ops.chain.plan_mma import packed
@@ -97,17 +99,15 @@ def test_any_number_of_warps(threads):
 ])  # fmt: skip
 def test_in_emulation(name, precision, from_bytes, monkeypatch):
     emulate_hopper(monkeypatch)
-    monkeypatch.setattr(device, "require_capability", lambda *_: None)
     layers, in_shape = SMALL[name]
     made = planned(layers, in_shape, precision, threads=64)
     check(layers, made, 2 if name == "one" else 1, from_bytes=from_bytes)
 
 
 @emulated
-@pytest.mark.parametrize("name", network_technique("strong_mma").networks)
+@pytest.mark.parametrize("name", dict(network_technique("strong_mma").networks))
 def test_a_network_in_emulation(name, monkeypatch):
     emulate_hopper(monkeypatch)
-    monkeypatch.setattr(device, "require_capability", lambda *_: None)
     found, bound = errors("strong_mma", architecture(name), "fp16", 2)
     assert found.max() < bound
 
@@ -115,7 +115,6 @@ def test_a_network_in_emulation(name, monkeypatch):
 @emulated
 def test_a_part_of_a_network_begins_with_features(monkeypatch):
     emulate_hopper(monkeypatch)
-    monkeypatch.setattr(device, "require_capability", lambda *_: None)
     whole = architecture("fused4")
     weights, images = drawn(whole, 2)
     own = stage(whole, 1, 2)
@@ -149,6 +148,26 @@ def test_a_part_of_a_network_begins_with_features(monkeypatch):
 def test_what_does_not_fit(layers, in_shape, options, message):
     with pytest.raises(ValueError, match=message):
         plan(layers, in_shape=in_shape, method="mma", **{"precision": "fp16", "shared_limit": H200, **options})
+
+
+@emulated
+def test_an_infinity_stays_where_it_is(monkeypatch):
+    emulate_hopper(monkeypatch)
+    layers = Conv2d(1, 1), Relu(), Conv2d(1, 1)  # the octet's other channels would be 0 times an infinity
+    ones = np.ones((1, 1, 1, 1), np.float32)
+    made = planned(layers, (1, 1, 3)).prepare([-ones, ones], [np.zeros(1, np.float32), np.full(1, 3, np.float32)])
+    x = np.array([7e4, np.inf, -2], np.float32).reshape(1, 1, 1, 3)
+    np.testing.assert_array_equal(made(x).ravel(), [3, 3, 5])
+
+
+@pytest.mark.parametrize(("name", "needed"), network_technique("strong_mma").networks)
+def test_the_catalogue_knows_how_much_shared_memory_networks_need(name, needed):
+    row, of = network_technique("strong_mma"), network(name).architecture()
+    nodes, _ = simplified(of, params.init(of, 0))
+    (run,) = [run for run in chained(nodes) if chain(run)]
+    assert planned_mma(run, "fp16").shared_bytes == needed
+    assert row.computes(name, needed)
+    assert not row.computes(name, needed - 1)
 
 
 def test_networks_that_it_leaves():

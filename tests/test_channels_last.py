@@ -294,6 +294,7 @@ def test_both_ways_of_a_first_convolution_give_the_same():
     [
         ("alexnet", (9, 0), None, "wgmma"), ("alexnet", (8, 0), None, "mma"), ("alexnet", (12, 0), "tf32", "mma"),
         ("ffn", (7, 5), None, "weak"), ("alexnet", (9, 0), "fp32", "weak"), ("mnist", (8, 6), None, "strong_mma"),
+        ("ece408", (8, 6), None, "direct"), ("ece408", (9, 0), None, "strong_mma"),
         ("ffn", (9, 0), "fp8", "wgmma"), ("mnist", (7, 5), None, "weak"), ("mnist", (9, 0), "fp32", "direct"),
         ("mnist", (9, 0), "fp16", "strong_mma"), ("mnist", (9, 0), "tf32", "wgmma"),
     ],
@@ -305,6 +306,7 @@ def test_the_technique_where_none_is_asked_for(name, capability, precision, expe
     monkeypatch.setattr(device, "SIMULATED", False)
     monkeypatch.setattr(device, "has_tensor_cores", has_tensor_cores)
     monkeypatch.setattr(device, "has_capability", lambda least: capability >= least)
+    monkeypatch.setattr(device, "shared_limit", lambda: (99 if capability == (8, 6) else 227) << 10)
     subject = NetworkCommand(name)
     words = [] if precision is None else ["--precision", precision]
     chosen = subject.parser(quiet=True).parse_args([*words, "--layers"])

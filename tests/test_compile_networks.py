@@ -144,6 +144,11 @@ def test_techniques_are_those_that_a_gpu_runs():
     [
         (["sm_80", "--networks", "ffn", "--as", "wgmma"], "--as wgmma: a GPU of sm_80 runs naive, weak, "),
         (["sm_90a", "--networks", "ffn", "--as", "mma", "--precision", "fp32"], "none of these computes in it"),
+        (["sm_90a", "--networks", "fused4", "ffn", "--as", "strong_mma"], "--networks ffn: --as strong_mma does not "),
+        (
+            ["sm_89", "--networks", "ece408", "--as", "strong_mma"],
+            "--networks ece408: --as strong_mma does ",
+        ),
         (["sm_90a", "--networks", "resnet"], "--networks resnet: need mnist, "),
         (["sm_90a", "--networks", "ffn:512"], "--networks ffn:512: ffn has the variants 768, "),
         (["sm_90a", "--as", "mma"], "--as mma: needs --networks"),

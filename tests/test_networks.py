@@ -100,7 +100,7 @@ def test_techniques(name, technique, every):
         pytest.skip("needs tensor cores")
     network = architecture(name)
     if not row.computes(name):
-        pytest.skip("test_what_strong_mma_leaves")
+        pytest.skip("test_networks_that_it_leaves")
     n = 2 if row.device == "cuda" and device.SIMULATED else 5
     weights, images = drawn(network, n)
     turn = TITLES.index(name) % len(row.precisions)

@@ -29,7 +29,7 @@ def network_techniques(document: Path) -> str:
     rows = [
         [
             f"`--as {row.name}`", "CPU" if row.device == "cpu" else "GPU", row.summary,
-            ", ".join(row.networks) or "all", ", ".join(row.precisions),
+            ", ".join(dict(row.networks)) or "all", ", ".join(row.precisions),
         ]
         for row in catalog.NETWORK_TECHNIQUES
     ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -53,17 +54,18 @@ class NetworkTechnique(Program):
     summary: str
     home: str
     """Its module under charcnn.networks, whose `build` takes its name first."""
-    networks: tuple[str, ...] = ()
-    """The networks that it computes; all where there are none."""
+    networks: tuple[tuple[str, int], ...] = ()
+    """Those that it computes, at their full size, if not all, with the shared memory that a block needs for each."""
 
     @property
     def family(self) -> Sequence[NetworkTechnique]:
         """All ways."""
         return NETWORK_TECHNIQUES
 
-    def computes(self, name: str) -> bool:
-        """Whether it computes the network of this name, at its full size."""
-        return not self.networks or name in self.networks
+    def computes(self, name: str, shared_limit: int | None = None) -> bool:
+        """Whether it computes the network of this name, with so much shared memory a block where that is given."""
+        needs = dict(self.networks)
+        return not needs or (name in needs and needs[name] <= (shared_limit or sys.maxsize))
 
     def others(self, name: str) -> str:
         """Names of those of other modules that compute the network."""
@@ -105,7 +107,8 @@ NETWORK_TECHNIQUES = (
     ),
     NetworkTechnique(
         "strong_mma", "cuda", "as strong, on tensor cores: a chain is one kernel, its features in shared memory",
-        "strong_mma", ("mnist", "ece408", "fused4"), ampere=True, precisions=("fp16", "bf16"),
+        "strong_mma", (("mnist", 26_880), ("ece408", 119_040), ("fused4", 34_080)), ampere=True,
+        precisions=("fp16", "bf16"),
     ),
     NetworkTechnique(
         "mma", "cuda", "channels last on tensor cores, one CUDA graph a batch", "channels_last", ampere=True,

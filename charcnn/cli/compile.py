@@ -124,14 +124,12 @@ def _networks(options: argparse.Namespace, target: Target) -> list[Network | Ima
         raise ValueError("--networks: leave out --levels")
     named = [_named(name) for name in options.networks]
     chosen = _chosen(options, target, "--as", options.techniques, list(runnable_techniques(target)))
-    found: list[Network | ImageNetwork] = [
-        ImageNetwork(name, *how, variant, options.batch)
-        for name, variant in named
-        for how in chosen
-        if catalog.network_technique(how[0]).computes(name)
-    ]
-    if not found:
-        raise ValueError(f"--networks {' '.join(options.networks)}: --as {' '.join(options.techniques)} computes none")
+    found: list[Network | ImageNetwork] = []
+    for name, variant in named:
+        able = [how for how in chosen if catalog.network_technique(how[0]).computes(name, target.shared_limit)]
+        if not able:
+            raise ValueError(f"--networks {name}: --as {' '.join(options.techniques)} does not compute it on {target}")
+        found += [ImageNetwork(name, *how, variant, options.batch) for how in able]
     return found
 
 

@@ -35,6 +35,7 @@ from charcnn.model.layers import (
 )
 from charcnn.networks.architecture import Features
 from charcnn.ops.chain.plan2d import Plan2d, plan2d
+from charcnn.ops.chain.plan_mma import MmaPlan, make_mma_plan
 from charcnn.ops.common.folding import fold_batchnorm
 from charcnn.ops.common.pixel_tables import pixel_tables
 
@@ -193,3 +194,9 @@ def planned(run: Sequence[Node], batch: int, **options: Any) -> Plan2d:
     """The chain's plan, by default what has the least forecast; arguments and errors as of `charcnn.ops.chain.plan`."""
     layers = [node.layer for node in run if isinstance(node.layer, CHAINED)]
     return plan2d(layers, in_shape=run[0].in_shape, batch=batch, **options)
+
+
+def planned_mma(run: Sequence[Node], precision: str) -> MmaPlan:
+    """The chain's plan as one kernel on tensor cores; errors as of `make_mma_plan`."""
+    layers: list[Any] = [node.layer for node in run]
+    return make_mma_plan(layers, in_shape=run[0].in_shape, precision=precision)

@@ -17,9 +17,9 @@ from charcnn.gpu import device
 from charcnn.model.layers import Conv2d, Node, Pixels
 from charcnn.model.params import Params
 from charcnn.networks.architecture import Architecture, Features
-from charcnn.networks.calls import calls, chain, chained, simplified
+from charcnn.networks.calls import calls, chain, chained, planned_mma, simplified
 from charcnn.networks.cuda import Viewed, direct
-from charcnn.ops.chain.plan_mma import MmaPlan, make_mma_plan
+from charcnn.ops.chain.plan_mma import MmaPlan
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.pixel_tables import pixel_tables
 from charcnn.ops.common.shapes import Shape
@@ -79,7 +79,7 @@ def build(
     if len(runs) > 1 and isinstance(runs[0][-1].layer, Pixels):
         runs[:2] = [[*runs[0], *runs[1]]]
     try:
-        plans = [_planned(_chain(run), of) if _chain(run) else None for run in runs]
+        plans = [planned_mma(_chain(run), of) if _chain(run) else None for run in runs]
         if not any(plans) and not isinstance(config.layers[0], Features):
             raise ValueError("it has no convolutions")
     except ValueError as error:
@@ -101,11 +101,6 @@ def build(
     graph = row.graphs if graph is None else graph
     graph = graph and not device.SIMULATED
     return on_gpus(network, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph)
-
-
-def _planned(run: Sequence[Node], precision: str) -> MmaPlan:
-    layers: list[Any] = [node.layer for node in run]
-    return make_mma_plan(layers, in_shape=run[0].in_shape, precision=precision)
 
 
 def _chain(run: Sequence[Node]) -> Sequence[Node]:

@@ -53,7 +53,7 @@ def main(name: str, argv: list[str] | None = None) -> NoReturn:
         sys.exit(
             tables.compare(subject, chosen)
             if chosen.compare
-            else tables.plan(subject.architecture(chosen), chosen.batch or 1)
+            else tables.plan(subject.architecture(chosen), chosen.batch or 1, subject.planned_in(chosen))
         )
     except (ValueError, OSError, device.DeviceError) as error:
         tell(f"{name}: {' '.join(str(error).split())}")
@@ -122,8 +122,15 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         """The technique where none is asked for; of none in this precision, the first, which says so."""
         if device.SIMULATED:
             return CPU
-        found = [name for name in self._row.on_gpu if options.serves(catalog.network_technique(name), precision)]
+        ways = [catalog.network_technique(name) for name in self._row.on_gpu]
+        limit = device.shared_limit()
+        found = [way.name for way in ways if way.computes(self.name, limit) and options.serves(way, precision)]
         return (found or self._row.on_gpu)[0]
+
+    def planned_in(self, chosen: argparse.Namespace) -> str | None:
+        """The precision of a plan on tensor cores, where --as asks for that."""
+        way = chosen.technique and catalog.network_technique(chosen.technique)
+        return way.precision(chosen.precision) if way and way.home == "strong_mma" else None
 
     def architecture(self, chosen: argparse.Namespace, *, simulated: bool = False) -> Architecture:
         """The network's variant that the options name.

@@ -18,7 +18,7 @@ from charcnn.levels.runner.peaks import Peaks
 from charcnn.levels.runner.report import validate
 from charcnn.model.layers import Conv2d, Flatten, MaxPool2d, Node, place
 from charcnn.networks.architecture import Architecture
-from charcnn.networks.calls import CHAINED, chain, chained, planned, simplified
+from charcnn.networks.calls import CHAINED, chain, chained, planned, planned_mma, simplified
 from charcnn.networks.parts import flops
 from charcnn.offload import partition
 from charcnn.ops.chain import pyramid
@@ -85,7 +85,7 @@ def compare(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
     """Run the network by every technique that runs here, after its results are checked. Exit status: 0, or 1: wrong."""
     rows, status = [], 0
     for program in catalog.NETWORK_TECHNIQUES:
-        if not program.computes(subject.name) or not serves(program, chosen.precision):
+        if not program.computes(subject.name, device.shared_limit()) or not serves(program, chosen.precision):
             continue
         if program.device == "cuda" and device.SIMULATED:
             continue
@@ -114,11 +114,16 @@ TILES = (1, 2, 4, 7)
 """Of the last map, of which `plan` says what they compute twice."""
 
 
-def plan(network: Architecture, batch: int) -> int:
+def plan(network: Architecture, batch: int, on_tensor_cores: str | None = None) -> int:
     """Print how the network's convolutions fuse, and what tiles of the first ones compute twice. Exit status: 0.
 
+    Args:
+        network: of which layers are planned.
+        batch: images that forecasts are for.
+        on_tensor_cores: the precision of plans by `strong_mma`; None: plans of FMA units, as `strong` has them.
+
     Raises:
-        ValueError: it has no convolutions.
+        ValueError: it has no convolutions, or none that such a plan takes.
     """
     unnamed = {name: np.zeros(shape, np.float32) for name, shape in network.parameter_shapes.items()}
     nodes = simplified(network, unnamed)[0]
@@ -127,7 +132,8 @@ def plan(network: Architecture, batch: int) -> int:
         raise ValueError(f"--plan: {network.name} has no convolutions to fuse")
     for run in chains:
         print(f"{', '.join(node.layer.label for node in run)}, a batch of {batch:,}\n")
-        print(planned(run, batch).describe(), end="\n\n")
+        made = planned_mma(run, on_tensor_cores) if on_tensor_cores else planned(run, batch)
+        print(made.describe(), end="\n\n")
     layers = [node.layer for node in nodes if isinstance(node.layer, CHAINED) and len(node.in_shape) == 3]
     convolutions = [at for at, layer in enumerate(layers) if isinstance(layer, Conv2d)]
     if len(convolutions) > 1:

@@ -288,7 +288,7 @@ def _make_store(plan: MmaPlan, i: int) -> Any:
         (1, 0, 0, 0, 0) if of is None else (of.step, of.phase, of.pitch, of.plane, plan.places[i + 1])
     )
     top, left = (0, 0) if of is None else (of.top, of.left)
-    phased, alignment = step > 1, ptx.ALIGNMENT
+    phased, alignment, uneven = step > 1, ptx.ALIGNMENT, channels % OCTET > 0
     steps, phase_words, row_words, plane_words, begin, above, before, across, pixels, count, octets = (
         uint32(value)
         for value in (
@@ -296,7 +296,7 @@ def _make_store(plan: MmaPlan, i: int) -> Any:
             -(-channels // OCTET),
         )
     )  # fmt: skip
-    eight, two, one, pixel = map(uint32, (8, 2, 1, WORDS))
+    eight, two, one, pixel, whole, lower, none = map(uint32, (8, 2, 1, WORDS, 0xFFFFFFFF, 0xFFFF, 0))
 
     @jit(device=True, forceinline=True)
     def store(y, n, octet, member, p, low, high):
@@ -315,6 +315,10 @@ def _make_store(plan: MmaPlan, i: int) -> Any:
                 to = uint32(to + uint32(column % steps) * phase_words + uint32(column // steps) * pixel)
             else:
                 to = uint32(to + column * pixel)
-            shared[to] = pack(finished(low), finished(high))
+            word = pack(finished(low), finished(high))
+            if uneven:  # of no channel is 0 times what overflowed, which is no number
+                channel = uint32(octet * eight + member * two)
+                word = uint32(word & (whole if uint32(channel + one) < count else lower if channel < count else none))
+            shared[to] = word
 
     return store

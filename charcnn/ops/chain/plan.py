@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from charcnn.gpu import device
 from charcnn.model.layers import Conv1d, Relu
 from charcnn.ops.chain.plan2d import Layer2d, Plan2d, plan2d
 from charcnn.ops.chain.plan_half import HalfPlan, plan_half
-from charcnn.ops.chain.plan_mma import make_mma_plan
+from charcnn.ops.chain.plan_mma import MmaPlan, make_mma_plan
 from charcnn.ops.chain.planned import LONGEST, Planned, tabulated
 from charcnn.ops.chain.step import Step
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
@@ -165,6 +165,8 @@ class Plan(Planned):
 @overload
 def plan(layers: Sequence[Layer], *, in_channels: int, length: int, **options: Any) -> Plan: ...
 @overload
+def plan(layers: Sequence[Layer2d], *, in_shape: Sequence[int], method: Literal["mma"], **options: Any) -> MmaPlan: ...
+@overload
 def plan(layers: Sequence[Layer2d], *, in_shape: Sequence[int], **options: Any) -> Plan2d: ...
 def plan(layers: Sequence[Any], **options: Any) -> Any:
     """Plan the fusion of a chain: over sequences as `plan1d` says, over images, which have an `in_shape`, as `plan2d`,
@@ -176,7 +178,10 @@ def plan(layers: Sequence[Any], **options: Any) -> Any:
     if "in_shape" not in options:
         return plan1d(layers, **options)
     if options.get("method") == "mma":
-        return make_mma_plan(layers, **{name: value for name, value in options.items() if name != "method"})
+        given = {name: value for name, value in options.items() if name != "method"}
+        if others := {*given} - {"in_shape", "precision", "threads", "shared_limit"}:
+            raise ValueError(f"{min(others)}={given[min(others)]!r}: method 'mma' takes no such option")
+        return make_mma_plan(layers, **given)
     return plan2d(layers, **options)
 
 

@@ -227,7 +227,7 @@ def plan2d(
     """
     links = linked(layers, in_shape)
     if method not in (None, *METHODS):
-        raise ValueError(f"method={method!r}: need one of {', '.join(METHODS)}, or None")
+        raise ValueError(f"method={method!r}: need one of {', '.join(METHODS)}, mma, or None")
     if tile is not None:
         pair("tile", tile)
         if method == "whole":

@@ -25,7 +25,7 @@ from charcnn.ops.chain.plan2d import Layer2d, linked
 from charcnn.ops.chain.planned import tabulated
 from charcnn.ops.chain.tiling2d import Link
 from charcnn.ops.common.precision import HALF_PRECISIONS, NumberFormat
-from charcnn.ops.common.shapes import Shape, expect, ranked
+from charcnn.ops.common.shapes import Shape, at_least, expect, ranked
 
 COLUMNS = 2
 """Octets of output channels that a warp computes at once; of more it goes over the map again."""
@@ -42,6 +42,9 @@ OTHERS = 26
 
 REGISTERS, RESERVED, MOST_BLOCKS = 65_536, 1024, 16
 """Of a multiprocessor; bytes of shared memory that each block takes beside its own; blocks that are ever planned."""
+
+MOST_THREADS = 1536
+"""Of a multiprocessor: some have more."""
 
 
 @dataclass(frozen=True)
@@ -191,11 +194,11 @@ class MmaPlan:
 
     @property
     def resident(self) -> int:
-        """Blocks that a multiprocessor is to hold: the compiler's limit on registers follows from it."""
+        """Blocks that a multiprocessor is to hold: the compiler's limit on registers follows from it. 0: none fits."""
         most = max(self.fragments(i) + 6 * self.columns(i) for i in self.convolutions)
         by_registers = REGISTERS // (self.threads * min(255, -(-(most + OTHERS) // 8) * 8))
         by_shared = (self.shared_limit + RESERVED) // (self.shared_bytes + RESERVED)
-        return max(1, min(by_registers, by_shared, MOST_BLOCKS))
+        return min(by_registers, by_shared, MOST_BLOCKS, MOST_THREADS // self.threads)
 
     @property
     def flops(self) -> int:
@@ -252,7 +255,7 @@ def make_mma_plan(
     layers: Sequence[Layer2d],
     *,
     in_shape: Sequence[int],
-    precision: str,
+    precision: str = "fp16",
     threads: int | None = None,
     shared_limit: int | None = None,
 ) -> MmaPlan:
@@ -269,13 +272,15 @@ def make_mma_plan(
     links = linked(layers, in_shape)
     if precision not in HALF_PRECISIONS:
         raise ValueError(f"{precision=}: method 'mma' needs one of {', '.join(HALF_PRECISIONS)}")
-    if threads is not None and threads not in range(32, 1025, 32):
+    if threads is not None and (not isinstance(threads, int) or threads not in range(32, 1025, 32)):
         raise ValueError(f"{threads=}: method 'mma' needs a multiple of 32, at most 1,024")
     if shared_limit is None:
         shared_limit = device.shared_limit()
+    at_least("shared_limit", shared_limit, 1)
     warps = WARPS if threads is None else (threads // 32,)
     every = [MmaPlan(links, HALF_PRECISIONS[precision], shared_limit, count) for count in warps]
-    made = next((one for one in every if one.resident * one.warps >= ENOUGH), every[-1])
+    made = next((one for one in every if one.resident * one.warps >= ENOUGH), None)
+    made = made or max(every, key=lambda one: one.resident * one.warps)
     for link in links:
         if link.groups > 1:
             raise ValueError(f"{link.named} has {link.groups} groups: method 'mma' needs 1")
@@ -294,6 +299,8 @@ def make_mma_plan(
             f"an image's maps take {made.shared_bytes:,} bytes of shared memory by method 'mma', a block has "
             f"{shared_limit:,}: try another method"
         )
+    if not made.resident:
+        raise ValueError(f"threads={made.threads}: a thread would have too few registers for this chain")
     return made
 
 
@@ -317,7 +324,7 @@ def packed(plan: MmaPlan, weights: Sequence[np.ndarray]) -> np.ndarray:
                 else:
                     depth[:, s, half] = padded[:, channel * OCTET : (channel + 1) * OCTET, row, column]
             if step[0] == step[1]:
-                depth[:, s] *= np.float32(0.5)  # which rounds nothing
+                depth[:, s] *= np.float32(0.5)  # of what becomes subnormal a bit may be lost, 2^-25
         lanes = depth.reshape(plan.parts(i), columns, OCTET, len(steps), 2, 4, 2).transpose(0, 3, 1, 4, 2, 5, 6)
         words = halves(np.ascontiguousarray(lanes), plan.precision).view(np.uint32).reshape(plan.parts(i), -1, 32)
         words = np.pad(words, ((0, 0), (0, plan.fragments(i) - words.shape[1]), (0, 0)))
@@ -336,7 +343,7 @@ class MmaChain:
         self, plan: MmaPlan, weights: Sequence[np.ndarray], biases: Sequence[np.ndarray | None],
         pixels: np.ndarray | None = None,
     ) -> None:  # fmt: skip
-        device.require_capability((8, 0), "a chain on tensor cores", "use method='whole'")
+        device.require_tensor_cores("method 'mma'", way_out="use method='whole'")
         shapes = plan.parameter_shapes
         for name, arrays in (("weights", weights), ("biases", biases)):
             if len(arrays) != len(shapes):

@@ -358,7 +358,7 @@ def candidates(x: Shape, c_out: int, window: Window, precision: str) -> Iterator
 def staged_candidates(
     x: Shape, c_out: int, window: Window, precision: str, choices: Sequence[tuple[int, int, int, int]] | None = None
 ) -> Iterator[Plan]:
-    """Plans whose results leave as bulk copies and that fit, by prediction the fastest first; there may be none.
+    """Plans whose results leave as bulk copies and that fit, the fastest first; there may be none.
 
     Of the choices of STAGED, or of those given: as many blocks, and in as few groups, as fit. Each warp has a tile of
     each group.
