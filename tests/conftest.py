@@ -85,7 +85,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """--all, and --turns."""
     parser.addoption("--all", action="store_true", help="run the exhaustive tests, too")
     parser.addoption(
-        "--turns", action="store_true", help="with -m exhaustive: of a test's cases a fourth, by the commit"
+        "--turns", action="store_true", help="with -m exhaustive: of a test's cases a fifth, by the commit"
     )
 
 
@@ -146,12 +146,12 @@ def waits(item: pytest.Item) -> bool:
     return not kept and hasattr(item, "callspec") and crc32(item.nodeid.encode()) % TURNS != part(TURNS)
 
 
-TURNS = 4
+TURNS = 5
 """Of an exhaustive test's cases, one in so many runs with --turns: those that a commit's hash chooses."""
 
 ALWAYS = (
     "test_cpu_threads.py", "test_farm.py", "test_fuzz_lines.py", "test_mpi.py", "test_notebooks.py", "test_offline.py",
-    "test_packaging.py", "test_strikes.py",
+    "test_strikes.py",
 )  # fmt: skip
 """Files whose cases are no repetitions of each other, or take turns in their own way."""
 

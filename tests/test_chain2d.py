@@ -297,7 +297,7 @@ def test_device_arrays_and_a_workspace():
 def test_no_method_takes_the_least_forecast():
     for batch in (1, 10_000):
         best = four(batch=batch).seconds
-        for kernels in ((4,), (2, 2), (1, 1, 1, 1)):
+        for kernels in ((4,), (1, 1, 1, 1)):
             apart = [four(batch=batch, kernels=kernels, method=method).seconds for method in METHODS]
             assert best <= four(batch=batch, kernels=kernels).seconds <= min(apart)
 

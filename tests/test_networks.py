@@ -84,7 +84,7 @@ def taken(name, technique):
 SLOW = ("alexnet", "direct"), ("alexnet", "strong"), ("alexnet", "winograd"), ("fused4", "strong")
 
 
-# What is slow in the simulator. By `direct` test_parallel compares alexnet with the same reference; by `winograd`
+# What is slow in the simulator. By `direct` test_parallel has alexnet, exhaustive as well; by `winograd`
 # test_channels_last has a network of groups and steps, as it has; chains are test_chain2d's.
 @quick(lambda name, technique: (name, technique) not in SLOW, everywhere=True)
 @quick(taken)
