@@ -144,10 +144,13 @@ def test_techniques_are_those_that_a_gpu_runs():
     [
         (["sm_80", "--networks", "ffn", "--as", "wgmma"], "--as wgmma: a GPU of sm_80 runs naive, weak, "),
         (["sm_90a", "--networks", "ffn", "--as", "mma", "--precision", "fp32"], "none of these computes in it"),
-        (["sm_90a", "--networks", "fused4", "ffn", "--as", "strong_mma"], "--networks ffn: --as strong_mma does not "),
+        (
+            ["sm_90a", "--networks", "fused4", "ffn", "--as", "strong_mma"],
+            "--networks ffn: strong_mma cannot compute it ",
+        ),
         (
             ["sm_89", "--networks", "ece408", "--as", "strong_mma"],
-            "--networks ece408: --as strong_mma does ",
+            "--networks ece408: strong_mma cannot ",
         ),
         (["sm_90a", "--networks", "resnet"], "--networks resnet: need mnist, "),
         (["sm_90a", "--networks", "ffn:512"], "--networks ffn:512: ffn has the variants 768, "),

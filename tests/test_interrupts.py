@@ -105,15 +105,16 @@ def test_a_lock_that_another_thread_keeps_is_not_waited_for(times, monkeypatch):
         with lock:
             kept.wait(10)
 
-    def press():
-        for _ in range(times):
-            time.sleep(0.05)
-            signal.pthread_kill(main, signal.SIGINT)
+    def press(handler):
+        for counted in range(times):  # signals that come together are one: the key is pressed until it counts
+            while handler._presses == counted and not handler.over:
+                signal.pthread_kill(main, signal.SIGINT)
+                time.sleep(0.5)
 
     other = threading.Thread(target=keep)
     other.start()
-    threading.Thread(target=press).start()
     with pytest.raises(KeyboardInterrupt), between_locks():
+        threading.Thread(target=press, args=(signal.getsignal(signal.SIGINT),)).start()
         lock.acquire()
     kept.set()
     other.join()

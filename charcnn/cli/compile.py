@@ -128,7 +128,8 @@ def _networks(options: argparse.Namespace, target: Target) -> list[Network | Ima
     for name, variant in named:
         able = [how for how in chosen if catalog.network_technique(how[0]).computes(name, target.shared_limit)]
         if not able:
-            raise ValueError(f"--networks {name}: --as {' '.join(options.techniques)} does not compute it on {target}")
+            ways = ", ".join(dict.fromkeys(way for way, _ in chosen))
+            raise ValueError(f"--networks {name}: {ways} cannot compute it on {target}")
         found += [ImageNetwork(name, *how, variant, options.batch) for how in able]
     return found
 

@@ -230,7 +230,7 @@ class MmaPlan:
         }
         chain = {
             "work": f"{self.flops:,} FLOP an image, {4096 * self.products:,} in whole products",
-            "maps in DRAM": f"{4 * (prod(self.in_shape) + prod(self.out_shape)):,} bytes an image",
+            "maps in DRAM": f"{4 * (prod(self.in_shape) + prod(self.out_shape)):,} bytes an image in float32",
         }
         return tabulated((kernel, chain))
 
