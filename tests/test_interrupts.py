@@ -111,11 +111,15 @@ def test_a_lock_that_another_thread_keeps_is_not_waited_for(times, monkeypatch):
                 signal.pthread_kill(main, signal.SIGINT)
                 time.sleep(0.5)
 
+    def run():
+        with between_locks():
+            threading.Thread(target=press, args=(signal.getsignal(signal.SIGINT),)).start()
+            lock.acquire()
+
     other = threading.Thread(target=keep)
     other.start()
-    with pytest.raises(KeyboardInterrupt), between_locks():
-        threading.Thread(target=press, args=(signal.getsignal(signal.SIGINT),)).start()
-        lock.acquire()
+    with pytest.raises(KeyboardInterrupt):
+        run()
     kept.set()
     other.join()
 
