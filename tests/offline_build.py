@@ -51,7 +51,7 @@ from charcnn.ops.conv1d.mma.steps.layer import MmaStepConv1d
 from charcnn.ops.conv1d.mma.windows import MmaConv2dWeights
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.conv1d.toom_cook import layer as toom_cook_layer
-from charcnn.ops.conv1d.wgmma import few_rows
+from charcnn.ops.conv1d.wgmma import few_rows, split_k
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
 from charcnn.ops.conv2d import direct, direct_plan
@@ -119,6 +119,7 @@ def launched(names: list[str], target: Target) -> dict[str, Launch]:
     with (
         standing_in(target, recorder.launch),
         mock.patch.object(few_rows, "offered", return_value=()),
+        mock.patch.object(split_k, "offered", return_value=None),
     ):
         for row in catalog.VARIANTS:
             if row.device == "cuda" and (not names or row.name in names):

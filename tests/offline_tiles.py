@@ -10,7 +10,7 @@ from charcnn.config import SMALL
 from charcnn.gpu import device
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
-from charcnn.ops.conv1d.wgmma import few_rows
+from charcnn.ops.conv1d.wgmma import few_rows, split_k
 from charcnn.ops.conv1d.wgmma.config import TileConfig
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.tuning import layers, measure
@@ -44,7 +44,7 @@ def few_rows_tiles() -> None:
         "pool": (7, (2, 336, 256)),
         "relu": (3, (2, 110, 256)),
         "stat": (3, (2, 104, 256)),
-        "line": (1, (2, 1, 256)),
+        "line": (1, (2, 1, 1024)),
     }
     for precision, of in TENSOR_PRECISIONS.items():
         for kind, (taps, (n, length, c_in)) in shapes.items() if precision != "bf16" else ():
@@ -54,4 +54,7 @@ def few_rows_tiles() -> None:
             method = {"pool": conv.conv1d_relu_maxpool1d, "stat": conv.conv1d_stat}.get(kind, conv.conv1d_relu)
             for tile in few_rows.candidates(usual, taps, of, kind == "stat", device.shared_limit()):
                 with mock.patch.object(few_rows, "offered", return_value=(tile,)):
+                    method(x)
+            for split in split_k.candidates(conv._k_blocks, of, device.shared_limit()) if kind == "line" else ():
+                with mock.patch.object(split_k, "offered", return_value=split):
                     method(x)

@@ -13,7 +13,7 @@ from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.cast import narrow
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
-from charcnn.ops.conv1d.wgmma import few_rows
+from charcnn.ops.conv1d.wgmma import few_rows, split_k
 from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, TileConfig
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 
@@ -88,6 +88,7 @@ def test_the_time_of_a_tile_by_hand():
 def test_each_gives_what_it_must(name, kind, machine, monkeypatch):  # noqa: F811
     of, taps, pooled = TENSOR_PRECISIONS[name], KINDS[kind], kind == "pool"
     unit = 5 / 448 if name == "fp8" else 1.0
+    monkeypatch.setattr(split_k, "offered", lambda *_: None)
     if device.SIMULATED:
         for promoted in BLOCK_N:
             monkeypatch.setitem(BLOCK_N, promoted, 128)  # a share of the columns is as many as in `machine`

@@ -219,7 +219,7 @@ def test_fewer_channels_where_shared_memory_is_short(free, channel_tile, threads
         launch, "_warp_gather_pool_kernel", lambda *constants: asked.append(constants) or build(*constants)
     )
     block(kinds(9, 5), *draw(4, 5, 32), 3, threads=32)
-    ((_, _, _, *tiles, _, _, _, _),) = asked
+    ((_, _, _, *tiles, _, _, _, _, _),) = asked
     assert tiles == [channel_tile, threads]
 
 
@@ -330,7 +330,7 @@ def test_lags_that_shared_memory_does_not_hold(kept_lags, monkeypatch):
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
     ids = kinds(40, 9)
     accurate(SharedPairTables(weight, bias)(ids), reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias)))
-    ((*_, kept, _),) = asked
+    ((*_, kept, _, _),) = asked
     assert kept == kept_lags
 
 

@@ -16,7 +16,7 @@ from charcnn.ops import reference
 from charcnn.ops.common import tile_choice
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
-from charcnn.ops.conv1d.wgmma import few_rows
+from charcnn.ops.conv1d.wgmma import few_rows, split_k
 from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, TileConfig
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
@@ -104,6 +104,7 @@ def test_an_odd_number_of_tiles(name, kind, monkeypatch):
     of, (taps, sizes), pooled = TENSOR_PRECISIONS[name], ODD[kind], kind.startswith("pool")
     unit = 5 / 448 if name == "fp8" else 1.0
     monkeypatch.setattr(few_rows, "offered", lambda *_: ())  # test_few_rows has those that are smaller
+    monkeypatch.setattr(split_k, "offered", lambda *_: None)  # and test_wgmma_split_k those of several blocks
     draw = np.random.default_rng(0)
     for n, length, c_in, c_out in sizes:
         x = draw.standard_normal((n, length, c_in), np.float32)

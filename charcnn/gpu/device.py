@@ -246,6 +246,11 @@ def has_capability(least: tuple[int, int]) -> bool:
     return SIMULATED or capability() >= least
 
 
+def begins_early() -> bool:
+    """Whether a kernel on the current GPU may begin before the one before it has ended: see `Call.launch`."""
+    return not SIMULATED and has_capability((9, 0))
+
+
 def require_capability(least: tuple[int, int], what: str, way_out: str) -> None:
     """Raise DeviceError unless the current GPU has this compute capability, which `what` needs."""
     if not has_capability(least):

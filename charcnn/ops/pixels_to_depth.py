@@ -167,6 +167,6 @@ def block_features(
         raise ValueError(f"images has shape {tuple(images.shape)}: need at most 48 channels, and a smaller batch")
     count = -(-vectors // THREADS)
     count = min(count, max(-(-count // VECTORS), 8 * device.multiprocessors()))
-    kernel = _make_kernel(layout, c_in, c_out, *blocks.size, not SIMULATED and device.has_capability((9, 0)))
+    kernel = _make_kernel(layout, c_in, c_out, *blocks.size, device.begins_early())
     call.launch(kernel, count, THREADS, images, tables, layout.seen(y), height, width, *blocks.before)
     return call.result()

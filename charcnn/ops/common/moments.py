@@ -13,11 +13,12 @@ float32, it alone would be off by 6e-4 deviations.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 from numba import cuda, float32, float64
 
-from charcnn.gpu import device
+from charcnn.gpu import device, ptx
 from charcnn.gpu.device import SIMULATED, uint32
 from charcnn.gpu.launch import Call, jit
 
@@ -99,32 +100,39 @@ def warp_sum(value):
     return value
 
 
-@jit(launch_bounds=(MERGE_THREADS, MERGE_BLOCKS))
-def _merge_kernel(partial_moments, size, stat, part_size, row, row_parts):
-    thread, lanes, one = uint32(cuda.threadIdx.x), uint32(LANES), uint32(1)
-    n = uint32(uint32(cuda.blockIdx.x) * uint32(MERGE_THREADS // LANES) + thread // lanes)
-    if n >= partial_moments.shape[0]:
-        return
-    part, count = uint32(thread % lanes), uint32(partial_moments.shape[1])
-    part_size, row, row_parts = uint32(part_size), uint32(row), uint32(row_parts)
-    first = float64(0)
-    if count > 0:
-        first = float64(partial_moments[n, 0, 0]) + float64(partial_moments[n, 0, 1])
-    total, squares = float64(0), float64(0)
-    while part < count:
-        for _ in range(AT_ONCE):
-            at = min(part, uint32(count - one))  # read in any case: a branch would have the next loads wait
-            held = float64(min(part_size, uint32(row - uint32(at % row_parts * part_size))))
-            difference = float64(partial_moments[n, at, 0]) + float64(partial_moments[n, at, 1]) - first
-            more = float64(partial_moments[n, at, 2]) + held * difference * difference
-            if part < count:
-                total += held * difference
-                squares += more
-            part = uint32(part + lanes)
-    total, squares = warp_sum(total) / size, warp_sum(squares) / size
-    if thread % lanes == 0:
-        stat[n, 0] = first + total
-        stat[n, 1] = squares - total * total
+@cache
+def _merge_kernel(early):
+    @jit(launch_bounds=(MERGE_THREADS, MERGE_BLOCKS))
+    def kernel(partial_moments, size, stat, part_size, row, row_parts):
+        if early:
+            ptx.griddepcontrol_launch()
+            ptx.griddepcontrol_wait()
+        thread, lanes, one = uint32(cuda.threadIdx.x), uint32(LANES), uint32(1)
+        n = uint32(uint32(cuda.blockIdx.x) * uint32(MERGE_THREADS // LANES) + thread // lanes)
+        if n >= partial_moments.shape[0]:
+            return
+        part, count = uint32(thread % lanes), uint32(partial_moments.shape[1])
+        part_size, row, row_parts = uint32(part_size), uint32(row), uint32(row_parts)
+        first = float64(0)
+        if count > 0:
+            first = float64(partial_moments[n, 0, 0]) + float64(partial_moments[n, 0, 1])
+        total, squares = float64(0), float64(0)
+        while part < count:
+            for _ in range(AT_ONCE):
+                at = min(part, uint32(count - one))  # read in any case: a branch would have the next loads wait
+                held = float64(min(part_size, uint32(row - uint32(at % row_parts * part_size))))
+                difference = float64(partial_moments[n, at, 0]) + float64(partial_moments[n, at, 1]) - first
+                more = float64(partial_moments[n, at, 2]) + held * difference * difference
+                if part < count:
+                    total += held * difference
+                    squares += more
+                part = uint32(part + lanes)
+        total, squares = warp_sum(total) / size, warp_sum(squares) / size
+        if thread % lanes == 0:
+            stat[n, 0] = first + total
+            stat[n, 1] = squares - total * total
+
+    return kernel
 
 
 def launch_merge(
@@ -136,4 +144,6 @@ def launch_merge(
     shorter.
     """
     blocks, row = -(-partial_moments.shape[0] // (MERGE_THREADS // LANES)), row or size
-    call.launch(_merge_kernel, blocks, MERGE_THREADS, partial_moments, size, stat, part, row, -(-row // max(1, part)))
+    early = device.begins_early()
+    numbers = size, stat, part, row, -(-row // max(1, part))
+    call.launch(_merge_kernel(early), blocks, MERGE_THREADS, partial_moments, *numbers, early=early)

@@ -42,7 +42,7 @@ def _resident(kernel_size: int) -> int:
 
 
 @cache
-def _make_kernel(ptx_type, results, octets, kernel_size, width):
+def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
     # A thread has `width` channels of one window, 8 or 1, of some inputs; gamma and beta stay in registers. Once a
     # position's features are used, those of a later input are asked for: some are on their way at any time.
     # Results of 32 bits a value are written as 16 bytes twice: four channels and four more; high terms and low ones,
@@ -122,6 +122,9 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width):
         offset = cuda.local.array(values, float32)
         read = cuda.local.array(held, word)
         best = cuda.local.array(width, float32)
+        if early:
+            ptx.griddepcontrol_launch()
+            ptx.griddepcontrol_wait()
         channels, length, length_out = uint32(x.shape[2]), uint32(x.shape[1]), uint32(y.shape[1])
         across, thread = uint32(channels // octet), uint32(cuda.threadIdx.x)
         # Inputs apart from each other, the last first: what was written last may still be in the L2 cache.
@@ -229,7 +232,8 @@ def _launch(
     # Groups of inputs: as many as the GPU has room for, or a multiple, so that all blocks end at about the same time.
     room = max(1, _resident(kernel_size) * device.multiprocessors() // max(1, blocks))
     input_stride = min(n, -(-n // (room * INPUTS)) * room)
-    kernel = _make_kernel(of.ptx_type, results, octets, kernel_size, width)
+    early = device.begins_early()
+    kernel = _make_kernel(of.ptx_type, results, octets, kernel_size, width, early)
     words = WORDS[min(2, results.itemsize)]
     arguments = (
         x if of is FP32 else x.view(WORDS[of.itemsize]),
@@ -238,7 +242,7 @@ def _launch(
         stride or kernel_size,
         np.float32(eps),
     )
-    call.launch(kernel, (blocks, input_stride), THREADS, *arguments)
+    call.launch(kernel, (blocks, input_stride), THREADS, *arguments, early=early)
 
 
 def normalised_maxima(

@@ -42,8 +42,8 @@ def takes(precision: str, outputs: int) -> bool:
 
 
 @cache
-def _few_outputs_kernel(ptx_type: str, outputs: int) -> Any:
-    """The kernel (x, weight, bias, y) for so many outputs; x are the numbers' bits."""
+def _few_outputs_kernel(ptx_type: str, outputs: int, early: bool) -> Any:
+    """The kernel (x, weight, bias, y) for so many outputs; x are the numbers' bits. `early`: as `device.begins_early`."""
     eighths = ptx_type == "e4m3"
     unpack, words = ptx.cvt_f32x2("f16" if eighths else ptx_type), 2 if eighths else 4
     held, warps = AT_ONCE * words, uint32(THREADS // LANES)
@@ -54,6 +54,9 @@ def _few_outputs_kernel(ptx_type: str, outputs: int) -> Any:
         acc = cuda.local.array(outputs, float32)
         read = cuda.local.array(held, types.uint32)
         values = cuda.local.array(OCTET, float32)
+        if early:
+            ptx.griddepcontrol_launch()
+            ptx.griddepcontrol_wait()
         thread = uint32(cuda.threadIdx.x)
         lane, row = uint32(thread % lanes), uint32(uint32(cuda.blockIdx.x) * warps + thread // lanes)
         features = uint32(x.shape[1])
@@ -158,6 +161,7 @@ class FewOutputsLinear(NoScratch):
         call = Call(out, stream, (n, length, self.c_out), dtypes={"x": of.dtype}, x=x)
         rows = n * length
         bits, y = call.inputs[0].view(WORDS[of.itemsize]).reshape((rows, c_in)), call.out.reshape((rows, self.c_out))
-        kernel, blocks = _few_outputs_kernel(of.ptx_type, self.c_out), -(-rows // (THREADS // LANES))
-        call.launch(kernel, blocks, THREADS, bits, self._weight, self._bias, y)
+        early, blocks = device.begins_early(), -(-rows // (THREADS // LANES))
+        kernel = _few_outputs_kernel(of.ptx_type, self.c_out, early)
+        call.launch(kernel, blocks, THREADS, bits, self._weight, self._bias, y, early=early)
         return call.result()

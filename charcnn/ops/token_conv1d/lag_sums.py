@@ -66,7 +66,7 @@ def _tables_kernel(kernel_size):
 
 
 @cache
-def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads):
+def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
     # A block takes as many inputs at once as it has groups of `lanes` threads. The work at an input's ends is split by
     # lags too, as it waits for memory most.
     rows, floats = alphabet + 1, _floats(kept_lags, alphabet)
@@ -92,6 +92,9 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads):
         behind = max(windows, middle)  # the first after them
         ends = uint32(middle + uint32(length - behind))
 
+        if early:
+            ptx.griddepcontrol_launch()
+            ptx.griddepcontrol_wait()
         i = uint32(thread * vector)
         while i < kept_floats:
             copy(kept, i, zero, tables, uint64(i), full)
@@ -173,10 +176,11 @@ class SharedPairTables(PairTables):
         blocks = min(-(-n * lanes // THREADS), multiprocessors)
         if n <= multiprocessors:  # one input a block: copying the tables would take longer
             kept_lags = 0
-        kernel = _stat_kernel(self.kernel_size, self.depth, kept_lags, THREADS)
+        early = device.begins_early()
+        kernel = _stat_kernel(self.kernel_size, self.depth, kept_lags, THREADS, early)
         call.launch(
             kernel, blocks, THREADS, ids, self.tables, self.singles, self.pairs, call.out, self.channels, lanes,
-            shared=4 * _floats(kept_lags, self.depth),
+            shared=4 * _floats(kept_lags, self.depth), early=early,
         )  # fmt: skip
 
 

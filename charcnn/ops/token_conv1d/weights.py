@@ -64,6 +64,7 @@ class TokenConvWeights:
         call = Call(None, stream, (0,), weight=weight, bias=bias, **more)
         device.require_capability((8, 0), "warp_gather", "use gather")
         self.table, self.bias, *affine = call.inputs
+        self._complete = False  # what was made of the arrays, for a launch that does not wait for that
         self._affine_shape = affine[0].shape if affine else None
         if not self._wide:
             padded, half = -(-channels // OCTET) * OCTET, HALF_PRECISIONS["fp16"]
@@ -127,8 +128,10 @@ class TokenConvWeights:
         y = y.view(cast.WORDS[y.dtype.itemsize]) if self._form != "tf32" else y
         launch(
             call, ids, self.table, self.bias, normalisation, y, pool_size, eps, self.shape, self._form,
-            wide=self._wide, **tiles,
+            wide=self._wide, early=self._complete, **tiles,
         )  # fmt: skip
+
+        self._complete = True
 
     def _call(self, out: Any, stream: Any, shape: shapes.Shape, **inputs: Any) -> Call:
         return Call(out, stream, (*shape[:-1], self.precision.terms * shape[-1]), self.precision.dtype, **inputs)

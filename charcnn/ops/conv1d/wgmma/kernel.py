@@ -28,7 +28,7 @@ from charcnn.ops.conv1d.wgmma.im2col import Im2colTile, make_produce
 from charcnn.ops.conv1d.wgmma.loads import make_loads
 
 
-def _make_init(config: TileConfig) -> Any:
+def make_init(config: TileConfig) -> Any:
     pooled, a_stages, b_stages = config.pooled, config.a_stages, config.b_stages
     a_readers, b_readers = uint32(config.math_warpgroups), uint32(config.math_warpgroups * config.cluster_m)
     one, eight, warpgroup_threads = uint32(1), uint32(8), uint32(128)
@@ -87,7 +87,7 @@ def _make_rows(config: TileConfig) -> tuple[Any, Any, Any, Any]:
     return words, first, following, output_row
 
 
-def _make_start(config: TileConfig, bias_in_smem: bool) -> Any:
+def make_start(config: TileConfig, bias_in_smem: bool) -> Any:
     quads, bias_at, four = config.block_n // 32, uint32(config.smem_bytes), uint32(4)
 
     @cuda.jit(device=True, forceinline=True)
@@ -132,7 +132,7 @@ def _make_releases(config: TileConfig) -> tuple[Any, Any, Any]:
     return release_a, release_b, before
 
 
-def _make_multiply(operands: NumberFormat, config: TileConfig) -> Any:
+def make_multiply(operands: NumberFormat, config: TileConfig) -> Any:
     """The device function multiply: of a k block."""
     promoted, two_terms = operands.promoted, config.terms == 2
     product = ptx.wgmma(operands.ptx_type, config.block_n, not promoted, config.quarters)
@@ -190,11 +190,11 @@ def make_kernel(
     words, first_tap, following, output_row = (
         make_band_rows(config) if isinstance(config, BandTile) else _make_rows(config)
     )
-    init, start = _make_init(config), _make_start(config, bias_in_smem)
+    init, start = make_init(config), make_start(config, bias_in_smem)
     release_a, release_b, before = _make_releases(config)
     producer_registers, math_registers = config.registers or (0, 0)
     dealloc, alloc = ptx.setmaxnreg(producer_registers, False), ptx.setmaxnreg(math_registers, True)
-    multiply = _make_multiply(operands, config)
+    multiply = make_multiply(operands, config)
     wait_one, wait_all = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     math_threads, threads = 128 * config.math_warpgroups, config.threads
     staged, staged_sync = ptx.named_barrier_arrive(1, math_threads), ptx.named_barrier_sync(1, math_threads)

@@ -12,10 +12,11 @@ from charcnn.gpu.launch import Call, pair
 from charcnn.ops.common import epilogues, shapes, tile_choice
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
 from charcnn.ops.common.precision import FP32, NumberFormat, choose
-from charcnn.ops.conv1d.wgmma import few_rows
+from charcnn.ops.conv1d.wgmma import few_rows, split_k
 from charcnn.ops.conv1d.wgmma.config import BLOCK_N, K_BLOCK, POOL, TileConfig
 from charcnn.ops.conv1d.wgmma.kernel import make_kernel
 from charcnn.ops.conv1d.wgmma.pack import packed
+from charcnn.ops.conv1d.wgmma.split_k import make_split_k_kernel
 
 
 class WgmmaWeights:
@@ -176,11 +177,17 @@ class WgmmaWeights:
         length_magic = -(-(1 << 32) // length) % (1 << 32)  # row * length_magic >> 32 is row // length
         if rows * (length - 1) >= 1 << 32 or rows * channels >= 1 << 40:
             raise ValueError(f"x has shape {tuple(x.shape)}: that many positions in all need a smaller batch")
+        together = 16 if self.results.ptx_type == "e4m3" else 8
+        vector_store = self.c_out % together == 0 and device.address(y) % 16 == 0
+        if self.kernel_size == 1 and epilogue not in ("pool", "stat"):
+            usual = TileConfig.of(1, False, self.precision)
+            split = split_k.offered(usual, rows, self._k_blocks, self.c_out, self.precision)
+            if split is not None:
+                self._launch_split(split, epilogue, call, rows, vector_store)
+                return
         config = self._config(epilogue, rows, window)
         cluster = config.cluster_m
         tiles = -(-rows // (config.block_m * cluster)) * -(-self.c_out // config.block_n)
-        together = 16 if self.results.ptx_type == "e4m3" else 8
-        vector_store = self.c_out % together == 0 and device.address(y) % 16 == 0
         bias_in_smem = config.smem_bytes + self._bias.nbytes <= device.shared_limit() and not self.precision.promoted
         full_n_tiles = self.c_out % config.block_n == 0
         kernel = make_kernel(self.precision, self.results, config, epilogue, vector_store, full_n_tiles, bias_in_smem)
@@ -200,6 +207,20 @@ class WgmmaWeights:
         call.launch(
             kernel, clusters, config.threads, *arguments, shared=shared, cluster=cluster, early=maps == len(self._maps)
         )
+
+    def _launch_split(self, tile, epilogue, call, rows, vector_store):
+        x, y = call.inputs[0], call.out
+        full = self.c_out % tile.block_n == 0
+        kernel = make_split_k_kernel(self.precision, self.results, tile, epilogue, vector_store, full)
+        maps = len(self._maps)
+        addresses = self._map(x, tile), self._weight, self._bias, y
+        numbers = map(np.uint32, (self._k_blocks, self.c_out, rows))
+        arguments = *(np.uint64(device.address(a)) for a in addresses), self._scale, *numbers
+        grid = -(-self.c_out // tile.block_n), -(-rows // tile.block_m)
+        call.launch(
+            kernel, grid, tile.threads, *arguments, shared=tile.smem_bytes, cluster=tile.splits,
+            early=maps == len(self._maps),
+        )  # fmt: skip
 
     def _config(self, epilogue, rows, window):
         """The tile for so many rows of the product, with pooling windows."""

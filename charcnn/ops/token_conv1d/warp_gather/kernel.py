@@ -43,12 +43,14 @@ def _warp_gather_pool_kernel(
     form: str,
     vectors: bool,
     wide: bool,
+    early: bool,
 ) -> Any:
     """The kernel for blocks of so many threads, which keep `channel_tile` channels of the table.
 
     With `wide`, table, sums and LayerNorm are float32, and `form` is what is written: tf32; halves, two float16 a
     number, as `precision` has them; or octets, two in the order of `mma_layout`. Otherwise they are fp16, and `form` is
-    f16, bf16 or e4m3. With `vectors`, y takes whole vectors.
+    f16, bf16 or e4m3. With `vectors`, y takes whole vectors; with `early`, the table is copied while the kernel before
+    still runs.
     """
     held, itemsize = (4, 4) if wide else (8, 2)
     lanes, row, span = channel_tile // held, channel_tile * itemsize, pool_size + kernel_size - 1
@@ -106,6 +108,8 @@ def _warp_gather_pool_kernel(
         read = cuda.local.array(record, types.uint32)
         raw = cuda.local.array(raw_count, types.uint32)
         places = cuda.local.array(span, types.uint32)
+        if early:
+            ptx.griddepcontrol_launch()
         thread = uint32(cuda.threadIdx.x)
         number, warp = uint32(thread % most), uint32(thread // most)
         lane, local = uint32(number % row_lanes), uint32(number // row_lanes)
@@ -145,6 +149,8 @@ def _warp_gather_pool_kernel(
         for c in range(four):
             start[c] = offsets[c] if wide else pack(offsets[uint32(two * c)], offsets[uint32(two * c + one)])
         drain()
+        if early:
+            ptx.griddepcontrol_wait()
         cuda.syncthreads()  # from here on warps are alone
 
         # Work: runs of `per` inputs at `windows` windows of one after the other. Those of a multiprocessor's warps lie

@@ -35,6 +35,7 @@ def launch(
     form: str,
     wide: bool,
     *,
+    early: bool = False,
     channel_tile: int = PITCH,
     threads: int = THREADS,
     per: int = RUN,
@@ -48,6 +49,7 @@ def launch(
             word, with a row of zeros more, and channels in whole vectors.
         bias, normalisation: float32 and for stat float64; without `wide` gamma and beta in fp16 with such channels.
         form: see `_warp_gather_pool_kernel`.
+        early: whether table and bias were complete before the kernel before this one began.
         channel_tile: of the table's channels, the most bytes that a block keeps of a row; fewer where shared memory
             does not hold them.
         per: inputs that a warp takes at a time, fewer where these would not keep all busy.
@@ -78,13 +80,22 @@ def launch(
         )
     channel_tiles, tiles = -(-channels // (lanes * held)), -(-pooled // windows())
     blocks = min(tiles * n, max(1, device.multiprocessors() // channel_tiles))
-    per = max(1, min(per, n * tiles * WARP // (blocks * threads)))
+    per = _run(n, tiles, blocks * threads // WARP, per)
     vectors = channels % held == 0 and device.address(y) % VECTOR_BYTES == 0
+    layernorm, overlaps = normalisation is not None, device.begins_early()
     kernel = _warp_gather_pool_kernel(
-        kernel_size, depth, pool_size, lanes * held, threads, normalisation is not None, form, vectors, wide
+        kernel_size, depth, pool_size, lanes * held, threads, layernorm, form, vectors, wide, overlaps
     )
     call.launch(
         kernel, (blocks, channel_tiles), threads,
         ids, device.address(ids) % WORDS, table, bias, *(normalisation or (ids, y, y)), y, per, np.float32(eps),
-        shared=shared(),
+        shared=shared(), early=early and overlaps,
     )  # fmt: skip
+
+
+def _run(n: int, tiles: int, warps: int, most: int) -> int:
+    """Inputs of a run: `most` where warps have several runs each, else as many as have warps end at the same time."""
+    if n * tiles >= most * warps:
+        return most
+    # A run takes its inputs' time, and about that of one more, to begin.
+    return min(range(1, most + 1), key=lambda per: (-(-tiles * -(-n // per) // warps) * (per + 1), per))

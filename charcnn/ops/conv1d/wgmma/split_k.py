@@ -1,0 +1,293 @@
+"""Linear layers of few rows on Hopper's tensor cores: the blocks of a cluster share the depth of a tile (split-K).
+
+fc1 of 128 inputs makes four tiles of 128 x 256, and each of them 136 steps, one after the other. Here each block of a
+cluster has a part of the steps. Its weights come while the kernel before still runs. At the end a block sends every
+other the sums that that one adds up: pieces of 16 rows and 32 columns, a warp's, which stores them as the kernel of
+`kernel` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from numba import cuda, float32, types
+
+from charcnn.gpu import device, ptx
+from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.launch import jit
+from charcnn.ops.common.precision import NumberFormat
+from charcnn.ops.conv1d.wgmma import few_rows
+from charcnn.ops.conv1d.wgmma.config import BLOCK_N, K_BLOCK, NO_ROW, ROW_BYTES, WGMMA_M, Barrier, TileConfig
+from charcnn.ops.conv1d.wgmma.epilogue import make_epilogue
+from charcnn.ops.conv1d.wgmma.kernel import make_init, make_multiply, make_start
+
+SPLITS = 8
+"""Blocks of a cluster, at most."""
+
+PIECE_N = 32
+"""Columns of a piece: of a lane, eight neighbouring ones of two rows."""
+
+PIECE_BYTES = 32 * 16 * 4
+"""Of its sums: 16 of each lane."""
+
+MOST_A, MOST_B = 8, 16
+"""Stages that there are mbarriers for."""
+
+SHAPES = (1, 64), (2, 64), (2, 128)
+"""Warpgroups that multiply, and columns, of a tile."""
+
+EXCHANGE = 1500
+"""Cycles that a cluster takes to begin, and to exchange its sums."""
+
+
+@dataclass(frozen=True)
+class SplitKTile(few_rows.FewRowsTile):
+    """A tile whose depth blocks of a cluster share; behind the stages lies what they send of their sums."""
+
+    splits: int = 1
+
+    @property
+    def pieces(self) -> int:
+        """Of the tile: as many to a block."""
+        return 4 * self.math_warpgroups * self.block_n // PIECE_N // self.splits
+
+    @property
+    def barriers_at(self) -> int:
+        """Behind the sums."""
+        return self.exchange_at + self.pieces * self.splits * PIECE_BYTES
+
+
+def candidates(k_blocks: int, operands: NumberFormat, limit: int) -> Iterator[SplitKTile]:
+    """Tiles for a linear layer of so many k blocks; a block has `limit` bytes of shared memory."""
+    splits = min(SPLITS, 1 << max(0, k_blocks.bit_length() - 1))
+    for warpgroups, block_n in SHAPES:
+        tile = SplitKTile(
+            WGMMA_M * warpgroups, 2, 2, block_n, False, 1, math_warpgroups=warpgroups, producer=True,
+            terms=operands.terms, shares=BLOCK_N[operands.promoted] // block_n, splits=splits,
+        )  # fmt: skip
+        a_stages = min(MOST_A, 2 + max(0, limit - tile.smem_bytes) // (2 * tile.a_bytes))
+        tile = replace(tile, a_stages=a_stages)
+        b_stages = min(MOST_B, 2 + max(0, limit - tile.smem_bytes) // tile.b_bytes)
+        tile = replace(tile, b_stages=b_stages)
+        if tile.smem_bytes <= limit:
+            yield tile
+
+
+def time(tile: SplitKTile, rows: int, k_blocks: int, c_out: int, most: int) -> float:
+    """Cycles that a product of so many rows should take on so many multiprocessors, as `few_rows.time` has them."""
+    m_tiles, clusters = -(-rows // tile.block_m), max(1, most // tile.splits)
+    tiles = m_tiles * -(-c_out // tile.block_n)
+    multiplied = 2 * tile.math_warpgroups * tile.block_n * (1, 3)[tile.terms - 1]
+    copied = tile.b_bytes + tile.a_bytes * rows / (m_tiles * tile.block_m)
+    at_once = min(tiles, clusters) * tile.splits
+    step = max(multiplied, copied / min(few_rows.L2_BLOCK_BYTES, few_rows.L2_BYTES / at_once))
+    return -(-tiles // clusters) * (-(-k_blocks // tile.splits) * step + few_rows.START + EXCHANGE)
+
+
+def offered(usual: TileConfig, rows: int, k_blocks: int, c_out: int, operands: NumberFormat) -> SplitKTile | None:
+    """The tile to take in place of the usual one, and of those for few rows; None where it should not take less time.
+
+    Args:
+        rows: of the product.
+        k_blocks, c_out: of the weights; a k block is 128 bytes of input channels.
+    """
+    limits = device.multiprocessors(), device.shared_limit()
+    return _offered(usual, rows, k_blocks, c_out, operands, *limits)
+
+
+@cache
+def _offered(usual, rows, k_blocks, c_out, operands, most, limit):
+    found = {tile: time(tile, rows, k_blocks, c_out, most) for tile in candidates(k_blocks, operands, limit)}
+    others = usual, *few_rows.offered(usual, rows, 1, k_blocks, c_out, operands, False)[:1]
+    least = min(few_rows.time(tile, rows, 1, k_blocks, c_out, most) for tile in others)
+    tile = min(found, key=found.__getitem__, default=None)
+    return tile if tile is not None and found[tile] <= few_rows.LESS * least else None
+
+
+def _make_loads(tile: SplitKTile) -> tuple[Any, Any]:
+    """Device functions load_a and load_b: of a k block, the rows of a tile and its columns, to a stage."""
+    terms, a_bytes, b_bytes, b_at = tile.terms, uint32(tile.a_bytes), uint32(tile.b_bytes), uint32(tile.b_at)
+    a_term, b_term, k_block_size = uint32(tile.a_bytes // terms), uint32(tile.b_bytes // terms), uint32(K_BLOCK)
+    shares, packed_term = uint32(tile.shares), uint32(tile.packed_n * ROW_BYTES)
+    packed_bytes, eight = uint64(tile.packed_n * ROW_BYTES * terms), uint32(8)
+    inline = cuda.jit(device=True, forceinline=True)
+
+    @inline
+    def load_a(k_block, stage, parity, base, full, empty, map_x, row):
+        barrier, to = uint32(full + stage * eight), uint32(base + stage * a_bytes)
+        ptx.mbarrier_wait(uint32(empty + stage * eight), parity)
+        ptx.mbarrier_arrive_expect_tx(barrier, a_bytes)
+        if terms == 1:
+            ptx.tma_load_2d(to, map_x, barrier, uint32(k_block * k_block_size), row)
+        else:
+            for term in range(terms):
+                at = uint32(to + uint32(term) * a_term)
+                ptx.tma_load_3d(at, map_x, barrier, uint32(k_block * k_block_size), uint32(term), row)
+
+    @inline
+    def load_b(k_block, stage, parity, base, full, empty, weight, n_tile, k_blocks):
+        barrier, to = uint32(full + stage * eight), uint32(base + uint32(b_at + stage * b_bytes))
+        ptx.mbarrier_wait(uint32(empty + stage * eight), parity)
+        ptx.mbarrier_arrive_expect_tx(barrier, b_bytes)
+        source = weight + uint64(uint32(uint32(n_tile // shares) * k_blocks + k_block)) * packed_bytes
+        source += uint64(uint32(n_tile % shares)) * uint64(b_term)
+        for term in range(terms):
+            ptx.bulk_load(uint32(to + uint32(term) * b_term), source, b_term, barrier)
+            source += uint64(packed_term)
+
+    return load_a, load_b
+
+
+@cache
+def make_split_k_kernel(
+    operands: NumberFormat,
+    results: NumberFormat,
+    tile: SplitKTile,
+    epilogue: str,
+    vector_store: bool,
+    full_n_tiles: bool,
+) -> Any:
+    """The kernel (map_x, weight, bias, y, scale, k_blocks, c_out, rows); arguments as of `kernel.make_kernel`.
+
+    Grid: for each n tile the blocks of a cluster; then m tiles.
+    """
+    piece = replace(tile, block_n=PIECE_N)
+    store = make_epilogue(operands, results, piece, epilogue, vector_store, full_n_tiles).store
+    start, init, multiply = make_start(piece, False), make_init(tile), make_multiply(operands, tile)
+    fetch_a, fetch_b = _make_loads(tile)
+    wait_one, wait_all = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
+    promoted, shared_by, groups, split_count = operands.promoted, tile.splits > 1, tile.block_n // PIECE_N, tile.splits
+    send = ptx.st_shared_cluster_v4_f32 if shared_by else ptx.st_shared_v4_f32
+    threads, acc_size, promoted_size = tile.threads, tile.block_n // 2, tile.block_n // 2 if promoted else 1
+    sum_size = PIECE_N // 2
+    a_stages, b_stages, math_warpgroups = (uint32(n) for n in (tile.a_stages, tile.b_stages, tile.math_warpgroups))
+    a_bytes, b_bytes, b_at, sums_at = (uint32(n) for n in (tile.a_bytes, tile.b_bytes, tile.b_at, tile.exchange_at))
+    b_full_at, b_empty_at, a_full_at, a_empty_at, _ = (uint32(tile.barriers_at + kind) for kind in Barrier)
+    warpgroup_rows, descriptor_low = uint32(WGMMA_M * ROW_BYTES // 16), uint32(ptx.DESCRIPTOR_LOW)
+    block_m, block_n, splits, pieces = (uint32(n) for n in (tile.block_m, tile.block_n, tile.splits, tile.pieces))
+    piece_bytes, quarter_bytes, warps = uint32(PIECE_BYTES), uint32(PIECE_BYTES // 4), uint32(tile.threads // 32)
+    per_warp, piece_n, no_row = uint32(groups), uint32(PIECE_N), uint32(NO_ROW)
+    zero, one, two, three, four, five, seven, eight, sixteen, lanes, in_warpgroup = (
+        uint32(i) for i in (0, 1, 2, 3, 4, 5, 7, 8, 16, 31, 127)
+    )
+
+    @jit(launch_bounds=(threads, 1))
+    def kernel(map_x, weight, bias, y, scale, k_blocks, c_out, rows):
+        smem = cuda.shared.array(0, types.uint16, alignment=1024)
+        acc = cuda.local.array(acc_size, float32)
+        promoted_acc = cuda.local.array(promoted_size, float32)
+        sums = cuda.local.array(sum_size, float32)
+        thread = uint32(cuda.threadIdx.x)
+        warpgroup, warp, lane = uint32(thread >> seven), uint32(thread >> five), uint32(thread & lanes)
+        split, n_tile = uint32(uint32(cuda.blockIdx.x) % splits), uint32(uint32(cuda.blockIdx.x) // splits)
+        first_row = uint32(uint32(cuda.blockIdx.y) * block_m)
+        k_block, end = uint32(k_blocks * split // splits), uint32(k_blocks * uint32(split + one) // splits)
+        base = ptx.cvta_to_shared(smem)
+        b_full, b_empty = uint32(base + b_full_at), uint32(base + b_empty_at)
+        a_full, a_empty = uint32(base + a_full_at), uint32(base + a_empty_at)
+        loads = thread == uint32(math_warpgroups * uint32(128))
+        a_stage, b_stage, a_parity, b_parity = zero, zero, zero, zero
+        if loads:
+            init(b_full, b_empty, a_full, a_empty, zero)
+            ptx.fence_proxy_tensormap(map_x)
+        ptx.griddepcontrol_launch()
+        cuda.syncwarp()  # a warp arrives as one
+        if shared_by:
+            ptx.cluster_sync()  # no block sends sums to one that has not begun
+        else:
+            cuda.syncthreads()
+
+        if warpgroup == math_warpgroups:
+            if loads:
+                ahead, a_parity, b_parity, waits = k_block, one, one, True
+                while k_block < end:
+                    # Weights first, which no kernel before writes, but of the next step none: a stage is free when the
+                    # products of the step after it have begun, for which that step needs its features.
+                    if ahead < end and uint32(ahead - k_block) < uint32(b_stages - one):
+                        fetch_b(ahead, b_stage, b_parity, base, b_full, b_empty, weight, n_tile, k_blocks)
+                        ahead, b_stage = uint32(ahead + one), uint32(b_stage + one)
+                        if b_stage == b_stages:
+                            b_stage, b_parity = zero, uint32(b_parity ^ one)
+                    else:
+                        if waits:
+                            ptx.griddepcontrol_wait()
+                            waits = False
+                        fetch_a(k_block, a_stage, a_parity, base, a_full, a_empty, map_x, first_row)
+                        k_block, a_stage = uint32(k_block + one), uint32(a_stage + one)
+                        if a_stage == a_stages:
+                            a_stage, a_parity = zero, uint32(a_parity ^ one)
+        else:
+            leads = uint32(thread & in_warpgroup) == zero
+            for i in range(acc_size):
+                acc[i] = float32(0)
+            for i in range(promoted_size):
+                promoted_acc[i] = float32(0)
+            a_before, b_before, begun = zero, zero, False
+            while k_block < end:
+                ptx.mbarrier_wait(uint32(a_full + a_stage * eight), a_parity)
+                ptx.mbarrier_wait(uint32(b_full + b_stage * eight), b_parity)
+                a_desc = uint32(uint32(uint32(base + a_stage * a_bytes) >> four) | descriptor_low)
+                a_desc = uint32(a_desc + warpgroup * warpgroup_rows)
+                b_desc = uint32(uint32(uint32(base + uint32(b_at + b_stage * b_bytes)) >> four) | descriptor_low)
+                ptx.wgmma_fence()
+                multiply(acc, a_desc, b_desc)
+                if promoted:
+                    wait_all()
+                    for i in range(acc_size):
+                        promoted_acc[i] += acc[i]
+                    a_before, b_before, begun = a_stage, b_stage, True
+                else:
+                    wait_one()
+                if leads and begun:  # the products of that stage are done
+                    ptx.mbarrier_arrive(uint32(a_empty + a_before * eight))
+                    ptx.mbarrier_arrive(uint32(b_empty + b_before * eight))
+                cuda.syncwarp()
+                a_before, b_before, begun = a_stage, b_stage, True
+                k_block, a_stage, b_stage = uint32(k_block + one), uint32(a_stage + one), uint32(b_stage + one)
+                if a_stage == a_stages:
+                    a_stage, a_parity = zero, uint32(a_parity ^ one)
+                if b_stage == b_stages:
+                    b_stage, b_parity = zero, uint32(b_parity ^ one)
+            wait_all()
+            final_acc = promoted_acc if promoted else acc
+            for g in range(groups):
+                number = uint32(warp * per_warp + uint32(g))
+                slot = uint32(uint32(number // splits) * splits + split)
+                to = uint32(base + uint32(sums_at + uint32(slot * piece_bytes) + uint32(lane * sixteen)))
+                if shared_by:
+                    to = ptx.mapa(to, uint32(number % splits))
+                for q in range(4):
+                    i = 16 * g + 4 * q
+                    at = uint32(to + uint32(q) * quarter_bytes)
+                    send(at, final_acc[i], final_acc[i + 1], final_acc[i + 2], final_acc[i + 3])
+        cuda.syncwarp()
+        if shared_by:
+            ptx.cluster_sync()
+        else:
+            cuda.syncthreads()
+
+        place = warp
+        while place < pieces:
+            number = uint32(place * splits + split)
+            column = uint32(n_tile * block_n + uint32(uint32(number % per_warp) * piece_n))
+            column = uint32(column + uint32(lane & three) * eight)
+            row = uint32(first_row + uint32(uint32(number // per_warp) * sixteen) + uint32(lane >> two))
+            at = uint32(base + uint32(sums_at + uint32(uint32(place * splits) * piece_bytes) + uint32(lane * sixteen)))
+            start(sums, bias, base, column)
+            for s in range(split_count):  # always in this order
+                for q in range(4):
+                    i = 4 * q
+                    a, b, c, d = ptx.ld_shared_v4_f32(uint32(at + uint32(s) * piece_bytes + uint32(q) * quarter_bytes))
+                    sums[i] += a
+                    sums[i + 1] += b
+                    sums[i + 2] += c
+                    sums[i + 3] += d
+            to = row if row < rows else no_row
+            to_8 = uint32(row + eight) if uint32(row + eight) < rows else no_row
+            store(sums, 0, base, thread, column, to, to_8, scale, y, c_out)
+            place = uint32(place + warps)
+
+    return kernel

@@ -1,0 +1,106 @@
+"""Linear layers whose depth a cluster's blocks share: what tiles hold, when they are taken, that they give what they
+must."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from clusters import emulate_clusters
+from conftest import quick
+from test_wgmma import compare_tiles
+
+from charcnn.gpu import device
+from charcnn.gpu.launch import Call
+from charcnn.ops import reference
+from charcnn.ops.common.cast import narrow
+from charcnn.ops.common.precision import TENSOR_PRECISIONS
+from charcnn.ops.conv1d.wgmma import few_rows, split_k
+from charcnn.ops.conv1d.wgmma.config import BLOCK_N, Barrier, TileConfig
+from charcnn.ops.conv1d.wgmma.kernel import make_kernel
+from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
+from charcnn.ops.conv1d.wgmma.pack import make_pack_kernel
+
+LIMIT = 232_448
+"""Bytes of shared memory of a block of an H100 or H200."""
+
+
+@pytest.mark.parametrize("k_blocks", [1, 2, 3, 7, 8, 136, 272])
+@pytest.mark.parametrize("name", TENSOR_PRECISIONS)
+def test_what_they_hold(name, k_blocks):
+    of = TENSOR_PRECISIONS[name]
+    tiles = list(split_k.candidates(k_blocks, of, LIMIT))
+    assert len(tiles) == len(split_k.SHAPES)
+    for tile in tiles:
+        assert tile.smem_bytes <= LIMIT
+        assert 2 * tile.smem_bytes > LIMIT or tile.b_stages == split_k.MOST_B
+        assert tile.packed_n == BLOCK_N[of.promoted]
+        assert tile.splits <= k_blocks < 2 * tile.splits or tile.splits == split_k.SPLITS
+        assert tile.pieces * tile.splits * split_k.PIECE_N * 16 == tile.block_m * tile.block_n
+        assert 8 * tile.b_stages <= Barrier.B_EMPTY - Barrier.B_FULL
+        assert 8 * tile.a_stages <= Barrier.A_EMPTY - Barrier.A_FULL
+        assert tile.a_bytes % 1024 == tile.b_bytes % 1024 == 0  # where the swizzle begins anew
+        assert tile.threads <= 384  # registers are not given away
+
+
+@pytest.mark.parametrize("name", TENSOR_PRECISIONS)
+def test_when_they_are_taken(name, monkeypatch):
+    monkeypatch.setattr(device, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(device, "shared_limit", lambda: LIMIT)
+    of = TENSOR_PRECISIONS[name]
+    usual, k_blocks = TileConfig.of(1, False, of), 8704 * of.itemsize // 128
+
+    def offered(rows: int) -> split_k.SplitKTile | None:
+        return split_k.offered(usual, rows, k_blocks, 1024, of)
+
+    assert offered(4096) is None
+    assert all(offered(rows) is not None for rows in (1, 32, 64, 128, 256))
+
+
+def test_the_time_of_a_tile_by_hand():
+    (tile, *_) = split_k.candidates(136, TENSOR_PRECISIONS["fp16"], LIMIT)
+    # 16 clusters of 8 blocks, all of 128 multiprocessors; 17 steps of 8,192 + 32 / 64 of 8,192 bytes, 25 a cycle.
+    cycles = 17 * (8192 + 4096) / 25 + few_rows.START + split_k.EXCHANGE
+    assert split_k.time(tile, 32, 136, 1024, 132) == pytest.approx(cycles)
+    assert split_k.time(tile, 128, 136, 1024, 132) > 2 * split_k.time(tile, 64, 136, 1024, 132) - 1  # two rounds
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Hopper in plain Python, a cluster of two blocks at a time; nothing where there is a GPU."""
+    if device.SIMULATED:
+        for made in (make_kernel, make_pack_kernel, split_k.make_split_k_kernel):
+            made.cache_clear()  # of kernels that another machine runs
+        emulate_clusters(monkeypatch)
+        for name in ("SPLITS", "MOST_A", "MOST_B"):
+            monkeypatch.setattr(split_k, name, 2)  # so that stages come round
+    yield
+    for made in (make_kernel, make_pack_kernel, split_k.make_split_k_kernel):
+        made.cache_clear()
+
+
+@pytest.mark.skipif(
+    not device.SIMULATED and not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0"
+)
+@quick(lambda name: name in ("fp16", "fp16x3"), everywhere=True)
+@pytest.mark.parametrize("name", TENSOR_PRECISIONS)
+def test_each_gives_what_it_must(name, machine, monkeypatch):
+    of, unit = TENSOR_PRECISIONS[name], 5 / 448 if name == "fp8" else 1.0
+    # Rows, depth, columns: one step; steps that splits do not share evenly; columns that fill no tile.
+    sizes = [(1, 64, 64), (33, 328, 80)]
+    if not device.SIMULATED:
+        sizes += [(64, 8704, 1000), (200, 4104, 264)]
+    draw = np.random.default_rng(0)
+    for n, c_in, c_out in sizes:
+        x = draw.standard_normal((n, 1, c_in), np.float32)
+        weight = draw.standard_normal((1, c_in, c_out), np.float32) / np.float32(np.sqrt(c_in))
+        bias = draw.standard_normal(c_out, np.float32)
+        conv = WgmmaWeights(weight, bias, precision=name, x_unit=unit, y_unit=unit)
+        call = Call(None, None, x.shape, x=x)
+        features = narrow(call, call.inputs[0], 1, conv.width, of, 1 / unit)
+        want = reference.conv1d_relu_nlc(*(array.astype(np.float64) for array in (x, weight, bias)))
+        tiles = list(split_k.candidates(conv._k_blocks, of, device.shared_limit()))
+        if device.SIMULATED:
+            tiles = tiles[:: 1 if n == 1 else 2]
+        for tile in tiles:
+            monkeypatch.setattr(split_k, "offered", lambda *_, tile=tile: tile)
+            compare_tiles(conv, features, want, name, "line", unit)
