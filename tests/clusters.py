@@ -84,12 +84,6 @@ class Cluster(Hopper):
         memory = self.memories.of(self._others()[rank], "shared")
         return tuple(memory[at - BASE : at - BASE + 16].view(np.float32))
 
-    def st_shared_cluster_v4_f32(self, address, *values):
-        rank, at = divmod(address, RANK)
-        assert at % 16 == 0
-        memory = self.memories.of(self._others()[rank], "shared")
-        memory[at - BASE : at - BASE + 16].view(np.float32)[:] = values
-
     def st_async_v4_b32(self, address, a, b, c, d, barrier):
         (rank, at), (of, barrier) = divmod(address, RANK), divmod(barrier, RANK)
         other = self._others()[rank]
@@ -139,6 +133,6 @@ def emulate_clusters(monkeypatch):
     monkeypatch.setattr(ptx, "cluster_sync_relaxed", machine.cluster_sync)
     for name in (
         "bulk_load_multicast", "mapa", "mbarrier_arrive_cluster", "cluster_arrive_relaxed", "cluster_sync",
-        "cluster_wait", "ld_shared_cluster_v4_f32", "st_shared_cluster_v4_f32", "st_async_v4_b32",
+        "cluster_wait", "ld_shared_cluster_v4_f32", "st_async_v4_b32",
     ):  # fmt: skip
         monkeypatch.setattr(ptx, name, getattr(machine, name))

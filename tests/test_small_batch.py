@@ -210,8 +210,8 @@ def test_batches_of_level_16(precision):
     ids[::3, 200:] = SMALL.alphabet  # the end of a short text
     expected = network.forward(ids[:9], weights, SMALL)
     run = l16.build(weights, SMALL, batch=67, gpus=[0], precision=precision)
-    few, some = SPREAD[precision]
-    once, edges = {}, (1, ALONE, few, some, 32, 64)
+    few, some, more = SPREAD[precision]
+    once, edges = {}, (1, ALONE, few, some, more, 64)
     for n in sorted({3, 5, 67, *edges, *(edge + 1 for edge in edges)}):
         once[n] = run.on_device(device.to_device(ids[:n])).copy_to_host()
         assert error(once[n][:9], expected[:n]) <= HALF_PRECISIONS[precision].tolerance

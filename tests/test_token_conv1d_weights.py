@@ -223,6 +223,16 @@ def test_fewer_channels_where_shared_memory_is_short(free, channel_tile, threads
     assert tiles == [channel_tile, threads]
 
 
+def test_only_the_first_launch_waits_for_the_table(monkeypatch):
+    """Later ones copy it while the kernel before still runs."""
+    early, weights = [], TokenConvWeights(*draw(3, 5, 8))
+    monkeypatch.setattr(device, "begins_early", lambda: True)
+    monkeypatch.setattr(Call, "launch", lambda *_, **options: early.append(options["early"]))
+    for _ in range(3):
+        weights.relu_maxpool1d(kinds(9, 5), 3)
+    assert early == [False, True, True]
+
+
 def test_what_half_precision_refuses():
     weight, bias = draw(3, 5, 8)
     gamma, beta = affine(7, 8)

@@ -9,7 +9,8 @@ from clusters import emulate_clusters
 from conftest import quick
 from test_wgmma import compare_tiles
 
-from charcnn.gpu import device
+from charcnn.compiling.networks import BATCHES
+from charcnn.gpu import device, graph
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 from charcnn.ops.common.cast import narrow
@@ -29,12 +30,13 @@ LIMIT = 232_448
 def test_what_they_hold(name, k_blocks):
     of = TENSOR_PRECISIONS[name]
     tiles = list(split_k.candidates(k_blocks, of, LIMIT))
-    assert len(tiles) == len(split_k.SHAPES)
+    assert len(tiles) == len(split_k.TILES)
     for tile in tiles:
         assert tile.smem_bytes <= LIMIT
-        assert 2 * tile.smem_bytes > LIMIT or tile.b_stages == split_k.MOST_B
+        assert tile.smem_bytes + tile.b_bytes > LIMIT or tile.b_stages == split_k.MOST_B
         assert tile.packed_n == BLOCK_N[of.promoted]
-        assert tile.splits <= k_blocks < 2 * tile.splits or tile.splits == split_k.SPLITS
+        assert tile.splits <= k_blocks
+        assert 2 * tile.splits > k_blocks or tile.splits == split_k.SPLITS
         assert tile.pieces * tile.splits * split_k.PIECE_N * 16 == tile.block_m * tile.block_n
         assert 8 * tile.b_stages <= Barrier.B_EMPTY - Barrier.B_FULL
         assert 8 * tile.a_stages <= Barrier.A_EMPTY - Barrier.A_FULL
@@ -53,15 +55,19 @@ def test_when_they_are_taken(name, monkeypatch):
         return split_k.offered(usual, rows, k_blocks, 1024, of)
 
     assert offered(4096) is None
-    assert all(offered(rows) is not None for rows in (1, 32, 64, 128, 256))
+    taken = {rows: offered(rows) for rows in (1, 64, 65, 128, 129, 512)}
+    assert {rows: tile and (tile.block_m, tile.block_n) for rows, tile in taken.items()} == {
+        1: (64, 64), 64: (64, 64), 65: (128, 64), 128: (128, 64), 129: (128, 128), 512: (128, 128),
+    }  # fmt: skip
 
 
 def test_the_time_of_a_tile_by_hand():
     (tile, *_) = split_k.candidates(136, TENSOR_PRECISIONS["fp16"], LIMIT)
-    # 16 clusters of 8 blocks, all of 128 multiprocessors; 17 steps of 8,192 + 32 / 64 of 8,192 bytes, 25 a cycle.
-    cycles = 17 * (8192 + 4096) / 25 + few_rows.START + split_k.EXCHANGE
+    # 16 clusters of 4 blocks at once; 34 steps of 8,192 + 32 / 64 of 8,192 bytes, 3200 / 64 a cycle.
+    cycles = 34 * (8192 + 4096) / 50 + few_rows.START + split_k.EXCHANGE * 4
     assert split_k.time(tile, 32, 136, 1024, 132) == pytest.approx(cycles)
-    assert split_k.time(tile, 128, 136, 1024, 132) > 2 * split_k.time(tile, 64, 136, 1024, 132) - 1  # two rounds
+    # 256 rows are four tiles, 64 clusters: two rounds of 33.
+    assert split_k.time(tile, 256, 136, 1024, 132) > 2 * split_k.time(tile, 128, 136, 1024, 132) - 1
 
 
 @pytest.fixture
@@ -71,6 +77,7 @@ def machine(monkeypatch):
         for made in (make_kernel, make_pack_kernel, split_k.make_split_k_kernel):
             made.cache_clear()  # of kernels that another machine runs
         emulate_clusters(monkeypatch)
+        monkeypatch.setattr(split_k, "TILES", ((1, 64), (2, 128)))
         for name in ("SPLITS", "MOST_A", "MOST_B"):
             monkeypatch.setattr(split_k, name, 2)  # so that stages come round
     yield
@@ -99,8 +106,21 @@ def test_each_gives_what_it_must(name, machine, monkeypatch):
         features = narrow(call, call.inputs[0], 1, conv.width, of, 1 / unit)
         want = reference.conv1d_relu_nlc(*(array.astype(np.float64) for array in (x, weight, bias)))
         tiles = list(split_k.candidates(conv._k_blocks, of, device.shared_limit()))
-        if device.SIMULATED:
-            tiles = tiles[:: 1 if n == 1 else 2]
         for tile in tiles:
             monkeypatch.setattr(split_k, "offered", lambda *_, tile=tile: tile)
             compare_tiles(conv, features, want, name, "line", unit)
+
+
+@pytest.mark.parametrize("name", TENSOR_PRECISIONS)
+def test_what_is_compiled_ahead_has_all_of_a_levels_tiles(name, monkeypatch):
+    """Over every number of inputs that a stream makes a graph of, as in test_few_rows."""
+    monkeypatch.setattr(device, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(device, "shared_limit", lambda: LIMIT)
+    of = TENSOR_PRECISIONS[name]
+    usual, sizes = TileConfig.of(1, False, of), {graph.size(inputs, 4096) for inputs in range(1, 4097)}
+    for c_in, c_out in ((8704, 1024), (1024, 1024), (1024, 4)):
+        k_blocks = c_in * of.itemsize // 128
+        taken, ahead = (
+            {split_k.offered(usual, inputs, k_blocks, c_out, of) for inputs in numbers} for numbers in (sizes, BATCHES)
+        )
+        assert taken == ahead

@@ -4,8 +4,8 @@ Since level 15: the kernels of a batch are recorded once for each number of inpu
 (`runtime.stream.GraphWorker`), where Python started each. The copies stay outside: while the graph of one stream
 computes, the others copy their next token ids up and their last logits down. It attacks the host's work for a batch,
 a launch a kernel. Where a batch is too small to fill the GPU with level 15's tiles, other kernels cut it smaller and
-begin before the last has ended (`small_batch`): the convolutions of up to `SPREAD` inputs, the linear layers of up to
-64; and of any batch, a last layer of few classes. They attack the time that one input takes.
+begin before the last has ended (`small_batch`), of up to `SPREAD` inputs; and of any batch, a last layer of few
+classes. They attack the time that one input takes.
 """
 
 from functools import partial
@@ -17,7 +17,6 @@ from charcnn.ops.conv1d.layers import SPREAD, SmallBatchConv1d, WgmmaConv1d, Wgm
 from charcnn.ops.layernorm.layers import small_batch_block, wgmma_block
 from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
 from charcnn.ops.linear.layers import SmallBatchLinear
-from charcnn.ops.linear.small_batch import MOST
 from charcnn.ops.token_conv1d.layers import SmallBatchTokenConvNormReluPool, TokenConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline, whole_windows, within
 
@@ -43,13 +42,13 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
         if not within(config, SmallBatchConv1d.LONGEST, SmallBatchLinear.MOST_CLASSES):
             yield "network", [*blocks_1_2, *blocks_3_6, *fc]
             return
-        few, some = SPREAD[precision]
+        few, some, more = SPREAD[precision]
         small_1 = SmallBatchTokenConvNormReluPool(block_1) if config.layernorm else block_1
         small_1_2 = [small_1, small_conv(*w.conv2, pool=True)]
         small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, precision=precision)
         small_3_6 = [small_conv(*w.conv3), small_conv(*w.conv4), small_conv(*w.conv5), *small_6]
         small_fc = [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision)]
-        choices = (few, small_1_2, blocks_1_2), (some, small_3_6, blocks_3_6), (MOST, small_fc, fc)
+        choices = (few, small_1_2, blocks_1_2), (some, small_3_6, blocks_3_6), (more, small_fc, fc)
         yield "network", [ByBatch(*choice) for choice in choices]
 
     return gpu_pipeline(network, params, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=True)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
-from charcnn.gpu.device import SIMULATED, int32, uint32, uint64
+from charcnn.gpu.device import int32, uint32, uint64
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.features import STORED, Layout, channels_of, places, writer

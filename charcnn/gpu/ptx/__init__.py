@@ -75,7 +75,6 @@ from charcnn.gpu.ptx.ld_st import (
     st_global_v2_f32,
     st_global_v4_b32,
     st_global_v4_f32,
-    st_shared_cluster_v4_f32,
     st_shared_v2_f32,
     st_shared_v4_b32,
     st_shared_v4_b32_at,

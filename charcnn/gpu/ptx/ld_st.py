@@ -257,16 +257,6 @@ def st_shared_v4_f32(place, a, b, c, d):
     """
 
 
-@instruction(f"st.shared::cluster.v4.f32 {FROM_FOUR}", "", "rffff")
-def st_shared_cluster_v4_f32(address, a, b, c, d):
-    """Four float32 to the shared memory of any block of the cluster, at an address that `mapa` gave.
-
-    At a multiple of 16 bytes.
-
-    PTX: st.shared::cluster.v4.f32; section "st". Since compute capability 9.0.
-    """
-
-
 @instruction(
     "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [$0], {$1, $2, $3, $4}, [$5];", "", "rrrrrr"
 )

@@ -102,9 +102,11 @@ class MmaLinear(MmaConv1d):
         super().__init__(weight.reshape(1, *weight.shape), bias, rows=True, **options)
 
 
-SPREAD = {"fp16": (7, 10), "bf16": (7, 10), "tf32": (9, 12), "fp16x3": (6, 6), "fp8": (3, 3)}
-"""The most inputs of which blocks 1 and 2, and 3 to 6, take less time by `SmallBatchConv1d`, as timed on an H100.
-fp16 has bf16's."""
+SPREAD = {
+    "fp16": (7, 10, 20), "bf16": (7, 10, 20), "tf32": (9, 12, 23), "fp16x3": (6, 6, 20), "fp8": (3, 3, 11),
+}  # fmt: skip
+"""The most inputs of which blocks 1 and 2, 3 to 6, and linear layers take less time by kernels for small batches, as
+timed on an H100 and, of linear layers, an H200. fp16 has bf16's."""
 
 
 class SmallBatchConv1d(Conv1dLayer):

@@ -43,7 +43,7 @@ def takes(precision: str, outputs: int) -> bool:
 
 @cache
 def _few_outputs_kernel(ptx_type: str, outputs: int, early: bool) -> Any:
-    """The kernel (x, weight, bias, y) for so many outputs; x are the numbers' bits. `early`: as `device.begins_early`."""
+    """The kernel (x, weight, bias, y) for so many outputs; x are the numbers' bits; `early`: `device.begins_early`."""
     eighths = ptx_type == "e4m3"
     unpack, words = ptx.cvt_f32x2("f16" if eighths else ptx_type), 2 if eighths else 4
     held, warps = AT_ONCE * words, uint32(THREADS // LANES)

@@ -29,6 +29,7 @@ from charcnn.ops.conv1d.wgmma.loads import make_loads
 
 
 def make_init(config: TileConfig) -> Any:
+    """The device function init."""
     pooled, a_stages, b_stages = config.pooled, config.a_stages, config.b_stages
     a_readers, b_readers = uint32(config.math_warpgroups), uint32(config.math_warpgroups * config.cluster_m)
     one, eight, warpgroup_threads = uint32(1), uint32(8), uint32(128)
@@ -88,6 +89,7 @@ def _make_rows(config: TileConfig) -> tuple[Any, Any, Any, Any]:
 
 
 def make_start(config: TileConfig, bias_in_smem: bool) -> Any:
+    """The device function start."""
     quads, bias_at, four = config.block_n // 32, uint32(config.smem_bytes), uint32(4)
 
     @cuda.jit(device=True, forceinline=True)

@@ -24,9 +24,6 @@ from charcnn.ops.conv1d.wgmma.config import BLOCK_N, K_BLOCK, NO_ROW, ROW_BYTES,
 from charcnn.ops.conv1d.wgmma.epilogue import make_epilogue
 from charcnn.ops.conv1d.wgmma.kernel import make_init, make_multiply, make_start
 
-SPLITS = 8
-"""Blocks of a cluster, at most."""
-
 PIECE_N = 32
 """Columns of a piece: of a lane, eight neighbouring ones of two rows."""
 
@@ -36,11 +33,14 @@ PIECE_BYTES = 32 * 16 * 4
 MOST_A, MOST_B = 8, 16
 """Stages that there are mbarriers for."""
 
-SHAPES = (1, 64), (2, 64), (2, 128)
-"""Warpgroups that multiply, and columns, of a tile."""
+SPLITS = 4
+"""Blocks of a cluster, but no more than k blocks: eight take 3 to 6 us more in fc1 and fc2, as measured."""
 
-EXCHANGE = 1500
-"""Cycles that a cluster takes to begin, and to exchange its sums."""
+TILES = (1, 64), (2, 64), (2, 128)
+"""Warpgroups that multiply, and columns."""
+
+EXCHANGE = 200
+"""Cycles that a cluster takes for each of its blocks, to begin and to exchange sums."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SplitKTile(few_rows.FewRowsTile):
 def candidates(k_blocks: int, operands: NumberFormat, limit: int) -> Iterator[SplitKTile]:
     """Tiles for a linear layer of so many k blocks; a block has `limit` bytes of shared memory."""
     splits = min(SPLITS, 1 << max(0, k_blocks.bit_length() - 1))
-    for warpgroups, block_n in SHAPES:
+    for warpgroups, block_n in TILES:
         tile = SplitKTile(
             WGMMA_M * warpgroups, 2, 2, block_n, False, 1, math_warpgroups=warpgroups, producer=True,
             terms=operands.terms, shares=BLOCK_N[operands.promoted] // block_n, splits=splits,
@@ -84,7 +84,7 @@ def time(tile: SplitKTile, rows: int, k_blocks: int, c_out: int, most: int) -> f
     copied = tile.b_bytes + tile.a_bytes * rows / (m_tiles * tile.block_m)
     at_once = min(tiles, clusters) * tile.splits
     step = max(multiplied, copied / min(few_rows.L2_BLOCK_BYTES, few_rows.L2_BYTES / at_once))
-    return -(-tiles // clusters) * (-(-k_blocks // tile.splits) * step + few_rows.START + EXCHANGE)
+    return -(-tiles // clusters) * (-(-k_blocks // tile.splits) * step + few_rows.START + EXCHANGE * tile.splits)
 
 
 def offered(usual: TileConfig, rows: int, k_blocks: int, c_out: int, operands: NumberFormat) -> SplitKTile | None:
@@ -100,11 +100,13 @@ def offered(usual: TileConfig, rows: int, k_blocks: int, c_out: int, operands: N
 
 @cache
 def _offered(usual, rows, k_blocks, c_out, operands, most, limit):
-    found = {tile: time(tile, rows, k_blocks, c_out, most) for tile in candidates(k_blocks, operands, limit)}
     others = usual, *few_rows.offered(usual, rows, 1, k_blocks, c_out, operands, False)[:1]
     least = min(few_rows.time(tile, rows, 1, k_blocks, c_out, most) for tile in others)
-    tile = min(found, key=found.__getitem__, default=None)
-    return tile if tile is not None and found[tile] <= few_rows.LESS * least else None
+    tiles = list(candidates(k_blocks, operands, limit))
+    for tile in tiles:
+        if rows <= tile.block_m or tile is tiles[-1]:
+            return tile if time(tile, rows, k_blocks, c_out, most) <= few_rows.LESS * least else None
+    return None
 
 
 def _make_loads(tile: SplitKTile) -> tuple[Any, Any]:
@@ -160,18 +162,18 @@ def make_split_k_kernel(
     fetch_a, fetch_b = _make_loads(tile)
     wait_one, wait_all = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
     promoted, shared_by, groups, split_count = operands.promoted, tile.splits > 1, tile.block_n // PIECE_N, tile.splits
-    send = ptx.st_shared_cluster_v4_f32 if shared_by else ptx.st_shared_v4_f32
+    received = uint32(tile.pieces * tile.splits * PIECE_BYTES)
     threads, acc_size, promoted_size = tile.threads, tile.block_n // 2, tile.block_n // 2 if promoted else 1
     sum_size = PIECE_N // 2
     a_stages, b_stages, math_warpgroups = (uint32(n) for n in (tile.a_stages, tile.b_stages, tile.math_warpgroups))
     a_bytes, b_bytes, b_at, sums_at = (uint32(n) for n in (tile.a_bytes, tile.b_bytes, tile.b_at, tile.exchange_at))
-    b_full_at, b_empty_at, a_full_at, a_empty_at, _ = (uint32(tile.barriers_at + kind) for kind in Barrier)
+    b_full_at, b_empty_at, a_full_at, a_empty_at, sums_full_at = (uint32(tile.barriers_at + kind) for kind in Barrier)
     warpgroup_rows, descriptor_low = uint32(WGMMA_M * ROW_BYTES // 16), uint32(ptx.DESCRIPTOR_LOW)
     block_m, block_n, splits, pieces = (uint32(n) for n in (tile.block_m, tile.block_n, tile.splits, tile.pieces))
     piece_bytes, quarter_bytes, warps = uint32(PIECE_BYTES), uint32(PIECE_BYTES // 4), uint32(tile.threads // 32)
     per_warp, piece_n, no_row = uint32(groups), uint32(PIECE_N), uint32(NO_ROW)
-    zero, one, two, three, four, five, seven, eight, sixteen, lanes, in_warpgroup = (
-        uint32(i) for i in (0, 1, 2, 3, 4, 5, 7, 8, 16, 31, 127)
+    zero, one, two, three, four, five, seven, eight, sixteen, lanes, warp_size, in_warpgroup = (
+        uint32(i) for i in (0, 1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 127)
     )
 
     @jit(launch_bounds=(threads, 1))
@@ -187,38 +189,38 @@ def make_split_k_kernel(
         k_block, end = uint32(k_blocks * split // splits), uint32(k_blocks * uint32(split + one) // splits)
         base = ptx.cvta_to_shared(smem)
         b_full, b_empty = uint32(base + b_full_at), uint32(base + b_empty_at)
-        a_full, a_empty = uint32(base + a_full_at), uint32(base + a_empty_at)
-        loads = thread == uint32(math_warpgroups * uint32(128))
+        a_full, a_empty, sums_full = uint32(base + a_full_at), uint32(base + a_empty_at), uint32(base + sums_full_at)
+        copies = uint32(thread - uint32(math_warpgroups * uint32(128)))  # of the threads that copy, the number
         a_stage, b_stage, a_parity, b_parity = zero, zero, zero, zero
-        if loads:
+        if copies == zero:
+            ptx.mbarrier_init(sums_full, one)
             init(b_full, b_empty, a_full, a_empty, zero)
+            ptx.mbarrier_arrive_expect_tx(sums_full, received)
             ptx.fence_proxy_tensormap(map_x)
         ptx.griddepcontrol_launch()
         cuda.syncwarp()  # a warp arrives as one
         if shared_by:
-            ptx.cluster_sync()  # no block sends sums to one that has not begun
+            ptx.cluster_sync_relaxed()  # no block sends sums to one that has not begun
         else:
             cuda.syncthreads()
 
         if warpgroup == math_warpgroups:
-            if loads:
-                ahead, a_parity, b_parity, waits = k_block, one, one, True
+            # A warp for each, as one that waits for a stage would keep the other's copies.
+            if copies == zero:  # weights, which no kernel before writes
+                b_parity = one
                 while k_block < end:
-                    # Weights first, which no kernel before writes, but of the next step none: a stage is free when the
-                    # products of the step after it have begun, for which that step needs its features.
-                    if ahead < end and uint32(ahead - k_block) < uint32(b_stages - one):
-                        fetch_b(ahead, b_stage, b_parity, base, b_full, b_empty, weight, n_tile, k_blocks)
-                        ahead, b_stage = uint32(ahead + one), uint32(b_stage + one)
-                        if b_stage == b_stages:
-                            b_stage, b_parity = zero, uint32(b_parity ^ one)
-                    else:
-                        if waits:
-                            ptx.griddepcontrol_wait()
-                            waits = False
-                        fetch_a(k_block, a_stage, a_parity, base, a_full, a_empty, map_x, first_row)
-                        k_block, a_stage = uint32(k_block + one), uint32(a_stage + one)
-                        if a_stage == a_stages:
-                            a_stage, a_parity = zero, uint32(a_parity ^ one)
+                    fetch_b(k_block, b_stage, b_parity, base, b_full, b_empty, weight, n_tile, k_blocks)
+                    k_block, b_stage = uint32(k_block + one), uint32(b_stage + one)
+                    if b_stage == b_stages:
+                        b_stage, b_parity = zero, uint32(b_parity ^ one)
+            elif copies == warp_size:
+                a_parity = one
+                ptx.griddepcontrol_wait()
+                while k_block < end:
+                    fetch_a(k_block, a_stage, a_parity, base, a_full, a_empty, map_x, first_row)
+                    k_block, a_stage = uint32(k_block + one), uint32(a_stage + one)
+                    if a_stage == a_stages:
+                        a_stage, a_parity = zero, uint32(a_parity ^ one)
         else:
             leads = uint32(thread & in_warpgroup) == zero
             for i in range(acc_size):
@@ -257,19 +259,26 @@ def make_split_k_kernel(
                 number = uint32(warp * per_warp + uint32(g))
                 slot = uint32(uint32(number // splits) * splits + split)
                 to = uint32(base + uint32(sums_at + uint32(slot * piece_bytes) + uint32(lane * sixteen)))
+                barrier = sums_full
                 if shared_by:
-                    to = ptx.mapa(to, uint32(number % splits))
+                    to, barrier = ptx.mapa(to, uint32(number % splits)), ptx.mapa(barrier, uint32(number % splits))
                 for q in range(4):
-                    i = 16 * g + 4 * q
-                    at = uint32(to + uint32(q) * quarter_bytes)
-                    send(at, final_acc[i], final_acc[i + 1], final_acc[i + 2], final_acc[i + 3])
-        cuda.syncwarp()
-        if shared_by:
-            ptx.cluster_sync()
-        else:
+                    i, at = 16 * g + 4 * q, uint32(to + uint32(q) * quarter_bytes)
+                    if shared_by:
+                        ptx.st_async_v4_b32(
+                            at, ptx.bitcast_b32(final_acc[i]), ptx.bitcast_b32(final_acc[i + 1]),
+                            ptx.bitcast_b32(final_acc[i + 2]), ptx.bitcast_b32(final_acc[i + 3]), barrier,
+                        )  # fmt: skip
+                    else:
+                        ptx.st_shared_v4_f32(
+                            at, final_acc[i], final_acc[i + 1], final_acc[i + 2], final_acc[i + 3]
+                        )  # fmt: skip
+        if not shared_by:
             cuda.syncthreads()
 
         place = warp
+        if shared_by and place < pieces:
+            ptx.mbarrier_wait(sums_full, zero)  # a block is there until all that it is sent has come
         while place < pieces:
             number = uint32(place * splits + split)
             column = uint32(n_tile * block_n + uint32(uint32(number % per_warp) * piece_n))

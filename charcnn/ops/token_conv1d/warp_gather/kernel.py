@@ -96,6 +96,13 @@ def _warp_gather_pool_kernel(
     add, multiply, multiply_add = ptx.add_f16x2, ptx.mul_f16x2, ptx.fma_f16x2
     copy, drain = ptx.cp_async(WORDS), ptx.cp_async_wait_group(0)
 
+    @jit(device=True)
+    def sync_warp():
+        if simulated:
+            cuda.syncthreads()  # there a block is a warp
+        else:
+            cuda.syncwarp()
+
     @jit(launch_bounds=(threads, 1))
     def kernel(ids, skew, table, bias, stat, gamma, beta, y, per, eps):
         kept = cuda.shared.array(0, types.uint32, ALIGNED)  # (K, depth + 1, channel_tile), with blanks; then records
@@ -185,10 +192,7 @@ def _warp_gather_pool_kernel(
                     betas[uint32(s + two)], betas[uint32(s + three)] = b2, b3
             while n < last:
                 count = min(most, uint32(last - n))
-                if simulated:
-                    cuda.syncthreads()  # a block is a warp
-                else:
-                    cuda.syncwarp()  # the records before these may still be read
+                sync_warp()  # the records before these may still be read
                 if number < count:  # this thread's input
                     if layernorm:
                         mean, variance = stat[uint32(n + number), zero], stat[uint32(n + number), one]
@@ -240,10 +244,7 @@ def _warp_gather_pool_kernel(
                                 read[s], read[uint32(s + one)], read[uint32(s + two)], read[uint32(s + three)],
                             )  # fmt: skip
                         to_record = uint32(to_record + uint32(most * record_bytes))
-                if simulated:
-                    cuda.syncthreads()
-                else:
-                    cuda.syncwarp()
+                sync_warp()
                 n = uint32(n + count)
                 at_record = uint32(records + uint32(uint32(local * most) * record_bytes))
                 while active and count > zero:
