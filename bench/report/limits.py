@@ -68,7 +68,8 @@ def beside_peers(level: catalog.Level) -> tuple[float, Peer] | None:
     On a GPU the level's rate is from host to host, the library's from GPU to GPU. On a CPU both are of one run where
     the level was in it, else the level's is its own. None: no library was measured there.
     """
-    for file, raw in results().peers.items():
+    # Of several results, that of the largest batches: a level's own are large, too.
+    for file, raw in sorted(results().peers.items(), key=lambda item: -max(item[1]["batches"])):
         if raw["device"] != level.device:
             continue
         if (peer := best_peer(file, level.precision())) is None:
