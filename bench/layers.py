@@ -32,7 +32,7 @@ from charcnn.model import layers as model
 from charcnn.model import params, validation
 from charcnn.model.rounding import Rounding
 from charcnn.ops.common.layer import flat
-from charcnn.ops.linear.small_batch import MOST
+from charcnn.ops.conv1d.layers import SPREAD
 
 LISTED = tuple(row for row in LEVELS if row.device == "cuda" and LEVELS.index(row) >= 12)
 """Levels that list layers."""
@@ -214,8 +214,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=4096, metavar="N")
     parser.add_argument("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for all precisions")
     options = parser.parse_args(argv)
-    if options.batch <= MOST:
-        parser.error(f"--batch {options.batch}: need more than {MOST}, up to which l16 has layers for a few inputs")
+    few = max(max(limits) for limits in SPREAD.values())
+    if options.batch <= few:
+        parser.error(f"--batch {options.batch}: need more than {few}, up to which l16 has layers for a few inputs")
     names = (options.precisions or ",".join(PRECISIONS)).split(",")
     if wrong := [name for name in names if name not in PRECISIONS]:
         parser.error(f"--precisions {wrong[0]!r}: need one of {', '.join(PRECISIONS)}")

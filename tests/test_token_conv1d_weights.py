@@ -228,9 +228,20 @@ def test_only_the_first_launch_waits_for_the_table(monkeypatch):
     early, weights = [], TokenConvWeights(*draw(3, 5, 8))
     monkeypatch.setattr(device, "begins_early", lambda: True)
     monkeypatch.setattr(Call, "launch", lambda *_, **options: early.append(options["early"]))
+    weights.relu_maxpool1d(kinds(9, 5)[:0], 3)  # nothing is launched
     for _ in range(3):
         weights.relu_maxpool1d(kinds(9, 5), 3)
     assert early == [False, True, True]
+
+
+def test_a_callers_own_table_is_read_in_order(monkeypatch):
+    """Its owner may write it, on the same stream."""
+    early, weights = [], TokenConvWeights(*(cuda.to_device(array) for array in draw(3, 5, 8)), precision="tf32")
+    monkeypatch.setattr(device, "begins_early", lambda: True)
+    monkeypatch.setattr(Call, "launch", lambda *_, **options: early.append(options["early"]))
+    for _ in range(2):
+        weights.relu_maxpool1d(cuda.to_device(kinds(9, 5)), 3)
+    assert early == [False, False]
 
 
 def test_what_half_precision_refuses():

@@ -3,6 +3,8 @@ must."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from clusters import emulate_clusters
@@ -54,7 +56,7 @@ def test_when_they_are_taken(name, monkeypatch):
     def offered(rows: int) -> split_k.SplitKTile | None:
         return split_k.offered(usual, rows, k_blocks, 1024, of)
 
-    assert offered(4096) is None
+    assert all(offered(rows) is None for rows in (513, 1024, 4096))
     taken = {rows: offered(rows) for rows in (1, 64, 65, 128, 129, 512)}
     assert {rows: tile and (tile.block_m, tile.block_n) for rows, tile in taken.items()} == {
         1: (64, 64), 64: (64, 64), 65: (128, 64), 128: (128, 64), 129: (128, 128), 512: (128, 128),
@@ -77,7 +79,6 @@ def machine(monkeypatch):
         for made in (make_kernel, make_pack_kernel, split_k.make_split_k_kernel):
             made.cache_clear()  # of kernels that another machine runs
         emulate_clusters(monkeypatch)
-        monkeypatch.setattr(split_k, "TILES", ((1, 64), (2, 128)))
         for name in ("SPLITS", "MOST_A", "MOST_B"):
             monkeypatch.setattr(split_k, name, 2)  # so that stages come round
     yield
@@ -88,27 +89,38 @@ def machine(monkeypatch):
 @pytest.mark.skipif(
     not device.SIMULATED and not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0"
 )
-@quick(lambda name: name in ("fp16", "fp16x3"), everywhere=True)
-@pytest.mark.parametrize("name", TENSOR_PRECISIONS)
+@quick(lambda name: name in ("fp16", "fp8 promoted"), everywhere=True)
+@pytest.mark.parametrize("name", [*TENSOR_PRECISIONS, "fp8 promoted"])
 def test_each_gives_what_it_must(name, machine, monkeypatch):
-    of, unit = TENSOR_PRECISIONS[name], 5 / 448 if name == "fp8" else 1.0
-    # Rows, depth, columns: one step; steps that splits do not share evenly; columns that fill no tile.
-    sizes = [(1, 64, 64), (33, 328, 80)]
+    name, promoted = name.removesuffix(" promoted"), name.endswith(" promoted")
+    unit, whole = (5 / 448, 80) if name == "fp8" else (1.0, 83)
+    # Rows, depth, columns: one step; stages that come round; columns that fill no tile; rows of a second tile.
+    sizes = [(1, 64, 64), (33, 776, whole), (130, 72, 8 if name == "fp8" else 4)]
     if not device.SIMULATED:
         sizes += [(64, 8704, 1000), (200, 4104, 264)]
-    draw = np.random.default_rng(0)
+    draw, taken = np.random.default_rng(0), []
     for n, c_in, c_out in sizes:
         x = draw.standard_normal((n, 1, c_in), np.float32)
         weight = draw.standard_normal((1, c_in, c_out), np.float32) / np.float32(np.sqrt(c_in))
         bias = draw.standard_normal(c_out, np.float32)
-        conv = WgmmaWeights(weight, bias, precision=name, x_unit=unit, y_unit=unit)
-        call = Call(None, None, x.shape, x=x)
-        features = narrow(call, call.inputs[0], 1, conv.width, of, 1 / unit)
-        want = reference.conv1d_relu_nlc(*(array.astype(np.float64) for array in (x, weight, bias)))
-        tiles = list(split_k.candidates(conv._k_blocks, of, device.shared_limit()))
-        for tile in tiles:
-            monkeypatch.setattr(split_k, "offered", lambda *_, tile=tile: tile)
-            compare_tiles(conv, features, want, name, "line", unit)
+        options: dict[str, Any] = {"precision": name, "x_unit": unit, "promoted": promoted}
+        conv = WgmmaWeights(weight, bias, y_unit=unit, **options)
+        features = rounded(x, conv, unit)
+        exact = tuple(array.astype(np.float64) for array in (x, weight, bias))
+        for tile in split_k.candidates(conv._k_blocks, conv.precision, device.shared_limit()):
+            monkeypatch.setattr(split_k, "offered", lambda *_, tile=tile: taken.append(tile) or tile)
+            compare_tiles(conv, features, reference.conv1d_relu_nlc(*exact), name, "line", unit)
+        floats = WgmmaWeights(weight, bias, results="float32", **options)
+        got, want = floats.conv1d(features, epilogue="tanh").copy_to_host(), np.tanh(reference.conv1d_nlc(*exact))
+        assert np.linalg.norm(got - want) <= conv.precision.tolerance * np.linalg.norm(want)
+    assert len(taken) == len(sizes) * (2 * len(split_k.TILES) + 1)
+    assert {tile.block_m for tile in taken} == {64, 128}
+
+
+def rounded(x, conv, unit):
+    """Features as the layer takes them."""
+    call = Call(None, None, x.shape, x=x)
+    return narrow(call, call.inputs[0], x.shape[1], conv.width, conv.precision, 1 / unit)
 
 
 @pytest.mark.parametrize("name", TENSOR_PRECISIONS)

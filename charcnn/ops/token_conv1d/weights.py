@@ -64,7 +64,9 @@ class TokenConvWeights:
         call = Call(None, stream, (0,), weight=weight, bias=bias, **more)
         device.require_capability((8, 0), "warp_gather", "use gather")
         self.table, self.bias, *affine = call.inputs
-        self._complete = False  # what was made of the arrays, for a launch that does not wait for that
+        # An early launch reads table and bias before the kernel before has ended: none that a caller may still write,
+        # and none before a launch has waited for what made them.
+        self._kept, self._waited = not device.on_device(weight), False
         self._affine_shape = affine[0].shape if affine else None
         if not self._wide:
             padded, half = -(-channels // OCTET) * OCTET, HALF_PRECISIONS["fp16"]
@@ -128,10 +130,9 @@ class TokenConvWeights:
         y = y.view(cast.WORDS[y.dtype.itemsize]) if self._form != "tf32" else y
         launch(
             call, ids, self.table, self.bias, normalisation, y, pool_size, eps, self.shape, self._form,
-            wide=self._wide, early=self._complete, **tiles,
+            wide=self._wide, early=self._kept and self._waited, **tiles,
         )  # fmt: skip
-
-        self._complete = True
+        self._waited = self._waited or y.size > 0
 
     def _call(self, out: Any, stream: Any, shape: shapes.Shape, **inputs: Any) -> Call:
         return Call(out, stream, (*shape[:-1], self.precision.terms * shape[-1]), self.precision.dtype, **inputs)

@@ -68,7 +68,8 @@ class WgmmaWeights:
         together = 16 // of.itemsize
         self.width = -(-c_in // together) * together  # of a row of features, or of each of its terms
         self._block_n = BLOCK_N[of.promoted]
-        if TileConfig.of(kernel_size, False, of).smem_bytes > device.shared_limit():
+        self._usual = TileConfig.of(kernel_size, False, of)
+        if self._usual.smem_bytes > device.shared_limit():
             raise ValueError(f"weight has {kernel_size} taps: shared memory does not hold what so many read of a tile")
         laid = packed(weight, bias, of, self._block_n, stream, x_unit=x_unit)
         self._weight, self._bias, self._k_blocks, self.nbytes = laid.weight, laid.bias, laid.k_blocks, laid.nbytes
@@ -180,8 +181,7 @@ class WgmmaWeights:
         together = 16 if self.results.ptx_type == "e4m3" else 8
         vector_store = self.c_out % together == 0 and device.address(y) % 16 == 0
         if self.kernel_size == 1 and epilogue not in ("pool", "stat"):
-            usual = TileConfig.of(1, False, self.precision)
-            split = split_k.offered(usual, rows, self._k_blocks, self.c_out, self.precision)
+            split = split_k.offered(self._usual, rows, self._k_blocks, self.c_out, self.precision)
             if split is not None:
                 self._launch_split(split, epilogue, call, rows, vector_store)
                 return
@@ -210,8 +210,7 @@ class WgmmaWeights:
 
     def _launch_split(self, tile, epilogue, call, rows, vector_store):
         x, y = call.inputs[0], call.out
-        full = self.c_out % tile.block_n == 0
-        kernel = make_split_k_kernel(self.precision, self.results, tile, epilogue, vector_store, full)
+        kernel = make_split_k_kernel(self.precision, self.results, tile, epilogue, vector_store)
         maps = len(self._maps)
         addresses = self._map(x, tile), self._weight, self._bias, y
         numbers = map(np.uint32, (self._k_blocks, self.c_out, rows))

@@ -1,9 +1,9 @@
 """Linear layers of few rows on Hopper's tensor cores: the blocks of a cluster share the depth of a tile (split-K).
 
-fc1 of 128 inputs makes four tiles of 128 x 256, and each of them 136 steps, one after the other. Here each block of a
-cluster has a part of the steps. Its weights come while the kernel before still runs. At the end a block sends every
-other the sums that that one adds up: pieces of 16 rows and 32 columns, a warp's, which stores them as the kernel of
-`kernel` does.
+fc1 of 128 inputs makes four of the usual tiles, 128 x 256, and each of them 136 steps, one after the other. Here each
+block of a cluster has a part of the steps. Its weights come while the kernel before still runs. At the end a block
+sends every other the sums that that one adds up: pieces of 16 rows and 32 columns, a warp's, which stores them as the
+kernel of `kernel` does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ MOST_A, MOST_B = 8, 16
 """Stages that there are mbarriers for."""
 
 SPLITS = 4
-"""Blocks of a cluster, but no more than k blocks: eight take 3 to 6 us more in fc1 and fc2, as measured."""
+"""Blocks of a cluster, but no more than k blocks: with up to 64 rows eight take 2 to 7 us more in l16, as measured."""
+
+MOST_ROWS = 512
+"""Of a product: of more nothing was measured."""
 
 TILES = (1, 64), (2, 64), (2, 128)
 """Warpgroups that multiply, and columns."""
@@ -91,11 +94,12 @@ def offered(usual: TileConfig, rows: int, k_blocks: int, c_out: int, operands: N
     """The tile to take in place of the usual one, and of those for few rows; None where it should not take less time.
 
     Args:
-        rows: of the product.
+        rows: of the product, of more than MOST_ROWS none.
         k_blocks, c_out: of the weights; a k block is 128 bytes of input channels.
     """
-    limits = device.multiprocessors(), device.shared_limit()
-    return _offered(usual, rows, k_blocks, c_out, operands, *limits)
+    if rows > MOST_ROWS:
+        return None
+    return _offered(usual, rows, k_blocks, c_out, operands, device.multiprocessors(), device.shared_limit())
 
 
 @cache
@@ -150,14 +154,13 @@ def make_split_k_kernel(
     tile: SplitKTile,
     epilogue: str,
     vector_store: bool,
-    full_n_tiles: bool,
 ) -> Any:
     """The kernel (map_x, weight, bias, y, scale, k_blocks, c_out, rows); arguments as of `kernel.make_kernel`.
 
     Grid: for each n tile the blocks of a cluster; then m tiles.
     """
     piece = replace(tile, block_n=PIECE_N)
-    store = make_epilogue(operands, results, piece, epilogue, vector_store, full_n_tiles).store
+    store = make_epilogue(operands, results, piece, epilogue, vector_store, False).store
     start, init, multiply = make_start(piece, False), make_init(tile), make_multiply(operands, tile)
     fetch_a, fetch_b = _make_loads(tile)
     wait_one, wait_all = ptx.wgmma_wait_group(1), ptx.wgmma_wait_group(0)
@@ -196,7 +199,6 @@ def make_split_k_kernel(
             ptx.mbarrier_init(sums_full, one)
             init(b_full, b_empty, a_full, a_empty, zero)
             ptx.mbarrier_arrive_expect_tx(sums_full, received)
-            ptx.fence_proxy_tensormap(map_x)
         ptx.griddepcontrol_launch()
         cuda.syncwarp()  # a warp arrives as one
         if shared_by:
@@ -215,6 +217,7 @@ def make_split_k_kernel(
                         b_stage, b_parity = zero, uint32(b_parity ^ one)
             elif copies == warp_size:
                 a_parity = one
+                ptx.fence_proxy_tensormap(map_x)
                 ptx.griddepcontrol_wait()
                 while k_block < end:
                     fetch_a(k_block, a_stage, a_parity, base, a_full, a_empty, map_x, first_row)
