@@ -89,13 +89,13 @@ def machine(monkeypatch):
 @pytest.mark.skipif(
     not device.SIMULATED and not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0"
 )
-@quick(lambda name: name in ("fp16", "fp8 promoted"), everywhere=True)
+@quick(lambda name: name == "fp16", everywhere=True)
 @pytest.mark.parametrize("name", [*TENSOR_PRECISIONS, "fp8 promoted"])
 def test_each_gives_what_it_must(name, machine, monkeypatch):
     name, promoted = name.removesuffix(" promoted"), name.endswith(" promoted")
     unit, whole = (5 / 448, 80) if name == "fp8" else (1.0, 83)
     # Rows, depth, columns: one step; stages that come round; columns that fill no tile; rows of a second tile.
-    sizes = [(1, 64, 64), (33, 776, whole), (130, 72, 8 if name == "fp8" else 4)]
+    sizes = [(1, 64, 64), (33, 456, whole), (130, 72, 8 if name == "fp8" else 4)]
     if not device.SIMULATED:
         sizes += [(64, 8704, 1000), (200, 4104, 264)]
     draw, taken = np.random.default_rng(0), []
