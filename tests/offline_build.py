@@ -54,6 +54,7 @@ from charcnn.ops.conv1d.toom_cook import layer as toom_cook_layer
 from charcnn.ops.conv1d.wgmma import few_rows, split_k
 from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
+from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
 from charcnn.ops.conv2d import direct, direct_plan
 from charcnn.ops.conv2d.small_batch import SmallBatchConv2dWeights
 from charcnn.ops.layernorm import small_batch
@@ -235,6 +236,8 @@ def between_features(row: catalog.Variant) -> None:
         getattr(made, method)(np.empty((1, 336, of.terms * 256), of.dtype))
     if row.ampere and row.operator == "conv2d_relu_nhwc":
         image_tiles(row.precision or "")
+    if row.name == "conv2d_relu_nhwc_wgmma_fp16x3":
+        exact_bands()
     if row.name in ("conv2d_direct", "conv2d_relu_maxpool2d_direct"):
         with mock.patch.object(direct, "plan", lambda x, *rest: direct_plan.plan((10_000, *x[1:]), *rest)):
             for x, filters, moves in IMAGE_LAYERS:
@@ -275,6 +278,16 @@ def image_tiles(precision: str) -> None:
         for epilogue, tile in [("gelu", tiles[0]), *(("relu", tile) for tile in tiles)]:
             conv._tiles = (tile,)
             conv.conv2d(np.zeros((*x[:3], of.terms * x[3]), of.dtype), epilogue=epilogue)
+
+
+def exact_bands() -> None:
+    """Launch every tile of features that are exact in one term, at AlexNet's first convolutions."""
+    for c_out, results in ((64, None), (96, None), (96, "float32")):
+        weight, bias, x = np.zeros((3, 3, 48, c_out), np.float32), np.zeros(c_out, np.float32), (1, 57, 57, 48)
+        conv = WgmmaConv2dWeights(weight, bias, precision="fp16x3", results=results, exact=True)
+        for tile in conv._candidates(x):
+            with mock.patch.object(conv, "_candidates", return_value={tile: 1.0}):
+                conv.conv2d(np.zeros(x, np.float16), epilogue="relu")
 
 
 def level_17() -> None:

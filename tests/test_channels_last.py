@@ -40,6 +40,7 @@ from charcnn.networks.runner import tables
 from charcnn.networks.runner.command import NetworkCommand
 from charcnn.ops import reference
 from charcnn.ops.common.layer import ByBatch
+from charcnn.ops.common.pixel_tables import exact_tables, pixel_tables
 from charcnn.ops.common.shapes2d import window
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
 from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, SmallBatchConv2d, WinogradConv2d
@@ -95,6 +96,19 @@ def test_rows_of_a_linear_layer_follow_the_features():
     packed = rows(weight, 20, inputs, outputs)
     flat = inputs.spread(x, 1).transpose(0, 2, 3, 1).reshape(2, -1)
     np.testing.assert_allclose(flat @ packed, outputs.spread(x.reshape(2, -1) @ weight.T, 1), atol=1e-12)
+
+
+def test_weights_of_exact_pixels():
+    """Entries of one fp16 and their weights give what pixels and theirs do, with what stands for zero around them."""
+    mean, std = (0.485, 0.4, 0.0), (0.229, 0.25, 1.0)
+    of, images = exact_tables(mean, std), np.random.default_rng(0).integers(0, 256, (2, 3 * 6 * 5), np.uint8)
+    weight, bias = draw((4, 3, 3, 2)), draw(4)
+    want = reference.conv2d(reference.pixels(images, pixel_tables(mean, std), 6, 5), weight, bias, padding=1)
+    x = reference.pixels(images, of.tables[:, :256].astype(np.float64), 6, 5)
+    padded = np.broadcast_to(of.tables[:, 256, None, None].astype(np.float64), (2, 3, 8, 7)).copy()
+    padded[:, :, 1:-1, 1:-1] = x
+    got = reference.conv2d(padded, *channels_last._of_entries(weight, bias, of))
+    np.testing.assert_allclose(got, want, atol=1e-6 * np.abs(want).max())
 
 
 MIXED = (
@@ -156,12 +170,17 @@ def named(name):
 @simulated
 @pytest.mark.parametrize(("name", "precision"), EMULATED)
 def test_wgmma_in_plain_python(name, precision, wgmma, monkeypatch):
+    every, exact = WgmmaConv2dWeights._candidates, []
+
     def few_threads(self, x):
-        return {next(tile for tile in self._tiles if tile.math_warpgroups == 2): 1.0}
+        exact.append(self.x_terms < self.precision.terms)
+        tiles = self._tiles or every(self, x)
+        return {next(tile for tile in tiles if tile.math_warpgroups == 2): 1.0}
 
     monkeypatch.setattr(WgmmaConv2dWeights, "_candidates", few_threads)
     found, bound = errors("wgmma", named(name), precision)
     assert found.max() < bound
+    assert any(exact) == (precision == "fp16x3" and name in ("alexnet", "mixed"))
 
 
 @simulated

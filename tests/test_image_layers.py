@@ -15,7 +15,7 @@ from charcnn.ops import reference
 from charcnn.ops.common import features, shapes2d
 from charcnn.ops.common.cast import as_float, as_format
 from charcnn.ops.common.mma_layout import encode
-from charcnn.ops.common.pixel_tables import pixel_tables
+from charcnn.ops.common.pixel_tables import exact_tables, pixel_tables
 from charcnn.ops.image_layers import (
     VectorizedAvgPool2d,
     VectorizedGlobalAvgPool2d,
@@ -139,6 +139,29 @@ def test_pixels_as_blocks(precision, octets, blocks):
     few = VectorizedPixels(tables, 4, 5, channels=area - 1, blocks=blocks, precision=precision, octets=octets)
     with pytest.raises(ValueError, match=f"^channels={area - 1}: need at least the {area} of a block"):
         few.writes(images.shape)
+
+
+def test_pixels_that_one_half_holds():
+    mean, std = (0.485, 0.0, 1.0), (0.229, 1.0, 0.5)
+    of, expected = exact_tables(mean, std), pixel_tables(mean, std)
+    np.testing.assert_array_equal(of.tables[:, :256], of.tables[:, :256].astype(np.float16))
+    values = of.factor[:, None] * of.tables.astype(np.float16).astype(np.float64) + of.offset[:, None]
+    np.testing.assert_allclose(values[:, :256], expected, atol=1e-14)
+    assert np.abs(values[:, 256]).max() < 3e-7
+    assert exact_tables((0.5, -0.1), (1.0, 1.0)) is None
+    with pytest.raises(ValueError, match=r"^std=\(0.0,\): need numbers greater than 0"):
+        exact_tables((0.5,), (0.0,))
+
+
+def test_what_lies_beyond_an_image():
+    images = np.random.default_rng(0).integers(0, 256, (2, 3 * 4 * 5), dtype=np.uint8)
+    tables = np.arange(3 * 257, dtype=np.float32).reshape(3, 257)
+    layer = VectorizedPixels(tables, 4, 5, blocks=Blocks((2, 2), (3, 4), (1, 2)), channels=16, precision="fp32")
+    room = np.broadcast_to(tables[:, 256, None, None], (2, 3, 6, 8)).copy()
+    room[:, :, 1:5, 2:7] = reference.pixels(images, tables[:, :256], 4, 5)
+    expected = room.reshape(2, 3, 3, 2, 4, 2).transpose(0, 2, 4, 1, 3, 5).reshape(2, 3, 4, 12)
+    got = layer(device.to_device(images), Space()).copy_to_host()
+    np.testing.assert_array_equal(got, np.pad(expected, ((0, 0), (0, 0), (0, 0), (0, 4))))
 
 
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [((11, 11), (4, 4), 2), ((3, 5), (2, 3), (1, 0, 3, 2))])

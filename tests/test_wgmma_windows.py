@@ -85,6 +85,14 @@ BANDS = {
 }
 """What bands take, likewise."""
 
+EXACT = {
+    "padded": IMAGES["padded"],
+    "blocks of pixels": ((3, 57, 57, 48), (3, 3, 48, 64), {}),
+    "two k blocks": ((2, 20, 20, 104), (3, 2, 104, 96), {"padding": 1}),
+    "columns that are not there": ((1, 9, 30, 8), (2, 3, 8, 200), {"padding": (0, 1, 2, 0)}),
+}
+"""Of features that are exact in one term, in fp16x3."""
+
 LARGE = {
     "of ResNet": ((3, 14, 14, 256), (3, 3, 256, 256), {"padding": 1}),
     "many columns": ((2, 9, 7, 64), (3, 3, 64, 1000), {"padding": "same", "stride": 2}),
@@ -118,6 +126,8 @@ def compare(name, x_shape, weight_shape, moves, *, epilogue="relu", tile=None):
     """A convolution in a precision, twice, beside the reference; the results are the same bits."""
     draw, of = np.random.default_rng(0), TENSOR_PRECISIONS[name]
     x = draw.standard_normal(x_shape).astype(np.float32)
+    exact = moves.get("exact", False)
+    x = x.astype(np.float16).astype(np.float32) if exact else x
     weight = draw.standard_normal(weight_shape).astype(np.float32) / np.float32(np.prod(weight_shape[:3]) ** 0.5)
     bias = draw.standard_normal(weight_shape[3]).astype(np.float32)
     unit = 6 / 448 if name == "fp8" else 1.0
@@ -129,9 +139,11 @@ def compare(name, x_shape, weight_shape, moves, *, epilogue="relu", tile=None):
         conv._candidates = lambda x: {tile: 1.0}
     call = Call(None, None, x.shape, x=x)
     n, height, width, channels = x_shape
-    rows = narrow(call, call.inputs[0].reshape((n * height, width, channels)), width, conv.width, of, 1 / unit)
+    features_of = TENSOR_PRECISIONS["fp16"] if exact else of
+    rows = narrow(call, call.inputs[0].reshape((n * height, width, channels)), width, conv.width, features_of, 1 / unit)
     features = rows.reshape((n, height, width, rows.shape[2]))
-    want = reference.conv2d_nhwc(x.astype(np.float64), weight.astype(np.float64), bias.astype(np.float64), **moves)
+    steps = {key: value for key, value in moves.items() if key != "exact"}
+    want = reference.conv2d_nhwc(x.astype(np.float64), weight.astype(np.float64), bias.astype(np.float64), **steps)
     norm = np.linalg.norm(want)  # no function of them has a greater slope than GELU's 1.13
     want = getattr(reference, epilogue)(want) if epilogue else want
     norm = norm if epilogue in POINTWISE else np.linalg.norm(want)
@@ -194,6 +206,34 @@ def test_bands_in_plain_python(name, images, machine, monkeypatch):  # noqa: F81
     compare(name, *BANDS[images])
 
 
+@simulated
+def test_exact_features_in_plain_python(machine, monkeypatch):  # noqa: F811
+    every = WgmmaConv2dWeights._candidates
+
+    def few_threads(self, x):
+        return {next(tile for tile in every(self, x) if tile.math_warpgroups == 2): 1.0}
+
+    monkeypatch.setattr(WgmmaConv2dWeights, "_candidates", few_threads)
+    x, weight, moves = EXACT["padded"]
+    compare("fp16x3", x, weight, {**moves, "exact": True})
+
+
+@simulated
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"precision": "fp16"}, "^exact=True, precision='fp16', groups=1: need fp16x3 and one group"),
+        ({"precision": "fp16x3", "groups": 2}, "need fp16x3 and one group"),
+        ({"precision": "fp16x3", "stride": 2}, r"need steps of 1 and narrower images"),
+    ],
+)
+def test_exact_features_that_do_not_fit(more, message, machine):  # noqa: F811
+    weight = np.ones((3, 3, 8, 64), np.float32)
+    with pytest.raises(ValueError, match=message):
+        conv = WgmmaConv2dWeights(weight, np.ones(64, np.float32), exact=True, **more)
+        conv.conv2d(device.to_device(np.zeros((1, 8, 8, 8), np.float16)))
+
+
 BAND_OF = {"fp16": ("wider than the image", "one row", "of ResNet"), "tf32": ("padded",), "fp8": ("three quarters",)}
 """Those that a GPU takes by default."""
 
@@ -233,6 +273,16 @@ def test_bands(count, name, images):
     first = list(BANDS).index(images)  # by turns, so that images have them all
     for i in range(min(count, len(found))):
         compare(name, x, weight, moves, tile=found[(first + i) % len(found)])
+
+
+@hopper
+@pytest.mark.parametrize("images", list(EXACT))
+def test_exact_features(images):
+    x, weight, moves = EXACT[images]
+    moves = {**moves, "exact": True}
+    conv = WgmmaConv2dWeights(np.ones(weight, np.float32), np.ones(weight[3], np.float32), precision="fp16x3", **moves)
+    for tile in conv._candidates(x):
+        compare("fp16x3", x, weight, moves, epilogue="" if images == "padded" else "relu", tile=tile)
 
 
 @hopper

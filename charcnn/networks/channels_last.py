@@ -41,7 +41,7 @@ from charcnn.networks.channels_last_layers import TECHNIQUES, Follows, Layers, a
 from charcnn.networks.cuda import Operator, Viewed
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import ByBatch, Launched, Layer
-from charcnn.ops.common.pixel_tables import pixel_tables
+from charcnn.ops.common.pixel_tables import ExactTables, exact_tables, pixel_tables
 from charcnn.ops.common.precision import choose
 from charcnn.ops.common.shapes2d import Window
 from charcnn.ops.conv1d.layers import Cast
@@ -77,6 +77,8 @@ class Chain:
         self._stored = made.precision
         self._window: Window | None = None
         """Of the convolution that reads blocks of pixels."""
+        self._exact: ExactTables | None = None
+        """What it reads of them, where that is exact in one term."""
         self._pooled = 0
         """Inputs up to which the convolution that came last pools, too."""
 
@@ -133,10 +135,15 @@ class Chain:
         elif isinstance(rest[0].layer, Conv2d) and self._as_blocks(rest[0]):
             self._window = window = rest[0].layer.window(rest[0].in_shape)
             blocks, count = Blocks.of(window, pixels.height, pixels.width), count * math.prod(window.stride)
+            moves = Window(tuple(-(-taps // step) for taps, step in zip(window.kernel, window.stride, strict=True)))
+            if self._made.exact(moves, blocks.counts[1], count, rest[0].layer.channels):
+                self._exact = exact_tables(pixels.mean, pixels.std)
         self.channels = Channels.grouped(count, self._made.together)
-        tables = pixel_tables(pixels.mean, pixels.std).astype(np.float32)
+        tables, precision = pixel_tables(pixels.mean, pixels.std).astype(np.float32), self._stored
+        if self._exact is not None:
+            tables, precision = self._exact.tables, "fp16"
         return VectorizedPixels(
-            tables, pixels.height, pixels.width, channels=self.channels.width, blocks=blocks, precision=self._stored,
+            tables, pixels.height, pixels.width, channels=self.channels.width, blocks=blocks, precision=precision,
             octets=self._made.octets,
         )  # fmt: skip
 
@@ -167,6 +174,9 @@ class Chain:
         assert isinstance(of, Conv2d)
         (weight, bias), moves, groups = weights_of(node, self._params), of.moves, of.groups
         _, *image = node.in_shape
+        if self._exact is not None:
+            weight, bias = _of_entries(weight, bias, self._exact)
+            moves, self._exact = {**moves, "exact": True}, None
         if self._window is not None:
             image = [*Blocks.of(self._window, *image).counts]
             weight, moves, self._window = (
@@ -250,6 +260,13 @@ class Seam:
             return np.ascontiguousarray(np.moveaxis(y[..., list(self.channels.places)], -1, 1)).reshape(len(rows), -1)
 
         return made
+
+
+def _of_entries(weight: np.ndarray, bias: np.ndarray, of: ExactTables) -> tuple[np.ndarray, np.ndarray]:
+    """PyTorch's weight (C_out, C_in, KH, KW) and bias for entries in place of what pixels stand for, rounded once."""
+    of_pixel = weight.astype(np.float64)
+    offset = (of_pixel.sum(axis=(2, 3)) * of.offset).sum(axis=1)
+    return (of_pixel * of.factor[:, None, None]).astype(np.float32), (bias + offset).astype(np.float32)
 
 
 def _reader(rest: Sequence[Node]) -> tuple[int, bool]:

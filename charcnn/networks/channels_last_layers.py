@@ -11,10 +11,12 @@ import numpy as np
 from charcnn.gpu import device
 from charcnn.model.layers import MaxPool2d
 from charcnn.ops.common.layer import ByBatch, Layer, flat
-from charcnn.ops.common.precision import HALF_PRECISIONS
+from charcnn.ops.common.precision import HALF_PRECISIONS, choose
+from charcnn.ops.common.shapes2d import Window
 from charcnn.ops.conv1d.layers import MmaLinear, WgmmaLinear
+from charcnn.ops.conv1d.wgmma import bands, im2col
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
-from charcnn.ops.conv1d.windows import COLUMNS
+from charcnn.ops.conv1d.windows import COLUMNS, quarters
 from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, MmaConv2d, SmallBatchConv2d, WgmmaConv2d, WinogradConv2d
 from charcnn.ops.linear.linear_kn import DoubleBufferedLinear
 from charcnn.ops.linear.split_k import SplitKLinear
@@ -57,6 +59,10 @@ class Layers:
         """A linear layer with what follows it. Weight (C_in, C_out)."""
         raise NotImplementedError
 
+    def exact(self, window: Window, width: int, c_in: int, c_out: int) -> bool:
+        """Whether `conv` has `exact` among its moves: where the precision has two terms, features of one."""
+        return False
+
 
 class MmaLayers(Layers):
     """On tensor cores by mma.sync."""
@@ -82,6 +88,14 @@ class WgmmaLayers(MmaLayers):
     of = WgmmaConv2d, WgmmaLinear
     deep = 512
     """Features from which on a linear layer's depth is split, where a few inputs have too few tiles for the GPU."""
+
+    def exact(self, window: Window, width: int, c_in: int, c_out: int) -> bool:
+        """As there: in fp16x3, where images of this width are read in bands."""
+        of = choose(self.precision)
+        sizes = im2col.columns(c_out, 1, of.promoted)
+        return of.terms == 2 and any(
+            bands.candidates(width, window, sizes, sizes[1], of, quarters(c_in * of.itemsize))
+        )
 
     def conv(
         self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any, follows: Follows

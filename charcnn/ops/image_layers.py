@@ -126,7 +126,7 @@ class VectorizedPixels(_Features):
     """pixels_nhwc: a network's entry, from rows of bytes to features in a precision.
 
     Args:
-        tables: float32 (C, 256), as `pixel_tables` gives it, rounded.
+        tables: float32 (C, 256), as `pixel_tables` gives it, rounded; with blocks also (C, 257), as `exact_tables` does.
         height, width: of an image.
         channels: of the features, those beyond C zero: `conv.width` of a prepared convolution. C where None.
         blocks: of the image that are pixels of the features, as `block_features` has them; None: its own pixels.
@@ -138,6 +138,8 @@ class VectorizedPixels(_Features):
         precision: str = "fp16", octets: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(precision, octets)
+        if blocks is not None and tables.shape[1] == 256:
+            tables = np.pad(tables, ((0, 0), (0, 1)))  # beyond the image lie zeros
         self._tables, self._size, self._channels = device.to_device(tables), (height, width), channels
         self.nbytes, self._blocks = self._tables.nbytes, blocks
 

@@ -24,6 +24,12 @@ from charcnn.ops.common.shapes2d import Window
 
 THREADS = device.block_size(256)
 
+ENTRIES = 257
+"""Of a channel's table: bytes, and what lies beyond the image."""
+
+CHANNELS = 47
+"""Whose tables fit in shared memory."""
+
 VECTORS = 16
 """Of a thread, at most: a block copies its tables once."""
 
@@ -56,7 +62,7 @@ class Blocks(NamedTuple):
 def _make_kernel(layout, c_in, c_out, down, across, early):
     """`early`: what follows may begin, on compute capability 9.0."""
     place, store, registers = places(layout), writer(layout), layout.width
-    entries, vectors, threads = 256 * c_in, uint32(c_out // layout.width), uint32(THREADS)
+    entries, vectors, threads = ENTRIES * c_in, uint32(c_out // layout.width), uint32(THREADS)
     fetch, one, zero = _fetch(layout.width, vectors, c_in, down, across), uint32(1), int32(0)
 
     @jit()
@@ -96,9 +102,11 @@ def _make_kernel(layout, c_in, c_out, down, across, early):
 def _fetch(registers, vectors, c_in, down, across):
     """fetch(images, i, rows, columns, height, width, top, left, places): where in the table the values of vector i are.
 
-    -1 where there is no pixel. A byte of the nearest one is loaded there, too: so no load waits for a condition.
+    -1 of channels that are none. Beyond the image a byte of the nearest pixel is loaded: so no load waits for a
+    condition.
     """
     area, used, zero = uint32(down * across), uint32(c_in * down * across), int32(0)
+    entries, beyond = uint32(ENTRIES), int32(256)
 
     @cuda.jit(device=True, inline="always")
     def fetch(images, i, rows, columns, height, width, top, left, places):
@@ -115,8 +123,8 @@ def _fetch(registers, vectors, c_in, down, across):
             near_column = min(max(column, zero), int32(width) - int32(1))
             line_at = (uint64(n) * uint64(c_in) + uint64(c)) * uint64(height) + uint64(uint32(near_row))
             byte = int32(images.flat[line_at * uint64(width) + uint64(uint32(near_column))])
-            seen = row == near_row and column == near_column and uint32(first + uint32(j)) < used
-            places[j] = int32(int32(uint32(c * uint32(256))) + byte) if seen else int32(-1)
+            entry = byte if row == near_row and column == near_column else beyond
+            places[j] = int32(int32(uint32(c * entries)) + entry) if uint32(first + uint32(j)) < used else int32(-1)
 
     return fetch
 
@@ -145,8 +153,8 @@ def block_features(
     """Bytes as features, a pixel a block: channel (c * S_h + row) * S_w + column of it is that pixel's channel c.
 
     Args:
-        images, tables, height, width, precision, octets, stream: as of `pixels_nhwc.pixel_features`, of up to 48
-            channels.
+        images, height, width, precision, octets, stream: as of `pixels_nhwc.pixel_features`, of up to 47 channels.
+        tables: float32 (C, 257), the last entry what lies beyond the image.
         blocks: of S_h x S_w pixels.
         channels: of the features, those beyond C * S_h * S_w zero; that many where None.
         out: where to write, (N, *blocks.counts, terms * channels); made where None.
@@ -155,7 +163,7 @@ def block_features(
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU, or one of compute capability below 8.0.
     """
-    shapes2d.pixels_nhwc(images, tables, height, width)
+    shapes2d.pixels(images, tables, height, width, ENTRIES)
     form, shape = choose(precision, STORED), block_shape(images.shape, tables.shape, blocks, channels, precision)
     call = Call(out, stream, shape, form.dtype, images=images, tables=tables)
     device.require_capability((8, 0), "vectorized", "use coalesced")
@@ -163,8 +171,10 @@ def block_features(
     c_in, c_out = int(tables.shape[0]), channels_of("y", y, precision, octets)
     layout = Layout.of(precision, c_out, y, octets=octets)
     vectors = y.size // (form.terms * layout.width)
-    if c_in > 48 or vectors >= 1 << 31:
-        raise ValueError(f"images has shape {tuple(images.shape)}: need at most 48 channels, and a smaller batch")
+    if c_in > CHANNELS or vectors >= 1 << 31:
+        raise ValueError(
+            f"images has shape {tuple(images.shape)}: need at most {CHANNELS} channels, and a smaller batch"
+        )
     count = -(-vectors // THREADS)
     count = min(count, max(-(-count // VECTORS), 8 * device.multiprocessors()))
     kernel = _make_kernel(layout, c_in, c_out, *blocks.size, device.begins_early())

@@ -236,14 +236,14 @@ def _normalised(shape, size, alpha, beta, k):
     return shape
 
 
-def pixels(images: Any, tables: Any, height: int, width: int) -> Shape:
-    """images (N, C * height * width), tables (C, 256) -> (N, C, height, width)."""
+def pixels(images: Any, tables: Any, height: int, width: int, entries: int = 256) -> Shape:
+    """images (N, C * height * width), tables (C, entries) -> (N, C, height, width)."""
     n, size = ranked("images", images, "N, C * height * width")
-    channels, entries = ranked("tables", tables, "C, 256")
+    channels, found = ranked("tables", tables, f"C, {entries}")
     at_least("height", height, 1)
     at_least("width", width, 1)
-    if entries != 256 or channels < 1:
-        raise ValueError(f"tables has shape {tuple(tables.shape)}: need (C, 256), at least one channel")
+    if found != entries or channels < 1:
+        raise ValueError(f"tables has shape {tuple(tables.shape)}: need (C, {entries}), at least one channel")
     if size != channels * height * width:
         need = f"need (N, {channels * height * width}) for {channels} channels of {height} x {width} pixels"
         raise ValueError(f"images has shape {tuple(images.shape)}: {need}")

@@ -63,7 +63,7 @@ class Conv2dWeights:
             raise ValueError(f"weight has C_in/groups={width}: need a multiple of {together} in {precision.name}")
         self._moves, self.kernel, self.groups, self.c_in = moves, (rows, taps), groups, groups * width
         self.precision, self.results, self._together = precision, results, together
-        self._y_unit = 1.0
+        self._y_unit, self.x_terms = 1.0, precision.terms
         self.width = -(-self.c_in // together) * together
         """Channels of a pixel of x, or of each of its terms."""
 
@@ -83,8 +83,8 @@ class Conv2dWeights:
         """
         epilogue = epilogues.check(epilogue, self._y_unit) or "store"
         n, height, width, channels = shape = ranked("x", x, "N, H, W, C_in")
-        if channels != self.precision.terms * self.width:
-            more = " and as many for low terms" if self.precision.terms == 2 else ""
+        if channels != self.x_terms * self.width:
+            more = " and as many for low terms" if self.x_terms == 2 else ""
             raise ValueError(f"x has shape {shape}: need C_in={self.width}, a multiple of {self._together}{more}")
         if not device.on_device(x):
             raise ValueError(f"x is a {type(x).__name__}: need an array on the GPU")

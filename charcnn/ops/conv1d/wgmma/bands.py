@@ -63,6 +63,11 @@ class BandTile(TileConfig):
     """How many 32 bytes of a row of a k block are multiplied."""
 
     @property
+    def a_terms(self) -> int:
+        """One: beside weights of two terms, features are exact in one."""
+        return 1
+
+    @property
     def band(self) -> bool:
         """That it is so."""
         return True
@@ -87,30 +92,31 @@ def box_rows(width: int, window: Window, block_m: int) -> int:
 def candidates(
     width: int, window: Window, sizes: Iterable[int], pack_n: int, operands: NumberFormat, quarters: int
 ) -> Iterator[tuple[BandTile, float]]:
-    """Tiles of so many columns for images of this width, and the rate of each.
+    """Tiles of so many columns for images of this width, and the rate of each. Features are of one term.
 
-    None where the window has strides, products of two terms are summed, or shared memory is too small.
+    None where the window has strides, or shared memory is too small.
     """
-    if window.stride != (1, 1) or operands.terms == 2:
+    if window.stride != (1, 1):
         return
     for block_n in (size for size in sizes if size <= PROMOTED_N):
         for warpgroups, rate in ((3, 1.0), (2, 0.9)):
             rows, apart = box_rows(width, window, warpgroups * WGMMA_M), pitch(width, window)
             a_rows = -(-rows * apart // 8) * 8
             room = device.shared_limit() - BARRIER_BYTES - BIAS_BYTES - 2 * a_rows * ROW_BYTES
-            stages = min(MOST_B_STAGES, room // (block_n * ROW_BYTES))
+            stages = min(MOST_B_STAGES, room // (operands.terms * block_n * ROW_BYTES))
             if max(rows, apart) > tensor_map.LARGEST_BOX or stages < LEAST_B_STAGES:
                 continue
             tile = BandTile(
-                a_rows, 2, stages, block_n, False, stages - 1, warpgroups, True, pack_n=pack_n, used=quarters
-            )
+                a_rows, 2, stages, block_n, False, stages - 1, warpgroups, True, terms=operands.terms, pack_n=pack_n,
+                used=quarters,
+            )  # fmt: skip
             yield tile, rate * RATES[min(columns for columns in RATES if columns >= block_n)]
 
 
 def make_band_produce(config: BandTile) -> Any:
     """The device function produce: the loop of the thread that asks for all copies of a block."""
     load_weights, pieces = make_load_weights(config, config.pack_n), uint32(config.block_n // config.pack_n)
-    piece_bytes = uint32(config.pack_n * ROW_BYTES)
+    step_bytes = uint32(config.terms * config.pack_n * ROW_BYTES)  # of a piece
     a_stages, b_stages, block_m = uint32(config.a_stages), uint32(config.b_stages), uint32(config.block_m)
     a_bytes, b_bytes, b_at = uint32(config.a_bytes), uint32(config.b_bytes), uint32(config.b_at)
     zero, one, eight, k_block_size = (uint32(i) for i in (0, 1, 8, K_BLOCK // 4 * config.quarters))
@@ -123,7 +129,7 @@ def make_band_produce(config: BandTile) -> Any:
         apart, image_tiles, top, left = ptx.ld_global_v4_b32(geometry)
         _, _, _, box_bytes = ptx.ld_global_v4_b32(geometry + uint64(16))
         _, _, k_blocks, taps = ptx.ld_global_v4_b32(geometry + uint64(32))
-        piece_stride = uint64(steps) * uint64(piece_bytes)
+        piece_stride = uint64(steps) * uint64(step_bytes)
         a_stage, a_parity, b_stage, b_parity = zero, one, zero, one
         while tile < tiles:
             m_tile = uint32(tile // n_tiles)
@@ -149,7 +155,7 @@ def make_band_produce(config: BandTile) -> Any:
                     load_weights(
                         uint32(base + uint32(b_at + uint32(b_stage * b_bytes))), source, piece_stride, full, zero
                     )
-                    source, tap, b_stage = source + uint64(piece_bytes), uint32(tap + one), uint32(b_stage + one)
+                    source, tap, b_stage = source + uint64(step_bytes), uint32(tap + one), uint32(b_stage + one)
                     if b_stage == b_stages:
                         b_stage, b_parity = zero, uint32(b_parity ^ one)
             tile = uint32(tile + tile_stride)

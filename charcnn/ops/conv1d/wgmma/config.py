@@ -166,9 +166,14 @@ class TileConfig:
         return self.a_rows // POOL
 
     @property
+    def a_terms(self) -> int:
+        """Numbers that make a value of A."""
+        return self.terms
+
+    @property
     def a_bytes(self) -> int:
         """Of a stage of A."""
-        return self.terms * self.a_rows * ROW_BYTES
+        return self.a_terms * self.a_rows * ROW_BYTES
 
     @property
     def b_bytes(self) -> int:

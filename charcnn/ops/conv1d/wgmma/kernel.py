@@ -136,14 +136,17 @@ def _make_releases(config: TileConfig) -> tuple[Any, Any, Any]:
 
 def make_multiply(operands: NumberFormat, config: TileConfig) -> Any:
     """The device function multiply: of a k block."""
-    promoted, two_terms = operands.promoted, config.terms == 2
+    promoted, two_terms, exact = operands.promoted, config.terms == 2, config.a_terms == 1
     product = ptx.wgmma(operands.ptx_type, config.block_n, not promoted, config.quarters)
     add_product = ptx.wgmma(operands.ptx_type, config.block_n, quarters=config.quarters)
     a_low, b_low = (uint32(count * ROW_BYTES // 16) for count in (config.a_rows, config.block_n))
 
     @cuda.jit(device=True, forceinline=True)
     def multiply(acc, a_desc, b_desc):
-        if two_terms:  # the small products first, which lose least where sums are cut off
+        if two_terms and exact:
+            product(acc, a_desc, uint32(b_desc + b_low))
+            add_product(acc, a_desc, b_desc)
+        elif two_terms:  # the small products first, which lose least where sums are cut off
             product(acc, uint32(a_desc + a_low), b_desc)
             add_product(acc, a_desc, uint32(b_desc + b_low))
             add_product(acc, a_desc, b_desc)

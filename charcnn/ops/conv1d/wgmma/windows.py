@@ -35,10 +35,13 @@ class WgmmaConv2dWeights(Conv2dWeights):
             both NumPy arrays, or both device arrays.
         stride, padding, dilation, groups: as of `reference.conv2d`.
         precision, results, x_unit, y_unit, promoted, stream: as of `WgmmaWeights`.
+        exact: whether features are numbers that one fp16 holds: with fp16x3, x has one term then, and two products of a
+            value's three are left. For steps of 1 and one group.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit; a window spans more than 128 pixels, or
-            stride is more than 8; a group has no multiple of 32 output channels, or of 16 bytes of input channels.
+            stride is more than 8; a group has no multiple of 32 output channels, or of 16 bytes of input channels;
+            with `exact`, another precision, steps, groups, or x too wide for `bands`.
         DeviceError: no usable GPU, or none with these tensor cores (compute capability 9.0).
     """
 
@@ -56,6 +59,7 @@ class WgmmaConv2dWeights(Conv2dWeights):
         x_unit: float = 1.0,
         y_unit: float = 1.0,
         promoted: bool = False,
+        exact: bool = False,
         stream: Any = None,
     ) -> None:
         device.require_hopper("wgmma")
@@ -64,6 +68,9 @@ class WgmmaConv2dWeights(Conv2dWeights):
         moves = {"stride": stride, "padding": padding, "dilation": dilation}
         made = FP32 if results == FP32.name else choose(results or precision)
         super().__init__(weight, bias, moves, groups, of, made, 16 // of.itemsize)
+        if exact and (of.terms == 1 or groups > 1):
+            raise ValueError(f"exact={exact}, {precision=}, {groups=}: need fp16x3 and one group")
+        self.x_terms = 1 if exact else of.terms
         if made.ptx_type == "e4m3" and self.c_out % 8:
             raise ValueError(f"weight has C_out={self.c_out}: need a multiple of 8 for results in {made.name}")
         self._y_unit = y_unit
@@ -73,7 +80,10 @@ class WgmmaConv2dWeights(Conv2dWeights):
         laid = packed(taps, bias, of, pack_n, stream, columns=padded, quarters=used, x_unit=x_unit)
         self._weight, self._bias, self._k_blocks, self.nbytes = laid.weight, laid.bias, laid.k_blocks, laid.nbytes
         self._scale = np.float32(laid.unit * x_unit / y_unit)
-        self._tiles: dict[Im2colTile | BandTile, float] = dict(im2col.candidates(self._block_n, pack_n, of, used))
+        self._pack_n, self._quarters = pack_n, used
+        self._tiles: dict[Im2colTile | BandTile, float] = (
+            {} if exact else dict(im2col.candidates(self._block_n, pack_n, of, used))
+        )
         self._maps: dict[tuple[Any, ...], Any] = {}
 
     def tile(self, x: Shape) -> tuple[Im2colTile | BandTile, int]:
@@ -90,7 +100,8 @@ class WgmmaConv2dWeights(Conv2dWeights):
             steps = self._k_blocks * prod(self.kernel) + ROUND_STEPS
             return waves * steps * tile.block_m * tile.block_n / found[tile]
 
-        found = self._candidates(x)
+        if not (found := self._candidates(x)):
+            raise ValueError(f"x has shape {x}: features that are exact in one term need steps of 1 and narrower images")
         best = min(found, key=time)
         return best, rows(best)
 
@@ -102,10 +113,9 @@ class WgmmaConv2dWeights(Conv2dWeights):
     def _candidates(self, x: Shape) -> dict[Im2colTile | BandTile, float]:
         """And their rates."""
         found = dict(self._tiles)
-        if self.groups == 1:
-            one = next(iter(self._tiles))
-            sizes = dict.fromkeys((self._block_n, one.pack_n))
-            found |= bands.candidates(x[2], self.window(x), sizes, one.pack_n, self.precision, one.quarters)
+        if self.groups == 1 and self.x_terms == 1:
+            sizes = dict.fromkeys((self._block_n, self._pack_n))
+            found |= bands.candidates(x[2], self.window(x), sizes, self._pack_n, self.precision, self._quarters)
         return found
 
     def _n_tiles(self, tile: Im2colTile | BandTile) -> int:
