@@ -9,8 +9,10 @@ products a value 363 that count. On 3 channels padded to 8 it would be 363 of 96
 from __future__ import annotations
 
 from functools import cache
+from math import gcd
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
@@ -59,11 +61,16 @@ class Blocks(NamedTuple):
 
 
 @cache
-def _make_kernel(layout, c_in, c_out, down, across, early):
-    """`early`: what follows may begin, on compute capability 9.0."""
+def _make_kernel(layout, c_in, c_out, down, across, unit, early):
+    """The kernel (images, tables, y, height, width, top, left).
+
+    Args:
+        unit: bytes of a load, 1, 2 or 4. `images` is of such numbers; `width`, `left` and `across` are multiples.
+        early: whether what follows may begin, on compute capability 9.0.
+    """
     place, store, registers = places(layout), writer(layout), layout.width
     entries, vectors, threads = ENTRIES * c_in, uint32(c_out // layout.width), uint32(THREADS)
-    fetch, one, zero = _fetch(layout.width, vectors, c_in, down, across), uint32(1), int32(0)
+    fetch, one, zero = _fetch(layout.width, vectors, c_in, down, across, unit), uint32(1), int32(0)
 
     @jit()
     def kernel(images, tables, y, height, width, top, left):
@@ -98,15 +105,21 @@ def _make_kernel(layout, c_in, c_out, down, across, early):
     return kernel
 
 
+def _run(across, registers):
+    """Channels of a vector that are neighbouring pixels of a row."""
+    return gcd(across, registers)
+
+
 @cache
-def _fetch(registers, vectors, c_in, down, across):
+def _fetch(registers, vectors, c_in, down, across, unit):
     """fetch(images, i, rows, columns, height, width, top, left, places): where in the table the values of vector i are.
 
-    -1 of channels that are none. Beyond the image a byte of the nearest pixel is loaded: so no load waits for a
+    -1 of channels that are none. Beyond the image bytes of the nearest pixels are loaded: so no load waits for a
     condition.
     """
+    run = _run(across, registers)
     area, used, zero = uint32(down * across), uint32(c_in * down * across), int32(0)
-    entries, beyond = uint32(ENTRIES), int32(256)
+    entries, beyond, byte = uint32(ENTRIES), int32(256), uint32(255)
 
     @cuda.jit(device=True, inline="always")
     def fetch(images, i, rows, columns, height, width, top, left, places):
@@ -114,17 +127,23 @@ def _fetch(registers, vectors, c_in, down, across):
         line = uint32(pixel // columns)
         n, begin = uint32(line // rows), int32(uint32(pixel % columns) * uint32(across)) - int32(left)
         above = int32(uint32(line % rows) * uint32(down)) - int32(top)
-        for j in range(registers):
-            channel = min(uint32(first + uint32(j)), uint32(used - uint32(1)))
-            c, inside = uint32(channel // area), uint32(channel % area)
+        units = uint64(uint32(uint32(width) // uint32(unit)))
+        for r in range(registers // run):
+            channel = uint32(first + uint32(r * run))
+            place = min(channel, uint32(used - uint32(run)))
+            c, inside = uint32(place // area), uint32(place % area)
             row = int32(above + int32(uint32(inside // uint32(across))))
-            column = int32(begin + int32(uint32(inside % uint32(across))))
             near_row = min(max(row, zero), int32(height) - int32(1))
-            near_column = min(max(column, zero), int32(width) - int32(1))
-            line_at = (uint64(n) * uint64(c_in) + uint64(c)) * uint64(height) + uint64(uint32(near_row))
-            byte = int32(images.flat[line_at * uint64(width) + uint64(uint32(near_column))])
-            entry = byte if row == near_row and column == near_column else beyond
-            places[j] = int32(int32(uint32(c * entries)) + entry) if uint32(first + uint32(j)) < used else int32(-1)
+            line_at = ((uint64(n) * uint64(c_in) + uint64(c)) * uint64(height) + uint64(uint32(near_row))) * units
+            for u in range(run // unit):
+                column = int32(begin + int32(uint32(inside % uint32(across)) + uint32(u * unit)))
+                near = min(max(column, zero), int32(width) - int32(unit))
+                word = uint32(images.flat[line_at + uint64(uint32(uint32(near) // uint32(unit)))])
+                seen = row == near_row and column == near
+                for b in range(unit):
+                    entry = int32(uint32(word >> uint32(8 * b)) & byte) if seen else beyond
+                    found = int32(int32(uint32(c * entries)) + entry)
+                    places[r * run + u * unit + b] = found if channel < used else int32(-1)
 
     return fetch
 
@@ -177,6 +196,9 @@ def block_features(
         )
     count = -(-vectors // THREADS)
     count = min(count, max(-(-count // VECTORS), 8 * device.multiprocessors()))
-    kernel = _make_kernel(layout, c_in, c_out, *blocks.size, device.begins_early())
+    unit = gcd(_run(blocks.size[1], layout.width), blocks.before[1], width, 4)
+    unit = unit if device.address(images) % unit == 0 else 1
+    images = images.view(np.dtype(f"u{unit}"))
+    kernel = _make_kernel(layout, c_in, c_out, *blocks.size, unit, device.begins_early())
     call.launch(kernel, count, THREADS, images, tables, layout.seen(y), height, width, *blocks.before)
     return call.result()
