@@ -228,10 +228,12 @@ def test_exact_features_in_plain_python(machine, monkeypatch):  # noqa: F811
     ],
 )
 def test_exact_features_that_do_not_fit(more, message, machine):  # noqa: F811
-    weight = np.ones((3, 3, 8, 64), np.float32)
-    with pytest.raises(ValueError, match=message):
-        conv = WgmmaConv2dWeights(weight, np.ones(64, np.float32), exact=True, **more)
+    def convolve():
+        conv = WgmmaConv2dWeights(np.ones((3, 3, 8, 64), np.float32), np.ones(64, np.float32), exact=True, **more)
         conv.conv2d(device.to_device(np.zeros((1, 8, 8, 8), np.float16)))
+
+    with pytest.raises(ValueError, match=message):
+        convolve()
 
 
 BAND_OF = {"fp16": ("wider than the image", "one row", "of ResNet"), "tf32": ("padded",), "fp8": ("three quarters",)}

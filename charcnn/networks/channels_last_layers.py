@@ -93,9 +93,7 @@ class WgmmaLayers(MmaLayers):
         """As there: in fp16x3, where images of this width are read in bands."""
         of = choose(self.precision)
         sizes = im2col.columns(c_out, 1, of.promoted)
-        return of.terms == 2 and any(
-            bands.candidates(width, window, sizes, sizes[1], of, quarters(c_in * of.itemsize))
-        )
+        return of.terms == 2 and any(bands.candidates(width, window, sizes, sizes[1], of, quarters(c_in * of.itemsize)))
 
     def conv(
         self, weight: np.ndarray, bias: np.ndarray, epilogue: str, float32: bool, moves: Any, follows: Follows

@@ -126,7 +126,7 @@ class VectorizedPixels(_Features):
     """pixels_nhwc: a network's entry, from rows of bytes to features in a precision.
 
     Args:
-        tables: float32 (C, 256), as `pixel_tables` gives it, rounded; with blocks also (C, 257), as `exact_tables` does.
+        tables: float32 (C, 256), as `pixel_tables` gives it, rounded; with blocks also (C, 257), as of `exact_tables`.
         height, width: of an image.
         channels: of the features, those beyond C zero: `conv.width` of a prepared convolution. C where None.
         blocks: of the image that are pixels of the features, as `block_features` has them; None: its own pixels.

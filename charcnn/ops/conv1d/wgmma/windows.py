@@ -101,7 +101,9 @@ class WgmmaConv2dWeights(Conv2dWeights):
             return waves * steps * tile.block_m * tile.block_n / found[tile]
 
         if not (found := self._candidates(x)):
-            raise ValueError(f"x has shape {x}: features that are exact in one term need steps of 1 and narrower images")
+            raise ValueError(
+                f"x has shape {x}: features that are exact in one term need steps of 1 and narrower images"
+            )
         best = min(found, key=time)
         return best, rows(best)
 
