@@ -85,7 +85,7 @@ def to_depth(weight: np.ndarray, window: Window) -> np.ndarray:
         (C_out, C_in * S_h * S_w, ceil(KH / S_h), ceil(KW / S_w)), by steps of 1, in the order of `block_features`.
     """
     c_out, c_in, *kernel = weight.shape
-    (down, across), reach = window.stride, [-(-k // s) for k, s in zip(kernel, window.stride, strict=True)]
+    (down, across), reach = window.stride, window.in_steps
     behind = [(0, n * s - k) for n, s, k in zip(reach, window.stride, kernel, strict=True)]
     padded = np.pad(weight, ((0, 0), (0, 0), *behind))
     blocks = padded.reshape(c_out, c_in, reach[0], down, reach[1], across).transpose(0, 1, 3, 5, 2, 4)

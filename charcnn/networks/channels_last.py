@@ -135,8 +135,7 @@ class Chain:
         elif isinstance(rest[0].layer, Conv2d) and self._as_blocks(rest[0]):
             self._window = window = rest[0].layer.window(rest[0].in_shape)
             blocks, count = Blocks.of(window, pixels.height, pixels.width), count * math.prod(window.stride)
-            moves = Window(tuple(-(-taps // step) for taps, step in zip(window.kernel, window.stride, strict=True)))
-            if self._made.exact(moves, blocks.counts[1], count, rest[0].layer.channels):
+            if self._made.exact(Window(window.in_steps), blocks.counts[1], count, rest[0].layer.channels):
                 self._exact = exact_tables(pixels.mean, pixels.std)
         self.channels = Channels.grouped(count, self._made.together)
         tables, precision = pixel_tables(pixels.mean, pixels.std).astype(np.float32), self._stored
@@ -164,9 +163,8 @@ class Chain:
             return False
         if self._to_depth is not None:
             return self._to_depth
-        reach = (-(-taps // step) for taps, step in zip(window.kernel, window.stride, strict=True))
         channels, multiple = node.in_shape[0], self._made.together
-        fewer = math.prod(reach) * Channels.grouped(channels * math.prod(window.stride), multiple).width
+        fewer = math.prod(window.in_steps) * Channels.grouped(channels * math.prod(window.stride), multiple).width
         return fewer < math.prod(window.kernel) * Channels.grouped(channels, multiple).width
 
     def _conv(self, node: Node, epilogue: str, rest: Sequence[Node]) -> list[Layer | ByBatch]:

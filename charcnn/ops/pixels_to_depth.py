@@ -49,7 +49,7 @@ class Blocks(NamedTuple):
     @classmethod
     def of(cls, window: Window, height: int, width: int) -> Blocks:
         """Those that a convolution's window moves over by steps of 1; it is not dilated."""
-        reach = [-(-taps // step) for taps, step in zip(window.kernel, window.stride, strict=True)]
+        reach = window.in_steps
         rows, columns = window.out(height, width)
         top, _, left, _ = window.padding
         return cls(window.stride, (rows - 1 + reach[0], columns - 1 + reach[1]), (top, left))

@@ -35,6 +35,12 @@ class Window:
         """Rows and columns from its first to its last value."""
         return self.dilation[0] * (self.kernel[0] - 1) + 1, self.dilation[1] * (self.kernel[1] - 1) + 1
 
+    @property
+    def in_steps(self) -> tuple[int, int]:
+        """Rows and columns of blocks as large as a step that it reaches over."""
+        down, across = (-(-taps // step) for taps, step in zip(self.kernel, self.stride, strict=True))
+        return down, across
+
     def padded(self, height: int, width: int) -> tuple[int, int]:
         """An image's size with its padding."""
         top, bottom, left, right = self.padding

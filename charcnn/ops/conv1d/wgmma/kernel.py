@@ -139,16 +139,15 @@ def make_multiply(operands: NumberFormat, config: TileConfig) -> Any:
     promoted, two_terms, exact = operands.promoted, config.terms == 2, config.a_terms == 1
     product = ptx.wgmma(operands.ptx_type, config.block_n, not promoted, config.quarters)
     add_product = ptx.wgmma(operands.ptx_type, config.block_n, quarters=config.quarters)
+    of_low_weights = product if exact else add_product
     a_low, b_low = (uint32(count * ROW_BYTES // 16) for count in (config.a_rows, config.block_n))
 
     @cuda.jit(device=True, forceinline=True)
     def multiply(acc, a_desc, b_desc):
-        if two_terms and exact:
-            product(acc, a_desc, uint32(b_desc + b_low))
-            add_product(acc, a_desc, b_desc)
-        elif two_terms:  # the small products first, which lose least where sums are cut off
-            product(acc, uint32(a_desc + a_low), b_desc)
-            add_product(acc, a_desc, uint32(b_desc + b_low))
+        if two_terms:  # the small products first, which lose least where sums are cut off
+            if not exact:
+                product(acc, uint32(a_desc + a_low), b_desc)
+            of_low_weights(acc, a_desc, uint32(b_desc + b_low))
             add_product(acc, a_desc, b_desc)
         else:
             product(acc, a_desc, b_desc)
