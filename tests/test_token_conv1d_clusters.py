@@ -16,6 +16,8 @@ from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.token_conv1d.cluster_moments import HELD_BYTES
 from charcnn.ops.token_conv1d.lags import PairTables
 from charcnn.ops.token_conv1d.layers import TOGETHER, TokenConvNormReluPool
+from charcnn.ops.token_conv1d.warp_gather import launch
+from charcnn.ops.token_conv1d.warp_gather.launch import Tiles
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 machine = small_batch_machine
@@ -94,7 +96,7 @@ def test_of_the_network(n, length, channels, tiles, precision):
 @quick(lambda n: n == TOGETHER[0])
 @pytest.mark.parametrize("n", [TOGETHER[0] - 1, TOGETHER[0], TOGETHER[1] + 1])
 def test_the_layer_of_a_few_inputs_launches_one_kernel(n, machine, monkeypatch):
-    launched, launch, of = [], Call.launch, TENSOR_PRECISIONS["fp16"]
+    launched, start, of = [], Call.launch, TENSOR_PRECISIONS["fp16"]
     if device.SIMULATED:
         monkeypatch.setattr(device, "has_tensor_cores", lambda *, hopper=False: True)
     ids, weight, bias, norm, want = drawn(n, 11, 5, 8, 3, 3)
@@ -102,7 +104,7 @@ def test_the_layer_of_a_few_inputs_launches_one_kernel(n, machine, monkeypatch):
     monkeypatch.setattr(
         Call,
         "launch",
-        lambda *args, cluster=1, **more: launched.append(cluster) or launch(*args, cluster=cluster, **more),
+        lambda *args, cluster=1, **more: launched.append(cluster) or start(*args, cluster=cluster, **more),
     )
     y = layer(device.to_device(ids), Space(layer.scratch(ids.shape)))
     assert launched == ([8] if n == TOGETHER[0] else [1, 1])
@@ -137,6 +139,19 @@ def test_more_channels_than_a_cluster_keeps(machine, monkeypatch):
     assert layer.together(TOGETHER[0])
     monkeypatch.setattr(device, "shared_limit", lambda: room - 1)
     assert not layer.together(TOGETHER[0])
+
+
+@pytest.mark.parametrize(("wide", "cluster", "blocks", "per"), [
+    (False, 8, 8, [1, 1, 2, 2, 3, 4, 5, 16]), (True, 8, 8, [1, 1, 2, 2, 3, 4, 5, 16]),
+    (True, 7, 4, [1, 1, 1, 1, 2, 2, 3, 16]), (False, 2, 2, [1, 1, 1, 1, 1, 1, 2, 16]),
+])  # fmt: skip
+def test_all_clusters_run_at_once(wide, cluster, blocks, per, monkeypatch):
+    """An H200 has 8 times 16 multiprocessors, and 4 more."""
+    monkeypatch.setattr(device, "multiprocessors", lambda: device.MULTIPROCESSORS)
+    monkeypatch.setattr(device, "shared_limit", lambda: device.SHARED_LIMIT)
+    tile = Tiles.of((7, 70, 256), 3, True, wide, threads=512)
+    chosen = [launch._clusters(n, tile, cluster, 64) for n in (3, 16, 17, 32, 33, 64, 66, 2000)]
+    assert chosen == [(blocks, each) for each in per]
 
 
 def test_kernels_on_both_sides_are_compiled_ahead():

@@ -153,12 +153,12 @@ def _run(n: int, tiles: int, warps: int, most: int) -> int:
 def _clusters(n: int, tile: Tiles, most: int, per: int) -> tuple[int, int]:
     """Blocks of a cluster, all tiles of channels as often as `most` blocks have them; and inputs that it takes.
 
-    The larger a cluster, the more inputs gamma and beta of its windows are read for; so many that all clusters run at
-    once, where they fit.
+    So many inputs that all clusters run at once. Large clusters thus take more of them, for which they read gamma and
+    beta once: for each input they are 1 MB in 16 bits, as much as all blocks of a cluster have of tables.
     """
     blocks = most // tile.across * tile.across
     if not 2 <= blocks <= CLUSTER:  # `st.async` of a block alone is an illegal instruction on an H100
         raise ValueError(f"cluster={most}: need at least {max(2, tile.across)} blocks, which have all channels, and "
                          f"at most {CLUSTER}")  # fmt: skip
-    at_once = max(1, device.multiprocessors() // blocks)
+    at_once = max(1, device.multiprocessors() // device.GPC * (device.GPC // blocks))
     return blocks, min(per, MOST_INPUTS, tile.record_bytes // (SLOT * LANES), -(-n // at_once))
