@@ -190,6 +190,8 @@ def level_16(precision: str) -> None:
     for rows in {False, wide}:
         affine = small_batch.affine(zeros(102, 256), zeros(102, 256), precision)
         small_batch.normalised(y, partial_moments, *affine, 3, precision=precision, rows=rows)
+    if of.itemsize > 1:
+        small_batch.normalised(y, zeros(1, 102, 3), *affine, 3, precision=precision, rows=wide, part=256)
     partial_moments = zeros(*small_batch.first_moments_shape(1, 1008))
     weight, bias, norm = zeros(7, 70, 256), zeros(256), (zeros(1008, 256), zeros(1008, 256))
     block, ids = TokenConvWeights(weight, bias, *norm, precision=precision), zeros(1, 1014, dtype=np.uint8)

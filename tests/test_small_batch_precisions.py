@@ -101,6 +101,52 @@ def check_statistics(n, length, c_in, c_out, taps, precision):
         near(numbers(out, of).reshape(pooled.shape), pooled, of.tolerance)
 
 
+def parts_of_rows(values, part):
+    """As `common.moments` has them: a first value, the mean less it, squared deviations."""
+    n, length, channels = values.shape
+    found = [values[..., i : i + part] for i in range(0, channels, part)]
+    shift = [one[..., 0].astype(np.float32).astype(np.float64) for one in found]
+    moments = [
+        (first, one.mean(-1) - first, ((one - one.mean(-1, keepdims=True)) ** 2).sum(-1))
+        for one, first in zip(found, shift, strict=True)
+    ]
+    return np.stack([np.stack(one, -1) for one in moments], 2).reshape(n, length * len(found), 3).astype(np.float32)
+
+
+def check_parts_of_rows(n, length, channels, part, precision, mean=3.0):
+    """Moments of parts of rows, as `WgmmaWeights` gives them: of values whose mean is far from zero, too."""
+    of, rng = TENSOR_PRECISIONS[precision], np.random.default_rng(length)
+    given = between(of)
+    x = (rng.standard_normal((n, length, channels)) + mean).astype(np.float32)
+    x, exact = (device.to_device(x), x.astype(np.float64)) if given is FP32 else stored(x, given.name)
+    gamma, beta = (rng.standard_normal((length, channels)).astype(np.float32) for _ in range(2))
+    want = reference.layernorm_relu_maxpool1d_nlc(exact, reference.stat(exact), gamma, beta, 3, eps=0.5)
+    partial_moments = device.to_device(parts_of_rows(exact, part))
+    for rows in (False, True):
+        shape = (n, 1, of.terms * want[0].size) if rows else (*want.shape[:2], of.terms * channels)
+        more = {"precision": precision, "rows": rows, "part": part, "eps": 0.5, "out": poisoned(shape, of.dtype)}
+        out = normalised(x, partial_moments, *affine(gamma, beta, precision), 3, **more)
+        near(numbers(out, of).reshape(want.shape), want, of.tolerance)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32", "fp16x3"])
+def test_parts_of_rows(precision, machine):
+    check_parts_of_rows(2, 7, 40, 16, precision, mean=1000 if precision == "fp16x3" else 3.0)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32", "fp16x3"])
+def test_parts_of_rows_of_the_network(precision):
+    check_parts_of_rows(3, 102, 256, 128 if precision == "fp16x3" else 256, precision)
+    check_parts_of_rows(33, 31, 264, 256, precision)
+
+
+def test_parts_that_do_not_fit(machine):
+    x, pair = device.to_device(np.zeros((2, 7, 16), np.float16)), affine(*np.zeros((2, 7, 16), np.float32))
+    with pytest.raises(ValueError, match=r"^partial_moments has shape \(2, 7, 4\): need \(2, 14, 3\)"):
+        normalised(x, device.to_device(np.zeros((2, 7, 4), np.float32)), *pair, 3, part=8)
+
+
 @quick(lambda: False)  # the network's sizes have it
 @pytest.mark.parametrize("precision", TENSOR_PRECISIONS)
 def test_statistics(precision, machine):

@@ -9,13 +9,16 @@ import numpy as np
 
 from charcnn.gpu import device
 from charcnn.ops.common.layer import Array, Conv1dLayer, Layer, Space
-from charcnn.ops.common.mma_layout import WIDE
+from charcnn.ops.common.mma_layout import OCTET, WIDE
 from charcnn.ops.common.precision import FP32, choose
 from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.layers import Cast, MmaConv1d, SmallBatchConv1d, WgmmaConv1d
 from charcnn.ops.layernorm import relu_maxpool1d_nlc
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima, normalised_maxima
 from charcnn.ops.layernorm.small_batch import affine, between, normalised
+
+FEW = 128
+"""Inputs up to which each block merges the moments of parts itself: a prediction."""
 
 Affine = tuple[np.ndarray, np.ndarray]
 """gamma and beta, float32 (L, C)."""
@@ -37,8 +40,11 @@ class ConvNormReluPool:
         self._norm = [device.to_device(array) for array in norm]
         self._of = choose(precision)
         self._wide = precision in WIDE
-        self._rows = self._wide and isinstance(conv, WgmmaConv1d)  # what a linear layer takes
+        wgmma = isinstance(conv, WgmmaConv1d)
+        self._rows = self._wide and wgmma  # what a linear layer takes
         self.nbytes = conv.nbytes
+        self._few = FEW if wgmma and self._of.itemsize > 1 and norm[0].shape[-1] % OCTET == 0 else 0
+        self._affine = affine(*norm, precision) if self._few else ()
 
     def writes(self, x: Shape) -> list[Array]:
         """The convolution's result, and that of pooling."""
@@ -57,8 +63,15 @@ class ConvNormReluPool:
         """Start on features (N, L, C_in)."""
         n, scratch, (between, result) = len(x), space.scratch(self), self.writes(x.shape)
         out = space.device(*between), scratch["moments"][:n]
-        more = {"wide": True} if self._wide and not self._rows else {}
         partial_moments = scratch["partial_moments"][:n]
+        if n <= self._few:
+            given: dict[str, Any] = {"out": out[0], "stream": space.stream}
+            y, (gamma, beta) = self._conv.conv.conv1d_partial_moments(x, partial_moments, **given), self._affine
+            return normalised(
+                y, partial_moments, gamma, beta, self._pool_size, precision=self._of.name, rows=self._rows,
+                part=self._conv.conv.part, eps=self._eps, out=space.device(*result), stream=space.stream,
+            )  # fmt: skip
+        more = {"wide": True} if self._wide and not self._rows else {}
         y, stat = self._conv.conv.conv1d_stat(x, out=out, partial_moments=partial_moments, stream=space.stream, **more)
         precision: dict[str, Any] = {"precision": self._of.name}
         if self._rows:

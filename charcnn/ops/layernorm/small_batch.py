@@ -21,6 +21,7 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import narrow
 from charcnn.ops.common.fragments import OCTET, store_octet
+from charcnn.ops.common.moments import PART_VALUES
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, NumberFormat, choose
 from charcnn.ops.conv1d.small_batch import PART_BYTES
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
@@ -144,17 +145,60 @@ def _first_kernel(ptx_type, taps):
     return kernel
 
 
+AT_ONCE = 4
+"""Parts of rows that a lane has asked for before it needs the first."""
+
+
+@cuda.jit(device=True, inline="always")
+def _own_parts(partial_moments, n, count, part, row):
+    """Of parts as this module and `SmallBatchWeights` leave them: near the mean, in two; a lane's sums of differences
+    from it, and of squares.
+    """  # fmt: skip
+    first = partial_moments + uint64(uint32(n * count)) * uint64(PART_BYTES)
+    shift, _, _, _ = ptx.ld_cg_v4_f32(first)
+    total, squares = float32(0), float32(0)
+    at = uint32(uint32(cuda.threadIdx.x) & uint32(31))
+    while at < count:
+        mean, square, held, _ = ptx.ld_cg_v4_f32(first + uint64(at) * uint64(PART_BYTES))
+        apart = mean - shift
+        total += held * apart
+        squares += square + held * apart * apart
+        at = uint32(at + uint32(32))
+    return shift, float32(0), total, squares
+
+
+@cuda.jit(device=True, inline="always")
+def _parts_of_rows(partial_moments, n, count, part, row):
+    """The same of parts of `part` values of rows of `row`, as `common.moments` has them."""
+    one, row_parts = uint32(1), uint32(uint32(uint32(row + part) - uint32(1)) // part)
+    shift, rest = partial_moments[n, 0, 0], partial_moments[n, 0, 1]
+    total, squares = float32(0), float32(0)
+    at = uint32(uint32(cuda.threadIdx.x) & uint32(31))
+    while at < count:
+        for _ in range(AT_ONCE):
+            near = min(at, uint32(count - one))  # read in any case: a branch would have the next loads wait
+            held = float32(min(part, uint32(row - uint32(uint32(near % row_parts) * part))))
+            apart = (partial_moments[n, near, 0] - shift) + (partial_moments[n, near, 1] - rest)
+            more = partial_moments[n, near, 2] + held * apart * apart
+            if at < count:
+                total += held * apart
+                squares += more
+            at = uint32(at + uint32(32))
+    return shift, rest, total, squares
+
+
 @cache
-def _norm_kernel(of, rows, pool):
+def _norm_kernel(of, rows, pool, of_rows):
     # `rows`: of two terms, all low ones of an input lie behind its high ones, as a linear layer takes them.
     floats, split, store = of.size == 4, of.terms == 2, store_octet(of)
     unpack, affine = ptx.cvt_f32x2("bf16" if of.ptx_type == "bf16" else "f16"), ptx.cvt_f32x2("f16")
     vectors = 2 if floats else 1  # of 16 bytes, for an octet
-    words, octet, lanes, vector = 4 * vectors * pool, uint32(OCTET), uint32(31), uint64(16)
-    positions, warp, bytes_in, y_bytes = uint32(pool), uint32(32), uint64(4 if floats else 2), uint64(of.itemsize)
+    words, octet, vector = 4 * vectors * pool, uint32(OCTET), uint64(16)
+    positions, bytes_in, y_bytes = uint32(pool), uint64(4 if floats else 2), uint64(of.itemsize)
+    sums = _parts_of_rows if of_rows else _own_parts
 
     @jit(launch_bounds=(NORM_THREADS, 1))
-    def kernel(x, partial_moments, gamma, beta, y, channels, length, length_out, count, values, eps):
+    def kernel(x, partial_moments, gamma, beta, y, channels, length, length_out, count, part, row, values, eps):
         scale = cuda.local.array(words, types.uint32)
         offset = cuda.local.array(words, types.uint32)
         read = cuda.local.array(words, types.uint32)
@@ -180,19 +224,13 @@ def _norm_kernel(of, rows, pool):
                 j = 4 * (vectors * p + h)
                 here = at + uint64(p) * step + uint64(h) * vector
                 read[j], read[j + 1], read[j + 2], read[j + 3] = ptx.ld_cg(here, inside)
-        first = partial_moments + uint64(uint32(n * count)) * uint64(PART_BYTES)
-        shift, _, _, _ = ptx.ld_cg_v4_f32(first)  # near the mean: differences from it lose nothing
-        total, squares = float32(0), float32(0)
-        part = uint32(uint32(cuda.threadIdx.x) & lanes)
-        while part < count:
-            mean, square, held, _ = ptx.ld_cg_v4_f32(first + uint64(part) * uint64(PART_BYTES))
-            apart = mean - shift
-            total += held * apart
-            squares += square + held * apart * apart
-            part = uint32(part + warp)
+        mean, rest, total, squares = sums(partial_moments, n, count, part, row)
         total, squares = ptx.warp_sum(total), ptx.warp_sum(squares)
         apart = total / values
-        mean = shift + apart
+        if of_rows:
+            rest = rest + apart
+        else:
+            mean = mean + apart
         rate = float32(1) / math.sqrt(max(squares / values - apart * apart, float32(0)) + eps)
         for c in range(OCTET):
             best[c] = float32(0)  # ReLU: no maximum is less
@@ -207,8 +245,11 @@ def _norm_kernel(of, rows, pool):
                     low, high = unpack(read[4 * p + j])
                     low_scale, high_scale = affine(scale[4 * p + j])
                     low_offset, high_offset = affine(offset[4 * p + j])
-                low = (low - mean) * rate * low_scale + low_offset
-                high = (high - mean) * rate * high_scale + high_offset
+                low, high = low - mean, high - mean
+                if of_rows:
+                    low, high = low - rest, high - rest
+                low = low * rate * low_scale + low_offset
+                high = high * rate * high_scale + high_offset
                 best[2 * j] = ptx.max_nan_f32(best[2 * j], low)
                 best[2 * j + 1] = ptx.max_nan_f32(best[2 * j + 1], high)
         if inside:
@@ -279,6 +320,7 @@ def normalised(
     *,
     precision: str = "fp16",
     rows: bool = False,
+    part: int | None = None,
     eps: float = 1e-5,
     out: Any = None,
     stream: Any = None,
@@ -288,11 +330,12 @@ def normalised(
     Args:
         x: (N, L, C) in what lies `between` for the precision, on the GPU, C a multiple of 8.
         partial_moments: float32 (N, P, 4), of P parts an input, as `first` or
-            `SmallBatchWeights.conv1d_partial_moments` leave them.
+            `SmallBatchWeights.conv1d_partial_moments` leave them; with `part` (N, P, 3) of `WgmmaWeights`.
         gamma, beta: as `TokenConvWeights.affine` holds them: (1, L, C), fp16 in uint16 arrays; of 32 bits a value
             float32 (L, C).
         pool_size: positions that a maximum is taken of.
         rows: whether all of an input is one row, (N, 1, ...), for a linear layer: of two terms, all high ones first.
+        part: values of a part of a row, `WgmmaWeights.part`.
         precision, eps, out, stream: as of `normalised_maxima`.
 
     Raises:
@@ -310,11 +353,14 @@ def normalised(
         out, stream, shape, of.dtype, dtypes={"x": given.dtype, "gamma": held, "beta": held},
         x=x, partial_moments=partial_moments, gamma=gamma, beta=beta,
     )  # fmt: skip
-    addresses = (np.uint64(device.address(a)) for a in (*call.inputs, call.out))
-    numbers = map(np.uint32, (channels, length, pooled, partial_moments.shape[1]))
+    arguments = [np.uint64(device.address(a)) for a in (*call.inputs, call.out)]
+    if part is not None:
+        shapes.expect("partial_moments", partial_moments, (n, length * -(-channels // part), PART_VALUES))
+        arguments[1] = call.inputs[1]
+    numbers = map(np.uint32, (channels, length, pooled, partial_moments.shape[1], part or 1, channels))
     grid = -(-pooled * (channels // OCTET) // NORM_THREADS), n
     call.launch(
-        _norm_kernel(of, rows, pool_size), grid, NORM_THREADS, *addresses, *numbers,
+        _norm_kernel(of, rows, pool_size, part is not None), grid, NORM_THREADS, *arguments, *numbers,
         np.float32(length * channels), np.float32(eps), early=True,
     )  # fmt: skip
     return call.result()

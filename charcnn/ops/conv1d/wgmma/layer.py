@@ -138,6 +138,18 @@ class WgmmaWeights:
         launch_merge(call, partial_moments, length * self.c_out, statistics, part=self._block_n, row=self.c_out)
         return call.result(), call.second(statistics, stat)
 
+    def conv1d_partial_moments(self, x: Any, partial_moments: Any, *, out: Any = None, stream: Any = None) -> Any:
+        """conv1d_nlc, and moments of parts of each row, `part` values each, into `conv1d_stat`'s scratch."""
+        shapes.expect("partial_moments", partial_moments, self.partial_moments_shape(*x.shape[:2]))
+        call = self._call(x, self._shape(x), out, stream, {"partial_moments": partial_moments})
+        self._launch("stat", call, call.inputs[1])
+        return call.result()
+
+    @property
+    def part(self) -> int:
+        """Values of a part of a row, of which `conv1d_partial_moments` gives moments; the last one may have fewer."""
+        return self._block_n
+
     def results_of(self, **_: Any) -> NumberFormat:
         """What the methods give."""
         return self.results
