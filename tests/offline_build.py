@@ -192,11 +192,7 @@ def level_16(precision: str) -> None:
     partial_moments = zeros(*small_batch.first_moments_shape(1, 1008))
     weight, bias, norm = zeros(7, 70, 256), zeros(256), (zeros(1008, 256), zeros(1008, 256))
     block, ids = TokenConvWeights(weight, bias, *norm, precision=precision), zeros(1, 1014, dtype=np.uint8)
-    tables = PairTables(weight, bias)
-    conv_block_1(ids, block, tables, 3)
-    for octets in {False, precision == "fp16x3"}:
-        some = TokenConvWeights(weight, bias, *norm, precision=precision, octets=octets)
-        some.conv_block_1(zeros(3, 1014, dtype=np.uint8), tables, 3)
+    conv_block_1(ids, block, PairTables(weight, bias), 3)
     out = zeros(1, 1008, 256, dtype=given.dtype)
     small_batch.first(ids, block, partial_moments, out=out)
     sizes = (8704, 1024, 1024, 4)
