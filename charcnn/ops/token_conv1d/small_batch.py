@@ -21,20 +21,12 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import moments, shapes
 from charcnn.ops.common.fragments import OCTET, store_octet
 from charcnn.ops.common.precision import NumberFormat
+from charcnn.ops.token_conv1d.cluster_moments import CLUSTER, LOOK_UP_WARPS, SLOT, exchange, look_ups
 from charcnn.ops.token_conv1d.lags import PairTables
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
-CLUSTER = 8
-"""Blocks that share an input's look-ups: the most that every Hopper GPU has."""
-
 ROW_WARPS = 9
 """Of a block at most, a position each: whole windows of a maximum."""
-
-LOOK_UP_WARPS = 4
-"""Of a block, a position a lane: with CLUSTER blocks 1,024."""
-
-SLOT = 16
-"""Bytes of a warp's sums, of values and of squares: each what float32 holds, and the rest in float32."""
 
 
 @cache
@@ -56,22 +48,8 @@ def _block_kernel(of: NumberFormat, taps: int, pool: int, cluster: int) -> Any:
     zero, one, five, sixteen, octet = (uint32(i) for i in (0, 1, 5, 16, OCTET))
     lanes, warps_of_rows, last_tap, blocks_sharing = uint32(31), uint32(row_warps), uint32(taps - 1), uint32(cluster)
     window_warps, block_windows, step = uint32(pool), uint32(windows), uint32(32 * LOOK_UP_WARPS * cluster)
+    (character, looked_up), (send, received) = look_ups(taps), exchange(cluster)
     half, rows_meet = uint32(16 * 32 * row_warps), ptx.named_barrier_sync(1, 32 * row_warps)
-
-    @cuda.jit(device=True, forceinline=True)
-    def looked_up(own, singles, pairs, depth, row, end_row):
-        """What the taps until `row` add: of a position with its singles, of pairs until the last row of each lag."""
-        characters = uint32(depth + one)
-        at = uint32(uint32(row * characters) + own[0])
-        total, squares = singles[at], singles[uint32(at + uint32(uint32(taps) * characters))]
-        for d in range(1, taps):
-            # Rows of a lag begin where those of lags before it end.
-            last = uint32(min(row, uint32(taps - 1 - d)) + uint32((d - 1) * taps - d * (d - 1) // 2))
-            there = own[0] < depth and own[d] < depth and end_row <= uint32(taps - 1 - d)
-            at = uint32(uint32(uint32(uint32(last * depth) + own[0]) * depth) + own[d])
-            value = pairs[at if there else zero]  # read in any case: a branch would have the next loads wait
-            squares += value if there else float64(0)
-        return total, squares
 
     @jit(launch_bounds=(threads, 1))
     def kernel(ids, table, bias, singles, pairs, gamma, beta, y, depth, channels, kept, pooled, share, eps):
@@ -99,9 +77,7 @@ def _block_kernel(of: NumberFormat, taps: int, pool: int, cluster: int) -> Any:
             total, squares = float64(0), float64(0)
             while i <= end:
                 for k in range(taps):
-                    place = uint32(i + uint32(k))
-                    a = min(uint32(ids[n, min(place, end)]), depth)
-                    own[k] = a if place <= end else depth  # beyond the end a blank, which is in no pair
+                    own[k] = character(ids, n, uint32(i + uint32(k)), end, depth)
                 low = zero
                 if i >= kept:
                     low = uint32(uint32(i - kept) + one)
@@ -114,13 +90,8 @@ def _block_kernel(of: NumberFormat, taps: int, pool: int, cluster: int) -> Any:
                 i = uint32(i + step)
             total, squares = moments.warp_sum(total), moments.warp_sum(squares)
             ptx.cluster_wait()
-            if lane < blocks_sharing:
-                to = uint32(base + uint32(uint32(uint32(rank * uint32(LOOK_UP_WARPS)) + warp) * sixteen))
-                first, second = float32(total), float32(squares)
-                ptx.st_async_v4_b32(
-                    ptx.mapa(to, lane), ptx.bitcast_b32(first), ptx.bitcast_b32(float32(total - float64(first))),
-                    ptx.bitcast_b32(second), ptx.bitcast_b32(float32(squares - float64(second))), ptx.mapa(full, lane),
-                )  # fmt: skip
+            slot = uint32(uint32(rank * uint32(LOOK_UP_WARPS)) + warp)
+            send(uint32(base + uint32(slot * sixteen)), full, lane, total, squares)
         else:
             # What no kernel writes: the bias, and LayerNorm's parameters of eight channels of a position.
             window = uint32(uint32(uint32(cuda.blockIdx.x) * block_windows) + uint32(warp // window_warps))
@@ -168,9 +139,9 @@ def _block_kernel(of: NumberFormat, taps: int, pool: int, cluster: int) -> Any:
             for s in range(slots_of_lane):
                 slot = uint32(uint32(32 * s) + lane)
                 if slot < uint32(slots):
-                    d0, d1, d2, d3 = ptx.ld_shared_v4_f32(uint32(base + uint32(slot * sixteen)))
-                    total += float64(d0) + float64(d1)
-                    squares += float64(d2) + float64(d3)
+                    more, more_squares = received(uint32(base + uint32(slot * sixteen)))
+                    total += more
+                    squares += more_squares
             mean = moments.warp_sum(total) * share
             variance = max(moments.warp_sum(squares) * share - mean * mean, float64(0))
             mean_high = float32(mean)
