@@ -36,7 +36,7 @@ ROOT = Path(__file__).parent.parent
 TOOLS = ("memcheck", "racecheck")
 ABOUT = (
     "ops", "wgmma", "small_batch", "small_batch_block_1", "small_batch_conv2d", "split_k", "token_conv1d_weights",
-    "few_outputs", "layernorm_precisions",
+    "cluster_moments", "few_outputs", "layernorm_precisions",
 )  # fmt: skip
 FILES = [f"tests/test_{name}.py" for name in ABOUT]
 SMALL_ONES = (

@@ -48,7 +48,7 @@ class Cluster(Hopper):
 
     def __init__(self) -> None:
         super().__init__()
-        self.barriers, self.named, self.memories, self.dynamic = PerBlock(), PerBlock(), PerBlock(), PerBlock()
+        self.barriers, self.named, self.memories = PerBlock(), PerBlock(), PerBlock()
 
     @property
     def memory(self):
@@ -56,14 +56,7 @@ class Cluster(Hopper):
 
     @memory.setter
     def memory(self, array):
-        own = self.dynamic.setdefault("shared", None)
-        if own is None or not np.may_share_memory(own, array):
-            array = np.full_like(array, 0xFF)  # the simulator's own is one for all blocks
-        self.memories.setdefault("shared", array)
-
-    def dynamic_of_block(self, array):
-        """What a block has in place of the dynamic shared memory that the simulator has for all of them."""
-        return self.dynamic.setdefault("shared", np.full_like(array, -1))
+        self.memories.setdefault("shared", np.full_like(array, 0xFF))  # the simulator's own is one for all blocks
 
     def _others(self):
         first = block() // self.size * self.size
@@ -115,7 +108,6 @@ class Cluster(Hopper):
 def emulate_clusters(monkeypatch):
     """Let kernels of `wgmma` run in the simulator, a cluster at a time."""
     from numba.cuda.simulator import kernel as simulator
-    from numba.cuda.simulator.kernelapi import FakeCUDAShared
 
     machine, begun, launch = Cluster(), {}, Call.launch
     emulate_hopper(monkeypatch, machine)
@@ -136,11 +128,6 @@ def emulate_clusters(monkeypatch):
         first, *rest = blocks if isinstance(blocks, tuple) else (blocks,)
         launch(call, kernel, (first * cluster, *rest), threads, *args, shared=shared)
 
-    dynamic = property(
-        lambda self: machine.dynamic_of_block(vars(self)["dynamic"]),
-        lambda self, array: vars(self).__setitem__("dynamic", array),
-    )
-    monkeypatch.setattr(FakeCUDAShared, "_dynshared", dynamic, raising=False)
     monkeypatch.setattr(simulator, "BlockManager", Manager)
     monkeypatch.setattr(Call, "launch", launch_ints)
     monkeypatch.setattr(ptx, "cluster_sync_relaxed", machine.cluster_sync)

@@ -222,7 +222,7 @@ def emulate_hopper(monkeypatch, machine=None):
     for name in ("ld_cg", "ld_nc_no_allocate"):
         monkeypatch.setattr(ptx, name, machine.guarded_load)
     monkeypatch.setattr(ptx, "ld_cg_v4_f32", ptx.ld_global_v4_f32)
-    monkeypatch.setattr(ptx, "st_global_v2_b32", stored(np.uint32, 2, ptx.st_global_v2_b32))
+    monkeypatch.setattr(ptx, "st_global_v2_b32", stored(np.uint32, 2))
     monkeypatch.setattr(ptx, "st_global_v4_f32", stored(np.float32, 4, ptx.st_global_v4_f32))
     half, byte = stored(np.uint16, 1), stored(np.uint8, 1)
     monkeypatch.setattr(ptx, "st_global_b8", lambda address, word: byte(address, word & 0xFF))

@@ -62,6 +62,7 @@ from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima, 
 from charcnn.ops.linear.few_outputs import FewOutputsLinear
 from charcnn.ops.linear.small_batch import SmallBatchMlp
 from charcnn.ops.linear.split_k import SplitKLinear
+from charcnn.ops.token_conv1d import lag_sums
 from charcnn.ops.token_conv1d.lags import PairTables
 from charcnn.ops.token_conv1d.plane_gather.weights import PlaneGatherWeights
 from charcnn.ops.token_conv1d.small_batch import conv_block_1
@@ -195,11 +196,7 @@ def level_16(precision: str) -> None:
     partial_moments = zeros(*small_batch.first_moments_shape(1, 1008))
     weight, bias, norm = zeros(7, 70, 256), zeros(256), (zeros(1008, 256), zeros(1008, 256))
     block, ids = TokenConvWeights(weight, bias, *norm, precision=precision), zeros(1, 1014, dtype=np.uint8)
-    tables = PairTables(weight, bias)
-    conv_block_1(ids, block, tables, 3)
-    for octets in {False, precision == "fp16x3"}:
-        some = TokenConvWeights(weight, bias, *norm, precision=precision, octets=octets)
-        some.conv_block_1(zeros(3, 1014, dtype=np.uint8), tables, 3)
+    conv_block_1(ids, block, PairTables(weight, bias), 3)
     out = zeros(1, 1008, 256, dtype=given.dtype)
     small_batch.first(ids, block, partial_moments, out=out)
     sizes = (8704, 1024, 1024, 4)
@@ -257,6 +254,10 @@ def between_features(row: catalog.Variant) -> None:
             mma_chains()
     if row.operator == catalog.CHAIN and row.technique == "whole":
         half_chains()
+    if row.name == "one_hot_conv1d_stat_nlc_lag_sums":  # the cases have inputs that a cluster each takes
+        for taps, depth in ((3, 5), (7, 70)):
+            given = weight[:taps, :depth].copy(), bias
+            row.launcher(np.zeros((lag_sums.CLUSTER_INPUTS + 1, 1014), np.uint8), *given)
     if row.name == "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather":
         gamma, ids = np.empty((1008, 256), np.float32), np.empty((1, 1014), np.uint8)
         for precision, octets in (("tf32", False), ("fp16x3", False), ("fp16x3", True)):

@@ -82,7 +82,7 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
         (f"conv1d_nlc_small_batch_{name}", kernel)
         for name in TENSOR_PRECISIONS
         if name != "bf16"
-        for kernel in ("_block_kernel", "_singles_kernel", "_pairs_kernel", "_warp_gather_pool_kernel")
+        for kernel in ("_block_kernel", "_singles_kernel", "_pairs_kernel")
     ),
     ("one_hot_conv1d_stat_nlc_lags", "_singles_kernel"),
     ("one_hot_conv1d_stat_nlc_lags", "_pairs_kernel"),
@@ -91,6 +91,7 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     ("one_hot_conv1d_stat_nlc_lag_sums", "_pairs_kernel"),
     ("one_hot_conv1d_stat_nlc_lag_sums", "_tables_kernel"),
     ("one_hot_conv1d_stat_nlc_lag_sums", "_stat_kernel"),
+    ("one_hot_conv1d_stat_nlc_lag_sums", "_cluster_stat_kernel"),
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather", "_gather_pool_kernel"),
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather", "_warp_gather_pool_kernel"),
     ("one_hot_conv1d_layernorm_relu_maxpool1d_nlc_warp_gather_fp16", "_warp_gather_pool_kernel"),

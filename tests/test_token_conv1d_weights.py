@@ -311,7 +311,12 @@ def test_narrow_and_widen(precision):
     np.testing.assert_array_equal(wide.copy_to_host(), got)
 
 
-# Statistics.
+# Statistics, not by clusters: those are in test_cluster_moments.
+
+
+@pytest.fixture
+def no_clusters(monkeypatch):
+    monkeypatch.setattr(lag_sums, "CLUSTER_INPUTS", 0)
 
 
 def accurate(stat, expected, slack=5e-7):
@@ -323,7 +328,7 @@ def accurate(stat, expected, slack=5e-7):
 
 
 @pytest.mark.parametrize("kernel_size", [1, 2, 7])
-def test_statistics_at_every_length(kernel_size):
+def test_statistics_at_every_length(kernel_size, no_clusters):
     weight, bias = draw(kernel_size, depth=4, channels=3)
     made = SharedPairTables(weight, bias)
     for length in [*range(kernel_size, 3 * kernel_size + 2), 70]:
@@ -342,7 +347,7 @@ def test_the_tables_of_all_bytes_stay_in_global_memory():
 
 
 @pytest.mark.parametrize("kept_lags", [0, 1, 3, 6])
-def test_lags_that_shared_memory_does_not_hold(kept_lags, monkeypatch):
+def test_lags_that_shared_memory_does_not_hold(kept_lags, monkeypatch, no_clusters):
     asked, build = [], lag_sums._stat_kernel
     monkeypatch.setattr(lag_sums, "_stat_kernel", lambda *constants: asked.append(constants) or build(*constants))
     weight, bias = draw(7, 9, 4)
@@ -356,7 +361,7 @@ def test_lags_that_shared_memory_does_not_hold(kept_lags, monkeypatch):
 
 
 @pytest.mark.parametrize(("threads", "warp", "n"), [(32, 32, 7), (32, 8, 1), (32, 8, 3), (32, 8, 8), (32, 8, 19)])
-def test_threads_of_an_input(threads, warp, n, monkeypatch):
+def test_threads_of_an_input(threads, warp, n, monkeypatch, no_clusters):
     """An input a block, several a block, and more than the blocks take at once."""
     monkeypatch.setattr(device, "multiprocessors", lambda: 2)
     monkeypatch.setattr(lag_sums, "THREADS", threads)
@@ -371,7 +376,7 @@ def test_threads_of_an_input(threads, warp, n, monkeypatch):
 
 @pytest.mark.skipif(FEW, reason="too slow in the simulator")
 @pytest.mark.parametrize("n", [1, 300, 5000])
-def test_statistics_at_the_networks_sizes(n):
+def test_statistics_at_the_networks_sizes(n, no_clusters):
     weight, bias = draw(7, 70, 256)
     ids = np.random.default_rng(n).integers(0, 72, (n, 1014), np.uint8)
     ids[::2, 235:] = 70

@@ -27,9 +27,6 @@ SHARED_LIMIT = 232_448
 MULTIPROCESSORS = 132
 """Of an H100 or H200."""
 
-GPC = 16
-"""Multiprocessors that lie together, at least: a cluster's are of one GPC, of which some have 18."""
-
 GPU_NAME = "NVIDIA H200"
 """What kernels are compiled for where no GPU is seen."""
 

@@ -8,7 +8,6 @@ folder derives them. Everything is float64: a mean 10^4 deviations from zero lea
 from __future__ import annotations
 
 from functools import cache
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -158,16 +157,13 @@ class PairTables:
         kernel_size, depth, self.channels = shapes.ranked("weight", weight, "K, depth, C_out")
         # An input of the least length stands for all: it checks what can be checked of weight and bias.
         shapes.one_hot_conv1d_stat_nlc(np.empty((0, max(1, kernel_size))), weight, bias)
-        singles, pairs = (2, kernel_size, depth + 1), (_rows(kernel_size), depth, depth)
-        call = Call(None, stream, (prod(singles) + prod(pairs),), np.float64, weight=weight, bias=bias)
-        self.flat = call.out  # singles and then pairs, for kernels that take one array
-        self.singles = self.flat[: prod(singles)].reshape(singles)
-        self.pairs = self.flat[prod(singles) :].reshape(pairs) if prod(pairs) else call.scratch(pairs, np.float64)
+        call = Call(None, stream, (2, kernel_size, depth + 1), np.float64, weight=weight, bias=bias)
         self.kernel_size, self.depth = kernel_size, depth
         self._make(call, *call.inputs)
 
     def _make(self, call: Call, weight: Any, bias: Any) -> None:
         kernel_size, depth = self.kernel_size, self.depth
+        self.singles, self.pairs = call.out, call.scratch((_rows(kernel_size), depth, depth), np.float64)
         call.launch(_singles_kernel, -(-self.singles.size // 2 // THREADS), THREADS, weight, bias, self.singles)
         threads = (kernel_size - 1) * -(-depth // RUN) * depth
         call.launch(_pairs_kernel, -(-threads // THREADS), THREADS, weight, self.pairs)

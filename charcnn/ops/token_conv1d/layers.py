@@ -18,15 +18,9 @@ from charcnn.ops.token_conv1d.plane_gather.weights import PlaneGatherWeights
 from charcnn.ops.token_conv1d.small_batch import conv_block_1
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
-TOGETHER = 3, 64
-"""The least and the most inputs of which block 1 takes less time where its kernel takes the moments, too, on Hopper's
-GPUs: predictions, until both ways are timed there."""
-
 
 class TokenConvNormReluPool:
     """Block 1 in one kernel; the moments that LayerNorm needs come from the ids and tables of the weights' products.
-
-    A kernel before it takes the moments; on Hopper's GPUs, of a few inputs (TOGETHER), the same one.
 
     Args:
         weight: float32 (K, depth, C_out), as `arrays.pack` gives it; bias (C_out,); NumPy arrays.
@@ -50,15 +44,8 @@ class TokenConvNormReluPool:
         of, pooled = self.weights.precision, (x[1] - self._taps + 1) // self._pool_size
         return [Array((x[0], pooled, of.terms * self._channels), of.dtype)]
 
-    def together(self, n: int) -> bool:
-        """Whether the moments of so many inputs are taken by the kernel that needs them."""
-        least, most = TOGETHER
-        if self._moments is None or not least <= n <= most:
-            return False
-        return device.has_tensor_cores(hopper=True) and self.weights.in_a_cluster(self._pool_size)
-
     def scratch(self, x: Shape) -> Mapping[str, Array]:
-        """Moments, where LayerNorm needs them: fewer inputs than these, too, may take another kernel for them."""
+        """Moments, where LayerNorm needs them."""
         return {"moments": Array((x[0], 2), np.float64)} if self._moments else {}
 
     def __call__(self, x: Any, space: Space) -> Any:
@@ -66,9 +53,6 @@ class TokenConvNormReluPool:
         (y,) = self.writes(x.shape)
         if self._moments is None:
             return self.weights.relu_maxpool1d(x, self._pool_size, out=space.device(*y), stream=space.stream)
-        if self.together(len(x)):
-            given: dict[str, Any] = {"out": space.device(*y), "stream": space.stream}
-            return self.weights.conv_block_1(x, self._moments, self._pool_size, **given)
         stat = self._moments(x, out=space.scratch(self)["moments"][: len(x)], stream=space.stream)
         out = space.device(*y)
         return self.weights.layernorm_relu_maxpool1d(x, stat, self._pool_size, out=out, stream=space.stream)

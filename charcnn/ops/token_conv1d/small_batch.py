@@ -21,15 +21,12 @@ from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import moments, shapes
 from charcnn.ops.common.fragments import OCTET, store_octet
 from charcnn.ops.common.precision import NumberFormat
-from charcnn.ops.token_conv1d.cluster_moments import CLUSTER, SLOT, exchange, look_ups
+from charcnn.ops.token_conv1d.cluster_moments import CLUSTER, LOOK_UP_WARPS, SLOT, exchange, look_ups
 from charcnn.ops.token_conv1d.lags import PairTables
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 ROW_WARPS = 9
 """Of a block at most, a position each: whole windows of a maximum."""
-
-LOOK_UP_WARPS = 4
-"""Of a block, a position a lane: with CLUSTER blocks 1,024."""
 
 
 @cache
@@ -49,9 +46,9 @@ def _block_kernel(of: NumberFormat, taps: int, pool: int, cluster: int) -> Any:
     shared_floats, rows_words, slots_of_lane = full_at // 4 + 2, words * taps, -(-slots // 32)
     value_bytes, y_bytes, vector = uint64(4 if floats else 2), uint64(of.itemsize), uint64(16)
     zero, one, five, sixteen, octet = (uint32(i) for i in (0, 1, 5, 16, OCTET))
-    lanes, warps_of_rows, blocks_sharing = uint32(31), uint32(row_warps), uint32(cluster)
+    lanes, warps_of_rows, last_tap, blocks_sharing = uint32(31), uint32(row_warps), uint32(taps - 1), uint32(cluster)
     window_warps, block_windows, step = uint32(pool), uint32(windows), uint32(32 * LOOK_UP_WARPS * cluster)
-    (character, _, added), (send, received) = look_ups(taps), exchange(cluster)
+    (character, looked_up), (send, received) = look_ups(taps), exchange(cluster)
     half, rows_meet = uint32(16 * 32 * row_warps), ptx.named_barrier_sync(1, 32 * row_warps)
 
     @jit(launch_bounds=(threads, 1))
@@ -81,9 +78,15 @@ def _block_kernel(of: NumberFormat, taps: int, pool: int, cluster: int) -> Any:
             while i <= end:
                 for k in range(taps):
                     own[k] = character(ids, n, uint32(i + uint32(k)), end, depth)
-                more, more_squares = added(own, i, singles, pairs, depth, kept)
-                total += more
-                squares += more_squares
+                low = zero
+                if i >= kept:
+                    low = uint32(uint32(i - kept) + one)
+                more, more_squares = looked_up(own, singles, pairs, depth, min(i, last_tap), zero)
+                # The last positions meet no taps before `low`.
+                before = uint32(max(low, one) - one)
+                less, less_squares = looked_up(own, singles, pairs, depth, before, low)
+                total += more - (less if low > zero else float64(0))
+                squares += more_squares - (less_squares if low > zero else float64(0))
                 i = uint32(i + step)
             total, squares = moments.warp_sum(total), moments.warp_sum(squares)
             ptx.cluster_wait()

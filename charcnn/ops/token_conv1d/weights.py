@@ -18,9 +18,7 @@ from charcnn.ops.common import cast, shapes
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.mma_layout import OCTET
 from charcnn.ops.common.precision import HALF_PRECISIONS, choose
-from charcnn.ops.token_conv1d.cluster_moments import CLUSTER, HELD_BYTES
-from charcnn.ops.token_conv1d.lags import PairTables
-from charcnn.ops.token_conv1d.warp_gather.launch import Tiles, launch
+from charcnn.ops.token_conv1d.warp_gather.launch import launch
 
 
 class TokenConvWeights:
@@ -126,47 +124,8 @@ class TokenConvWeights:
         self.launch(call, ids, stat, call.out, pool_size, eps)
         return call.result()
 
-    def conv_block_1(
-        self, ids: Any, tables: PairTables, pool_size: int, *, eps: float = 1e-5, cluster: int = CLUSTER,
-        out: Any = None, stream: Any = None,
-    ) -> Any:  # fmt: skip
-        """As `layernorm_relu_maxpool1d`, with the moments taken in the same kernel, by clusters of blocks.
-
-        Args:
-            ids, pool_size, out, stream: as for `relu_maxpool1d`.
-            tables: of the same weight and bias.
-            eps: added to the variance.
-            cluster: the most blocks that share inputs, 2 to 8, and as many as have all channels: see `in_a_cluster`.
-
-        Returns, raises:
-            As there; and:
-
-        Raises:
-            DeviceError: a GPU that is none of Hopper's (compute capability 9.0).
-        """
-        device.require_hopper("warp_gather with clusters")
-        if self._affine_shape is None:
-            raise ValueError("gamma is None: need LayerNorm's parameters when the object is made")
-        if (of_tables := (tables.kernel_size, tables.depth, tables.channels)) != self.shape:
-            raise ValueError(f"tables is of a weight {of_tables}: need {self.shape}")
-        gamma = beta = _like(self._affine_shape)
-        shape = shapes.one_hot_conv1d_layernorm_relu_maxpool1d_nlc(
-            ids, _like((len(ids), 2)), _like(self.shape), self.bias, gamma, beta, pool_size, eps
-        )
-        call = self._call(out, stream, shape, ids=ids)
-        self.launch(call, call.inputs[0], tables, call.out, pool_size, eps, cluster=cluster)
-        return call.result()
-
-    def in_a_cluster(self, pool_size: int) -> bool:
-        """Whether the blocks of one cluster keep all channels, which `conv_block_1` needs.
-
-        Raises:
-            ValueError: shared memory does not hold what one block must keep.
-        """
-        return Tiles.of(self.shape, pool_size, True, self._wide, more=HELD_BYTES).across <= CLUSTER
-
     def launch(self, call: Call, ids: Any, stat: Any, y: Any, pool_size: int, eps: float = 1e-5, **tiles: int) -> None:
-        """Start the kernel, with LayerNorm where there is a stat, or `PairTables` for it, to write y."""
+        """Start the kernel, with LayerNorm where there is a stat, to write y."""
         normalisation = None if stat is None else (stat, *self.affine)
         y = y.view(cast.WORDS[y.dtype.itemsize]) if self._form != "tf32" else y
         launch(

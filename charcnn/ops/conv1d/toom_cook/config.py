@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from charcnn.gpu.device import GPC
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.wgmma.config import ROW_BYTES, WGMMA_M
 
@@ -22,6 +21,9 @@ TERM_BYTES = -(-A_ROWS // 8) * 8 * ROW_BYTES
 """Of a term of a plane in a stage, in whole groups of 8 rows: where the swizzle begins anew."""
 
 THREADS = 128 * (MATH_WARPGROUPS + 1)
+
+GPC = 16
+"""Multiprocessors that lie together, at least: a cluster's are of one GPC, of which some have 18."""
 
 PRODUCER_REGISTERS, MATH_REGISTERS = 56, 224
 

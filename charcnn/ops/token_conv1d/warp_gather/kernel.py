@@ -20,7 +20,6 @@ from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.mma_layout import OCTET
-from charcnn.ops.token_conv1d.cluster_moments import input_moments
 from charcnn.ops.token_conv1d.warp_gather.config import (
     ALIGNED,
     BELOW,
@@ -31,7 +30,6 @@ from charcnn.ops.token_conv1d.warp_gather.config import (
     record_words,
     scale_byte,
 )
-from charcnn.ops.token_conv1d.warp_gather.table import table_copy
 
 
 @cache
@@ -46,16 +44,13 @@ def _warp_gather_pool_kernel(
     vectors: bool,
     wide: bool,
     early: bool,
-    cluster: int = 0,
-    runs_of_windows: int = 0,
 ) -> Any:
     """The kernel for blocks of so many threads, which keep `channel_tile` channels of the table.
 
     With `wide`, table, sums and LayerNorm are float32, and `form` is what is written: tf32; halves, two float16 a
     number, as `precision` has them; or octets, two in the order of `mma_layout`. Otherwise they are fp16, and `form` is
     f16, bf16 or e4m3. With `vectors`, y takes whole vectors; with `early`, the table is copied while the kernel before
-    still runs. With a `cluster` of blocks, each `per` inputs are one cluster's, which takes their moments from the ids
-    and stat, the flat tables of `PairTables`: its blocks are tiles of channels, each in so many `runs_of_windows`.
+    still runs.
     """
     held, itemsize = (4, 4) if wide else (8, 2)
     lanes, row, span = channel_tile // held, channel_tile * itemsize, pool_size + kernel_size - 1
@@ -74,8 +69,12 @@ def _warp_gather_pool_kernel(
     taps, pool, tile, channels_held, first_tap = (
         uint32(value) for value in (kernel_size, pool_size, channel_tile, held, kernel_size % 2)
     )
-    row_lanes, row_bytes, slab_bytes = (uint32(value) for value in (lanes, row, (alphabet + 1) * row))
-    positions, windows, most, warps = (uint32(value) for value in (span, window_tile, WARP, threads // WARP))
+    depth, rows, row_lanes, row_bytes, slab_bytes = (
+        uint32(value) for value in (alphabet, alphabet + 1, lanes, row, (alphabet + 1) * row)
+    )
+    positions, windows, most, step, warps = (
+        uint32(value) for value in (span, window_tile, WARP, threads, threads // WARP)
+    )
     words, staged_words, raw_words = uint32(word_count), uint32(staged_count), uint32(raw_count - 1)
     table_bytes, record_bytes, vector_count = uint32(kernel_size * (alphabet + 1) * row), *map(
         uint32, (4 * record, record // WORDS)
@@ -95,14 +94,7 @@ def _warp_gather_pool_kernel(
     pack, peak = ptx.cvt_f16x2("f16"), ptx.max_nan_f16x2("f16")
     pack_parts = ptx.pack_floats("split" if octets else "halves")
     add, multiply, multiply_add = ptx.add_f16x2, ptx.mul_f16x2, ptx.fma_f16x2
-    drain = ptx.cp_async_wait_group(0)
-    copy_table = table_copy(kernel_size, alphabet, channel_tile, threads, wide, bool(cluster))
-    sharing, across, split_windows, found_at = (
-        uint32(value) for value in (cluster, cluster // max(1, runs_of_windows), runs_of_windows, threads * window_tile)
-    )
-    look_up, receive = (
-        input_moments(kernel_size, alphabet, cluster, threads // WARP, early) if cluster else (None, None)
-    )
+    copy, drain = ptx.cp_async(WORDS), ptx.cp_async_wait_group(0)
 
     @jit(device=True)
     def sync_warp():
@@ -128,10 +120,7 @@ def _warp_gather_pool_kernel(
         thread = uint32(cuda.threadIdx.x)
         number, warp = uint32(thread % most), uint32(thread // most)
         lane, local = uint32(number % row_lanes), uint32(number // row_lanes)
-        block, row_of_blocks = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y)
-        if cluster:  # its blocks: first tiles of channels, then runs of windows
-            block, rank, row_of_blocks = uint32(block // sharing), uint32(block % sharing), uint32(block % across)
-        first_channel = uint32(row_of_blocks * tile)
+        first_channel = uint32(uint32(cuda.blockIdx.y) * tile)
         channel = uint32(first_channel + uint32(lane * channels_held))
         inputs, length = uint32(ids.shape[0]), uint32(ids.shape[1])
         pooled, channels, pitch = uint32(y.shape[1]), uint32(bias.shape[0]), uint32(table.shape[2])
@@ -143,11 +132,22 @@ def _warp_gather_pool_kernel(
         shifts, skew = uint32(before * ones), uint64(skew)
         blanks, size = uint32(depths + shifts), uint64(ids.size) + skew
 
-        if cluster:  # look-ups before the table, by some of the warps: the sums are on their way while it is copied
-            slots, n = uint32(base + table_bytes), uint32(block * uint32(per))
-            found, count = uint32(slots + uint32(found_at * record_bytes)), min(uint32(per), uint32(inputs - n))
-            begun = look_up(slots, found, ids, stat, n, count, rank, thread)
-        copy_table(kept, table, first_channel, channels, thread)
+        i = thread
+        while wide and i < uint32(uint32(taps * rows) * tile):
+            c, at_row = uint32(first_channel + uint32(i % tile)), uint32(i // tile)
+            value = float32(0)
+            if uint32(at_row % rows) < depth and c < channels:
+                value = table[uint32(at_row // rows), uint32(at_row % rows), c]
+            kept[i] = ptx.bitcast_b32(value)
+            i = uint32(i + step)
+        while not wide and i < uint32(uint32(taps * rows) * row_lanes):
+            c, at_row = uint32(uint32(i % row_lanes) * four), uint32(i // row_lanes)
+            from_word = uint32(uint32(first_channel // two) + c)
+            inside = from_word < pitch
+            at = uint64(at_row) * uint64(pitch) + uint64(from_word)
+            to_word = uint32(at_row * uint32(row_bytes // four))
+            copy(kept, to_word, c, table, at if inside else uint64(0), sixteen if inside else zero)
+            i = uint32(i + step)
         ptx.cp_async_commit_group()
         for c in range(channels_held):
             offsets[c] = float32(0)
@@ -155,8 +155,6 @@ def _warp_gather_pool_kernel(
                 offsets[c] = bias[uint32(channel + c)]
         for c in range(four):
             start[c] = offsets[c] if wide else pack(offsets[uint32(two * c)], offsets[uint32(two * c + one)])
-        if cluster:
-            receive(kept, slots, found, ids, count, begun, channels, eps, thread)
         drain()
         if early:
             ptx.griddepcontrol_wait()
@@ -167,10 +165,7 @@ def _warp_gather_pool_kernel(
         tiles = uint32(uint32(pooled + uint32(windows - one)) // windows)
         runs = uint32(uint32(inputs + uint32(uint32(per) - one)) // uint32(per))
         total, blocks = uint32(tiles * runs), uint32(cuda.gridDim.x)
-        run, row_out = uint32(uint32(warp * blocks) + block), uint64(y.shape[2])
-        if cluster:  # one run, of its own inputs
-            total, blocks = uint32(uint32(block + one) * tiles), split_windows
-            run = uint32(uint32(uint32(block * tiles) + uint32(warp * blocks)) + uint32(rank // across))
+        run, row_out = uint32(uint32(warp * blocks) + uint32(cuda.blockIdx.x)), uint64(y.shape[2])
         while run < total:
             first_window, n = uint32(uint32(run % tiles) * windows), uint32(uint32(run // tiles) * uint32(per))
             last = min(inputs, uint32(n + uint32(per)))
@@ -199,9 +194,7 @@ def _warp_gather_pool_kernel(
                 count = min(most, uint32(last - n))
                 sync_warp()  # the records before these may still be read
                 if number < count:  # this thread's input
-                    if cluster:
-                        high, low, scale, _ = ptx.ld_shared_v4_f32_at(kept, found, uint32(sixteen * number))
-                    elif layernorm:
+                    if layernorm:
                         mean, variance = stat[uint32(n + number), zero], stat[uint32(n + number), one]
                     # Characters in words as they lie in memory; those that are not the array's alone byte by byte.
                     at = uint64(uint32(n + number)) * uint64(length) + uint64(uint32(first_window * pool)) + skew
@@ -226,7 +219,7 @@ def _warp_gather_pool_kernel(
                             more = uint32(uint32(uint32(more & eights) >> seven) * byte)
                             word = uint32(uint32(word & uint32(~more)) | uint32(depths & more))
                         raw[q] = uint32(word + shifts)
-                    if layernorm and not cluster:
+                    if layernorm:
                         high, scale = float32(mean), float32(1) / math.sqrt(float32(variance) + eps)
                     to_record = uint32(records + uint32(number * record_bytes))
                     for w in range(windows):
@@ -236,8 +229,7 @@ def _warp_gather_pool_kernel(
                             bytes_from = uint32(in_order + uint32(from_byte * uint32(p % four)))
                             read[q] = ptx.prmt(raw[uint32(p // four)], raw[behind], bytes_from)
                         if layernorm and wide:
-                            if not cluster:
-                                low = float32(mean - float64(high))  # what float32 cannot hold of the mean
+                            low = float32(mean - float64(high))  # what float32 cannot hold of the mean
                             read[mean_word], read[uint32(mean_word + one)] = ptx.bitcast_b32(high), ptx.bitcast_b32(low)
                             read[uint32(mean_word + two)] = ptx.bitcast_b32(scale)
                         elif layernorm:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.ops.common import shapes
-from charcnn.ops.token_conv1d.cluster_moments import CLUSTER, HELD_BYTES, LANES, MOST_INPUTS, SLOT
-from charcnn.ops.token_conv1d.lags import PairTables
 from charcnn.ops.token_conv1d.warp_gather.config import (
     MOST_WINDOWS,
     PITCH,
@@ -22,54 +20,6 @@ from charcnn.ops.token_conv1d.warp_gather.config import (
     record_words,
 )
 from charcnn.ops.token_conv1d.warp_gather.kernel import _warp_gather_pool_kernel
-
-
-class Tiles(NamedTuple):
-    """What a block keeps."""
-
-    channels: int
-    threads: int
-    windows: int
-    """Of a warp."""
-    record_bytes: int
-    """Of all its warps, at `windows` of 32 inputs."""
-    shared_bytes: int
-    across: int
-    """Blocks that have all channels."""
-
-    @staticmethod
-    def of(
-        shape: tuple[int, int, int], pool_size: int, layernorm: bool, wide: bool, *,
-        channel_tile: int = PITCH, threads: int = THREADS, more: int = 0,
-    ) -> Tiles:  # fmt: skip
-        """As many channels and threads as fit shared memory, with `more` bytes of it; arguments as of `launch`.
-
-        Raises:
-            ValueError: shared memory does not hold the fewest.
-        """
-        kernel_size, depth, channels = shape
-        held = 4 if wide else 8
-        rows, limit = kernel_size * (depth + 1), device.shared_limit()
-        record = 4 * record_words(kernel_size, pool_size, layernorm, wide)
-        lanes = min(channel_tile // VECTOR_BYTES, shapes.power_of_two(-(-channels // held)))  # so that sizes share one
-
-        def shared() -> int:
-            return rows * lanes * VECTOR_BYTES + threads * windows() * record + more
-
-        def windows() -> int:  # of a warp
-            return min(WARP // lanes, MOST_WINDOWS)
-
-        while lanes > 1 and shared() > limit:
-            lanes -= 1
-        while threads > WARP and shared() > limit:
-            threads -= WARP
-        if shared() > limit:
-            raise ValueError(
-                f"weight has shape {shape}, {pool_size=}: {rows} rows of {held} channels, with the blank's, and the "
-                f"characters of {WARP} inputs need {shared()} bytes of shared memory, and {limit} are free"
-            )
-        across = -(-channels // (lanes * held))
-        return Tiles(lanes * held, threads, windows(), threads * windows() * record, shared(), across)
 
 
 def launch(
@@ -89,7 +39,6 @@ def launch(
     channel_tile: int = PITCH,
     threads: int = THREADS,
     per: int = RUN,
-    cluster: int = CLUSTER,
 ) -> None:
     """Start the kernel, with (stat, gamma, beta) or None, to write y, (N, L_out // pool_size, C_out or 2 C_out).
 
@@ -98,47 +47,49 @@ def launch(
         ids: uint8 (N, L).
         table: the weights, of this (K, depth, C_out) `shape`: with `wide` as they are, otherwise in fp16, two in a
             word, with a row of zeros more, and channels in whole vectors.
-        bias, normalisation: float32 and for stat float64, or `PairTables` for the kernel to take it by; without `wide`
-            gamma and beta in fp16 with such channels.
+        bias, normalisation: float32 and for stat float64; without `wide` gamma and beta in fp16 with such channels.
         form: see `_warp_gather_pool_kernel`.
         early: whether table and bias were complete before the kernel before this one began.
         channel_tile: of the table's channels, the most bytes that a block keeps of a row; fewer where shared memory
             does not hold them.
         per: inputs that a warp takes at a time, fewer where these would not keep all busy.
-        cluster: with `PairTables`, the most blocks that share inputs.
-
-    Raises:
-        ValueError: shared memory does not hold what it must, or a cluster has too few blocks.
     """
     if y.size == 0:
         return
     n, pooled, _ = y.shape
     kernel_size, depth, channels = shape
-    layernorm, overlaps = normalisation is not None, device.begins_early()
-    stat, *affine = normalisation or (ids, y, y)
-    tables = stat if isinstance(stat, PairTables) else None
-    tile = Tiles.of(
-        shape, pool_size, layernorm, wide,
-        channel_tile=channel_tile, threads=threads, more=HELD_BYTES if tables else 0,
-    )  # fmt: skip
     held = 4 if wide else 8
+    rows, limit = kernel_size * (depth + 1), device.shared_limit()
+    record = 4 * record_words(kernel_size, pool_size, normalisation is not None, wide)
+    lanes = min(channel_tile // VECTOR_BYTES, shapes.power_of_two(-(-channels // held)))  # so that sizes share kernels
+
+    def shared() -> int:
+        return rows * lanes * VECTOR_BYTES + threads * windows() * record
+
+    def windows() -> int:  # of a warp
+        return min(WARP // lanes, MOST_WINDOWS)
+
+    while lanes > 1 and shared() > limit:
+        lanes -= 1
+    while threads > WARP and shared() > limit:
+        threads -= WARP
+    if shared() > limit:
+        raise ValueError(
+            f"weight has shape {shape}, {pool_size=}: {rows} rows of {held} channels, with the blank's, and the "
+            f"characters of {WARP} inputs need {shared()} bytes of shared memory, and {limit} are free"
+        )
+    channel_tiles, tiles = -(-channels // (lanes * held)), -(-pooled // windows())
+    blocks = min(tiles * n, max(1, device.multiprocessors() // channel_tiles))
+    per = _run(n, tiles, blocks * threads // WARP, per)
     vectors = channels % held == 0 and device.address(y) % VECTOR_BYTES == 0
-    kind = kernel_size, depth, pool_size, tile.channels, tile.threads, layernorm, form, vectors, wide, overlaps
-    of_clusters: dict[str, int] = {}
-    grid: tuple[int, ...]
-    sharing: tuple[int, ...] = ()
-    if tables:
-        blocks, per = _clusters(n, tile, cluster, per)
-        of_clusters, stat, sharing = {"cluster": blocks}, tables.flat, (blocks, blocks // tile.across)
-        grid, table = (-(-n // per),), table.view(np.uint32)
-    else:
-        tiles = -(-pooled // tile.windows)
-        grid = min(tiles * n, max(1, device.multiprocessors() // tile.across)), tile.across
-        per = _run(n, tiles, grid[0] * tile.threads // WARP, per)
+    layernorm, overlaps = normalisation is not None, device.begins_early()
+    kernel = _warp_gather_pool_kernel(
+        kernel_size, depth, pool_size, lanes * held, threads, layernorm, form, vectors, wide, overlaps
+    )
     call.launch(
-        _warp_gather_pool_kernel(*kind, *sharing), grid, tile.threads,
-        ids, device.address(ids) % WORDS, table, bias, stat, *affine, y, per, np.float32(eps),
-        shared=tile.shared_bytes, early=early and overlaps, **of_clusters,
+        kernel, (blocks, channel_tiles), threads,
+        ids, device.address(ids) % WORDS, table, bias, *(normalisation or (ids, y, y)), y, per, np.float32(eps),
+        shared=shared(), early=early and overlaps,
     )  # fmt: skip
 
 
@@ -148,17 +99,3 @@ def _run(n: int, tiles: int, warps: int, most: int) -> int:
         return most
     # A run takes its inputs' time, and about that of one more, to begin.
     return min(range(1, most + 1), key=lambda per: (-(-tiles * -(-n // per) // warps) * (per + 1), per))
-
-
-def _clusters(n: int, tile: Tiles, most: int, per: int) -> tuple[int, int]:
-    """Blocks of a cluster, all tiles of channels as often as `most` blocks have them; and inputs that it takes.
-
-    So many inputs that all clusters run at once. Large clusters thus take more of them, for which they read gamma and
-    beta once: for each input they are 1 MB in 16 bits, as much as all blocks of a cluster have of tables.
-    """
-    blocks = most // tile.across * tile.across
-    if not 2 <= blocks <= CLUSTER:  # `st.async` of a block alone is an illegal instruction on an H100
-        raise ValueError(f"cluster={most}: need at least {max(2, tile.across)} blocks, which have all channels, and "
-                         f"at most {CLUSTER}")  # fmt: skip
-    at_once = max(1, device.multiprocessors() // device.GPC * (device.GPC // blocks))
-    return blocks, min(per, MOST_INPUTS, tile.record_bytes // (SLOT * LANES), -(-n // at_once))
