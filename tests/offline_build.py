@@ -193,12 +193,9 @@ def level_16(precision: str) -> None:
         small_batch.normalised(y, partial_moments, *affine, 3, precision=precision, rows=rows)
     if of.itemsize > 1:
         small_batch.normalised(y, zeros(1, 102, 3), *affine, 3, precision=precision, rows=wide, part=256)
-    partial_moments = zeros(*small_batch.first_moments_shape(1, 1008))
     weight, bias, norm = zeros(7, 70, 256), zeros(256), (zeros(1008, 256), zeros(1008, 256))
     block, ids = TokenConvWeights(weight, bias, *norm, precision=precision), zeros(1, 1014, dtype=np.uint8)
     conv_block_1(ids, block, PairTables(weight, bias), 3)
-    out = zeros(1, 1008, 256, dtype=given.dtype)
-    small_batch.first(ids, block, partial_moments, out=out)
     sizes = (8704, 1024, 1024, 4)
     layers = SmallBatchMlp(
         [zeros(*pair) for pair in pairwise(sizes)], [zeros(size) for size in sizes[1:]], precision=precision

@@ -22,10 +22,8 @@ from charcnn.ops import reference
 from charcnn.ops.common.precision import HALF_PRECISIONS
 from charcnn.ops.conv1d.layers import SPREAD
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
-from charcnn.ops.layernorm.small_batch import affine, first, first_moments_shape, normalised
 from charcnn.ops.linear.small_batch import SmallBatchMlp
 from charcnn.ops.token_conv1d.layers import ALONE
-from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
 pytestmark = pytest.mark.skipif(not runs_here(catalog.level("l16")), reason="needs a GPU of compute capability 9.0")
 
@@ -81,31 +79,6 @@ def test_parts_of_statistics(n, length, c_in, c_out, taps, precision):
     stat, count = merged(partial_moments)
     assert np.all(count == expected[0].size)
     assert np.allclose(stat, reference.stat(expected), rtol=HALF_PRECISIONS[precision].tolerance)
-
-
-@quick(lambda precision, n: precision == "fp16" or n == 3)
-@pytest.mark.parametrize("precision", HALF_PRECISIONS)
-@pytest.mark.parametrize(("n", "length", "channels"), [(1, 1014, 256), (3, 100, 264), (2, 30, 8)])
-def test_block_1(n, length, channels, precision):
-    rng = np.random.default_rng(channels)
-    weight = rng.standard_normal((7, 70, channels)).astype(np.float32)
-    bias = rng.standard_normal(channels).astype(np.float32) + 2
-    gamma, beta = (rng.standard_normal((length - 6, channels)).astype(np.float32) for _ in range(2))
-    ids = rng.integers(0, 80, (n, length), np.uint8)  # some beyond the blank
-    exact = [array.astype(np.float64) for array in (weight, bias)]
-    expected = reference.one_hot_conv1d_nlc(np.minimum(ids, 70), *exact)
-    block, dtype = TokenConvWeights(weight, bias, gamma, beta, precision=precision), HALF_PRECISIONS[precision].dtype
-    partial_moments = poisoned(first_moments_shape(n, length - 6), np.float32)
-    y = first(device.to_device(ids), block, partial_moments, out=poisoned(expected.shape, dtype))
-    tolerance = HALF_PRECISIONS[precision].tolerance
-    assert error(numbers(y, precision), expected) <= tolerance
-    stat, count = merged(partial_moments)
-    assert np.all(count == expected[0].size)
-    assert np.allclose(stat, reference.stat(expected), rtol=tolerance)
-    for pair in (block.affine, affine(gamma, beta)):
-        pooled = reference.layernorm_relu_maxpool1d_nlc(expected, reference.stat(expected), gamma, beta, 3)
-        out = normalised(y, partial_moments, *pair, 3, precision=precision, out=poisoned(pooled.shape, dtype))
-        assert error(numbers(out, precision), pooled) <= tolerance
 
 
 @quick(lambda precision, sizes: precision == "fp16" or sizes[0] == 40)

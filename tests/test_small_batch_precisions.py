@@ -21,9 +21,8 @@ from charcnn.ops.common.layer import flat
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
 from charcnn.ops.layernorm.layers import small_batch_block
-from charcnn.ops.layernorm.small_batch import affine, between, first, first_moments_shape, normalised
+from charcnn.ops.layernorm.small_batch import affine, between, normalised
 from charcnn.ops.linear.small_batch import SmallBatchMlp
-from charcnn.ops.token_conv1d.weights import TokenConvWeights
 from charcnn.runtime.sequence import Weights
 
 machine = small_batch_machine
@@ -157,41 +156,6 @@ def test_statistics(precision, machine):
 @pytest.mark.parametrize("precision", OTHERS)
 def test_statistics_of_the_network(precision):
     check_statistics(3, 104, 256, 256, 3, precision)
-
-
-def check_block_1(n, length, depth, channels, taps, precision):
-    rng, of = np.random.default_rng(channels), TENSOR_PRECISIONS[precision]
-    given = between(of)
-    weight = rng.standard_normal((taps, depth, channels)).astype(np.float32)
-    bias = rng.standard_normal(channels).astype(np.float32) + 2
-    positions = length - taps + 1
-    gamma, beta = (rng.standard_normal((positions, channels)).astype(np.float32) for _ in range(2))
-    ids = rng.integers(0, depth + 3, (n, length), np.uint8)  # some beyond the blank
-    exact = [array.astype(np.float64) for array in (weight, bias)]
-    want = reference.one_hot_conv1d_nlc(np.minimum(ids, depth), *exact)
-    block = TokenConvWeights(weight, bias, gamma, beta, precision=precision)
-    partial_moments = poisoned(first_moments_shape(n, positions), np.float32)
-    y = first(device.to_device(ids), block, partial_moments, out=poisoned(want.shape, given.dtype))
-    near(numbers(y, given), want, of.tolerance)
-    assert np.allclose(merged(partial_moments), reference.stat(want), rtol=of.tolerance)
-    pooled = reference.layernorm_relu_maxpool1d_nlc(want, reference.stat(want), gamma, beta, 3)
-    out = poisoned((*pooled.shape[:2], of.terms * channels), of.dtype)
-    normalised(y, partial_moments, *block.affine, 3, precision=precision, out=out)
-    near(numbers(out, of), pooled, of.tolerance)
-
-
-@quick(lambda: False)  # the network's sizes have it
-@pytest.mark.parametrize("precision", TENSOR_PRECISIONS)
-def test_block_1(precision, machine):
-    check_block_1(2, 14, 5, 24, 3, precision)
-
-
-@on_a_gpu
-@quick(lambda precision, length: length == 1014)
-@pytest.mark.parametrize("precision", OTHERS)
-@pytest.mark.parametrize(("n", "length", "channels"), [(1, 1014, 256), (3, 100, 264)])
-def test_block_1_of_the_network(n, length, channels, precision):
-    check_block_1(n, length, 70, channels, 7, precision)
 
 
 def check_linear(sizes, inputs, precision):

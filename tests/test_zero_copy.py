@@ -16,20 +16,14 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from conftest import quick, runs_here
-from emulation import stored
-from emulation_hopper import emulate_hopper
 from numba import cuda
 
 from charcnn import catalog
 from charcnn.config import SMALL
-from charcnn.gpu import device, graph, launch, ptx, zero_copy
+from charcnn.gpu import device, graph, launch, zero_copy
 from charcnn.gpu.launch import Call, jit
 from charcnn.model import params
-from charcnn.ops import reference
 from charcnn.ops.common.layer import Array, NoScratch
-from charcnn.ops.layernorm.small_batch import first as first_block
-from charcnn.ops.layernorm.small_batch import first_moments_shape
-from charcnn.ops.token_conv1d.weights import TokenConvWeights
 from charcnn.runtime import stream
 from charcnn.runtime import zero_copy as runtime_zero_copy
 from charcnn.runtime.monitor import Monitor
@@ -331,26 +325,6 @@ def test_a_batch_of_one_is_computed_in_the_callers_thread(driver):
         assert all(name.startswith("worker") for name in names[1:])
         run(rows(run.batch))  # more than each worker takes without copies
     assert names[-1] == threading.current_thread().name
-
-
-@simulated
-@pytest.mark.parametrize(("taps", "length"), [(7, 27), (3, 10), (1, 9)])
-def test_block_1_from_windows_of_ids(monkeypatch, taps, length):
-    emulate_hopper(monkeypatch)
-    monkeypatch.setattr(ptx, "st_global_v4_f32", stored(np.float32, 4))
-    rng, n, kept = np.random.default_rng(taps), 2, length - taps + 1
-    weight, bias = rng.standard_normal((taps, 5, 8)).astype(np.float32), rng.standard_normal(8).astype(np.float32)
-    affine = [rng.standard_normal((kept, 8)).astype(np.float32) for _ in range(2)]
-    block = TokenConvWeights(weight, bias, *affine, precision="fp16")
-    ids = rng.integers(0, 9, (n, length), np.uint8)  # some beyond the blank, which is 5
-    want = reference.one_hot_conv1d_nlc(np.minimum(ids, 5), weight.astype(np.float64), bias.astype(np.float64))
-    moments = device.to_device(np.full(first_moments_shape(n, kept), np.nan, np.float32))
-    y = first_block(
-        device.to_device(ids), block, moments, out=device.to_device(np.full(want.shape, np.nan, np.float16))
-    )
-    np.testing.assert_allclose(y.copy_to_host(), want, atol=0.02)
-    mean, _, count = np.moveaxis(moments.copy_to_host()[..., :3].astype(np.float64), 2, 0)
-    np.testing.assert_allclose((mean * count).sum(1) / count.sum(1), want.mean((1, 2)), atol=0.01)
 
 
 @hopper

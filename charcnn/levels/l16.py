@@ -17,7 +17,7 @@ from charcnn.ops.conv1d.layers import SPREAD, SmallBatchConv1d, WgmmaConv1d, Wgm
 from charcnn.ops.layernorm.layers import small_batch_block, wgmma_block
 from charcnn.ops.linear.few_outputs import FewOutputsLinear, takes
 from charcnn.ops.linear.layers import SmallBatchLinear
-from charcnn.ops.token_conv1d.layers import SmallBatchTokenConvNormReluPool, TokenConvNormReluPool
+from charcnn.ops.token_conv1d.layers import ALONE, SmallBatchTokenConvNormReluPool, TokenConvNormReluPool
 from charcnn.runtime.sequence import gpu_pipeline, whole_windows, within
 
 TITLE = "One CUDA graph a batch, copied meanwhile; small batches spread over the whole GPU"
@@ -43,8 +43,8 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
             yield "network", [*blocks_1_2, *blocks_3_6, *fc]
             return
         few, some, more = SPREAD[precision]
-        small_1 = SmallBatchTokenConvNormReluPool(block_1) if config.layernorm else block_1
-        small_1_2 = [small_1, small_conv(*w.conv2, pool=True)]
+        alone = [SmallBatchTokenConvNormReluPool(block_1)] if config.layernorm else [block_1]
+        small_1_2 = [ByBatch(ALONE, alone, [block_1]), small_conv(*w.conv2, pool=True)]
         small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, precision=precision)
         small_3_6 = [small_conv(*w.conv3), small_conv(*w.conv4), small_conv(*w.conv5), *small_6]
         small_fc = [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision)]

@@ -17,8 +17,9 @@ from charcnn.ops.layernorm import relu_maxpool1d_nlc
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima, normalised_maxima
 from charcnn.ops.layernorm.small_batch import affine, between, normalised
 
-FEW = 128
-"""Inputs up to which each block merges the moments of parts itself: a prediction."""
+FEW = 64
+"""Inputs up to which each block merges the moments of parts itself, as that takes less time than a kernel before it: as
+timed on an H200 in every precision. In bf16 128 would take a microsecond less, too."""
 
 Affine = tuple[np.ndarray, np.ndarray]
 """gamma and beta, float32 (L, C)."""

@@ -1,9 +1,7 @@
-"""Block 1's convolution of token ids for a few inputs, and LayerNorm, ReLU and pooling from partial moments.
+"""LayerNorm, ReLU and max-pooling for a few inputs, from moments of parts of the convolution's result.
 
-Here LayerNorm's statistics are those of the values themselves: a block of the convolution leaves mean and squared
-deviations of its part, and every warp of the next kernel merges all parts of its input, by the formula of Chan, Golub
-and LeVeque, in the same order. Tables of the weights' products (`SharedPairTables`) would take a kernel of its own,
-and few threads of it would have work; of one input or two they are part of one kernel (`token_conv1d.small_batch`).
+A block of the convolution leaves mean and squared deviations of its part, and every warp here merges all parts of its
+input, by the formula of Chan, Golub and LeVeque, in the same order: a kernel that did so first would take longer.
 """
 
 from __future__ import annotations
@@ -24,10 +22,6 @@ from charcnn.ops.common.fragments import OCTET, store_octet
 from charcnn.ops.common.moments import PART_VALUES
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, NumberFormat, choose
 from charcnn.ops.conv1d.small_batch import PART_BYTES
-from charcnn.ops.token_conv1d.weights import TokenConvWeights
-
-POSITIONS = 8
-"""Of a block of the convolution, a warp each."""
 
 NORM_THREADS = 64
 
@@ -37,121 +31,13 @@ def between(of: NumberFormat) -> NumberFormat:
     return FP32 if of.size == 4 else HALF_PRECISIONS["fp16"] if of.itemsize == 1 else of
 
 
-@cache
-def _first_kernel(ptx_type, taps):
-    floats = ptx_type == "f32"
-    pack = ptx.cvt_f16x2("bf16" if ptx_type == "bf16" else "f16")
-    unpack, no_row, y_bytes, vector = ptx.cvt_f32x2("f16"), uint64(0), uint64(4 if floats else 2), uint64(16)
-    one, five, lanes, zero = uint32(1), uint32(5), uint32(31), uint32(0)
-    octet, warps, at_once = uint32(OCTET), uint32(POSITIONS), uint32(32 * OCTET)
-    warp_count, read = POSITIONS, POSITIONS + taps - 1
-    ids_read = uint32(read)
-
-    @jit(launch_bounds=(32 * POSITIONS, 1))
-    def kernel(ids, table, bias, y, partial_moments, length, positions, depth, channels, row_bytes):
-        means = cuda.shared.array(POSITIONS, float32)
-        squares = cuda.shared.array(POSITIONS, float32)
-        window = cuda.shared.array(read, types.uint32)
-        sums = cuda.local.array(OCTET, float32)
-        at = cuda.local.array(taps, types.uint64)
-        thread = uint32(cuda.threadIdx.x)
-        warp, lane = uint32(thread >> five), uint32(thread & lanes)
-        n, tile = uint32(cuda.blockIdx.y), uint32(cuda.blockIdx.x)
-        position = uint32(uint32(tile * warps) + warp)
-        inside = position < positions
-        ptx.griddepcontrol_launch()
-        if thread < ids_read:
-            a, i = depth, uint32(uint32(tile * warps) + thread)
-            if i < length:
-                a = min(uint32(ids[n, i]), depth)
-            window[thread] = a
-        cuda.syncthreads()
-        for k in range(taps):
-            a = window[uint32(warp + uint32(k))]
-            row = uint32(uint32(uint32(k) * uint32(depth if floats else depth + one)) + a)
-            at[k] = table + uint64(row) * uint64(row_bytes)
-            if floats and a == depth:  # this table has no row of zeros
-                at[k] = no_row
-        ptx.griddepcontrol_wait()  # what this kernel writes, the one before may read
-        mean, square, held = float32(0), float32(0), float32(0)
-        channel = uint32(lane * octet)
-        while inside and uint32(channel - uint32(lane * octet)) < channels:
-            wanted = uint32(channel < channels)
-            for c in range(OCTET):
-                sums[c] = float32(0)
-                if uint32(channel + uint32(c)) < channels:
-                    sums[c] = bias[uint32(channel + uint32(c))]
-            for k in range(taps):
-                if floats:
-                    present = uint32(wanted != zero and at[k] != no_row)
-                    for h in range(2):
-                        words = ptx.ld_nc_no_allocate(at[k] + uint64(channel) * y_bytes + uint64(h) * vector, present)
-                        for j in range(4):
-                            sums[4 * h + j] += ptx.bitcast_f32(words[j])
-                else:
-                    words = ptx.ld_nc_no_allocate(at[k] + uint64(channel) * uint64(2), wanted)
-                    for j in range(4):
-                        low, high = unpack(words[j])
-                        sums[2 * j] += low
-                        sums[2 * j + 1] += high
-            if wanted:
-                to = (
-                    y
-                    + (uint64(uint32(uint32(n * positions) + position)) * uint64(channels) + uint64(channel)) * y_bytes
-                )
-                if floats:
-                    ptx.st_global_v4_f32(to, sums[0], sums[1], sums[2], sums[3])
-                    ptx.st_global_v4_f32(to + vector, sums[4], sums[5], sums[6], sums[7])
-                else:
-                    ptx.st_global_v4_b32(
-                        to, pack(sums[0], sums[1]), pack(sums[2], sums[3]), pack(sums[4], sums[5]),
-                        pack(sums[6], sums[7]),
-                    )  # fmt: skip
-            # This run of channels, merged with those before it.
-            more = float32(min(at_once, uint32(channels - uint32(channel - uint32(lane * octet)))))
-            total = float32(0)
-            for c in range(OCTET):
-                total += sums[c] if wanted else float32(0)
-            here = ptx.warp_sum(total) / more
-            total = float32(0)
-            for c in range(OCTET):
-                deviation = sums[c] - here if wanted else float32(0)
-                total += deviation * deviation
-            total = ptx.warp_sum(total)
-            apart = here - mean
-            square += total + apart * apart * (held * more / (held + more))
-            mean += apart * (more / (held + more))
-            held += more
-            channel = uint32(channel + at_once)
-        if lane == zero:
-            means[warp], squares[warp] = mean, square
-        cuda.syncthreads()
-        if thread == zero:
-            rows = min(warps, uint32(positions - uint32(tile * warps)))
-            total = float32(0)
-            for w in range(warp_count):
-                total += means[w] if uint32(w) < rows else float32(0)
-            mean = total / float32(rows)
-            total = float32(0)
-            for w in range(warp_count):
-                if uint32(w) < rows:
-                    apart = means[w] - mean
-                    total += squares[w] + held * apart * apart
-            place = uint64(uint32(uint32(n * uint32(cuda.gridDim.x)) + tile))
-            ptx.st_global_v4_f32(
-                partial_moments + place * uint64(PART_BYTES), mean, total, held * float32(rows), float32(0)
-            )
-
-    return kernel
-
-
 AT_ONCE = 4
 """Parts of rows that a lane has asked for before it needs the first."""
 
 
 @cuda.jit(device=True, inline="always")
 def _own_parts(partial_moments, n, count, part, row):
-    """Of parts as this module and `SmallBatchWeights` leave them: near the mean, in two; a lane's sums of differences
+    """Of parts as `SmallBatchWeights` leaves them: near the mean, in two; a lane's sums of differences
     from it, and of squares.
     """  # fmt: skip
     first = partial_moments + uint64(uint32(n * count)) * uint64(PART_BYTES)
@@ -277,40 +163,6 @@ def affine(gamma: Any, beta: Any, precision: str = "fp16") -> tuple[Any, ...]:
     )
 
 
-def first_moments_shape(n: int, length: int) -> shapes.Shape:
-    """Of `first`'s statistics, for so many output positions."""
-    return n, -(-length // POSITIONS), PART_BYTES // 4
-
-
-def first(ids: Any, weights: TokenConvWeights, partial_moments: Any, *, out: Any, stream: Any = None) -> Any:
-    """The convolution of token ids with the table of weights, and each input's partial moments, for `normalised`.
-
-    Args:
-        ids: uint8 (N, L) on the GPU; an id >= depth is blank.
-        weights: their table, in fp16 or float32, and bias; C_out a multiple of 8.
-        partial_moments: float32 of `first_moments_shape(N, L - K + 1)`.
-        out: where to write, (N, L - K + 1, C_out) in what lies `between` for the precision of `weights`.
-        stream: a CUDA stream; the default stream where None.
-
-    Raises:
-        ValueError: an argument's shape, dtype, layout or side does not fit.
-    """
-    n, length = shapes.ranked("ids", ids, "N, L")
-    taps, depth, channels = weights.shape
-    if channels % OCTET:
-        raise ValueError(f"weights has C_out={channels}: need a multiple of {OCTET}")
-    kept = length - taps + 1
-    shapes.expect("partial_moments", partial_moments, first_moments_shape(n, kept))
-    given = between(weights.precision)
-    call = Call(out, stream, (n, kept, channels), given.dtype, ids=ids, partial_moments=partial_moments)
-    table, y, where = (np.uint64(device.address(a)) for a in (weights.table, call.out, call.inputs[1]))
-    numbers = map(np.uint32, (length, kept, depth, channels, (4 if given is FP32 else 2) * channels))
-    kernel = _first_kernel(given.ptx_type, taps)
-    grid = -(-kept // POSITIONS), n
-    call.launch(kernel, grid, 32 * POSITIONS, call.inputs[0], table, weights.bias, y, where, *numbers)
-    return call.result()
-
-
 def normalised(
     x: Any,
     partial_moments: Any,
@@ -329,8 +181,8 @@ def normalised(
 
     Args:
         x: (N, L, C) in what lies `between` for the precision, on the GPU, C a multiple of 8.
-        partial_moments: float32 (N, P, 4), of P parts an input, as `first` or
-            `SmallBatchWeights.conv1d_partial_moments` leave them; with `part` (N, P, 3) of `WgmmaWeights`.
+        partial_moments: float32 (N, P, 4), of P parts an input, as `SmallBatchWeights.conv1d_partial_moments` leaves
+            them; with `part` (N, P, 3) of `WgmmaWeights`.
         gamma, beta: as `TokenConvWeights.affine` holds them: (1, L, C), fp16 in uint16 arrays; of 32 bits a value
             float32 (L, C).
         pool_size: positions that a maximum is taken of.

@@ -10,7 +10,6 @@ import numpy as np
 from charcnn.gpu import device
 from charcnn.ops.common.layer import Array, Space
 from charcnn.ops.common.shapes import Shape
-from charcnn.ops.layernorm.small_batch import between, first, first_moments_shape, normalised
 from charcnn.ops.token_conv1d import gather
 from charcnn.ops.token_conv1d.lag_sums import SharedPairTables
 from charcnn.ops.token_conv1d.lags import PairTables
@@ -124,12 +123,13 @@ class GatherTokenConvNormReluPool:
         return launcher(x, stat, *self._arrays, self._pool_size, **given)
 
 
-ALONE = 2
-"""The most inputs of which block 1 takes less time in one kernel, as timed on an H100 in bf16, with ids there."""
+ALONE = 1
+"""The most inputs of which block 1 takes less time in one kernel, as timed on an H200 in every precision; of 32 bits a
+value two would take a microsecond less, too."""
 
 
 class SmallBatchTokenConvNormReluPool:
-    """The same for a few inputs, with LayerNorm, spread over the whole GPU: in one kernel up to ALONE, more in two.
+    """The same for an input or a few, with LayerNorm, in one kernel, spread over the whole GPU.
 
     Args:
         whole: holds the weights, and the tables of their products.
@@ -141,33 +141,13 @@ class SmallBatchTokenConvNormReluPool:
         if whole._moments is None:
             raise ValueError("whole has norm=None: need gamma and beta")
         self._weights, self._tables, self._pool_size = whole.weights, whole._moments, whole._pool_size
-        self._whole = whole
-
-    def writes(self, x: Shape) -> list[Array]:
-        """The result; of two kernels the convolution's before it."""
-        if x[0] <= ALONE:
-            return self._whole.writes(x)
-        taps, _, channels = self._weights.shape
-        convolved = Array((x[0], x[1] - taps + 1, channels), between(self._weights.precision).dtype)
-        return [convolved, *self._whole.writes(x)]
+        self.writes = whole.writes
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
-        """Of two kernels, moments of parts of the convolution's result."""
-        if x[0] <= ALONE:
-            return {}
-        return {"partial_moments": Array(first_moments_shape(x[0], x[1] - self._weights.shape[0] + 1))}
+        """None."""
+        return {}
 
     def __call__(self, x: Any, space: Space) -> Any:
         """Start on token ids (N, L) uint8."""
-        *convolved, result = self.writes(x.shape)
-        if not convolved:
-            return conv_block_1(
-                x, self._weights, self._tables, self._pool_size, out=space.device(*result), stream=space.stream
-            )
-        partial_moments = space.scratch(self)["partial_moments"][: len(x)]
-        y = first(x, self._weights, partial_moments, out=space.device(*convolved[0]), stream=space.stream)
-        gamma, beta = self._weights.affine
-        return normalised(
-            y, partial_moments, gamma, beta, self._pool_size, precision=self._weights.precision.name,
-            out=space.device(*result), stream=space.stream,
-        )  # fmt: skip
+        out = space.device(*self.writes(x.shape)[0])
+        return conv_block_1(x, self._weights, self._tables, self._pool_size, out=out, stream=space.stream)
