@@ -1,4 +1,4 @@
-"""Block 1 for one input or two in one kernel: convolution of token ids, LayerNorm, ReLU and pooling.
+"""Block 1 for one input or a few in one kernel: convolution of token ids, LayerNorm, ReLU and pooling.
 
 LayerNorm's moments come from the ids and the tables of `lags`, so that no kernel has to end before the first value is
 normalised. Look-ups are shared by the blocks of a cluster, a position a thread, while the rows of their windows are
