@@ -11,6 +11,7 @@ from test_wgmma import machine, simulated  # noqa: F401 - a fixture
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call
 from charcnn.ops import conv1d_relu_nlc_wgmma, conv2d_nhwc_wgmma, reference
+from charcnn.ops.common import shapes2d
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.wgmma import bands, im2col
@@ -42,6 +43,17 @@ def test_shared_memory_holds_the_stages(c_out, name):
 @pytest.mark.parametrize(("c_out", "groups", "expected"), [(256, 2, 128), (384, 2, 192), (576, 2, 96), (320, 1, 160)])
 def test_a_tile_is_of_one_group(c_out, groups, expected):
     assert im2col.columns(c_out, groups, promoted=False)[0] == expected
+
+
+@pytest.mark.parametrize(("name", "a_stages"), [("fp16", 2), ("fp16x3", 1)])
+def test_weights_stay_where_there_is_room(name, a_stages):
+    of, window = TENSOR_PRECISIONS[name], shapes2d.window(57, 57, (3, 3))
+    found = [tile for tile, _ in bands.candidates(57, window, (64,), 64, of, 3, 9, 64) if tile.resident]
+    assert [(tile.a_stages, tile.b_stages) for tile in found] == [(a_stages, 9)] * 2
+    for tile in found:
+        assert tile.smem_bytes + bands.BIAS_BYTES <= device.SHARED_LIMIT
+    for steps, c_out in ((17, 64), (9, 65)):
+        assert not [tile for tile, _ in bands.candidates(57, window, (64,), 64, of, 3, steps, c_out) if tile.resident]
 
 
 def test_a_group_of_too_few_columns():
@@ -204,6 +216,23 @@ def test_bands_in_plain_python(name, images, machine, monkeypatch):  # noqa: F81
 
     monkeypatch.setattr(WgmmaConv2dWeights, "_candidates", in_bands)
     compare(name, *BANDS[images])
+
+
+@simulated
+@pytest.mark.parametrize("exact", [False, True])
+def test_weights_that_stay_in_shared_memory_in_plain_python(exact, machine, monkeypatch):  # noqa: F811
+    """Of several tiles of a block the first one copies them."""
+    every = WgmmaConv2dWeights._candidates
+
+    def staying(self, x):
+        return {next(tile for tile in every(self, x) if tile.resident and tile.math_warpgroups == 2): 1.0}
+
+    monkeypatch.setattr(WgmmaConv2dWeights, "_candidates", staying)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 1)
+    shape = (3, 12, 11, 8), (3, 2, 8, 32)
+    compare(
+        "fp16x3" if exact else "fp16", *shape, {"exact": True, "padding": 1} if exact else {"padding": (0, 1, 1, 2)}
+    )
 
 
 @simulated

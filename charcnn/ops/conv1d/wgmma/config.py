@@ -155,6 +155,9 @@ class TileConfig:
         """How many 32 bytes of a row of a k block are multiplied."""
         return 4
 
+    resident = False
+    """Whether weights stay in shared memory: a stage of B is each step's, and copied once."""
+
     @property
     def packed_n(self) -> int:
         """Output channels that lie together in packed weights."""

@@ -110,7 +110,7 @@ def make_start(config: TileConfig, bias_in_smem: bool) -> Any:
 
 def _make_releases(config: TileConfig) -> tuple[Any, Any, Any]:
     """Device functions that say that a stage of A or of B was read, and the stage before one."""
-    clustered, zero, one, eight = config.cluster_m > 1, uint32(0), uint32(1), uint32(8)
+    clustered, resident, zero, one, eight = config.cluster_m > 1, config.resident, uint32(0), uint32(1), uint32(8)
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
@@ -124,7 +124,7 @@ def _make_releases(config: TileConfig) -> tuple[Any, Any, Any]:
         barrier = uint32(empty + stage * eight)
         if clustered:
             ptx.mbarrier_arrive_cluster(ptx.mapa(barrier, lane))
-        else:
+        elif not resident:
             ptx.mbarrier_arrive(barrier)
 
     @inline
@@ -213,7 +213,7 @@ def make_kernel(
     descriptor_low = uint32(ptx.DESCRIPTOR_LOW)
     block_m, block_n, cluster_m = uint32(config.block_m), uint32(config.block_n), uint32(config.cluster_m)
     all_threads, zero, one, two, three, four, five = (uint32(i) for i in (threads, 0, 1, 2, 3, 4, 5))
-    seven, eight, lanes = (uint32(i) for i in (7, 8, 31))
+    seven, eight, lanes, flip = (uint32(i) for i in (7, 8, 31, not config.resident))
 
     @jit(launch_bounds=(threads, 1))
     def kernel(
@@ -348,7 +348,7 @@ def make_kernel(
                     cuda.syncwarp()
                     tap, b_stage = uint32(tap + one), uint32(b_stage + one)
                     if b_stage == b_stages:
-                        b_stage, b_parity = zero, uint32(b_parity ^ one)
+                        b_stage, b_parity = zero, uint32(b_parity ^ flip)
                 if promoted and leads and first_lane:
                     release_a(a_empty, a_stage)
                 k_block, a_stage = uint32(k_block + one), uint32(a_stage + one)

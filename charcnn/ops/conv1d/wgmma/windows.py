@@ -117,7 +117,10 @@ class WgmmaConv2dWeights(Conv2dWeights):
         found = dict(self._tiles)
         if self.groups == 1 and self.x_terms == 1:
             sizes = dict.fromkeys((self._block_n, self._pack_n))
-            found |= bands.candidates(x[2], self.window(x), sizes, self._pack_n, self.precision, self._quarters)
+            found |= bands.candidates(
+                x[2], self.window(x), sizes, self._pack_n, self.precision, self._quarters,
+                self._k_blocks * prod(self.kernel), self.c_out,
+            )  # fmt: skip
         return found
 
     def _n_tiles(self, tile: Im2colTile | BandTile) -> int:
