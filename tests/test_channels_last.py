@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import test_mma
@@ -39,7 +41,7 @@ from charcnn.networks.reference import expected
 from charcnn.networks.runner import tables
 from charcnn.networks.runner.command import NetworkCommand
 from charcnn.ops import reference
-from charcnn.ops.common.layer import ByBatch
+from charcnn.ops.common.layer import ByBatch, held_bytes
 from charcnn.ops.common.pixel_tables import exact_tables, pixel_tables
 from charcnn.ops.common.shapes2d import window
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
@@ -181,6 +183,11 @@ def test_wgmma_in_plain_python(name, precision, wgmma, monkeypatch):
     found, bound = errors("wgmma", named(name), precision)
     assert found.max() < bound
     assert any(exact) == (precision == "fp16x3" and name in ("alexnet", "mixed"))
+
+
+def test_what_layers_hold_counts_once():
+    few, many, more = (SimpleNamespace(nbytes=nbytes) for nbytes in (1, 10, 100))
+    assert held_bytes([ByBatch(8, [ByBatch(1, [few], [many])], [many]), more, ByBatch(2, [], [more])]) == 111
 
 
 @simulated

@@ -1,4 +1,4 @@
-"""Block 1 of one input or two in one kernel, with its moments: in emulation, and on a GPU."""
+"""Block 1 of an input or a few in one kernel, with its moments: in emulation, and on a GPU."""
 
 from __future__ import annotations
 

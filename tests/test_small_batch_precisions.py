@@ -20,6 +20,7 @@ from charcnn.ops import reference
 from charcnn.ops.common.layer import flat
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, TENSOR_PRECISIONS
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights
+from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.layernorm.layers import small_batch_block
 from charcnn.ops.layernorm.small_batch import affine, between, normalised
 from charcnn.ops.linear.small_batch import SmallBatchMlp
@@ -140,10 +141,42 @@ def test_parts_of_rows_of_the_network(precision):
     check_parts_of_rows(33, 31, 264, 256, precision)
 
 
+@pytest.mark.parametrize("precision", ["fp16", "tf32"])
+@pytest.mark.parametrize("place", [0, 6])  # in a window, and behind the last one
+def test_infinities_make_their_input_nan(precision, place, machine):
+    given, x = between(TENSOR_PRECISIONS[precision]), np.random.default_rng(0).standard_normal((2, 7, 16))
+    x[1, place, 3] = np.inf
+    with np.errstate(invalid="ignore"):
+        partial_moments = device.to_device(parts_of_rows(x, 16))
+    y = device.to_device(x.astype(np.float32)) if given is FP32 else stored(x, given.name)[0]
+    pair = affine(np.ones((7, 16), np.float32), np.zeros((7, 16), np.float32), precision)
+    out = numbers(normalised(y, partial_moments, *pair, 3, precision=precision, part=16), TENSOR_PRECISIONS[precision])
+    assert np.isnan(out[1]).all()
+    assert np.isfinite(out[0]).all()
+
+
 def test_parts_that_do_not_fit(machine):
     x, pair = device.to_device(np.zeros((2, 7, 16), np.float16)), affine(*np.zeros((2, 7, 16), np.float32))
     with pytest.raises(ValueError, match=r"^partial_moments has shape \(2, 7, 4\): need \(2, 14, 3\)"):
         normalised(x, device.to_device(np.zeros((2, 7, 4), np.float32)), *pair, 3, part=8)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("precision", ["fp16", "fp16x3"])
+def test_moments_of_rows_are_those_of_the_convolution(precision):
+    """What `WgmmaWeights` leaves is what LayerNorm merges: two parts a row in fp16x3, the last of 8 channels."""
+    of, (rng, weight, bias) = TENSOR_PRECISIONS[precision], drawn(31, 40, 136, 3)
+    x, exact = stored(rng.standard_normal((5, 31, 40)), precision)
+    given = between(of)
+    conv = WgmmaWeights(weight, bias, precision=precision, results=given.name)
+    want = reference.conv1d_nlc(exact, weight.astype(np.float64), bias.astype(np.float64))
+    partial_moments = poisoned(conv.partial_moments_shape(5, 31), np.float32)
+    y = conv.conv1d_partial_moments(x, partial_moments, out=poisoned(want.shape, given.dtype))
+    gamma, beta = (rng.standard_normal(want.shape[1:]).astype(np.float32) for _ in range(2))
+    pooled = reference.layernorm_relu_maxpool1d_nlc(want, reference.stat(want), gamma, beta, 3)
+    more = {"precision": precision, "part": conv.part, "out": poisoned((*pooled.shape[:2], of.terms * 136), of.dtype)}
+    out = normalised(y, partial_moments, *affine(gamma, beta, precision), 3, **more)
+    near(numbers(out, of), pooled, of.tolerance)
 
 
 @quick(lambda: False)  # the network's sizes have it

@@ -14,7 +14,7 @@ from charcnn.gpu import copy_kernel, device, launch
 from charcnn.model.layers import Network
 from charcnn.model.params import Params
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.layer import Array, ByBatch, Landing, Layer, bounds, flat, writes_host
+from charcnn.ops.common.layer import Array, ByBatch, Landing, Layer, bounds, flat, held_bytes, writes_host
 from charcnn.ops.common.shapes import Shape
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import Compute, GpuPipeline, GraphWorker, StreamBuffers, StreamWorker
@@ -51,7 +51,7 @@ class LayerSequence:
     def __init__(self, stages: Iterable[Stage]) -> None:
         self.stages = list(stages)
         self.layers = [layer for _, layers in self.stages for layer in layers]
-        self.nbytes = sum(layer.nbytes for layer in self.layers)
+        self.nbytes = held_bytes(self.layers)
 
     def room(self, batch: int, length: int) -> tuple[int, dict[Layer, dict[str, Array]]]:
         """Bytes of the largest features of up to so many inputs, and what layers write besides."""

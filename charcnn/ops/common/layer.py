@@ -172,11 +172,23 @@ class ByBatch:
 
     def __init__(self, most: int, few: Sequence[Layer], many: Sequence[Layer]) -> None:
         self.most, self._few, self._many = most, few, many
-        self.nbytes = sum(layer.nbytes for layer in (*few, *many))
 
     def of(self, n: int) -> Sequence[Layer]:
         """The layers for n inputs."""
         return self._few if n <= self.most else self._many
+
+
+def held_bytes(layers: Sequence[Layer | ByBatch]) -> int:
+    """Of what layers keep on the GPU: a layer that stands in several choices counts once."""
+
+    def each(layers: Sequence[Layer | ByBatch]) -> Iterator[Layer]:
+        for layer in layers:
+            if isinstance(layer, ByBatch):
+                yield from each([*layer.of(layer.most), *layer.of(layer.most + 1)])
+            else:
+                yield layer
+
+    return sum(layer.nbytes for layer in {id(layer): layer for layer in each(layers)}.values())
 
 
 def bounds(layers: Sequence[Layer | ByBatch]) -> Iterator[int]:

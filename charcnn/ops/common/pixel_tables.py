@@ -44,7 +44,7 @@ def exact_tables(mean: Sequence[float], std: Sequence[float]) -> ExactTables | N
     """Those of `pixel_tables`; None where a mean is not in 0 to 1, so that one fp16 may not do.
 
     A byte less a whole number of eighths near the mean has at most eleven bits. What stands for 0 is that remainder of
-    the mean, a sixteenth at most, in fp16: off by 3e-7 of a std or less, as float32 features in two fp16 are.
+    the mean, a sixteenth at most, in fp16: off by 6e-8 of what 255 stands for, or less.
     """
     pixel_tables(mean, std)  # checks them
     means, stds = (np.array(values, np.float64) for values in (mean, std))

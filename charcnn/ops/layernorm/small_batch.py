@@ -117,7 +117,8 @@ def _norm_kernel(of, rows, pool, of_rows):
             rest = rest + apart
         else:
             mean = mean + apart
-        rate = float32(1) / math.sqrt(max(squares / values - apart * apart, float32(0)) + eps)
+        # A variance of NaN stays: the compiler's own maximum would drop it, and infinities become zeros.
+        rate = float32(1) / math.sqrt(ptx.max_nan_f32(squares / values - apart * apart, float32(0)) + eps)
         for c in range(OCTET):
             best[c] = float32(0)  # ReLU: no maximum is less
         for p in range(pool):
