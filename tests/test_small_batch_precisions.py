@@ -24,6 +24,7 @@ from charcnn.ops.conv1d.wgmma.layer import WgmmaWeights
 from charcnn.ops.layernorm.layers import small_batch_block
 from charcnn.ops.layernorm.small_batch import affine, between, normalised
 from charcnn.ops.linear.small_batch import SmallBatchMlp
+from charcnn.ops.token_conv1d.layers import ALONE
 from charcnn.runtime.sequence import Weights
 
 machine = small_batch_machine
@@ -294,7 +295,7 @@ def test_a_level_of_more_than_a_few_inputs_layers_take(more):
 def test_a_level_s_layers_fit_each_other(level, precision, machine, monkeypatch):
     config = replace(TINY, channels=16, units=16)
     weights = params.init(config, seed=3)
-    ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (2, config.length), np.uint8)
+    ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (ALONE, config.length), np.uint8)
     x, layers = device.to_device(ids), layers_of(level, precision, weights, config, len(ids), monkeypatch)
     assert all("SmallBatch" in type(layer).__name__ for layer in layers)
     for layer in layers:
