@@ -268,8 +268,9 @@ def test_level(machine):
     config = Config(length=123, alphabet=9, channels=8, units=8)
     weights = params.init(config, seed=3)
     ids = np.random.default_rng(0).integers(0, config.alphabet + 1, (1, config.length), np.uint8)
-    logits = l14.build(weights, config, batch=1, streams=1, precision="fp16x3")(ids)
-    assert close("fp16x3", logits, network.forward(ids, weights, config))
+    run = l14.build(weights, config, batch=1, streams=1, precision="fp16x3")
+    assert close("fp16x3", run(ids), network.forward(ids, weights, config))
+    assert run.on_device(device.to_device(ids[:0])).shape == (0, config.classes)
     with pytest.raises(ValueError, match=r"^channels=8, units=8, .*: need multiples of 16 for tensor cores"):
         l14.build(weights, config, precision="fp8")
 

@@ -65,7 +65,7 @@ class ConvNormReluPool:
         n, scratch, (between, result) = len(x), space.scratch(self), self.writes(x.shape)
         out = space.device(*between), scratch["moments"][:n]
         partial_moments = scratch["partial_moments"][:n]
-        if n <= self._few:
+        if 0 < n <= self._few:
             given: dict[str, Any] = {"out": out[0], "stream": space.stream}
             y, (gamma, beta) = self._conv.conv.conv1d_partial_moments(x, partial_moments, **given), self._affine
             return normalised(
