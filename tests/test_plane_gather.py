@@ -15,7 +15,7 @@ from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.toom_cook import transforms
 from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS
 from charcnn.ops.conv1d.toom_cook.planes import unit
-from charcnn.ops.token_conv1d.plane_gather import byte_table, kernel
+from charcnn.ops.token_conv1d.plane_gather import byte_table, kernel, short_table
 from charcnn.ops.token_conv1d.plane_gather.byte_table import MOST_WEIGHT, RAISED, SUBNORMAL, TAPS_A_SUM
 from charcnn.ops.token_conv1d.plane_gather.weights import PlaneGatherWeights
 from charcnn.ops.token_conv1d.warp_gather.config import WARP
@@ -85,7 +85,7 @@ TINY = (7, 5, 64)
 @simulated
 @pytest.mark.parametrize(("precision", "layernorm", "held"), [
     ("fp16", True, 2), ("fp16", True, 3), ("fp8", True, 1), ("tf32", True, 2), ("fp16x3", False, 1), ("fp8", False, 2),
-    ("fp8", True, 4),
+    ("fp8", True, 4), ("tf32", False, 1),
 ])  # fmt: skip
 def test_against_the_reference(precision, layernorm, held, machine):
     """Ends of inputs, of runs and of the batch within a block, blanks alone, and blocks of several units."""
@@ -98,6 +98,33 @@ def test_weights_that_bytes_do_not_hold(machine):
     """The table is float16: steps would be none."""
     weight, bias = draw(*TINY)
     check(kinds(9 * 7 + 6 + 2, 5)[:1], weight * (2 * MOST_WEIGHT / abs(weight).max()), bias, "fp8", True, held=1)
+
+
+@simulated
+def test_weights_that_no_whole_numbers_hold(machine):
+    """The table is float32."""
+    weight, bias = draw(7, 5, 4)
+    check(kinds(9 * 7 + 6 + 2, 5)[:1], weight, bias, "tf32", True, held=1)
+
+
+@pytest.mark.parametrize("taps", [7, 8, 1])
+def test_short_whole_numbers_of_weights(taps):
+    """Each is off by half a step at most, and a sum of all taps is one."""
+    weight, bias = draw(taps, 9, 32)
+    weight[:, :, 0], weight[:, :, 1] = 0, abs(weight[:, :, 1])
+    table, rows = short_table.pack(weight, bias)
+    (steps, begins), table = rows.reshape(2, 32).astype(np.float64), table.astype(np.int64)
+    np.testing.assert_array_equal(short_table.steps(weight), np.tile(steps, (taps, 1)))
+    error = (table - table[:, -1:])[:, :-1] * steps - weight
+    assert (abs(error) <= 0.501 * steps).all()
+    assert abs((error**2)[..., 2:].mean() / (steps**2)[..., 2:].mean() - 1 / 12) < 0.02  # what `model.network` has
+    np.testing.assert_allclose(begins + (table[:, -1:] * steps).sum((0, 1)), bias, atol=1e-6)
+    most = table.max(1).sum(0)
+    assert most.max() <= 0xFFFF
+    assert most[2:].min() >= 0xFFFF - 3 * taps
+    assert short_table.holds(weight)
+    weight[0, 0, 5] = np.nan
+    assert not short_table.holds(weight)
 
 
 @pytest.mark.parametrize("taps", [7, 8, 1])

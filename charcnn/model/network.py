@@ -29,14 +29,17 @@ from charcnn.model.layers import (
     Tanh,
 )
 from charcnn.model.plane_errors import PlaneErrors
-from charcnn.model.rounding import FP32, Rounding
+from charcnn.model.rounding import E4M3, FP32, TF32, Rounding
 from charcnn.ops import reference
 from charcnn.ops.common.pixel_tables import pixel_tables
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS
-from charcnn.ops.token_conv1d.plane_gather import byte_table
+from charcnn.ops.token_conv1d.plane_gather import byte_table, short_table
 
 TOOM_COOK = "conv2"
 """What Toom-Cook's products compute, where a level has them."""
+
+WHOLE_NUMBERS = {E4M3: byte_table, TF32: short_table}
+"""What holds block 1's weights where it writes planes of a format."""
 
 EPS = LayerNorm.eps
 """LayerNorm's."""
@@ -201,8 +204,9 @@ class _Steps:
         for of in self.roundings:
             step = of.first.unit**2 / 3
             own = step * squares if of.first is not FP32 else 0.0  # of the weights; the ones are exact
-            if of.from_bytes and byte_table.holds(packed):
-                own = on.rough(on.exact(np.square(byte_table.steps(packed)).sum(0)[:, None] / 12))
+            whole = WHOLE_NUMBERS.get(of.operands) if of.toom_cook else None
+            if whole and whole.holds(packed):
+                own = on.rough(on.exact(np.square(whole.steps(packed)).sum(0)[:, None] / 12))
             found.append(step * taps / 2 * squares + own + step * (taps / 2 * b * b + size))
         self._errors(found)
         return y

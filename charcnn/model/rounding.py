@@ -92,11 +92,6 @@ class Rounding:
     toom_cook: bool = False
     """Whether conv2 is computed by Toom-Cook's products: what is rounded is planes and transformed weights."""
 
-    @property
-    def from_bytes(self) -> bool:
-        """Whether block 1's weights are bytes, where those hold them."""
-        return self.toom_cook and self.operands is E4M3
-
     def roundings(self, c_in: int, *kernel: int) -> float:
         """How often a sum over C_in channels and a kernel, of the mean size of its partial sums, is rounded."""
         return filtered_sums(c_in, *kernel) if self.filtered else c_in * math.prod(kernel) / 2

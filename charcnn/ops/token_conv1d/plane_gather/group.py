@@ -30,22 +30,29 @@ MOST_TAPS = RECORD_BYTES - SPAN + 1
 """Whose group a record holds."""
 
 
-def step_words_of(kernel_size: int, eighth: bool) -> int:
+MAGIC = 2.0**23
+"""A float32 of these bits and 16 others at its end is it and their whole number."""
+
+
+def step_words_of(kernel_size: int, eighth: bool, short: bool) -> int:
     """Of a lane: the steps of its channels."""
-    return 2 * -(-kernel_size // TAPS_A_SUM) if eighth else 1
+    return 2 * -(-kernel_size // TAPS_A_SUM) if eighth else 2 if short else 1
 
 
-def _make_windows(kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool, eighth: bool) -> tuple[Any, Any]:
+def _make_windows(
+    kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool, eighth: bool, short: bool
+) -> tuple[Any, Any]:
     """gathered(places, first, a, b, steps, scale, gammas, betas) and bare(first, a, b, scale, ...): a window's feature.
 
     Two words a lane, of two float16, `wide` one float32. Its first position in the group; what sums begin with; of an
-    `eighth` table, its steps; LayerNorm's factor, of an `eighth` table in steps and beginnings. `bare` is of blanks
-    alone. Sums are taken in the order of `warp_gather`, but for 8 bits.
+    `eighth` or `short` table, its steps; LayerNorm's factor, of these in steps and beginnings. `bare` is of blanks
+    alone. Sums are taken in the order of `warp_gather`, but for whole numbers.
     """
     taps, first_tap, zero, last_tap = kernel_size, kernel_size % 2, uint32(0), kernel_size - 1
     peak, number, word = ptx.max_nan_f16x2("f16"), ptx.bitcast_f32, ptx.bitcast_b32
     together, even, odd = TAPS_A_SUM, uint32(0x00FF00FF), uint32(0x4341)
     raised = uint32(int(np.float16(RAISED).view(np.uint16)) * 0x10001)
+    magic, first_half, second_half = uint32(np.float32(MAGIC).view(np.uint32)), uint32(0x7610), uint32(0x7632)
 
     @inline
     def row(places, p, k):
@@ -54,6 +61,8 @@ def _make_windows(kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool
     @inline
     def normalised(a, scale, gamma, beta):
         """And the greater one of ReLU's zero."""
+        if short:
+            return a * number(gamma) + number(beta) if layernorm else a
         if wide:
             return a * number(scale) * number(gamma) + number(beta) if layernorm else a
         if eighth:
@@ -76,6 +85,12 @@ def _make_windows(kernel_size: int, slab_bytes: int, layernorm: bool, wide: bool
                     a = ptx.fma_f16x2(uint32(four & even), steps[i], a)
                     b = ptx.fma_f16x2(ptx.prmt(four, zero, odd), steps[i + 1], b)
                     four = zero
+        elif short:
+            total = zero
+            for k in range(taps):
+                total = uint32(total + ptx.ld_shared_b32(uint32(places[p + k] + uint32(k * slab_bytes))))
+            a = number(ptx.prmt(total, magic, first_half)) * number(steps[0]) + number(a)
+            b = number(ptx.prmt(total, magic, second_half)) * number(steps[1]) + number(b)
         elif wide:
             a, b = number(a), number(b)
             for k in range(taps):
@@ -154,7 +169,9 @@ def _make_put(of: NumberFormat, wide: bool) -> Any:
     return put
 
 
-def make_advance(kernel_size: int, alphabet: int, layernorm: bool, of: NumberFormat, eighth: bool, count: int) -> Any:
+def make_advance(
+    kernel_size: int, alphabet: int, layernorm: bool, of: NumberFormat, whole_numbers: bool, count: int
+) -> Any:
     """advance(kept, input, lane, by_step, gammas, betas, ends, steps): what is kept, after so many inputs' groups.
 
     An input: its record, moments, number, and where its tile goes. A lane: its place in the table, a word of blanks,
@@ -162,16 +179,20 @@ def make_advance(kernel_size: int, alphabet: int, layernorm: bool, of: NumberFor
     next one's, from plane to plane, and to a lower term.
     """
     wide, chars = of.size == 4, SPAN + kernel_size - 1
-    gathered, bare = _make_windows(kernel_size, (alphabet + 1) * PITCH, layernorm, wide, eighth)
+    eighth, short = whole_numbers and not wide, whole_numbers and wide
+    gathered, bare = _make_windows(kernel_size, (alphabet + 1) * PITCH, layernorm, wide, eighth, short)
     put, pack, zero, one = _make_put(of, wide), ptx.cvt_f16x2("f16"), uint32(0), uint32(1)
-    lowered, step_words = float32(1 / RAISED), step_words_of(kernel_size, eighth)
+    lowered, magic = float32(1 if short else 1 / RAISED), float32(MAGIC)
+    number, word, step_words = ptx.bitcast_f32, ptx.bitcast_b32, step_words_of(kernel_size, eighth, short)
     record_bytes, input_records, of_row = uint32(RECORD_BYTES), uint32(WARP * RECORD_BYTES), uint32(0x7604)
     last_word, end_mask = chars // 4, uint32((1 << 8 * (chars % 4)) - 1)  # of the last word, where it is none whole
 
     @inline
     def begin(sums, mean, low, scale):
-        """Both words of what sums begin with: the scale is that of bytes."""
+        """Both words of what sums begin with: the scale is that of whole numbers."""
         a, b, c, d = sums[0] - mean, sums[1] - mean, sums[2] - mean, sums[3] - mean
+        if short:
+            return word((a - low) * scale), word((b - low) * scale)
         if wide:
             return ptx.bitcast_b32(a - low), ptx.bitcast_b32(b - low)
         if eighth:
@@ -210,6 +231,10 @@ def make_advance(kernel_size: int, alphabet: int, layernorm: bool, of: NumberFor
             if eighth:
                 for i in range(step_words):
                     scaled[i] = ptx.mul_f16x2(by_step[i], factors) if layernorm else by_step[i]
+            if short:  # and what sums are greater by as bits of a float32
+                first, second = number(by_step[0]) * factor, number(by_step[1]) * factor
+                scaled[0], scaled[1] = word(first), word(second)
+                start_a, start_b = word(number(start_a) - magic * first), word(number(start_b) - magic * second)
             a, b = gathered(places, 0, start_a, start_b, scaled, scale, gammas, betas)
             c, d = gathered(places, 3, start_a, start_b, scaled, scale, gammas, betas)
             e, f = gathered(places, 6, start_a, start_b, scaled, scale, gammas, betas)

@@ -7,7 +7,8 @@ group before stay in registers, and those of both are a tile. LayerNorm's parame
 the warp's inputs, through the first cache. A group reads 15 characters: 16 bytes, a record. No warp waits for another.
 
 For planes of 8 bits the table has bytes: half of what shared memory reads. Four channels of some taps are added as one
-word, as the sum of so many bytes is one. Such a byte is a float16 as it is, a subnormal one: nothing is converted.
+word, as the sum of so many bytes is one. Such a byte is a float16 as it is, a subnormal one: nothing is converted. For
+planes of TF32 it has whole numbers of 16 bits, two channels a word, and a sum of all taps is the end of a float32.
 """
 
 from __future__ import annotations
@@ -36,24 +37,35 @@ def smem_bytes(kernel_size: int, depth: int, held: int, threads: int) -> int:
     return kernel_size * (depth + 1) * PITCH + (threads + threads // WARP) * held * RECORD_BYTES
 
 
+def whole_itemsize(of: NumberFormat) -> int:
+    """Of a table of whole numbers, for planes of a format."""
+    return 2 if of.size == 4 else 1
+
+
+def parts_of(of: NumberFormat, in_whole: int) -> int:
+    """How many warps share a row of a table of so many whole numbers, of which each has half a row's bytes at most."""
+    return min(2, max(1, -(-in_whole * whole_itemsize(of) // (PITCH // 2))))
+
+
 @cache
 def make_kernel(
-    kernel_size: int, alphabet: int, held: int, threads: int, layernorm: bool, of: NumberFormat, in_bytes: int = 0
+    kernel_size: int, alphabet: int, held: int, threads: int, layernorm: bool, of: NumberFormat, in_whole: int = 0
 ) -> Any:
     """The kernel (ids, skew, table, bias, steps, stat, gamma, beta, planes, eps, channels, pitch, rows, segments, per,
     units).
 
-    A warp has `held` inputs at a time. A table of bytes is of `in_bytes` channels, of which a warp has 128 of a row:
-    0 of another table. Arrays but for the addresses of table, gamma, beta and planes; how far ids begin behind a
-    multiple of 4; channels; those of a row of the table; rows of planes of an input; into how many runs of rows an
-    input is cut, and of how many; all runs.
+    A warp has `held` inputs at a time. A table of whole numbers is of `in_whole` channels, of which a warp has 128
+    bytes of a row: 0 of another table. Arrays but for the addresses of table, gamma, beta and planes; how far ids begin
+    behind a multiple of 4; channels; those of a row of the table; rows of planes of an input; into how many runs of
+    rows an input is cut, and of how many; all runs.
     """
-    wide, eighth, halves = of.size == 4, in_bytes > 0, min(2, -(-in_bytes // (PITCH // 2)))
-    itemsize, channels_held, from_depth = (4, 2, alphabet) if wide else (2, 4, alphabet + 1)
-    table_itemsize, warp_channels = 1 if eighth else itemsize, channels_held * WARP
+    wide, whole, halves = of.size == 4, in_whole > 0, parts_of(of, in_whole)
+    itemsize, channels_held, eighth, short = (4, 2, False, whole) if wide else (2, 4, whole, False)
+    from_depth, table_itemsize = alphabet + (whole or not wide), whole_itemsize(of) if whole else itemsize
+    warp_channels = channels_held * WARP
     slab, chars, simulated = (alphabet + 1) * PITCH, SPAN + kernel_size - 1, device.SIMULATED
     at_once = AT_ONCE if eighth and held % AT_ONCE == 0 else 1
-    advance, turns = make_advance(kernel_size, alphabet, layernorm, of, eighth, at_once), held // at_once
+    advance, turns = make_advance(kernel_size, alphabet, layernorm, of, whole, at_once), held // at_once
     raw_count, great = -(-(chars + WORDS - 1) // WORDS) + 1, alphabet > 127
     pack, copy, commit, drain = (
         ptx.cvt_f16x2("f16"), ptx.cp_async_16, ptx.cp_async_commit_group, ptx.cp_async_wait_group(0),
@@ -62,18 +74,18 @@ def make_kernel(
         uint32(value) for value in (0, 1, 2, 3, 4, 7, 8, 255, 16)
     )
     step, most, warps, inputs_of_warp, span, row_pieces = (
-        uint32(value) for value in (threads, WARP, threads // WARP // max(1, halves), held, SPAN, PITCH // 16)
+        uint32(value) for value in (threads, WARP, threads // WARP // halves, held, SPAN, PITCH // 16)
     )
     table_rows, source_depth, rows_of_tap, depth, tile_channels = (
         uint32(value) for value in (
-            kernel_size * (alphabet + 1), from_depth, alphabet + 1, alphabet, warp_channels * max(1, halves),
+            kernel_size * (alphabet + 1), from_depth, alphabet + 1, alphabet, warp_channels * halves,
         )
     )  # fmt: skip
     parts, part_channels, part_bytes, stored = (
-        uint32(value) for value in (max(1, halves), warp_channels, warp_channels * table_itemsize, from_depth)
+        uint32(value) for value in (halves, warp_channels, warp_channels * table_itemsize, from_depth)
     )
     piece_channels, table_size = uint32(16 // table_itemsize), uint64(table_itemsize)
-    lowered, step_words = float32(1 / RAISED), step_words_of(kernel_size, eighth)
+    lowered, step_words = float32(1 / RAISED), step_words_of(kernel_size, eighth, short)
     records_at, moments_at = uint32(kernel_size * slab), uint32(kernel_size * slab + threads * held * RECORD_BYTES)
     record_bytes, warp_records = uint32(RECORD_BYTES), uint32(WARP * held * RECORD_BYTES)
     input_records, raw_words = uint32(WARP * RECORD_BYTES), uint32(raw_count - 1)
@@ -116,7 +128,7 @@ def make_kernel(
             )
             tap = uint32(row // rows_of_tap)
             character = uint32(row - uint32(tap * rows_of_tap))
-            inside = character < (stored if eighth else depth) and c < channels
+            inside = character < (stored if whole else depth) and c < channels
             source = table + (uint64(uint32(tap * source_depth + character)) * uint64(pitch) + uint64(c)) * table_size
             copy(uint32(base + uint32(i * sixteen)), source if inside else table, sixteen if inside else zero)
             i = uint32(i + step)
@@ -135,9 +147,13 @@ def make_kernel(
                 at = uint32(at + two) if i % 2 == 0 else uint32(at + uint32(channels - two))
             below_0, below_1 = steps[at], steps[uint32(at + one)]
             below_2, below_3 = steps[uint32(at + two)], steps[uint32(at + three)]
+        if short and channel < channels:
+            next_channel = uint32(channel + one)
+            by_step[0], by_step[1] = ptx.bitcast_b32(steps[channel]), ptx.bitcast_b32(steps[next_channel])
+            below_0, below_1 = steps[uint32(channels + channel)], steps[uint32(channels + next_channel)]
         own_lane = origin, blanks, (bias_0, bias_1, bias_2, bias_3), (below_0, below_1, below_2, below_3)
         # A constant of bytes, so that a plane's place is one of the store.
-        low_stride = uint64(in_bytes or channels) * to_size
+        low_stride = uint64(in_whole or channels) * to_size
         row_step = low_stride * to_terms * points
         input_step = row_step * uint64(rows)
         to_steps = input_step, low_stride * to_terms, low_stride

@@ -13,9 +13,9 @@ from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d.toom_cook import planes
 from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS, WINDOW, plane_rows
-from charcnn.ops.token_conv1d.plane_gather import byte_table
+from charcnn.ops.token_conv1d.plane_gather import byte_table, short_table
 from charcnn.ops.token_conv1d.plane_gather.group import MOST_TAPS, POOL
-from charcnn.ops.token_conv1d.plane_gather.kernel import make_kernel, smem_bytes
+from charcnn.ops.token_conv1d.plane_gather.kernel import make_kernel, parts_of, smem_bytes
 from charcnn.ops.token_conv1d.warp_gather.config import BELOW, PITCH, WARP, WORDS
 from charcnn.ops.token_conv1d.weights import TokenConvWeights
 
@@ -24,6 +24,10 @@ HELD = 4
 
 THREADS = device.block_size(512)
 """Of a block: what registers allow."""
+
+
+WHOLE_NUMBERS = {"e4m3": byte_table, "tf32": short_table}
+"""By what planes are of, the table that has whole numbers, where those hold the weights."""
 
 
 class PlaneGatherWeights:
@@ -39,7 +43,8 @@ class PlaneGatherWeights:
         gamma, beta: float32 (L_out, C_out), NumPy; None for a network without LayerNorm.
         precision: of planes, one of `toom_cook`'s. With fp16 and fp8 table and sums are fp16, with tf32 and fp16x3
             float32. With fp8 and C_out in whole 16s the table is bytes, of weights below some 500 and gamma below 16:
-            a result of the convolution is off by 1 to 2 % of their root mean square.
+            a result of the convolution is off by 1 to 2 % of their root mean square. With tf32 and C_out in whole 8s it
+            is whole numbers of 16 bits, of finite weights: 1e-4 of that, as TF32 rounds weights.
 
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit, or shared memory does not hold the table.
@@ -64,13 +69,14 @@ class PlaneGatherWeights:
         given = weight / unit, bias / unit
         if gamma is not None and beta is not None:
             given, affine = (weight, bias), (gamma / unit, beta / unit)
-        in_bytes = of.ptx_type == "e4m3" and byte_table.holds(given[0], *affine[:1])
-        if in_bytes and affine:
+        whole = WHOLE_NUMBERS.get(of.ptx_type) if of.terms == 1 else None
+        whole = whole if whole and whole.holds(given[0], *affine[:1]) else None
+        if whole is byte_table and affine:
             affine = affine[0] * np.float32(byte_table.RAISED), affine[1]
         self._of = TokenConvWeights(*given, *affine, precision=precision)
         self._table, self._steps = self._of.table, self._of.bias
-        if in_bytes:
-            self._table, self._steps = (device.to_device(array) for array in byte_table.pack(*given))
+        if whole:
+            self._table, self._steps = (device.to_device(array) for array in whole.pack(*given))
         self.nbytes = self._of.nbytes + (self._table.nbytes if self._table is not self._of.table else 0)
         least = smem_bytes(kernel_size, depth, HELD, WARP)
         if least > (limit := device.shared_limit()):
@@ -123,18 +129,18 @@ class PlaneGatherWeights:
             threads -= WARP
         itemsize = 4 if self.precision.size == 4 else 2
         table, bias, affine = self._table, self._of.bias, self._of.affine
-        in_bytes = channels if table is not self._of.table else 0
-        halves = min(2, -(-in_bytes // (PITCH // 2)))
-        threads = max(threads // (WARP * max(1, halves)), 1) * WARP * max(1, halves)
-        channel_tiles = -(-channels // (PITCH // itemsize * max(1, halves)))
+        in_whole = channels if table is not self._of.table else 0
+        parts = parts_of(self.precision, in_whole)
+        threads = max(threads // (WARP * parts), 1) * WARP * parts
+        channel_tiles = -(-channels // (PITCH // itemsize * parts))
         blocks, rows = max(1, device.multiprocessors() // channel_tiles), out.shape[1]
-        warps = threads // WARP // max(1, halves)
+        warps = threads // WARP // parts
         units = -(-len(ids) // held)
         cuts = segments(rows, units, blocks * warps)
         pitch = -(-channels // 8) * 8 if itemsize == 2 else channels
         addresses = [np.uint64(device.address(one)) for one in (*affine, out)] if affine else [np.uint64(0)] * 2
         gamma, beta = addresses[:2]
-        kernel = make_kernel(kernel_size, depth, held, threads, bool(affine), self.precision, in_bytes)
+        kernel = make_kernel(kernel_size, depth, held, threads, bool(affine), self.precision, in_whole)
         call.launch(
             kernel, (min(blocks, units * cuts), channel_tiles), threads,
             ids, device.address(ids) % WORDS, np.uint64(device.address(table)), bias, self._steps,

@@ -1,0 +1,42 @@
+"""Block 1's weights as whole numbers of 16 bits, a step for each output channel, so that sums of taps are exact."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def holds(weight: np.ndarray, gamma: np.ndarray | None = None) -> bool:
+    """Whether whole numbers hold a weight (K, depth, C_out), whatever LayerNorm's gamma is."""
+    return weight.shape[2] % 8 == 0 and bool(np.isfinite(_steps(weight)).all())
+
+
+def _steps(weight: np.ndarray) -> np.ndarray:
+    """What one stands for: float32 (C_out,).
+
+    What all taps' weights, or the blank's 0, reach over goes from 0 to 65,535, but for one a tap that rounding may add.
+    """
+    weight = weight.astype(np.float64)
+    reach = np.maximum(weight.max(1), 0) - np.minimum(weight.min(1), 0)
+    with np.errstate(over="ignore"):
+        step = (reach.sum(0) / (0xFFFF - len(weight))).astype(np.float32)
+        step = np.nextafter(step, np.float32(np.inf))  # never less than that, nor 0
+    return np.maximum(step, np.finfo(np.float32).smallest_normal)
+
+
+def steps(weight: np.ndarray) -> np.ndarray:
+    """What one stands for in each tap of a weight (K, depth, C_out): float64 (K, C_out)."""
+    return np.tile(_steps(weight).astype(np.float64), (len(weight), 1))
+
+
+def pack(weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A weight float32 (K, depth, C_out) as uint16 (K, depth + 1, C_out), and what they stand for: float32, flat.
+
+    That is a row of C_out of steps, and one of what sums begin with: the bias, less what stands for 0 in all taps,
+    which is the last row of a tap, the blanks'. A tap's least weight is 0: taps share the 65,535 by how far they reach.
+    """
+    step = _steps(weight)
+    padded = np.pad(weight.astype(np.float64), ((0, 0), (0, 1), (0, 0)))
+    numbers = np.rint(padded / step)
+    least = numbers.min(1, keepdims=True)
+    begins = bias.astype(np.float64) + least.sum((0, 1)) * step
+    return (numbers - least).astype(np.uint16), np.concatenate([step, begins.astype(np.float32)])
