@@ -94,7 +94,12 @@ def _warp_gather_pool_kernel(
     pack, peak = ptx.cvt_f16x2("f16"), ptx.max_nan_f16x2("f16")
     pack_parts = ptx.pack_floats("split" if octets else "halves")
     add, multiply, multiply_add = ptx.add_f16x2, ptx.mul_f16x2, ptx.fma_f16x2
-    copy, drain = ptx.cp_async(WORDS), ptx.cp_async_wait_group(0)
+    copy, drain, one_by_one, in_one = (
+        ptx.cp_async(WORDS),
+        ptx.cp_async_wait_group(0),
+        wide and not vectors,
+        uint32(1 if wide else 2),
+    )
 
     @jit(device=True)
     def sync_warp():
@@ -133,18 +138,18 @@ def _warp_gather_pool_kernel(
         blanks, size = uint32(depths + shifts), uint64(ids.size) + skew
 
         i = thread
-        while wide and i < uint32(uint32(taps * rows) * tile):
+        while one_by_one and i < uint32(uint32(taps * rows) * tile):
             c, at_row = uint32(first_channel + uint32(i % tile)), uint32(i // tile)
-            value = float32(0)
-            if uint32(at_row % rows) < depth and c < channels:
-                value = table[uint32(at_row // rows), uint32(at_row % rows), c]
-            kept[i] = ptx.bitcast_b32(value)
+            inside = uint32(at_row % rows) < depth and c < channels
+            kept[i] = table[uint32(at_row // rows), uint32(at_row % rows), c] if inside else zero
             i = uint32(i + step)
-        while not wide and i < uint32(uint32(taps * rows) * row_lanes):
+        while not one_by_one and i < uint32(uint32(taps * rows) * row_lanes):
             c, at_row = uint32(uint32(i % row_lanes) * four), uint32(i // row_lanes)
-            from_word = uint32(uint32(first_channel // two) + c)
-            inside = from_word < pitch
-            at = uint64(at_row) * uint64(pitch) + uint64(from_word)
+            from_word = uint32(uint32(first_channel // in_one) + c)
+            inside, from_row = from_word < pitch, at_row
+            if wide:  # this table has no rows of zeros
+                inside, from_row = inside and uint32(at_row % rows) < depth, uint32(at_row - uint32(at_row // rows))
+            at = uint64(from_row) * uint64(pitch) + uint64(from_word)
             to_word = uint32(at_row * uint32(row_bytes // four))
             copy(kept, to_word, c, table, at if inside else uint64(0), sixteen if inside else zero)
             i = uint32(i + step)

@@ -81,7 +81,8 @@ def launch(
     channel_tiles, tiles = -(-channels // (lanes * held)), -(-pooled // windows())
     blocks = min(tiles * n, max(1, device.multiprocessors() // channel_tiles))
     per = _run(n, tiles, blocks * threads // WARP, per)
-    vectors = channels % held == 0 and device.address(y) % VECTOR_BYTES == 0
+    vectors = channels % held == 0 and all(device.address(array) % VECTOR_BYTES == 0 for array in (table, y))
+    table = table.view(np.uint32)
     layernorm, overlaps = normalisation is not None, device.begins_early()
     kernel = _warp_gather_pool_kernel(
         kernel_size, depth, pool_size, lanes * held, threads, layernorm, form, vectors, wide, overlaps
