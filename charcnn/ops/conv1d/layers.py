@@ -103,7 +103,7 @@ class MmaLinear(MmaConv1d):
 
 
 SPREAD = {
-    "fp16": (8, 9, 18), "bf16": (8, 9, 18), "tf32": (12, 12, 23), "fp16x3": (9, 4, 19), "fp8": (3, 3, 12),
+    "fp16": (8, 9, 18), "bf16": (8, 9, 18), "tf32": (10, 12, 19), "fp16x3": (9, 4, 19), "fp8": (3, 3, 12),
 }  # fmt: skip
 """The most inputs of which blocks 1 and 2, 3 to 6, and linear layers take less time by kernels for small batches, as
 timed on an H200, or between those that were. fp16 has bf16's."""
