@@ -29,7 +29,7 @@ from charcnn.model.layers import (
     Tanh,
 )
 from charcnn.model.plane_errors import PlaneErrors
-from charcnn.model.rounding import E4M3, FP32, TF32, Rounding
+from charcnn.model.rounding import E4M3, FP32, TF32, Grid, Rounding
 from charcnn.ops import reference
 from charcnn.ops.common.pixel_tables import pixel_tables
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS
@@ -38,7 +38,7 @@ from charcnn.ops.token_conv1d.plane_gather import byte_table, short_table
 TOOM_COOK = "conv2"
 """What Toom-Cook's products compute, where a level has them."""
 
-WHOLE_NUMBERS = {E4M3: byte_table, TF32: short_table}
+WHOLE_NUMBERS: dict[Grid | None, Any] = {E4M3: byte_table, TF32: short_table}
 """What holds block 1's weights where it writes planes of a format."""
 
 EPS = LayerNorm.eps

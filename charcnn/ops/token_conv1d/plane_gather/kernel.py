@@ -6,9 +6,8 @@ not fit. Here a warp has a few inputs and goes along their windows, three at a t
 group before stay in registers, and those of both are a tile. LayerNorm's parameters of a group are read once for all of
 the warp's inputs, through the first cache. A group reads 15 characters: 16 bytes, a record. No warp waits for another.
 
-For planes of 8 bits the table has bytes: half of what shared memory reads. Four channels of some taps are added as one
-word, as the sum of so many bytes is one. Such a byte is a float16 as it is, a subnormal one: nothing is converted. For
-planes of TF32 it has whole numbers of 16 bits, two channels a word, and a sum of all taps is the end of a float32.
+For planes of 8 bits the table has bytes: half of what shared memory reads. Channels are added four a word. A sum is a
+float16 as it is, a subnormal one. For planes of TF32 it has numbers of 16 bits, and a sum is the end of a float32.
 """
 
 from __future__ import annotations
