@@ -48,11 +48,12 @@ def values(planes, precision):
     return planes.reshape(*planes.shape[:-1], of.terms, -1).sum(-2)
 
 
-def check(ids, weight, bias, precision, layernorm, **tiles):
+def check(ids, weight, bias, precision, layernorm, whole, **tiles):
     """Into a poisoned output, against planes of the reference's features in float64."""
     positions, channels = ids.shape[1] - len(weight) + 1, weight.shape[2]
     gamma, beta = affine(positions, channels) if layernorm else (None, None)
     made = PlaneGatherWeights(weight, bias, gamma, beta, precision=precision)
+    assert (made._table is not made._of.table) == whole
     arrays = exact(weight, bias)
     stat = reference.one_hot_conv1d_stat_nlc(ids, *arrays)
     stat[:, 1] += 1  # of one value: not nothing
@@ -90,21 +91,30 @@ TINY = (7, 5, 64)
 def test_against_the_reference(precision, layernorm, held, machine):
     """Ends of inputs, of runs and of the batch within a block, blanks alone, and blocks of several units."""
     weight, bias = draw(*TINY)
-    check(kinds(9 * 7 + 6 + 2, 5)[:3], weight, bias + 2, precision, layernorm, held=held, threads=WARP)
+    whole = precision in ("fp8", "tf32")
+    check(kinds(9 * 7 + 6 + 2, 5)[:3], weight, bias + 2, precision, layernorm, whole, held=held, threads=WARP)
 
 
 @simulated
 def test_weights_that_bytes_do_not_hold(machine):
     """The table is float16: steps would be none."""
     weight, bias = draw(*TINY)
-    check(kinds(9 * 7 + 6 + 2, 5)[:1], weight * (2 * MOST_WEIGHT / abs(weight).max()), bias, "fp8", True, held=1)
+    check(kinds(9 * 7 + 6 + 2, 5)[:1], weight * (2 * MOST_WEIGHT / abs(weight).max()), bias, "fp8", True, False, held=1)
+
+
+@simulated
+@pytest.mark.parametrize(("precision", "channels"), [("tf32", 136), ("fp8", 144)])
+def test_a_row_that_two_warps_share(precision, channels, machine):
+    """And a second block has a few channels of."""
+    weight, bias = draw(7, 5, channels)
+    check(kinds(9 * 2 + 6 + 2, 5)[:2], weight, bias, precision, True, True, held=1, threads=2 * WARP)
 
 
 @simulated
 def test_weights_that_no_whole_numbers_hold(machine):
-    """The table is float32."""
+    """The table is float32: C_out is in no whole 8s."""
     weight, bias = draw(7, 5, 4)
-    check(kinds(9 * 7 + 6 + 2, 5)[:1], weight, bias, "tf32", True, held=1)
+    check(kinds(9 * 7 + 6 + 2, 5)[:1], weight, bias, "tf32", True, False, held=1)
 
 
 @pytest.mark.parametrize("taps", [7, 8, 1])
@@ -122,9 +132,18 @@ def test_short_whole_numbers_of_weights(taps):
     most = table.max(1).sum(0)
     assert most.max() <= 0xFFFF
     assert most[2:].min() >= 0xFFFF - 3 * taps
+
+
+def test_weights_that_short_whole_numbers_hold():
+    """As well as TF32; not where a great one makes all others coarse, or none is finite."""
+    weight, _ = draw(7, 70, 32)
+    weight[:, :, 3] = 0
     assert short_table.holds(weight)
-    weight[0, 0, 5] = np.nan
-    assert not short_table.holds(weight)
+    assert not short_table.holds(weight[:, :, :20])
+    for value in (np.nan, np.inf, 300 * abs(weight).max()):
+        spoiled = weight.copy()
+        spoiled[2, 5, 4] = value
+        assert not short_table.holds(spoiled)
 
 
 @pytest.mark.parametrize("taps", [7, 8, 1])
@@ -157,7 +176,7 @@ def test_the_networks_sizes(precision, layernorm, most):
     weight, bias = draw(7, 70, 256)
     for n in (1, 3, most):
         ids = np.concatenate([kinds(1014, 70, seed) for seed in range(-(-n // 6))])[:n]
-        check(ids, weight, bias, precision, layernorm)
+        check(ids, weight, bias, precision, layernorm, precision in ("fp8", "tf32"))
 
 
 @pytest.mark.parametrize(("shape", "precision"), [((9, 70, 16), "fp16"), ((7, 192, 16), "fp16"), ((7, 70, 12), "fp16")])

@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import numpy as np
 
+COARSEST = 4.0
+"""How much of the variance that TF32's rounding of weights has, that of whole numbers may have."""
+
+TF32_VARIANCE = 2.0**-22 / 3
+"""Of TF32's rounding, relative."""
+
 
 def holds(weight: np.ndarray, gamma: np.ndarray | None = None) -> bool:
-    """Whether whole numbers hold a weight (K, depth, C_out), whatever LayerNorm's gamma is."""
-    return weight.shape[2] % 8 == 0 and bool(np.isfinite(_steps(weight)).all())
+    """Whether whole numbers hold a weight (K, depth, C_out) about as well as TF32, whatever LayerNorm's gamma is.
+
+    A few great weights make the steps of a channel coarse, and for all other characters, too: so in each channel these
+    are held against what TF32 makes of the median character's weights.
+    """
+    if weight.shape[2] % 8 or not np.isfinite(_steps(weight)).all():
+        return False
+    table = np.square(steps(weight)).sum(0) / 12
+    own = np.median(np.square(weight.astype(np.float64)), axis=1).sum(0) * TF32_VARIANCE
+    return bool(((table <= COARSEST * own) | (_reach(weight).sum(0) == 0)).all())
+
+
+def _reach(weight: np.ndarray) -> np.ndarray:
+    """How far the weights of each tap and channel, or the blank's 0, are apart."""
+    weight = weight.astype(np.float64)
+    reach: np.ndarray = np.maximum(weight.max(1), 0) - np.minimum(weight.min(1), 0)
+    return reach
 
 
 def _steps(weight: np.ndarray) -> np.ndarray:
     """What one stands for: float32 (C_out,).
 
-    What all taps' weights, or the blank's 0, reach over goes from 0 to 65,535, but for one a tap that rounding may add.
+    What all taps reach over goes from 0 to 65,535, but for one a tap that rounding may add.
     """
-    weight = weight.astype(np.float64)
-    reach = np.maximum(weight.max(1), 0) - np.minimum(weight.min(1), 0)
+    reach = _reach(weight)
     with np.errstate(over="ignore"):
         step = (reach.sum(0) / (0xFFFF - len(weight))).astype(np.float32)
         step = np.nextafter(step, np.float32(np.inf))  # never less than that, nor 0

@@ -44,7 +44,8 @@ class PlaneGatherWeights:
         precision: of planes, one of `toom_cook`'s. With fp16 and fp8 table and sums are fp16, with tf32 and fp16x3
             float32. With fp8 and C_out in whole 16s the table is bytes, of weights below some 500 and gamma below 16:
             a result of the convolution is off by 1 to 2 % of their root mean square. With tf32 and C_out in whole 8s it
-            is whole numbers of 16 bits, of finite weights: 1e-4 of that, as TF32 rounds weights.
+            is whole numbers of 16 bits, where no channel has a few weights far beyond the others: about 1e-4 of that,
+            as TF32 rounds weights.
 
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit, or shared memory does not hold the table.
