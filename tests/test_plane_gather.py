@@ -183,3 +183,46 @@ def test_the_networks_sizes(precision, layernorm, most):
 def test_weights_that_do_not_fit(shape, precision):
     with pytest.raises(ValueError, match="need K up to 8, depth up to 191, C_out in whole 8s"):
         PlaneGatherWeights(np.zeros(shape, np.float32), np.zeros(shape[2], np.float32), precision=precision)
+
+
+@simulated
+@pytest.mark.parametrize("layernorm", [True, False])
+def test_an_outlier_of_a_rare_character(layernorm, machine):
+    """TF32 has float32's range: one great weight of a character that does not occur costs the others nothing."""
+    weight, bias = draw(7, 5, 8)
+    weight[3, 4, 2] = 1e6
+    ids = kinds(9 * 3 + 6 + 2, 5)[:1].copy()
+    ids[ids == 4] = 3
+    check(ids, weight, bias, "tf32", layernorm, held=1, threads=WARP)
+
+
+@simulated
+def test_great_weights(machine):
+    """2^23 steps are a float32."""
+    weight, bias = draw(7, 5, 8)
+    weight *= np.float32(1e36) / abs(weight).max()
+    check(kinds(9 * 3 + 6 + 2, 5)[:1], weight, bias, "tf32", False, held=1, threads=WARP)
+
+
+@simulated
+def test_one_tap(machine):
+    """Of four words of a record the last one's neighbour is there, too."""
+    weight, bias = draw(1, 5, 8)
+    check(kinds(9 * 3 + 2, 5)[:1], weight, bias, "tf32", True, held=1, threads=WARP)
+
+
+@simulated
+@pytest.mark.parametrize(("precision", "channels"), [("tf32", 256), ("fp8", 256), ("tf32", 64), ("fp16", 256)])
+def test_the_greatest_table_and_its_warps_fit(precision, channels):
+    """Depth 127 of K = 7, as `PlaneGatherWeights` has it, by two warps a row or one."""
+    made = PlaneGatherWeights(*draw(7, 127, channels), precision=precision)
+    started = []
+
+    class Launched(Call):
+        def launch(self, kernel, blocks, threads, *args, shared=0):
+            started.append(shared)
+
+    ids = device.to_device(kinds(9 * 7 + 6 + 2, 127)[:1])
+    call = Launched(None, None, made.planes_shape(*ids.shape), made.precision.dtype, ids=ids)
+    made.launch(call, call.inputs[0], None, call.out)
+    assert started[0] <= device.shared_limit()
