@@ -213,12 +213,12 @@ def test_one_tap(machine):
 
 @simulated
 @pytest.mark.parametrize(("precision", "channels"), [("tf32", 256), ("fp8", 256), ("tf32", 64), ("fp16", 256)])
-def test_the_greatest_table_and_its_warps_fit(precision, channels):
+def test_the_greatest_table_and_its_warps_fit(precision, channels, machine):
     """Depth 127 of K = 7, as `PlaneGatherWeights` has it, by two warps a row or one."""
     made = PlaneGatherWeights(*draw(7, 127, channels), precision=precision)
     started = []
 
-    class Launched(Call):
+    class Launched(Call):  # one that starts nothing
         def launch(self, kernel, blocks, threads, *args, shared=0):
             started.append(shared)
 
