@@ -206,7 +206,7 @@ class _Steps:
             own = step * squares if of.first is not FP32 else 0.0  # of the weights; the ones are exact
             whole = WHOLE_NUMBERS.get(of.operands) if of.toom_cook else None
             if whole and whole.holds(packed):
-                own = on.rough(on.exact(np.square(whole.steps(packed)).sum(0)[:, None] / 12))
+                own = on.rough(on.exact(whole.variance(packed)[:, None]))
             found.append(step * taps / 2 * squares + own + step * (taps / 2 * b * b + size))
         self._errors(found)
         return y

@@ -47,6 +47,12 @@ def steps(weight: np.ndarray) -> np.ndarray:
     return np.concatenate(each) * (RAISED / SUBNORMAL)
 
 
+def variance(weight: np.ndarray) -> np.ndarray:
+    """Of the error of a result of a weight (K, depth, C_out), by output channel: float64 (C_out,)."""
+    own: np.ndarray = np.square(steps(weight)).sum(0) / 12
+    return own
+
+
 def pack(weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A weight float32 (K, depth, C_out) as bytes (K, depth + 1, C_out), and what they stand for: float32, flat.
 

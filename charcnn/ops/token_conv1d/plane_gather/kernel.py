@@ -65,7 +65,7 @@ def make_kernel(
     slab, chars, simulated = (alphabet + 1) * PITCH, SPAN + kernel_size - 1, device.SIMULATED
     at_once = AT_ONCE if eighth and held % AT_ONCE == 0 else 1
     advance, turns = make_advance(kernel_size, alphabet, layernorm, of, whole, at_once), held // at_once
-    raw_count, great = -(-(chars + WORDS - 1) // WORDS) + 1, alphabet > 127
+    raw_count, great = max(RECORD_BYTES // WORDS, -(-(chars + WORDS - 1) // WORDS)) + 1, alphabet > 127
     pack, copy, commit, drain = (
         ptx.cvt_f16x2("f16"), ptx.cp_async_16, ptx.cp_async_commit_group, ptx.cp_async_wait_group(0),
     )  # fmt: skip

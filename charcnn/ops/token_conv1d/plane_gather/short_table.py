@@ -10,6 +10,9 @@ COARSEST = 4.0
 TF32_VARIANCE = 2.0**-22 / 3
 """Of TF32's rounding, relative."""
 
+LARGEST, SMALLEST = 2.0**102, 2.0**-124
+"""Of steps: 2^23 of them are a float32, with LayerNorm's factor, too; and they lose no digits below its normal ones."""
+
 
 def holds(weight: np.ndarray, gamma: np.ndarray | None = None) -> bool:
     """Whether whole numbers hold a weight (K, depth, C_out) about as well as TF32, whatever LayerNorm's gamma is.
@@ -17,11 +20,19 @@ def holds(weight: np.ndarray, gamma: np.ndarray | None = None) -> bool:
     A few great weights make the steps of a channel coarse, and for all other characters, too: so in each channel these
     are held against what TF32 makes of the median character's weights.
     """
-    if weight.shape[2] % 8 or not np.isfinite(_steps(weight)).all():
-        return False
-    table = np.square(steps(weight)).sum(0) / 12
+    step, empty = _steps(weight), _reach(weight).sum(0) == 0
+    in_range = (step < LARGEST) & ((step > SMALLEST) | empty)
     own = np.median(np.square(weight.astype(np.float64)), axis=1).sum(0) * TF32_VARIANCE
-    return bool(((table <= COARSEST * own) | (_reach(weight).sum(0) == 0)).all())
+    return weight.shape[2] % 8 == 0 and bool((in_range & ((variance(weight) <= COARSEST * own) | empty)).all())
+
+
+def variance(weight: np.ndarray) -> np.ndarray:
+    """Of the error of a result of a weight (K, depth, C_out), by output channel: float64 (C_out,).
+
+    Each tap's weight is rounded to a step, and what sums begin with, less 2^23 steps, about as coarsely.
+    """
+    own: np.ndarray = np.square(_steps(weight).astype(np.float64)) * (len(weight) + 1) / 12
+    return own
 
 
 def _reach(weight: np.ndarray) -> np.ndarray:

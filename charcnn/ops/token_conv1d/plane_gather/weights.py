@@ -44,8 +44,8 @@ class PlaneGatherWeights:
         precision: of planes, one of `toom_cook`'s. With fp16 and fp8 table and sums are fp16, with tf32 and fp16x3
             float32. With fp8 and C_out in whole 16s the table is bytes, of weights below some 500 and gamma below 16:
             a result of the convolution is off by 1 to 2 % of their root mean square. With tf32 and C_out in whole 8s it
-            is whole numbers of 16 bits, where no channel has a few weights far beyond the others: about 1e-4 of that,
-            as TF32 rounds weights.
+            is whole numbers of 16 bits, where no channel has a few weights far beyond the others: they are rounded as
+            TF32 does it, or twice as coarsely. Of either kind two warps share a row, which the block has to hold.
 
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit, or shared memory does not hold the table.
@@ -71,7 +71,9 @@ class PlaneGatherWeights:
         if gamma is not None and beta is not None:
             given, affine = (weight, bias), (gamma / unit, beta / unit)
         whole = WHOLE_NUMBERS.get(of.ptx_type) if of.terms == 1 else None
-        whole = whole if whole and whole.holds(given[0], *affine[:1]) else None
+        parts = parts_of(of, channels)
+        fits = smem_bytes(kernel_size, depth, HELD, WARP * parts) <= device.shared_limit()
+        whole = whole if whole and fits and whole.holds(given[0], *affine[:1]) else None
         if whole is byte_table and affine:
             affine = affine[0] * np.float32(byte_table.RAISED), affine[1]
         self._of = TokenConvWeights(*given, *affine, precision=precision)
