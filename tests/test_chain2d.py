@@ -53,8 +53,7 @@ def arguments(layers, made, n, seed=0):
 
 
 def close(got, expected, tolerance=TOLERANCE):
-    """Of sums whose terms are near 1: ReLU may leave little of them, beside which their rounding is not."""
-    return np.linalg.norm(got - expected) <= tolerance * max(np.linalg.norm(expected), 1)
+    return np.linalg.norm(got - expected) <= tolerance * max(np.linalg.norm(expected), 1)  # ReLU may leave little
 
 
 def check(layers, made, n=2, seed=0, tolerance=TOLERANCE):
