@@ -124,10 +124,10 @@ def test_short_whole_numbers_of_weights(taps):
     weight[:, :, 0], weight[:, :, 1] = 0, abs(weight[:, :, 1])
     table, rows = short_table.pack(weight, bias)
     (steps, begins), table = rows.reshape(2, 32).astype(np.float64), table.astype(np.int64)
-    np.testing.assert_array_equal(short_table.steps(weight), np.tile(steps, (taps, 1)))
+    np.testing.assert_allclose(short_table.variance(weight), (taps + 1) * steps**2 / 12)
     error = (table - table[:, -1:])[:, :-1] * steps - weight
     assert (abs(error) <= 0.501 * steps).all()
-    assert abs((error**2)[..., 2:].mean() / (steps**2)[..., 2:].mean() - 1 / 12) < 0.02  # what `model.network` has
+    assert abs((error**2)[..., 2:].mean() / (steps**2)[..., 2:].mean() - 1 / 12) < 0.02  # what `variance` has of a tap
     np.testing.assert_allclose(begins + (table[:, -1:] * steps).sum((0, 1)), bias, atol=1e-6)
     most = table.max(1).sum(0)
     assert most.max() <= 0xFFFF

@@ -54,11 +54,6 @@ def _steps(weight: np.ndarray) -> np.ndarray:
     return np.maximum(step, np.finfo(np.float32).smallest_normal)
 
 
-def steps(weight: np.ndarray) -> np.ndarray:
-    """What one stands for in each tap of a weight (K, depth, C_out): float64 (K, C_out)."""
-    return np.tile(_steps(weight).astype(np.float64), (len(weight), 1))
-
-
 def pack(weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A weight float32 (K, depth, C_out) as uint16 (K, depth + 1, C_out), and what they stand for: float32, flat.
 
