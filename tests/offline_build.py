@@ -169,8 +169,10 @@ def toom_cook() -> None:
             conv = toom_cook_layer.ToomCookWeights(weight, bias, precision=precision, tile=tile)
             conv.conv1d_relu_maxpool1d(np.zeros((2, 336, of.terms * 256), of.dtype))
         affine = (np.zeros((1008, 256), np.float32),) * 2
-        block = PlaneGatherWeights(np.zeros((7, 70, 256), np.float32), bias, *affine, precision=precision)
-        block(np.zeros((2, 1014), np.uint8), np.zeros((2, 2)))
+        for wide in {False, precision == "fp16"}:
+            given = np.zeros((7, 70, 256), np.float32), bias, *affine
+            block = PlaneGatherWeights(*given, precision=precision, wide=wide)
+            block(np.zeros((2, 1014), np.uint8), np.zeros((2, 2)))
 
 
 def level_16(precision: str) -> None:
@@ -194,8 +196,10 @@ def level_16(precision: str) -> None:
     if of.itemsize > 1:
         small_batch.normalised(y, zeros(1, 102, 3), *affine, 3, precision=precision, rows=wide, part=256)
     weight, bias, norm = zeros(7, 70, 256), zeros(256), (zeros(1008, 256), zeros(1008, 256))
-    block, ids = TokenConvWeights(weight, bias, *norm, precision=precision), zeros(1, 1014, dtype=np.uint8)
-    conv_block_1(ids, block, PairTables(weight, bias), 3)
+    ids = zeros(1, 1014, dtype=np.uint8)
+    for summed_wide in {False, precision == "fp16"}:
+        block = TokenConvWeights(weight, bias, *norm, precision=precision, wide=summed_wide)
+        conv_block_1(ids, block, PairTables(weight, bias), 3)
     sizes = (8704, 1024, 1024, 4)
     layers = SmallBatchMlp(
         [zeros(*pair) for pair in pairwise(sizes)], [zeros(size) for size in sizes[1:]], precision=precision
@@ -257,9 +261,9 @@ def between_features(row: catalog.Variant) -> None:
             row.launcher(np.zeros((lag_sums.CLUSTER_INPUTS + 1, 1014), np.uint8), *given)
     if row.name == "one_hot_conv1d_layernorm_relu_maxpool1d_nlc_gather":
         gamma, ids = np.empty((1008, 256), np.float32), np.empty((1, 1014), np.uint8)
-        for precision, octets in (("tf32", False), ("fp16x3", False), ("fp16x3", True)):
+        for precision, octets in (("tf32", False), ("fp16", False), ("fp16x3", False), ("fp16x3", True)):
             given = weight[:, :70].copy(), bias, gamma, gamma
-            block = TokenConvWeights(*given, precision=precision, octets=octets)
+            block = TokenConvWeights(*given, precision=precision, wide=True, octets=octets)
             block.layernorm_relu_maxpool1d(ids, stat, 3)
     if row.operator == "conv2d_relu_nhwc" and row.device == "cuda" and row.precision is None:
         for channels, taps in ((64, 3), (96, 5), (128, 3), (64, 7)):  # every tile, and plans of networks' layers

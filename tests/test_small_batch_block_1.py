@@ -20,7 +20,7 @@ from charcnn.ops.token_conv1d.weights import TokenConvWeights
 machine = small_batch_machine
 
 
-def check_block_1(n, length, depth, channels, taps, precision, pool=3, **options):
+def check_block_1(n, length, depth, channels, taps, precision, pool=3, wide=False, **options):
     rng, of = np.random.default_rng(channels), TENSOR_PRECISIONS[precision]
     weight = rng.standard_normal((taps, depth, channels)).astype(np.float32)
     bias = rng.standard_normal(channels).astype(np.float32) + 2
@@ -31,7 +31,8 @@ def check_block_1(n, length, depth, channels, taps, precision, pool=3, **options
     exact = [array.astype(np.float64) for array in (weight, bias)]
     want = reference.one_hot_conv1d_nlc(np.minimum(ids, depth), *exact)
     want = reference.layernorm_relu_maxpool1d_nlc(want, reference.stat(want), gamma, beta, pool, eps=0.5)
-    block, tables = TokenConvWeights(weight, bias, gamma, beta, precision=precision), PairTables(weight, bias)
+    block = TokenConvWeights(weight, bias, gamma, beta, precision=precision, wide=wide)
+    tables = PairTables(weight, bias)
 
     def run(ids):
         out = poisoned((len(ids), want.shape[1], of.terms * channels), of.dtype)
@@ -40,7 +41,7 @@ def check_block_1(n, length, depth, channels, taps, precision, pool=3, **options
         return out
 
     together = run(ids)
-    near(numbers(together, of), want, of.tolerance)
+    near(numbers(together, of), want, TENSOR_PRECISIONS["tf32"].tolerance if wide else of.tolerance)
     np.testing.assert_array_equal(run(ids[-1:]).copy_to_host(), together.copy_to_host()[-1:], "bit-equal")
 
 
@@ -51,6 +52,10 @@ def check_block_1(n, length, depth, channels, taps, precision, pool=3, **options
 )
 def test_block_1(precision, machine):
     check_block_1(2, 14, 5, 24, 3, precision)
+
+
+def test_block_1_in_fp16_that_is_computed_in_float32(machine):
+    check_block_1(2, 14, 5, 24, 3, "fp16", wide=True)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +77,8 @@ def test_block_1_at_edges(length, channels, taps, pool, cluster, machine):
 @pytest.mark.parametrize(("n", "length", "channels"), [(1, 1014, 256), (3, 100, 264), (2, 1500, 8)])
 def test_block_1_of_the_network(n, length, channels, precision):
     check_block_1(n, length, 70, channels, 7, precision)
+    if precision == "fp16":
+        check_block_1(n, length, 70, channels, 7, precision, wide=True)
 
 
 def test_block_1_far_from_zero(machine):

@@ -332,13 +332,14 @@ def test_blocks_of_a_multiprocessor_share_its_memory(free, resident, channel_til
     assert (blocks, tile) == (resident, channel_tile)
 
 
-@quick(lambda channels, layernorm: layernorm == (channels != 8))
+@quick(lambda channels, layernorm, wide: layernorm == (channels != 8) and wide == (channels == 6))
 @pytest.mark.parametrize("layernorm", [True, False])
 @pytest.mark.parametrize("channels", [6, 8, 64])
-def test_block_for_tf32(channels, layernorm):
+@pytest.mark.parametrize(("precision", "wide"), [("tf32", False), ("fp16", True)])
+def test_block_with_the_digits_of_tf32(precision, wide, channels, layernorm):
     ids, (weight, bias) = kinds(11, 5), draw(3, 5, channels)
     gamma, beta = affine(9, channels)
-    given = TokenConvWeights(weight, bias, *((gamma, beta) if layernorm else ()), precision="tf32")
+    given = TokenConvWeights(weight, bias, *((gamma, beta) if layernorm else ()), precision=precision, wide=wide)
     on_gpu = device.to_device(ids)
     if layernorm:
         stat = reference.one_hot_conv1d_stat_nlc(ids, *exact(weight, bias))

@@ -257,6 +257,8 @@ def test_what_half_precision_refuses():
             TokenConvWeights(*wrong)
     with pytest.raises(ValueError, match=r"^precision='fp32': need one of fp16, bf16, tf32, fp16x3, fp8"):
         TokenConvWeights(weight, bias, precision="fp32")
+    with pytest.raises(ValueError, match=r"^wide=True: need precision fp16, not bf16$"):
+        TokenConvWeights(weight, bias, precision="bf16", wide=True)
     ids, stat = kinds(9, 5), np.ones((6, 2))
     with pytest.raises(ValueError, match=r"^gamma is None"):
         TokenConvWeights(weight, bias).layernorm_relu_maxpool1d(ids, stat, 3)

@@ -4,13 +4,15 @@ Since level 16: conv2, more than half of all products, takes 11 of each 21 (`ops
 values of polynomials at six points, *planes*, which are twice as many numbers as features. A kernel of its own for
 them costs most of what is won, so block 1 writes them. It attacks the work itself: tensor cores were as busy as power
 allows. FP8 is one of the precisions, scaled by texts as in level 17. bf16 is none: it has too few digits for planes.
-Up to `MANY` inputs do not fill the GPU with such tiles, and have the layers of levels 16 and 17.
+TF32 has as many digits as fp16: where LayerNorm bounds what texts can make of the weights (`model.half_range`), its
+numbers are held and multiplied as fp16, all but block 1's, and elsewhere as TF32. Up to `MANY` inputs do not fill the
+GPU with such tiles, and have the layers of levels 16 and 17.
 """
 
 from functools import partial
 
 from charcnn.config import POOL_SIZE
-from charcnn.model import calibrate
+from charcnn.model import calibrate, half_range
 from charcnn.offload import asynchronous
 from charcnn.ops.common.layer import ByBatch
 from charcnn.ops.conv1d.layers import SPREAD, SmallBatchConv1d, ToomCookConv1d, WgmmaConv1d, WgmmaLinear
@@ -40,14 +42,17 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
     """
     eighths = precision == "fp8"
     length_5, length = whole_windows(config, 16 if eighths else 8), config.conv_lengths[4]
-    conv, linear = partial(WgmmaConv1d, precision=precision), partial(WgmmaLinear, precision=precision)
-    small_conv, p, eps = partial(SmallBatchConv1d, precision=precision), params, calibrate.EPS
+    p, eps, wide = params, calibrate.EPS, False
     if eighths:
         p, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
+    elif precision == "tf32" and (halves := half_range.scaled(params, config)):
+        (p, eps), precision, wide = halves, "fp16", True
+    conv, linear = partial(WgmmaConv1d, precision=precision), partial(WgmmaLinear, precision=precision)
+    small_conv = partial(SmallBatchConv1d, precision=precision)
 
     def network(w):  # once a GPU: weights are packed here
-        block_1 = TokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE, precision=precision)
-        planes = TokenConvNormReluPoolPlanes(*w.conv1, w.norm1, precision=precision)
+        block_1 = TokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE, precision=precision, wide=wide)
+        planes = TokenConvNormReluPoolPlanes(*w.conv1, w.norm1, precision=precision, wide=wide)
         block_6 = wgmma_block(*w.conv6, w.norm6, POOL_SIZE, length=length, eps=eps, precision=precision)
         fc3 = partial(linear, relu=False, float32=True)
         if takes(precision, config.classes):

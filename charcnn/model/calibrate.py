@@ -132,7 +132,7 @@ def rescaled(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) 
     Raises:
         ValueError: weights are finite, and features are not.
     """
-    peaks, givers = _peaks(params, config, ids), _givers(config)
+    peaks, givers = _peaks(params, config, ids), givers_of(config)
     new = {name: np.array(value, np.float32) for name, value in params.items()}
     for name in LAYERS:
         giver = givers[name]
@@ -140,14 +140,13 @@ def rescaled(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) 
         units = np.ones(len(weight), np.float32)
         if not giver.startswith("norm") and giver != "conv1":
             size = abs(weight).max(axis=tuple(range(1, weight.ndim)))
-            units = _power_of_two(np.maximum(size, size.max() * np.float32(APART)))
+            units = power_of_two(np.maximum(size, size.max() * np.float32(APART)))
         units *= _unit(peaks[name] / units)
-        _divide(new, giver, name, units)
+        divide(new, giver, name, units)
     if not config.layernorm:
         return new, EPS
     unit = _unit(peaks["norm6"])
-    for part in ("weight", "bias"):
-        new[f"conv6.{part}"] /= unit
+    divide(new, "conv6", "norm6", unit)
     return new, float(EPS / unit**2)
 
 
@@ -160,12 +159,12 @@ def rescaled_to_u8(params: Mapping[str, np.ndarray], config: Config, ids: np.nda
     Raises:
         ValueError: weights are finite, and features are not.
     """
-    peaks, givers = _peaks(params, config, ids), _givers(config)
+    peaks, givers = _peaks(params, config, ids), givers_of(config)
     new = {name: np.array(value, np.float32) for name, value in params.items()}
     for name in LAYERS:
         peak = np.float32(peaks[name].max() * np.float32(HEADROOM_U8))
         unit = peak / np.float32(LARGEST_U8) if np.isfinite(peak) and peak > 0 else np.float32(1)
-        _divide(new, givers[name], name, np.full(len(new[f"{givers[name]}.weight"]), unit))
+        divide(new, givers[name], name, unit)
     return new
 
 
@@ -188,27 +187,33 @@ def _peaks(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) ->
     return peaks
 
 
-def _givers(config: Config) -> dict[str, str]:
+def givers_of(config: Config) -> dict[str, str]:
     """The layer whose result each reads."""
     owners = [node.layer.name for node in config.nodes if node.parameters]
     return dict(zip(owners[1:], owners, strict=False))
 
 
-def _divide(new: dict[str, np.ndarray], giver: str, name: str, units: np.ndarray) -> None:
-    """What a layer gives by units, a channel's each; the weights of the one that reads it take them back."""
+def divide(new: dict[str, np.ndarray], giver: str, name: str, units: Any) -> None:
+    """What a layer gives by units, one or a channel's each; the weights of the one that reads it take them back.
+
+    But for a LayerNorm's, which needs its eps by the unit's square.
+    """
+    units = np.broadcast_to(units, len(new[f"{giver}.weight"]))
     for part in ("weight", "bias"):
         array = new[f"{giver}.{part}"]
         array /= units.reshape(-1, *[1] * (array.ndim - 1))
+    if name.startswith("norm"):
+        return
     reader = new[f"{name}.weight"]
     reader *= np.repeat(units, reader.shape[1] // len(units)).reshape(-1, *[1] * (reader.ndim - 2))
 
 
 def _unit(peaks: np.ndarray) -> np.ndarray:
     """What the greatest of them is divided by."""
-    return _power_of_two(peaks.max() * np.float32(HEADROOM / LARGEST_E4M3))
+    return power_of_two(peaks.max() * np.float32(HEADROOM / LARGEST_E4M3))
 
 
-def _power_of_two(size: np.ndarray) -> np.ndarray:
+def power_of_two(size: Any) -> np.ndarray:
     """The next one up; 1 for what is zero or not finite."""
     size = np.where(np.isfinite(size) & (size > 0), size, np.float32(1))
     return np.exp2(np.ceil(np.log2(size))).astype(np.float32)

@@ -26,14 +26,15 @@ class TokenConvNormReluPool:
         norm: gamma and beta, float32 (L_out, C_out); None for a network without LayerNorm.
         pool_size: positions that a maximum is taken of.
         precision: of the features that are written.
+        wide: of fp16, whether they are computed in float32, as those of tf32 are.
         octets: of fp16x3, whether they lie as `MmaWeights` takes them.
     """
 
     def __init__(
         self, weight: np.ndarray, bias: np.ndarray, norm: tuple[np.ndarray, np.ndarray] | None, pool_size: int, *,
-        precision: str, octets: bool = False,
+        precision: str, wide: bool = False, octets: bool = False,
     ) -> None:  # fmt: skip
-        self.weights = TokenConvWeights(weight, bias, *(norm or ()), precision=precision, octets=octets)
+        self.weights = TokenConvWeights(weight, bias, *(norm or ()), precision=precision, wide=wide, octets=octets)
         self._moments = SharedPairTables(weight, bias) if norm else None
         self._taps, _, self._channels = weight.shape
         self._pool_size, self.nbytes = pool_size, self.weights.nbytes
@@ -64,12 +65,14 @@ class TokenConvNormReluPoolPlanes:
         weight: float32 (K, depth, C_out), as `arrays.pack` gives it; bias (C_out,); NumPy arrays.
         norm: gamma and beta, float32 (L_out, C_out); None for a network without LayerNorm.
         precision: of the planes that are written.
+        wide: of fp16, whether they are computed in float32, as those of tf32 are.
     """
 
     def __init__(
-        self, weight: np.ndarray, bias: np.ndarray, norm: tuple[np.ndarray, np.ndarray] | None, *, precision: str
-    ) -> None:
-        self.weights = PlaneGatherWeights(weight, bias, *(norm or ()), precision=precision)
+        self, weight: np.ndarray, bias: np.ndarray, norm: tuple[np.ndarray, np.ndarray] | None, *, precision: str,
+        wide: bool = False,
+    ) -> None:  # fmt: skip
+        self.weights = PlaneGatherWeights(weight, bias, *(norm or ()), precision=precision, wide=wide)
         self._moments = SharedPairTables(weight, bias) if norm else None
         self.nbytes = self.weights.nbytes
 

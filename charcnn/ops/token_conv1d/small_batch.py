@@ -30,14 +30,14 @@ ROW_WARPS = 9
 
 
 @cache
-def _block_kernel(of: NumberFormat, taps: int, pool: int, cluster: int) -> Any:
+def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster: int) -> Any:
     """The kernel (ids, table, bias, singles, pairs, gamma, beta, y, depth, channels, kept, pooled, share, eps).
 
     Its arguments: token ids; addresses of the table of weights and of the bias; tables of `PairTables`, flat; addresses
     of gamma, beta and y; characters; channels; positions of a result; windows of a maximum; 1 over an input's values;
     eps. Grid: blocks of an input, whole clusters; inputs; runs of 256 channels.
     """
-    floats, split, alignment = of.size == 4, of.terms == 2, ptx.ALIGNMENT
+    split, alignment = of.terms == 2, ptx.ALIGNMENT
     unpack, store = ptx.cvt_f32x2("f16"), store_octet(of)
     windows = ROW_WARPS // pool
     row_warps, vectors = windows * pool, 2 if floats else 1  # vectors: of 16 bytes, for an octet
@@ -231,7 +231,7 @@ def conv_block_1(
     flat = (array.reshape((array.size,)) for array in (tables.singles, tables.pairs))
     grid, threads = (-(-pooled // (windows * cluster)), n, -(-channels // (32 * OCTET))), windows * pool_size
     call.launch(
-        _block_kernel(of, taps, pool_size, cluster), grid, 32 * (threads + LOOK_UP_WARPS),
+        _block_kernel(of, weights.wide, taps, pool_size, cluster), grid, 32 * (threads + LOOK_UP_WARPS),
         call.inputs[0], table, bias, *flat, gamma, beta, y, *map(np.uint32, (depth, channels, kept, pooled)),
         np.float64(1 / (kept * channels)), np.float32(eps), early=True, cluster=cluster,
     )  # fmt: skip

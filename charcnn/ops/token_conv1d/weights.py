@@ -3,7 +3,7 @@
 Features of 16 or 8 bits come from a table, sums and LayerNorm in fp16: the table's rows are half as long, and two
 channels are added by one instruction. Such sums are of few terms, and rounded once a pair of taps. They begin with
 bias - mean, a difference taken in float32. Values past 65504 become infinite; a mean 2^11 deviations from zero leaves
-nothing of them. Features of 32 bits come from float32. The kernel is that of `warp_gather`.
+nothing of them. Features of 32 bits come from float32, `wide` ones of 16, too. The kernel is that of `warp_gather`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from charcnn.gpu.launch import Call
 from charcnn.ops.common import cast, shapes
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.mma_layout import OCTET
-from charcnn.ops.common.precision import HALF_PRECISIONS, choose
+from charcnn.ops.common.precision import HALF_PRECISIONS, NumberFormat, choose
 from charcnn.ops.token_conv1d.warp_gather.launch import launch
 
 
@@ -30,6 +30,7 @@ class TokenConvWeights:
         gamma, beta: float32 (L_out, C_out), C-contiguous, on the same side; None for a network without LayerNorm.
         precision: of the features that are written. With fp16, bf16 and fp8 table and sums are fp16, with tf32 and
             fp16x3 float32.
+        wide: of fp16, whether table, sums and LayerNorm are float32, too, and features alone fp16.
         octets: of fp16x3, whether its terms lie as `mma_layout` has them; C_out is then a multiple of 8.
         stream: a CUDA stream; the default stream where None.
 
@@ -46,11 +47,12 @@ class TokenConvWeights:
         beta: Any = None,
         *,
         precision: str = "fp16",
+        wide: bool = False,
         octets: bool = False,
         stream: Any = None,
     ) -> None:
         self.precision = of = choose(precision)
-        self._wide = of.size == 4
+        self.wide = sums_in_float32(of, wide)
         self._form = of.ptx_type if of.terms == 1 else "octets" if octets else "halves"
         kernel_size, depth, channels = shapes.ranked("weight", weight, "K, depth, C_out")
         self.shape = kernel_size, depth, channels
@@ -68,7 +70,7 @@ class TokenConvWeights:
         # and none before a launch has waited for what made them.
         self._kept, self._waited = not device.on_device(weight), False
         self._affine_shape = affine[0].shape if affine else None
-        if not self._wide:
+        if not self.wide:
             padded, half = -(-channels // OCTET) * OCTET, HALF_PRECISIONS["fp16"]
             self.table = narrow(call, self.table, depth + 1, padded, half).view(np.uint32)
             affine = [
@@ -130,12 +132,23 @@ class TokenConvWeights:
         y = y.view(cast.WORDS[y.dtype.itemsize]) if self._form != "tf32" else y
         launch(
             call, ids, self.table, self.bias, normalisation, y, pool_size, eps, self.shape, self._form,
-            wide=self._wide, early=self._kept and self._waited, **tiles,
+            wide=self.wide, early=self._kept and self._waited, **tiles,
         )  # fmt: skip
         self._waited = self._waited or y.size > 0
 
     def _call(self, out: Any, stream: Any, shape: shapes.Shape, **inputs: Any) -> Call:
         return Call(out, stream, (*shape[:-1], self.precision.terms * shape[-1]), self.precision.dtype, **inputs)
+
+
+def sums_in_float32(of: NumberFormat, wide: bool) -> bool:
+    """Whether block 1's table and sums are float32 where its features are of this format.
+
+    Raises:
+        ValueError: they are asked for, and there are none.
+    """
+    if wide and of.name not in ("fp16", "tf32", "fp16x3"):
+        raise ValueError(f"{wide=}: need precision fp16, not {of.name}")
+    return wide or of.size == 4
 
 
 def _like(shape: shapes.Shape) -> Any:

@@ -170,7 +170,7 @@ def _make_put(of: NumberFormat, wide: bool) -> Any:
 
 
 def make_advance(
-    kernel_size: int, alphabet: int, layernorm: bool, of: NumberFormat, whole_numbers: bool, count: int
+    kernel_size: int, alphabet: int, layernorm: bool, of: NumberFormat, wide: bool, whole_numbers: bool, count: int
 ) -> Any:
     """advance(kept, input, lane, by_step, gammas, betas, ends, steps): what is kept, after so many inputs' groups.
 
@@ -178,8 +178,7 @@ def make_advance(
     its biases, and what sums begin with. Inputs from `ends` on have no tile. Bytes from an input's tile to the
     next one's, from plane to plane, and to a lower term.
     """
-    wide, chars = of.size == 4, SPAN + kernel_size - 1
-    eighth, short = whole_numbers and not wide, whole_numbers and wide
+    chars, eighth, short = SPAN + kernel_size - 1, whole_numbers and not wide, whole_numbers and wide
     gathered, bare = _make_windows(kernel_size, (alphabet + 1) * PITCH, layernorm, wide, eighth, short)
     put, pack, zero, one = _make_put(of, wide), ptx.cvt_f16x2("f16"), uint32(0), uint32(1)
     lowered, magic = float32(1 if short else 1 / RAISED), float32(MAGIC)

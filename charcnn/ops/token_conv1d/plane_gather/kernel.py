@@ -7,7 +7,7 @@ group before stay in registers, and those of both are a tile. LayerNorm's parame
 the warp's inputs, through the first cache. A group reads 15 characters: 16 bytes, a record. No warp waits for another.
 
 For planes of 8 bits the table has bytes: half of what shared memory reads. Channels are added four a word. A sum is a
-float16 as it is, a subnormal one. For planes of TF32 it has numbers of 16 bits, and a sum is the end of a float32.
+float16 as it is, a subnormal one. For `wide` planes it has numbers of 16 bits, and a sum is the end of a float32.
 """
 
 from __future__ import annotations
@@ -36,35 +36,37 @@ def smem_bytes(kernel_size: int, depth: int, held: int, threads: int) -> int:
     return kernel_size * (depth + 1) * PITCH + (threads + threads // WARP) * held * RECORD_BYTES
 
 
-def whole_itemsize(of: NumberFormat) -> int:
-    """Of a table of whole numbers, for planes of a format."""
-    return 2 if of.size == 4 else 1
+def whole_itemsize(wide: bool) -> int:
+    """Of a table of whole numbers."""
+    return 2 if wide else 1
 
 
-def parts_of(of: NumberFormat, in_whole: int) -> int:
+def parts_of(wide: bool, in_whole: int) -> int:
     """How many warps share a row of a table of so many whole numbers, of which each has half a row's bytes at most."""
-    return min(2, max(1, -(-in_whole * whole_itemsize(of) // (PITCH // 2))))
+    return min(2, max(1, -(-in_whole * whole_itemsize(wide) // (PITCH // 2))))
 
 
 @cache
 def make_kernel(
-    kernel_size: int, alphabet: int, held: int, threads: int, layernorm: bool, of: NumberFormat, in_whole: int = 0
-) -> Any:
+    kernel_size: int, alphabet: int, held: int, threads: int, layernorm: bool, of: NumberFormat, wide: bool,
+    in_whole: int = 0,
+) -> Any:  # fmt: skip
     """The kernel (ids, skew, table, bias, steps, stat, gamma, beta, planes, eps, channels, pitch, rows, segments, per,
     units).
 
-    A warp has `held` inputs at a time. A table of whole numbers is of `in_whole` channels, of which a warp has 128
-    bytes of a row: 0 of another table. Arrays but for the addresses of table, gamma, beta and planes; how far ids begin
-    behind a multiple of 4; channels; those of a row of the table; rows of planes of an input; into how many runs of
-    rows an input is cut, and of how many; all runs.
+    A warp has `held` inputs at a time. `wide` ones are computed in float32, else in float16. A table of whole
+    numbers is of `in_whole` channels, of which a warp has 128 bytes of a row: 0 of another table. Arrays but for
+    the addresses of table, gamma, beta and planes; how far ids begin behind a multiple of 4; channels; those of a
+    row of the table; rows of planes of an input; into how many runs of rows an input is cut, and of how many; all
+    runs.
     """
-    wide, whole, halves = of.size == 4, in_whole > 0, parts_of(of, in_whole)
+    whole, halves = in_whole > 0, parts_of(wide, in_whole)
     itemsize, channels_held, eighth, short = (4, 2, False, whole) if wide else (2, 4, whole, False)
-    from_depth, table_itemsize = alphabet + (whole or not wide), whole_itemsize(of) if whole else itemsize
+    from_depth, table_itemsize = alphabet + (whole or not wide), whole_itemsize(wide) if whole else itemsize
     warp_channels = channels_held * WARP
     slab, chars, simulated = (alphabet + 1) * PITCH, SPAN + kernel_size - 1, device.SIMULATED
     at_once = AT_ONCE if eighth and held % AT_ONCE == 0 else 1
-    advance, turns = make_advance(kernel_size, alphabet, layernorm, of, whole, at_once), held // at_once
+    advance, turns = make_advance(kernel_size, alphabet, layernorm, of, wide, whole, at_once), held // at_once
     raw_count, great = max(RECORD_BYTES // WORDS, -(-(chars + WORDS - 1) // WORDS)) + 1, alphabet > 127
     pack, copy, commit, drain = (
         ptx.cvt_f16x2("f16"), ptx.cp_async_16, ptx.cp_async_commit_group, ptx.cp_async_wait_group(0),

@@ -17,7 +17,7 @@ from charcnn.ops.token_conv1d.plane_gather import byte_table, short_table
 from charcnn.ops.token_conv1d.plane_gather.group import MOST_TAPS, POOL
 from charcnn.ops.token_conv1d.plane_gather.kernel import make_kernel, parts_of, smem_bytes
 from charcnn.ops.token_conv1d.warp_gather.config import BELOW, PITCH, WARP, WORDS
-from charcnn.ops.token_conv1d.weights import TokenConvWeights
+from charcnn.ops.token_conv1d.weights import TokenConvWeights, sums_in_float32
 
 HELD = 4
 """Inputs that a warp goes along at a time: they share one read of gamma and beta."""
@@ -26,15 +26,11 @@ THREADS = device.block_size(512)
 """Of a block: what registers allow."""
 
 
-WHOLE_NUMBERS = {"e4m3": byte_table, "tf32": short_table}
-"""By what planes are of, the table that has whole numbers, where those hold the weights."""
-
-
 class PlaneGatherWeights:
     """Block 1's parameters on the current GPU, made once: token ids to the planes that `ToomCookWeights` takes.
 
     The features are those of `TokenConvWeights`, pooled by three, before they are rounded to the precision. Of fp16 and
-    fp8 planes are sums in float16, of tf32 and fp16x3 in float32.
+    fp8 planes are sums in float16, of tf32, fp16x3 and `wide` fp16 in float32.
 
     Args:
         weight: float32 (K, depth, C_out), as `arrays.pack` gives it, NumPy, C-contiguous: K up to 8, depth up to 191
@@ -46,6 +42,7 @@ class PlaneGatherWeights:
             a result of the convolution is off by 1 to 2 % of their root mean square. With tf32 and C_out in whole 8s it
             is whole numbers of 16 bits, where no channel has a few weights far beyond the others: they are rounded as
             TF32 does it, or twice as coarsely. Of either kind two warps share a row, which the block has to hold.
+        wide: of fp16, whether table and sums are those of tf32.
 
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit, or shared memory does not hold the table.
@@ -54,11 +51,12 @@ class PlaneGatherWeights:
 
     def __init__(
         self, weight: np.ndarray, bias: np.ndarray, gamma: np.ndarray | None = None, beta: np.ndarray | None = None, *,
-        precision: str = "fp16",
+        precision: str = "fp16", wide: bool = False,
     ) -> None:  # fmt: skip
         self.precision = of = choose(precision, PRECISIONS)
+        wide = sums_in_float32(of, wide)
         self.shape = kernel_size, depth, channels = shapes.ranked("weight", weight, "K, depth, C_out")
-        vector = 4 if of.size == 4 else 8
+        vector = 4 if wide else 8
         if not 1 <= kernel_size <= MOST_TAPS or depth + BELOW >= 256 or channels % vector:
             raise ValueError(
                 f"weight has shape {tuple(weight.shape)}: need K up to {MOST_TAPS}, depth up to {255 - BELOW}, "
@@ -70,13 +68,14 @@ class PlaneGatherWeights:
         given = weight / unit, bias / unit
         if gamma is not None and beta is not None:
             given, affine = (weight, bias), (gamma / unit, beta / unit)
-        whole = WHOLE_NUMBERS.get(of.ptx_type) if of.terms == 1 else None
-        parts = parts_of(of, channels)
+        # Of two terms no whole numbers are fine enough.
+        whole: Any = byte_table if of.ptx_type == "e4m3" else short_table if wide and of.terms == 1 else None
+        parts = parts_of(wide, channels)
         fits = smem_bytes(kernel_size, depth, HELD, WARP * parts) <= device.shared_limit()
         whole = whole if whole and fits and whole.holds(given[0], *affine[:1]) else None
         if whole is byte_table and affine:
             affine = affine[0] * np.float32(byte_table.RAISED), affine[1]
-        self._of = TokenConvWeights(*given, *affine, precision=precision)
+        self._of = TokenConvWeights(*given, *affine, precision=precision, wide=wide)
         self._table, self._steps = self._of.table, self._of.bias
         if whole:
             self._table, self._steps = (device.to_device(array) for array in whole.pack(*given))
@@ -130,10 +129,10 @@ class PlaneGatherWeights:
         kernel_size, depth, channels = self.shape
         while threads > WARP and smem_bytes(kernel_size, depth, held, threads) > device.shared_limit():
             threads -= WARP
-        itemsize = 4 if self.precision.size == 4 else 2
-        table, bias, affine = self._table, self._of.bias, self._of.affine
+        table, bias, affine, wide = self._table, self._of.bias, self._of.affine, self._of.wide
+        itemsize = 4 if wide else 2
         in_whole = channels if table is not self._of.table else 0
-        parts = parts_of(self.precision, in_whole)
+        parts = parts_of(wide, in_whole)
         threads = max(threads // (WARP * parts), 1) * WARP * parts
         channel_tiles = -(-channels // (PITCH // itemsize * parts))
         blocks, rows = max(1, device.multiprocessors() // channel_tiles), out.shape[1]
@@ -143,7 +142,7 @@ class PlaneGatherWeights:
         pitch = -(-channels // 8) * 8 if itemsize == 2 else channels
         addresses = [np.uint64(device.address(one)) for one in (*affine, out)] if affine else [np.uint64(0)] * 2
         gamma, beta = addresses[:2]
-        kernel = make_kernel(kernel_size, depth, held, threads, bool(affine), self.precision, in_whole)
+        kernel = make_kernel(kernel_size, depth, held, threads, bool(affine), self.precision, wide, in_whole)
         call.launch(
             kernel, (min(blocks, units * cuts), channel_tiles), threads,
             ids, device.address(ids) % WORDS, np.uint64(device.address(table)), bias, self._steps,

@@ -47,7 +47,7 @@ def _warp_gather_pool_kernel(
 ) -> Any:
     """The kernel for blocks of so many threads, which keep `channel_tile` channels of the table.
 
-    With `wide`, table, sums and LayerNorm are float32, and `form` is what is written: tf32; halves, two float16 a
+    With `wide`, table, sums and LayerNorm are float32, and `form` is what is written: tf32; f16; halves, two float16 a
     number, as `precision` has them; or octets, two in the order of `mma_layout`. Otherwise they are fp16, and `form` is
     f16, bf16 or e4m3. With `vectors`, y takes whole vectors; with `early`, the table is copied while the kernel before
     still runs.
@@ -61,7 +61,7 @@ def _warp_gather_pool_kernel(
     record = record_words(kernel_size, pool_size, layernorm, wide)
     direct, skips, great = row == PITCH and alphabet + BELOW < 256, alphabet < 256, alphabet > 127
     numbers = types.float32 if wide else types.uint32
-    octets, split = form == "octets", form in ("octets", "halves")
+    octets, split, halved = form == "octets", form in ("octets", "halves"), wide and form == "f16"
     rounded, eighths, simulated = form == "bf16", form == "e4m3", device.SIMULATED
     zero, one, two, three, four, seven, byte_bits, byte, sixteen = (
         uint32(value) for value in (0, 1, 2, 3, 4, 7, 8, 255, 16)
@@ -346,6 +346,15 @@ def _warp_gather_pool_kernel(
                                     by = uint32(sixteen * uint32(c % two))
                                     y.flat[to + uint64(c)] = uint32(uint32((a0 if c < two else a1) >> by) & mask)
                                     y.flat[behind + uint64(c)] = uint32(uint32((b0 if c < two else b1) >> by) & mask)
+                    elif halved:
+                        a0, a1 = pack(best[0], best[1]), pack(best[2], best[3])
+                        if vectors:
+                            ptx.st_global_v2_b32(y, to, a0, a1)
+                        else:
+                            for c in range(four):
+                                if uint32(channel + c) < channels:
+                                    by = uint32(sixteen * uint32(c % two))
+                                    y.flat[to + uint64(c)] = uint32(uint32((a0 if c < two else a1) >> by) & mask)
                     elif wide:
                         for c in range(four):
                             best[c] = ptx.bitcast_f32(ptx.cvt_tf32(best[c]))
