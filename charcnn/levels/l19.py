@@ -73,7 +73,9 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
         choices = (few, small_1_2, blocks_1_2), (some, small_3_6, blocks_3_6), (more, small_fc, fc)
         yield "network", [ByBatch(*choice) for choice in choices]
 
-    return gpu_pipeline(network, p, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=True)
+    run = gpu_pipeline(network, p, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=True)
+    run.held_as = precision if wide else None
+    return run
 
 
 if __name__ == "__main__":

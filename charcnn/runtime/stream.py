@@ -344,6 +344,8 @@ class GpuPipeline(Pipeline):
         self.few = max(self.few, min(worker.few for worker in workers))
         self.direct = False
         """Whether messages land in GPU memory."""
+        self.held_as: str | None = None
+        """The precision whose numbers its layers hold, where that is another one than was asked for."""
         self.sequences: dict[int, Any] = {}
         """By GPU, the layers that it runs (`charcnn.runtime.sequence`), of levels that list them."""
         self._on_gpu: dict[int, StreamWorker] = {}

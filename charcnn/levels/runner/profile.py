@@ -49,6 +49,7 @@ def measured(
 
     rows, (program, _) = job.rows[:batch], subject.program(options)
     results = np.empty((len(rows), job.params.config.classes), np.float32)
+    precision = getattr(run, "held_as", None) or options.precision
 
     def work() -> None:  # by one stream, where there are several
         if isinstance(run, BatchRun):
@@ -58,14 +59,14 @@ def measured(
 
     def done(launches: Sequence[Launch]) -> Sequence[Done]:
         stages = list(dict.fromkeys(one.stage for one in launches))
-        size = program.number_format(options.precision).size
+        size = program.number_format(precision).size
         return work_of(subject.products(job, stages), len(rows), size)(launches)
 
     monitor.current = ""
     with cuda.gpus[gpus[0]]:
         found = profiled(work, lambda: monitor.current, max(RUNS, options.repeat), done)
         try:
-            peaks = Peaks.reached(program, options.precision)
+            peaks = Peaks.reached(program, precision)
         except device.DeviceError:
             peaks = None
     if peaks is not None:
