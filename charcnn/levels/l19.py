@@ -42,11 +42,10 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
     """
     eighths = precision == "fp8"
     length_5, length = whole_windows(config, 16 if eighths else 8), config.conv_lengths[4]
-    p, eps, wide = params, calibrate.EPS, False
+    asked, (p, eps, precision) = precision, half_range.held(params, config, precision)
+    wide = precision != asked
     if eighths:
         p, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
-    elif precision == "tf32" and (halves := half_range.scaled(params, config)):
-        (p, eps), precision, wide = halves, "fp16", True
     conv, linear = partial(WgmmaConv1d, precision=precision), partial(WgmmaLinear, precision=precision)
     small_conv = partial(SmallBatchConv1d, precision=precision)
 
@@ -74,7 +73,7 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
         yield "network", [ByBatch(*choice) for choice in choices]
 
     run = gpu_pipeline(network, p, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=True)
-    run.held_as = precision if wide else None
+    run.held_as = precision
     return run
 
 

@@ -36,6 +36,14 @@ WIDEST = 512
 """Rows of the matrices whose largest singular value is computed: it takes a thousandth of a second."""
 
 
+def held(
+    params: Mapping[str, np.ndarray], config: Config, precision: str
+) -> tuple[Mapping[str, np.ndarray], float, str]:
+    """Weights to use, LayerNorm 6's eps, and the precision whose numbers are held: for TF32 fp16, if it can."""
+    halves = scaled(params, config) if precision == "tf32" else None
+    return (*halves, "fp16") if halves else (params, calibrate.EPS, precision)
+
+
 def scaled(params: Mapping[str, np.ndarray], config: Config) -> tuple[dict[str, np.ndarray], float] | None:
     """Weights of the same network whose features fp16 has room for, whatever is read, and LayerNorm 6's eps for them.
 

@@ -191,7 +191,7 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
         "source": job.source,
         "batch": batch,
         "precision": level.precision(options.precision),
-        "held_as": getattr(run, "held_as", None),
+        "held_as": getattr(run, "held_as", None) or level.precision(options.precision),
         "seed": options.seed,
         "ranks": 1 if comm is None else comm.size,
         "offload": mode,

@@ -70,7 +70,7 @@ def show(name: str, report: dict[str, Any], job: Job, logits: np.ndarray) -> Non
         where += f", {report['gpus']} GPU{'s' * (report['gpus'] > 1)}{' a rank' * (report['ranks'] > 1)}"
         where += ", simulated" * report["simulated"]
     how = f"config {job.size}, batch {report['batch']}, {report['precision']}"
-    how += f" held as {report['held_as']}" if report["held_as"] else ""
+    how += f" held as {report['held_as']}" if report["held_as"] != report["precision"] else ""
     rows = [
         ("inputs", f"{report['inputs']} from {report['source']}, {how}, on {where}"),
         ("elapsed", f"{statistics.median(seconds):.3f} s" + f", median of {len(seconds)} runs" * (len(seconds) > 1)),

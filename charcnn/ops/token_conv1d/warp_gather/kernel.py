@@ -102,6 +102,17 @@ def _warp_gather_pool_kernel(
     )
 
     @jit(device=True)
+    def put_halves(y, to, channel, channels, first, second):
+        """Two words of two float16 each, of which the last channels may be none."""
+        if vectors:
+            ptx.st_global_v2_b32(y, to, first, second)
+        else:
+            for c in range(four):
+                if uint32(channel + c) < channels:
+                    word, by = (first if c < two else second), uint32(sixteen * uint32(c % two))
+                    y.flat[to + uint64(c)] = uint32(uint32(word >> by) & mask)
+
+    @jit(device=True)
     def sync_warp():
         if simulated:
             cuda.syncthreads()  # there a block is a warp
@@ -337,24 +348,10 @@ def _warp_gather_pool_kernel(
                         behind = to + uint64(octet if octets else channels)
                         a0, b0 = pack_parts(best[0], best[1])
                         a1, b1 = pack_parts(best[2], best[3])
-                        if vectors:
-                            ptx.st_global_v2_b32(y, to, a0, a1)
-                            ptx.st_global_v2_b32(y, behind, b0, b1)
-                        else:
-                            for c in range(four):
-                                if uint32(channel + c) < channels:
-                                    by = uint32(sixteen * uint32(c % two))
-                                    y.flat[to + uint64(c)] = uint32(uint32((a0 if c < two else a1) >> by) & mask)
-                                    y.flat[behind + uint64(c)] = uint32(uint32((b0 if c < two else b1) >> by) & mask)
+                        put_halves(y, to, channel, channels, a0, a1)
+                        put_halves(y, behind, channel, channels, b0, b1)
                     elif halved:
-                        a0, a1 = pack(best[0], best[1]), pack(best[2], best[3])
-                        if vectors:
-                            ptx.st_global_v2_b32(y, to, a0, a1)
-                        else:
-                            for c in range(four):
-                                if uint32(channel + c) < channels:
-                                    by = uint32(sixteen * uint32(c % two))
-                                    y.flat[to + uint64(c)] = uint32(uint32((a0 if c < two else a1) >> by) & mask)
+                        put_halves(y, to, channel, channels, pack(best[0], best[1]), pack(best[2], best[3]))
                     elif wide:
                         for c in range(four):
                             best[c] = ptx.bitcast_f32(ptx.cvt_tf32(best[c]))
