@@ -190,11 +190,16 @@ def level_16(precision: str) -> None:
     conv = SmallBatchWeights(zeros(3, 256, 256), zeros(256), precision=precision, results=given.name)
     partial_moments = zeros(*conv.partial_moments_shape(1, 104))
     y = conv.conv1d_partial_moments(x, partial_moments)
+    affine = small_batch.affine(zeros(102, 256), zeros(102, 256), wide=wide)
     for rows in {False, wide}:
-        affine = small_batch.affine(zeros(102, 256), zeros(102, 256), precision)
         small_batch.normalised(y, partial_moments, *affine, 3, precision=precision, rows=rows)
     if of.itemsize > 1:
         small_batch.normalised(y, zeros(1, 102, 3), *affine, 3, precision=precision, rows=wide, part=256)
+    if precision == "fp16":  # of TF32
+        conv = SmallBatchWeights(zeros(3, 256, 256), zeros(256), precision=precision, results="float32")
+        y, affine = conv.conv1d_partial_moments(x, partial_moments), (zeros(102, 256), zeros(102, 256))
+        for part, parts in ((None, partial_moments), (128, zeros(1, 204, 3))):
+            small_batch.normalised(y, parts, *affine, 3, precision=precision, rows=True, wide=True, part=part)
     weight, bias, norm = zeros(7, 70, 256), zeros(256), (zeros(1008, 256), zeros(1008, 256))
     ids = zeros(1, 1014, dtype=np.uint8)
     for summed_wide in {False, precision == "fp16"}:
@@ -273,6 +278,7 @@ def between_features(row: catalog.Variant) -> None:
         x = np.empty((1, 102, 256), np.float32)
         for precision in WIDE:
             encoded_maxima(x, stat, x[0], x[0], 3, precision=precision)
+        for precision in ("fp16", *WIDE):
             normalised_maxima(x, stat, x[0], x[0], 3, precision="float32", results=precision)
 
 

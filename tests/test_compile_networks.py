@@ -163,3 +163,25 @@ def test_options_that_do_not_fit(words, message, capsys):
 
     assert main(["compile", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+HELD = """
+from charcnn.compiling.networks import Network, record
+from charcnn.compiling.stand_in import Target
+from charcnn.config import SMALL
+from charcnn.gpu.launch import title
+launched = {"fp16": set(), "tf32": set()}
+for precision, found in launched.items():
+    record(Network("l19", precision, SMALL), Target.named("sm_90a"), lambda kernel, _: found.add(kernel), [1, 4096])
+homes = lambda kernels: {title(kernel).partition("(")[0].rpartition(".")[0] for kernel in kernels}
+print(sorted(homes(launched["tf32"] - launched["fp16"])))
+"""
+
+
+def test_tf32_is_compiled_as_it_is_held(tmp_path):
+    """Other kernels than fp16's have block 1 and LayerNorm 6, and the convolution before it: they are wide."""
+    found = python("-c", HELD, cache=tmp_path).stdout
+    assert json.loads(found.replace("'", '"')) == [
+        "conv1d.small_batch", "conv1d.wgmma.kernel", "layernorm.relu_maxpool1d_nlc_precisions", "layernorm.small_batch",
+        "token_conv1d.plane_gather.kernel", "token_conv1d.small_batch",
+    ]  # fmt: skip

@@ -47,7 +47,7 @@ def decoded(y, results):
     return y if results == "tf32" else as_float(device.to_device(y), results).copy_to_host()
 
 
-ROUNDED = {"tf32": (6e-4, 1e-6), "fp16x3": (1e-6, 1e-6)}
+ROUNDED = {"fp16": (6e-4, 1e-6), "tf32": (6e-4, 1e-6), "fp16x3": (1e-6, 1e-6)}
 """Relative and absolute tolerance of results; others have some 4 to 11 bits."""
 
 
@@ -79,7 +79,7 @@ def test_arrays_that_start_at_no_multiple_of_16_bytes(precision, results, monkey
     np.testing.assert_array_equal(drawn.maxima(precision, results).view(np.uint8), vectors.view(np.uint8))
 
 
-@pytest.mark.parametrize("results", ["tf32", "fp16x3"])
+@pytest.mark.parametrize("results", ["fp16", "tf32", "fp16x3"])
 @pytest.mark.parametrize(("n", "kernel_size", "stride"), [(3, 5, None), (3, 2, 3), (3, 3, 1), (0, 3, None)])
 def test_windows_from_float32(n, kernel_size, stride, results):
     rng = np.random.default_rng(1)
@@ -96,5 +96,5 @@ def test_windows_from_float32(n, kernel_size, stride, results):
 
 
 def test_float32_is_no_result():
-    with pytest.raises(ValueError, match=r"^precision='float32': need one of tf32, fp16x3$"):
+    with pytest.raises(ValueError, match=r"^precision='float32': need one of tf32, fp16x3, fp16$"):
         draw(1, 3, 8, "float32").maxima("float32")

@@ -165,7 +165,10 @@ def _copy(config: Any) -> None:
 
 
 def _leave_out_the_host(stack: ExitStack, level: ModuleType) -> None:
-    """Replace what the level computes on the CPU: its operators by arrays of the same shapes, and calibration."""
+    """Replace what the level computes on the CPU: its operators by arrays of the same shapes, calibration, and proofs.
+
+    TF32 is held as fp16 where a level may: of nearly all weights that holds.
+    """
 
     def like(shape_of: Callable[..., Any]) -> Callable[..., np.ndarray]:
         def operator(*arguments: Any, out: Any = None) -> np.ndarray:
@@ -179,3 +182,6 @@ def _leave_out_the_host(stack: ExitStack, level: ModuleType) -> None:
     if hasattr(level, "calibrate"):
         replaced(stack, level.calibrate, calibration=lambda params, config, texts=None: None)
         replaced(stack, level.calibrate, rescaled=lambda params, config, ids: (dict(params), EPS))
+    if hasattr(level, "half_range"):
+        held = {"tf32": "fp16"}
+        replaced(stack, level.half_range, held=lambda params, config, of: (params, held.get(of, of)))

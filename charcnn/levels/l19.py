@@ -42,7 +42,7 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
     """
     eighths = precision == "fp8"
     length_5, length = whole_windows(config, 16 if eighths else 8), config.conv_lengths[4]
-    asked, (p, eps, precision) = precision, half_range.held(params, config, precision)
+    asked, (p, precision), eps = precision, half_range.held(params, config, precision), calibrate.EPS
     wide = precision != asked
     if eighths:
         p, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
@@ -52,7 +52,7 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
     def network(w):  # once a GPU: weights are packed here
         block_1 = TokenConvNormReluPool(*w.conv1, w.norm1, POOL_SIZE, precision=precision, wide=wide)
         planes = TokenConvNormReluPoolPlanes(*w.conv1, w.norm1, precision=precision, wide=wide)
-        block_6 = wgmma_block(*w.conv6, w.norm6, POOL_SIZE, length=length, eps=eps, precision=precision)
+        block_6 = wgmma_block(*w.conv6, w.norm6, POOL_SIZE, length=length, eps=eps, precision=precision, wide=wide)
         fc3 = partial(linear, relu=False, float32=True)
         if takes(precision, config.classes):
             fc3 = partial(FewOutputsLinear, precision=precision)
@@ -66,15 +66,14 @@ def build(params, config, *, batch=4096, streams=3, gpus=None, monitor=None, pre
         few, some, more = SPREAD[precision]
         alone = [SmallBatchTokenConvNormReluPool(block_1)] if config.layernorm else [block_1]
         small_1_2 = [ByBatch(ALONE, alone, [block_1]), small_conv(*w.conv2, pool=True)]
-        small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, eps=eps, precision=precision)
+        small_6 = small_batch_block(*w.conv6, w.norm6, POOL_SIZE, eps=eps, precision=precision, wide=wide)
         small_3_6 = [small_conv(*w.conv3), small_conv(*w.conv4), small_conv(*w.conv5), *small_6]
         small_fc = [SmallBatchLinear([w.fc1, w.fc2, w.fc3], precision=precision)]
         choices = (few, small_1_2, blocks_1_2), (some, small_3_6, blocks_3_6), (more, small_fc, fc)
         yield "network", [ByBatch(*choice) for choice in choices]
 
-    run = gpu_pipeline(network, p, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=True)
-    run.held_as = precision
-    return run
+    given = {"batch": batch, "streams": streams, "gpus": gpus, "monitor": monitor}
+    return gpu_pipeline(network, p, config, **given, graph=True, held_as=precision)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,8 @@ def rescaled(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) 
     if not config.layernorm:
         return new, EPS
     unit = _unit(peaks["norm6"])
-    divide(new, "conv6", "norm6", unit)
+    for part in ("weight", "bias"):
+        new[f"conv6.{part}"] /= unit
     return new, float(EPS / unit**2)
 
 
@@ -164,7 +165,7 @@ def rescaled_to_u8(params: Mapping[str, np.ndarray], config: Config, ids: np.nda
     for name in LAYERS:
         peak = np.float32(peaks[name].max() * np.float32(HEADROOM_U8))
         unit = peak / np.float32(LARGEST_U8) if np.isfinite(peak) and peak > 0 else np.float32(1)
-        divide(new, givers[name], name, unit)
+        divide(new, givers[name], name, np.full(len(new[f"{givers[name]}.weight"]), unit))
     return new
 
 
@@ -193,17 +194,11 @@ def givers_of(config: Config) -> dict[str, str]:
     return dict(zip(owners[1:], owners, strict=False))
 
 
-def divide(new: dict[str, np.ndarray], giver: str, name: str, units: Any) -> None:
-    """What a layer gives by units, one or a channel's each; the weights of the one that reads it take them back.
-
-    But for a LayerNorm's, which needs its eps by the unit's square.
-    """
-    units = np.broadcast_to(units, len(new[f"{giver}.weight"]))
+def divide(new: dict[str, np.ndarray], giver: str, name: str, units: np.ndarray) -> None:
+    """What a layer gives by units, a channel's each; the weights of the one that reads it take them back."""
     for part in ("weight", "bias"):
         array = new[f"{giver}.{part}"]
         array /= units.reshape(-1, *[1] * (array.ndim - 1))
-    if name.startswith("norm"):
-        return
     reader = new[f"{name}.weight"]
     reader *= np.repeat(units, reader.shape[1] // len(units)).reshape(-1, *[1] * (reader.ndim - 2))
 

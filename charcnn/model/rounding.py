@@ -46,14 +46,17 @@ class Grid:
     def least(self, weight: np.ndarray) -> Any:
         """`tiny` of a layer's weights, as they are scaled, where that counts beside their other roundings; else 0.
 
-        A float, or (C_out, 1) where each output channel has a scale.
+        A float where a layer has a scale, else (C_out, 1): small weights have coarse steps.
         """
-        if self.by_channel and self.peak is not None:
-            return abs(weight.reshape(len(weight), -1)).max(axis=1, initial=0)[:, None] / self.peak * self.tiny
+        rows = abs(weight.reshape(len(weight), -1)).max(axis=1, initial=0)[:, None]
+        if self.peak is None:
+            return np.where((rows > 0) & (self.tiny > 1e-3 * self.unit * rows), self.tiny, 0.0)
+        if self.by_channel:
+            return rows / self.peak * self.tiny
         greatest = float(abs(weight).max(initial=0))
         if greatest == 0 or not math.isfinite(greatest):
             return 0.0
-        unit = 1.0 if self.peak is None else 2.0 ** math.ceil(math.log2(greatest / self.peak))
+        unit = 2.0 ** math.ceil(math.log2(greatest / self.peak))
         return unit * self.tiny if unit * self.tiny > 1e-3 * self.unit * greatest else 0.0
 
 

@@ -123,7 +123,7 @@ def gpu_pipeline(
 
 def on_gpus(
     network: Callable[[], Iterable[Stage]], config: Network, *, batch: int, streams: int,
-    gpus: int | Sequence[int] | None, monitor: Monitor | None, graph: bool = False,
+    gpus: int | Sequence[int] | None, monitor: Monitor | None, graph: bool = False, held_as: str | None = None,
 ) -> GpuPipeline:  # fmt: skip
     """A network's layers on each GPU, and so many streams there that take batches by turns.
 
@@ -132,6 +132,7 @@ def on_gpus(
         config: its bytes an input and values a result.
         batch, streams, gpus, monitor: as of a level's `build`.
         graph: whether a batch's kernels are recorded, and started as one CUDA graph.
+        held_as: the precision whose numbers layers hold; None for the one that was asked for.
 
     Raises:
         DeviceError: a GPU has less memory free than weights and features need.
@@ -156,7 +157,7 @@ def on_gpus(
                 else:
                     workers.append(StreamWorker(buffers, forward))
     pipeline = GpuPipeline(workers, batch, config.classes, monitor.advance)
-    pipeline.sequences = sequences
+    pipeline.sequences, pipeline.held_as = sequences, held_as
     return pipeline
 
 

@@ -345,7 +345,7 @@ class GpuPipeline(Pipeline):
         self.direct = False
         """Whether messages land in GPU memory."""
         self.held_as: str | None = None
-        """The precision whose numbers its layers hold; where None, the one that was asked for."""
+        """The precision whose numbers its layers hold; None for the one that was asked for."""
         self.sequences: dict[int, Any] = {}
         """By GPU, the layers that it runs (`charcnn.runtime.sequence`), of levels that list them."""
         self._on_gpu: dict[int, StreamWorker] = {}

@@ -34,17 +34,20 @@ class ConvNormReluPool:
         pool_size: positions that a maximum is taken of.
         precision: of the features that are given.
         eps: added to the variance.
+        wide: whether conv's result, gamma and beta are float32, though features have fewer bits.
     """
 
-    def __init__(self, conv: Conv1dLayer, norm: Affine, pool_size: int, precision: str, eps: float = 1e-5) -> None:
+    def __init__(
+        self, conv: Conv1dLayer, norm: Affine, pool_size: int, precision: str, eps: float = 1e-5, *, wide: bool = False
+    ) -> None:
         self._conv, self._pool_size, self._eps = conv, pool_size, eps
         self._norm = [device.to_device(array) for array in norm]
         self._of = choose(precision)
-        self._wide = precision in WIDE
+        self._wide = wide or precision in WIDE
         wgmma = isinstance(conv, WgmmaConv1d)
         self._rows = self._wide and wgmma  # what a linear layer takes
         self._few = FEW if wgmma and self._of.itemsize > 1 and norm[0].shape[-1] % OCTET == 0 else 0
-        self._affine = affine(*norm, precision) if self._few else ()
+        self._affine = affine(*norm, wide=self._wide) if self._few else ()
         self.nbytes = conv.nbytes + sum(array.nbytes for array in (*self._norm, *self._affine))
 
     def writes(self, x: Shape) -> list[Array]:
@@ -70,7 +73,8 @@ class ConvNormReluPool:
             y, (gamma, beta) = self._conv.conv.conv1d_partial_moments(x, partial_moments, **given), self._affine
             return normalised(
                 y, partial_moments, gamma, beta, self._pool_size, precision=self._of.name, rows=self._rows,
-                part=self._conv.conv.part, eps=self._eps, out=space.device(*result), stream=space.stream,
+                wide=self._wide, part=self._conv.conv.part, eps=self._eps, out=space.device(*result),
+                stream=space.stream,
             )  # fmt: skip
         more = {"wide": True} if self._wide and not self._rows else {}
         y, stat = self._conv.conv.conv1d_stat(x, out=out, partial_moments=partial_moments, stream=space.stream, **more)
@@ -86,18 +90,21 @@ class SmallBatchConvNormReluPool:
     """`ConvNormReluPool` for a few inputs, spread over the whole GPU; a linear layer follows, as features lie."""
 
     def __init__(
-        self, weight: np.ndarray, bias: np.ndarray, norm: Affine, pool_size: int, precision: str, eps: float = 1e-5
-    ) -> None:
+        self, weight: np.ndarray, bias: np.ndarray, norm: Affine, pool_size: int, precision: str, eps: float = 1e-5, *,
+        wide: bool = False,
+    ) -> None:  # fmt: skip
         self._of, self._pool_size, self._eps = choose(precision), pool_size, eps
-        self._layer = SmallBatchConv1d(weight, bias, precision=precision, results=between(self._of).name)
-        self._norm, self._rows, self.nbytes = affine(*norm, precision), precision in WIDE, self._layer.nbytes
+        self._wide = wide or precision in WIDE
+        results = between(self._of, self._wide).name
+        self._layer = SmallBatchConv1d(weight, bias, precision=precision, results=results)
+        self._norm, self.nbytes = affine(*norm, wide=self._wide), self._layer.nbytes
 
     def writes(self, x: Shape) -> list[Array]:
         """The convolution's result, and that of pooling."""
         y = self._layer.writes(x)[-1]
         n, length, channels = y.shape
         pooled = length // self._pool_size
-        shape = (n, 1, self._of.terms * pooled * channels) if self._rows else (n, pooled, channels)
+        shape = (n, 1, self._of.terms * pooled * channels) if self._wide else (n, pooled, channels)
         return [y, Array(shape, self._of.dtype)]
 
     def scratch(self, x: Shape) -> Mapping[str, Array]:
@@ -110,8 +117,8 @@ class SmallBatchConvNormReluPool:
         y = self._layer.conv.conv1d_partial_moments(x, partial_moments, out=space.device(*between), stream=space.stream)
         gamma, beta = self._norm
         return normalised(
-            y, partial_moments, gamma, beta, self._pool_size, precision=self._of.name, rows=self._rows, eps=self._eps,
-            out=space.device(*result), stream=space.stream,
+            y, partial_moments, gamma, beta, self._pool_size, precision=self._of.name, rows=self._wide,
+            wide=self._wide, eps=self._eps, out=space.device(*result), stream=space.stream,
         )  # fmt: skip
 
 
@@ -150,7 +157,7 @@ class CoalescedConvNormReluPool:
 
 def wgmma_block(
     weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, length: int, precision: str,
-    eps: float = 1e-5, promoted: bool = False,
+    eps: float = 1e-5, promoted: bool = False, wide: bool = False,
 ) -> list[Layer]:  # fmt: skip
     """Convolution, LayerNorm where there is one, ReLU and max-pooling on Hopper's tensor cores; for a linear layer.
 
@@ -160,13 +167,15 @@ def wgmma_block(
         pool_size: 3.
         length: positions of x that count, where there are more.
         eps: added to the variance.
+        wide: as of `ConvNormReluPool`; nothing without LayerNorm.
     """
-    wide = precision in WIDE
-    given: dict[str, Any] = {"float32": wide, "precision": precision, "promoted": promoted}
+    given: dict[str, Any] = {"precision": precision, "promoted": promoted}
+    cast = precision in WIDE
     if norm is not None:
-        conv = WgmmaConv1d(weight, bias, relu=False, **given)
-        return [ConvNormReluPool(conv, norm, pool_size, precision, eps)]
-    return [WgmmaConv1d(weight, bias, pool=True, length=length, **given), *([Cast(precision)] if wide else [])]
+        conv = WgmmaConv1d(weight, bias, relu=False, float32=wide or cast, **given)
+        return [ConvNormReluPool(conv, norm, pool_size, precision, eps, wide=wide)]
+    conv = WgmmaConv1d(weight, bias, pool=True, length=length, float32=cast, **given)
+    return [conv, *([Cast(precision)] if cast else [])]
 
 
 def mma_block(
@@ -180,11 +189,12 @@ def mma_block(
 
 
 def small_batch_block(
-    weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str, eps: float = 1e-5
-) -> Sequence[Layer]:
+    weight: np.ndarray, bias: np.ndarray, norm: Affine | None, pool_size: int, *, precision: str, eps: float = 1e-5,
+    wide: bool = False,
+) -> Sequence[Layer]:  # fmt: skip
     """The same for a few inputs."""
     if norm is None:
-        wide = precision in WIDE
-        conv = SmallBatchConv1d(weight, bias, pool=True, precision=precision, results=FP32.name if wide else None)
-        return [conv, Cast(precision)] if wide else [conv]
-    return [SmallBatchConvNormReluPool(weight, bias, norm, pool_size, precision, eps)]
+        cast = precision in WIDE
+        conv = SmallBatchConv1d(weight, bias, pool=True, precision=precision, results=FP32.name if cast else None)
+        return [conv, Cast(precision)] if cast else [conv]
+    return [SmallBatchConvNormReluPool(weight, bias, norm, pool_size, precision, eps, wide=wide)]

@@ -28,6 +28,8 @@ THREADS = device.block_size(64)
 
 FP8 = {"fp8": TENSOR_PRECISIONS["fp8"]}
 
+FP16 = {"fp16": HALF_PRECISIONS["fp16"]}
+
 FLOATS = {FP32.name: FP32}
 
 
@@ -266,7 +268,7 @@ def normalised_maxima(
             float32 (L, C) likewise.
         kernel_size, stride: of the pooling; stride is kernel_size where None.
         precision: "fp16", "bf16", "fp8" or "float32".
-        results: of what is given, `precision` or "fp8"; `precision` where None. From float32, "tf32" or "fp16x3".
+        results: of what is given, `precision` or "fp8"; `precision` where None. From float32, "fp16", "tf32", "fp16x3".
         eps: added to the variance.
         out: where to write; made where None.
         stream: a CUDA stream; the default stream where None.
@@ -280,7 +282,7 @@ def normalised_maxima(
         DeviceError: no usable GPU.
     """
     of = choose(precision, HALF_PRECISIONS | FP8 | FLOATS)
-    to = choose(results or precision, WIDE if of is FP32 else {precision: of} | FP8)
+    to = choose(results or precision, WIDE | FP16 if of is FP32 else {precision: of} | FP8)
     shape = shapes.layernorm_relu_maxpool1d_nlc(x, stat, gamma, beta, kernel_size, eps, stride)
     if of is FP32:
         n, length, channels = shape

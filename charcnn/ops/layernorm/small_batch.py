@@ -26,9 +26,9 @@ from charcnn.ops.conv1d.small_batch import PART_BYTES
 NORM_THREADS = 64
 
 
-def between(of: NumberFormat) -> NumberFormat:
-    """What a convolution stores for `normalised`: of 32 bits a value float32, of 8 bits fp16, which rounds less."""
-    return FP32 if of.size == 4 else HALF_PRECISIONS["fp16"] if of.itemsize == 1 else of
+def between(of: NumberFormat, wide: bool = False) -> NumberFormat:
+    """What a convolution stores for `normalised`: of 32 bits a value, and `wide`, float32, of 8 bits fp16."""
+    return FP32 if wide or of.size == 4 else HALF_PRECISIONS["fp16"] if of.itemsize == 1 else of
 
 
 AT_ONCE = 4
@@ -74,9 +74,9 @@ def _parts_of_rows(partial_moments, n, count, part, row):
 
 
 @cache
-def _norm_kernel(of, rows, pool, of_rows):
+def _norm_kernel(of, floats, rows, pool, of_rows):
     # `rows`: of two terms, all low ones of an input lie behind its high ones, as a linear layer takes them.
-    floats, split, store = of.size == 4, of.terms == 2, store_octet(of)
+    split, store = of.terms == 2, store_octet(of)
     unpack, affine = ptx.cvt_f32x2("bf16" if of.ptx_type == "bf16" else "f16"), ptx.cvt_f32x2("f16")
     vectors = 2 if floats else 1  # of 16 bytes, for an octet
     words, octet, vector = 4 * vectors * pool, uint32(OCTET), uint64(16)
@@ -151,10 +151,10 @@ def _norm_kernel(of, rows, pool, of_rows):
     return kernel
 
 
-def affine(gamma: Any, beta: Any, precision: str = "fp16") -> tuple[Any, ...]:
+def affine(gamma: Any, beta: Any, *, wide: bool = False) -> tuple[Any, ...]:
     """gamma and beta, float32 (L, C), NumPy arrays, as `TokenConvWeights.affine` holds them; C a multiple of 8."""
     call = Call(None, None, (0,), gamma=gamma, beta=beta)
-    if choose(precision).size == 4:
+    if wide:
         return tuple(call.inputs)
     return tuple(
         narrow(call, array.reshape((1, *array.shape)), array.shape[0], array.shape[1], HALF_PRECISIONS["fp16"]).view(
@@ -173,6 +173,7 @@ def normalised(
     *,
     precision: str = "fp16",
     rows: bool = False,
+    wide: bool = False,
     part: int | None = None,
     eps: float = 1e-5,
     out: Any = None,
@@ -188,13 +189,14 @@ def normalised(
             float32 (L, C).
         pool_size: positions that a maximum is taken of.
         rows: whether all of an input is one row, (N, 1, ...), for a linear layer: of two terms, all high ones first.
+        wide: whether x, gamma and beta are float32, though the precision has fewer bits.
         part: values of a part of a row, `WgmmaWeights.part`.
         precision, eps, out, stream: as of `normalised_maxima`.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
     """
-    of, given = choose(precision), between(choose(precision))
+    of, given = choose(precision), between(choose(precision), wide)
     n, length, channels = shapes.ranked("x", x, "N, L, C")
     if channels % OCTET or pool_size > length:
         raise ValueError(f"x has shape {tuple(x.shape)}: need C a multiple of {OCTET}, and {pool_size} positions")
@@ -213,7 +215,7 @@ def normalised(
     numbers = map(np.uint32, (channels, length, pooled, partial_moments.shape[1], part or 1, channels))
     grid = -(-pooled * (channels // OCTET) // NORM_THREADS), n
     call.launch(
-        _norm_kernel(of, rows, pool_size, part is not None), grid, NORM_THREADS, *arguments, *numbers,
+        _norm_kernel(of, given is FP32, rows, pool_size, part is not None), grid, NORM_THREADS, *arguments, *numbers,
         np.float32(length * channels), np.float32(eps), early=True,
     )  # fmt: skip
     return call.result()
