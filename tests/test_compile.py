@@ -228,7 +228,7 @@ target = stand_in.Target.named("sm_90a")
 for level in (row for row in LEVELS if row.device == "cuda"):  # those that list no layers are recorded in vain
     for precision in level.precisions:
         for config in (SMALL, replace(SMALL, layernorm=False)):
-            network = Network(level.name, precision, config, 144)
+            network = Network(level.name, precision, config, 144, precision)  # as what it is called
             record(network, target, lambda *_: None, [1])
 of_images = "StepConv1d", "2d", "BufferedLinear", "SplitKLinear", *IMAGE_LAYERS
 rows = {row.name: {*row.precisions} for row in LAYERS if row.device == "cuda" and not row.name.endswith(of_images)}

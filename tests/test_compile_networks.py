@@ -6,15 +6,20 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import compiler_installed, part
 from test_compile import HOPPER, python
 from test_offline import PARTS, faults
 
 from charcnn import catalog
+from charcnn.classify import engine
+from charcnn.compiling import workers
 from charcnn.compiling.networks import runnable_techniques
 from charcnn.compiling.stand_in import Target
+from charcnn.config import TINY
 from charcnn.gpu import device
+from charcnn.model import params
 
 pytestmark = pytest.mark.skipif(
     not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
@@ -185,3 +190,19 @@ def test_tf32_is_compiled_as_it_is_held(tmp_path):
         "conv1d.small_batch", "conv1d.wgmma.kernel", "layernorm.relu_maxpool1d_nlc_precisions", "layernorm.small_batch",
         "token_conv1d.plane_gather.kernel", "token_conv1d.small_batch",
     ]  # fmt: skip
+
+
+def test_a_first_start_compiles_for_what_the_weights_are_held_as(monkeypatch):
+    given = []
+    monkeypatch.delenv("CHARCNN_JOBS", raising=False)
+    monkeypatch.setattr(workers, "compiled", lambda networks, *_: given.extend(networks) or ())
+    monkeypatch.setattr(workers, "cores", lambda: 2)
+    monkeypatch.setattr(Target, "current", lambda: Target.named("sm_90a"))
+    (choice,) = engine.choices("cuda", "tf32", "l19")
+    weights = params.init(TINY)
+    engine._compile_ahead(choice, TINY, 16, weights)
+    weights["fc2.weight"] *= np.float32(2.0**-18)
+    weights["fc2.bias"] *= np.float32(2.0**-18)
+    weights["fc3.weight"] *= np.float32(2.0**18)
+    engine._compile_ahead(choice, TINY, 16, weights)
+    assert [network.held_as for network in given] == ["fp16", "tf32"]

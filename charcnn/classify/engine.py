@@ -232,7 +232,7 @@ class Engine:
             if not device.SIMULATED:
                 from charcnn.caching import kernel_cache
 
-                kernel_cache.on_miss(partial(_compile_ahead, choice, params.config, options["batch"]))
+                kernel_cache.on_miss(partial(_compile_ahead, choice, params.config, options["batch"], params))
             options["gpus"] = wanted
             self.threads = max(2, min(8, cores))
             self.cores_a_gpu = cores / len(wanted)
@@ -297,8 +297,11 @@ class Engine:
             self._run.close()
 
 
-def _compile_ahead(choice: Choice, config: Config, batch: int) -> None:
-    """Compile what a first label needs, in several processes; they go on with what the level launches of a batch."""
+def _compile_ahead(choice: Choice, config: Config, batch: int, params: Params | None = None) -> None:
+    """Compile what a first label needs, in several processes; they go on with what the level launches of a batch.
+
+    Of these params, or of nearly all: a level may hold other numbers of others.
+    """
     from charcnn.compiling.networks import Network
     from charcnn.compiling.stand_in import Target
     from charcnn.compiling.workers import compiled, cores
@@ -307,7 +310,10 @@ def _compile_ahead(choice: Choice, config: Config, batch: int) -> None:
         jobs = min(cores(), int(os.environ.get("CHARCNN_JOBS", JOBS)))
         if jobs <= 1:
             return
-        network = Network(choice.level.name, choice.precision, config, batch)
+        ranges, held_as = getattr(choice.level.module, "half_range", None), None
+        if ranges and params is not None:
+            _, held_as = ranges.held(params, config, choice.precision)
+        network = Network(choice.level.name, choice.precision, config, batch, held_as)
         for _ in compiled([network], Target.current(), jobs, [1], [batch]):
             pass  # of a level that cannot be built, `build` itself says why
     except (RuntimeError, OSError, ValueError) as error:

@@ -36,6 +36,8 @@ class Network:
     config: Config
     batch: int | None = None
     """The most inputs at once; None for the level's own."""
+    held_as: str | None = None
+    """The precision whose numbers it holds; None for the one that it holds of nearly all weights."""
 
     def __str__(self) -> str:
         return f"{self.level} {self.precision}"
@@ -125,7 +127,7 @@ def record(
     params = Params({name: np.zeros(shape, np.float32) for name, shape in config.parameter_shapes.items()}, config)
     with ExitStack() as stack:
         if isinstance(network, Network):
-            _leave_out_the_host(stack, network.row.module)
+            _leave_out_the_host(stack, network.row.module, network.held_as)
         stack.enter_context(standing_in(target, launched))
         options: dict[str, Any] = {"batch": batch, "gpus": [0], **network.row.build_options(network.precision)}
         if "streams" in inspect.signature(build).parameters:
@@ -164,11 +166,8 @@ def _copy(config: Any) -> None:
         copy_kernel.copy(here, there, 0)
 
 
-def _leave_out_the_host(stack: ExitStack, level: ModuleType) -> None:
-    """Replace what the level computes on the CPU: its operators by arrays of the same shapes, calibration, and proofs.
-
-    TF32 is held as fp16 where a level may: of nearly all weights that holds.
-    """
+def _leave_out_the_host(stack: ExitStack, level: ModuleType, held_as: str | None) -> None:
+    """Replace what the level computes on the CPU: its operators by arrays of the same shapes, calibration, proofs."""
 
     def like(shape_of: Callable[..., Any]) -> Callable[..., np.ndarray]:
         def operator(*arguments: Any, out: Any = None) -> np.ndarray:
@@ -183,5 +182,5 @@ def _leave_out_the_host(stack: ExitStack, level: ModuleType) -> None:
         replaced(stack, level.calibrate, calibration=lambda params, config, texts=None: None)
         replaced(stack, level.calibrate, rescaled=lambda params, config, ids: (dict(params), EPS))
     if hasattr(level, "half_range"):
-        held = {"tf32": "fp16"}
+        held = {"tf32": held_as or "fp16"}
         replaced(stack, level.half_range, held=lambda params, config, of: (params, held.get(of, of)))
