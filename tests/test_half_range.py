@@ -173,3 +173,12 @@ def test_other_precisions_are_held_as_they_are():
         given, held_as = half_range.held(p, TINY, of)
         assert given is p
         assert held_as == of
+
+
+def test_many_classes_take_no_more_than_a_few(monkeypatch):
+    """Of the sigmas, whose gradients have all features for each logit."""
+    config, seen = Config(length=132, alphabet=5, channels=8, units=16, classes=300), []
+    forward = half_range.forward_with_sigma
+    monkeypatch.setattr(half_range, "forward_with_sigma", lambda *given: seen.append(forward(*given)) or seen[-1])
+    assert half_range.held(weights(config), config, "tf32")[1] == "fp16"
+    assert [sigma.shape for _, sigmas in seen for sigma in sigmas] == [(half_range.TEXTS, half_range.LOGITS)] * 2

@@ -9,6 +9,7 @@ same. What that does to the logits of texts is their sigma, beside that of TF32.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from math import inf, prod, sqrt
 
@@ -26,8 +27,9 @@ from charcnn.ops.token_conv1d.plane_gather import short_table
 LARGEST = 65504 / 1.05
 """Of float16, less what rounding may add to a bound's values."""
 
-TEXTS = 2
-"""So many have their sigmas compared, half a second's work: these hardly differ from text to text."""
+TEXTS, LOGITS = 2, 4
+"""So many have their sigmas compared, half a second's work: these hardly differ from text to text. A gradient of each
+logit is as large as all features."""
 
 COARSER = 1.1
 """How many times TF32's sigma a logit's may be."""
@@ -60,9 +62,16 @@ def scaled(params: Mapping[str, np.ndarray], config: Config) -> dict[str, np.nda
         weights.append(weights[0] * np.float32(_greatest_sum(WEIGHTS)))
         if not max(abs(weight).max() for weight in weights) <= LARGEST:
             return None
-        digits = [Rounding(0.0, grid, toom_cook=True) for grid in (Grid(FP16.unit), FP16)]
-        _, (right, halves) = forward_with_sigma(calibrate.calibration(params, config)[:TEXTS], new, config, digits)
+        right, halves = _sigmas(new, config, calibrate.calibration(params, config)[:TEXTS])
         return new if (halves <= COARSER * right).all() else None
+
+
+def _sigmas(params: Mapping[str, np.ndarray], config: Config, ids: np.ndarray) -> list[np.ndarray]:
+    """Of some logits of token ids, by numbers of as many digits as fp16's, and by fp16's: of each (N, LOGITS)."""
+    few = {name: value[:LOGITS] if name.startswith("fc3.") else value for name, value in params.items()}
+    digits = [Rounding(0.0, grid, toom_cook=True) for grid in (Grid(FP16.unit), FP16)]
+    config = replace(config, classes=min(config.classes, LOGITS))
+    return forward_with_sigma(ids, few, config, digits)[1]
 
 
 def bounds(params: Mapping[str, np.ndarray], config: Config) -> dict[str, float]:
