@@ -44,7 +44,8 @@ def make_epilogue(
 ) -> Epilogue:
     """Arguments as `make_kernel` has them."""
     pointwise = epilogue if epilogue in POINTWISE else ""
-    case = Case(config, operands.scaled, epilogue in ("relu", "pool"), pointwise, vector_store, full_n_tiles)
+    rectified, measured = epilogue in ("relu", "pool"), epilogue == "stat"
+    case = Case(config, operands.scaled, rectified, pointwise, vector_store, full_n_tiles, measured)
     read_four = make_read_four(case.scaled, case.pointwise)
     if results.ptx_type == "e4m3":
         stage, store, passes = make_e4m3(case, read_four)

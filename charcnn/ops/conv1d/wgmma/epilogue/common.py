@@ -10,7 +10,7 @@ from numba import cuda
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.ops.common.epilogues import inlined
-from charcnn.ops.conv1d.wgmma.config import WGMMA_M, TileConfig
+from charcnn.ops.conv1d.wgmma.config import NO_ROW, WGMMA_M, TileConfig
 
 CALLING = 4
 """Octets of a loop that the compiler writes out where each value goes through a function: of longer ones, accumulators
@@ -32,6 +32,8 @@ class Case:
     """The row of `common.epilogues` that is applied to each value; ReLU is an instruction's, and not among them."""
     vector_store: bool
     full_n_tiles: bool
+    measured: bool = False
+    """Whether a row's moments are taken."""
 
     @property
     def pooled(self) -> bool:
@@ -113,6 +115,46 @@ def make_store(case: Case, itemsize: int, store_octet: Any) -> Any:
         return store
 
     return up_to(octets)
+
+
+def make_store_row_pairs(case: Case, itemsize: int, read_runs: Any, terms: int = 1) -> Any:
+    """Store whole lines of 128 bytes, each by the lanes of two rows; no pooling, and columns in whole vectors.
+
+    read_runs(acc, i, scale) gives 16 bytes of a row, of 2 or 4 bytes a number; of each term. Of a line a lane has two
+    such runs: of 16 bits 64 bytes apart, as its next octet is; of 32 one behind the other.
+    """
+    inline = cuda.jit(device=True, forceinline=True)
+    exchange, exchange_rows = ptx.shfl_exchange(4, 4), ptx.shfl_exchange(1, 4)
+    full_n_tiles, size, no_row, four = case.full_n_tiles, uint64(itemsize), uint32(NO_ROW), uint32(4)
+    all_terms, columns, apart = uint64(terms), 128 // itemsize, uint32(32 if itemsize == 2 else 4)
+    lines = case.config.block_n // columns
+
+    @inline
+    def store_row(acc, first, odd, column, row, scale, y, c_out):
+        """All columns of a row, together with the lanes of the row after, or before where `odd`."""
+        even_row, odd_row = exchange_rows((row,), (row,), odd)
+        at = uint32(column + apart) if odd else column
+        to_even = y + (uint64(even_row) * all_terms * uint64(c_out) + uint64(at)) * size
+        to_odd = y + (uint64(odd_row) * all_terms * uint64(c_out) + uint64(at)) * size
+        for k in range(lines):
+            i = columns // 2 * k + first
+            own, others = read_runs(acc, i, scale), read_runs(acc, i + columns // 4, scale)
+            inside = full_n_tiles or uint32(at + uint32(columns * k)) < c_out
+            for term in range(terms):
+                a, b, c, d, e, f, g, h = exchange(own[term], others[term], odd)
+                behind = uint64(term) * uint64(c_out) * size + uint64(128 * k)
+                if even_row != no_row and inside:
+                    ptx.st_global_v4_b32(to_even + behind, a, b, c, d)
+                if odd_row != no_row and inside:
+                    ptx.st_global_v4_b32(to_odd + behind, e, f, g, h)
+
+    @inline
+    def store_row_pairs(acc, pool_pass, base, thread, column, row, row_8, scale, y, c_out):
+        """All columns of this thread's two rows."""
+        store_row(acc, 0, uint32(thread & four), column, row, scale, y, c_out)
+        store_row(acc, 2, uint32(thread & four), column, row_8, scale, y, c_out)
+
+    return store_row_pairs
 
 
 def make_store_pair() -> Any:

@@ -15,6 +15,7 @@ from charcnn.ops.conv1d.wgmma.epilogue.common import (
     make_stage_for_pool,
     make_store,
     make_store_pair,
+    make_store_row_pairs,
     make_store_words,
 )
 
@@ -46,6 +47,22 @@ def make_pool_max(case: Case) -> Any:
     return pool_max
 
 
+def make_rectified_four(case: Case, read_four: Any) -> Any:
+    """The device function read_four, with ReLU where there is one."""
+    rectified = case.rectified
+
+    @cuda.jit(device=True, forceinline=True)
+    def rectified_four(acc, i, scale):
+        a, b, c, d = read_four(acc, i, scale)
+        if rectified:
+            nothing = float32(0)
+            a, b = ptx.max_nan_f32(a, nothing), ptx.max_nan_f32(b, nothing)
+            c, d = ptx.max_nan_f32(c, nothing), ptx.max_nan_f32(d, nothing)
+        return a, b, c, d
+
+    return rectified_four
+
+
 def make_stage_octet(read_four: Any) -> Any:
     """The device function that stages eight channels in float32: two times 16 bytes."""
     inline = cuda.jit(device=True, forceinline=True)
@@ -66,6 +83,7 @@ def make_32_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, i
     inline = cuda.jit(device=True, forceinline=True)
     rounded, vector_store, pool_max = ptx_type == "tf32", case.vector_store, make_pool_max(case)
     one, two, three, four, place, no_row = (uint32(i) for i in (1, 2, 3, 4, PLACE, NO_ROW))
+    rectified_four = make_rectified_four(case, read_four)
 
     @inline
     def bits(value):
@@ -97,8 +115,19 @@ def make_32_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, i
                 store_floats(to, column, a, b, c, d, c_out)
             to, column = to + uint64(16), uint32(column + four)
 
+    @inline
+    def read_runs(acc, i, scale):
+        """Four channels."""
+        a, b, c, d = rectified_four(acc, i, scale)
+        return ((bits(a), bits(b), bits(c), bits(d)),)
+
     stage_for_pool = make_stage_for_pool(case, 4, make_stage_octet(read_four))
-    return stage_for_pool, make_store(case, 4, store_octet), case.passes(4)
+    eighths = (
+        case.scaled and case.config.terms == 1
+    )  # of which sums and a line's words are more than there are registers
+    if case.pooled or not vector_store or eighths:
+        return stage_for_pool, make_store(case, 4, store_octet), case.passes(4)
+    return stage_for_pool, make_store_row_pairs(case, 4, read_runs), case.passes(4)
 
 
 def make_two_terms(case: Case, read_four: Any) -> tuple[Any, Any, int]:
@@ -107,6 +136,7 @@ def make_two_terms(case: Case, read_four: Any) -> tuple[Any, Any, int]:
     vector_store, pool_max = case.vector_store, make_pool_max(case)
     pack_terms, store_pair, store_words = ptx.pack_floats("halves"), make_store_pair(), make_store_words(vector_store)
     two, four, six, place, no_row = (uint32(i) for i in (2, 4, 6, PLACE, NO_ROW))
+    rectified_four = make_rectified_four(case, read_four)
 
     @inline
     def store_terms(to, low_stride, column, a, b, c_out):
@@ -134,5 +164,16 @@ def make_two_terms(case: Case, read_four: Any) -> tuple[Any, Any, int]:
                 store_terms(to + uint64(8), low_stride, uint32(column + four), e, f, c_out)
                 store_terms(to + uint64(12), low_stride, uint32(column + six), g, h, c_out)
 
+    @inline
+    def read_runs(acc, i, scale):
+        """Eight channels' high terms, and low ones."""
+        a, b, c, d = rectified_four(acc, i, scale)
+        (j, p), (k, q) = pack_terms(a, b), pack_terms(c, d)
+        a, b, c, d = rectified_four(acc, i + 8, scale)
+        (m, r), (n, s) = pack_terms(a, b), pack_terms(c, d)
+        return (j, k, m, n), (p, q, r, s)
+
     stage_for_pool = make_stage_for_pool(case, 4, make_stage_octet(read_four))
-    return stage_for_pool, make_store(case, 4, store_octet), case.passes(4)
+    if case.pooled or not vector_store or case.measured or case.octets(1) % 2:  # moments need their registers
+        return stage_for_pool, make_store(case, 4, store_octet), case.passes(4)
+    return stage_for_pool, make_store_row_pairs(case, 2, read_runs, 2), case.passes(4)
