@@ -117,7 +117,7 @@ def make_store(case: Case, itemsize: int, store_octet: Any) -> Any:
     return up_to(octets)
 
 
-def make_store_row_pairs(case: Case, itemsize: int, read_runs: Any, terms: int = 1) -> Any:
+def make_store_lines(case: Case, itemsize: int, read_runs: Any, terms: int = 1) -> Any:
     """Store whole lines of 128 bytes, each by the lanes of two rows; no pooling, and columns in whole vectors.
 
     read_runs(acc, i, scale) gives 16 bytes of a row, of 2 or 4 bytes a number; of each term. Of a line a lane has two
@@ -149,12 +149,12 @@ def make_store_row_pairs(case: Case, itemsize: int, read_runs: Any, terms: int =
                     ptx.st_global_v4_b32(to_odd + behind, e, f, g, h)
 
     @inline
-    def store_row_pairs(acc, pool_pass, base, thread, column, row, row_8, scale, y, c_out):
+    def store_lines(acc, pool_pass, base, thread, column, row, row_8, scale, y, c_out):
         """All columns of this thread's two rows."""
         store_row(acc, 0, uint32(thread & four), column, row, scale, y, c_out)
         store_row(acc, 2, uint32(thread & four), column, row_8, scale, y, c_out)
 
-    return store_row_pairs
+    return store_lines
 
 
 def make_store_pair() -> Any:

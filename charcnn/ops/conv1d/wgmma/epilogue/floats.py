@@ -15,7 +15,7 @@ from charcnn.ops.conv1d.wgmma.epilogue.common import (
     make_stage_for_pool,
     make_store,
     make_store_pair,
-    make_store_row_pairs,
+    make_store_lines,
     make_store_words,
 )
 
@@ -122,12 +122,11 @@ def make_32_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, i
         return ((bits(a), bits(b), bits(c), bits(d)),)
 
     stage_for_pool = make_stage_for_pool(case, 4, make_stage_octet(read_four))
-    eighths = (
-        case.scaled and case.config.terms == 1
-    )  # of which sums and a line's words are more than there are registers
+    # Of e4m3, whose sums have a scale, a line's words would be more than there are registers.
+    eighths = case.scaled and case.config.terms == 1
     if case.pooled or not vector_store or eighths:
         return stage_for_pool, make_store(case, 4, store_octet), case.passes(4)
-    return stage_for_pool, make_store_row_pairs(case, 4, read_runs), case.passes(4)
+    return stage_for_pool, make_store_lines(case, 4, read_runs), case.passes(4)
 
 
 def make_two_terms(case: Case, read_four: Any) -> tuple[Any, Any, int]:
@@ -176,4 +175,4 @@ def make_two_terms(case: Case, read_four: Any) -> tuple[Any, Any, int]:
     stage_for_pool = make_stage_for_pool(case, 4, make_stage_octet(read_four))
     if case.pooled or not vector_store or case.measured or case.octets(1) % 2:  # moments need their registers
         return stage_for_pool, make_store(case, 4, store_octet), case.passes(4)
-    return stage_for_pool, make_store_row_pairs(case, 2, read_runs, 2), case.passes(4)
+    return stage_for_pool, make_store_lines(case, 2, read_runs, 2), case.passes(4)

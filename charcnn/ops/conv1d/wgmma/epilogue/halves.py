@@ -13,7 +13,7 @@ from charcnn.ops.conv1d.wgmma.epilogue.common import (
     Case,
     make_stage_for_pool,
     make_store,
-    make_store_row_pairs,
+    make_store_lines,
     make_store_words,
 )
 
@@ -66,4 +66,4 @@ def make_16_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, i
     def read_runs(acc, i, scale):
         return (read_words(acc, i, scale),)
 
-    return stage_for_pool, make_store_row_pairs(case, 2, read_runs), passes
+    return stage_for_pool, make_store_lines(case, 2, read_runs), passes
