@@ -14,8 +14,8 @@ from charcnn.ops.conv1d.wgmma.epilogue.common import (
     Case,
     make_stage_for_pool,
     make_store,
-    make_store_pair,
     make_store_lines,
+    make_store_pair,
     make_store_words,
 )
 
