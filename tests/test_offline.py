@@ -175,7 +175,7 @@ def test_double_precision_is_where_it_is_meant_to_be(kernels, known):
 
 
 def test_all_of_toom_cook_are_among_them(kernels):
-    """Of each precision planes, two tiles, and block 1: fp16 has a wide one, and FP8 has rounded its table in two ways."""
+    """Of each precision planes, two tiles, and block 1: fp16 has a wide one, and FP8 rounds its table in two ways."""
     assert sum(row["variant"] == TOOM_COOK for row in kernels.values()) == 4 * len(PRECISIONS) + 2
 
 
