@@ -4,9 +4,9 @@ Since level 16: conv2, more than half of all products, takes 11 of each 21 (`ops
 values of polynomials at six points, *planes*, which are twice as many numbers as features. A kernel of its own for
 them costs most of what is won, so block 1 writes them. It attacks the work itself: tensor cores were as busy as power
 allows. FP8 is one of the precisions, scaled by texts as in level 17. bf16 is none: it has too few digits for planes.
-TF32 has as many digits as fp16: where LayerNorm bounds what texts can make of the weights (`model.half_range`), its
-numbers are held and multiplied as fp16, all but block 1's, and elsewhere as TF32. Up to `MANY` inputs do not fill the
-GPU with such tiles, and have the layers of levels 16 and 17.
+TF32 has as many digits as fp16: where fp16's range holds what any text makes of the weights (`model.half_range`), its
+features are held and multiplied as fp16; LayerNorms read float32 still. Elsewhere they are TF32's. Up to `MANY` inputs
+do not fill the GPU with such tiles, and have the layers of levels 16 and 17.
 """
 
 from functools import partial

@@ -28,7 +28,7 @@ def make_pool_max(case: Case) -> Any:
 
     @inline
     def pool_max(at, a, b, c, d):
-        """Of four channels' results in float32, the greater of them and of what the others staged; ReLU of that."""
+        """Of four channels' results in float32, the greater of them and of what others staged, if any; ReLU of that."""
         if pooled:
             e, f, g, h = ptx.ld_shared_v4_f32(at)
             a, b, c, d = ptx.max_nan_f32(a, e), ptx.max_nan_f32(b, f), ptx.max_nan_f32(c, g), ptx.max_nan_f32(d, h)
@@ -45,22 +45,6 @@ def make_pool_max(case: Case) -> Any:
         return a, b, c, d
 
     return pool_max
-
-
-def make_rectified_four(case: Case, read_four: Any) -> Any:
-    """The device function read_four, with ReLU where there is one."""
-    rectified = case.rectified
-
-    @cuda.jit(device=True, forceinline=True)
-    def rectified_four(acc, i, scale):
-        a, b, c, d = read_four(acc, i, scale)
-        if rectified:
-            nothing = float32(0)
-            a, b = ptx.max_nan_f32(a, nothing), ptx.max_nan_f32(b, nothing)
-            c, d = ptx.max_nan_f32(c, nothing), ptx.max_nan_f32(d, nothing)
-        return a, b, c, d
-
-    return rectified_four
 
 
 def make_stage_octet(read_four: Any) -> Any:
@@ -82,8 +66,7 @@ def make_32_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, i
     """Results in float32, or rounded to tf32; exchanged in float32."""
     inline = cuda.jit(device=True, forceinline=True)
     rounded, vector_store, pool_max = ptx_type == "tf32", case.vector_store, make_pool_max(case)
-    one, two, three, four, place, no_row = (uint32(i) for i in (1, 2, 3, 4, PLACE, NO_ROW))
-    rectified_four = make_rectified_four(case, read_four)
+    nowhere, one, two, three, four, place, no_row = (uint32(i) for i in (0, 1, 2, 3, 4, PLACE, NO_ROW))
 
     @inline
     def bits(value):
@@ -118,7 +101,8 @@ def make_32_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, i
     @inline
     def read_runs(acc, i, scale):
         """Four channels."""
-        a, b, c, d = rectified_four(acc, i, scale)
+        a, b, c, d = read_four(acc, i, scale)
+        a, b, c, d = pool_max(nowhere, a, b, c, d)
         return ((bits(a), bits(b), bits(c), bits(d)),)
 
     stage_for_pool = make_stage_for_pool(case, 4, make_stage_octet(read_four))
@@ -134,8 +118,7 @@ def make_two_terms(case: Case, read_four: Any) -> tuple[Any, Any, int]:
     inline = cuda.jit(device=True, forceinline=True)
     vector_store, pool_max = case.vector_store, make_pool_max(case)
     pack_terms, store_pair, store_words = ptx.pack_floats("halves"), make_store_pair(), make_store_words(vector_store)
-    two, four, six, place, no_row = (uint32(i) for i in (2, 4, 6, PLACE, NO_ROW))
-    rectified_four = make_rectified_four(case, read_four)
+    nowhere, two, four, six, place, no_row = (uint32(i) for i in (0, 2, 4, 6, PLACE, NO_ROW))
 
     @inline
     def store_terms(to, low_stride, column, a, b, c_out):
@@ -166,9 +149,11 @@ def make_two_terms(case: Case, read_four: Any) -> tuple[Any, Any, int]:
     @inline
     def read_runs(acc, i, scale):
         """Eight channels' high terms, and low ones."""
-        a, b, c, d = rectified_four(acc, i, scale)
+        a, b, c, d = read_four(acc, i, scale)
+        a, b, c, d = pool_max(nowhere, a, b, c, d)
         (j, p), (k, q) = pack_terms(a, b), pack_terms(c, d)
-        a, b, c, d = rectified_four(acc, i + 8, scale)
+        a, b, c, d = read_four(acc, i + 8, scale)
+        a, b, c, d = pool_max(nowhere, a, b, c, d)
         (m, r), (n, s) = pack_terms(a, b), pack_terms(c, d)
         return (j, k, m, n), (p, q, r, s)
 
