@@ -20,6 +20,7 @@ from charcnn.gpu import simulator
 from charcnn.host.forks import Home
 from charcnn.model.params import Params
 from charcnn.ops.common.cpu_dot import DOT_FORMATS, require
+from charcnn.ops.common.shapes import at_least
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.run import BatchRun, Run
 
@@ -175,6 +176,8 @@ class Engine:
         batch: int | None = None,
         gpus: int | Sequence[int] | None = None,
     ) -> None:
+        if batch is not None:
+            at_least("batch", batch, 1)
         if device is None and level is not None and any(row.name == level for row in catalog.LEVELS):
             device, reason = catalog.level(level).device, f"level {level} was asked for"
         elif device is None:
@@ -191,8 +194,8 @@ class Engine:
         for choice in choices(device, precision, level):
             try:
                 self._build(choice, params, batch, gpus)
-            except (ValueError, RuntimeError) as error:
-                if level is not None or not _expected(error):
+            except RuntimeError as error:
+                if level is not None or not _is_device_error(error):
                     raise
                 reasons.append(f"{choice.level.name} cannot run here: {' '.join(str(error).split())}")
             else:
@@ -212,21 +215,23 @@ class Engine:
         self.monitor = Monitor()
         """Told how long the level's stages take, of a GPU by its own clock, of up to `few` inputs by the host's;
         those of several streams add up."""
-        options: dict[str, Any] = {"batch": batch or inspect.signature(build).parameters["batch"].default}
-        options["monitor"] = self.monitor
+        usual = inspect.signature(build).parameters["batch"].default
+        options: dict[str, Any] = {"batch": usual if batch is None else batch, "monitor": self.monitor}
         options |= choice.level.build_options(choice.precision)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.threads = 2
         """Threads that should call it at once, so that it never waits for its callers."""
         self.cores_a_gpu = float(cores)
         """Cores beside each GPU that it uses."""
+        against = obstacle(choice)
+        if against is not None:
+            from charcnn.gpu.device import DeviceError
+
+            raise DeviceError(against)
         if choice.level.device == "cuda":
             from charcnn.gpu import device
 
             wanted = device.choose(gpus)[: choice.level.gpus]
-            against = obstacle(choice)
-            if against is not None:
-                raise device.DeviceError(against)
             if device.SIMULATED and params.config != TINY:
                 raise ValueError("no GPU in use, and the simulator would take hours at this size: use device='cpu'")
             if not device.SIMULATED:
@@ -320,8 +325,8 @@ def _compile_ahead(choice: Choice, config: Config, batch: int, params: Params | 
         warnings.warn(f"kernels are compiled one after another, as {error}", RuntimeWarning, stacklevel=2)
 
 
-def _expected(error: Exception) -> bool:
-    """Whether it says that the level, or its buffers, cannot be had here."""
-    from charcnn.gpu import device
+def _is_device_error(error: RuntimeError) -> bool:
+    """Whether it says that the level, or its buffers, cannot be had here: no other error chooses another level."""
+    from charcnn.gpu.device import DeviceError
 
-    return isinstance(error, (ValueError, device.DeviceError))
+    return isinstance(error, DeviceError)

@@ -73,6 +73,10 @@ class DeviceError(RuntimeError):
     """The machine cannot do what was asked: a message of one line that says what to do."""
 
 
+class SizeError(DeviceError, ValueError):
+    """The GPU's kernels cannot take a network's sizes, which other kernels can."""
+
+
 @cache
 def gpu_count() -> int:
     """GPUs that this process can use: at least one.

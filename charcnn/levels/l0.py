@@ -24,7 +24,7 @@ TITLE = "Baseline: CPU operators in plain loops, one input at a time, one core"
 
 def build(params, config, *, batch=1, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32. One input at a time, whatever `batch`."""
-    p, monitor = params, monitor or Monitor()
+    p, monitor = params, Monitor.of(monitor, batch)
 
     def conv(x, block):
         return conv1d_loops(x, p[f"conv{block}.weight"], p[f"conv{block}.bias"])

@@ -29,7 +29,7 @@ OFFLOAD = static
 
 def build(params, config, *, batch=1, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32. One input at a time, whatever `batch`."""
-    p, monitor = params, monitor or Monitor()
+    p, monitor = params, Monitor.of(monitor, batch)
 
     def conv(x, block):
         return conv1d_loops(x, p[f"conv{block}.weight"], p[f"conv{block}.bias"])

@@ -38,7 +38,7 @@ SLICE = 32
 
 def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
-    p, monitor, pinned = params, monitor or Monitor(), batch * max(config.length, 4 * config.classes)
+    p, monitor, pinned = params, Monitor.of(monitor, batch), batch * max(config.length, 4 * config.classes)
     channels, lengths, pooled = config.block_channels, config.conv_lengths, config.block_lengths
     first = SLICE * max(config.alphabet * config.length, channels[0] * lengths[0])
     largest = 4 * max(first, batch * config.channels * max(pooled[1], lengths[5]), batch * config.units)

@@ -28,7 +28,7 @@ OFFLOAD = static
 
 def build(params, config, *, batch=48, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32."""
-    p, monitor = params, monitor or Monitor()
+    p, monitor = params, Monitor.of(monitor, batch)
     channels, lengths, pooled = config.block_channels, config.conv_lengths, config.block_lengths
     threads.layer()
 

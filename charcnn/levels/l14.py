@@ -13,6 +13,7 @@ says. How one gets there, step by step, is in `charcnn/ops/conv1d/mma/steps`.
 from functools import partial
 
 from charcnn.config import POOL_SIZE
+from charcnn.gpu.device import SizeError
 from charcnn.model import calibrate
 from charcnn.offload import asynchronous
 from charcnn.ops.conv1d.layers import MmaConv1d, MmaLinear
@@ -33,7 +34,7 @@ def build(params, config, *, batch=4096, streams=2, gpus=None, monitor=None, pre
     eighths, p, eps = precision == "fp8", params, calibrate.EPS
     if not multiples(config, together := 16 if eighths else 8):
         sizes = f"channels={config.channels}, units={config.units}, widths={config.widths}"
-        raise ValueError(f"{sizes}: need multiples of {together} for tensor cores; l13 needs none")
+        raise SizeError(f"{sizes}: need multiples of {together} for tensor cores; l13 needs none")
     if eighths:
         p, eps = calibrate.rescaled(params, config, calibrate.calibration(params, config, texts))
     conv, linear = partial(MmaConv1d, precision=precision), partial(MmaLinear, precision=precision)

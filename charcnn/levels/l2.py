@@ -28,7 +28,7 @@ OFFLOAD = static
 
 def build(params, config, *, batch=16, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32."""
-    p, monitor = params, monitor or Monitor()
+    p, monitor = params, Monitor.of(monitor, batch)
 
     def conv(x, block):
         return conv1d_loops(x, p[f"conv{block}.weight"], p[f"conv{block}.bias"])

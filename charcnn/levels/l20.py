@@ -35,7 +35,7 @@ def build(params, config, *, batch=48, gpus=None, monitor=None, precision="int8"
 
     texts: a file of texts to calibrate int8 with (`texts.read_texts`); where None, the sample that ships.
     """
-    p, monitor, dtype = params, monitor or Monitor(), require(precision).dtype
+    p, monitor, dtype = params, Monitor.of(monitor, batch), require(precision).dtype
     channels, lengths, pooled = config.block_channels, config.conv_lengths, config.block_lengths
     if precision == "int8":
         p = calibrate.rescaled_to_u8(params, config, calibrate.calibration(params, config, texts))

@@ -30,7 +30,7 @@ OFFLOAD = static
 
 def build(params, config, *, batch=16, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32."""
-    p, monitor = params, monitor or Monitor()
+    p, monitor = params, Monitor.of(monitor, batch)
     gpu = device.choose(gpus)[0]
     with cuda.gpus[gpu]:
         conv1 = [device.to_device(p[name]) for name in ("conv1.weight", "conv1.bias")]

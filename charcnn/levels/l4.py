@@ -31,7 +31,7 @@ OFFLOAD = static
 
 def build(params, config, *, batch=16, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32."""
-    p, monitor = params, monitor or Monitor()
+    p, monitor = params, Monitor.of(monitor, batch)
     gpu = device.choose(gpus)[0]
     with cuda.gpus[gpu]:
         weights = {name: device.to_device(value) for name, value in p.items() if name.startswith("conv")}

@@ -33,7 +33,7 @@ OFFLOAD = static
 
 def build(params, config, *, batch=16, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32."""
-    p, monitor = params, monitor or Monitor()
+    p, monitor = params, Monitor.of(monitor, batch)
     gpus = device.choose(gpus)
 
     def norm_relu(x, block):  # in place

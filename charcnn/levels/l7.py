@@ -35,7 +35,7 @@ OFFLOAD = asynchronous
 
 def build(params, config, *, batch=16, streams=4, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
-    p, monitor = params, monitor or Monitor()
+    p, monitor = params, Monitor.of(monitor, batch)
     gpus = device.choose(gpus)
     channels, lengths, pooled = config.block_channels, config.conv_lengths, config.block_lengths
     largest = 4 * batch * config.largest_features

@@ -33,7 +33,7 @@ OFFLOAD = asynchronous
 
 def build(params, config, *, batch=256, streams=2, gpus=None, monitor=None):
     """Return run: token ids (N, L) uint8 -> logits (N, classes) float32; run.submit starts one batch."""
-    p, monitor, pinned = params, monitor or Monitor(), batch * max(config.length, 4 * config.classes)
+    p, monitor, pinned = params, Monitor.of(monitor, batch), batch * max(config.length, 4 * config.classes)
     channels, lengths, pooled = config.block_channels, config.conv_lengths, config.block_lengths
     largest = 4 * batch * config.largest_features
 

@@ -36,7 +36,7 @@ def build(
     monitor: Monitor | None = None,
 ) -> Callable[[np.ndarray], np.ndarray]:  # fmt: skip
     """Return run: bytes (N, C * H * W) uint8 -> results (N, classes) float32; of a part, features as Features says."""
-    monitor = monitor or Monitor()
+    monitor = Monitor.of(monitor, batch)
     if technique == "loops":
         steps = list(_loops(config, params))
     else:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from charcnn.ops.common.shapes import at_least
 from charcnn.runtime.timeline import OFF, Timeline
 
 
@@ -28,6 +29,16 @@ class Monitor:
         self.timeline = timeline
         self._progress = progress
         self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, monitor: Monitor | None, batch: int) -> Monitor:
+        """What the `build` of a level or a network hands out batches by; a new one where None.
+
+        Raises:
+            ValueError: batch is no int of at least 1.
+        """
+        at_least("batch", batch, 1)
+        return monitor or cls()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -137,7 +137,7 @@ def on_gpus(
     Raises:
         DeviceError: a GPU has less memory free than weights and features need.
     """
-    monitor, workers = monitor or Monitor(), list[StreamWorker]()
+    monitor, workers = Monitor.of(monitor, batch), list[StreamWorker]()
     sequences = {}
     for gpu in device.choose(gpus):
         with cuda.gpus[gpu]:
@@ -181,13 +181,13 @@ def whole_windows(config: Config, multiple: int) -> int | None:
         multiple: of channels and units, what tensor cores take.
 
     Raises:
-        ValueError: they are no multiples, or there is no room for whole windows.
+        SizeError: they are no multiples, or there is no room for whole windows.
     """
     pooled, lengths = config.block_lengths[0], config.conv_lengths[3:5]
     windows = -(-lengths[1] // POOL_SIZE) * POOL_SIZE
     room = config.layernorm or windows <= lengths[0]
     if not multiples(config, multiple) or pooled % POOL_SIZE or not room:
-        raise ValueError(
+        raise device.SizeError(
             f"channels={config.channels}, units={config.units}, widths={config.widths}, {pooled} positions after "
             f"block 1, {lengths} after conv4 and 5: need multiples of {multiple}, {multiple} and {POOL_SIZE} for "
             "Hopper's tensor cores, and without LayerNorm room for whole windows; l13 needs none of that"

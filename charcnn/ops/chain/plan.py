@@ -329,7 +329,7 @@ def _step(
     ]
     fitting = [step for step in steps if step.shared_bytes <= limit]
     if not fitting:
-        raise ValueError(
+        raise device.SizeError(
             f"{names} need {steps[-1].shared_bytes:,} bytes of shared memory a block for {positions} positions, "
             f"there are {limit:,}: try "
             + ("method='pairs'" if whole else "a smaller tile, or fewer convolutions a kernel")

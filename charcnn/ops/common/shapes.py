@@ -7,6 +7,7 @@ argument, what it got and what it needs. References and launchers of every techn
 from __future__ import annotations
 
 from math import prod
+from numbers import Integral
 from typing import Any
 
 from charcnn.gpu.arrays import Shape, expect, shape_of
@@ -304,7 +305,7 @@ def ranked(name: str, array: Any, axes: str) -> Shape:
 
 def at_least(name: str, value: int, least: int) -> None:
     """Raise unless the value is an int of at least `least`."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name}={value!r}: need an int of at least {least}")
 
 

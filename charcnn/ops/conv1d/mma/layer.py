@@ -210,5 +210,5 @@ def fitting(configs: tuple[TileConfig, ...], taps: int, columns: int) -> tuple[T
     held = (config for config in configs if Stages.of(config, taps).smem_bytes * config.resident <= limit)
     found = tuple(config for config in held if columns % config.block_n == 0)
     if not found:
-        raise ValueError(f"weight has {taps} taps: shared memory does not hold what so many read of a tile")
+        raise device.SizeError(f"weight has {taps} taps: shared memory does not hold what so many read of a tile")
     return found

@@ -55,7 +55,7 @@ class ToomCookWeights:
         depth = ROW_BYTES // of.itemsize
         if taps != TAPS or self.c_in % depth or self.c_out % 8:
             shape = tuple(weight.shape)
-            raise ValueError(f"weight has {shape=}: need {TAPS} taps, C_in in whole {depth}s, C_out in whole 8s")
+            raise device.SizeError(f"weight has {shape=}: need {TAPS} taps, C_in in whole {depth}s, C_out in whole 8s")
         self.kernel_size, self._k_blocks = taps, self.c_in // depth
         self.tile = tile = TileConfig.of(of, self._k_blocks) if tile is None else tile
         if tile.terms != of.terms or not tile.fits(self._k_blocks):
@@ -63,7 +63,7 @@ class ToomCookWeights:
             raise ValueError(f"{tile=}: need terms={of.terms}, and if staggered stages in {stages} for {self.c_in=}")
         self._shared = tile.smem_bytes(self.c_out)
         if self._shared > (limit := device.shared_limit()):
-            raise ValueError(f"{tile=}: needs {self._shared:,} bytes of shared memory, a block has {limit:,}")
+            raise device.SizeError(f"{tile=}: needs {self._shared:,} bytes of shared memory, a block has {limit:,}")
         transformed = transformed_weights(weight)
         w_unit = unit(transformed, of)
         self._scale = np.float32(w_unit * x_unit * plane_kernels.unit(of) / y_unit)

@@ -58,7 +58,7 @@ class PlaneGatherWeights:
         self.shape = kernel_size, depth, channels = shapes.ranked("weight", weight, "K, depth, C_out")
         vector = 4 if wide else 8
         if not 1 <= kernel_size <= MOST_TAPS or depth + BELOW >= 256 or channels % vector:
-            raise ValueError(
+            raise device.SizeError(
                 f"weight has shape {tuple(weight.shape)}: need K up to {MOST_TAPS}, depth up to {255 - BELOW}, "
                 f"C_out in whole {vector}s"
             )
@@ -82,7 +82,7 @@ class PlaneGatherWeights:
         self.nbytes = self._of.nbytes + (self._table.nbytes if self._table is not self._of.table else 0)
         least = smem_bytes(kernel_size, depth, HELD, WARP)
         if least > (limit := device.shared_limit()):
-            raise ValueError(
+            raise device.SizeError(
                 f"weight has {kernel_size=}, {depth=}: need {least:,} bytes of shared memory, a block has {limit:,}"
             )
 
