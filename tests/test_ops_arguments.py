@@ -7,9 +7,16 @@ import pytest
 from numba import cuda
 from operator_cases import CASES
 from operator_rows import CPU, CUDA, PAIRED, VARIANTS, alike, arrays, each, example, poisoned
+from test_ops import IN_PLACE
 
 from charcnn.catalog import operator
 from charcnn.gpu.launch import DTYPES
+from charcnn.ops.conv1d.cpu_gemm import CpuConv1d
+from charcnn.ops.conv1d.winograd_cpu import CpuWinogradConv1d
+from charcnn.ops.conv2d.cpu_gemm import CpuConv2d
+from charcnn.ops.conv2d.winograd_cpu import CpuWinogradConv2d
+from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
+from charcnn.ops.linear.cpu_gemm import CpuLinear
 
 ANY_RANK = ("relu", "tanh", "gelu", "collapse")  # collapse takes two: see test_images
 
@@ -133,3 +140,87 @@ def test_cpu_variants_want_numpy(variant, name):
     inputs = {**case.inputs, name: cuda.to_device(case.inputs[name])}
     with pytest.raises(ValueError, match=rf"^{name} is a \w+: a CPU variant needs a NumPy array"):
         variant.launcher(**inputs, **case.options)
+
+
+def overlapping(first, second):
+    """Arrays like these two that share memory; the first is copied there."""
+    at = 16 * (first.nbytes > 16)
+    memory = np.zeros(max(first.nbytes, at + second.nbytes), np.uint8)
+    parts = [memory[at : at + of.nbytes].view(of.dtype).reshape(of.shape) for at, of in ((0, first), (at, second))]
+    parts[0][...] = first
+    return parts
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(VARIANTS))
+def test_results_that_overlap_an_argument(variant, name):
+    case = example(variant)
+    result = poisoned(variant, case.oracle(operator(variant.operator).reference))
+    for i, (of, right) in enumerate(zip(("out", "stat"), arrays(result), strict=False)):
+        given, out = overlapping(case.inputs[name], right)
+        out = alike(result, (*arrays(result)[:i], out, *arrays(result)[i + 1 :]))
+        with pytest.raises(ValueError, match=rf"^{of} shares memory with {name}: need memory of its own"):
+            variant.launcher(**{**case.inputs, name: given}, **case.options, out=out)
+
+
+@each([row for row in VARIANTS if row not in PAIRED and row.operator not in IN_PLACE and row.name != "softmax_loops"])
+def test_an_output_that_is_an_argument(variant):
+    case = example(variant)
+    right = poisoned(variant, case.oracle(operator(variant.operator).reference))
+    for name, array in case.inputs.items():
+        if (array.shape, array.dtype) == (right.shape, right.dtype):
+            with pytest.raises(ValueError, match=f"^out shares memory with {name}: need memory of its own$"):
+                variant.launcher(**case.inputs, **case.options, out=array)
+
+
+@each(CUDA)
+def test_device_arrays_that_overlap(variant):
+    case = example(variant)
+    result = poisoned(variant, case.oracle(operator(variant.operator).reference))
+    name, array = next((name, array) for name, array in case.inputs.items() if array.nbytes > 16)
+    right = arrays(result)[0]
+    memory = cuda.to_device(np.zeros(max(array.nbytes, right.nbytes) + 32, np.uint8))
+    given, out = (memory[at : at + of.nbytes].view(of.dtype).reshape(of.shape) for at, of in ((0, array), (16, right)))
+    inputs = {other: cuda.to_device(value) for other, value in case.inputs.items()}
+    with pytest.raises(ValueError, match=rf"^out shares memory with {name}: need memory of its own"):
+        variant.launcher(
+            **{**inputs, name: given}, **case.options, out=alike(result, (out, *[None] * (variant in PAIRED)))
+        )
+
+
+@each(VARIANTS)
+def test_results_that_may_not_be_written(variant):
+    case = example(variant)
+    result = poisoned(variant, case.oracle(operator(variant.operator).reference))
+    for i, name in enumerate(("out", "stat")[: len(arrays(result))]):
+        read_only = arrays(result)[i].copy()
+        read_only.flags.writeable = False
+        out = alike(result, (*arrays(result)[:i], read_only, *arrays(result)[i + 1 :]))
+        with pytest.raises(ValueError, match=f"^{name} is read-only: need a writable array$"):
+            variant.launcher(**case.inputs, **case.options, out=out)
+
+
+@pytest.mark.parametrize(("variant", "name"), with_argument(VARIANTS))
+def test_masked_arrays(variant, name):
+    case = example(variant)
+    masked = np.ma.masked_array(case.inputs[name], np.ones(case.inputs[name].shape, bool))
+    with pytest.raises(ValueError, match=rf"^{name} is a MaskedArray, whose mask would not count"):
+        variant.launcher(**{**case.inputs, name: masked}, **case.options)
+
+
+def test_layers_of_the_cpu_write_elsewhere():
+    rng = np.random.default_rng(0)
+    weight, bias, image = rng.random((4, 4, 3), np.float32), np.zeros(4, np.float32), np.zeros((4, 4, 3, 3), np.float32)
+    x1d, x2d = np.ones((2, 9, 4), np.float32), np.ones((2, 9, 9, 4), np.float32)
+    norm = NormReluPool(None, None, 3)
+    for layer, x, shape in (
+        (CpuConv1d(weight, bias), x1d, (2, 7, 4)),
+        (CpuWinogradConv1d(weight, bias), x1d, (2, 7, 4)),
+        (CpuLinear(weight[..., 0], bias), x1d[:, 0].copy(), (2, 4)),
+        (CpuConv2d(image, bias), x2d, (2, 7, 7, 4)),
+        (CpuWinogradConv2d(image, bias), x2d, (2, 7, 7, 4)),
+        (norm, x1d, (2, 3, 4)),
+    ):
+        expected = layer(x, np.empty(shape, np.float32))
+        x, out = overlapping(x, expected)
+        with pytest.raises(ValueError, match="^out shares memory with [xy]: need memory of its own$"):
+            layer(x, out)

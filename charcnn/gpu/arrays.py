@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ def shape_of(name: str, array: Any) -> Shape:
     """The array's shape, as ints; ValueError where it is no array."""
     if not hasattr(array, "shape"):
         raise ValueError(f"{name} is a {type(array).__name__}: need an array")
+    if isinstance(array, np.ndarray) and hasattr(array, "mask"):  # np.ma takes milliseconds to import
+        raise ValueError(f"{name} is a MaskedArray, whose mask would not count: need its filled(...)")
     return tuple(int(extent) for extent in array.shape)
 
 
@@ -29,3 +33,45 @@ def expect(name: str, array: Any, shape: Shape) -> None:
     """Raise unless the array has just this shape."""
     if shape_of(name, array) != tuple(shape):
         raise ValueError(f"{name} has shape {tuple(array.shape)}: need {tuple(shape)}")
+
+
+def writable(name: str, array: Any) -> None:
+    """Raise unless the array may be written."""
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        raise ValueError(f"{name} is read-only: need a writable array")
+
+
+def check_out(
+    out: Any, shape: Shape, dtype: Any = np.float32, inputs: Mapping[str, Any] = MappingProxyType({}),
+    in_place: str = "",
+) -> None:  # fmt: skip
+    """Raise ValueError unless `out` has this shape and dtype, may be written, and is `apart` from the inputs."""
+    check("out", out, dtype)
+    expect("out", out, shape)
+    writable("out", out)
+    apart("out", out, inputs, in_place)
+
+
+def apart(name: str, out: Any, inputs: Mapping[str, Any], in_place: str = "") -> None:
+    """Raise ValueError where what is written shares memory with what is read, but for an input that may be `out`."""
+    for other, array in inputs.items():
+        here = other == in_place
+        if array is not None and _overlap(out, array) and not (here and _begin(out) == _begin(array)):
+            raise ValueError(
+                f"{name} shares memory with {other}: need memory of its own{f', or {other} itself' if here else ''}"
+            )
+
+
+def _overlap(one: Any, other: Any) -> bool:
+    one, other = (getattr(array, "_ary", array) for array in (one, other))  # the simulator's lie on the host
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.may_share_memory(one, other)
+    first, second = _begin(one), _begin(other)
+    return bool(one.nbytes and other.nbytes and first < second + other.nbytes and second < first + one.nbytes)
+
+
+def _begin(array: Any) -> int:
+    array = getattr(array, "_ary", array)
+    if isinstance(array, np.ndarray):
+        return int(array.__array_interface__["data"][0])
+    return int(array.device_ctypes_pointer.value or 0)  # a tenth of the time that its __cuda_array_interface__ takes

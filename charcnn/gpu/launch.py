@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda
 
 from charcnn.gpu import device
-from charcnn.gpu.arrays import Shape, check, expect
+from charcnn.gpu.arrays import Shape, apart, check, check_out, writable
 from charcnn.gpu.device import SIMULATED, DeviceError
 
 _launching = threading.Lock()
@@ -161,6 +161,7 @@ def pair(out: Any) -> tuple[Any, Any]:
         return None, None
     if not isinstance(out, (tuple, list)) or len(out) != 2:
         raise ValueError(f"out is a {type(out).__name__}: need a pair (y, stat)")
+    writable("stat", out[1])
     return out[0], out[1]
 
 
@@ -168,7 +169,8 @@ class Call:
     """One call of a CUDA launcher: inputs checked and brought to the GPU, `out` made, the result taken back.
 
     NumPy in, NumPy out; device in, device out, and then nothing waits for the GPU. DTYPES and, before it, `dtypes`
-    say what the inputs must hold. Inputs and `out` lie all on the host or all on the device.
+    say what the inputs must hold. Inputs and `out` lie all on the host or all on the device. `out` and `stat` share no
+    memory with an input, but that `out` may be the one that `in_place` names.
     """
 
     def __init__(
@@ -178,6 +180,7 @@ class Call:
         shape: Shape,
         dtype: Any = np.float32,
         dtypes: Mapping[str, Any] = MappingProxyType({}),
+        in_place: str = "",
         **inputs: Any,
     ) -> None:
         device.gpu_count()
@@ -202,8 +205,9 @@ class Call:
         for name, array in inputs.items():
             check(name, array, {**DTYPES, **dtypes}.get(name, np.float32))
         if out is not None:
-            check("out", out, dtype)
-            expect("out", out, shape)
+            check_out(out, shape, dtype, inputs, in_place)
+        if "stat" in inputs:  # of some operators a second result
+            apart("stat", inputs["stat"], {name: array for name, array in inputs.items() if name != "stat"})
         if self._device:
             self.inputs = tuple(inputs.values())
         else:

@@ -41,7 +41,7 @@ def batchnorm2d_loops(
         ValueError: an argument's shape, dtype or layout does not fit.
     """
     shape = shapes2d.batchnorm2d(x, gamma, beta, mean, variance, eps)
-    out = arrays.host(out, shape, x=x, gamma=gamma, beta=beta, mean=mean, variance=variance)
+    out = arrays.host(out, shape, in_place="x", x=x, gamma=gamma, beta=beta, mean=mean, variance=variance)
     _batchnorm2d_loops_kernel(x, gamma, beta, mean, variance, out, np.float32(eps))
     return out
 
@@ -111,7 +111,7 @@ def batchnorm2d_relu_naive(
 def _launch_naive(name, x, gamma, beta, mean, variance, eps, out, stream):
     n, c, height, width = shapes2d.batchnorm2d(x, gamma, beta, mean, variance, eps)
     parameters = {"gamma": gamma, "beta": beta, "mean": mean, "variance": variance}
-    call = Call(out, stream, (n, c, height, width), x=x, **parameters)
+    call = Call(out, stream, (n, c, height, width), in_place="x", x=x, **parameters)
     rows = (n, c, height * width)
     x, *parameters = call.inputs
     kernel = _batchnorm2d_naive_kernel(name)

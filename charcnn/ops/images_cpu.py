@@ -249,6 +249,6 @@ def gelu_cpu_vector(x: Any, *, out: Any = None) -> Any:
 
 
 def _pointwise(kernel, x, out):
-    out = arrays.host(out, shapes.relu(x), x=x)
+    out = arrays.host(out, shapes.relu(x), in_place="x", x=x)
     threads.launch(kernel, x.reshape(-1), out.reshape(-1))
     return out

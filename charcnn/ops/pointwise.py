@@ -59,7 +59,7 @@ def gelu_loops(x: Any, *, out: Any = None) -> Any:
 
 
 def _launch_loops(kernel, x, out):
-    out = arrays.host(out, shapes.relu(x), x=x)
+    out = arrays.host(out, shapes.relu(x), in_place="x", x=x)
     kernel(x.reshape(-1), out.reshape(-1))
     return out
 
@@ -107,7 +107,7 @@ def gelu_naive(x: Any, *, out: Any = None, stream: Any = None) -> Any:
 
 
 def _launch_naive(name, x, out, stream):
-    call = Call(out, stream, shapes.relu(x), x=x)
+    call = Call(out, stream, shapes.relu(x), in_place="x", x=x)
     (x,) = call.inputs
     call.launch_each(_pointwise_naive_kernel(name), x.reshape(-1), call.out.reshape(-1))
     return call.result()

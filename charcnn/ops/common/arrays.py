@@ -6,15 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.gpu.arrays import Shape, check, expect
+from charcnn.gpu.arrays import Shape, check, check_out
 
 _CHANNELS = 16
 """Output channels that `pack` turns at a time: what it writes of a row is a cache line, and of large weights it takes
 half the time."""
 
 
-def host(out: np.ndarray | None, shape: Shape, dtype: Any = np.float32, **inputs: Any) -> np.ndarray:
-    """Check a CPU launcher's inputs (`ids`, `images` uint8, others float32) and its `out`, which is made where None."""
+def host(
+    out: np.ndarray | None, shape: Shape, dtype: Any = np.float32, in_place: str = "", **inputs: Any
+) -> np.ndarray:
+    """Check a CPU launcher's inputs (`ids`, `images` uint8, others float32) and its `out`, which is made where None.
+
+    `out` shares no memory with an input, but that it may be the one that `in_place` names.
+    """
     for name, array in inputs.items():
         if not isinstance(array, np.ndarray):
             raise ValueError(f"{name} is a {type(array).__name__}: a CPU variant needs a NumPy array")
@@ -23,8 +28,7 @@ def host(out: np.ndarray | None, shape: Shape, dtype: Any = np.float32, **inputs
         return np.empty(shape, dtype)
     if not isinstance(out, np.ndarray):
         raise ValueError(f"out is a {type(out).__name__}: a CPU variant needs a NumPy array")
-    check("out", out, dtype)
-    expect("out", out, shape)
+    check_out(out, shape, dtype, inputs, in_place)
     return out
 
 

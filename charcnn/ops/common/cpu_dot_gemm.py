@@ -12,6 +12,7 @@ import numba
 import numpy as np
 from numba import njit, prange, types
 
+from charcnn.gpu.arrays import apart
 from charcnn.ops.common import threads
 from charcnn.ops.common.cpu_dot import DEEPEST, PANEL, ROWS, dot_tiles, require
 from charcnn.ops.common.precision import LARGEST_S8
@@ -160,6 +161,7 @@ class DotWeights:
             x: features (N, L, C_in), C-contiguous.
             out: (N, (L - K + 1) // pool_size, C_out), C-contiguous.
         """
+        apart("out", out, {"x": x})
         if out.size == 0:
             return
         n, windows, _ = out.shape

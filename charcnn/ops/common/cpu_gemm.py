@@ -17,6 +17,7 @@ import numba
 import numpy as np
 from numba import njit, prange, types
 
+from charcnn.gpu.arrays import apart
 from charcnn.ops.common import threads
 from charcnn.ops.common.cpu_tile import PART, Tile, add_product, add_product_plain, tile_of_columns
 from charcnn.ops.common.tasks import share_out
@@ -226,6 +227,7 @@ class Packed:
             out: float32 (N, H_out, W_out, C_out), any strides. Windows that go beyond x read zeros.
             corner: rows and columns of padding before x.
         """
+        apart("out", out, {"x": x})
         if out.size == 0:
             return
         tile = _of_few(self.tile, math.prod(out.shape[:3]) * pool_size)

@@ -15,6 +15,7 @@ import numba
 import numpy as np
 from numba import njit, prange, types
 
+from charcnn.gpu.arrays import apart
 from charcnn.ops.common import arrays, shapes, threads
 from charcnn.ops.common.cpu_gemm import WRITTEN, copy_line, finish, pack, pack_bias, types_of
 from charcnn.ops.common.cpu_tile import PART, Tile, add_product, add_product_plain, choose_tile
@@ -200,6 +201,7 @@ class Filtered:
             out: float32 (N, H_out, W_out, C_out), any strides. Windows that go beyond x read zeros.
             corner: rows and columns of padding before x.
         """
+        apart("out", out, {"x": x})
         if out.size == 0:
             return out
         n, height, width, c_out = out.shape

@@ -56,7 +56,7 @@ def layernorm_loops(x: Any, gamma: Any, beta: Any, *, eps: float = 1e-5, out: An
         ValueError: an argument's shape, dtype or layout does not fit.
     """
     shape = shapes.layernorm(x, gamma, beta, eps)
-    out = arrays.host(out, shape, x=x, gamma=gamma, beta=beta)
+    out = arrays.host(out, shape, in_place="x", x=x, gamma=gamma, beta=beta)
     rows = (shape[0], gamma.size)
     _layernorm_loops_kernel(x.reshape(rows), gamma.reshape(-1), beta.reshape(-1), out.reshape(rows), eps)
     return out
@@ -108,7 +108,7 @@ def layernorm_naive(x: Any, gamma: Any, beta: Any, *, eps: float = 1e-5, out: An
         DeviceError: no usable GPU.
     """
     shape = shapes.layernorm(x, gamma, beta, eps)
-    call = Call(out, stream, shape, x=x, gamma=gamma, beta=beta)
+    call = Call(out, stream, shape, in_place="x", x=x, gamma=gamma, beta=beta)
     x, gamma, beta = call.inputs
     rows = (shape[0], gamma.size)
     threads = min(MAX_THREADS, max(32, 1 << (gamma.size // 8).bit_length()))  # 4 values a thread, or more
@@ -154,7 +154,7 @@ def layernorm_relu_naive(
         DeviceError: no usable GPU.
     """
     shape = shapes.layernorm_relu(x, stat, gamma, beta, eps)
-    call = Call(out, stream, shape, x=x, stat=stat, gamma=gamma, beta=beta)
+    call = Call(out, stream, shape, in_place="x", x=x, stat=stat, gamma=gamma, beta=beta)
     x, stat, gamma, beta = call.inputs
     rows = (shape[0], gamma.size)
     operands = (x.reshape(rows), stat, gamma.reshape(-1), beta.reshape(-1), call.out.reshape(rows))

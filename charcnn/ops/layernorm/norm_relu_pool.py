@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numba import float32, float64, njit, prange
 
+from charcnn.gpu.arrays import apart
 from charcnn.ops.common import threads
 from charcnn.ops.common.cpu_cast import store
 
@@ -120,5 +121,6 @@ class NormReluPool:
 
     def __call__(self, y: np.ndarray, out: np.ndarray) -> np.ndarray:
         """y float32 (N, L, C) -> out (N, L // pool_size, C), C-contiguous: float32, u8 or bits of bf16."""
+        apart("out", out, {"y": y})
         threads.launch(_norm_relu_pool_all, y, self.gamma, self.beta, self.eps, self.pool_size, out)
         return out

@@ -38,6 +38,6 @@ def softmax_loops(x: Any, *, out: Any = None) -> Any:
         ValueError: an argument's shape, dtype or layout does not fit.
     """
     shape = shapes.softmax(x)
-    out = arrays.host(out, shape, x=x)
+    out = arrays.host(out, shape, in_place="x", x=x)
     _softmax_loops_kernel(x, out)
     return out

@@ -12,6 +12,7 @@ import numba
 import numpy as np
 from numba import njit, prange
 
+from charcnn.gpu.arrays import apart
 from charcnn.ops.common import arrays, shapes, threads
 from charcnn.ops.layernorm.norm_relu_pool import MOMENTS, NormReluPool, norm_relu_pool, standardising, take_moments
 
@@ -143,6 +144,7 @@ class CpuTokenConvNormReluPool:
 
     def __call__(self, ids: np.ndarray, out: np.ndarray) -> np.ndarray:
         """ids uint8 (N, length) -> out float32 (N, pooled positions, C_out), C-contiguous."""
+        apart("out", out, {"ids": ids})
         norm = self._norm
         threads.launch(
             _blocks, ids, self._table, self._taps, norm.gamma, norm.beta, norm.eps, norm.pool_size,

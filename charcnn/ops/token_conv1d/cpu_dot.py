@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import float32, njit, prange
 
+from charcnn.gpu.arrays import apart
 from charcnn.ops.common import threads
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
 from charcnn.ops.token_conv1d.cpu_position import WIDE, store_window, take_position
@@ -157,6 +158,7 @@ class CpuDotTokenConvNormReluPool:
 
     def __call__(self, ids: np.ndarray, out: np.ndarray) -> np.ndarray:
         """ids uint8 (N, L) -> out (N, pooled positions, C_out), C-contiguous: u8, or bits of bf16 as uint16."""
+        apart("out", out, {"ids": ids})
         norm = self._norm
         threads.launch(
             _blocks, ids, self._table, float(self._step), self._taps, self._singles, self._pairs, self._gamma,

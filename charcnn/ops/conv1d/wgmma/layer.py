@@ -70,7 +70,9 @@ class WgmmaWeights:
         self._block_n = BLOCK_N[of.promoted]
         self._usual = TileConfig.of(kernel_size, False, of)
         if self._usual.smem_bytes > device.shared_limit():
-            raise device.SizeError(f"weight has {kernel_size} taps: shared memory does not hold what so many read of a tile")
+            raise device.SizeError(
+                f"weight has {kernel_size} taps: shared memory does not hold what so many read of a tile"
+            )
         laid = packed(weight, bias, of, self._block_n, stream, x_unit=x_unit)
         self._weight, self._bias, self._k_blocks, self.nbytes = laid.weight, laid.bias, laid.k_blocks, laid.nbytes
         self._scale = np.float32(laid.unit * x_unit / y_unit)
