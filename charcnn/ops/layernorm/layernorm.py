@@ -36,9 +36,10 @@ def _layernorm_loops_kernel(x, gamma, beta, y, eps):
     for n in range(x.shape[0]):
         mean = _mean(x[n])  # float64, as the sums are
         scale = float32(1 / math.sqrt(_variance(x[n], mean) + eps))
-        mean = float32(mean)
+        high = float32(mean)
+        low = float32(mean - high)  # what float32 cannot hold of the mean
         for i in range(x.shape[1]):
-            y[n, i] = (x[n, i] - mean) * scale * gamma[i] + beta[i]
+            y[n, i] = ((x[n, i] - high) - low) * scale * gamma[i] + beta[i]
 
 
 def layernorm_loops(x: Any, gamma: Any, beta: Any, *, eps: float = 1e-5, out: Any = None) -> Any:
@@ -71,22 +72,23 @@ def _layernorm_naive_kernel(x, gamma, beta, y, eps):
     row, row_out = x[cuda.blockIdx.x], y[cuda.blockIdx.x]
     first, step = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x)  # unsigned, as in conv1d/naive.py
     end, size = uint32(x.shape[1]), float32(x.shape[1])
+    shift = row[0]  # sums are of differences from it: float32 has too few digits for those of a large mean
     total = float32(0)
     i = first
     while i < end:
-        total += row[i]
+        total += row[i] - shift
         i += step
     mean = block_sum(total, partial) / size
     total = float32(0)
     i = first
     while i < end:
-        deviation = row[i] - mean
+        deviation = (row[i] - shift) - mean
         total += deviation * deviation
         i += step
     scale = float32(1) / math.sqrt(block_sum(total, partial) / size + eps)
     i = first
     while i < end:
-        row_out[i] = (row[i] - mean) * scale * gamma[i] + beta[i]
+        row_out[i] = ((row[i] - shift) - mean) * scale * gamma[i] + beta[i]
         i += step
 
 
