@@ -70,7 +70,7 @@ class Job:
     def draw(self, n: int) -> np.ndarray:
         """So many inputs, here token ids (n, L): sample texts in even rows, random ids in odd ones."""
         ids = np.random.default_rng(0).integers(0, self.config.byte_values, (n, self.config.length), np.uint8)
-        ids[::2] = np.resize(encodings.encode(sample().texts, length=self.config.length), ids[::2].shape)
+        ids[::2] = np.resize(encodings.encode(sample().texts, "crepe", self.config.length), ids[::2].shape)
         return ids
 
     def expected(self, ids: np.ndarray, rounding: Rounding) -> tuple[np.ndarray, np.ndarray]:

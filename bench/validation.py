@@ -59,7 +59,7 @@ KINDS = {"random": 0.3, "texts": 0.3, "full": 0.2, "constant": 0.1, "blank": 0.1
 def draw(n: int, config: Config, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Token ids (n, L), all different but by chance, and the kind of each, an index of KINDS."""
     rng = np.random.default_rng(seed)
-    sample = encodings.encode(texts.sample().texts, length=config.length)
+    sample = encodings.encode(texts.sample().texts, "crepe", config.length)
     kinds = np.sort(rng.choice(len(KINDS), n, p=list(KINDS.values())))
     ids = np.empty((n, config.length), np.uint8)
     lengths = (sample < config.alphabet).cumsum(axis=1).argmax(axis=1) + 1

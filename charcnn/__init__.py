@@ -3,7 +3,7 @@
     import charcnn
     classifier = charcnn.Classifier.load()               # news in four classes
     classifier.predict(["a text", "another"])
-    ids = charcnn.encode(["a text", "another"])          # uint8 (2, 1014)
+    ids = classifier.encode(["a text", "another"])       # uint8 (2, 1014), as its model takes them
     params = charcnn.params.init(charcnn.SMALL, seed=0)
     y = charcnn.ops.conv1d_relu_naive(x, weight, bias)   # on a GPU
 

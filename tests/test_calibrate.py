@@ -50,7 +50,7 @@ def emulated(weights, config, ids, calibration):
 
 
 def sample(config, n=40):
-    return encodings.encode(texts.sample().texts[:n], length=config.length)
+    return encodings.encode(texts.sample().texts[:n], "crepe", config.length)
 
 
 def draw(config, n=6, seed=0):

@@ -106,6 +106,18 @@ def test_score(classifier):
         classifier.score([], [])
 
 
+@pytest.mark.parametrize("encoding", ["crepe", "forward"])
+def test_token_ids_are_the_models(encoding):
+    model = params.init(TINY, seed=0)
+    classifier = Classifier(model, encoding=encoding)
+    ids = classifier.encode(TEXTS)
+    np.testing.assert_array_equal(ids, charcnn.encode(TEXTS, encoding, TINY.length))
+    np.testing.assert_array_equal(classifier.encode(iter(TEXTS)), ids)
+    assert classifier.encode([]).shape == (0, TINY.length)
+    with pytest.raises(ValueError, match=r"^texts\[1\] is a float: need str or bytes$"):
+        classifier.encode(["a", 1.5])
+
+
 def test_threads_may_share_one(classifier):
     texts = [f"text {n}" for n in range(300)]
     expected, found = classifier.predict_proba(texts), {}

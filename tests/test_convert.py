@@ -66,7 +66,7 @@ def test_the_onnx_file_takes_any_batch_and_says_its_classes(charcnn, weights, cl
     assert charcnn("convert", weights, out, model=None)[0] == DONE
     session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
     for n in (1, 5):
-        ids = encodings.encode(TEXTS[:n], "crepe", TINY.length)
+        ids = classifier.encode(TEXTS[:n])  # as docs/classify.md feeds it
         np.testing.assert_allclose(session.run(None, {"ids": ids})[0], classifier.engine.logits(ids), atol=1e-4)
     says = session.get_modelmeta().custom_metadata_map
     assert json.loads(says["classes"]) == list(encodings.CLASSES)

@@ -222,5 +222,5 @@ def test_layers_of_the_cpu_write_elsewhere():
     ):
         expected = layer(x, np.empty(shape, np.float32))
         x, out = overlapping(x, expected)
-        with pytest.raises(ValueError, match="^out shares memory with [xy]: need memory of its own$"):
+        with pytest.raises(ValueError, match=r"^out shares memory with [xy]: need memory of its own$"):
             layer(x, out)

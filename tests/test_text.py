@@ -81,11 +81,10 @@ def test_forward_by_hand():
 
 
 def test_defaults_are_the_networks():
-    ids = encode(["x" * 2000, ""])
+    ids = encode(["x" * 2000, ""], "crepe")
     assert ids.shape == (2, 1014)
     assert (ids[0] == 23).all()
     assert (ids[1] == 70).all()
-    np.testing.assert_array_equal(encode(["ab", "-"]), encode(["ab", "-"], "crepe", 1014))
 
 
 @pytest.mark.parametrize(
@@ -105,21 +104,22 @@ def test_any_iterable_of_texts(texts):
 
 
 def test_no_texts():
-    assert encode([]).shape == (0, 1014)
+    assert encode([], "crepe").shape == (0, 1014)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("one text",), r"texts is a str: .*\[text\]"),
-        ((b"one text",), "texts is a bytes"),
-        ((None,), "texts is a NoneType"),
-        ((["a", "b", 3],), r"texts\[2\] is a int"),
-        ((["a", None],), r"texts\[1\] is a NoneType"),
-        ((np.zeros((2, 2), "U1"),), r"texts has shape \(2, 2\)"),
-        ((np.array("a"),), r"texts has shape \(\)"),
+        (("one text", "crepe"), r"texts is a str: .*\[text\]"),
+        ((b"one text", "crepe"), "texts is a bytes"),
+        ((None, "crepe"), "texts is a NoneType"),
+        ((["a", "b", 3], "crepe"), r"texts\[2\] is a int"),
+        ((["a", None], "crepe"), r"texts\[1\] is a NoneType"),
+        ((np.zeros((2, 2), "U1"), "crepe"), r"texts has shape \(2, 2\)"),
+        ((np.array("a"), "crepe"), r"texts has shape \(\)"),
         ((["a"], "latin"), "encoding='latin': need an Encoding or one of crepe, forward"),
         ((["a"], None), "encoding=None"),
+        ((["a"],), r"encoding=None: need the model's, one of crepe, forward, bytes; Classifier\.encode\(texts\) takes"),
         ((["a"], "crepe", 0), "length=0"),
         ((["a"], "crepe", 2.0), "length=2.0"),
         ((["a"], "crepe", True), "length=True"),
@@ -140,28 +140,28 @@ def test_a_buffer_may_be_a_slice_and_read_only(dtype):
 @pytest.mark.parametrize("offsets", [[-1, 2], [0, 4], [0, 3, 2], []])
 def test_offsets_that_leave_the_buffer_are_refused(offsets):
     with pytest.raises(ValueError, match="offsets"):
-        encode_buffer(np.zeros(3, np.uint8), np.array(offsets, np.int64))
+        encode_buffer(np.zeros(3, np.uint8), np.array(offsets, np.int64), "crepe", 3)
 
 
 def test_a_buffer_of_another_type_is_refused():
     offsets = np.array([0, 1])
     with pytest.raises(ValueError, match="buffer is int8"):
-        encode_buffer(np.zeros(3, np.int8), offsets)
+        encode_buffer(np.zeros(3, np.int8), offsets, "crepe", 3)
     with pytest.raises(ValueError, match="buffer is uint8"):
-        encode_buffer(np.zeros(6, np.uint8)[::2], offsets)
+        encode_buffer(np.zeros(6, np.uint8)[::2], offsets, "crepe", 3)
     with pytest.raises(ValueError, match="offsets is float64"):
-        encode_buffer(np.zeros(3, np.uint8), offsets.astype(float))
+        encode_buffer(np.zeros(3, np.uint8), offsets.astype(float), "crepe", 3)
 
 
 @pytest.mark.parametrize(("size", "count"), [(235, 20_000), (50_000, 100)])
 def test_encode_is_not_a_python_loop_over_characters(size, count):
     rng = np.random.default_rng(0)
     texts = [rng.integers(32, 127, size, np.uint8).tobytes().decode() for _ in range(count)]
-    encode(texts[:1])
+    encode(texts[:1], "crepe")
     seconds = []
     for _ in range(5):
         start = time.perf_counter()
-        encode(texts)
+        encode(texts, "crepe")
         seconds.append(time.perf_counter() - start)
     rate = size * count / min(seconds) / 1e6
     print(f"{rate:.0f} MB/s")
@@ -210,7 +210,7 @@ def test_the_sample():
     forward = sample("forward")
     title = forward.texts[0].split(b" Delegates")[0]
     assert texts.texts[0] == forward.texts[0].removeprefix(title + b" ") + b" " + title
-    assert (encode(texts.texts) < 70).sum(axis=1).min() > 80
+    assert (encode(texts.texts, "crepe") < 70).sum(axis=1).min() > 80
 
 
 def written(tmp_path, name, data):
@@ -340,7 +340,7 @@ def test_any_bytes_are_texts_or_a_valueerror(tmp_path_factory, data):
         except ValueError as error:
             assert name in str(error)  # noqa: PT017
         else:
-            assert len(encode(texts.texts, length=20)) == len(texts.texts) > 0
+            assert len(encode(texts.texts, "crepe", 20)) == len(texts.texts) > 0
 
 
 @settings(deadline=None)  # the first call compiles

@@ -204,7 +204,7 @@ def test_inputs_are_drawn_at_random_and_at_borders():
 @pytest.mark.parametrize("seed", [0, 6])
 def test_levels_pass(name, seed):
     weights = params.init(TINY, seed)
-    ids = encodings.encode(texts.sample().texts, length=TINY.length)
+    ids = encodings.encode(texts.sample().texts, "crepe", TINY.length)
     logits = level(name).module.build(weights, TINY)(ids)
     result = validate(job(ids, weights), logits, level(name).rounding(), [], 1)
     assert result["passed"]

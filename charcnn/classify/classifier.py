@@ -161,8 +161,11 @@ class Classifier:
         """16 hexadecimal digits that tell its weights from others."""
         return params_module.digest(self.params)
 
-    def encode(self, texts: PackedStrings) -> np.ndarray:
-        """Texts to token ids, uint8 (N, L)."""
+    def encode(self, texts: Any) -> np.ndarray:
+        """Texts, as for predict_proba, to token ids, uint8 (N, L), as levels and the ONNX file take them."""
+        if not isinstance(texts, PackedStrings):
+            blocks = [self.encode(block) for block in columns(texts, self.rows)]
+            return np.concatenate(blocks) if blocks else np.empty((0, self.config.length), np.uint8)
         return encodings.encode_buffer(texts.buffer, texts.offsets, self.encoding, self.config.length)
 
     def to_encode(self, texts: PackedStrings) -> StringsToEncode:

@@ -144,9 +144,7 @@ def _encode_kernel(buffer, starts, ends, table, blank, tail, reverse, ids):
         ids[n, kept:] = blank
 
 
-def encode_buffer(
-    buffer: np.ndarray, offsets: np.ndarray, encoding: str | Encoding = "crepe", length: int = 1014
-) -> np.ndarray:
+def encode_buffer(buffer: np.ndarray, offsets: np.ndarray, encoding: str | Encoding, length: int) -> np.ndarray:
     """Token ids of texts that lie one after the other, as in an Arrow array of strings. Releases the GIL.
 
     Args:
@@ -213,15 +211,16 @@ def _utf8(text: str) -> bytes:
         return _SURROGATE.sub("\ufffd", text).encode("utf-8", "surrogateescape")
 
 
-def encode(texts: Iterable[str | bytes], encoding: str | Encoding = "crepe", length: int = 1014) -> np.ndarray:
-    """Token ids of texts.
+def encode(texts: Iterable[str | bytes], encoding: str | Encoding | None = None, length: int = 1014) -> np.ndarray:
+    """Token ids of texts. A model's encoding and length: `Classifier.encode(texts)` takes them from it.
 
     A str counts as its UTF-8 bytes, so a character that is not ASCII is two to four unknown ones, or with the encoding
     `bytes` two to four known ones. Longer texts are truncated, an empty one is all blank.
 
     Args:
         texts: str or bytes, also mixed: a list, a tuple, a NumPy array, or any other iterable.
-        encoding: an Encoding, or the name of one of ENCODINGS.
+        encoding: an Encoding, or the name of one of ENCODINGS: the one that the model learned from, as every other
+            gives it other ids.
         length: columns of the result.
 
     Returns:
@@ -229,8 +228,13 @@ def encode(texts: Iterable[str | bytes], encoding: str | Encoding = "crepe", len
         one and for none.
 
     Raises:
-        ValueError: texts is one text, or holds something else than texts; no encoding has this name.
+        ValueError: texts is one text, or holds something else than texts; no encoding is given, or none has this name.
     """
+    if encoding is None:
+        names = ", ".join(ENCODINGS)
+        raise ValueError(
+            f"encoding=None: need the model's, one of {names}; Classifier.encode(texts) takes it from there"
+        )
     if isinstance(texts, (str, bytes)):
         raise ValueError(f"texts is a {type(texts).__name__}: need a list of texts; for one text pass [text]")
     if isinstance(texts, np.ndarray):
