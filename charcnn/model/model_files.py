@@ -24,6 +24,7 @@ import safetensors.numpy
 from charcnn.config import SMALL, Config
 from charcnn.files import Path
 from charcnn.model.layers import Network
+from charcnn.model.pickles import check_pickle
 from charcnn.text.encodings import Encoding
 from charcnn.text.names import check_classes
 
@@ -36,7 +37,8 @@ LARGEST_HEADER = 1 << 24
 KEY = "charcnn"  # one key with one JSON value: safetensors writes several in random order
 _FIELDS = {"format", "config", "encoding", "classes", "metadata"}
 _DIGEST = "sha256"
-_NESTED = ("state_dict", "model", "params")
+_NESTED = ("state_dict", "model_state_dict", "model", "params")
+_WRAPPED = ("module.", "_orig_mod.", "model.")  # by DataParallel, torch.compile, and modules that hold the network
 
 Arrays = dict[str, np.ndarray]
 
@@ -139,12 +141,28 @@ def _finite(text: str) -> float:
 def check_shapes(shapes: Mapping[Any, tuple[int, ...]], config: Network) -> None:
     """Raise ValueError unless these are just the names that the config has, with its shapes."""
     need = config.parameter_shapes
-    for what, names in (("missing", need.keys() - shapes.keys()), ("not of this network", shapes.keys() - need.keys())):
-        if names:
-            raise ValueError(f"{listed(names)} {'is' if len(names) == 1 else 'are'} {what}")
+    missing, other = need.keys() - shapes.keys(), shapes.keys() - need.keys()
+    if missing or other:
+        of = {"missing": missing, "not of this network": other} if other else {"missing": missing, "there": shapes}
+        raise ValueError(
+            "; ".join(
+                f"{listed(names)} {'is' if len(names) == 1 else 'are'} {what}" for what, names in of.items() if names
+            )
+        )
     for name, shape in need.items():
         if shapes[name] != shape:
             raise ValueError(f"{name} has shape {shapes[name]}: need {shape}")
+
+
+def bare(names: Iterable[Any]) -> dict[Any, Any]:
+    """Each name without what wrappers put before all of them -> the name as it is."""
+    found = {name: name for name in names}
+    while found:
+        put = next((put for put in _WRAPPED if all(isinstance(n, str) and n.startswith(put) for n in found)), None)
+        if put is None:
+            break
+        found = {name.removeprefix(put): name_there for name, name_there in found.items()}
+    return found
 
 
 def listed(names: Iterable[object]) -> str:
@@ -165,20 +183,38 @@ def read_safetensors(path: Path, config: Any) -> tuple[Arrays, Header]:
     try:
         with safetensors.safe_open(path, "numpy") as file:
             header = _header(file.metadata() or {}, config)
-            shapes: dict[str, tuple[int, ...]] = {}
-            for name in file.keys():  # noqa: SIM118 - not a dict
-                part = file.get_slice(name)
+            shapes, narrow = dict[str, tuple[int, ...]](), set[str]()
+            names = bare(file.keys())
+            for name, there in names.items():
+                part = file.get_slice(there)
                 shapes[name] = tuple(part.get_shape())
-                if part.get_dtype() not in ("F16", "F32", "F64"):
-                    raise ValueError(f"{listed([name])} has dtype {part.get_dtype()}: need F16, F32 or F64")
+                if part.get_dtype() not in ("F16", "BF16", "F32", "F64"):
+                    raise ValueError(f"{listed([there])} has dtype {part.get_dtype()}: need F16, BF16, F32 or F64")
+                if part.get_dtype() == "BF16":
+                    narrow.add(name)
             check_shapes(shapes, header.config)
-            stored = {name: file.get_tensor(name) for name in header.config.parameter_shapes}
+            stored = {
+                name: _bfloat16(path, size, names[name], shapes[name])
+                if name in narrow
+                else file.get_tensor(names[name])
+                for name in header.config.parameter_shapes
+            }
     except safetensors.SafetensorError as error:
         raise ValueError(f"is not a whole .safetensors file ({line(error)})") from error
     if header.digest is not None and header.digest != digest_of(header.fields(FORMAT), stored):
         raise ValueError("is damaged: its content does not give the digest that it says")
     with np.errstate(over="ignore"):  # to an infinity, which params.check finds
         return {name: stored.pop(name).astype(np.float32, copy=False) for name in list(stored)}, header
+
+
+def _bfloat16(path: Path, header: int, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """What NumPy has no dtype for, and safetensors no array: float32's upper half."""
+    with open(path, "rb") as file:
+        file.seek(8)
+        begin = json.loads(file.read(header))[name]["data_offsets"][0]
+        file.seek(8 + header + begin)
+        bits = np.fromfile(file, "<u2", math.prod(shape))
+    return (bits.astype(np.uint32) << 16).view(np.float32).reshape(shape)
 
 
 def _header(said: dict[str, str], config: Any) -> Header:
@@ -227,10 +263,15 @@ def read_torch(path: Path, config: Any) -> tuple[Arrays, Header]:
             tensors = torch.load(os.fspath(path), map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:  # of many types, for what a damaged file makes its readers meet
             raise ValueError(f"is not a whole PyTorch checkpoint ({type(error).__name__}: {line(error)})") from error
-        if isinstance(tensors, dict):
-            tensors = next((tensors[key] for key in _NESTED if isinstance(tensors.get(key), dict)), tensors)
+        for _ in range(2):  # what holds a module's may stand in what holds an optimiser's, too
+            if isinstance(tensors, dict):
+                tensors = next((tensors[key] for key in _NESTED if isinstance(tensors.get(key), dict)), tensors)
         if not isinstance(tensors, dict):
             raise ValueError(f"holds a {type(tensors).__name__}: need a state_dict")
+        if not any(isinstance(value, torch.Tensor) for value in tensors.values()):
+            held = f"holds {listed(tensors) or 'nothing'}"
+            raise ValueError(f"{held}: need a state_dict, or a dict that holds one under {', '.join(_NESTED)}")
+        tensors = {name: tensors[there] for name, there in bare(tensors).items()}
         shapes = {}
         for name, tensor in tensors.items():
             if not isinstance(tensor, torch.Tensor):
@@ -270,9 +311,11 @@ def open_archive(file: IO[bytes]) -> zipfile.ZipFile:
 def check_sums(archive: zipfile.ZipFile, *, storages: bool) -> None:
     """Read the entries that hold tensors' values, or all others, and compare their checksums, which PyTorch does not.
 
+    Of the others, pickles must be as `check_pickle` wants them.
+
     Raises:
         zipfile.BadZipFile: a checksum is another.
-        ValueError: another entry is larger than LARGEST_HEADER.
+        ValueError: another entry is larger than LARGEST_HEADER, or as of `check_pickle`.
     """
     for entry in archive.infolist():
         if ("/data/" in entry.filename) != storages:
@@ -282,6 +325,8 @@ def check_sums(archive: zipfile.ZipFile, *, storages: bool) -> None:
                 f"{listed([entry.filename])} has {entry.file_size:,} bytes: need {LARGEST_HEADER:,} at most"
             )
         with archive.open(entry) as part:
+            if entry.filename.endswith(".pkl") and not storages:
+                check_pickle(part.read())
             while part.read(1 << 20):
                 pass
 

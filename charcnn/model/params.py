@@ -184,7 +184,8 @@ def load(path: Path, config: Network | None = None) -> Params:
     Args:
         path: ends in `.safetensors`; in `.bin` (the original program's params.bin); or in `.pt` or `.pth`, a PyTorch
             checkpoint (of PyTorch 1.6 or later) where PyTorch is installed: a state_dict, or a dict that holds one
-            under state_dict, model or params. float16 and float64 become float32.
+            under state_dict, model_state_dict, model or params. float16, bfloat16 and float64 become float32. What
+            wrappers put before all names, as `module.` or `_orig_mod.`, is left out.
         config: the sizes; SMALL where the file does not say and None is given. A .safetensors file that `save` wrote
             says it, and another one needs it.
 
