@@ -173,6 +173,8 @@ def test_parts_of_every_technique(name, technique, ranks):
         return row.build(technique, *arguments, batch=2, **options)
 
     steps = [parts.parted("tensor", build)(weights, network, place=(r, ranks), monitor=Monitor()) for r in range(ranks)]
+    for each in () if simulated else steps:
+        each(images)
     assert in_sigmas(together(steps, ranks, images), exact, sigma).max() < row.rounding().bound
     if ranks > len(partition.products(network.nodes)):
         return
@@ -197,6 +199,8 @@ def test_any_order_of_layers(ranks):
     exact, sigma = expected(images, weights, network, ROUNDINGS["fp32"])
     build = parts.parted("tensor", partial(cpu.build, "loops"))
     steps = [build(weights, network, place=(rank, ranks), monitor=Monitor()) for rank in range(ranks)]
+    for each in steps:  # alone, as before a run
+        each(images)
     assert in_sigmas(together(steps, ranks, images), exact, sigma).max() < ROUNDINGS["fp32"].bound
     assert sum(parts.flops(network, "tensor", ranks)) == network.flops
 
@@ -286,6 +290,31 @@ def test_commands_on_two_ranks(mode, tmp_path):
     else:
         assert [did["sent"] for did in found["parts"]] == [found["parts"][0]["sent"]] * 2
         assert "of the ranks' time went to messages and waiting" in done.stdout
+
+
+KINDS = """
+import sys
+import charcnn.networks
+charcnn.networks.prepare()
+from charcnn import offload
+from charcnn.networks.runner import command
+rank = offload.world().rank
+for mode in (*offload.PARTED, *sorted(offload.MODES, key="farm".__eq__)):  # a farm ends its processes
+    try:
+        command.main("alexnet", [*sys.argv[1:], "--offload", mode])
+    except SystemExit as done:
+        assert not done.code, mode
+"""
+
+
+@needs_mpi
+@pytest.mark.parametrize(("ranks", "inputs"), [(3, 2), (4, 9)])
+def test_commands_of_all_kinds_on_uneven_shares(ranks, inputs):
+    """Neither inputs nor channels are shared out evenly, and of two inputs one of three ranks has none."""
+    options = ["--variant", "tiny", "--as", "cpu_gemm", "--inputs", inputs, "--batch", 4]
+    done = mpiexec(ranks, "-c", KINDS, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(f"validated passed: {inputs} of {inputs}") == len({*offload.PARTED, *offload.MODES})
 
 
 @needs_mpi

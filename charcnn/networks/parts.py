@@ -105,11 +105,11 @@ def parted(mode: str, build: Callable[..., Run]) -> Callable[..., Any]:
             return offload.Stage(build(held, own, monitor=monitor, **how), own.length, own.classes, own.byte_values)
         steps = []
         for of in partition.tensor(config.nodes, place[1]):
-            run = None
             if of.layers:
                 own, held = share(config, of, place[0], params)
-                run = build(held, own, monitor=monitor, **how)
-            steps.append(offload.Step(of, run))
+                steps.append(offload.Step(of, build(held, own, monitor=monitor, **how), own.length))
+            else:
+                steps.append(offload.Step(of, None))
         return offload.Steps(steps)
 
     return made

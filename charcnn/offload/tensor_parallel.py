@@ -7,7 +7,6 @@ added up over all ranks (Shoeybi et al. 2019, Megatron-LM; the convolutions' spl
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -24,7 +23,9 @@ class Step(NamedTuple):
 
     of: Part
     run: Callable[[np.ndarray], np.ndarray] | None
-    """Bytes or features, (n, bytes) uint8 -> features (n, values) float32; None where all is said by the message."""
+    """Bytes or features, (n, length) uint8 -> features (n, values) float32; None where all is said by the message."""
+    length: int = 0
+    """Bytes of a row that it reads: ranks need different numbers of channels."""
 
 
 class Steps:
@@ -49,10 +50,7 @@ class Steps:
         """Every part alone, once, on as many inputs: on zeros but for the first."""
         for step in self.steps:
             if step.run is not None:
-                if step is not self.steps[0]:
-                    values = len(step.of.need[0]) * math.prod(step.of.shape[1:])
-                    rows = np.zeros((len(rows), 4 * values), np.uint8)
-                step.run(rows)
+                step.run(rows if step is self.steps[0] else np.zeros((len(rows), step.length), np.uint8))
 
 
 def tensor(
@@ -95,7 +93,7 @@ def tensor(
             finish([request], timeline, "inputs")
         next_ = coming(start + chunk) if start + chunk < total else None
         x, count = rows, len(rows)
-        for number, (of, run) in enumerate(steps.steps):
+        for number, (of, run, _) in enumerate(steps.steps):
             if number:
                 x = _given(mine, x.reshape(count, len(of.has[rank]), -1), of, steps, timeline)
                 rows = x.reshape(count, -1).view(np.uint8)
