@@ -12,6 +12,7 @@ from charcnn import catalog
 from charcnn.config import SMALL, TINY, Config
 from charcnn.gpu import device
 from charcnn.host import machine
+from charcnn.host.terminal import table
 
 HERE = Path(__file__).resolve().parent
 
@@ -25,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that bench/README.md explains."""
     group = parser.getgroup("charcnn")
     group.addoption("--tiny", action="store_true", help="the smallest network: shows that it runs, measures nothing")
+    group.addoption("--levels", metavar="NAMES", help="these levels alone, and no operators: l0,l2,l11")
     group.addoption("--gpus", type=int, default=1, metavar="G", help="levels only, on the first G GPUs (default 1)")
     group.addoption("--results-dir", type=Path, metavar="DIR", help="of the raw result (default bench/results)")
 
@@ -34,6 +36,7 @@ class Plan:
 
     def __init__(self, config: pytest.Config) -> None:
         self.gpus: int = config.getoption("gpus")
+        self.levels = _named(config.getoption("levels"))
         self.machine = machine.describe()
         self.tiny = bool(config.getoption("tiny")) or device.SIMULATED
         self.config: Config = TINY if self.tiny else SMALL
@@ -51,6 +54,17 @@ class Plan:
         """Where the raw result goes; None for a run that must not replace a whole one."""
         folder = self._folder or (None if self.tiny or self.partial else raw.RESULTS)
         return None if folder is None else folder / f"{machine.name(self.machine, self.gpus)}.json"
+
+
+def _named(names: str | None) -> list[str] | None:
+    """The levels that --levels names; None: not given."""
+    if names is None:
+        return None
+    found, known = [name.strip() for name in names.split(",")], [level.name for level in catalog.LEVELS]
+    unknown = [name for name in found if name not in known]
+    if unknown:
+        raise pytest.UsageError(f"--levels {names}: there is no level {unknown[0]!r}: need some of {','.join(known)}")
+    return found
 
 
 def _no_gpu(gpus: int) -> str | None:
@@ -109,8 +123,13 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out, with the reason, what this machine cannot run."""
+    """Keep what --levels names, and leave out, with the reason, what this machine cannot run."""
     plan = config.charcnn_plan
+    if plan.levels is not None:
+        others = [item for item in items if getattr(item.callspec.params.get("level"), "name", None) not in plan.levels]
+        items[:] = [item for item in items if item not in others]
+        if others:
+            config.hook.pytest_deselected(items=others)
     for item in items:
         variant = item.callspec.params.get("variant")
         row = variant or item.callspec.params.get("level")
@@ -171,9 +190,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     raw.write(plan.file, "benchmarks", result)
 
 
+@pytest.hookimpl(trylast=True)  # behind the tables
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say where the result is, or why there is none."""
+    """Say what the tables' units are, how fast levels are, and where the result is, or why there is none."""
     plan = config.charcnn_plan
+    terminalreporter.write_line("  Times are of one input, and OPS are inputs/s, whatever a row computes at once.")
+    for line in _rates(config, plan):
+        terminalreporter.write_line(line)
     if plan.file is None:
         line = "not kept: a run of some rows or of tiny ones (--results-dir DIR keeps it)"
     elif plan.file.exists():
@@ -181,3 +204,20 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     else:
         line = "nothing was measured"
     terminalreporter.write_line(f"raw result: {line}")
+
+
+def _rates(config: pytest.Config, plan: Plan) -> list[str]:
+    """Inputs/s of each level that was timed, and how many times those of the last one before that was."""
+    timed = [row for row in config._benchmarksession.benchmarks if row and row.fixture.name not in plan.red]
+    rates = {row.extra_info["level"]: row.extra_info["inputs_per_second"] for row in timed if "level" in row.extra_info}
+    rows = []
+    for level in catalog.LEVELS:
+        if level.name in rates:
+            before = level.predecessor
+            while before is not None and before.name not in rates:
+                before = before.predecessor
+            times = f"{rates[level.name] / rates[before.name]:,.2f} x {before.name}" if before else ""
+            rows.append([level.name, level.title, f"{rates[level.name]:,.2f}", times])
+    if not rows:
+        return []
+    return ["", *table(["level", "step", "inputs/s", "x the level before"], rows, 2), ""]

@@ -9,6 +9,7 @@ from typing import Any
 import cases
 import numpy as np
 import pytest
+from clock import HOST_CLOCK
 
 from charcnn import catalog
 from charcnn.gpu import device
@@ -23,7 +24,7 @@ MOST_INPUTS = 1 << 20
 ROUNDS = 3
 
 
-@pytest.mark.benchmark(group="levels")
+@pytest.mark.benchmark(group="levels", timer=HOST_CLOCK)
 @pytest.mark.parametrize("level", catalog.LEVELS, ids=lambda level: level.name)
 def test_level(level: catalog.Level, plan: Any, benchmark: Any) -> None:
     config = plan.config
@@ -54,8 +55,9 @@ def test_level(level: catalog.Level, plan: Any, benchmark: Any) -> None:
         return
     monitor.seconds.clear()
     rounds = 1 if plan.tiny else ROUNDS
+    HOST_CLOCK.inputs = inputs
     benchmark.pedantic(run, args=(ids,), rounds=rounds)
-    seconds = benchmark.stats.stats.median
+    seconds = inputs * benchmark.stats.stats.median
     benchmark.extra_info.update(
         level=level.name,
         title=level.title,

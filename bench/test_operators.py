@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import cases
 import numpy as np
 import pytest
-from numba import cuda
+from clock import CLOCKS
 
 from charcnn import catalog
 from charcnn.gpu import device
@@ -21,22 +20,13 @@ BUDGET = 0.4
 """Seconds to spend on all rounds of one row."""
 
 
-def gpu_clock() -> float:
-    """The time after the GPU has finished all work given to it so far."""
-    cuda.synchronize()
-    return time.perf_counter()
-
-
-CLOCKS = {"cpu": time.perf_counter, "cuda": gpu_clock}
-
-
 def _rows() -> list[Any]:
     return [
         pytest.param(
             variant,
             layer.name,
             id=f"{variant.name}-{layer.name}",
-            marks=pytest.mark.benchmark(group=f"{variant.operator} {layer.name}", timer=CLOCKS[variant.device]),
+            marks=pytest.mark.benchmark(group=layer.name, timer=CLOCKS[variant.device]),
         )
         for variant in catalog.VARIANTS
         for layer in cases.LAYERS[variant.operator]
@@ -74,9 +64,11 @@ def test_operator(variant: catalog.Variant, layer: str, plan: Any, benchmark: An
     if benchmark.disabled:  # checked only; the plugin warns of a test that hands it nothing
         benchmark.pedantic(lambda: None)
         return
-    rounds, iterations = _effort(call, CLOCKS[variant.device], plan.tiny)
+    clock = CLOCKS[variant.device]
+    clock.inputs = batch
+    rounds, iterations = _effort(call, clock.now, plan.tiny)
     benchmark.pedantic(call, rounds=rounds, iterations=iterations)
-    seconds = benchmark.stats.stats.median
+    seconds = batch * benchmark.stats.stats.median
     moved = sum(array.nbytes for array in (*case.args, *results))
     benchmark.extra_info.update(
         operator=variant.operator,

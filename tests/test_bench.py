@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,13 +18,16 @@ from charcnn.config import TINY
 ROOT = Path(__file__).parent.parent
 
 
-def bench(*options):
-    command = [sys.executable, "-m", "pytest", "bench", "-q", "--tiny", "-k", "argmax", "-p", "no:cacheprovider"]
+def run(*command):
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # tells of -n here
     return subprocess.run(
-        [*command, *map(str, options)],
+        [sys.executable, "-m", *map(str, command)],
         capture_output=True, text=True, check=False, cwd=ROOT, env={**own, "NUMBA_ENABLE_CUDASIM": "1"},
     )  # fmt: skip
+
+
+def bench(*options, chosen=("-k", "argmax")):
+    return run("pytest", "bench", "-q", "--tiny", "-p", "no:cacheprovider", *chosen, *options)
 
 
 def test_rows_are_checked_timed_and_kept(tmp_path):
@@ -33,6 +38,43 @@ def test_rows_are_checked_timed_and_kept(tmp_path):
     assert raw["red"] == []
     assert raw["benchmarks"]
     assert all(row["stats"]["median"] > 0 for row in raw["benchmarks"])
+
+
+def test_the_readme_compares_rows_by_one_input(tmp_path):
+    block = next(part for part in (ROOT / "bench" / "README.md").read_text().split("```") if "\npytest bench/" in part)
+    saved, printed = tmp_path / "levels.json", []
+    for line in block.splitlines()[1:]:
+        program, *words = shlex.split(line.replace("levels.json", str(saved)))
+        tiny = ["--tiny", "-p", "no:cacheprovider"] if program == "pytest" else []
+        done = run({"pytest-benchmark": "pytest_benchmark"}.get(program, program), *words, *tiny)
+        assert done.returncode == 0, done.stdout + done.stderr
+        printed.append(done.stdout)
+    measured, compared, operators = printed
+    rows = json.loads(saved.read_text())["benchmarks"]
+    rates = {row["extra_info"]["level"]: row["extra_info"]["inputs_per_second"] for row in rows}
+    assert list(rates) == ["l0", "l2", "l11", "l18"]
+    for row in rows:
+        assert row["extra_info"]["inputs"] > 1
+        assert row["stats"]["median"] == pytest.approx(1 / rates[row["extra_info"]["level"]])
+        assert row["stats"]["ops"] == pytest.approx(rates[row["extra_info"]["level"]])
+    for table in (measured, compared):
+        assert re.findall(r"^test_level\[(\w+)\]", table, re.M) == sorted(rates, key=rates.__getitem__, reverse=True)
+    for name, before in (("l2", "l0"), ("l11", "l2"), ("l18", "l11")):
+        times = f"{rates[name] / rates[before]:,.2f} x {before}"
+        assert re.search(rf"^{name} .* {rates[name]:,.2f} +{times}$", measured, re.M)
+    (title,) = re.findall(r" benchmark '(.*)': \d+ tests ", operators)
+    assert title == "conv3"
+    for name in ("conv1d_loops", "conv1d_naive", "conv1d_nlc_winograd", "conv1d_nlc_winograd_cpu"):
+        assert f"\ntest_operator[{name}-conv3] " in operators
+
+
+def test_levels_are_chosen_by_their_whole_names():
+    done = bench("--collect-only", chosen=("--levels", "l2"))
+    assert re.findall(r"\[(.*)\]", done.stdout) == ["l2"]
+    done = bench(chosen=("--levels", "l2,l99"))
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    known = ",".join(level.name for level in catalog.LEVELS)
+    assert f"--levels l2,l99: there is no level 'l99': need some of {known}" in done.stderr
 
 
 @pytest.mark.parametrize("options", [("-n", 2), ("--dist", "load")], ids=lambda options: options[0])

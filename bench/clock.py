@@ -1,0 +1,41 @@
+"""Clocks of seconds an input, so that a table compares rows that compute other numbers of inputs a call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from numba import cuda
+
+
+class InputClock:
+    """A timer of pytest-benchmark: between two of its times lie seconds an input, and operations/s are inputs/s.
+
+    Args:
+        now: gives seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self.inputs = 1
+        """Of a call that is timed; set before it."""
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.now() / self.inputs
+
+    def __str__(self) -> str:
+        """What a raw result calls it."""
+        return "seconds an input"
+
+
+def _gpu_seconds() -> float:
+    """The time after the GPU has finished all work given to it so far."""
+    cuda.synchronize()
+    return time.perf_counter()
+
+
+CLOCKS = {"cpu": InputClock(time.perf_counter), "cuda": InputClock(_gpu_seconds)}
+"""Of operators, by device."""
+HOST_CLOCK = InputClock(time.perf_counter)
+"""Of levels, which leave logits on the host."""
