@@ -101,11 +101,24 @@ def _pointwise(rng, normal, n, c, length):
     return Case({"x": values(rng, n, c, length, normal=True)})
 
 
+def _leaky_relu(*arguments, slope, **sizes):
+    return Case(_pointwise(*arguments, **sizes).inputs, {"negative_slope": slope / 10})
+
+
+def _maxout(rng, normal, n, c, pieces, **size):
+    return Case({"x": values(rng, n, c * pieces, *size.values(), normal=True)}, {"pieces": pieces})
+
+
 def _linear(rng, normal, n, c_in, c_out):
     """So scaled that a logit is around 1: of greater ones softmax, and of lesser ones GELU, show each rounding."""
     weight, bias = weights(rng, c_out, c_in, normal=normal)
     scale = np.float32(c_in ** (-0.5 if normal else -1) / 2)
     return Case({"x": values(rng, n, c_in, normal=normal), "weight": weight * scale, "bias": bias / np.float32(2)})
+
+
+def _linear_maxout(*arguments, c_out, pieces, **sizes):
+    case = _linear(*arguments, c_out=c_out * pieces, **sizes)
+    return Case(case.inputs, {"pieces": pieces})
 
 
 def _linear_argmax(rng, normal, n, c_in, c_out):
@@ -287,6 +300,16 @@ NORM = replace(
 )
 
 
+def with_sizes(cases, make, **more):
+    """The same with more sizes: those of the first edge, the least and the most."""
+    first = {name: size for name, (size, *_) in more.items()}
+    draw = {name: (least, size, most) for name, (size, least, most) in more.items()}
+    edges = tuple({**sizes, **first} for sizes in cases.edges)
+    odd = {**edges[0], **{name: most for name, (_, _, most) in more.items()}}
+    large = tuple({**sizes, **first} for sizes in cases.large)
+    return replace(cases, make=make, edges=(*edges, odd), large=large, draw={**cases.draw, **draw})
+
+
 def last(cases, make):
     """The same on channels-last features, of channels that fill vectors, too."""
     edges = (*cases.edges, {**cases.edges[3], "c": 8, "h": 5}, {**cases.edges[-1], "c": 12})
@@ -299,6 +322,8 @@ IMAGE_CASES = {
     "conv2d": CONV2D,
     "conv2d_relu": CONV2D,
     "conv2d_tanh": CONV2D,
+    "conv2d_sigmoid": CONV2D,
+    "conv2d_leaky_relu": CONV2D,
     "conv2d_relu_maxpool2d": CONV2D_POOL,
     "conv2d_tanh_maxpool2d": CONV2D_POOL,
     "conv2d_relu_global_avgpool2d": CONV2D,
@@ -328,6 +353,12 @@ IMAGE_CASES = {
     "gelu": POINTWISE,
     "linear_tanh": LINEAR,
     "linear_gelu": LINEAR,
+    "sigmoid": POINTWISE,
+    "leaky_relu": with_sizes(POINTWISE, _leaky_relu, slope=(1, 0, 10)),
+    "maxout": with_sizes(POINTWISE, _maxout, pieces=(2, 1, 3)),
+    "linear_sigmoid": LINEAR,
+    "linear_leaky_relu": LINEAR,
+    "linear_maxout": with_sizes(LINEAR, _linear_maxout, pieces=(2, 1, 3)),
     "linear_softmax": LINEAR,
     "linear_argmax": replace(LINEAR, make=_linear_argmax),
     "collapse_linear": Cases(

@@ -21,6 +21,23 @@ def gelu(x):
     return np.array([value * 0.5 * (1 + math.erf(value / math.sqrt(2))) for value in x.flat]).reshape(x.shape)
 
 
+def sigmoid(x):
+    return np.array([1 / (1 + math.exp(-value)) for value in x.flat]).reshape(x.shape)
+
+
+def leaky_relu(x, negative_slope=0.01):
+    return np.array([max(negative_slope * value, value) for value in x.flat]).reshape(x.shape)
+
+
+def maxout(x, pieces=2):
+    groups = [x[:, first : first + pieces] for first in range(0, x.shape[1], pieces)]
+    return np.stack([np.maximum.reduce([group[:, i] for i in range(pieces)]) for group in groups], axis=1)
+
+
+def linear_maxout(x, weight, bias, pieces=2):
+    return maxout(linear(x, weight, bias), pieces)
+
+
 def windows_of(shape, kernel, stride, padding, dilation=(1, 1)):
     """Of an image (H, W): the windows' number, and of each its pixels, as (place in the kernel, place in the image)."""
     (height, width), (top, bottom, left, right) = shape, padding
@@ -169,6 +186,8 @@ LOOPS = {
     "conv2d": conv2d,
     "conv2d_relu": then(conv2d, relu),
     "conv2d_tanh": then(conv2d, tanh),
+    "conv2d_sigmoid": then(conv2d, sigmoid),
+    "conv2d_leaky_relu": then(conv2d, leaky_relu),
     "conv2d_relu_maxpool2d": with_pool(relu),
     "conv2d_tanh_maxpool2d": with_pool(tanh),
     "conv2d_relu_global_avgpool2d": then(conv2d, relu, global_avgpool2d),
@@ -191,6 +210,12 @@ LOOPS = {
     "gelu": gelu,
     "linear_tanh": then(linear, tanh),
     "linear_gelu": then(linear, gelu),
+    "sigmoid": sigmoid,
+    "leaky_relu": leaky_relu,
+    "maxout": maxout,
+    "linear_sigmoid": then(linear, sigmoid),
+    "linear_leaky_relu": then(linear, leaky_relu),
+    "linear_maxout": linear_maxout,
     "linear_softmax": then(linear, softmax),
     "linear_argmax": then(linear, argmax),
     "collapse_linear": linear,
@@ -216,6 +241,9 @@ def torch_functions(torch):
         if count_include_pad:
             return sums
         return sums / f.avg_pool2d(f.pad(torch.ones_like(x), sides(padding)), kernel_size, stride)
+
+    def pieces_of(x, pieces):
+        return x.unflatten(1, (x.shape[1] // pieces, pieces)).amax(2)
 
     def average(x):
         return f.adaptive_avg_pool2d(x, 1).flatten(1)
@@ -264,6 +292,8 @@ def torch_functions(torch):
         "conv2d": conv2d,
         "conv2d_relu": then(conv2d, f.relu),
         "conv2d_tanh": then(conv2d, torch.tanh),
+        "conv2d_sigmoid": then(conv2d, torch.sigmoid),
+        "conv2d_leaky_relu": then(conv2d, f.leaky_relu),
         "conv2d_relu_maxpool2d": with_pool(f.relu),
         "conv2d_tanh_maxpool2d": with_pool(torch.tanh),
         "conv2d_relu_global_avgpool2d": then(conv2d, f.relu, average),
@@ -280,6 +310,12 @@ def torch_functions(torch):
         "gelu": f.gelu,
         "linear_tanh": then(f.linear, torch.tanh),
         "linear_gelu": then(f.linear, f.gelu),
+        "sigmoid": torch.sigmoid,
+        "leaky_relu": f.leaky_relu,
+        "maxout": pieces_of,
+        "linear_sigmoid": then(f.linear, torch.sigmoid),
+        "linear_leaky_relu": then(f.linear, f.leaky_relu),
+        "linear_maxout": lambda x, weight, bias, pieces: pieces_of(f.linear(x, weight, bias), pieces),
         "linear_softmax": then(f.linear, lambda x: f.softmax(x, dim=1)),
         "linear_argmax": then(f.linear, lambda x: x.argmax(dim=1)),
         "collapse_linear": lambda x, weight, bias: f.linear(x.flatten(1), weight, bias),

@@ -109,7 +109,7 @@ def repeats(row):
 
 def pointwise(row):
     """Whether what it has beyond a product is a function of each accumulator: the same for large sizes as for small."""
-    return re.fullmatch(r"(conv1d|conv2d|linear)_(relu|tanh|gelu)(_nlc|_nhwc)?", row.operator)
+    return re.fullmatch(r"(conv1d|conv2d|linear)_(relu|tanh|gelu|sigmoid|leaky_relu)(_nlc|_nhwc)?", row.operator)
 
 
 def follows(row):

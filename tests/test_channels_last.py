@@ -23,11 +23,13 @@ from charcnn.model.layers import (
     Conv2d,
     Flatten,
     GlobalAvgPool2d,
+    LeakyRelu,
     Linear,
     LocalResponseNorm,
     MaxPool2d,
     Pixels,
     Relu,
+    Sigmoid,
     Softmax,
     Tanh,
 )  # fmt: skip
@@ -122,11 +124,11 @@ MIXED = (
     Relu(),
     LocalResponseNorm(),
     Conv2d(12, 2, dilation=(1, 2), padding=1, groups=2, name="c"),
-    Relu(),
+    LeakyRelu(),
     Conv2d(9, 1, groups=3, name="d"),
     GlobalAvgPool2d(),
     Linear(5, name="e"),
-    Tanh(),
+    Sigmoid(),
     Linear(4, name="f"),
     Softmax(),
 )
@@ -297,6 +299,10 @@ def test_a_first_convolution_with_steps_reads_blocks_of_pixels_or_pixels(as_bloc
 def test_a_network_that_it_cannot_compute():
     of = Architecture("odd", "", (Pixels(1, 4, 4), MaxPool2d(2), Tanh(), Flatten(), Linear(3, name="fc")))
     with pytest.raises(ValueError, match=r"^odd: winograd cannot compute it: tanh1: .*; loops, .*naive, weak, .* can$"):
+        network_technique("winograd").build("winograd", params.init(of, 0), of)
+    layers = Conv2d(3, 1, name="c"), Sigmoid(), LocalResponseNorm(), Flatten(), Linear(3, name="fc")
+    of = Architecture("halves", "", (Pixels(1, 4, 4), *layers))  # of channels that pad, the sigmoid makes 1/2
+    with pytest.raises(ValueError, match=r"^halves: winograd cannot compute it: local_response_norm1: .* can$"):
         network_technique("winograd").build("winograd", params.init(of, 0), of)
     with pytest.raises(ValueError, match=r"^precision='fp16': winograd has fp32; fp16 is in strong_mma, mma, wgmma"):
         network_technique("winograd").build("winograd", params.init(of, 0), of, precision="fp16")

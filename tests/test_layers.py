@@ -17,6 +17,7 @@ from charcnn.model.layers import (
     GlobalAvgPool2d,
     Layer,
     LayerNorm,
+    LeakyRelu,
     Linear,
     LocalResponseNorm,
     MaxPool1d,
@@ -25,6 +26,7 @@ from charcnn.model.layers import (
     OneHot,
     Pixels,
     Relu,
+    Sigmoid,
     Softmax,
     Tanh,
     place,
@@ -40,7 +42,7 @@ IMAGES = (
     Pixels(2, 11, 13, (0.4, 0.5), (0.2, 0.3)), Conv2d(6, (3, 2), stride=(2, 1), padding="same", name="a"), Relu(),
     LocalResponseNorm(3, alpha=0.5, k=2.0), MaxPool2d(3, 2, 1), BatchNorm2d(1e-3, name="b"), Tanh(),
     Conv2d(4, 3, padding=(1, 0, 2, 1), groups=2, bias=False, name="c"), AvgPool2d(2, 1, 1), Gelu(),
-    Conv2d(5, 2, dilation=2, name="d"), GlobalAvgPool2d(), Linear(3, name="e"), Softmax(),
+    Sigmoid(), Conv2d(5, 2, dilation=2, name="d"), LeakyRelu(0.2), GlobalAvgPool2d(), Linear(3, name="e"), Softmax(),
 )  # fmt: skip
 """Every layer of images, of bytes (286,)."""
 

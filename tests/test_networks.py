@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from conftest import quick
 
+from charcnn import ops
 from charcnn.catalog import NETWORK_TECHNIQUES, NETWORKS
 from charcnn.catalog import network as catalog_row
 from charcnn.gpu import device
 from charcnn.levels.runner.options import serves
 from charcnn.model import network as forms
 from charcnn.model import params
-from charcnn.model.layers import BatchNorm2d, Conv2d, Linear, MaxPool2d, Relu, place
+from charcnn.model.layers import BatchNorm2d, Conv2d, Flatten, LeakyRelu, Linear, MaxPool2d, Relu, Sigmoid, place
 from charcnn.model.rounding import FP32, ROUNDINGS
 from charcnn.model.validation import in_sigmas
 from charcnn.networks import cuda, weights
@@ -154,6 +155,19 @@ def test_the_longest_fusions_are_taken():
     assert [call.operator for call in calls(padded, weights, "naive", fused=True)] == ["conv2d_relu", "maxpool2d"]
     with pytest.raises(ValueError, match="a has no operator of technique pairs"):
         calls(padded, weights, "pairs", fused=False)
+
+
+def test_leaky_relu_of_another_slope_is_a_kernel_of_its_own():
+    layers = [Conv2d(2, 1, name="a"), LeakyRelu(), Conv2d(2, 1, name="b"), LeakyRelu(0.2), Flatten(),
+              Linear(2, name="c"), Sigmoid()]  # fmt: skip
+    nodes, rng = place(layers, (1, 3, 3)), np.random.default_rng(0)
+    weights = {name: rng.standard_normal(of, np.float32) for node in nodes for name, of in node.parameters.items()}
+    found = calls(nodes, weights, "naive", fused=True)
+    assert [call.operator for call in found] == ["conv2d_leaky_relu", "conv2d", "leaky_relu", "linear_sigmoid"]
+    x = y = rng.standard_normal((2, 1, 3, 3), np.float32)
+    for call in found:
+        y = getattr(ops, f"{call.operator}_naive")(y.reshape(2, *call.in_shape), *call.arguments, **call.options)
+    np.testing.assert_allclose(y, forms.run(nodes, x.astype(np.float64), weights), 1e-5)
 
 
 @pytest.mark.parametrize(("taps", "pool", "apart"), [

@@ -39,7 +39,9 @@ from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 
-IN_PLACE = ("relu", "tanh", "gelu", "layernorm", "layernorm_relu", "batchnorm2d", "batchnorm2d_relu")
+IN_PLACE = (
+    "relu", "tanh", "gelu", "sigmoid", "leaky_relu", "layernorm", "layernorm_relu", "batchnorm2d", "batchnorm2d_relu",
+)  # fmt: skip
 
 
 def fitted(variant, sizes):

@@ -18,7 +18,8 @@ from charcnn.ops.conv2d.winograd_cpu import CpuWinogradConv2d
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
 from charcnn.ops.linear.cpu_gemm import CpuLinear
 
-ANY_RANK = ("relu", "tanh", "gelu", "collapse")  # collapse takes two: see test_images
+ANY_RANK = ("relu", "tanh", "gelu", "sigmoid", "leaky_relu", "maxout", "collapse")
+"""Of these collapse takes two (see test_images), and maxout two or more."""
 
 
 def names(case):

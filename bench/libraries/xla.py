@@ -24,6 +24,7 @@ from charcnn.model.layers import (
     Gelu,
     GlobalAvgPool2d,
     LayerNorm,
+    LeakyRelu,
     Linear,
     LocalResponseNorm,
     MaxPool1d,
@@ -33,6 +34,7 @@ from charcnn.model.layers import (
     OneHot,
     Pixels,
     Relu,
+    Sigmoid,
     Softmax,
     Tanh,
 )
@@ -105,6 +107,10 @@ def forward(nodes: Sequence[Node], p: Mapping[str, Any], x: Any) -> Any:
                 x = jnp.tanh(x)
             case Gelu():
                 x = jax.nn.gelu(x, approximate=False)
+            case Sigmoid():
+                x = jax.nn.sigmoid(x)
+            case LeakyRelu(slope):
+                x = jax.nn.leaky_relu(x, slope)
             case Softmax():
                 x = jax.nn.softmax(x)
             case Flatten():

@@ -9,65 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
-from charcnn.ops.common import shapes2d
+from charcnn.model.layer import Layer as Layer
+from charcnn.model.layer import Shape as Shape
+from charcnn.ops.common import shapes, shapes2d
 from charcnn.ops.common.shapes2d import Padding, Pair
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One layer: by default it keeps the shape, has no parameters, and multiplies nothing.
-
-    Args:
-        name: what its parameters' names begin with, and errors call it; needed where it has parameters.
-    """
-
-    name: str = field(default="", kw_only=True, repr=False)
-
-    in_itemsize: ClassVar[int | None] = None
-    """Bytes of a value that it reads, where that is no feature."""
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.type == "int" and (isinstance(value, bool) or not hasattr(value, "__index__") or value < 1):
-                raise ValueError(f"{self.label}: {one.name}={value!r}: need an int of at least 1")
-
-    @property
-    def label(self) -> str:
-        """Its name, or else its kind."""
-        return self.name or type(self).__name__
-
-    def out_shape(self, shape: Shape) -> Shape:
-        """The shape of its result, from that of what it reads.
-
-        Raises:
-            ValueError: it cannot read that; names the layer.
-        """
-        return shape
-
-    def parameters(self, shape: Shape) -> dict[str, Shape]:
-        """Its parameters' names, after its own, and their shapes."""
-        return {}
-
-    def multiply_adds(self, shape: Shape) -> int:
-        """How many an input by the layer's definition, of which some techniques need fewer."""
-        return 0
-
-    def _read(self, shape: Shape, axes: str) -> Shape:
-        if len(shape) != len(axes.split(", ")):
-            raise ValueError(f"{self.label} reads shape {shape}: need ({axes})")
-        return shape
-
-    def _windows(self, length: int, size: int) -> int:
-        if length < size:
-            raise ValueError(f"{self.label} gets {length} positions: need at least {size} for its window of {size}")
-        return length - size + 1
 
 
 @dataclass(frozen=True)
@@ -117,6 +66,8 @@ class LayerNorm(Layer):
 @dataclass(frozen=True)
 class Relu(Layer):
     """max(x, 0)"""
+
+    epilogue = "relu"
 
 
 @dataclass(frozen=True)
@@ -268,10 +219,34 @@ class LocalResponseNorm(Layer):
 class Tanh(Layer):
     """tanh(x)"""
 
+    epilogue = "tanh"
+
 
 @dataclass(frozen=True)
 class Gelu(Layer):
     """x times the normal distribution function of x."""
+
+    epilogue = "gelu"
+
+
+@dataclass(frozen=True)
+class Sigmoid(Layer):
+    """1 / (1 + exp(-x))"""
+
+    epilogue = "sigmoid"
+
+
+@dataclass(frozen=True)
+class LeakyRelu(Layer):
+    """x, or `negative_slope` times x where x is below 0. With another slope than the usual it is no epilogue."""
+
+    negative_slope: float = shapes.SLOPE
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.negative_slope <= 1:
+            raise ValueError(f"{self.label}: negative_slope={self.negative_slope!r}: need a number from 0 to 1")
+        if self.negative_slope == shapes.SLOPE:
+            object.__setattr__(self, "epilogue", "leaky_relu")
 
 
 @dataclass(frozen=True)

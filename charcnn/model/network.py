@@ -17,6 +17,7 @@ from charcnn.model.layers import (
     Gelu,
     GlobalAvgPool2d,
     LayerNorm,
+    LeakyRelu,
     Linear,
     LocalResponseNorm,
     MaxPool1d,
@@ -25,6 +26,7 @@ from charcnn.model.layers import (
     OneHot,
     Pixels,
     Relu,
+    Sigmoid,
     Softmax,
     Tanh,
 )
@@ -89,6 +91,10 @@ def run(nodes: Sequence[Node], x: np.ndarray, params: Mapping[str, np.ndarray], 
                 x = reference.tanh(x)
             case Gelu():
                 x = reference.gelu(x)
+            case Sigmoid():
+                x = reference.sigmoid(x)
+            case LeakyRelu(slope):
+                x = reference.leaky_relu(x, slope)
             case Softmax():
                 x = reference.softmax(x)
             case other:

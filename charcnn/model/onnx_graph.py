@@ -18,6 +18,7 @@ from charcnn.model.layers import (
     Gelu,
     GlobalAvgPool2d,
     LayerNorm,
+    LeakyRelu,
     Linear,
     LocalResponseNorm,
     MaxPool1d,
@@ -27,6 +28,7 @@ from charcnn.model.layers import (
     OneHot,
     Pixels,
     Relu,
+    Sigmoid,
     Softmax,
     Tanh,
 )
@@ -110,6 +112,10 @@ def graph(
                 x = g.add("LRN", x, size=size, alpha=alpha, beta=beta, bias=k)
             case Tanh():
                 x = g.add("Tanh", x)
+            case Sigmoid():
+                x = g.add("Sigmoid", x)
+            case LeakyRelu(slope):
+                x = g.add("LeakyRelu", x, alpha=slope)
             case Gelu():
                 half, root = g.scalar(0.5), g.scalar(0.5**0.5)
                 erf = g.add("Add", g.add("Erf", g.add("Mul", x, root)), g.scalar(1.0))

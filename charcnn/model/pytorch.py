@@ -22,6 +22,7 @@ from charcnn.model.layers import (
     GlobalAvgPool2d,
     Layer,
     LayerNorm,
+    LeakyRelu,
     Linear,
     LocalResponseNorm,
     MaxPool1d,
@@ -29,6 +30,7 @@ from charcnn.model.layers import (
     Node,
     Pixels,
     Relu,
+    Sigmoid,
     Softmax,
     Tanh,
     Window2d,
@@ -83,6 +85,10 @@ def function(layer: Layer, channels_last: bool) -> Callable[..., Tensor]:
             return torch.tanh
         case Gelu():
             return F.gelu
+        case Sigmoid():
+            return torch.sigmoid
+        case LeakyRelu(slope):
+            return partial(F.leaky_relu, negative_slope=slope)
         case Softmax():
             return partial(F.softmax, dim=1)
     raise TypeError(f"{layer!r} is not written in PyTorch")

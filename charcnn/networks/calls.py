@@ -21,6 +21,7 @@ from charcnn.model.layers import (
     Gelu,
     GlobalAvgPool2d,
     Layer,
+    LeakyRelu,
     Linear,
     LocalResponseNorm,
     MaxPool2d,
@@ -29,6 +30,7 @@ from charcnn.model.layers import (
     Pixels,
     Relu,
     Shape,
+    Sigmoid,
     Softmax,
     Tanh,
     place,
@@ -48,6 +50,8 @@ OPERATORS: dict[type[Layer], str] = {
     Relu: "relu",
     Tanh: "tanh",
     Gelu: "gelu",
+    Sigmoid: "sigmoid",
+    LeakyRelu: "leaky_relu",
     MaxPool2d: "maxpool2d",
     AvgPool2d: "avgpool2d",
     GlobalAvgPool2d: "global_avgpool2d",
@@ -56,9 +60,6 @@ OPERATORS: dict[type[Layer], str] = {
     Softmax: "softmax",
 }
 """What an operator that computes the layer is called; Flatten and Features are none, as features lie in order."""
-
-POINTWISE = (Relu, Tanh, Gelu)
-"""What prepared layers compute in the last pass of a convolution or a linear layer."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,14 @@ def calls(nodes: Sequence[Node], params: Params, technique: str, *, fused: bool)
 
 
 def _fits(run: Sequence[Node]) -> bool:
-    """Whether a weakly fused operator takes these: only the first sums anything up, and its pooling pads nothing."""
+    """Whether a weakly fused operator takes these.
+
+    Only the first sums anything up, pooling pads nothing, and leaky ReLU has the slope that an epilogue has.
+    """
     return not any(
-        isinstance(node.layer, Conv2d | Linear) or (isinstance(node.layer, MaxPool2d) and node.layer.padding)
+        isinstance(node.layer, Conv2d | Linear)
+        or (isinstance(node.layer, MaxPool2d) and node.layer.padding)
+        or (isinstance(node.layer, LeakyRelu) and not node.layer.epilogue)
         for node in run[1:]
     )
 
@@ -139,6 +145,8 @@ def _call(name: str, run: Sequence[Node], params: Params) -> Call:
             case MaxPool2d(size, stride, padding) | AvgPool2d(size, stride, padding):
                 arguments.append(size)
                 options |= {"pool_stride": stride} if place_ else {"stride": stride, "padding": padding}
+            case LeakyRelu(slope) if len(run) == 1:
+                arguments.append(slope)
             case LocalResponseNorm(size, alpha, beta, k):
                 arguments.append(size)
                 options |= {"alpha": alpha, "beta": beta, "k": k}

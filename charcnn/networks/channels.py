@@ -1,7 +1,8 @@
 """Where a network's channels lie among those of features that kernels read by the eight: zeros stand between them.
 
 A layer's weights are spread over these places once, with zeros for all others. So what no channel lies in is 0 after
-each layer: bias, ReLU, tanh, GELU, pooling and local response normalisation leave 0 as it is.
+each layer: bias, ReLU, leaky ReLU, tanh, GELU, pooling and local response normalisation leave 0 as it is. The sigmoid
+makes 1/2 of it, which weights of zero leave out again; local response normalisation may not follow.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -21,21 +22,19 @@ from charcnn.model.layers import (
     AvgPool2d,
     Conv2d,
     Flatten,
-    Gelu,
     GlobalAvgPool2d,
     Linear,
     LocalResponseNorm,
     MaxPool2d,
     Node,
     Pixels,
-    Relu,
+    Sigmoid,
     Softmax,
-    Tanh,
 )
 from charcnn.model.params import Params
 from charcnn.networks import channels as packing
 from charcnn.networks.architecture import Architecture, Features
-from charcnn.networks.calls import OPERATORS, POINTWISE, calls, simplified, weights_of
+from charcnn.networks.calls import calls, simplified, weights_of
 from charcnn.networks.channels import Channels
 from charcnn.networks.channels_last_layers import TECHNIQUES, Follows, Layers, ask_ahead
 from charcnn.networks.cuda import Operator, Viewed
@@ -94,10 +93,16 @@ class Chain:
             if isinstance(node.layer, Flatten):
                 continue
             label, epilogue = node.layer.label, ""
-            if isinstance(node.layer, Conv2d | Linear) and rest and isinstance(rest[0].layer, POINTWISE):
+            if isinstance(node.layer, Conv2d | Linear) and rest and rest[0].layer.epilogue:
                 follows = rest.pop(0).layer
-                label, epilogue = f"{label}+{follows.label}", OPERATORS[type(follows)]
+                label, epilogue = f"{label}+{follows.label}", follows.epilogue
             yield label, self._layers(node, epilogue, rest)
+
+    def _halves(self, node: Node) -> bool:
+        """Whether places that hold no channel are 1/2 before this node: a sigmoid lies behind the last product."""
+        at = next(i for i, one in enumerate(self._nodes) if one is node)
+        since = takewhile(lambda one: not isinstance(one.layer, Conv2d | Linear), reversed(self._nodes[:at]))
+        return self.channels.width > len(self.channels.places) and any(isinstance(one.layer, Sigmoid) for one in since)
 
     def _layers(self, node: Node, epilogue: str, rest: Sequence[Node]) -> Sequence[Layer | ByBatch]:
         of: dict[str, Any] = {"precision": self._stored, "octets": self._made.octets}
@@ -107,8 +112,10 @@ class Chain:
             case Features(shape):
                 self.channels, self._stored = entry(shape[0], rest, self._made), "fp32"
                 return [Viewed((*(shape[1:] or (1,)), self.channels.width))]
-            case Relu() | Tanh() | Gelu() if node is self._nodes[1] and isinstance(self._nodes[0].layer, Features):
-                return [Launched(getattr(ops, f"{OPERATORS[type(node.layer)]}_naive"), lambda x: tuple(x.shape))]
+            case of_value if (
+                of_value.epilogue and node is self._nodes[1] and isinstance(self._nodes[0].layer, Features)
+            ):
+                return [Launched(getattr(ops, f"{of_value.epilogue}_naive"), lambda x: tuple(x.shape))]
             case Conv2d():
                 return [*self._cast(node), *self._conv(node, epilogue, rest)]
             case Linear():
@@ -121,7 +128,7 @@ class Chain:
                 return [VectorizedAvgPool2d(size, stride=stride, padding=padding, **of)]
             case GlobalAvgPool2d():
                 return [VectorizedGlobalAvgPool2d(**of)]
-            case LocalResponseNorm(size, alpha, beta, k):
+            case LocalResponseNorm(size, alpha, beta, k) if not self._halves(node):
                 return [VectorizedLocalResponseNorm(size, alpha=alpha, beta=beta, k=k, **of)]
             case Softmax() if self._stored == "fp32":
                 (call,) = calls([node], self._params, "naive", fused=False)
@@ -224,7 +231,7 @@ class Chain:
 
 def entry(count: int, rest: Sequence[Node], made: Layers) -> Channels:
     """Places of a part's features: padded, but where nothing of the part multiplies or pools them."""
-    bare = all(isinstance(node.layer, (*POINTWISE, Softmax)) for node in rest)
+    bare = all(node.layer.epilogue or isinstance(node.layer, Softmax) for node in rest)
     return Channels.grouped(count, 1 if bare else made.together)
 
 

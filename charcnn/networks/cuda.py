@@ -20,7 +20,7 @@ from charcnn.gpu import device
 from charcnn.model.layers import Conv2d, Linear, MaxPool2d, Node
 from charcnn.model.params import Params
 from charcnn.networks.architecture import Architecture, Features
-from charcnn.networks.calls import OPERATORS, POINTWISE, Call, calls, chain, chained, planned, simplified
+from charcnn.networks.calls import Call, calls, chain, chained, planned, simplified
 from charcnn.ops.chain import Plan2d
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import Array, Layer, NoScratch, Space
@@ -137,8 +137,8 @@ def direct(call: Call, weights: Mapping[str, np.ndarray]) -> Iterator[Layer]:
             yield Operator(one, "direct" if few(one) else "naive")
         return
     (weight, bias, *_), epilogue = call.arguments, ""
-    if rest and isinstance(rest[0].layer, POINTWISE):
-        epilogue = OPERATORS[type(rest.pop(0).layer)]
+    if rest and rest[0].layer.epilogue:
+        epilogue = rest.pop(0).layer.epilogue
     yield DoubleBufferedLinear(pack(weight), bias, epilogue=epilogue)
     for other in calls(rest, {}, "naive", fused=False):
         yield Operator(other, "naive")

@@ -14,9 +14,10 @@ from numba import float32, njit, prange
 
 from charcnn.ops.common import arrays, shapes, shapes2d, threads
 from charcnn.ops.common.epilogues import EPILOGUES
+from charcnn.ops.common.shapes import SLOPE
 from charcnn.ops.common.shapes2d import Padding, Pair
 
-_gelu = njit(EPILOGUES["gelu"])
+_gelu, _sigmoid = (njit(EPILOGUES[name]) for name in ("gelu", "sigmoid"))
 
 PART = 4096
 """Values of a task where pixels don't matter."""
@@ -120,6 +121,20 @@ def _gelu_kernel(x, y):
     for task in prange(-(-x.size // PART)):
         for i in range(task * PART, min((task + 1) * PART, x.size)):
             y[i] = _gelu(x[i])
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _sigmoid_kernel(x, y):
+    for task in prange(-(-x.size // PART)):
+        for i in range(task * PART, min((task + 1) * PART, x.size)):
+            y[i] = _sigmoid(x[i])
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _leaky_relu_kernel(x, y, slope):
+    for task in prange(-(-x.size // PART)):
+        for i in range(task * PART, min((task + 1) * PART, x.size)):
+            y[i] = slope * x[i] if x[i] < float32(0) else x[i]
 
 
 def maxpool2d_nhwc_cpu_vector(
@@ -248,7 +263,18 @@ def gelu_cpu_vector(x: Any, *, out: Any = None) -> Any:
     return _pointwise(_gelu_kernel, x, out)
 
 
-def _pointwise(kernel, x, out):
+def sigmoid_cpu_vector(x: Any, *, out: Any = None) -> Any:
+    """`reference.sigmoid` on all CPU cores. Arguments as for tanh."""
+    return _pointwise(_sigmoid_kernel, x, out)
+
+
+def leaky_relu_cpu_vector(x: Any, negative_slope: float = SLOPE, *, out: Any = None) -> Any:
+    """`reference.leaky_relu` on all CPU cores. negative_slope from 0 to 1; other arguments as for tanh."""
+    shapes.leaky_relu(x, negative_slope)
+    return _pointwise(_leaky_relu_kernel, x, out, np.float32(negative_slope))
+
+
+def _pointwise(kernel, x, out, *more):
     out = arrays.host(out, shapes.relu(x), in_place="x", x=x)
-    threads.launch(kernel, x.reshape(-1), out.reshape(-1))
+    threads.launch(kernel, x.reshape(-1), out.reshape(-1), *more)
     return out

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from itertools import accumulate, pairwise, product
 
 from charcnn.gpu import device
-from charcnn.model.layers import Conv2d, MaxPool2d, Relu, Tanh
+from charcnn.model.layers import Conv2d, LeakyRelu, MaxPool2d, Relu, Sigmoid, Tanh
 from charcnn.ops.chain.planned import LONGEST, Planned, tabulated
 from charcnn.ops.chain.step2d import Step2d
 from charcnn.ops.chain.tiling2d import Link, Tiling
@@ -17,7 +17,10 @@ from charcnn.ops.common.precision import FP32, TENSOR_PRECISIONS
 from charcnn.ops.common.shapes import Shape, at_least
 from charcnn.ops.common.shapes2d import Pair, pair
 
-Layer2d = Conv2d | MaxPool2d | Relu | Tanh
+Layer2d = Conv2d | MaxPool2d | Relu | Tanh | Sigmoid | LeakyRelu
+
+RISING = ("relu", "tanh", "sigmoid", "leaky_relu")
+"""Functions behind a window: none makes less of more, so that a maximum is taken before them."""
 
 METHODS = ("whole", "tiles", "rolling")
 """In this order where forecasts are equal."""
@@ -316,10 +319,10 @@ def linked(layers: Sequence[Layer2d], in_shape: Sequence[int]) -> tuple[Link, ..
             layer.parameters(shape)  # which checks groups
             groups, bias = (layer.groups, layer.bias) if isinstance(layer, Conv2d) else (0, False)
             links.append(Link(shape, layer.out_shape(shape), window, groups, bias))  # type: ignore[arg-type]
-        elif isinstance(layer, (Relu, Tanh)) and links and not links[-1].epilogue:
-            links[-1] = replace(links[-1], epilogue=type(layer).__name__.lower())
+        elif layer.epilogue in RISING and links and not links[-1].epilogue:
+            links[-1] = replace(links[-1], epilogue=layer.epilogue)
         else:
-            need = "Conv2d, or behind one MaxPool2d, and one Relu or Tanh behind each of these"
+            need = "Conv2d, or behind one MaxPool2d, and one Relu, Tanh, Sigmoid or LeakyRelu() behind each of these"
             raise ValueError(f"layers[{i}] is {layer!r}: need {need}")
         shape = links[-1].out_shape
     count = sum(link.groups > 0 for link in links)

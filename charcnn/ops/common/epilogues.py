@@ -15,6 +15,7 @@ from numba import cuda, float32
 from charcnn.gpu import ptx
 from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.launch import jit
+from charcnn.ops.common.shapes import SLOPE
 
 
 def _identity(value):
@@ -34,7 +35,19 @@ def _gelu(value):
     return float32(0.5) * value * math.erfc(value * float32(-math.sqrt(0.5)))
 
 
-EPILOGUES: dict[str, Callable[[Any], Any]] = {"": _identity, "relu": _relu, "tanh": _tanh, "gelu": _gelu}
+def _sigmoid(value):
+    # The exponential of what is not above 0 never overflows.
+    small = math.exp(-abs(value))
+    return (small if value < float32(0) else float32(1)) / (float32(1) + small)
+
+
+def _leaky_relu(value):
+    return float32(SLOPE) * value if value < float32(0) else value
+
+
+EPILOGUES: dict[str, Callable[[Any], Any]] = {
+    "": _identity, "relu": _relu, "tanh": _tanh, "gelu": _gelu, "sigmoid": _sigmoid, "leaky_relu": _leaky_relu,
+}  # fmt: skip
 """By the name that an operator's has for it."""
 
 
@@ -54,8 +67,8 @@ def check(name: str, unit: float = 1.0) -> str:
     return name
 
 
-SCALE, EXPONENT = 0.3275911 * math.sqrt(0.5), -0.5 / math.log(2)
-"""Constants of the function below, where the compiler would compute them in float64 each time."""
+SCALE, EXPONENT, LOG2_E = 0.3275911 * math.sqrt(0.5), -0.5 / math.log(2), 1 / math.log(2)
+"""Constants of the functions below, where the compiler would compute them in float64 each time."""
 
 
 def _gelu_in_few_registers(value):
@@ -70,7 +83,14 @@ def _gelu_in_few_registers(value):
     return value if value > float32(6) else half  # of infinity, half is not a number
 
 
-BESIDE_ACCUMULATORS: dict[str, Callable[[Any], Any]] = {**EPILOGUES, "gelu": _gelu_in_few_registers}
+def _sigmoid_in_few_registers(value):
+    small = ptx.ex2_approx_f32(-abs(value) * float32(LOG2_E))
+    return (small if value < float32(0) else float32(1)) * ptx.rcp_approx_f32(float32(1) + small)
+
+
+BESIDE_ACCUMULATORS: dict[str, Callable[[Any], Any]] = {
+    **EPILOGUES, "gelu": _gelu_in_few_registers, "sigmoid": _sigmoid_in_few_registers,
+}  # fmt: skip
 """The same for kernels whose registers hold the accumulators of tensor cores: a function may take few more."""
 
 

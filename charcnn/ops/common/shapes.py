@@ -12,6 +12,9 @@ from typing import Any
 
 from charcnn.gpu.arrays import Shape, expect, shape_of
 
+SLOPE = 0.01
+"""Of leaky ReLU below 0, where nothing else is said."""
+
 
 def conv1d(x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, dilation: int = 1) -> Shape:
     """x (N, C_in, L), weight (C_out, C_in, K), bias (C_out,) -> (N, C_out, L_out)."""
@@ -38,6 +41,22 @@ def layernorm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Shape:
 def relu(x: Any) -> Shape:
     """Any shape."""
     return shape_of("x", x)
+
+
+def leaky_relu(x: Any, negative_slope: float = SLOPE) -> Shape:
+    """Any shape."""
+    if not 0 <= negative_slope <= 1:
+        raise ValueError(f"negative_slope={negative_slope!r}: need a number from 0 to 1")
+    return shape_of("x", x)
+
+
+def maxout(x: Any, pieces: int = 2) -> Shape:
+    """x (N, C, ...) -> (N, C / pieces, ...)."""
+    shape = shape_of("x", x)
+    at_least("pieces", pieces, 1)
+    if len(shape) < 2 or shape[1] % pieces:
+        raise ValueError(f"x has shape {shape}: need (N, C, ...), C a multiple of {pieces=}")
+    return shape[0], shape[1] // pieces, *shape[2:]
 
 
 def maxpool1d(x: Any, kernel_size: int, stride: int | None = None, padding: int = 0) -> Shape:
@@ -111,6 +130,15 @@ def linear_relu_linear(x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: An
 def linear(x: Any, weight: Any, bias: Any) -> Shape:
     """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out)."""
     return _linear(x, weight, bias)
+
+
+def linear_maxout(x: Any, weight: Any, bias: Any, pieces: int = 2) -> Shape:
+    """x (N, C_in), weight (C_out, C_in), bias (C_out,) -> (N, C_out / pieces)."""
+    n, channels = linear(x, weight, bias)
+    at_least("pieces", pieces, 1)
+    if channels % pieces:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: need C_out a multiple of {pieces=}")
+    return n, channels // pieces
 
 
 def linear_softmax(x: Any, weight: Any, bias: Any) -> Shape:

@@ -206,6 +206,38 @@ def conv2d_tanh_naive(
     return _launch_plain(x, weight, bias, stride, padding, dilation, groups, "tanh", out, stream)
 
 
+def conv2d_sigmoid_naive(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """The same with the sigmoid in place of ReLU."""
+    return _launch_plain(x, weight, bias, stride, padding, dilation, groups, "sigmoid", out, stream)
+
+
+def conv2d_leaky_relu_naive(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """The same with leaky ReLU of slope 0.01 in place of ReLU."""
+    return _launch_plain(x, weight, bias, stride, padding, dilation, groups, "leaky_relu", out, stream)
+
+
 def conv2d_relu_maxpool2d_naive(
     x: Any,
     weight: Any,

@@ -112,6 +112,44 @@ def linear_gelu_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream
     return _launch_naive("gelu", shapes.linear, x, weight, bias, out, stream)
 
 
+def linear_sigmoid_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """The same with the sigmoid in place of ReLU."""
+    return _launch_naive("sigmoid", shapes.linear, x, weight, bias, out, stream)
+
+
+def linear_leaky_relu_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
+    """The same with leaky ReLU of slope 0.01 in place of ReLU."""
+    return _launch_naive("leaky_relu", shapes.linear, x, weight, bias, out, stream)
+
+
+@jit()
+def _linear_maxout_naive_kernel(x, weight, bias, y, pieces):
+    i = cuda.grid(1)
+    if i < y.size:
+        n, first = i // y.shape[1], i % y.shape[1] * pieces
+        most = dot(x[n], weight[first], bias[first])
+        for c_out in range(first + 1, first + pieces):
+            total = dot(x[n], weight[c_out], bias[c_out])
+            if total > most or total != total:  # NaN wins, and nothing is greater
+                most = total
+        y[n, i % y.shape[1]] = most
+
+
+def linear_maxout_naive(
+    x: Any, weight: Any, bias: Any, pieces: int = 2, *, out: Any = None, stream: Any = None
+) -> Any:  # fmt: skip
+    """`reference.linear_maxout` on a GPU, one thread an output: its channels are computed one after another.
+
+    Args:
+        x, weight, bias, stream: as where nothing follows.
+        pieces: channels of the linear layer of which an output is the maximum; a divisor of C_out.
+        out: where to write, (N, C_out / pieces), on the same side; made where None.
+    """
+    call = Call(out, stream, shapes.linear_maxout(x, weight, bias, pieces), x=x, weight=weight, bias=bias)
+    call.launch_each(_linear_maxout_naive_kernel, *call.inputs, call.out, pieces)
+    return call.result()
+
+
 def collapse_linear_naive(x: Any, weight: Any, bias: Any, *, out: Any = None, stream: Any = None) -> Any:
     """`reference.collapse_linear` on a GPU: features (N, C, L) or (N, C, H, W) are read as they lie, nothing is copied.
 

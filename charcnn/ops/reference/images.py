@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.shapes2d import Padding, Pair, Window
-from charcnn.ops.reference.values import Array, relu, tanh
+from charcnn.ops.reference.values import Array, leaky_relu, relu, sigmoid, tanh
 
 
 def conv2d(
@@ -104,6 +104,34 @@ def conv2d_tanh(
 ) -> Array:
     """tanh(conv2d(...))"""
     return tanh(conv2d(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups))
+
+
+def conv2d_sigmoid(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+) -> Array:
+    """sigmoid(conv2d(...))"""
+    return sigmoid(conv2d(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups))
+
+
+def conv2d_leaky_relu(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+) -> Array:
+    """leaky_relu(conv2d(...))"""
+    return leaky_relu(conv2d(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups))
 
 
 def conv2d_relu_maxpool2d(

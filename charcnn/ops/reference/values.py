@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from charcnn.ops.common import shapes
+from charcnn.ops.common.shapes import SLOPE
 
 Array = np.ndarray
 
@@ -28,6 +29,27 @@ def gelu(x: Array) -> Array:
     """
     tail = [math.erfc(value) for value in (x.reshape(-1) * -math.sqrt(0.5)).tolist()]
     return x * (np.array(tail, x.dtype).reshape(x.shape) / 2)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)); NaN stays NaN."""
+    small = np.exp(-np.abs(x))  # of what is not above 0, so that it never overflows
+    return np.where(x < 0, small, x.dtype.type(1)) / (1 + small)
+
+
+def leaky_relu(x: Array, negative_slope: float = SLOPE) -> Array:
+    """x, or negative_slope times x where x is below 0; NaN stays NaN."""
+    shapes.leaky_relu(x, negative_slope)
+    return np.where(x < 0, x.dtype.type(negative_slope) * x, x)
+
+
+def maxout(x: Array, pieces: int = 2) -> Array:
+    """x (N, C, ...) -> (N, C / pieces, ...): the maximum of each `pieces` channels that follow one another; NaN wins.
+
+    Source: Goodfellow et al. 2013, arXiv:1302.4389.
+    """
+    n, channels, *rest = shapes.maxout(x, pieces)
+    return x.reshape(n, channels, pieces, *rest).max(axis=2)
 
 
 def linear(x: Array, weight: Array, bias: Array) -> Array:
@@ -68,6 +90,22 @@ def linear_tanh(x: Array, weight: Array, bias: Array) -> Array:
 def linear_gelu(x: Array, weight: Array, bias: Array) -> Array:
     """gelu(linear(...))"""
     return gelu(linear(x, weight, bias))
+
+
+def linear_sigmoid(x: Array, weight: Array, bias: Array) -> Array:
+    """sigmoid(linear(...))"""
+    return sigmoid(linear(x, weight, bias))
+
+
+def linear_leaky_relu(x: Array, weight: Array, bias: Array) -> Array:
+    """leaky_relu(linear(...))"""
+    return leaky_relu(linear(x, weight, bias))
+
+
+def linear_maxout(x: Array, weight: Array, bias: Array, pieces: int = 2) -> Array:
+    """maxout(linear(...), pieces): of two pieces max(w1 x + b1, w2 x + b2)"""
+    shapes.linear_maxout(x, weight, bias, pieces)
+    return maxout(linear(x, weight, bias), pieces)
 
 
 def linear_softmax(x: Array, weight: Array, bias: Array) -> Array:
