@@ -30,8 +30,10 @@ def leaky_relu(x, negative_slope=0.01):
 
 
 def maxout(x, pieces=2):
-    groups = [x[:, first : first + pieces] for first in range(0, x.shape[1], pieces)]
-    return np.stack([np.maximum.reduce([group[:, i] for i in range(pieces)]) for group in groups], axis=1)
+    out = np.zeros((len(x), x.shape[1] // pieces, *x.shape[2:]))
+    for n, c, *rest in np.ndindex(out.shape):
+        out[(n, c, *rest)] = max(x[(n, c * pieces + i, *rest)] for i in range(pieces))
+    return out
 
 
 def linear_maxout(x, weight, bias, pieces=2):

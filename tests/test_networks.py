@@ -25,6 +25,7 @@ from charcnn.networks import cuda, weights
 from charcnn.networks.calls import calls, chain, chained, simplified
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import command, tables
+from charcnn.ops.chain import plan
 
 TITLES = [row.name for row in NETWORKS]
 
@@ -168,6 +169,10 @@ def test_leaky_relu_of_another_slope_is_a_kernel_of_its_own():
     for call in found:
         y = getattr(ops, f"{call.operator}_naive")(y.reshape(2, *call.in_shape), *call.arguments, **call.options)
     np.testing.assert_allclose(y, forms.run(nodes, x.astype(np.float64), weights), 1e-5)
+    with pytest.raises(ValueError, match=r"^layers\[1\] is LeakyRelu\(negative_slope=0.2\): need"):
+        plan([node.layer for node in nodes[2:4]], in_shape=(2, 3, 3))
+    with pytest.raises(ValueError, match=r"^LeakyRelu: negative_slope=2: need a number from 0 to 1"):
+        LeakyRelu(2)
 
 
 @pytest.mark.parametrize(("taps", "pool", "apart"), [

@@ -162,7 +162,7 @@ def test_inputs_stay_as_they_are(variant):
 def test_in_place(variant):
     case = example(variant)
     expected = case.oracle(operator(variant.operator).reference)
-    assert variant.launcher(**case.inputs, out=case.inputs["x"]) is case.inputs["x"]
+    assert variant.launcher(**case.inputs, **case.options, out=case.inputs["x"]) is case.inputs["x"]
     check(variant, case.inputs["x"], expected)
 
 

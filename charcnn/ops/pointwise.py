@@ -217,7 +217,7 @@ def maxout_naive(x: Any, pieces: int = 2, *, out: Any = None, stream: Any = None
         x: float32 (N, C, ...), C-contiguous: a NumPy array, or a device array.
         pieces: channels of which an output is the maximum; a divisor of C.
         out: where to write, (N, C / pieces, ...), on the same side; made where None.
-        stream: as for `relu_naive`.
+        stream: as for the functions of each value.
 
     Returns:
         float32 (N, C / pieces, ...), where x lies; device results are not waited for.

@@ -19,9 +19,6 @@ from charcnn.ops.common.shapes2d import Pair, pair
 
 Layer2d = Conv2d | MaxPool2d | Relu | Tanh | Sigmoid | LeakyRelu
 
-RISING = ("relu", "tanh", "sigmoid", "leaky_relu")
-"""Functions behind a window: none makes less of more, so that a maximum is taken before them."""
-
 METHODS = ("whole", "tiles", "rolling")
 """In this order where forecasts are equal."""
 
@@ -319,7 +316,9 @@ def linked(layers: Sequence[Layer2d], in_shape: Sequence[int]) -> tuple[Link, ..
             layer.parameters(shape)  # which checks groups
             groups, bias = (layer.groups, layer.bias) if isinstance(layer, Conv2d) else (0, False)
             links.append(Link(shape, layer.out_shape(shape), window, groups, bias))  # type: ignore[arg-type]
-        elif layer.epilogue in RISING and links and not links[-1].epilogue:
+        elif (
+            isinstance(layer, (Relu, Tanh, Sigmoid, LeakyRelu)) and layer.epilogue and links and not links[-1].epilogue
+        ):
             links[-1] = replace(links[-1], epilogue=layer.epilogue)
         else:
             need = "Conv2d, or behind one MaxPool2d, and one Relu, Tanh, Sigmoid or LeakyRelu() behind each of these"
