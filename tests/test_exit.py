@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 import charcnn
+from charcnn.config import TINY
 from charcnn.gpu import device
 from charcnn.gpu.unload import count_users
+from charcnn.model import params
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,6 +66,33 @@ def test_the_driver_counts():
     mended = driver._module_finalizer
     unload.mend()
     assert driver._module_finalizer is mended
+
+
+ENDING = """
+import sys
+from charcnn import Classifier
+class Late:
+    def __init__(self):
+        self.classifier = Classifier.load(sys.argv[1], device="cpu")
+    def __del__(self):
+        for n in (1, 100):
+            try:
+                self.classifier.predict(["a"] * n)
+            except RuntimeError as error:
+                print(error, flush=True)
+late = Late()
+print(late.classifier.predict(["a"] * 100).size)
+"""
+
+
+def test_a_label_asked_for_while_python_ends_is_an_error(tmp_path):
+    params.save(tmp_path / "a.safetensors", params.init(TINY), TINY, encoding="crepe")
+    command = [sys.executable, "-c", ENDING, tmp_path / "a.safetensors"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    first, *late = ended.stdout.splitlines()
+    told = "cannot run while Python ends, which has ended all threads: call it before, not in __del__"
+    assert (first, late) == ("100", [f"this classifier's level {told}", f"work in several threads {told}"])
 
 
 def gpus() -> int:

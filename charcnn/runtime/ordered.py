@@ -8,6 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Full, Queue
 from typing import TypeVar
 
+from charcnn.host.forks import check_not_ending
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -19,7 +21,11 @@ def ordered(items: Iterable[Item], work: Callable[[Item], Result], workers: int)
     items are under way at most that each worker has one in work and one in store: memory does not grow with the rest.
     An error of either comes out here, in its place. A caller that stops early leaves nothing running but a read that
     waits for its input.
+
+    Raises:
+        RuntimeError: Python ends, and starts no threads.
     """
+    check_not_ending("work in several threads")
     under_way: Queue[Future[Result] | None] = Queue(2 * workers)
     stopped = threading.Event()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="block")
