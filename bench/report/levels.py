@@ -112,7 +112,7 @@ def step(document: Path, name: str) -> str:
     limited = any(limit(level, place) for place in places())
     rows = []
     if level.original is not None:
-        cells, now_there = ["the original program, 4 hosts of 4 TITAN RTX"], f"{level.original:.2f}"
+        cells, now_there = ["the original program"], f"{level.original:.2f}"
         if before is not None and before.original is not None:
             cells += [f"{before.original:.2f}", now_there, f"{level.original / before.original:.2f}"]
         else:

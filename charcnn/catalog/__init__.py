@@ -121,7 +121,7 @@ class Level(Program):
     """One step of the history: `python -m charcnn.levels.NAME`."""
 
     original: float | None = None
-    """Inputs/s of the C++ project at this step, on 4 hosts of 4 TITAN RTX; None where it had none."""
+    """Inputs/s of the original program at this step, as its document has them; None where it has none."""
     after: str | None = None
     """The level that it builds on; None: that of the row before."""
     gathered: bool = False

@@ -3,8 +3,8 @@
 Since level 0: under `mpiexec -n R`, the root scatters the inputs over R ranks, all compute, and the root gathers
 the logits (`charcnn.offload.static`, which the runner puts around every level). The network on each rank is
 unchanged: one input at a time on one core. It attacks the wall-clock time, not the work: R cores do what one did,
-less what scatter, gather and the slowest rank cost. A character travels as one byte; the original sent 70 floats
-for it.
+less what scatter, gather and the slowest rank cost. A character travels as one byte, where one-hot it would be 70
+floats.
 """
 
 import numpy as np
