@@ -126,6 +126,7 @@ def test_every_level_has_its_page(name):
     if limits.predecessor(name) is None:
         wanted.remove(("change", name))
     assert blocks[0] == wanted[0], "the first screen is the numbers'"
+    assert "TITAN" not in page(name)  # which the original's document does not name
     assert [block for block in blocks if block in wanted] == wanted
 
 

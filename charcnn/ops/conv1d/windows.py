@@ -79,7 +79,7 @@ class Conv2dWeights:
         """conv2d_nhwc: x (N, H, W, C_in) in the precision's dtype, on the GPU -> (N, H_out, W_out, C_out).
 
         Args:
-            epilogue: applied to each value, a row of `common.epilogues`: "", "relu", "tanh", "gelu".
+            epilogue: applied to each value, a row of `common.epilogues`, or "".
         """
         epilogue = epilogues.check(epilogue, self._y_unit) or "store"
         n, height, width, channels = shape = ranked("x", x, "N, H, W, C_in")

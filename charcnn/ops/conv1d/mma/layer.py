@@ -86,7 +86,7 @@ class MmaWeights:
         """conv1d_nlc: (N, L - K + 1, C_out).
 
         Args:
-            epilogue: applied to each value, a row of `common.epilogues`: "", "relu", "tanh", "gelu".
+            epilogue: applied to each value, a row of `common.epilogues`, or "".
         """
         return self._apply(epilogues.check(epilogue) or "store", x, self._shape(x), wide, out, stream)
 

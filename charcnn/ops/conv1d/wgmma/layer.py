@@ -84,7 +84,7 @@ class WgmmaWeights:
         """conv1d_nlc: (N, L - K + 1, C_out).
 
         Args:
-            epilogue: applied to each value, a row of `common.epilogues`: "", "relu", "tanh", "gelu".
+            epilogue: applied to each value, a row of `common.epilogues`, or "".
         """
         return self._apply(epilogues.check(epilogue, self._y_unit) or "store", x, self._shape(x), out, stream)
 
