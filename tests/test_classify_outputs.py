@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import SLOW, TEXTS, command, left, rows
+from commands import SLOW, TEXTS, command, left, rows, tree
 
 from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, model
 from charcnn.gpu import device
@@ -217,3 +217,43 @@ def test_a_full_disk_of_the_parquet_writer(charcnn, tmp_path, monkeypatch):
     monkeypatch.undo()
     assert charcnn("classify", tmp_path / "in.parquet")[0] == DONE
     assert left(tmp_path) == ["in.labelled.parquet", "in.parquet"]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_an_output_that_another_program_makes_meanwhile(charcnn, tmp_path, monkeypatch, several):
+    data = tree(tmp_path / "data", {"a.csv": "1,a\n", "b.csv": "1,b\n"} if several else {"a.csv": "1,a\n"})
+    out, write = tmp_path / "out", output.Partial.sync
+    tree(out, {"none": ""})
+    words = ("classify", data if several else data / "a.csv", "-o", out if several else out / "a.csv")
+
+    def made(self):
+        (out / "a.csv").write_text("theirs")
+        return write(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(output.Partial, "sync", made)
+        status, _, err = charcnn(*words)
+    assert status == FAILED
+    assert f"{out}/a.csv: another program made it meanwhile, and it is kept" in err
+    assert (out / "a.csv").read_text() == "theirs"
+    assert (out / "b.csv").exists() == several
+    (out / "a.csv").unlink()
+    assert charcnn(*words)[0] == DONE
+    assert (out / "a.csv").read_text().startswith("1,a,")
+    assert not list(out.glob("*.part*"))
+
+
+def test_a_kill_between_two_names_of_an_output(tmp_path):
+    path = tmp_path / "out"
+    first = output.Partial(str(path), f"{path}.report", {})
+    first.file.write(b"row\n")
+    first.close()
+    os.link(f"{path}.part", path)  # what the kill left
+    with pytest.raises(ValueError, match="is there already"):
+        output.Partial(str(path), f"{path}.report", {})
+    assert path.read_text() == "row\n"
+    os.link(path, f"{path}.part")
+    again = output.Partial(str(path), f"{path}.report", {"a": 1}, overwrite=True)
+    assert path.read_text() == "row\n", "it stays until the new one is whole"
+    again.finish()
+    assert path.read_text() == ""

@@ -94,6 +94,7 @@ def test_ranks_write_the_bytes_of_one_process_and_errors_once(files):
         words(files, "wrong", "--offload", "async", "--encode-on", "gpu")[0],
         words(files, "wrong", "--offload", "static", "--batch", "13")[0],
         ["classify", "nowhere.csv", "--model", model],
+        words(files, "wrong", "--report", rows)[0],
         *(words(files, how, "--offload", how)[0] for how in ("static", "async")),
         ["classify", rows, str(folder / "more.csv"), "-o", several, "--model", model, "--device", "cpu"],
         words(files, "farm", "--root-serves")[0],
@@ -101,8 +102,13 @@ def test_ranks_write_the_bytes_of_one_process_and_errors_once(files):
     done = mpiexec(3, "-c", COMMANDS, json.dumps(commands), timeout=100)
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("status")]
-    assert said == ["status 2"] * 3 + ["status 0"] * 4, done.stderr
-    for reason in ("--encode-on gpu: ranks are sent token ids", "rank 1: no room here", "nowhere.csv: No such file"):
+    assert said == ["status 2"] * 4 + ["status 0"] * 4, done.stderr
+    for reason in (
+        "--encode-on gpu: ranks are sent token ids",
+        "rank 1: no room here",
+        "nowhere.csv: No such file",
+        "is the input",
+    ):
         assert done.stderr.count(reason) == 1
     assert "3,000 rows of 2 files" in done.stderr
     assert read(f"{several}/more.csv") == read(f"{several}/rows.csv") == read(alone)

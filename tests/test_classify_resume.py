@@ -193,11 +193,60 @@ def test_a_default_that_is_named_goes_on_too(charcnn, tmp_path, monkeypatch):
         assert status == UNUSABLE
         assert "is what another run left" in err
     columns = ("--text-columns", "2", "--label-column", "label", "--header", "--delimiter", ",")
-    named = ("--format", "csv", *columns, "--encoding", "crepe", "--precision", "fp32", "--level", "l11")
+    named = ("--format", "csv", *columns, "--encoding", "crepe", "--precision", "fp32", "--level", "l18")
     status, _, err = charcnn("classify", source, "-o", out, *named)
     assert status == DONE
     assert "going on after row 2 of a run that was cut off" in err
     assert len(rows(out)) == 3
+
+
+def test_another_level_does_not_go_on(charcnn, interrupted, tmp_path):
+    """Levels round each in its own way: the rows of one file are all of one level."""
+    source, out, whole = (tmp_path / f"{name}.csv" for name in ("in", "out", "whole"))
+    source.write_text("".join(f"1,text {n}\n" for n in range(400)))
+    interrupted(2, "classify", source, "-o", out, "--level", "l11")
+    data = Path(f"{out}.part").read_bytes()
+    status, _, err = charcnn("classify", source, "-o", out, "--level", "l2")
+    assert status == UNUSABLE
+    assert f"{out}.part is what another run left (of another level; it had --level l11): run it again as it was" in err
+    assert Path(f"{out}.part").read_bytes() == data
+    status, _, err = charcnn("classify", source, "-o", out, "--level", "l11")
+    assert (status, "going on after row 100" in err) == (DONE, True)
+    interrupted(2, "classify", source, "-o", out, "--level", "l11", "--force")
+    status, _, err = charcnn("classify", source, "-o", out, "--level", "l2", "--force")
+    assert (status, "going on" in err) == (DONE, False)
+    charcnn("classify", source, "-o", whole, "--level", "l2")
+    assert out.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize("how", ["grows", "changes", "several"])
+def test_an_input_that_changes_meanwhile_gets_no_output(charcnn, monkeypatch, tmp_path, how):
+    """The last block shows it, too: what was read before it may be of the old content, and what comes of the new."""
+    source, out = tmp_path / "data" / "in.csv", tmp_path / "out"
+    source.parent.mkdir()
+    source.write_text("text\n" * 60)
+    monkeypatch.setitem(ROWS, "cpu", 20)
+    take, left_over = sinks.Sink.take, [how]
+
+    def written(self, *values):
+        if left_over and left_over.pop() == "grows":
+            with open(source, "a") as file:
+                file.write("more\n" * 5)
+        else:
+            os.utime(source, ns=(1, 1))
+            with open(source, "r+") as file:
+                file.write("TEXT")
+        take(self, *values)
+
+    words = ("classify", source.parent if how == "several" else source, "-o", out)
+    with monkeypatch.context() as patch:
+        patch.setattr(sinks.Sink, "take", written)
+        status, _, err = charcnn(*words, "--quiet")
+    assert status == UNUSABLE
+    assert f"{source}: was changed while it was read, from 300 to {325 if how == 'grows' else 300} bytes" in err
+    assert err.count("\n") == 1
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [source]
+    assert charcnn(*words)[0] == DONE, "there is nothing left that another run began"
 
 
 def test_the_journal_counts_whole_blocks_alone(tmp_path, monkeypatch):

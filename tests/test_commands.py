@@ -32,7 +32,7 @@ from charcnn.text import encodings
         (("classify", "."), ".: is a folder with no name of its own here: name an output folder (-o)"),
         (("classify", "in.csv", "--precision", "fp8"), "no level computes in fp8 on the CPU"),
         (("classify", "in.csv", "--text-columns", "x"), "in.csv: has no column 'x'"),
-        (("classify", "in.csv", "-o", "none/out.csv"), "none/out.csv.part: No such file or directory"),
+        (("classify", "in.csv", "-o", "none/out.csv"), "--output none/out.csv: there is no folder none"),
         (("classify", "in.csv", "-o", "out.parquet"), "--output out.parquet: what is written is csv, as INPUT is"),
         (("evaluate", "in.txt"), "plain lines have no labels"),
         (("evaluate", "in.csv"), "row 1, line 1: label '9' is none of the classes; of the first 1 no row can be used"),

@@ -1,12 +1,13 @@
 """The command `charcnn convert`: what it writes, what others read of it, and what it refuses."""
 
 import json
+import os
 
 import numpy as np
 import pytest
 from commands import TEXTS
 
-from charcnn.cli import DONE, UNUSABLE
+from charcnn.cli import DONE, FAILED, UNUSABLE
 from charcnn.config import TINY
 from charcnn.model import params
 from charcnn.text import encodings
@@ -46,6 +47,17 @@ def test_convert(charcnn, weights, tmp_path, suffix):
         words = ("convert", out, back, "--config", sizes, "--encoding", "forward", "--classes", "a,b,c,d")
         assert charcnn(*words, model=None)[0] == DONE
         assert params.load(back).classes == ("a", "b", "c", "d")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt", ".bin"])
+def test_a_full_disk_is_one_line(charcnn, weights, tmp_path, suffix):
+    if suffix == ".pt":
+        pytest.importorskip("torch")
+    out = tmp_path / f"out{suffix}"
+    out.symlink_to("/dev/full")
+    status, _, err = charcnn("convert", weights, out, model=None)
+    assert (status, err) == (FAILED, f"charcnn convert: {out}: No space left on device\n")
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".bin", ".onnx"])

@@ -103,6 +103,30 @@ def test_outputs_are_no_inputs(tmp_path, monkeypatch):
     assert [task.input for task in inputs.tasks(["x"], "x/out", False)[0]] == ["x/a.csv"]
 
 
+def test_what_a_run_wrote_can_be_labelled_again(charcnn, interrupted, tmp_path):
+    """Reports of unreadable rows, and what a run that was cut off left, are no rows."""
+    data, once = tree(tmp_path / "data", {"x.csv": "1,a\n2\n", "y.csv": lines(500)}), tmp_path / "once"
+    interrupted(9, "classify", data, "-o", once)
+    assert left(once) == [done.NAME, "x.csv", "x.csv.unreadable.csv", "y.csv.part", "y.csv.part.json"]
+    status, _, err = charcnn("classify", once, "-o", tmp_path / "twice")
+    assert status == DONE
+    assert "left out 1 of the files: they are outputs of others, or reports of unreadable rows" in err
+    assert rows(tmp_path / "twice" / "x.csv")[0][:2] == ["1", "a"]
+    status, _, err = charcnn("classify", once / "*", "-o", tmp_path / "all", "--format", "csv")
+    assert "left out 3 of the files" in err
+    assert below(tmp_path / "twice") == below(tmp_path / "all") == ["x.csv"]
+
+
+def test_an_output_is_no_report_of_another(charcnn, tmp_path):
+    data = tree(tmp_path / "data", {"x.csv": "1,a\n2\n", "x.csv.unreadable.csv": "1,of a user\n"})
+    status, _, err = charcnn("classify", data, "-o", tmp_path / "out")
+    assert (status, err.count("\n")) == (UNUSABLE, 1)
+    assert f"the report {tmp_path}/out/x.csv.unreadable.csv: is --output: name another file" in err
+    assert not (tmp_path / "out").exists()
+    status, _, err = charcnn("classify", data / "x.csv", data, "--json", data / "x.csv")
+    assert (status, "is the input: name another file" in err) == (UNUSABLE, True)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -389,7 +389,7 @@ def test_command_writes_model_metrics_and_curve(tmp_path, capsys):
     assert model.metadata["accuracy"] == model.metadata["test"]["accuracy"] == right.mean()
     assert "test, 30 rows" in capsys.readouterr().out
     assert run("--data", tmp_path / "a.csv", "--out", out, *QUICK) == 2
-    assert "--force replaces it" in capsys.readouterr().err
+    assert "is there already: name another output, or add --force" in capsys.readouterr().err
 
 
 def test_the_model_holds_the_command():
@@ -477,14 +477,14 @@ def test_a_checkpoint_is_of_what_the_options_come_to(tmp_path):
 
 def test_a_checkpoint_with_one_other_bit_is_refused(tmp_path):
     path, values = tmp_path / "a.checkpoint", torch.arange(1000.0)
-    torch.save({"format": loop.FORMAT, "settings": {}, "trainer": values}, path)
+    torch.save({"format": loop.FORMAT, "settings": {}, "trainer": values, "history": [], "best": None}, path)
     assert torch.equal(loop.read_checkpoint(path, {})["trainer"], values)
     data = bytearray(path.read_bytes())
     data[data.index(values.numpy().tobytes()) + 40] ^= 1
     path.write_bytes(data)
     with pytest.raises(ValueError, match=r"a\.checkpoint: not a whole checkpoint \(BadZipFile\)"):
         loop.read_checkpoint(path, {})
-    for version in (1.0, 2.0, True, 1):
+    for version in (1.0, 2.0, True, 1, loop.FORMAT):  # of this version, but what else it holds is missing
         torch.save({"format": version, "settings": {}}, path)
         with pytest.raises(ValueError, match="not a checkpoint of this version"):
             loop.read_checkpoint(path, {})
@@ -518,7 +518,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, capsys):
     (tmp_path / "m.safetensors.checkpoint").write_bytes(b"x" * 100)
     assert run("--data", tmp_path / "a.csv", "--out", out, *QUICK) == 2
     assert "not a whole checkpoint" in capsys.readouterr().err
-    assert run("--data", tmp_path / "a.csv", "--out", out, *QUICK, "--restart") == 0
+    assert run("--data", tmp_path / "a.csv", "--out", out, *QUICK, "--restart", "--force") == 0
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,9 @@ from charcnn.cli.model import (
     windows_of,
 )
 from charcnn.cli.sinks import FileSink, Sink, StreamSink
-from charcnn.files import naming
+from charcnn.files import check_paths, check_unchanged, naming, replacing
 from charcnn.host.terminal import standard_output, tell
+from charcnn.text.output import NOTES, PARTS
 from charcnn.text.readers.formats import SUFFIXES, split_name
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: INPUT with .labelled before its ending; of -, standard output. Of several files a folder, in "
         "which they lie as below INPUT",
     )
-    add("--force", action="store_true", help="replace an output that is there, or that another run began")
+    add("--force", action="store_true", help="replace files that are there, or an output that another run began")
     add("--report", metavar="FILE", help="unreadable rows, where there are any (default: OUTPUT and .unreadable.csv)")
     add("--probabilities", action="store_true", help="a column for the probability of each class")
     add_min_probability(parser)
@@ -135,17 +136,18 @@ def _short_turns() -> Iterator[None]:
 def _label(options: argparse.Namespace, team: ranks.Team) -> int:
     """The root's part, or that of a process alone."""
     output = options.output or inputs.default_output(options.input)
+    to_file = output != "-" and (os.path.isfile(output) or not os.path.exists(output))
     with ExitStack() as stack:
         file = stack.enter_context(open_bytes(options.input))
+        before = os.fstat(file.fileno())
         _fit(options, output)
-        if "-" not in (output, options.input) and os.path.exists(output) and os.path.samefile(options.input, output):
-            raise ValueError(f"--output {output}: is the input")
+        _check_paths(options, output, to_file)
         with _said_where_slow(options):
             classifier = load(options, windows=windows_of(options))
         team.join(classifier)
         reader = open_input(options, classifier, file)
         labelling = Labelling(options, classifier)
-        if output == "-" or (os.path.exists(output) and not os.path.isfile(output)):
+        if not to_file:
             name = "standard output" if output == "-" else output
             stack.enter_context(naming(name))  # also what closing a full device says
             device = standard_output() if output == "-" else stack.enter_context(open(output, "wb"))
@@ -158,13 +160,18 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
         _warm_up(options, team, classifier)
         _label_all(options, labelling, reader, sink)
         labelling.unreadable = sink.unreadable
+        try:
+            check_unchanged(file, before, options.input)
+        except ValueError:
+            sink.discard()
+            raise
         sink.finish()
         shared = team.close()
         if not options.quiet:
             _summarise(labelling, sink)
             tell(*ranks.lines(shared))
         if options.json is not None:
-            _write_report(options.json, labelling.report() | shared)
+            _write_report(options, labelling.report() | shared)
     return UNREADABLE if sink.unreadable else DONE
 
 
@@ -175,6 +182,15 @@ def _label_several(options: argparse.Namespace, team: ranks.Team) -> int:
     if options.report is not None:
         raise ValueError("--report: of several files each has its own, beside its output")
     tasks, left_out = inputs.tasks(options.input, options.output, options.format is not None)
+    files = inputs.written(tasks)
+    check_paths(
+        {"the input": [task.input for task in tasks], "--model": options.model},
+        {**files, "--json": options.json},
+        force=options.force,
+        marks={"--json": JSON},
+        kept=[*files],
+        made=[*files],
+    )
     with _said_where_slow(options):
         classifier = load(options, windows=windows_of(options))
     team.join(classifier)
@@ -186,7 +202,7 @@ def _label_several(options: argparse.Namespace, team: ranks.Team) -> int:
         work.summarise()
         tell(*ranks.lines(shared))
     if options.json is not None:
-        _write_report(options.json, work.report() | shared)
+        _write_report(options, work.report() | shared)
     return work.status
 
 
@@ -203,10 +219,29 @@ def _warm_up(options: argparse.Namespace, team: ranks.Team, classifier: Classifi
         classifier.engine.monitor.seconds.clear()
 
 
-def _write_report(path: str, report: dict[str, Any]) -> None:
-    from charcnn.files import replacing
+def _check_paths(options: argparse.Namespace, output: str, to_file: bool) -> None:
+    """As `files.check_paths`, of one input."""
+    report = options.report or (f"{output}{inputs.REPORT}" if to_file else None)
+    check_paths(
+        {"the input": options.input, "--model": options.model},
+        {
+            "--output": output,
+            "--report": report,
+            "--json": options.json,
+            "the journal": [*(f"{output}{part}" for part in PARTS), f"{report}.part"] if to_file else None,
+        },
+        force=options.force,
+        marks={"--report": NOTES, "--json": JSON},
+        kept=["the journal"],
+    )
 
-    with replacing(path) as out:
+
+JSON = rb'\{\s*"rows": \d+,\s*"unreadable": '
+"""How what `--json` writes begins."""
+
+
+def _write_report(options: argparse.Namespace, report: dict[str, Any]) -> None:
+    with replacing(options.json, force=options.force, mark=JSON) as out:
         json.dump(report, out, indent=1, allow_nan=False)
         out.write("\n")
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from charcnn.cli import DONE, FAILED
 from charcnn.cli.model import COLUMNS, add_column_arguments, layout_of, positive, share
+from charcnn.files import check_paths, placing, unchanged
 from charcnn.host.terminal import printable, table, tell
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ def run(options: argparse.Namespace) -> int:
 
     if not options.out.endswith(".safetensors"):
         raise ValueError(f"--out {options.out}: need a name that ends in .safetensors")
-    if os.path.exists(options.out) and not options.force:
-        raise ValueError(f"{options.out} is there: --force replaces it")
+    reads = {"MODEL": options.model, "--data": options.data, "--test": options.test}
+    check_paths(reads, {"--out": options.out}, force=options.force)
     model = params.load(options.model)
     if options.encoding is not None:
         model.encoding = find_encoding(options.encoding)
@@ -84,7 +85,8 @@ def run(options: argparse.Namespace) -> int:
         return FAILED
     narrow.metadata["compacted"] = {"from": params.digest(model), "multiple": options.multiple, **tested}
     narrow.metadata["live"] = {"rows": len(read[options.data]), **made.live}
-    params.save(options.out, narrow, narrow.config, dtype=_dtype(model))
+    with placing(options.out, force=options.force) as path:
+        params.save(path, narrow, narrow.config, dtype=_dtype(model))
     print(f"\nwrote {printable(options.out)}, {os.path.getsize(options.out) / 1e6:.1f} MB")
     return DONE
 
@@ -110,7 +112,7 @@ def _ids(path: str, options: argparse.Namespace, model: Params) -> np.ndarray:
     assert model.encoding is not None
     texts: list[bytes] = []
     left_out = 0
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0) as file, unchanged(file, path):
         reader = open_reader(format_by_name(path), path, file, layout_of(options), model.encoding)
         for block in reader.blocks():
             own = reader.texts(block).tolist()

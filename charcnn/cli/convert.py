@@ -16,6 +16,7 @@ from charcnn.cli import DONE
 from charcnn.host.terminal import printable
 
 if TYPE_CHECKING:
+    from charcnn.files import Path
     from charcnn.model.params import Params
 
 EPILOG = """examples:
@@ -45,12 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--encoding", metavar="NAME", help="crepe or forward, where INPUT does not say")
     add("--classes", metavar="A,B,…", help="the classes' names, where INPUT does not say")
     add("--config", metavar="JSON", help="sizes that differ from the paper's small network, where INPUT does not say")
-    add("--force", action="store_true", help="replace OUTPUT")
+    add("--force", action="store_true", help="replace OUTPUT where it is there")
 
 
 def run(options: argparse.Namespace) -> int:
     """Convert; the exit status."""
     from charcnn.config import Config
+    from charcnn.files import check_paths, placing
     from charcnn.model import params
     from charcnn.text import encodings
     from charcnn.text.names import check_classes
@@ -58,8 +60,7 @@ def run(options: argparse.Namespace) -> int:
     suffix = os.path.splitext(options.output)[1].lower()
     if suffix not in WRITABLE:
         raise ValueError(f"{options.output}: need a name that ends in {', '.join(WRITABLE)}")
-    if os.path.exists(options.output) and not options.force:
-        raise ValueError(f"{options.output} is there already: name another output, or add --force")
+    check_paths({"INPUT": options.input}, {"OUTPUT": options.output}, force=options.force)
     config = None
     if options.config is not None:
         try:
@@ -73,21 +74,23 @@ def run(options: argparse.Namespace) -> int:
         model.classes = tuple(name.strip() for name in options.classes.split(","))
         check_classes(model.classes, model.config.classes)
     onnx = suffix == ".onnx"
-    checked = _write_onnx(options.output, model) if onnx else _write_weights(options.output, suffix, model)
+    with placing(options.output, force=options.force) as path:
+        checked = _write_onnx(path, model) if onnx else _write_weights(path, suffix, model)
     print(f"{printable(options.output)}: {model.config.parameters:,} parameters, {checked}")
     return DONE
 
 
-def _write_weights(path: str, suffix: str, model: Params) -> str:
+def _write_weights(path: Path, suffix: str, model: Params) -> str:
     import numpy as np
 
     from charcnn.files import replacing
     from charcnn.model import params
+    from charcnn.model.model_files import to_torch
 
     if suffix in (".pt", ".pth"):
         torch = _torch()
         with replacing(path, "wb") as file:
-            torch.save({name: torch.from_numpy(value) for name, value in model.items()}, file)
+            file.write(to_torch({name: torch.from_numpy(value) for name, value in model.items()}))
     else:
         params.save(path, model if suffix == ".safetensors" else dict(model), model.config)
     again = params.load(path, model.config)
@@ -105,7 +108,7 @@ def _torch() -> Any:
     return torch
 
 
-def _write_onnx(path: str, model: Params) -> str:
+def _write_onnx(path: Path, model: Params) -> str:
     try:
         import onnxruntime
 

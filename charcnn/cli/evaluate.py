@@ -13,6 +13,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from charcnn import files
 from charcnn.cli import DONE, UNREADABLE, classes, evaluate_lists
 from charcnn.cli.model import (
     SHOWN,
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from charcnn.classify.classifier import Classifier
     from charcnn.text.readers.base import Block, Reader
 
+JSON = rb'\{\s*"rows": \d+,\s*"(accuracy|min_probability)": '
+"""How what `--json` writes begins."""
+
 EPILOG = """examples:
   charcnn evaluate test.csv
   charcnn evaluate test.parquet --text-columns headline --label-column topic --json report.json --png report.png
@@ -53,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--first-label", type=int, default=1, choices=(0, 1), help="where labels are numbers: the first (default 1)")
     add("--json", metavar="FILE", help="write the report here, too")
     add("--png", metavar="FILE", help="draw the confusion matrix here (needs charcnn[plot])")
+    add("--force", action="store_true", help="replace files that are there and are no such reports")
     add_min_probability(parser)
     add_windows(parser)
     add_layout_arguments(parser)
@@ -67,9 +72,15 @@ def run(options: argparse.Namespace) -> int:
     from charcnn.runtime import ordered
     from charcnn.text.readers import scan
 
+    files.check_paths(
+        {"the input": options.input, "--model": options.model},
+        {"--json": options.json, "--png": options.png},
+        force=options.force,
+        marks={"--json": JSON, "--png": files.PNG},
+    )
     if options.png is not None:
         _pyplot()
-    with open_bytes(options.input) as file:
+    with open_bytes(options.input) as file, files.unchanged(file, options.input):
         classifier = load(options, windows=windows_of(options))
         reader = open_input(options, classifier, file)
         scores = (evaluate_lists.Lists if classifier.config.multi_label else _OneLabel)(classifier, options)
@@ -109,13 +120,11 @@ def run(options: argparse.Namespace) -> int:
         if left_out > len(shown):
             tell(f"  and {left_out - len(shown):,} more")
     if options.json is not None:
-        from charcnn.files import replacing
-
-        with replacing(options.json) as out:
+        with files.replacing(options.json, force=options.force, mark=JSON) as out:
             json.dump(report, out, indent=1, allow_nan=False)
             out.write("\n")
     if options.png is not None:
-        _draw(options.png, report)
+        _draw(options.png, report, force=options.force)
     return UNREADABLE if left_out else DONE
 
 
@@ -270,10 +279,8 @@ def _pyplot() -> Any:
     return Figure
 
 
-def _draw(path: str, report: dict[str, Any]) -> None:
+def _draw(path: str, report: dict[str, Any], *, force: bool) -> None:
     import numpy as np
-
-    from charcnn.files import replacing
 
     names = [row["name"] for row in report["classes"]]
     matrix = np.array(report["confusion"])
@@ -291,5 +298,5 @@ def _draw(path: str, report: dict[str, Any]) -> None:
         for column in range(len(names)):
             ink = "white" if shares[row, column] > 0.5 else "black"
             axes.text(column, row, f"{matrix[row, column]:,}", ha="center", va="center", color=ink)
-    with replacing(path, "wb") as file:
-        figure.savefig(file, format="png", dpi=150)
+    with files.replacing(path, "wb", force=force, mark=files.PNG) as file:
+        figure.savefig(file, format="png", dpi=150, metadata=files.SOFTWARE)

@@ -14,6 +14,9 @@ import sys
 from charcnn.cli import DONE
 from charcnn.cli.model import add_model_arguments, load, positive
 
+HTML = b'<!doctype html><meta charset="utf-8"><meta name="generator" content="charcnn explain">'
+"""How a page begins."""
+
 EPILOG = """examples:
   charcnn explain "The home team won the cup final."
   charcnn explain "The home team won the cup final." --label World --json
@@ -32,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="label, probability and each character's score")
     shown.add_argument("--html", metavar="FILE", help="write a page here")
+    add("--force", action="store_true", help="replace a file that is there and is no such page")
     add_model_arguments(parser)
 
 
@@ -53,8 +57,9 @@ def standard_input() -> bytes:
 
 def run(options: argparse.Namespace) -> int:
     """Explain; the exit status."""
-    from charcnn.files import replacing
+    from charcnn.files import check_paths, replacing
 
+    check_paths({"--model": options.model}, {"--html": options.html}, force=options.force, marks={"--html": HTML})
     given = standard_input() if options.text == "-" else os.fsencode(options.text)
     text = given.decode("utf-8", "surrogateescape")  # whatever the locale is
     found = load(options).explain(text, label=options.label, width=options.width)
@@ -63,8 +68,8 @@ def run(options: argparse.Namespace) -> int:
         values |= {"scores": [round(score, 4) for score in found.scores.tolist()]}
         print(json.dumps(values, allow_nan=False))
     elif options.html is not None:
-        with replacing(options.html) as file:
-            file.write(f'<!doctype html><meta charset="utf-8">\n{found.html()}\n')
+        with replacing(options.html, force=options.force, mark=HTML) as file:
+            file.write(f"{HTML.decode()}\n{found.html()}\n")
     else:
         print(found)
     return DONE

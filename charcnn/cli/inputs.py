@@ -7,6 +7,9 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from charcnn.cli.done import NAME
+from charcnn.files import is_free
+from charcnn.text.output import JOURNAL, NOTES, PARTS
 from charcnn.text.readers.formats import SUFFIXES, split_name
 
 REPORT = ".unreadable.csv"
@@ -29,6 +32,18 @@ class Task:
         return {folder.partition("=")[0] for folder in folders if "=" in folder}
 
 
+def written(tasks: Sequence[Task]) -> dict[str, list[str]]:
+    """All files that are written for these, by what they are, as `files.check_paths` takes them."""
+    outputs = [task.output for task in tasks]
+    reports = [f"{output}{REPORT}" for output in outputs]
+    return {
+        "--output": outputs,
+        "the report": reports,
+        "the journal": [*(f"{output}{part}" for output in outputs for part in PARTS), *(f"{r}.part" for r in reports)],
+        "the list of what is done": [os.path.join(root, NAME) for root in {task.root: None for task in tasks}],
+    }
+
+
 def default_output(path: str) -> str:
     """Beside the input: `news.labelled.csv` of news.csv and of news.csv.gz; of standard input, standard output."""
     if path == "-":
@@ -45,7 +60,8 @@ def several(inputs: Sequence[str], output: str | None) -> bool:
 
 
 def tasks(inputs: Sequence[str], output: str | None, every_file: bool) -> tuple[list[Task], int]:
-    """The files to be labelled, in order; and how many files were left out, as they are outputs of others.
+    """The files to be labelled, in order; and how many files were left out: outputs of others, and what a run of before
+    left beside its outputs.
 
     A file goes by its own name to the folder `output`, and those of a folder or a pattern as they lie below that, or
     below where the pattern begins; of several inputs, a folder keeps its own name. With no `output` a file's goes
@@ -57,7 +73,7 @@ def tasks(inputs: Sequence[str], output: str | None, every_file: bool) -> tuple[
         every_file: whether a folder's files are taken whatever their ending; else those of SUFFIXES.
 
     Raises:
-        ValueError: there is no file, two have one output, or an output is its input.
+        ValueError: there is no file, or two have one output.
         FileNotFoundError: an input is not there.
     """
     if "-" in inputs:
@@ -75,13 +91,17 @@ def tasks(inputs: Sequence[str], output: str | None, every_file: bool) -> tuple[
             found.setdefault(os.path.abspath(task.input), task)
     made = {os.path.abspath(place) for task in found.values() for place in (task.output, default_output(task.input))}
     made |= {f"{place}{REPORT}" for place in made}
-    kept = [task for path, task in found.items() if path not in made or os.path.abspath(task.output) == path]
+    kept = [
+        task
+        for path, task in found.items()
+        if (path not in made or os.path.abspath(task.output) == path) and not _is_beside_output(path)
+    ]
     _check(kept)
     return kept, len(found) - len(kept)
 
 
 def _check(kept: Sequence[Task]) -> None:
-    """Raise ValueError where two have one output, or one has itself."""
+    """Raise ValueError where two have one output."""
     whose: dict[str, str] = {}
     for task in kept:
         place = os.path.abspath(task.output)
@@ -90,9 +110,18 @@ def _check(kept: Sequence[Task]) -> None:
                 f"{whose[place]} and {task.input} would both be written to {task.output}: name a folder above both, or "
                 "a pattern in quotes"
             )
-        if os.path.exists(place) and os.path.samefile(place, task.input):
-            raise ValueError(f"--output {task.output}: is the input")
         whose[place] = task.input
+
+
+def _is_beside_output(path: str) -> bool:
+    """Whether a run left the file beside its output: a report, or a journal and what that is of."""
+    if path.endswith(REPORT):
+        return is_free(path, NOTES)
+    for part in PARTS[::-1]:
+        if path.endswith(part):
+            journal = f"{path.removesuffix(part).removesuffix(REPORT)}{PARTS[1]}"
+            return os.path.exists(journal) and is_free(journal, JOURNAL)
+    return False
 
 
 def _of_one(given: str, output: str | None, among_others: bool, every_file: bool) -> Iterator[Task]:

@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--params", metavar="FILE", help="weights (default: random, or those that ship)")
     add("--trace", metavar="FILE", help="a timeline, for ui.perfetto.dev: the kernels of a batch, and the run")
     add("--json", metavar="FILE", help="keep the report here, with all numbers under profile")
+    add("--force", action="store_true", help="replace files that are there and are no such reports")
 
 
 def run(options: argparse.Namespace) -> NoReturn:
@@ -57,6 +58,7 @@ def run(options: argparse.Namespace) -> NoReturn:
     for option in PASSED_ON:
         if (value := getattr(options, option.lstrip("-"))) is not None:
             words += [option, value]
+    words += ["--force"] * options.force
     subject: command.Subject
     if name in levels:
         if (wrong := next((option for option in ("as", "variant") if getattr(options, option)), None)) is not None:

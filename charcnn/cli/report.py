@@ -12,6 +12,9 @@ import json
 
 from charcnn.cli import DONE, FAILED
 
+PAGE, JSON = rb"<!doctype html>.*<title>charcnn on ", rb'\{\s*"schema": "report"'
+"""How a page, and what `--json` keeps, begin."""
+
 EPILOG = """examples:
   charcnn report                                   writes report.html, in a few minutes
   charcnn report -o here.html --json here.json     and keeps the numbers
@@ -29,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--levels", nargs="+", metavar="LEVEL", help="only these (default: all that run here)")
     add("--seconds", type=_seconds, metavar="S", help="about how long a level computes, three times (default 2)")
     add("--json", metavar="FILE", help="keep the numbers here, too")
+    add("--force", action="store_true", help="replace files that are there and are no such reports")
     add("--from", dest="source", metavar="FILE", help="make the page of what --json kept, and measure nothing")
 
 
@@ -46,9 +50,12 @@ def run(options: argparse.Namespace) -> int:
     from charcnn import files
     from charcnn.report import measure, page
 
-    for option, file in (("--output", options.output), ("--json", options.json)):
-        if file is not None and not Path(file).parent.is_dir():
-            raise ValueError(f"{option} {file}: there is no folder {Path(file).parent}")
+    files.check_paths(
+        {"--from": options.source},
+        {"--output": options.output, "--json": options.json},
+        force=options.force,
+        marks={"--output": PAGE, "--json": JSON},
+    )
     if options.source is not None:
         if options.levels or options.seconds:
             raise ValueError("--from: nothing is measured; leave out --levels and --seconds")
@@ -69,9 +76,9 @@ def run(options: argparse.Namespace) -> int:
             raise
         raise ValueError(f"--from {options.source}: lacks something that charcnn report --json writes") from error
     if options.json is not None:
-        with files.replacing(options.json, "w") as out:
+        with files.replacing(options.json, force=options.force, mark=JSON) as out:
             out.write(f"{files.as_json(found, indent=1)}\n")
-    with files.replacing(options.output, "w") as out:
+    with files.replacing(options.output, force=options.force, mark=PAGE) as out:
         out.write(made)
     print(f"written: {options.output}")
     return DONE if any("why" not in row for row in found["levels"].values()) else FAILED

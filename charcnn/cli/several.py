@@ -16,6 +16,7 @@ from charcnn.cli.errors import explained
 from charcnn.cli.labelling import Labelling, Unreadable, added_names
 from charcnn.cli.model import SHOWN, open_bytes, open_input, told
 from charcnn.cli.sinks import FileSink, identity_of_run
+from charcnn.files import check_unchanged
 from charcnn.host.terminal import printable, tell
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class File:
         if self.before is not None:
             return False
         file = self._stack.enter_context(open_bytes(self.task.input))
+        self._file, self._status = file, os.fstat(file.fileno())
         self.reader = open_input(options, labelling.classifier, file)
         os.makedirs(os.path.dirname(self.task.output) or ".", exist_ok=True)
         self.sink = FileSink(self._stack, self.task.output, options, labelling.classifier, self.reader)
@@ -95,9 +97,12 @@ class File:
         return self._labelling.blocks(self.reader)
 
     def finish(self) -> None:
-        """All rows are there: the output gets its name."""
-        self.sink.finish()
-        self.close()
+        """All rows are there: the output gets its name, or `error` says why it has none."""
+        try:
+            check_unchanged(self._file, self._status, self.task.input)
+            self.sink.finish()
+        except (ValueError, FileExistsError) as error:
+            self.error = error
 
     def discard(self) -> None:
         """The input is damaged: leave nothing of its output, as another input is needed."""
@@ -234,10 +239,9 @@ class Run:
     def _through(self, file: File, bar: Any) -> None:
         if file.error is None and file.before is None:
             file.finish()
-        else:
-            if isinstance(file.error, ValueError):  # not one of the system, which may pass
-                file.discard()
-            file.close()
+        if isinstance(file.error, ValueError):  # not one of the system, which may pass
+            file.discard()
+        file.close()
         self._open.remove(file)
         self.files.append(file)
         if file.error is not None:
@@ -258,7 +262,7 @@ class Run:
         wrong = [file for file in self.files if file.error is not None]
         before = sum(file.before is not None for file in self.files)
         if self._left_out:
-            tell(f"left out {self._left_out:,} of the files: they are outputs of others")
+            tell(f"left out {self._left_out:,} of the files: they are outputs of others, or reports of unreadable rows")
         if labelling.unreadable:
             tell(f"{labelling.unreadable:,} rows are unreadable and have no label: see each OUTPUT{inputs.REPORT}")
         done_now = len(self.files) - len(wrong) - before

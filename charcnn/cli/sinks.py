@@ -52,6 +52,9 @@ class Sink:
         self.rows += block.rows
         self.unreadable += len(unreadable)
 
+    def discard(self) -> None:
+        """What is written is of no use: leave nothing of it, where that is still possible."""
+
     def finish(self) -> None:
         """All rows are there."""
         with naming(self._where):
@@ -140,6 +143,10 @@ class FileSink(Sink):
             self.partial.advance(block.end, *self._waiting)
             self._waiting = 0, 0
 
+    def discard(self) -> None:
+        """As `Sink.discard`: no start goes on with it."""
+        self.partial.discard()
+
     def finish(self) -> None:
         """As `Sink.finish`; the file gets its name."""
         super().finish()
@@ -168,6 +175,7 @@ def identity_of_run(options: argparse.Namespace, classifier: Classifier) -> dict
         "config": classifier.config.to_dict(),
         "encoding": classifier.encoding.to_dict(),
         "classes": classifier.classes_.tolist(),
+        "level": classifier.engine.choice.level.name,
         "precision": classifier.engine.choice.precision,
         "probabilities": options.probabilities,
         "unsure": [options.min_probability, options.unsure_label or UNSURE],

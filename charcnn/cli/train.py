@@ -27,6 +27,7 @@ from charcnn.cli import DONE, FAILED, INTERRUPTED, UNUSABLE
 from charcnn.cli.model import layout_of
 from charcnn.cli.sizes import config_of
 from charcnn.cli.train_options import add_arguments, spelled
+from charcnn.files import PNG, check_paths, is_free, placing, remove_own
 from charcnn.host.terminal import printable, tell
 from charcnn.model import params
 from charcnn.text.encodings import ENCODINGS
@@ -84,12 +85,23 @@ class _Job:
             raise ValueError("needs PyTorch: pip install 'charcnn[torch]'")
         if self.curve and not find_spec("matplotlib"):
             raise ValueError("the curve needs Matplotlib: pip install 'charcnn[torch]', or give --no-curve")
-        if os.path.exists(options.out) and not (options.force or os.path.exists(self.checkpoint)):
-            raise ValueError(f"{options.out} is there: --force replaces it")
-        for path in (options.out, self.metrics, self.checkpoint, *([self.curve] if self.curve else [])):
-            folder = os.path.dirname(path) or "."
-            if not os.path.isdir(folder):
-                raise ValueError(f"{path}: there is no folder {folder}")
+        given, trained = teachers.files_of(options)
+        resumed = os.path.exists(self.checkpoint) and not options.restart
+        self.force = options.force or (resumed and self._wrote(options.out))  # a kill may come before it is removed
+        check_paths(
+            {"--data": options.data, "--valid": options.valid, "--test": options.test, "--teachers": given},
+            {
+                "--out": options.out,
+                "--metrics": self.metrics,
+                "--curve": self.curve,
+                "--checkpoint": self.checkpoint,
+                "the teacher": trained,
+                "its checkpoint": [f"{path}.checkpoint" for path in trained],
+            },
+            force=options.force,
+            marks={"--metrics": record.METRICS, "--curve": PNG, "--checkpoint": record.CHECKPOINT},
+            kept=["the teacher", "its checkpoint", *["--checkpoint"] * resumed, *["--out"] * self.force],
+        )
         self._read()
         self._arithmetic()
         self.teachers = teachers.parse(options, self.recipe, self.config, self.encoding, self.classes)
@@ -113,7 +125,15 @@ class _Job:
         try:
             return read_checkpoint(path, plain(self.settings))
         except ValueError as error:
-            raise ValueError(f"{error}; --restart begins anew") from error
+            how = "--restart" if is_free(path, record.CHECKPOINT) else "--restart --force"
+            raise ValueError(f"{error}; {how} begins anew") from error
+
+    def _wrote(self, path: str) -> bool:
+        """Whether it is a model that this command wrote."""
+        try:
+            return params.load(path).metadata["training"]["command"] == spelled(self.options)
+        except (ValueError, OSError, KeyError, TypeError):
+            return False
 
     def _read(self) -> None:
         options, self.encoding = self.options, ENCODINGS[self.options.encoding]
@@ -186,9 +206,8 @@ class _Job:
         trained = self._fit(self.recipe, self.checkpoint, teachers=taught_by, metrics=self.metrics)
         self._write(trained.arrays, trained.epoch, where)
         if self.curve:
-            record.draw_curve(self.curve, trained.history, trained.epoch)
-        if os.path.exists(self.checkpoint):
-            os.remove(self.checkpoint)
+            record.draw_curve(self.curve, trained.history, trained.epoch, force=self.options.force)
+        remove_own(self.checkpoint, record.CHECKPOINT)
         if not self.options.keep_teachers:
             self.teachers.remove()
 
@@ -214,7 +233,7 @@ class _Job:
         def on_epoch(history: list[dict[str, Any]]) -> None:
             nonlocal shown
             if metrics:
-                record.write_metrics(metrics, history, loop.columns(self.config))
+                record.write_metrics(metrics, history, loop.columns(self.config), force=self.options.force)
             now = time.perf_counter()
             print(name + _progress(history[-1], recipe.epochs, len(self.part), now - shown), flush=True)
             shown = now
@@ -288,16 +307,17 @@ class _Job:
                 f"accuracy {100 * accuracy:.2f} % (95 %: {100 * low:.2f} to {100 * high:.2f}){calibrated}\n"
                 f"{measured.table(tuple(map(printable, self.classes)))}"
             )
-        params.save(
-            out,
-            arrays,
-            self.config,
-            encoding=self.encoding,
-            classes=self.classes,
-            accuracy=accuracy,
-            dtype=store,
-            **metadata,
-        )
+        with placing(out, force=self.force) as path:
+            params.save(
+                path,
+                arrays,
+                self.config,
+                encoding=self.encoding,
+                classes=self.classes,
+                accuracy=accuracy,
+                dtype=store,
+                **metadata,
+            )
         print(f"\nwrote {printable(out)}, {os.path.getsize(out) / 1e6:.1f} MB")
 
     def _network(self, arrays: Mapping[str, np.ndarray]) -> Network:

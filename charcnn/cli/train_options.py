@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint", metavar="FILE", help="(default: OUT.checkpoint) removed at the end")
     add("--checkpoint-every", type=float, default=60.0, metavar="S", help="seconds at least (default 60)")
     add("--restart", action="store_true", help="begin anew though there is a checkpoint")
-    add("--force", action="store_true", help="replace an output that is there")
+    add("--force", action="store_true", help="replace files that are there")
 
     rows = parser.add_argument_group("rows", COLUMNS)
     add = rows.add_argument

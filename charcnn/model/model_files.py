@@ -9,6 +9,7 @@ no signature, as whoever writes a file can write its digest. Files of format 1 h
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -291,6 +292,15 @@ def read_torch(path: Path, config: Any) -> tuple[Arrays, Header]:
             except (RuntimeError, TypeError, NotImplementedError) as error:  # sparse, or with no data
                 raise ValueError(f"{name} is no plain tensor ({line(error)})") from error
     return arrays, Header(config)
+
+
+def to_torch(state: Any) -> memoryview:
+    """A PyTorch checkpoint's bytes. `torch.save` to a full disk raises a RuntimeError that does not say so."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getbuffer()
 
 
 def open_archive(file: IO[bytes]) -> zipfile.ZipFile:

@@ -32,31 +32,28 @@ class Checkpoint:
         path: the file.
         run: what tells the run from others, for `json`: see `describe`.
         classes: columns of the logits.
+        force: whether a checkpoint of another run, or a damaged one, is begun anew.
 
     Raises:
         ValueError: the file is no checkpoint, or of another run.
         OSError: it cannot be read or written.
     """
 
-    def __init__(self, path: files.Path, run: Any, classes: int) -> None:
+    def __init__(self, path: files.Path, run: Any, classes: int, *, force: bool = False) -> None:
         self._classes = classes
         self._known: dict[int, tuple[int, np.ndarray]] = {}
         """Of the first input of each chunk: the checksum of its ids, and its logits."""
         header = MAGIC + json.dumps(run, sort_keys=True).encode() + b"\n"
         if not os.path.exists(path) or os.path.getsize(path) == 0:
+            with files.replacing(path, "wb", force=False) as file:
+                file.write(header)
+        if (wrong := _not_of(path, json.loads(json.dumps(run)))) is not None:
+            if not force:
+                raise ValueError(f"{os.fspath(path)} is {wrong}; name another file, or add --force, which begins anew")
             with files.replacing(path, "wb") as file:
                 file.write(header)
         with open(path, "rb") as file:
-            if file.readline() != MAGIC:
-                raise ValueError(f"{os.fspath(path)} is no checkpoint of charcnn: name another file")
-            theirs = json.loads(file.readline())
-            ours = json.loads(json.dumps(run))
-            if theirs != ours:
-                other = next(key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key))
-                raise ValueError(
-                    f"{os.fspath(path)} is of another run: its {other} is {theirs.get(other)!r}, "
-                    f"this one's {ours.get(other)!r}; name another file, or remove it"
-                )
+            file.seek(len(header))
             good = file.tell()
             while (record := self._read(file)) is not None:
                 start, checksum, logits = record
@@ -98,6 +95,25 @@ class Checkpoint:
         """Bring all to disk."""
         os.fsync(self._file.fileno())
         self._file.close()
+
+
+def _not_of(path: files.Path, run: dict[str, Any]) -> str | None:
+    """How a checkpoint is none of this run; None where it is.
+
+    Raises:
+        ValueError: the file is no checkpoint.
+    """
+    with open(path, "rb") as file:
+        if file.readline(len(MAGIC)) != MAGIC:
+            raise ValueError(f"{os.fspath(path)} is no checkpoint of charcnn: name another file")
+        try:
+            theirs = dict(json.loads(file.readline()))
+        except (ValueError, TypeError, RecursionError):
+            return "a damaged checkpoint"
+    other = next((key for key in {**theirs, **run} if theirs.get(key) != run.get(key)), None)
+    if other is None:
+        return None
+    return f"of another run: its {other} is {theirs.get(other)!r}, this one's {run.get(other)!r}"
 
 
 def describe(level: str, precision: str, weights: params.Params, inputs: int) -> dict[str, Any]:

@@ -94,19 +94,30 @@ def _lag(comm: Any) -> float:
     return lag
 
 
-def write(path: files.Path, ranks: list[list[Span]], more: Mapping[str, Sequence[Span]] = MappingProxyType({})) -> None:
+TRACE = rb'\[\n\{"name": "process_name", '
+"""How a file of `write` begins."""
+
+
+def write(
+    path: files.Path,
+    ranks: list[list[Span]],
+    more: Mapping[str, Sequence[Span]] = MappingProxyType({}),
+    *,
+    force: bool = True,
+) -> None:
     """Write a Chrome trace: a process for each rank, a thread for each row. Perfetto and chrome://tracing open it.
 
     Args:
         path: the file.
         ranks: spans of each.
         more: by their names, processes that begin together with the ranks, whatever clock their spans are of.
+        force: whether it may replace a file that is no such trace.
     """
     zero = min((span.start for spans in ranks for span in spans), default=0.0)
     named = {f"rank {rank}": spans for rank, spans in enumerate(ranks)}
     for name, spans in more.items():
         named[name] = shifted(spans, zero - min((span.start for span in spans), default=0.0))
-    with files.replacing(path) as file:
+    with files.replacing(path, force=force, mark=TRACE) as file:
         for i, event in enumerate(_events(named, zero)):
             file.write((",\n" if i else "[\n") + json.dumps(event, allow_nan=False))
         file.write("\n]\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import fcntl
 import hashlib
 import json
@@ -11,12 +12,24 @@ import time
 from contextlib import suppress
 from typing import IO, Any
 
-from charcnn.files import naming, replacing
+from charcnn.files import is_free, naming, put, remove_own, replacing
 from charcnn.host.terminal import printable
 
 EVERY_SECONDS = 10.0
 """How often the journal is brought up to what is written: the work that a kill costs at most."""
 
+
+NOTES = rb"row,line,reason\r?\n"
+"""How a report begins, as `files.is_free` takes it."""
+
+PARTS = (".part", ".part.json", ".part.json.new")
+"""What names of an output have behind its own until it is whole: the data, the journal, the next one."""
+
+JOURNAL = rb'\{"identity": '
+"""How a journal begins."""
+
+OPTIONS = ("level", "precision", "format", "report")
+"""Of an identity, what has the name of its option."""
 
 STATE = ("output", "report", "input", "rows", "lines", "unreadable")
 """What a journal counts: bytes of the output and of the report, where the input stands, and what it held."""
@@ -56,8 +69,8 @@ class Partial:
         overwrite: whether a finished file is replaced, and begun anew where the identity is another.
 
     Raises:
-        ValueError: the file is there, another start is writing it, or was cut off and was another, or its journal is
-            not as it was written.
+        ValueError: the file is there, or what is no report where that is to be; another start is writing it, or was
+            cut off and was another, or its journal is not as it was written.
         OSError: it cannot be written, or locked; names the file.
     """
 
@@ -71,9 +84,13 @@ class Partial:
         resumable: bool = True,
         overwrite: bool = False,
     ) -> None:
-        self._path, self._part, self._journal = path, f"{path}.part", f"{path}.part.json"
+        self._path, (self._part, self._journal, self._next) = path, (f"{path}{part}" for part in PARTS)
         self._report, self._report_part = report, f"{report}.part"
         self._identity, self._size = json.loads(json.dumps({**identity, "report": report})), size
+        self._overwrite, self._other = overwrite, "no journal, or a damaged one"
+        with suppress(FileNotFoundError):
+            if os.path.samefile(self._part, self._path):  # a kill between the two steps of giving it its name
+                os.remove(self._part)
         self._refuse(overwrite)
         self.file = open(self._part, "ab")  # noqa: SIM115 - lives as long as this
         try:
@@ -103,6 +120,13 @@ class Partial:
     def _refuse(self, overwrite: bool) -> None:
         if os.path.exists(self._path) and not overwrite:
             raise ValueError(f"{self._path} is there already: name another output, or add --force")
+        if os.path.exists(self._report) and not os.path.isfile(self._report):
+            raise ValueError(f"{self._report} is no file: name one for the report")
+        if not (overwrite or is_free(self._report, NOTES)):
+            raise ValueError(
+                f"{self._report} is there already, and is no report of unreadable rows: name another output, or add "
+                "--force"
+            )
 
     def _lock(self) -> None:
         """Keep other starts off the file, before anything is read or written."""
@@ -128,8 +152,8 @@ class Partial:
             return state if resumable and self._whole(state) else None
         if not overwrite:
             raise ValueError(
-                f"{self._part} is what another run left (another input, model or options, or no journal, or a damaged "
-                "one): run it again as it was, remove the file, or add --force"
+                f"{self._part} is what another run left ({self._other}): run it again as it was, remove the file, or "
+                "add --force, which begins anew"
             )
         return None
 
@@ -138,15 +162,25 @@ class Partial:
         try:
             with open(self._journal, encoding="utf-8") as file:
                 found = json.load(file)
-            same = found["identity"] == self._identity and found["check"] == _check(found["identity"], found["state"])
-            state: dict[str, int] = found["state"]
-            if not same or state.keys() != set(STATE) or any(type(state[name]) is not int for name in STATE):
+            theirs, state = found["identity"], found["state"]
+            if found["check"] != _check(theirs, state):
+                return None
+            if theirs != self._identity:
+                self._other = self._differs(theirs)
+                return None
+            if state.keys() != set(STATE) or any(type(state[name]) is not int for name in STATE):
                 return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         inside = self._size is None or state["input"] <= self._size
         begun = (state["output"] > 0) == (state["input"] > 0)
         return state if inside and begun and min(state.values()) >= 0 else None
+
+    def _differs(self, theirs: dict[str, Any]) -> str:
+        """In what another run's identity differs, and the options that it had, where these are known."""
+        names = [name for name in {**theirs, **self._identity} if theirs.get(name) != self._identity.get(name)]
+        had = " ".join(f"--{name} {theirs[name]}" for name in names if name in OPTIONS and name in theirs)
+        return f"of another {', '.join(names)}{'; it had ' * bool(had)}{had}"
 
     def _whole(self, state: dict[str, int]) -> bool:
         """Whether what the journal says is written is there."""
@@ -192,23 +226,34 @@ class Partial:
     def _write_journal(self, state: dict[str, int]) -> None:
         check = _check(self._identity, state)
         # The lock keeps others off, so that the temporary file can have one name, and a kill leaves one at most.
-        with replacing(self._journal, temporary=f"{self._journal}.new") as file:
+        with replacing(self._journal, temporary=self._next) as file:
             json.dump({"identity": self._identity, "state": state, "check": check}, file)
 
     def finish(self) -> None:
-        """The file is whole: give it its name."""
+        """The file is whole: give it its name.
+
+        Raises:
+            FileExistsError: another program made a file of its name, or of the report's, meanwhile; that one is kept.
+        """
         self.sync()
+        if not (self._overwrite or is_free(self._path)):
+            raise self._made(self._path)
         if self._report_file is not None:
             self._report_file.close()
-            os.replace(self._report_part, self._report)
+            if not put(self._report_part, self._report, force=self._overwrite, mark=NOTES):
+                raise self._made(self._report)
         else:
-            with suppress(FileNotFoundError):
-                os.remove(self._report)  # of a run before
-        os.replace(self._part, self._path)
+            remove_own(self._report, NOTES)  # of a run before
+        if not put(self._part, self._path, force=self._overwrite):
+            raise self._made(self._path)
         self.file.close()
-        for journal in (self._journal, f"{self._journal}.new"):  # a kill may have left the second
+        for journal in (self._journal, self._next):  # a kill may have left the second
             with suppress(FileNotFoundError):
                 os.remove(journal)
+
+    def _made(self, path: str) -> FileExistsError:
+        said = f"another program made it meanwhile, and it is kept: the labelled rows are in {self._part}; move one of "
+        return FileExistsError(errno.EEXIST, f"{said}them, or add --force, and start again", path)
 
     def discard(self) -> None:
         """The input is damaged: leave nothing, as no start will go on with it."""

@@ -8,7 +8,7 @@ from importlib import resources
 
 import numpy as np
 
-from charcnn.files import Path
+from charcnn.files import Path, unchanged
 from charcnn.text.encodings import Encoding, find_encoding
 from charcnn.text.layout import TEXT_COLUMNS, WHOLE, Layout
 from charcnn.text.readers.base import Block
@@ -44,7 +44,7 @@ def read_texts(path: Path, encoding: str | Encoding = "crepe") -> Texts:
     encoding, name = find_encoding(encoding), os.fspath(path)
     texts: list[bytes] = []
     labels: list[int] = []
-    with open(name, "rb", buffering=0) as file:
+    with open(name, "rb", buffering=0) as file, unchanged(file, name):
         reader = open_reader(format_by_name(name), name, file, Layout(), encoding)
         for block in reader.blocks():
             there = np.flatnonzero(block.kinds != BLANK)

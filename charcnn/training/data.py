@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.files import Path
+from charcnn.files import Path, unchanged
 from charcnn.text.encodings import Encoding, encode
 from charcnn.text.layout import WHOLE, Layout
 from charcnn.text.names import check_classes, problem
@@ -85,7 +85,7 @@ def read_rows(
     if suffix not in formats:
         raise ValueError(f"{path}: need a name that ends in {', '.join(formats)}")
     rows = Rows([], [], [], [])
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0) as file, unchanged(file, path):
         reader = open_reader(formats[suffix], os.fspath(path), file, layout, encoding)
         for block in reader.blocks():
             try:

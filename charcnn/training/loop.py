@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from charcnn.config import Config
 from charcnn.files import Path, replacing
-from charcnn.model.model_files import check_sums, open_archive
+from charcnn.model.model_files import check_sums, open_archive, to_torch
 from charcnn.training.data import Examples
 from charcnn.training.measure import Measured, MultiLabelMeasured, calibration_error, counts_of
 from charcnn.training.network import Network
@@ -138,7 +138,7 @@ def train(
                 "best": best,
             }
             with replacing(checkpoint, "wb") as file:
-                torch.save(state, file)
+                file.write(to_torch(state))
             written = time.perf_counter()
     if best is not None:
         trainer.average.load_state_dict(best["weights"])
@@ -161,7 +161,8 @@ def read_checkpoint(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
             state = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # of many types, for what a damaged file makes its unpickler meet
             raise ValueError(f"{path}: not a whole checkpoint ({type(error).__name__})") from error
-    if not isinstance(state, dict) or type(state.get("format")) is not int or state["format"] != FORMAT:
+    ours = isinstance(state, dict) and type(state.get("format")) is int and state["format"] == FORMAT
+    if not ours or not {"trainer", "history", "best"} <= state.keys() or not isinstance(state.get("settings"), dict):
         raise ValueError(f"{path}: not a checkpoint of this version of charcnn")
     had = state["settings"]
     other = [name for name in sorted({*had, *settings}) if had.get(name) != settings.get(name)]

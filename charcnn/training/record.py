@@ -6,12 +6,15 @@ import csv
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from charcnn.files import Path, replacing
+from charcnn.files import PNG, SOFTWARE, Path, replacing
+
+METRICS, CHECKPOINT = rb"epoch,rate,train_loss,", rb"PK\x03\x04.*/data\.pkl.*\x06\0\0\0format.*\x08\0\0\0settings"
+"""How our files of metrics and checkpoints begin, as `files.is_free` takes it."""
 
 
-def write_metrics(path: Path, history: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Write the epochs' figures as CSV; a figure that was not taken is an empty field."""
-    with replacing(path) as file:
+def write_metrics(path: Path, history: Sequence[Mapping[str, Any]], columns: Sequence[str], *, force: bool) -> None:
+    """Write the epochs' figures as CSV; a figure that was not taken is an empty field. `force` is as of `put`."""
+    with replacing(path, force=force, mark=METRICS) as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         for row in history:
@@ -20,8 +23,8 @@ def write_metrics(path: Path, history: Sequence[Mapping[str, Any]], columns: Seq
             )
 
 
-def draw_curve(path: Path, history: Sequence[Mapping[str, Any]], kept: int) -> None:
-    """Draw loss and accuracy over the epochs as PNG, with a line at the epoch that was kept.
+def draw_curve(path: Path, history: Sequence[Mapping[str, Any]], kept: int, *, force: bool) -> None:
+    """Draw loss and accuracy over the epochs as PNG, with a line at the epoch that was kept. `force` is as of `put`.
 
     Raises:
         ImportError: Matplotlib is missing.
@@ -41,5 +44,5 @@ def draw_curve(path: Path, history: Sequence[Mapping[str, Any]], kept: int) -> N
         axes.set(xlabel="epoch", title=what)
         axes.grid(alpha=0.3)
         axes.legend()
-    with replacing(path, "wb") as file:
-        figure.savefig(file, format="png", dpi=120)
+    with replacing(path, "wb", force=force, mark=PNG) as file:
+        figure.savefig(file, format="png", dpi=120, metadata=SOFTWARE)

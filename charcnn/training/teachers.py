@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from charcnn.config import Config
+from charcnn.files import remove_own
 from charcnn.host.terminal import printable
 from charcnn.model import params
 from charcnn.text.encodings import Encoding
 from charcnn.training.recipe import Recipe
+from charcnn.training.record import CHECKPOINT
 
 
 class Teachers:
@@ -82,8 +84,7 @@ class Teachers:
                 arrays = fit(recipe, checkpoint, name=name).arrays
                 params.save(path, arrays, **self._saved_as, dtype="float16", teacher_of=settings)
                 model = params.load(path)  # so that a training that goes on has the same
-            if os.path.exists(checkpoint):
-                os.remove(checkpoint)
+            remove_own(checkpoint, CHECKPOINT)
             found.append(model)
         return found
 
@@ -92,6 +93,15 @@ class Teachers:
         for path in self._paths:
             if os.path.exists(path):
                 os.remove(path)
+
+
+def files_of(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The models that --teachers names, and the files of those that it asks to train."""
+    said: str = options.teachers
+    if not said.isdecimal():
+        return [name.strip() for name in said.split(",")], []
+    stem = options.out.removesuffix(".safetensors")
+    return [], [f"{stem}-teacher-{number}.safetensors" for number in range(1, int(said) + 1)]
 
 
 def parse(
@@ -103,22 +113,19 @@ def parse(
         ValueError: it is neither, or a model has other sizes, classes or another encoding; names it.
         OSError: a model cannot be read.
     """
-    said: str = options.teachers
-    if said.isdecimal():
-        stem = options.out.removesuffix(".safetensors")
+    names, paths = files_of(options)
+    if not names:
         epochs = recipe.epochs if options.teacher_epochs is None else options.teacher_epochs
-        numbers = range(1, int(said) + 1)
+        numbers = range(1, len(paths) + 1)
         recipes = [replace(recipe, epochs=epochs, seed=recipe.seed + number) for number in numbers]
-        paths = [f"{stem}-teacher-{number}.safetensors" for number in numbers]
         for path in paths:
             if os.path.exists(path) and not options.force and "teacher_of" not in params.load(path).metadata:
                 raise ValueError(f"{path} is there, and is no teacher that a killed training left: --force replaces it")
         return Teachers(recipes, paths, {"config": config, "encoding": encoding, "classes": classes})
-    names = [name.strip() for name in said.split(",")]
     models = []
     for name in names:
         if not name:
-            raise ValueError(f"--teachers {said!r}: need a number, or files with commas between them")
+            raise ValueError(f"--teachers {options.teachers!r}: need a number, or files with commas between them")
         model = params.load(name)
         if model.config != config:
             raise ValueError(f"--teachers: {name} is for {model.config}, not for {config}")

@@ -23,7 +23,7 @@ from charcnn.host.interrupts import between_locks
 from charcnn.host.terminal import let_go_of, prepare_streams, tell
 from charcnn.levels.runner import modes, profile
 from charcnn.levels.runner.level_options import LevelCommand
-from charcnn.levels.runner.options import UNUSABLE, Job
+from charcnn.levels.runner.options import JSON, UNUSABLE, Job, check_files
 from charcnn.levels.runner.rank import Standing, built, choose_landing, standing, usable_gpus, warmed
 from charcnn.levels.runner.report import show, validate
 from charcnn.model.layers import Node
@@ -130,10 +130,8 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
                 print("No GPU in use: CUDA kernels run in Numba's simulator, correct but thousands of times slower.")
             if options.profile and not profile.alone(comm):
                 raise ValueError(f"--profile: needs one process, there are {comm.size} ranks: leave out mpiexec")
+            check_files(options)
             job = subject.prepare(level, options)
-            for option, file in (("--json", options.json), ("--trace", options.trace)):
-                if file is not None and not Path(file).parent.is_dir():
-                    raise ValueError(f"{option} {file}: there is no folder {Path(file).parent}")
         except (ValueError, OSError, device.DeviceError) as error:
             problem = str(error)
     problem = _broadcast(way.comm, problem)
@@ -214,7 +212,8 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
     if memory:
         report["gpu_memory_bytes"] = memory
     if spans is not None:
-        timeline.write(options.trace, spans, {} if profiled is None else profile.spans(profiled))
+        more = {} if profiled is None else profile.spans(profiled)
+        timeline.write(options.trace, spans, more, force=options.force)
         report["timeline"] = {"file": Path(options.trace).name, **timeline.bound(spans)}
     if profiled is not None:
         report["profile"] = profiled
@@ -224,7 +223,7 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
     for line in subject.closing(report, job, options):
         print(line)
     if options.json is not None:
-        with files.replacing(options.json, "w") as file:
+        with files.replacing(options.json, force=options.force, mark=JSON) as file:
             file.write(f"{files.as_json(report, indent=1)}\n")
     return way.end(PASSED if report["validation"]["passed"] else FAILED)
 

@@ -55,7 +55,7 @@ class FarmMode:
         self._progress, self._timeline = progress, monitor.timeline
         if options.checkpoint is not None:
             run = offload.describe(level.name, level.precision(options.precision), weights, total)
-            self._checkpoint = offload.Checkpoint(options.checkpoint, run, config.classes)
+            self._checkpoint = offload.Checkpoint(options.checkpoint, run, config.classes, force=options.force)
         self._farm = offload.Farm(
             self._ranks,
             config.length,

@@ -11,10 +11,18 @@ from typing import Any, NoReturn
 import numpy as np
 
 from charcnn import catalog, offload
+from charcnn.files import check_paths
 from charcnn.gpu import device
 from charcnn.host.terminal import tell
 from charcnn.model import params
 from charcnn.model.rounding import Rounding
+from charcnn.runtime.timeline import TRACE
+
+READS, WRITES = ("params", "text", "input", "answer", "images"), ("json", "trace", "checkpoint", "train")
+"""Options of levels' and networks' commands that name files."""
+
+JSON = rb'\{\s*"schema": "(level|network)"'
+"""How what --json writes begins."""
 
 UNUSABLE = 2
 """Exit status: the command or the machine does not fit."""
@@ -113,6 +121,7 @@ def add_offload(add: Callable[..., Any]) -> None:
         "staged through the host, and the report says why)",
     )
     add("--json", metavar="FILE", help="write the report here, too")
+    add("--force", action="store_true", help="replace files that are there, and a checkpoint of another run")
     add(
         "--profile",
         action="store_true",
@@ -141,6 +150,12 @@ def above_0(value: str) -> float:
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{value}: need a number above 0")
     return number
+
+
+def check_files(options: argparse.Namespace) -> None:
+    """As `files.check_paths`; the checkpoint is looked at when it is opened."""
+    reads, writes = ({f"--{name}": getattr(options, name, None) for name in names} for names in (READS, WRITES))
+    check_paths(reads, writes, force=options.force, marks={"--json": JSON, "--trace": TRACE}, kept=["--checkpoint"])
 
 
 def check(program: catalog.Program, options: argparse.Namespace) -> None:

@@ -48,6 +48,7 @@ def main(name: str, argv: list[str] | None = None) -> NoReturn:
     try:
         if chosen.profile:
             raise ValueError("--profile: is of a run; leave out --compare, --plan and --train")
+        options.check_files(chosen)
         if getattr(chosen, "train", None) is not None:
             sys.exit(fit.train(subject, chosen))
         sys.exit(

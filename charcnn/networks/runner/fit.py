@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from charcnn import images
+from charcnn.files import placing
 from charcnn.model import params
 from charcnn.networks import weights
 from charcnn.training.measure import interval
@@ -71,5 +72,6 @@ def train(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
     print(f"  {right:,} of {len(asked.rows):,} held out right: {right / len(asked.rows):.2%} ({low:.2%} to {high:.2%})")
     card = {"data": data, "epochs": chosen.epochs, "rate": chosen.rate, "seed": chosen.seed, "torch": torch.__version__}
     accuracy = {"right": right, "of": len(asked.rows), "interval": [low, high], "technique": program.name}
-    weights.save(chosen.train, network, found, classes=classes, accuracy=accuracy, **card)
+    with placing(chosen.train, force=chosen.force) as path:
+        weights.save(path, network, found, classes=classes, accuracy=accuracy, **card)
     return 0
