@@ -4,31 +4,67 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from charcnn.host.terminal import printable
+from charcnn.host.terminal import listed, printable
+from charcnn.text.layout import WHOLE, as_whole
 
 if TYPE_CHECKING:
     from charcnn.classify.classifier import Classifier
-    from charcnn.text.readers.base import Block
+    from charcnn.text.readers.base import Block, Reader
 
 
-def numbers_of(classifier: Classifier, first: int) -> dict[str, int]:
-    """A label's class: its name, and where that is none its number."""
-    found = {str(index + first): index for index in range(len(classifier.classes_))}
-    return found | {name: index for index, name in enumerate(classifier.classes_.tolist())}
+class Labels:
+    """Which class a file's label is: one of the model's names, or where that is none, its number.
 
-
-def refuse_other(block: Block, n: int, label: str | None, size: int, first: int) -> None:
-    """Raise ValueError where a row's label, which is none of so many classes, is one if counted from the other first.
-
-    All other numbers may then be counted wrong, too.
+    Args:
+        classifier: the model.
+        first: the first number, as it was asked for; None for what the file says, else 1.
+        reader: of the file.
     """
-    import numpy as np
 
-    from charcnn.text.readers import scan
+    def __init__(self, classifier: Classifier, first: int | None, reader: Reader) -> None:
+        if first is not None:
+            reader.label_names = ()
+        self._asked, self._file_names = first is not None, reader.label_names
+        self._first = 1 if first is None else first
+        self._classes: list[str] = classifier.classes_.tolist()
+        self._names = {name: index for index, name in enumerate(self._classes)}
+        self._whole = {as_whole(name): index for name, index in self._names.items()}
+        self._counted = False
 
-    if label == ("0" if first else str(size)):
-        row = block.number + int(np.count_nonzero(block.kinds[: n + 1] != scan.BLANK))
-        raise ValueError(f"row {row} has label {label!r}: where that is a class, say --first-label {1 - first}")
+    def find(self, label: str) -> int | None:
+        """The class's index; None for none."""
+        index = self._names.get(label, self._whole.get(as_whole(label)))
+        if index is None and label and WHOLE.fullmatch(whole := as_whole(label)):
+            index = int(whole) - self._first
+            index = index if 0 <= index < len(self._names) else None
+            self._counted |= index is not None
+        return index
+
+    def refuse_other(self, block: Block, n: int, label: str | None) -> None:
+        """Raise ValueError where a row's label, which is no class, is one if counted from the other first.
+
+        All other numbers may then be counted wrong, too.
+        """
+        import numpy as np
+
+        from charcnn.text.readers import scan
+
+        if as_whole(label or "") == ("0" if self._first else str(len(self._names))):
+            row = block.number + int(np.count_nonzero(block.kinds[: n + 1] != scan.BLANK))
+            raise ValueError(f"row {row} has label {label!r}: where that is a class, say --first-label {1 - self._first}")
+
+    def told(self) -> list[str]:
+        """What people read of how numbers were counted, where they did not ask for it: a line, or none."""
+        if self._file_names:
+            pairs = [f"{number} is {name}" for number, name in enumerate(self._file_names)]
+            return [f"labels are numbers, which the file itself names: {listed(pairs)}"]
+        if not self._counted or self._asked:
+            return []
+        last = self._first + len(self._classes) - 1
+        return [
+            f"labels are numbers, and the file does not name them: {self._first} was taken for {self._classes[0]}, "
+            f"{last} for {self._classes[-1]} (--first-label {1 - self._first} counts otherwise)"
+        ]
 
 
 def show_classes(classes: list[dict[str, Any]]) -> list[str]:

@@ -1,6 +1,6 @@
 """Compare the model's labels with those that a file holds: accuracy, precision and recall by class, confusion matrix.
 
-A label is a class's name, or its number from 1. With --min-probability, figures are of rows whose likeliest class is so
+A label is a class's name, or its number: as the file's own metadata names numbers, or from 1. With --min-probability, figures are of rows whose likeliest class is so
 probable, and the coverage says what share of all rows these are. Rows that cannot be read, whose label is no class of
 the model, or that the model has no finite logits for, are left out, named by their line, and counted. Of a model that
 gives several labels a text: subset accuracy (all labels right), F1 of all labels together (micro) and by class (macro).
@@ -54,7 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add = parser.add_argument
     add("input", metavar="INPUT", help="a file, or - for standard input")
-    add("--first-label", type=int, default=1, choices=(0, 1), help="where labels are numbers: the first (default 1)")
+    add(
+        "--first-label",
+        type=int,
+        choices=(0, 1),
+        help="where labels are numbers: the first (default: as the file names them, else 1)",
+    )
     add("--json", metavar="FILE", help="write the report here, too")
     add("--png", metavar="FILE", help="draw the confusion matrix here (needs charcnn[plot])")
     add("--force", action="store_true", help="replace files that are there and are no such reports")
@@ -83,7 +88,8 @@ def run(options: argparse.Namespace) -> int:
     with open_bytes(options.input) as file, files.unchanged(file, options.input):
         classifier = load(options, windows=windows_of(options))
         reader = open_input(options, classifier, file)
-        scores = (evaluate_lists.Lists if classifier.config.multi_label else _OneLabel)(classifier, options)
+        labels = classes.Labels(classifier, options.first_label, reader)
+        scores = (evaluate_lists.Lists if classifier.config.multi_label else _OneLabel)(classifier, options, labels)
 
         def compare(block: Block) -> tuple[Block, np.ndarray, list[tuple[int, int | None, str]]]:
             logits = classifier.logits(reader.texts(block))
@@ -112,6 +118,7 @@ def run(options: argparse.Namespace) -> int:
     report, choice = scores.report(matrix), classifier.engine.choice
     report |= {"left_out": left_out, "level": choice.level.name, "precision": choice.precision}
     report["windows"] = classifier.windows
+    tell(*labels.told())
     scores.show(report)
     if classifier.engine.faster and sys.stderr.isatty():
         tell(f"--{classifier.engine.faster}")
@@ -134,16 +141,17 @@ class _OneLabel:
     Args:
         classifier: the model.
         options: those of `charcnn evaluate`.
+        labels: which class a label is.
 
     Raises:
         ValueError: an option is for models that give several.
     """
 
-    def __init__(self, classifier: Classifier, options: argparse.Namespace) -> None:
+    def __init__(self, classifier: Classifier, options: argparse.Namespace, labels: classes.Labels) -> None:
         if options.label_separator is not None:
             raise ValueError(f"--label-separator {options.label_separator}: the model gives one label a text")
         self._classifier, self._options, size = classifier, options, len(classifier.classes_)
-        self._numbers = classes.numbers_of(classifier, options.first_label)
+        self._labels = labels
         self.shape = 2, size, size
 
     def count(self, reader: Reader, block: Block, logits: np.ndarray) -> np.ndarray:
@@ -153,7 +161,7 @@ class _OneLabel:
         predicted, unsure = logits.argmax(axis=1), np.zeros(len(logits), bool)
         if self._options.min_probability is not None:
             unsure = self._classifier.shares(logits).max(axis=1) < self._options.min_probability
-        return _confusion(reader, block, predicted, unsure, self._numbers, self._options.first_label)
+        return _confusion(reader, block, predicted, unsure, self._labels, self.shape[-1])
 
     def report(self, counts: np.ndarray) -> dict[str, Any]:
         """As `summary`, of rows that are probable enough."""
@@ -166,26 +174,26 @@ class _OneLabel:
 
 
 def _confusion(
-    reader: Reader, block: Block, predicted: np.ndarray, unsure: np.ndarray, numbers: dict[str, int], first: int
+    reader: Reader, block: Block, predicted: np.ndarray, unsure: np.ndarray, known: classes.Labels, size: int
 ) -> np.ndarray:
     """Counts of (unsure, label, prediction). A row whose label is no class becomes one that cannot be read.
 
     Raises:
-        ValueError: as `classes.refuse_other`.
+        ValueError: as `classes.Labels.refuse_other`.
     """
     import numpy as np
 
     from charcnn.text.readers import scan
 
-    size = max(numbers.values()) + 1
     wanted = np.full(len(predicted), -1)
     for n, label in enumerate(reader.labels(block)):
         if block.kinds[n] != scan.READABLE:
             continue
-        wanted[n] = numbers.get(label or "", -1)
-        if wanted[n] < 0:
-            classes.refuse_other(block, n, label, size, first)
-        if wanted[n] < 0:
+        found = known.find(label or "")
+        if found is not None:
+            wanted[n] = found
+        else:
+            known.refuse_other(block, n, label)
             block.kinds[n] = scan.NO_CLASS
             block.reasons[n] = f"label {label!r} is none of the classes" if label else "no label"
     used = wanted >= 0

@@ -20,20 +20,20 @@ class Lists:
     Args:
         classifier: the model.
         options: those of `charcnn evaluate`.
+        labels: which class a label is.
 
     Raises:
         ValueError: an option is for models that give one label a text.
     """
 
-    def __init__(self, classifier: Classifier, options: argparse.Namespace) -> None:
+    def __init__(self, classifier: Classifier, options: argparse.Namespace, labels: classes.Labels) -> None:
         from charcnn.classify.multi_label import MIN_PROBABILITY
 
         if options.png is not None:
             raise ValueError("--png: a model that gives several labels a text has no confusion matrix")
         least = options.min_probability
-        self._classifier, self._first = classifier, options.first_label
+        self._classifier, self._labels = classifier, labels
         self._least: float = MIN_PROBABILITY if least is None else least
-        self._numbers = classes.numbers_of(classifier, options.first_label)
         self.shape = 4, len(classifier.classes_) + 1
 
     def count(self, reader: Reader, block: Block, logits: np.ndarray) -> np.ndarray:
@@ -51,10 +51,10 @@ class Lists:
         for n, labels in enumerate(reader.label_lists(block)):
             if block.kinds[n] != scan.READABLE:
                 continue
-            found = {label: self._numbers.get(label) for label in labels or ()}
+            found = {label: self._labels.find(label) for label in labels or ()}
             wrong = next((label for label, index in found.items() if index is None), None)
             if wrong is not None:
-                classes.refuse_other(block, n, wrong, given.shape[1], self._first)
+                self._labels.refuse_other(block, n, wrong)
             if labels is None or wrong is not None:
                 block.kinds[n] = scan.NO_CLASS
                 block.reasons[n] = "no labels" if wrong is None else f"label {wrong!r} is none of the classes"

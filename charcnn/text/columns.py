@@ -56,7 +56,13 @@ def _parts(texts: Any, rows: int) -> Iterator[Sequence[Any]]:
 def _arrow_columns(texts: Any, rows: int) -> Iterator[PackedStrings]:
     pyarrow = require_arrow("texts in an Arrow or data-frame column")
     if not isinstance(texts, (pyarrow.Array, pyarrow.ChunkedArray)):
-        texts = pyarrow.chunked_array(texts) if hasattr(texts, "__arrow_c_stream__") else pyarrow.array(texts)
+        try:
+            texts = pyarrow.chunked_array(texts) if hasattr(texts, "__arrow_c_stream__") else pyarrow.array(texts)
+        except (pyarrow.ArrowException, TypeError) as error:  # a column of Python objects that are not all str
+            if not hasattr(texts, "to_numpy"):
+                raise ValueError(f"texts is a {type(texts).__name__} that is no Arrow column of strings: {error}") from error
+            yield from columns(texts.to_numpy(), rows)
+            return
     first = 0
     for chunk in getattr(texts, "chunks", [texts]):
         for start in range(0, len(chunk), rows):

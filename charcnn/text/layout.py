@@ -21,6 +21,16 @@ WHOLE = re.compile("[-+]?[0-9]{1,18}")
 """A whole number, as a label or a count is written."""
 
 
+WHOLE_FLOAT = re.compile(r"([-+]?[0-9]{1,18})\.0*")
+"""One as pandas writes it where a column of them lacks a value."""
+
+
+def as_whole(label: str) -> str:
+    """`2` of `2.0`; any other label as it is."""
+    found = WHOLE_FLOAT.fullmatch(label)
+    return label if found is None else found[1]
+
+
 @dataclass(frozen=True)
 class Layout:
     """Which columns matter.

@@ -10,7 +10,7 @@ import numpy as np
 
 from charcnn.files import Path, unchanged
 from charcnn.text.encodings import Encoding, find_encoding
-from charcnn.text.layout import TEXT_COLUMNS, WHOLE, Layout
+from charcnn.text.layout import TEXT_COLUMNS, WHOLE, Layout, as_whole
 from charcnn.text.readers.base import Block
 from charcnn.text.readers.formats import format_by_name
 from charcnn.text.readers.open import open_reader
@@ -30,7 +30,7 @@ def read_texts(path: Path, encoding: str | Encoding = "crepe") -> Texts:
     """The texts of a file of any of the readers' formats, by its name: CSV, JSON Lines, Parquet; else each line is one.
 
     Columns are found as `layout.Layout` says, and those of text joined as the encoding says. A label is a whole number
-    from 1 to the number of classes. Empty lines of CSV are no rows; each other row has to be readable.
+    from 1 to the number of classes, or from 0 where the file itself names its numbers. Empty lines of CSV are no rows; each other row has to be readable.
 
     Args:
         path: the file.
@@ -46,6 +46,7 @@ def read_texts(path: Path, encoding: str | Encoding = "crepe") -> Texts:
     labels: list[int] = []
     with open(name, "rb", buffering=0) as file, unchanged(file, name):
         reader = open_reader(format_by_name(name), name, file, Layout(), encoding)
+        numbers = {name: str(number) for number, name in enumerate(reader.label_names, 1)}
         for block in reader.blocks():
             there = np.flatnonzero(block.kinds != BLANK)
             own = reader.texts(block).tolist()
@@ -54,7 +55,7 @@ def read_texts(path: Path, encoding: str | Encoding = "crepe") -> Texts:
                 raise ValueError(f"{path}, {_place(number, line)}: {reason}")
             texts += [own[n] for n in there]
             if given is not None:
-                labels += _classes([given[n] for n in there], block, there, path)
+                labels += _classes([numbers.get(given[n] or "", given[n]) for n in there], block, there, path)
     if not texts:
         raise ValueError(f"{path} holds no texts")
     return Texts(texts, np.array(labels, np.int64) if reader.labelled else None)
@@ -74,7 +75,7 @@ def _classes(labels: list[str | None], block: Block, rows: np.ndarray, path: Pat
     """
     found = []
     for place, label in enumerate(labels):
-        label = (label or "").strip()
+        label = as_whole((label or "").strip())
         if not WHOLE.fullmatch(label) or int(label) < 1:
             ((number, line),) = list(block.located(rows[place : place + 1]))
             raise ValueError(

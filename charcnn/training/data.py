@@ -11,7 +11,7 @@ import numpy as np
 
 from charcnn.files import Path, unchanged
 from charcnn.text.encodings import Encoding, encode
-from charcnn.text.layout import WHOLE, Layout
+from charcnn.text.layout import WHOLE, Layout, as_whole
 from charcnn.text.names import check_classes, problem
 from charcnn.text.readers.base import Block, Reader
 from charcnn.text.readers.formats import SUFFIXES, split_name
@@ -92,6 +92,8 @@ def read_rows(
                 _take(block, reader, rows, multi_label)
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from error
+    if not multi_label and all(WHOLE.fullmatch(as_whole(label)) for label in rows.labels):
+        rows.labels[:] = map(as_whole, rows.labels)
     return rows
 
 

@@ -6,6 +6,7 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import IO, Any
 
 import numpy as np
@@ -19,6 +20,9 @@ from charcnn.text.strings import PackedStrings
 
 LONGEST_ROW = 64 << 20
 """Bytes after which a row of CSV that has not ended counts as broken: a quote that is never closed."""
+
+LARGEST_WHOLE = 1 << 53
+"""From which on a float64 is no count: not all whole numbers are among them."""
 
 REASONS = {
     scan.TORN: "broken quoting",
@@ -85,6 +89,8 @@ class Reader(ABC):
     """What `size` and `Block.end` count."""
     labelled = False
     """Whether a column is known to hold labels."""
+    label_names: tuple[str, ...] = ()
+    """What labels that are whole numbers from 0 stand for, where the file says so."""
     reads: tuple[Any, ...] = ()
     """How it finds its texts, as JSON values: what the layout says, or where it does not, what the file shows."""
 
@@ -147,10 +153,10 @@ class Reader(ABC):
         """
         labels: list[str | None] = []
         for n, value in enumerate(self._label_values(block)):
-            fits = value is None or _is_label(value)
-            if not fits:
-                self._no_label(block, n, value, "a text or a whole number")
-            labels.append(str(value) if fits and value is not None else None)
+            label = self._label_of(value)
+            if label is None and not _is_missing(value):
+                self._no_label(block, n, value, f"a text or a whole number{self._numbers()}")
+            labels.append(label)
         return labels
 
     def label_lists(self, block: Block) -> list[tuple[str, ...] | None]:
@@ -160,17 +166,38 @@ class Reader(ABC):
         """
         found: list[tuple[str, ...] | None] = []
         for n, value in enumerate(self._label_values(block)):
-            if isinstance(value, str):
-                value = value.split(self.layout.separator)
-            elif value is not None and _is_label(value):
-                value = [value]
-            fits = value is None or (isinstance(value, list) and all(map(_is_label, value)))
-            if not fits:
-                self._no_label(block, n, value, "a list of texts or whole numbers, or a text")
-            own = value if fits and value is not None else ()
-            names = tuple(name for name in (str(one).strip() for one in own) if name)
-            found.append(None if value is None or not fits else names)
+            if _is_missing(value):
+                found.append(None)
+                continue
+            own: list[str | None] = [None]
+            if isinstance(value, list):
+                own = [self._label_of(one) for one in value]
+            elif (label := self._label_of(value)) is not None:
+                own = [*label.split(self.layout.separator)] if isinstance(value, (str, bytes)) else [label]
+            names = [name.strip() for name in own if name is not None]
+            if len(names) < len(own):
+                self._no_label(block, n, value, f"a list of texts or whole numbers{self._numbers()}, or a text")
+            found.append(tuple(filter(None, names)) if len(names) == len(own) else None)
         return found
+
+    def _label_of(self, value: Any) -> str | None:
+        """A label as a text; None where there is none, or it is none."""
+        if isinstance(value, bytes):  # Parquet's BYTE_ARRAY, which may say of no column that it holds text
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return None
+        # A column of whole numbers becomes one of floats where pandas has to leave one out.
+        if isinstance(value, (float, Decimal)) and abs(value) < LARGEST_WHOLE and value == int(value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
+            return None
+        if self.label_names and isinstance(value, int):
+            return self.label_names[value] if 0 <= value < len(self.label_names) else None
+        return str(value)
+
+    def _numbers(self) -> str:
+        return f" from 0 to {len(self.label_names) - 1}, as the file names them" if self.label_names else ""
 
     @abstractmethod
     def _label_values(self, block: Block) -> Iterable[Any]:
@@ -349,8 +376,8 @@ def free_name(name: str, taken: Container[str]) -> str:
     return name
 
 
-def _is_label(value: Any) -> bool:
-    return isinstance(value, (str, int)) and not isinstance(value, bool)
+def _is_missing(value: Any) -> bool:
+    return value is None or value != value  # NaN
 
 
 _SHORT = reprlib.Repr()

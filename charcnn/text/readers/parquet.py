@@ -18,6 +18,7 @@ from charcnn.text.layout import TEXT_COLUMNS, Layout, find_column
 from charcnn.text.readers import scan
 from charcnn.text.readers.base import Block, Reader, Writer, missing
 from charcnn.text.readers.parquet_footer import MAGIC, Footer, footer_of, footers
+from charcnn.text.readers.parquet_keys import class_names, with_columns
 from charcnn.text.strings import PackedStrings
 
 GROUP_ROWS, GROUP_BYTES, GROUP_SECONDS = 1 << 17, 32 << 20, 60.0
@@ -39,7 +40,7 @@ class ParquetReader(Reader):
         import pyarrow.parquet
 
         with _parquet_errors(path):
-            self._file = pyarrow.parquet.ParquetFile(path)
+            self._file = pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
             schema = self._file.schema_arrow
         self.layout, self.rows, self.encoding, self.number = layout, rows, encoding, 0
         self.taken = tuple(schema.names)
@@ -50,16 +51,30 @@ class ParquetReader(Reader):
         texts = texts or [n for n, name in enumerate(schema.names) if name.lower() in TEXT_COLUMNS]
         if not texts:
             texts = [n for n, field in enumerate(schema) if _is_text(field.type)]
-            if len(texts) != 1:
+            if len(texts) > 1 or not (texts := texts or self._empty(schema, range(len(schema)))):
                 raise ValueError(f"has the columns {listed(schema.names)}: say which holds the text")
-        for n in texts:
-            if not _is_text(schema.field(n).type):
+        others = [n for n in texts if not _is_text(schema.field(n).type)]
+        self._without = {schema.names[n] for n in self._empty(schema, others)}
+        for n in others:
+            if schema.names[n] not in self._without:
                 raise ValueError(f"column {schema.names[n]!r} holds {schema.field(n).type}: need strings")
         self.reads = tuple(schema.names[n] for n in texts)
         self._order = self.reads[::-1] if encoding.reverse_fields else self.reads
         asked = None if layout.label is None else schema.names[find_column(layout.label, schema.names, True)]
         self._label = self._label_beside(self.reads, schema.names, asked)
         self.labelled = self._label is not None
+        self.label_names = class_names(schema.metadata, self._label) if self._label is not None else ()
+
+    def _empty(self, schema: Any, among: Sequence[int]) -> list[int]:
+        """Those of these columns that hold no value in any row: where one has no text, its type may be any."""
+        found = []
+        for n in among:
+            with _parquet_errors(self._path):
+                batches = self._file.iter_batches(self.rows, columns=[schema.names[n]], use_threads=False)
+                columns = (column for batch in batches for column in batch.columns)
+                if all(column.is_null(nan_is_null=True).true_count == len(column) for column in columns):
+                    found.append(n)
+        return found
 
     @property
     def size(self) -> int | None:
@@ -103,7 +118,10 @@ class ParquetReader(Reader):
 
     def texts(self, block: Block) -> PackedStrings:
         """The columns' texts; of a row with a missing one none."""
-        arrays = [columns.decoded(block.batch.column(name)) for name in self._order]
+        none = columns.require_arrow("Parquet").nulls(block.batch.num_rows, "string")
+        arrays = [
+            none if name in self._without else columns.decoded(block.batch.column(name)) for name in self._order
+        ]
         for index in np.flatnonzero(_all_missing(arrays)):
             block.kinds[index], block.reasons[int(index)] = scan.NOT_TEXT, missing(self._order)
         return _joined([columns.from_arrow(array) for array in arrays])
@@ -156,8 +174,10 @@ class ParquetReader(Reader):
         schema = self._file.schema_arrow.append(pyarrow.field(added[0], label))
         for name in added[1:]:
             schema = schema.append(pyarrow.field(name, share))
-        self._schema = schema
-        return _ParquetWriter(file, schema, resumed=resumed)
+        several = every is not None
+        kinds = {name: (name == added[0], several and (name == added[0] or not every)) for name in added}
+        self._schema = schema.with_metadata(with_columns(schema.metadata, kinds))
+        return _ParquetWriter(file, self._schema, resumed=resumed)
 
 
 @contextmanager
