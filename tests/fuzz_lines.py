@@ -293,6 +293,13 @@ def as_read(value):
     return [as_read(inner) for inner in value] if isinstance(value, list) else value
 
 
+NO_TEXT = None, "no text: it is empty or blank", None
+
+
+def has_words(text):
+    return bool(text.decode("utf-8", "surrogateescape").strip())
+
+
 def json_reference(data, layout, reverse, longest):
     """Rows of JSON Lines: (text or None, reason's beginning, label); and the line of each."""
     lines = split(data)
@@ -339,14 +346,15 @@ def json_reference(data, layout, reverse, longest):
         else:
             had = as_read(dict(value).get(label)) if label is not None else None
             fits = isinstance(had, (str, int)) and not isinstance(had, bool)
-            rows.append((as_bytes(" ".join(field or "" for field in fields)), None, str(had) if fits else None))
+            text = as_bytes(" ".join(field or "" for field in fields))
+            rows.append((text, None, str(had) if fits else None) if has_words(text) else NO_TEXT)
     return rows, at_lines, label is not None
 
 
 def lines_reference(data):
     """Rows of plain lines, likewise."""
     lines = split(data)
-    return [(line, None, None) for line in lines], list(range(1, len(lines) + 1)), False
+    return [(line, None, None) if has_words(line) else NO_TEXT for line in lines], list(range(1, len(lines) + 1)), False
 
 
 def csv_reference(data, layout, reverse):
@@ -368,15 +376,9 @@ def csv_reference(data, layout, reverse):
             rows.append((None, f"{len(row)} fields: need {len(first)}", None))
         else:
             joined = " ".join(row[index] for index in texts).encode("utf-8", "surrogateescape")
-            rows.append(
-                (
-                    joined,
-                    None,
-                    None
-                    if label is None
-                    else row[label].encode("utf-8", "surrogateescape").decode("utf-8", "replace").strip(),
-                )
-            )
+            had = b"" if label is None else row[label].encode("utf-8", "surrogateescape")
+            had = None if label is None else had.decode("utf-8", "replace").strip()
+            rows.append((joined, None, had) if has_words(joined) else NO_TEXT)
     return rows, None, label is not None
 
 

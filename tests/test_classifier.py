@@ -20,7 +20,7 @@ from charcnn.ops import reference
 from charcnn.runtime import ordered
 from charcnn.text import encodings, texts
 
-TEXTS = ["Stocks fell on Monday as oil rose.", "The home side won in extra time.", "", "é\x00 \U0001f600", "x" * 5000]
+TEXTS = ["Stocks fell on Monday as oil rose.", "The home side won in extra time.", "z", "é\x00 \U0001f600", "x" * 5000]
 
 
 @pytest.fixture(scope="module")
@@ -248,12 +248,19 @@ def test_explain_is_occlusion(classifier):
     assert found.label == "Sports"
 
 
+@pytest.mark.parametrize("blank", ["", " \t\r\n", "\u00a0\u3000"])
+def test_a_blank_text_has_no_label(classifier, blank):
+    for texts, index in (([blank], 0), (["a", blank], 1), (["a"] * 2000 + [blank, "a", blank], 2000)):
+        for ask in (classifier.predict, classifier.predict_proba, lambda given: classifier.predict_topk(given, 1)):
+            with pytest.raises(ValueError, match=rf"texts\[{index}\] is empty or blank: it has no label"):
+                ask(texts)
+
+
 def test_explain_of_what_is_cut_off_is_zero(classifier):
     given = "z" * 50 + "é" * 10 + "a" * 100  # crepe keeps the tail: 123 bytes
     scores = classifier.explain(given).scores
     assert not scores[:47].any()
     assert scores[-100:].any()
-    assert not classifier.explain("").scores.size
     assert classifier.explain("é").scores.size == 1
 
 
@@ -262,6 +269,8 @@ def test_explain_refuses(classifier):
         ({"text": ["a"]}, "text is a list"),
         ({"text": "a", "label": "x"}, "label='x'"),
         ({"text": "a", "width": 0}, "width=0"),
+        ({"text": ""}, "text is empty or blank"),
+        ({"text": " \t"}, "text is empty or blank"),
     ):
         with pytest.raises(ValueError, match=message):
             classifier.explain(**options)

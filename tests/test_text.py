@@ -19,6 +19,7 @@ from charcnn.text.encodings import (
     find_encoding,
     pack,
 )
+from charcnn.text.strings import PackedStrings
 from charcnn.text.texts import read_texts, sample
 
 ODD = Encoding("odd", alphabet="xA-b-\x00x", dash="last", reverse=True, keep="head", lowercase=False)
@@ -60,6 +61,16 @@ def test_encode_against_a_plain_oracle(encoding, texts, length):
     assert ids.dtype == np.uint8
     assert ids.flags.c_contiguous
     np.testing.assert_array_equal(ids, oracle(texts, encoding, length))
+
+
+def test_blank_texts_are_those_of_str():
+    every = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    assert PackedStrings(*pack(every)).blank().tolist() == [character.isspace() for character in every]
+    spaces = "".join(character for character in every if character.isspace())
+    for text in (spaces, f"{spaces}a", f"a{spaces}", "\u2000"):
+        assert PackedStrings(*pack([text, "b"])).blank().tolist() == [not text.strip(), False]
+    for cut in (b"\xc2", b"\xe3\x80", b" \xe2\x80"):
+        assert not PackedStrings(*pack([cut, b"\xa0\x80"])).blank().any()
 
 
 def test_the_alphabet_is_the_papers():
@@ -220,9 +231,9 @@ def written(tmp_path, name, data):
 
 
 def test_plain_lines(tmp_path):
-    path = written(tmp_path, "lines.txt", b'\xef\xbb\xbf"one", "two"\r\n\n\xff\xfe\rlast \x0b\x85 line')
+    path = written(tmp_path, "lines.txt", b'\xef\xbb\xbf"one", "two"\r\n\xff\xfe\rlast \x0b\x85 line')
     texts = read_texts(path)
-    assert texts.texts == [b'"one", "two"', b"", b"\xff\xfe", b"last \x0b\x85 line"]
+    assert texts.texts == [b'"one", "two"', b"\xff\xfe", b"last \x0b\x85 line"]
     assert texts.labels is None
 
 
@@ -350,6 +361,10 @@ def test_what_csv_writes_is_read_back(tmp_path_factory, rows):
     rows = [(label, title.replace("\0", ""), text.replace("\0", "")) for label, title, text in rows]
     with open(path, "w", newline="", encoding="utf-8") as file:
         csv.writer(file, quoting=csv.QUOTE_ALL).writerows(rows)
+    if any(not (title + text).strip() for _, title, text in rows):
+        with pytest.raises(ValueError, match=r"written.csv, line [0-9]+: no text: it is empty or blank"):
+            read_texts(path, "forward")
+        return
     texts = read_texts(path, "forward")
     assert texts.texts == [f"{title} {text}".encode() for _, title, text in rows]
     assert texts.labels.tolist() == [label - 1 for label, _, _ in rows]

@@ -21,7 +21,7 @@ from charcnn.text.windows import Windows
 
 LENGTH = TINY.length
 SHARED = 31  # a quarter of 123, rounded up
-SIZES = (0, 5, LENGTH - 1, LENGTH, LENGTH + 1, 2 * LENGTH - SHARED, 2 * LENGTH - SHARED + 1, 5000)
+SIZES = (2, 5, LENGTH - 1, LENGTH, LENGTH + 1, 2 * LENGTH - SHARED, 2 * LENGTH - SHARED + 1, 5000)
 
 
 def text_of(size, seed=0):

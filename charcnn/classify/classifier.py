@@ -225,8 +225,11 @@ class Classifier:
         """Texts to float32 (N, C); threads may call it at once.
 
         Raises:
-            ValueError: logits are not finite; names the text's index, counted from `first`.
+            ValueError: a text is empty or blank, or logits are not finite; names its index, counted from `first`.
         """
+        blank = texts.blank()
+        if blank.any():
+            raise ValueError(f"texts[{first + int(blank.argmax())}] is empty or blank: it has no label")
         logits = self.logits(texts)
         wrong = overflowed(logits)
         if wrong.size:
@@ -261,8 +264,8 @@ class Classifier:
             float32 (N, C), each row summing to 1, but with `multi_label` each its own; (C,) of one str.
 
         Raises:
-            ValueError: texts holds a missing value or something else than texts, or its logits are not finite, as where
-                a large weight outgrows fp16; names its index. Or the classifier is closed.
+            ValueError: texts holds a missing, empty or blank one, or something else than texts, or its logits are not
+                finite, as where a large weight outgrows fp16; names its index. Or the classifier is closed.
         """
         if isinstance(texts, str):
             first: np.ndarray = self.predict_proba([texts])[0]
@@ -377,7 +380,7 @@ class Classifier:
             width: characters of a window.
 
         Raises:
-            ValueError: text is no str, label no class, or width not positive; or logits are not finite.
+            ValueError: text is no str, empty or blank, label no class, or width not positive; or logits are not finite.
         """
         return occlude(self, text, label, width)
 

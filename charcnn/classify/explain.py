@@ -104,6 +104,8 @@ def occlude(classifier: Classifier, text: str, label: str | None, width: int) ->
     """As `Classifier.explain`."""
     if not isinstance(text, str):
         raise ValueError(f"text is a {type(text).__name__}: need a str")
+    if not text.strip():
+        raise ValueError("text is empty or blank: it has no label to explain")
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise ValueError(f"width={width!r}: need a positive int")
     names = classifier.classes_.tolist()

@@ -21,8 +21,8 @@ from charcnn.cli.model import (
     add_min_probability,
     add_model_arguments,
     add_windows,
-    leave_out_overflowed,
     load,
+    logits_of,
     open_bytes,
     open_input,
     told,
@@ -92,8 +92,7 @@ def run(options: argparse.Namespace) -> int:
         scores = (evaluate_lists.Lists if classifier.config.multi_label else _OneLabel)(classifier, options, labels)
 
         def compare(block: Block) -> tuple[Block, np.ndarray, list[tuple[int, int | None, str]]]:
-            logits = classifier.logits(reader.texts(block))
-            leave_out_overflowed(block, logits, classifier.engine)
+            logits = logits_of(classifier, block, reader.texts(block))
             counts = scores.count(reader, block, logits)
             return block, counts, block.unreadable()
 

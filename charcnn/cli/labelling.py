@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from charcnn.cli.model import leave_out_overflowed
+from charcnn.cli.model import logits_of
 from charcnn.host.terminal import printable
 
 if TYPE_CHECKING:
@@ -87,9 +87,8 @@ class Labelling:
         from charcnn.classify.unsure import likeliest
         from charcnn.text.readers import scan
 
-        logits = self.classifier.logits(column, self.monitor.stage)
+        logits = logits_of(self.classifier, block, column, self.monitor.stage)
         with self.monitor.stage("render"):
-            leave_out_overflowed(block, logits, self.classifier.engine)
             shares, readable = self.classifier.shares(logits), block.kinds == scan.READABLE
             if self.every is not None:
                 chosen = shares >= self._least

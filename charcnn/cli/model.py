@@ -6,8 +6,8 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from charcnn.host.terminal import printable
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from charcnn.classify.classifier import Classifier
-    from charcnn.classify.engine import Engine
     from charcnn.text.readers.base import Block, Reader
+    from charcnn.text.strings import PackedStrings
 
 PRECISIONS = ("fp32", "tf32", "fp16x3", "fp16", "bf16", "fp8", "int8")
 """As in charcnn.catalog, which imports Numba; a test holds them equal."""
@@ -124,16 +124,30 @@ def told(row: int, line: int | None, reason: str) -> str:
     return printable(f"row {row}: {reason}" if line is None else f"row {row}, line {line}: {reason}")
 
 
-def leave_out_overflowed(block: Block, logits: np.ndarray, engine: Engine) -> None:
-    """Rows whose logits are not finite become ones that cannot be used, and their logits zeros."""
+def logits_of(
+    classifier: Classifier,
+    block: Block,
+    texts: PackedStrings,
+    stage: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+) -> np.ndarray:
+    """Logits of all rows, float32 (N, C); zeros of those that cannot be read, which are not computed.
+
+    A row whose logits are not finite becomes one of these. `stage` is as of `Classifier.logits`.
+    """
+    import numpy as np
+
     from charcnn.classify.engine import overflowed
     from charcnn.text.readers import scan
 
+    readable = np.flatnonzero(block.kinds == scan.READABLE)
+    logits = np.zeros((len(block.kinds), len(classifier.classes_)), np.float32)
+    if readable.size:
+        logits[readable] = classifier.logits(texts.taken(block.kinds == scan.READABLE), stage)
     for n in overflowed(logits):
         logits[n] = 0
-        if block.kinds[n] == scan.READABLE:
-            block.kinds[n] = scan.NOT_TEXT  # whole, but none for this network: of JSON Lines, an object
-            block.reasons[int(n)] = engine.overflow
+        block.kinds[n] = scan.NOT_TEXT  # whole, but none for this network: of JSON Lines, an object
+        block.reasons[int(n)] = classifier.engine.overflow
+    return logits
 
 
 def positive(value: str) -> int:

@@ -63,7 +63,7 @@ def label(file: str) -> None:
         replaced(stack, package, Engine=_Engine)
         for encode_on in package.ENCODE_ON:
             classifier = package.Classifier(params, encoding="crepe", encode_on=encode_on)
-            classifier.predict([""])
+            classifier.predict(["a"])
             with tempfile.TemporaryFile(buffering=0) as source:
                 source.write(ROWS[file])
                 source.seek(0)

@@ -37,12 +37,53 @@ class PackedStrings:
         whole, ends = self.buffer.tobytes(), self.offsets.tolist()
         return [whole[start:end] for start, end in pairwise(ends)]
 
+    def blank(self) -> np.ndarray:
+        """Which texts are empty or hold nothing but blanks, as `str.isspace` has them: bool (N,)."""
+        found = np.empty(len(self), np.bool_)
+        _find_blank(self.buffer, self.offsets, found)
+        return found
+
+    def taken(self: Strings, wanted: np.ndarray) -> Strings:
+        """The texts that are wanted, bool (N,); all of them in the same buffer."""
+        if wanted.all():
+            return self
+        sizes = np.diff(self.offsets)
+        part = self.buffer[self.offsets[0] : self.offsets[-1]][np.repeat(wanted, sizes)]
+        return replace(self, buffer=part, offsets=np.concatenate([[0], np.cumsum(sizes[wanted], dtype=np.int64)]))
+
     def joined(self, other: PackedStrings) -> PackedStrings:
         """Each text, a space, and the other's text of the same row."""
         size = sum(int(texts.offsets[-1] - texts.offsets[0]) for texts in (self, other)) + len(self)
         texts, offsets = np.empty(size, np.uint8), np.empty(len(self) + 1, np.int64)
         _join(self.buffer, self.offsets, other.buffer, other.offsets, texts, offsets)
         return PackedStrings(texts, offsets)
+
+
+@njit(cache=True, nogil=True)
+def _blank_bytes(buffer, i, stop):
+    """How many bytes the blank at `i` has in UTF-8; 0 where there is none."""
+    if buffer[i] == 32 or 9 <= buffer[i] <= 13 or 28 <= buffer[i] <= 31:
+        return 1
+    if buffer[i] == 0xC2 and i + 1 < stop and (buffer[i + 1] == 0x85 or buffer[i + 1] == 0xA0):
+        return 2
+    if buffer[i] < 0xE1 or buffer[i] > 0xE3 or i + 2 >= stop:
+        return 0
+    code = np.int64(buffer[i]) << 16 | np.int64(buffer[i + 1]) << 8 | np.int64(buffer[i + 2])
+    if code == 0xE19A80 or code == 0xE2819F or code == 0xE38080:
+        return 3
+    return 3 if 0xE28080 <= code <= 0xE2808A or 0xE280A8 <= code <= 0xE280A9 or code == 0xE280AF else 0
+
+
+@njit(cache=True, nogil=True)
+def _find_blank(buffer, offsets, found):
+    for n in range(found.size):
+        i, stop = np.int64(offsets[n]), np.int64(offsets[n + 1])
+        while i < stop:
+            size = _blank_bytes(buffer, i, stop)
+            if size == 0:
+                break
+            i += size
+        found[n] = i >= stop
 
 
 @njit(cache=True, nogil=True)

@@ -117,8 +117,6 @@ def _take(block: Block, reader: Reader, rows: Rows, multi_label: bool) -> None:
             rows.bad.append(Bad(at, "no label"))
         elif wrong is not None:
             rows.bad.append(Bad(at, f"label {wrong[:100]!r} {problem(wrong)}"))
-        elif not text.strip():
-            rows.bad.append(Bad(at, "no text"))
         else:
             rows.labels.append(label)
             rows.texts.append(text)

@@ -28,7 +28,7 @@ REASONS = {
     scan.TORN: "broken quoting",
     scan.FEW: "too few fields",
     scan.MANY: "too many fields",
-    scan.NOT_TEXT: "no text",
+    scan.NOT_TEXT: "no text: it is empty or blank",
 }
 
 
@@ -141,9 +141,15 @@ class Reader(ABC):
     def _scan(self) -> tuple[Block, int]:
         """Rows at the source's start, and how many bytes they take."""
 
-    @abstractmethod
     def texts(self, block: Block) -> PackedStrings:
-        """A text for each row; where it has none its kind in `block.kinds` changes, and the text is empty."""
+        """A text for each row. One that is missing, empty or blank is none: the row's kind in `block.kinds` changes."""
+        texts = self._read_texts(block)
+        block.kinds[(block.kinds == scan.READABLE) & texts.blank()] = scan.NOT_TEXT
+        return texts
+
+    @abstractmethod
+    def _read_texts(self, block: Block) -> PackedStrings:
+        """A text for each row; of one that cannot be read an empty one, and its kind in `block.kinds` says so."""
 
     def labels(self, block: Block) -> list[str | None]:
         """What each row's column of labels holds. A row whose label is no label becomes one that cannot be read.

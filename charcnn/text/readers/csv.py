@@ -93,7 +93,7 @@ class CsvReader(Reader):
         block.counts, block.fields = counts[:n], fields[:n]
         return block, int(places[n - 1, 2]) - source.start if n else 0
 
-    def texts(self, block: Block) -> PackedStrings:
+    def _read_texts(self, block: Block) -> PackedStrings:
         """The columns of text, in the encoding's order."""
         for index in np.flatnonzero((block.kinds == scan.FEW) | (block.kinds == scan.MANY)):
             block.reasons[int(index)] = f"{block.counts[index]} fields: need {self._columns}"

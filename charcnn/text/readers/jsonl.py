@@ -83,7 +83,7 @@ class JsonlReader(Reader):
         block = Block(0, 0, 0, 0, buffer=source.buffer, places=places, kinds=kinds, counts=np.ones(n, np.int64))
         return block, int(places[-1, 2]) - source.start if n else 0
 
-    def texts(self, block: Block) -> PackedStrings:
+    def _read_texts(self, block: Block) -> PackedStrings:
         """The keys' texts."""
         fields, types, found = _scanned(block.buffer, block.places, block.kinds, self._places, *self._wanted)
         for n in np.flatnonzero((block.kinds == scan.TORN) | (block.kinds == scan.NOT_TEXT)):

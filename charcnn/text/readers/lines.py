@@ -12,7 +12,7 @@ from charcnn.text.strings import PackedStrings
 
 
 class LinesReader(Reader):
-    """A text a line, also an empty one. Out: label, probability and the line, with tabs between them."""
+    """A text a line; an empty line is a row without one. Out: label, probability and the line, with tabs between them."""
 
     def _scan(self) -> tuple[Block, int]:
         source, places = self.source, np.empty((self.rows, 3), np.int64)
@@ -21,7 +21,7 @@ class LinesReader(Reader):
         block.counts = np.ones(n, np.int64)
         return block, int(places[n - 1, 2]) - source.start if n else 0
 
-    def texts(self, block: Block) -> PackedStrings:
+    def _read_texts(self, block: Block) -> PackedStrings:
         """The lines, byte for byte: a quote is a quote."""
         room = int((block.places[:, 1] - block.places[:, 0]).sum())
         texts, offsets = np.empty(room, np.uint8), np.empty(len(block.places) + 1, np.int64)

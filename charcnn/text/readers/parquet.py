@@ -116,7 +116,7 @@ class ParquetReader(Reader):
     def _scan(self) -> tuple[Block, int]:
         raise NotImplementedError  # blocks() does without
 
-    def texts(self, block: Block) -> PackedStrings:
+    def _read_texts(self, block: Block) -> PackedStrings:
         """The columns' texts; of a row with a missing one none."""
         none = columns.require_arrow("Parquet").nulls(block.batch.num_rows, "string")
         arrays = [
