@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import errno
 import gc
+import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
-from charcnn.cli import COMMANDS, DONE, FAILED, INTERRUPTED
+from charcnn.cli import CLOSED, COMMANDS, DONE, INTERRUPTED, TERMINATED
 from charcnn.cli.errors import explained
-from charcnn.host.interrupts import between_locks
+from charcnn.host.interrupts import between_locks, ended
 from charcnn.host.terminal import let_go_of, prepare_streams, printable, tell
 
 EPILOG = """examples:
@@ -26,7 +28,9 @@ exit status:
   1    failed while working: a full disk, a file that ends early
   2    the options, a file or the machine do not fit; one line on standard error says what to do
   3    done, but some rows were unreadable and have no label; a report says which
-  130  interrupted"""
+  130  interrupted, by Ctrl-C
+  141  whoever read the output closed it, as head does
+  143  terminated, by SIGTERM"""
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -76,7 +80,13 @@ def main(argv: list[str] | None = None) -> int:
     """
     prepare_streams()
     if argv is None:
-        return _main(sys.argv[1:])
+        status = _main(sys.argv[1:])
+        if status in (INTERRUPTED, TERMINATED):  # at once: threads may compute a block for a while
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError):
+                    stream.flush()
+            os._exit(status)
+        return status
     try:
         return _main(argv)
     finally:
@@ -92,10 +102,9 @@ def _main(argv: list[str]) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read the output has seen enough
         let_go_of(sys.stdout)
-        return FAILED
-    except KeyboardInterrupt:
-        tell(f"charcnn {options.command}: interrupted")
-        return INTERRUPTED
+        return CLOSED
+    except KeyboardInterrupt as error:
+        return ended(f"charcnn {options.command}", error)
     except Exception as error:
         _find_output(error)
         message, status = explained(error)

@@ -19,6 +19,7 @@ import os
 import pickle
 import shutil
 import stat
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -31,6 +32,9 @@ PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 LOCK = "charcnn.lock"
 """In each folder of the cache; held while an entry is added."""
+
+_WARNED = "CHARCNN_WARNED_OF_CACHE"
+"""Set in the environment once that was done."""
 
 _SIZE = hashlib.sha256().digest_size
 
@@ -159,8 +163,29 @@ def _writing(folder: str) -> Iterator[None]:
         yield
 
 
+def open_to_all(folder: str) -> bool:
+    """Whether any user can write a folder; a sticky one, too, where files that are not there yet can be planted."""
+    try:
+        return bool(os.stat(folder).st_mode & stat.S_IWOTH)
+    except OSError:
+        return False
+
+
+def _warn_of_open_folder() -> None:
+    folder = os.environ.get("NUMBA_CACHE_DIR", "")
+    if folder and _WARNED not in os.environ and open_to_all(folder):
+        os.environ[_WARNED] = "1"  # processes that this one starts have no need to say it again
+        if sys.stderr is not None:
+            with suppress(OSError):
+                sys.stderr.write(
+                    f"charcnn: NUMBA_CACHE_DIR={folder!r}: any user can write there, and so run code as you; take a "
+                    "folder that only you can write\n"
+                )
+
+
 def mend(module: ModuleType) -> None:
     """Change one of Numba's caching modules."""
+    _warn_of_open_folder()
     kind, files = module.Cache, _mended(module.IndexDataCacheFile)
     begin, save = kind.__init__, kind.save_overload
 

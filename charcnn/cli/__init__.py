@@ -5,6 +5,11 @@ docstring is the command's description. ValueError, OSError and DeviceError from
 error.
 """
 
+from charcnn.host.interrupts import INTERRUPTED, TERMINATED
+from charcnn.host.terminal import CLOSED
+
+__all__ = ["CLOSED", "COMMANDS", "DONE", "FAILED", "INTERRUPTED", "TERMINATED", "UNREADABLE", "UNUSABLE"]
+
 COMMANDS = {
     "classify": "label the rows of a file or of standard input",
     "evaluate": "compare labels with those that a file holds",
@@ -24,6 +29,6 @@ COMMANDS = {
 }
 """Name: what `charcnn --help` says of it."""
 
-DONE, FAILED, UNUSABLE, UNREADABLE, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, FAILED, UNUSABLE, UNREADABLE = 0, 1, 2, 3
 """Exit statuses: done; failed while working; options, files or machine do not fit; done, but some rows had no text
-that could be read; Ctrl-C."""
+that could be read. And of signals INTERRUPTED, TERMINATED and CLOSED."""

@@ -51,7 +51,9 @@ class Labels:
 
         if as_whole(label or "") == ("0" if self._first else str(len(self._names))):
             row = block.number + int(np.count_nonzero(block.kinds[: n + 1] != scan.BLANK))
-            raise ValueError(f"row {row} has label {label!r}: where that is a class, say --first-label {1 - self._first}")
+            raise ValueError(
+                f"row {row} has label {label!r}: where that is a class, say --first-label {1 - self._first}"
+            )
 
     def told(self) -> list[str]:
         """What people read of how numbers were counted, where they did not ask for it: a line, or none."""

@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from charcnn.cli import DONE, UNREADABLE, inputs, ranks
-from charcnn.cli.labelling import Labelling, Unreadable, added_names
+from charcnn.cli.labelling import Labelling, Unreadable, added_names, without_label
 from charcnn.cli.model import (
     SHOWN,
     add_layout_arguments,
@@ -40,7 +40,9 @@ from charcnn.cli.model import (
 )
 from charcnn.cli.sinks import FileSink, Sink, StreamSink
 from charcnn.files import check_paths, check_unchanged, naming, replacing
-from charcnn.host.terminal import standard_output, tell
+from charcnn.host.interrupts import keep
+from charcnn.host.progress import Progress, add_log_every
+from charcnn.host.terminal import counted, standard_output, tell, wrote
 from charcnn.text.output import NOTES, PARTS
 from charcnn.text.readers.formats import SUFFIXES, split_name
 
@@ -88,6 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_windows(parser)
     add("--json", metavar="FILE", help="write here what was done, how fast, and which stage bounds it")
     add("--quiet", action="store_true", help="no progress and no summary")
+    add_log_every(add)
     add_layout_arguments(parser)
     add_model_arguments(parser)
     ranks.add_rank_arguments(parser)
@@ -154,6 +157,7 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
             sink: Sink = StreamSink(stack, device, name, options.report)
         else:
             sink = FileSink(stack, output, options, classifier, reader)
+        keep(sink.kept)
         added = added_names(reader, classifier, options, set())
         sink.open(reader, labelling.names, added, every=labelling.every)
         stack.callback(sink.writer.abandon)
@@ -244,6 +248,8 @@ def _write_report(options: argparse.Namespace, report: dict[str, Any]) -> None:
     with replacing(options.json, force=options.force, mark=JSON) as out:
         json.dump(report, out, indent=1, allow_nan=False)
         out.write("\n")
+    if not options.quiet:
+        wrote(options.json)
 
 
 @contextmanager
@@ -275,8 +281,6 @@ def _fit(options: argparse.Namespace, output: str) -> None:
 
 def _label_all(options: argparse.Namespace, labelling: Labelling, reader: Reader, sink: Sink) -> None:
     """Label all rows."""
-    from tqdm import tqdm
-
     from charcnn.runtime import ordered
 
     def label(block: Block) -> tuple[Block, Any, Unreadable, int]:
@@ -284,27 +288,23 @@ def _label_all(options: argparse.Namespace, labelling: Labelling, reader: Reader
 
     done, begun = reader.position, time.perf_counter()
     on_terminal = sink.file.isatty()
-    bar = tqdm(
-        total=reader.size,
-        initial=done,
-        desc="classify",
-        unit=reader.unit,
-        unit_scale=True,
-        disable=True if options.quiet or on_terminal else None,  # None: shown on a terminal only
-        delay=0.5,
-        leave=False,
+    progress = Progress(
+        "classify",
+        every=options.log_every,
+        hidden=options.quiet or on_terminal,
+        note=lambda: f"{labelling.rate():,.0f} rows/s",
     )
-    with bar:
+    progress.count(reader.size, reader.unit, done)
+    with progress:
         blocks, threads = labelling.blocks(reader), labelling.classifier.engine.threads
         for block, rendered, unreadable, unsure in ordered.ordered(blocks, label, threads):
             for row in [] if options.quiet else unreadable[: max(0, SHOWN - sink.unreadable)]:
-                bar.write(told(*row), file=sys.stderr)
+                progress.tell(told(*row))
             with labelling.monitor.stage("write"):
                 sink.take(block, rendered, unreadable)
             labelling.count(block, unsure)
             labelling.seconds = time.perf_counter() - begun
-            bar.set_postfix_str(f"{labelling.rate():,.0f} rows/s", refresh=False)
-            bar.update(block.end - done)
+            progress.update(block.end - done)
             done = block.end
 
 
@@ -312,11 +312,11 @@ def _summarise(labelling: Labelling, sink: Sink) -> None:
     """What was done, on standard error; of a stream only what is wrong with it, but on a terminal."""
     if sink.unreadable:
         more = "" if sink.report is None else f": see {sink.report}"
-        tell(f"{sink.unreadable:,} rows are unreadable and have no label{more}")
+        tell(f"{without_label(sink.unreadable)}{more}")
     if sink.name is not None or sys.stderr.isatty():
         tell(
             *labelling.unsure_rows(),
-            f"{labelling.rows:,} rows in {labelling.seconds:.1f} s, {labelling.rate():,.0f} rows/s, with "
+            f"{counted(labelling.rows, 'row')} in {labelling.seconds:.1f} s, {labelling.rate():,.0f} rows/s, with "
             f"{labelling.classifier.engine.choice}{'' if sink.name is None else f': {sink.name}'}",
         )
         if labelling.classifier.engine.faster and sys.stderr.isatty():

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from charcnn.cli import DONE
+from charcnn.host.install import pip_install
 
 EPILOG = """examples:
   eval "$(charcnn completion bash)"                                  this shell
@@ -26,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         import shtab
     except ImportError as error:
-        raise ValueError("needs shtab: pip install 'charcnn[completion]'") from error
+        raise ValueError(f"needs shtab: {pip_install('completion')}") from error
     from charcnn.__main__ import parser
 
     whole: Any = parser()  # argparse has no public way to its subcommands

@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from charcnn.cli import DONE
+from charcnn.host.install import pip_install
 from charcnn.host.terminal import printable
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 EPILOG = """examples:
   charcnn convert params.bin model.safetensors --encoding forward --classes World,Sports,Business,Sci/Tech
   charcnn convert checkpoint.pt model.safetensors --encoding crepe --config '{"classes": 14}'
-  charcnn convert model.safetensors model.onnx       needs charcnn[onnx]
-  charcnn convert model.safetensors model.pt         needs charcnn[torch]
+  charcnn convert model.safetensors model.onnx       needs the extra onnx
+  charcnn convert model.safetensors model.pt         needs the extra torch
 
 exit status: 0 done; 1 failed while working; 2 unusable options, files or machine; 130 interrupted"""
 
@@ -104,7 +105,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise ValueError("a PyTorch checkpoint needs PyTorch: pip install 'charcnn[torch]'") from error
+        raise ValueError(f"a PyTorch checkpoint needs PyTorch: {pip_install('torch')}") from error
     return torch
 
 
@@ -114,7 +115,7 @@ def _write_onnx(path: Path, model: Params) -> str:
 
         from charcnn.model import onnx_graph
     except ImportError as error:
-        raise ValueError("an ONNX file needs onnx and onnxruntime: pip install 'charcnn[onnx]'") from error
+        raise ValueError(f"an ONNX file needs onnx and onnxruntime: {pip_install('onnx')}") from error
     import numpy as np
 
     from charcnn.files import replacing

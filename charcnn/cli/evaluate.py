@@ -28,7 +28,9 @@ from charcnn.cli.model import (
     told,
     windows_of,
 )
-from charcnn.host.terminal import listed, tell
+from charcnn.host.install import pip_install
+from charcnn.host.progress import Progress, add_log_every
+from charcnn.host.terminal import listed, tell, wrote
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,8 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where labels are numbers: the first (default: as the file names them, else 1)",
     )
     add("--json", metavar="FILE", help="write the report here, too")
-    add("--png", metavar="FILE", help="draw the confusion matrix here (needs charcnn[plot])")
+    add("--png", metavar="FILE", help="draw the confusion matrix here (the extra plot)")
     add("--force", action="store_true", help="replace files that are there and are no such reports")
+    add_log_every(add)
     add_min_probability(parser)
     add_windows(parser)
     add_layout_arguments(parser)
@@ -72,7 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Evaluate; the exit status."""
     import numpy as np
-    from tqdm import tqdm
 
     from charcnn.runtime import ordered
     from charcnn.text.readers import scan
@@ -98,7 +100,10 @@ def run(options: argparse.Namespace) -> int:
 
         matrix, left_out = np.zeros(scores.shape, np.int64), 0
         shown: list[str] = []
-        with tqdm(desc="evaluate", unit="row", disable=None, delay=0.5, leave=False) as bar:
+        done = 0
+        progress = Progress("evaluate", every=options.log_every)
+        progress.count(reader.size, reader.unit)
+        with progress:
             for block, part, missing in ordered.ordered(reader.blocks(), compare, classifier.engine.threads):
                 matrix += part
                 left_out += len(missing)
@@ -111,7 +116,8 @@ def run(options: argparse.Namespace) -> int:
                         else ""
                     )
                     raise ValueError(f"{options.input}: {shown[0]}; of the first {left_out:,} no row can be used{hint}")
-                bar.update(block.rows)
+                progress.update(block.end - done)
+                done = block.end
     if not matrix.any():
         raise ValueError(f"{options.input} holds no row")
     report, choice = scores.report(matrix), classifier.engine.choice
@@ -129,8 +135,10 @@ def run(options: argparse.Namespace) -> int:
         with files.replacing(options.json, force=options.force, mark=JSON) as out:
             json.dump(report, out, indent=1, allow_nan=False)
             out.write("\n")
+        wrote(options.json)
     if options.png is not None:
         _draw(options.png, report, force=options.force)
+        wrote(options.png)
     return UNREADABLE if left_out else DONE
 
 
@@ -282,7 +290,7 @@ def _pyplot() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ValueError("--png: needs Matplotlib: pip install 'charcnn[plot]'") from error
+        raise ValueError(f"--png: needs Matplotlib: {pip_install('plot')}") from error
     return Figure
 
 

@@ -13,6 +13,7 @@ import sys
 
 from charcnn.cli import DONE
 from charcnn.cli.model import add_model_arguments, load, positive
+from charcnn.host.terminal import wrote
 
 HTML = b'<!doctype html><meta charset="utf-8"><meta name="generator" content="charcnn explain">'
 """How a page begins."""
@@ -70,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
     elif options.html is not None:
         with replacing(options.html, force=options.force, mark=HTML) as file:
             file.write(f"{HTML.decode()}\n{found.html()}\n")
+        wrote(options.html)
     else:
         print(found)
     return DONE

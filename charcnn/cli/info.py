@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from charcnn.cli import DONE
@@ -72,10 +74,35 @@ def run(options: argparse.Namespace) -> int:
         print(f"  {precision:<8}  {choice}")
     if path is not None:
         print("\nmodel")
-        for name, value in report["model"].items():
-            print(f"  {name:<10}  {printable(json.dumps(value, ensure_ascii=False, allow_nan=False))}")
-        print(f"  {'live':<10}  {printable(_live(model))}")
+        for line in _indented(report["model"] | {"live": _live(model)}):
+            print(line)
     return DONE
+
+
+WIDE, DEEP = 100, 8
+"""Characters of a line; blanks before what is laid out no further, as whoever wrote a file may nest what it holds."""
+
+
+def _indented(values: Mapping[str, Any], by: int = 2) -> Iterator[str]:
+    """JSON values for people: those of an object below its name."""
+    for name, value in values.items():
+        head = f"{' ' * by}{printable(name)}"
+        if isinstance(value, Mapping) and any(isinstance(inner, Mapping) for inner in value.values()) and by < DEEP:
+            yield head
+            yield from _indented(value, by + 2)
+            continue
+        text = printable(" ".join(_said(value).split()))
+        yield from textwrap.wrap(text, WIDE, initial_indent=f"{head}  ", subsequent_indent=" " * (by + 4)) or [head]
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Mapping) and not any(isinstance(inner, Mapping) for inner in value.values()):
+        return ", ".join(f"{name} {_said(inner)}" for name, inner in value.items())
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _live(model: Params) -> str:

@@ -7,14 +7,23 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from charcnn.cli.model import logits_of
-from charcnn.host.terminal import printable
+from charcnn.host.terminal import counted, printable
 
 if TYPE_CHECKING:
     from charcnn.classify.classifier import Classifier
     from charcnn.text.readers.base import Block, Reader
 
+BLOCK_SECONDS = 5.0
+"""Seconds that a block of rows takes at most, where a batch takes no longer: what is shown and kept goes by blocks."""
+
 Unreadable = list[tuple[int, int | None, str]]
 """Of each row that cannot be read: its number, its line, and why."""
+
+
+def without_label(count: int) -> str:
+    """What people read of so many rows that cannot be read."""
+    be, have = ("is", "has") if count == 1 else ("are", "have")
+    return f"{counted(count, 'row')} {be} unreadable and {have} no label"
 
 
 def added_names(reader: Reader, classifier: Classifier, options: argparse.Namespace, taken: set[str]) -> list[str]:
@@ -67,11 +76,19 @@ class Labelling:
         """The file's rows; reading is a stage."""
         blocks = reader.blocks()
         while True:
+            reader.rows = self._block_rows()
             with self.monitor.stage("read and scan"):
                 block = next(blocks, None)
             if block is None:
                 return
             yield block
+
+    def _block_rows(self) -> int:
+        """Rows of the next block, in whole batches: on tensor cores all that one may have, until they prove slow."""
+        most, batch, rate = self.classifier.rows, self.classifier.engine.batch, self.rate()
+        if not rate and self.classifier.engine.choice.level.tensor_cores:
+            return most
+        return min(most, max(1, int(rate * BLOCK_SECONDS) // batch) * batch)
 
     def texts(self, reader: Reader, block: Block) -> Any:
         """The block's texts.

@@ -57,9 +57,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
     """--format, and those of `add_column_arguments`."""
-    group = parser.add_argument_group(
-        "rows", f"{COLUMNS} Several columns of text are joined as the model's encoding says."
-    )
+    group = parser.add_argument_group("rows", COLUMNS)
     group.add_argument("--format", choices=FORMATS, help="default: as INPUT's name ends, else lines")
     add_column_arguments(group)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, done, inputs
 from charcnn.cli.errors import explained
-from charcnn.cli.labelling import Labelling, Unreadable, added_names
+from charcnn.cli.labelling import Labelling, Unreadable, added_names, without_label
 from charcnn.cli.model import SHOWN, open_bytes, open_input, told
 from charcnn.cli.sinks import FileSink, identity_of_run
 from charcnn.files import check_unchanged
-from charcnn.host.terminal import printable, tell
+from charcnn.host.interrupts import keep
+from charcnn.host.progress import Progress
+from charcnn.host.terminal import counted, tell
 
 if TYPE_CHECKING:
     from charcnn.text.output import Partial
@@ -194,39 +195,34 @@ class Run:
         Raises:
             OSError: an output cannot be written.
         """
-        from tqdm import tqdm
-
         from charcnn.runtime import ordered
 
         labelling, begun = self._labelling, time.perf_counter()
-        bar = tqdm(
-            total=sum(map(_size, self._tasks)),
-            desc="classify",
-            unit="B",
-            unit_scale=True,
-            disable=True if self._options.quiet else None,
-            delay=0.5,
-            leave=False,
+        progress = Progress(
+            "classify",
+            every=self._options.log_every,
+            hidden=self._options.quiet,
+            note=lambda: f"{len(self.files):,} of {len(self._tasks):,} files, {labelling.rate():,.0f} rows/s",
         )
+        progress.count(sum(map(_size, self._tasks)), "B")
+        keep(self._kept)
         failed = False  # blocks of a file that is damaged may come behind the one that showed it
-        with bar:
+        with progress:
             try:
                 results = ordered.ordered(self._items(), self._label, labelling.classifier.engine.threads)
                 for file, block, rendered, unreadable, unsure in results:
                     if block is None:
-                        self._through(file, bar)
+                        self._through(file, progress)
                         failed = False
                     elif failed or rendered is None:
                         failed = True
                     else:
-                        self._tell_rows(file, unreadable, bar)
+                        self._tell_rows(file, unreadable, progress)
                         with labelling.monitor.stage("write"):
                             file.sink.take(block, rendered, unreadable)
                         labelling.count(block, unsure)
-                        bar.update(file.progress(block.end))
+                        progress.update(file.progress(block.end))
                     labelling.seconds = time.perf_counter() - begun
-                    through = f"{len(self.files):,} of {len(self._tasks):,} files"
-                    bar.set_postfix_str(f"{through}, {labelling.rate():,.0f} rows/s", refresh=False)
             finally:
                 self._stopped = True
                 waited = self._opening.acquire(timeout=PATIENCE)  # the file that is being opened, too
@@ -236,7 +232,7 @@ class Run:
                     self._opening.release()
         labelling.unreadable = sum(file.unreadable for file in self.files)
 
-    def _through(self, file: File, bar: Any) -> None:
+    def _through(self, file: File, progress: Progress) -> None:
         if file.error is None and file.before is None:
             file.finish()
         if isinstance(file.error, ValueError):  # not one of the system, which may pass
@@ -245,16 +241,22 @@ class Run:
         self._open.remove(file)
         self.files.append(file)
         if file.error is not None:
-            bar.write(f"charcnn classify: {printable(_line(file.error))}", file=sys.stderr)
+            progress.tell(f"charcnn classify: {_line(file.error)}")
         elif file.resumed and not self._options.quiet:
             said = f"went on after row {file.resumed:,} of a run that was cut off"
-            bar.write(f"{printable(file.task.input)}: {said}", file=sys.stderr)
-        bar.update(file.progress(None))
+            progress.tell(f"{file.task.input}: {said}")
+        progress.update(file.progress(None))
 
-    def _tell_rows(self, file: File, unreadable: Unreadable, bar: Any) -> None:
+    def _tell_rows(self, file: File, unreadable: Unreadable, progress: Progress) -> None:
         for row in [] if self._options.quiet else unreadable[: SHOWN - self._told]:
             self._told += 1
-            bar.write(f"{printable(file.task.input)}: {told(*row)}", file=sys.stderr)
+            progress.tell(f"{file.task.input}: {told(*row)}")
+
+    def _kept(self) -> str:
+        """What an interrupted start leaves."""
+        whole = sum(file.error is None for file in self.files)
+        of = counted(len(self._tasks), "file")
+        return f"{whole:,} of {of} labelled so far; the same command goes on behind what is done"
 
     def summarise(self) -> None:
         """What was done, on standard error."""
@@ -262,15 +264,15 @@ class Run:
         wrong = [file for file in self.files if file.error is not None]
         before = sum(file.before is not None for file in self.files)
         if self._left_out:
-            tell(f"left out {self._left_out:,} of the files: they are outputs of others, or reports of unreadable rows")
+            tell(f"left out {counted(self._left_out, 'file')}: outputs of others, or reports of unreadable rows")
         if labelling.unreadable:
-            tell(f"{labelling.unreadable:,} rows are unreadable and have no label: see each OUTPUT{inputs.REPORT}")
+            tell(f"{without_label(labelling.unreadable)}: see each OUTPUT{inputs.REPORT}")
         done_now = len(self.files) - len(wrong) - before
         tell(
             *labelling.unsure_rows(),
-            f"{labelling.rows:,} rows of {done_now:,} files in {labelling.seconds:.1f} s, {labelling.rate():,.0f} "
-            f"rows/s, with {labelling.classifier.engine.choice}"
-            + (f"; {before:,} were done before" if before else "")
+            f"{counted(labelling.rows, 'row')} of {counted(done_now, 'file')} in {labelling.seconds:.1f} s, "
+            f"{labelling.rate():,.0f} rows/s, with {labelling.classifier.engine.choice}"
+            + (f"; {counted(before, 'file')} done before" if before else "")
             + (f"; {len(wrong):,} could not be labelled" if wrong else ""),
         )
 

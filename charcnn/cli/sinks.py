@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from charcnn.cli.model import format_of
 from charcnn.files import naming
-from charcnn.host.terminal import tell
+from charcnn.host.terminal import counted, tell
 
 if TYPE_CHECKING:
     from charcnn.classify.classifier import Classifier
@@ -59,6 +59,10 @@ class Sink:
         """All rows are there."""
         with naming(self._where):
             self.writer.close()
+
+    def kept(self) -> str:
+        """What an interrupted start leaves."""
+        return f"{counted(self.rows, 'row')} went to {self._where}"
 
 
 class StreamSink(Sink):
@@ -153,6 +157,16 @@ class FileSink(Sink):
         if self.listed is not None:
             self.listed(self.partial.sync())
         self.partial.finish()
+
+    def kept(self) -> str:
+        """As `Sink.kept`."""
+        if not os.path.exists(self._where):
+            return f"{self.name} is whole"
+        if not self._resumable:
+            return f"{self._where} stays, and no start goes on with it: --force replaces it"
+        if not self.partial.kept:
+            return "nothing is kept yet: the same command begins anew"
+        return f"{counted(self.partial.kept, 'row')} kept in {self._where}: the same command goes on behind them"
 
 
 def _identity(options: argparse.Namespace, classifier: Classifier, reader: Reader) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Train a network on rows of text with labels, and write it as one .safetensors file.
 
-Needs PyTorch: pip install 'charcnn[torch]'. Runs on one NVIDIA GPU where there is one, else on the CPU, which takes
-days for the network's full size.
+Needs PyTorch, the extra torch. Runs on one NVIDIA GPU where there is one, else on the CPU, which takes days for the
+network's full size.
 
 With --teachers N it trains so many networks first, and then one that learns from their answers, too: as good as they
 are together, or nearly. Probabilities are calibrated on the validation rows.
@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from charcnn.cli import DONE, FAILED, INTERRUPTED, UNUSABLE
+from charcnn.cli import DONE, FAILED, UNUSABLE
 from charcnn.cli.model import layout_of
 from charcnn.cli.sizes import config_of
 from charcnn.cli.train_options import add_arguments, spelled
 from charcnn.files import PNG, check_paths, is_free, placing, remove_own
+from charcnn.host.install import pip_install
+from charcnn.host.interrupts import keep
 from charcnn.host.terminal import printable, tell
 from charcnn.model import params
 from charcnn.text.encodings import ENCODINGS
@@ -49,15 +51,12 @@ def run(options: argparse.Namespace) -> int:
     except (ValueError, OSError) as error:
         tell(*f"charcnn train: {error}".split("\n"))
         return UNUSABLE
+    keep(job.kept)
     try:
         job.train()
     except (ValueError, OSError) as error:
         tell(*f"charcnn train: {error}".split("\n"))
         return FAILED
-    except KeyboardInterrupt:
-        goes_on = f"; the same command goes on from {job.checkpoint}" if os.path.exists(job.checkpoint) else ""
-        tell(f"charcnn train: interrupted{goes_on}")
-        return INTERRUPTED
     return DONE
 
 
@@ -82,9 +81,9 @@ class _Job:
         self.curve = None if options.no_curve else options.curve or f"{stem}-curve.png"
         self.checkpoint = options.checkpoint or f"{options.out}.checkpoint"
         if not find_spec("torch"):
-            raise ValueError("needs PyTorch: pip install 'charcnn[torch]'")
+            raise ValueError(f"needs PyTorch: {pip_install('torch')}")
         if self.curve and not find_spec("matplotlib"):
-            raise ValueError("the curve needs Matplotlib: pip install 'charcnn[torch]', or give --no-curve")
+            raise ValueError(f"the curve needs Matplotlib: {pip_install('torch')}, or give --no-curve")
         given, trained = teachers.files_of(options)
         resumed = os.path.exists(self.checkpoint) and not options.restart
         self.force = options.force or (resumed and self._wrote(options.out))  # a kill may come before it is removed
@@ -118,6 +117,12 @@ class _Job:
         }
         stages = [*self.teachers.checkpoints, self.checkpoint]
         self.saved = {path: self._saved(path) for path in stages if os.path.exists(path) and not options.restart}
+
+    def kept(self) -> str:
+        """What an interrupted start leaves."""
+        if not any(map(os.path.exists, [*self.teachers.checkpoints, self.checkpoint])):
+            return "nothing is kept yet: the first checkpoint follows an epoch"
+        return f"the same command goes on from {self.checkpoint}"
 
     def _saved(self, path: str) -> dict[str, Any]:
         from charcnn.training.loop import read_checkpoint
@@ -252,6 +257,7 @@ class _Job:
             saved=saved,
             on_epoch=on_epoch,
             teachers=teachers,
+            log_every=self.options.log_every,
         )
 
     def _write(self, arrays: dict[str, np.ndarray], epoch: int, where: str) -> None:

@@ -14,6 +14,7 @@ from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
 from charcnn.gpu import unload
 from charcnn.gpu.arrays import Shape
+from charcnn.host.install import pip_install
 
 SIMULATED: bool = bool(config.ENABLE_CUDASIM)
 """Whether kernels run in Numba's simulator, a mode of the whole process (NUMBA_ENABLE_CUDASIM=1)."""
@@ -117,7 +118,7 @@ def require_compiler() -> None:
     try:
         nvvm.NVVM()
     except (NvvmSupportError, OSError, ImportError) as error:
-        raise DeviceError("the CUDA compiler NVVM is not installed: pip install 'charcnn[cuda]'") from error
+        raise DeviceError(f"the CUDA compiler NVVM is not installed: {pip_install('cuda')}") from error
 
 
 def choose(gpus: int | Sequence[int] | None = None) -> list[int]:
@@ -145,6 +146,8 @@ def explain(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, MemoryError):
         return "out of host memory: lower --batch or --inputs"
+    if config.DISABLE_JIT and isinstance(error, NotImplementedError):
+        return "NUMBA_DISABLE_JIT is set, and this runs in compiled code only: unset it"
     text = " ".join(str(error).split())
     if "OUT_OF_MEMORY" in text:
         return f"out of GPU memory: lower --batch ({text})"

@@ -1,20 +1,31 @@
-"""Ctrl-C while code is compiled: KeyboardInterrupt waits until no compiler's lock is being taken or given back."""
+"""Ctrl-C and SIGTERM end a command with a line, once no compiler's lock is being taken or given back."""
 
 from __future__ import annotations
 
 import _thread
+import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
+
+from charcnn.host.cores import LAUNCHED
+from charcnn.host.terminal import tell
 
 LATER, PATIENCE = 0.01, 2.0
 """Seconds until it is tried again, and after which it comes in any case: so may a lock be waited for, not taken."""
 
 PRESSES = 3
 """So many come in any case, too."""
+
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+"""Exit statuses, as a shell has them."""
+
+SAME = 1.0
+"""Seconds within which a second SIGTERM is the first one over again, as where a group of processes is sent one."""
 
 _LOCKING = {"__enter__", "__exit__", "acquire", "release"}
 _ENTERING = {"__exit__", "enter_context", "_push_cm_exit", "_push_exit_callback"}
@@ -38,21 +49,49 @@ def _locks(frame: FrameType | None) -> bool:
     return False
 
 
-class _Interrupts:
-    """The handler of SIGINT: one interrupt is under way, however often the key is pressed."""
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: whoever cleans up after Ctrl-C does so then, too."""
 
-    def __init__(self) -> None:
+
+def _nothing() -> str:
+    return ""
+
+
+_says: Callable[[], str] = _nothing
+
+
+def keep(says: Callable[[], str]) -> None:
+    """From now on `says` tells what an end by a signal leaves, and how to go on."""
+    global _says
+    _says = says
+
+
+def ended(name: str, error: KeyboardInterrupt) -> int:
+    """Tell that the command of this name was ended, and what is kept; its exit status."""
+    terminated, says = isinstance(error, Terminated), _says()
+    tell(f"{name}: {'terminated' if terminated else 'interrupted'}{f'; {says}' if says else ''}")
+    return TERMINATED if terminated else INTERRUPTED
+
+
+class _Interrupts:
+    """The handler of a signal: one interrupt is under way, however often the key is pressed."""
+
+    def __init__(self, kind: type[KeyboardInterrupt]) -> None:
+        self._kind = kind
         self._first, self._presses, self._waits, self.over = 0.0, 0, False, False
+        self._raised = float("-inf")
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Raise KeyboardInterrupt, or see to it that this is called again."""
+        if self._kind is Terminated and time.monotonic() - self._raised < SAME:
+            return
         if self._waits:
             self._presses += 1
         elif not self._presses:
             self._first, self._presses = time.monotonic(), 1
         if self._presses >= PRESSES or not _locks(frame) or time.monotonic() - self._first > PATIENCE:
-            self._presses = 0
-            raise KeyboardInterrupt
+            self._presses, self._raised = 0, time.monotonic()
+            raise self._kind
         if not self._waits:
             self._waits = True
             # No threading.Thread: its start takes a lock, which the interrupted code may hold.
@@ -67,20 +106,26 @@ class _Interrupts:
 
 @contextmanager
 def between_locks() -> Iterator[None]:
-    """Within, SIGINT raises KeyboardInterrupt once no compiler's lock is being taken or given back.
+    """Within, SIGINT raises KeyboardInterrupt, and SIGTERM Terminated, while no compiler's lock is taken or given back.
 
     They are taken in Python, in finalizers, too. An exception right after that leaves the lock taken, and the next
     thread that compiles waits for ever; one in a finalizer is lost besides. Where SIGINT is handled otherwise, or in
-    another thread than the main one, it stays as it is.
+    another thread than the main one, it stays as it is. So does SIGTERM under mpiexec, whose ranks wait in MPI.
     """
-    usual = signal.default_int_handler
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not usual:
-        yield
-        return
-    handler = _Interrupts()
-    signal.signal(signal.SIGINT, handler)
+    keep(_nothing)
+    kinds = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+    usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    if any(name in os.environ for name in LAUNCHED):
+        del kinds[signal.SIGTERM]
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        for number, kind in kinds.items():
+            if signal.getsignal(number) is usual[number]:
+                handlers[number] = _Interrupts(kind)
+                signal.signal(number, handlers[number])
     try:
         yield
     finally:
-        handler.over = True
-        signal.signal(signal.SIGINT, usual)
+        for number, handler in handlers.items():
+            handler.over = True
+            signal.signal(number, usual[number])

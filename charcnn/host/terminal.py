@@ -6,11 +6,15 @@ import codecs
 import errno
 import io
 import os
+import signal
 import sys
 import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
+
+CLOSED = 128 + signal.SIGPIPE
+"""Exit status where whoever read the output has closed it, as a shell has it."""
 
 SHOWN_NAMES = 20
 """Names that a message lists, of as many as there are."""
@@ -67,6 +71,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> 
         ).rstrip()
         for row in every
     ]
+
+
+def counted(number: int, noun: str) -> str:
+    """1 row, 2 rows: how many there are, in words."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def wrote(path: str) -> None:
+    """Tell that a file is there which the output does not name."""
+    tell(f"wrote {path}")
 
 
 def tell(*lines: str) -> None:

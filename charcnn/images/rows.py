@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.host.install import pip_install
+
 MAX_PIXELS = 1 << 26
 """Of a picture, as it is stored or before its centre is cropped: a small file can claim, and unpack to, far more."""
 
@@ -105,5 +107,5 @@ def require_pillow(purpose: str) -> Any:
         import PIL.Image
         import PIL.ImageOps
     except ImportError as error:
-        raise ValueError(f"{purpose}: needs Pillow: pip install 'charcnn[images]'") from error
+        raise ValueError(f"{purpose}: needs Pillow: {pip_install('images')}") from error
     return PIL

@@ -24,6 +24,7 @@ import safetensors.numpy
 
 from charcnn.config import SMALL, Config
 from charcnn.files import Path
+from charcnn.host.install import pip_install
 from charcnn.model.layers import Network
 from charcnn.model.pickles import check_pickle
 from charcnn.text.encodings import Encoding
@@ -257,7 +258,7 @@ def read_torch(path: Path, config: Any) -> tuple[Arrays, Header]:
         try:
             import torch
         except ImportError as error:
-            raise ValueError("a PyTorch checkpoint needs PyTorch: pip install 'charcnn[torch]'") from error
+            raise ValueError(f"a PyTorch checkpoint needs PyTorch: {pip_install('torch')}") from error
         try:
             archive = open_archive(file)
             check_sums(archive, storages=False)

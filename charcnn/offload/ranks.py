@@ -10,6 +10,7 @@ from typing import Any
 
 from charcnn.host import cores
 from charcnn.host.cores import LAUNCHED
+from charcnn.host.install import pip_install
 from charcnn.offload import watch
 from charcnn.offload.topology import node_of
 
@@ -34,7 +35,7 @@ def world() -> Any | None:
     try:
         MPI = watch.start()
     except ImportError as error:
-        raise RuntimeError("started by mpiexec, but mpi4py does not load: pip install 'charcnn[mpi]'") from error
+        raise RuntimeError(f"started by mpiexec, but mpi4py does not load: {pip_install('mpi')}") from error
     with watch.within("CHARCNN_MPI_START", watch.limit("CHARCNN_MPI_START"), "the ranks of this host did not meet"):
         local_place(MPI.COMM_WORLD)  # while all are there: it may take messages, and later each is at something else
     return MPI.COMM_WORLD

@@ -16,7 +16,7 @@ class Monitor:
     """Collects the time of a level's stages and hands out its batches. Safe to share between threads.
 
     Args:
-        progress: called with the number of inputs each time a batch is handed out.
+        progress: called with a batch's number of inputs when whoever computes it asks for the next one.
         timeline: keeps each stage's span.
     """
 
@@ -27,7 +27,7 @@ class Monitor:
         self.current = ""
         """The stage that is being computed, while one thread computes alone."""
         self.timeline = timeline
-        self._progress = progress
+        self.progress = progress
         self._lock = threading.Lock()
 
     @classmethod
@@ -72,18 +72,18 @@ class Monitor:
     def silent(self) -> Monitor:
         """One that shares all but the progress, which it tells nobody."""
         found = copy.copy(self)
-        found._progress = None
+        found.progress = None
         return found
 
     def advance(self, inputs: int) -> None:
         """Tell the progress of so many inputs."""
-        if self._progress is not None:
+        if self.progress is not None:
             with self._lock:
-                self._progress(inputs)
+                self.progress(inputs)
 
     def batches(self, total: int, size: int) -> Iterator[slice]:
         """The slices that cut `total` inputs into batches of `size`; several threads may draw from one iterator."""
-        return _Batches(total, size, self._progress, self._lock)
+        return _Batches(total, size, self.progress, self._lock)
 
 
 class _Batches:
@@ -92,14 +92,17 @@ class _Batches:
     def __init__(self, total: int, size: int, progress: Callable[[int], object] | None, lock: threading.Lock) -> None:
         self._starts = iter(range(0, total, size))
         self._total, self._size, self._progress, self._lock = total, size, progress, lock
+        self._drawn = 0
 
     def __iter__(self) -> _Batches:
         return self
 
     def __next__(self) -> slice:
         with self._lock:
+            done, self._drawn = self._drawn, 0
+            if self._progress is not None and done:
+                self._progress(done)
             start = next(self._starts)
             stop = min(start + self._size, self._total)
-            if self._progress is not None:
-                self._progress(stop - start)
+            self._drawn = stop - start
             return slice(start, stop)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.host.install import pip_install
 from charcnn.text import encodings
 from charcnn.text.strings import PackedStrings
 
@@ -60,7 +61,9 @@ def _arrow_columns(texts: Any, rows: int) -> Iterator[PackedStrings]:
             texts = pyarrow.chunked_array(texts) if hasattr(texts, "__arrow_c_stream__") else pyarrow.array(texts)
         except (pyarrow.ArrowException, TypeError) as error:  # a column of Python objects that are not all str
             if not hasattr(texts, "to_numpy"):
-                raise ValueError(f"texts is a {type(texts).__name__} that is no Arrow column of strings: {error}") from error
+                raise ValueError(
+                    f"texts is a {type(texts).__name__} that is no Arrow column of strings: {error}"
+                ) from error
             yield from columns(texts.to_numpy(), rows)
             return
     first = 0
@@ -79,7 +82,7 @@ def require_arrow(purpose: str) -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise ValueError(f"{purpose}: needs pyarrow: pip install 'charcnn[arrow]'") from error
+        raise ValueError(f"{purpose}: needs pyarrow: {pip_install('arrow')}") from error
     return pyarrow
 
 

@@ -97,6 +97,7 @@ class Partial:
             self._lock()
             self._refuse(overwrite)  # another start may have given it its name meanwhile
             state = self._found(resumable, overwrite)
+            self.kept = 0 if state is None else state["rows"]
             if state is None:
                 state = dict.fromkeys(STATE, 0)
                 self._write_journal(state)
@@ -228,6 +229,7 @@ class Partial:
         # The lock keeps others off, so that the temporary file can have one name, and a kill leaves one at most.
         with replacing(self._journal, temporary=self._next) as file:
             json.dump({"identity": self._identity, "state": state, "check": check}, file)
+        self.kept = state["rows"]
 
     def finish(self) -> None:
         """The file is whole: give it its name.

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from charcnn.config import Config
 from charcnn.files import Path, replacing
+from charcnn.host.progress import LOG_EVERY
 from charcnn.model.model_files import check_sums, open_archive, to_torch
 from charcnn.training.data import Examples
 from charcnn.training.measure import Measured, MultiLabelMeasured, calibration_error, counts_of
@@ -68,6 +69,7 @@ def train(
     saved: dict[str, Any] | None = None,
     on_epoch: Callable[[list[dict[str, Any]]], None] = lambda history: None,
     teachers: Sequence[Mapping[str, np.ndarray]] = (),
+    log_every: float = LOG_EVERY,
 ) -> Trained:
     """Train a network.
 
@@ -88,6 +90,7 @@ def train(
         saved: what `read_checkpoint` gave, to go on from there.
         on_epoch: called after every epoch with the rows so far.
         teachers: weights of networks of the same sizes to learn from, too.
+        log_every: seconds from line to line of progress in a log.
 
     Raises:
         ValueError: a class has no example to learn from, the recipe balances classes that do not exclude each other,
@@ -116,7 +119,7 @@ def train(
         if best is not None and recipe.patience and epoch - 1 - since >= recipe.patience:
             break
         row: dict[str, Any] = {"epoch": epoch, "rate": trainer.rate}
-        row["train_loss"], row["train_accuracy"] = trainer.epoch(epoch)
+        row["train_loss"], row["train_accuracy"] = trainer.epoch(epoch, log_every)
         if not math.isfinite(row["train_loss"]):
             raise ValueError(f"epoch {epoch}: the loss is {row['train_loss']}; try a lower rate than {recipe.rate:g}")
         if valid is not None:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from tqdm import tqdm
 
 from charcnn.config import Config
+from charcnn.host.progress import LOG_EVERY, Progress
 from charcnn.training.augment import blank_words, join, replace_characters, shift
 from charcnn.training.data import Examples
 from charcnn.training.network import Network
@@ -125,22 +125,24 @@ class Trainer:
         """The learning rate of the next step."""
         return float(self._schedule[self._done, 0])
 
-    def epoch(self, number: int) -> tuple[float, float]:
-        """One pass; the mean loss, and the share of examples answered right."""
+    def epoch(self, number: int, log_every: float = LOG_EVERY) -> tuple[float, float]:
+        """One pass; the mean loss, and the share of examples answered right. `log_every` as of Progress."""
         self._network.train()
         torch.manual_seed(self._recipe.seed * 1_000_003 + number)
         order = torch.randperm(len(self._labels))
         order = torch.cat([order, order])[: self._steps * self._batch]  # the last batch is filled from the first
         indices, on_device = order.to(self._ids.device), order.to(self._device)
         self._total.zero_()
-        bar = tqdm(range(self._steps), f"epoch {number}", unit="step", leave=False, disable=None, mininterval=1)
-        for step in bar:
-            part = slice(step * self._batch, (step + 1) * self._batch)
-            self._batch_ids.copy_(self._ids[indices[part]])
-            self._batch_labels.copy_(self._labels[on_device[part]])
-            self._now.copy_(self._schedule[self._done])
-            self._run()
-            self._done += 1
+        with Progress(f"epoch {number}", every=log_every) as progress:
+            progress.count(self._steps, "step", scaled=False)
+            for step in range(self._steps):
+                part = slice(step * self._batch, (step + 1) * self._batch)
+                self._batch_ids.copy_(self._ids[indices[part]])
+                self._batch_labels.copy_(self._labels[on_device[part]])
+                self._now.copy_(self._schedule[self._done])
+                self._run()
+                self._done += 1
+                progress.update(1)
         loss, accuracy = (self._total / self._steps).tolist()
         return loss, accuracy
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
-from tqdm import tqdm
 
 from charcnn import catalog, files, offload
 from charcnn.gpu import device
 from charcnn.host import machine
-from charcnn.host.interrupts import between_locks
-from charcnn.host.terminal import let_go_of, prepare_streams, tell
+from charcnn.host.interrupts import between_locks, ended
+from charcnn.host.progress import Progress
+from charcnn.host.terminal import CLOSED, let_go_of, prepare_streams, tell, wrote
 from charcnn.levels.runner import modes, profile
 from charcnn.levels.runner.level_options import LevelCommand
 from charcnn.levels.runner.options import JSON, UNUSABLE, Job, check_files
@@ -32,8 +32,8 @@ from charcnn.runtime import timeline
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.run import Run
 
-PASSED, FAILED, INTERRUPTED = 0, 1, 130
-"""Exit statuses beside UNUSABLE: the logits are right; they are not, or a rank crashed; Ctrl-C."""
+PASSED, FAILED = 0, 1
+"""Exit statuses beside UNUSABLE and those of signals: the logits are right; they are not, or a rank crashed."""
 
 
 class Subject(Protocol):
@@ -96,19 +96,20 @@ def run(subject: Subject, argv: list[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # whoever read the report has seen enough
         let_go_of(sys.stdout)
         if comm is not None and comm.size > 1:
-            watch.abort(comm, FAILED)
-        sys.exit(FAILED)
+            watch.abort(comm, CLOSED)
+        sys.exit(CLOSED)
     except BaseException as error:
         watch.fell(error)
         message = device.explain(error)
         if message is not None:
             tell(f"{name}: {message}")
+            status = UNUSABLE
         elif isinstance(error, KeyboardInterrupt):
-            tell(f"{name}: interrupted")
+            status = ended(name, error)
         else:
             rank = "" if comm is None else f"rank {comm.rank}: "
             tell(*f"{name}: {rank}{traceback.format_exc()}".splitlines())
-        status = UNUSABLE if message is not None else INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+            status = FAILED
         if comm is not None and comm.size > 1:  # the others may wait for this rank: stop them all
             watch.abort(comm, status)
     sys.stdout.flush()
@@ -116,9 +117,24 @@ def run(subject: Subject, argv: list[str] | None = None) -> NoReturn:
 
 
 def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
-    name, root = subject.name, comm is None or comm.rank == 0
+    root = comm is None or comm.rank == 0
     options = subject.parser(quiet=not root).parse_args(argv)
     level, build = subject.program(options)
+    if root and level.device == "cuda" and device.SIMULATED:
+        print(
+            "No GPU in use: CUDA kernels run in Numba's simulator, correct but thousands of times slower.", flush=True
+        )
+    monitor = Monitor(timeline=timeline.Timeline(on=options.trace is not None))
+    with Progress(subject.name, every=options.log_every, hidden=not root, note=lambda: monitor.current) as progress:
+        monitor.progress = progress.update
+        return _run(subject, comm, options, level, build, monitor, progress)
+
+
+def _run(
+    subject: Subject, comm: Any, options: argparse.Namespace, level: catalog.Program, build: Callable[..., Run],
+    monitor: Monitor, progress: Progress,
+) -> int:  # fmt: skip
+    name, root = subject.name, comm is None or comm.rank == 0
     mode = modes.named(subject.offload, options)
     way = modes.MODES[mode](comm, level, build, options)
     way.serve()
@@ -126,8 +142,7 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
     job, problem = None, None
     if root:
         try:
-            if level.device == "cuda" and device.SIMULATED:
-                print("No GPU in use: CUDA kernels run in Numba's simulator, correct but thousands of times slower.")
+            progress.step("reading weights and inputs")
             if options.profile and not profile.alone(comm):
                 raise ValueError(f"--profile: needs one process, there are {comm.size} ranks: leave out mpiexec")
             check_files(options)
@@ -137,6 +152,7 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
     problem = _broadcast(way.comm, problem)
     if problem is not None:
         if root:
+            progress.close()
             tell(f"{name}: {problem}")
         return way.end(UNUSABLE)
     weights = _broadcast(way.comm, job.params if job else None)
@@ -145,11 +161,11 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
     batch = options.batch or inspect.signature(build).parameters["batch"].default
     total = _broadcast(way.comm, len(job.rows) if job else None)
 
-    monitor, bar = _monitored(name, root, way.share(total), options)
+    progress.step("compiling, and a first batch that is not timed")
     run, problem, started = None, None, time.perf_counter()
     try:
         # Before the root builds, so that a farm's workers build meanwhile.
-        way.begin(weights, total, batch, batch * max(1, len(gpus)), monitor, bar.update)
+        way.begin(weights, total, batch, batch * max(1, len(gpus)), monitor, progress.update)
         run = built(way.build, level, weights, batch, gpus, monitor, options.precision)
     except (ValueError, OSError, device.DeviceError) as error:  # not to be had: the kernels, buffers, or checkpoint
         problem = " ".join(str(error).split())
@@ -157,6 +173,7 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
     for rank, problem in enumerate(problems):
         if problem is not None:
             if root:
+                progress.close()
                 tell(f"{name}: {f'rank {rank}: ' * (len(problems) > 1)}{problem}")
             return way.end(UNUSABLE)
     assert run is not None
@@ -166,7 +183,8 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
     profiled = profile.measured(subject, options, comm, gpus, job, run, batch, monitor)
     way.wait(time.perf_counter() - started)
     monitor.seconds.clear()
-    bar.reset()
+    progress.count(way.share(total) * options.repeat, "input", scaled=False)
+    progress.step("")
 
     seconds, logits = [], None
     for _ in range(options.repeat):
@@ -175,11 +193,12 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
         started = time.perf_counter()
         logits = way.run(job.rows if job else None, run)
         seconds.append(time.perf_counter() - started)
-    bar.close()
+    progress.step("checking results against the float64 reference")
     own = standing(comm, level, run, gpus, monitor, landing)
     ranks, spans = way.close(own, traced=options.trace is not None)
     memory = _gpu_memory(ranks)
     if job is None:
+        progress.close()
         return way.end(None)
     assert logits is not None
     report = {
@@ -217,26 +236,22 @@ def _main(subject: Subject, comm: Any, argv: list[str] | None) -> int:
         report["timeline"] = {"file": Path(options.trace).name, **timeline.bound(spans)}
     if profiled is not None:
         report["profile"] = profiled
+    closing = list(subject.closing(report, job, options))
+    progress.close()
     show(name, report, job, logits)
     if options.profile and profiled is not None:
         print("\n".join(profile.lines(profiled)))
-    for line in subject.closing(report, job, options):
+    for line in closing:
         print(line)
     if options.json is not None:
         with files.replacing(options.json, force=options.force, mark=JSON) as file:
             file.write(f"{files.as_json(report, indent=1)}\n")
+        wrote(options.json)
     return way.end(PASSED if report["validation"]["passed"] else FAILED)
 
 
 def _broadcast(comm: Any, value: Any) -> Any:
     return value if comm is None else comm.bcast(value)
-
-
-def _monitored(name: str, root: bool, inputs: int, options: argparse.Namespace) -> tuple[Monitor, tqdm]:
-    """A monitor, and the bar it moves: on the root's terminal only, and only where the work is long."""
-    hidden = None if root else True  # None: shown on a terminal only
-    bar: tqdm = tqdm(total=inputs * options.repeat, unit="input", desc=name, delay=1, disable=hidden, leave=False)
-    return Monitor(bar.update, timeline.Timeline(on=options.trace is not None)), bar
 
 
 def _gpu_memory(ranks: Iterable[Standing]) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 
 from charcnn import offload
 from charcnn.catalog import Program
+from charcnn.host.interrupts import keep
 from charcnn.host.terminal import tell
 from charcnn.levels.runner.rank import Standing, built, choose_landing, landings, standing, usable_gpus, warmed
 from charcnn.model import params
@@ -56,6 +57,7 @@ class FarmMode:
         if options.checkpoint is not None:
             run = offload.describe(level.name, level.precision(options.precision), weights, total)
             self._checkpoint = offload.Checkpoint(options.checkpoint, run, config.classes, force=options.force)
+            keep(lambda: f"results so far stay in {options.checkpoint}, and the same command continues")
         self._farm = offload.Farm(
             self._ranks,
             config.length,

@@ -13,6 +13,7 @@ import numpy as np
 from charcnn import catalog, offload
 from charcnn.files import check_paths
 from charcnn.gpu import device
+from charcnn.host.progress import add_log_every
 from charcnn.host.terminal import tell
 from charcnn.model import params
 from charcnn.model.rounding import Rounding
@@ -122,6 +123,7 @@ def add_offload(add: Callable[..., Any]) -> None:
     )
     add("--json", metavar="FILE", help="write the report here, too")
     add("--force", action="store_true", help="replace files that are there, and a checkpoint of another run")
+    add_log_every(add)
     add(
         "--profile",
         action="store_true",

@@ -9,6 +9,7 @@ import numpy as np
 
 from charcnn import images
 from charcnn.files import placing
+from charcnn.host.install import pip_install
 from charcnn.model import params
 from charcnn.networks import weights
 from charcnn.training.measure import interval
@@ -56,7 +57,7 @@ def train(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
 
         from charcnn.training.images import train as fit
     except ImportError as error:
-        raise ValueError("--train: need PyTorch: pip install 'charcnn[torch]'") from error
+        raise ValueError(f"--train: need PyTorch: {pip_install('torch')}") from error
     assert learned.labels is not None
     assert asked.labels is not None
     print(f"{subject.name}: {len(learned.rows):,} images of {data} to learn from, {len(asked.rows):,} held out")

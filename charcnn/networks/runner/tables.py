@@ -12,6 +12,7 @@ import numpy as np
 
 from charcnn import catalog, offload
 from charcnn.gpu import device
+from charcnn.host.progress import Progress
 from charcnn.host.terminal import table
 from charcnn.levels.runner.options import serves
 from charcnn.levels.runner.peaks import Peaks
@@ -83,12 +84,23 @@ def layers(network: Architecture, seconds: Mapping[str, float], inputs: int, bat
 
 def compare(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
     """Run the network by every technique that runs here, after its results are checked. Exit status: 0, or 1: wrong."""
-    rows, status = [], 0
+    with Progress(subject.name, every=chosen.log_every) as progress:
+        rows, status = _compared(subject, chosen, progress)
+    print("\n".join(table(["technique", "precision", "validated", "images/s"], rows, 3)))
+    if device.SIMULATED:
+        print("No GPU in use: techniques in CUDA are left out.")
+    return status
+
+
+def _compared(subject: NetworkCommand, chosen: argparse.Namespace, progress: Progress) -> tuple[list[list[str]], int]:
+    rows: list[list[str]] = []
+    status = 0
     for program in catalog.NETWORK_TECHNIQUES:
         if not program.computes(subject.name, device.shared_limit()) or not serves(program, chosen.precision):
             continue
         if program.device == "cuda" and device.SIMULATED:
             continue
+        progress.step(f"{program.name}, after {len(rows)} others")
         job = subject.prepare(program, argparse.Namespace(**vars(chosen) | {"technique": program.name}))
         how = program.build_options(chosen.precision) | ({"batch": chosen.batch} if chosen.batch else {})
         run = program.build(program.name, job.params, job.params.config, monitor=Monitor(), **how)
@@ -104,10 +116,7 @@ def compare(subject: NetworkCommand, chosen: argparse.Namespace) -> int:
         verdict = f"{'passed' if check['passed'] else 'FAILED'}, {check['sigmas'] or float('nan'):.2g} sigma"
         status |= not check["passed"]
         rows.append([program.name, program.precision(chosen.precision), verdict, f"{len(inputs) / spent:,.1f}"])
-    print("\n".join(table(["technique", "precision", "validated", "images/s"], rows, 3)))
-    if device.SIMULATED:
-        print("No GPU in use: techniques in CUDA are left out.")
-    return status
+    return rows, status
 
 
 TILES = (1, 2, 4, 7)

@@ -14,7 +14,7 @@ def store(row: Any, out: Any) -> None:
 
     NaN stays NaN where there is one. Compiled code calls it.
     """
-    raise NotImplementedError("compiled code calls it")
+    raise NotImplementedError("runs in compiled code only: leave NUMBA_DISABLE_JIT unset")
 
 
 @overload(store)

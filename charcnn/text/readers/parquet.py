@@ -119,9 +119,7 @@ class ParquetReader(Reader):
     def _read_texts(self, block: Block) -> PackedStrings:
         """The columns' texts; of a row with a missing one none."""
         none = columns.require_arrow("Parquet").nulls(block.batch.num_rows, "string")
-        arrays = [
-            none if name in self._without else columns.decoded(block.batch.column(name)) for name in self._order
-        ]
+        arrays = [none if name in self._without else columns.decoded(block.batch.column(name)) for name in self._order]
         for index in np.flatnonzero(_all_missing(arrays)):
             block.kinds[index], block.reasons[int(index)] = scan.NOT_TEXT, missing(self._order)
         return _joined([columns.from_arrow(array) for array in arrays])
