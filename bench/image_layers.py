@@ -95,6 +95,15 @@ def _linear(c_out: int, *features: int) -> Callable[[Draw], Case]:
     return draw
 
 
+def _two_linears(middle: int, width: int) -> Callable[[Draw], Case]:
+    def draw(d: Draw) -> Case:
+        first = _linear(middle, width)(d)
+        second = _linear(width, middle)(d)
+        return Case((*first.args, *second.args[1:]), flops=first.flops + second.flops)
+
+    return draw
+
+
 def _batchnorm2d(d: Draw) -> Case:
     c, h, w = _sizes(d, 5, 28, 28)
     return Case((d.floats(d.n, c, h, w), *(d.floats(c) for _ in range(3)), abs(d.floats(c))))
@@ -150,6 +159,7 @@ IMAGE_LAYERS: dict[str, tuple[Layer, ...]] = {
     "linear_sigmoid": (Layer("ece408 fc1", _linear(140, 10816)),),
     "linear_leaky_relu": (Layer("ffn, H 1024", _linear(4096, 1024)),),
     "linear_maxout": (Layer("ffn, H 1024, 2 pieces", _linear(4096, 1024)),),
+    "linear_gelu_linear": (Layer("ffn, H 1024", _two_linears(4096, 1024)),),
     "linear_softmax": ANSWERS,
     "linear_argmax": ANSWERS,
     "collapse_linear": (Layer("ece408 fc1", _linear(140, 16, 26, 26)),),

@@ -64,7 +64,7 @@ def linear(rng, normal, n, c_in, c_out):
     return Case({"x": values(rng, n, c_in, normal=normal), "weight": weight, "bias": bias})
 
 
-def linear_relu_linear(rng, normal, n, c_in, c_mid, c_out):
+def two_linears(rng, normal, n, c_in, c_mid, c_out):
     case = linear(rng, normal, n, c_in, c_mid)
     weight2, bias2 = weights(rng, c_out, c_mid, normal=normal)
     x, weight1, bias1 = case.inputs.values()

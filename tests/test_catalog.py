@@ -45,6 +45,7 @@ STRONG = {
     IMAGE_CHAIN: {"whole", "tiles", "rolling"},
     "layernorm_relu_maxpool1d": {"naive"},
     "linear_relu_linear": {"naive"},
+    "linear_gelu_linear": {"naive"},
     "linear_softmax": {"naive"},
     "linear_argmax": {"naive"},
 }
@@ -58,7 +59,7 @@ MATRIX = {  # operator: its weak fusions, its strong ones
     "maxpool1d": (["relu_maxpool1d", "conv1d_relu_maxpool1d"], ["layernorm_relu_maxpool1d"]),
     "linear": (
         ["collapse_linear", *(f"linear_{of}" for of in ("relu", "tanh", "gelu", "sigmoid", "leaky_relu", "maxout"))],
-        ["linear_relu_linear"],
+        ["linear_relu_linear", "linear_gelu_linear"],
     ),
     "one_hot": ([], ["one_hot_conv1d"]),
     "collapse": (["collapse_linear"], []),
@@ -69,7 +70,7 @@ MATRIX = {  # operator: its weak fusions, its strong ones
         [IMAGE_CHAIN],
     ),
     "tanh": (["conv2d_tanh", "linear_tanh", "conv2d_tanh_maxpool2d"], []),
-    "gelu": (["linear_gelu"], []),
+    "gelu": (["linear_gelu"], ["linear_gelu_linear"]),
     "sigmoid": (["conv2d_sigmoid", "linear_sigmoid"], []),
     "leaky_relu": (["conv2d_leaky_relu", "linear_leaky_relu"], []),
     "maxout": (["linear_maxout"], []),

@@ -127,6 +127,7 @@ EXAMPLES = {
     "linear_sigmoid": [((row_of(1, 2), row_of(0.5, 0.25), vector(-3)), {}, [0.11920292])],
     "linear_leaky_relu": [((row_of(1, 2), row_of(0.5, 0.25), vector(-3)), {}, [-0.02])],
     "linear_maxout": [((row_of(1, 2), np.array([[1, 10], [1, -1]], np.float32), vector(0, 30)), {}, [29])],
+    "linear_gelu_linear": [((row_of(1, 2), row_of(0.5, 0.25), vector(-2), row_of(2), vector(1)), {}, [0.6826895])],
     "linear_softmax": [((LOGITS, np.eye(5, dtype=np.float32), vector(0, 0, 0, 0, 0)), {}, SOFTMAX)],
     "linear_argmax": [((LOGITS, np.eye(5, dtype=np.float32), vector(0, 0, 0, 0, 9)), {}, [4])],
     "collapse_linear": [((CHANNELS, row_of(1, 10, 100, 1000), NO_BIAS), {}, [4321])],

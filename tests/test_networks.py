@@ -12,13 +12,25 @@ import pytest
 from conftest import quick
 
 from charcnn import ops
-from charcnn.catalog import NETWORK_TECHNIQUES, NETWORKS
+from charcnn.catalog import NETWORK_TECHNIQUES, NETWORKS, network_technique
 from charcnn.catalog import network as catalog_row
 from charcnn.gpu import device
 from charcnn.levels.runner.options import serves
 from charcnn.model import network as forms
 from charcnn.model import params
-from charcnn.model.layers import BatchNorm2d, Conv2d, Flatten, LeakyRelu, Linear, MaxPool2d, Relu, Sigmoid, place
+from charcnn.model.layers import (
+    BatchNorm2d,
+    Conv2d,
+    Flatten,
+    Gelu,
+    LeakyRelu,
+    Linear,
+    MaxPool2d,
+    Relu,
+    Sigmoid,
+    Softmax,
+    place,
+)
 from charcnn.model.rounding import FP32, ROUNDINGS
 from charcnn.model.validation import in_sigmas
 from charcnn.networks import cuda, weights
@@ -26,6 +38,7 @@ from charcnn.networks.calls import calls, chain, chained, simplified
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import command, tables
 from charcnn.ops.chain import plan
+from charcnn.ops.linear.linear_relu_linear import SHARED_FLOATS
 
 TITLES = [row.name for row in NETWORKS]
 
@@ -173,6 +186,37 @@ def test_leaky_relu_of_another_slope_is_a_kernel_of_its_own():
         plan([node.layer for node in nodes[2:4]], in_shape=(2, 3, 3))
     with pytest.raises(ValueError, match=r"^LeakyRelu: negative_slope=2: need a number from 0 to 1"):
         LeakyRelu(2)
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "operators"),
+    [
+        ((Linear(64, name="a"), Gelu(), Linear(8, name="b")), 8, ["linear_gelu_linear"]),
+        ((Linear(64, name="a"), Relu(), Linear(8, name="b")), 8, ["linear_relu_linear"]),
+        ((Linear(64, name="a"), Relu(), Linear(8, name="b"), Softmax()), 8, ["linear_relu", "linear_softmax"]),
+        ((Linear(64, name="a"), Relu(), Linear(8, name="b"), Relu()), 8, ["linear_relu", "linear_relu"]),
+        ((Linear(SHARED_FLOATS + 1, name="a"), Gelu(), Linear(1, name="b")), 1, ["linear_gelu", "linear"]),
+        ((Linear(8000, name="a"), Gelu(), Linear(700, name="b")), 700, ["linear_gelu", "linear"]),  # 45 MB of weights
+    ],
+)
+def test_two_linear_layers_are_one_kernel_where_they_fit(layers, width, operators):
+    nodes = place(layers, (width,))
+    weights = {name: np.zeros(shape, np.float32) for node in nodes for name, shape in node.parameters.items()}
+    assert [call.operator for call in calls(nodes, weights, "naive", fused=True, strong=True)] == operators
+    assert "linear_gelu_linear" not in [call.operator for call in calls(nodes, weights, "naive", fused=True)]
+
+
+@pytest.mark.parametrize("variant", catalog_row("ffn").module.VARIANTS)
+def test_the_feed_forward_block_is_two_kernels_by_strong(variant, monkeypatch):
+    made, row = [], network_technique("strong")
+    monkeypatch.setattr(cuda, "Operator", lambda call, technique: made.append(f"{call.operator}_{technique}"))
+    monkeypatch.setattr(cuda, "on_gpus", lambda stages, *_, **__: [*stages()])
+    whole = architecture("ffn", variant)
+    unnamed = {name: np.zeros(shape, np.float32) for name, shape in whole.parameter_shapes.items()}
+    stages = row.build("strong", unnamed, whole)
+    between = "relu" if variant.endswith("relu") else "gelu"
+    assert made == ["pixels_naive", f"linear_{between}_linear_naive"]
+    assert [label for label, _ in stages] == ["pixels1", f"fc1+{between}1+fc2"]
 
 
 @pytest.mark.parametrize(("taps", "pool", "apart"), [

@@ -95,7 +95,8 @@ NETWORK_TECHNIQUES = (
     NetworkTechnique("naive", "cuda", "an operator a layer, one thread an output", "cuda"),
     NetworkTechnique("weak", "cuda", "naive with what is pointwise, and pooling, in the kernel before", "cuda"),
     NetworkTechnique(
-        "strong", "cuda", "weak with convolutions that follow one another planned as one chain", "cuda",
+        "strong", "cuda",
+        "weak with convolutions that follow one another planned as one chain, and two linear layers as one", "cuda",
     ),
     NetworkTechnique(
         "direct", "cuda", "as weak, with convolutions of few input channels, and linear layers, in tiles of registers",

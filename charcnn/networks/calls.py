@@ -6,6 +6,7 @@ catalogue's variants.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,6 +41,7 @@ from charcnn.ops.chain.plan2d import Plan2d, plan2d
 from charcnn.ops.chain.plan_mma import MmaPlan, make_mma_plan
 from charcnn.ops.common.folding import fold_batchnorm
 from charcnn.ops.common.pixel_tables import pixel_tables
+from charcnn.ops.linear.linear_relu_linear import SHARED_FLOATS
 
 Params = Mapping[str, np.ndarray]
 
@@ -96,8 +98,15 @@ def weights_of(node: Node, params: Params) -> list[np.ndarray]:
     return found
 
 
-def calls(nodes: Sequence[Node], params: Params, technique: str, *, fused: bool) -> list[Call]:
+def calls(nodes: Sequence[Node], params: Params, technique: str, *, fused: bool, strong: bool = False) -> list[Call]:
     """The operators of this technique that compute the layers: each its own, or the longest fusions that there are.
+
+    Args:
+        nodes: the layers.
+        params: their weights.
+        technique: of the operators.
+        fused: whether an operator may compute several layers, of which only the first sums anything up.
+        strong: whether two linear layers may be one operator, too, where `two_linears` says so.
 
     Raises:
         ValueError: a layer has no operator of this technique.
@@ -108,7 +117,7 @@ def calls(nodes: Sequence[Node], params: Params, technique: str, *, fused: bool)
         for length in range(len(nodes) if fused else 1, 0, -1):
             run = nodes[:length]
             name = "_".join(OPERATORS.get(type(node.layer), "?") for node in run)
-            if name in known and (length == 1 or _fits(run)):
+            if name in known and (length == 1 or _fits(run) or (strong and two_linears(run, nodes[length:]))):
                 found.append(_call(name, run, params))
                 break
         else:
@@ -128,6 +137,25 @@ def _fits(run: Sequence[Node]) -> bool:
         or (isinstance(node.layer, LeakyRelu) and not node.layer.epilogue)
         for node in run[1:]
     )
+
+
+HELD = 40 << 20
+"""Bytes of weights that an A100's L2 cache holds, and a larger one of later GPUs: each block reads all of them."""
+
+
+def two_linears(run: Sequence[Node], rest: Sequence[Node]) -> bool:
+    """Whether two linear layers, with a pointwise one between them, fit in one kernel, and it saves one.
+
+    The values between them must fit in shared memory, and all weights in the L2 cache. What follows them would be fused
+    with the second one, if that had a kernel of its own.
+    """
+    match [node.layer for node in run]:
+        case [Linear(units=units), layer, Linear()] if isinstance(layer, POINTWISE):
+            weights = sum(math.prod(shape) for node in run for shape in node.parameters.values())
+            follows = isinstance(rest[0].layer, (*POINTWISE, Softmax)) if rest else False
+            return units <= SHARED_FLOATS and 4 * weights <= HELD and not follows
+        case _:
+            return False
 
 
 def _call(name: str, run: Sequence[Node], params: Params) -> Call:

@@ -1,9 +1,9 @@
 """Networks of images in CUDA, float32, channels first.
 
 An operator a layer (`naive`), with what is pointwise and pooling in the kernel before (`weak`), or with convolutions
-that follow one another planned as one chain, whose features stay in shared memory where that pays (`strong`), or with
-convolutions of few input channels in tiles of registers and linear layers as matrix products (`direct`). Of the last
-two a batch's kernels are one CUDA graph.
+that follow one another planned as one chain, whose features stay in shared memory where that pays, and two linear
+layers in a kernel where they fit (`strong`), or with convolutions of few input channels in tiles of registers and
+linear layers as matrix products (`direct`). Of the last two a batch's kernels are one CUDA graph.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def build(
             if plan is not None:
                 yield "+".join(node.layer.label for node in run), [Chain(plan, run, weights)]
             else:
-                for call in calls(run, weights, "naive", fused=technique != "naive"):
+                for call in calls(run, weights, "naive", fused=technique != "naive", strong=technique == "strong"):
                     yield call.label, [*direct(call, weights)] if technique == "direct" else [Operator(call, "naive")]
 
     graph = network_technique(technique).graphs if graph is None else graph

@@ -131,6 +131,7 @@ from .linear.linear import linear_sigmoid_naive as linear_sigmoid_naive
 from .linear.linear import linear_tanh_naive as linear_tanh_naive
 from .linear.linear_kn import linear_nlc_double_buffered as linear_nlc_double_buffered
 from .linear.linear_kn import linear_relu_nlc_double_buffered as linear_relu_nlc_double_buffered
+from .linear.linear_relu_linear import linear_gelu_linear_naive as linear_gelu_linear_naive
 from .linear.linear_relu_linear import linear_relu_linear_naive as linear_relu_linear_naive
 from .linear.softmax_argmax import linear_argmax_naive as linear_argmax_naive
 from .linear.softmax_argmax import linear_softmax_naive as linear_softmax_naive

@@ -117,7 +117,7 @@ def layernorm_relu_maxpool1d(
     return maxpool1d(x, kernel_size, stride)
 
 
-def linear_relu_linear(x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any) -> Shape:
+def two_linears(x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any) -> Shape:
     """x (N, C_in), weight1 (C_mid, C_in), bias1 (C_mid,), weight2 (C_out, C_mid), bias2 (C_out,) -> (N, C_out)."""
     n, middle = _linear(x, weight1, bias1, "1")
     c_out, w_in = ranked("weight2", weight2, "C_out, C_mid")

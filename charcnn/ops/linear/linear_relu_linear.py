@@ -1,4 +1,4 @@
-"""linear_relu_linear: the strong fusion that ends the network; what lies between the two never leaves the chip."""
+"""Two linear layers in one kernel, with ReLU or GELU between them, whose values never leave the chip."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from charcnn.gpu import device
 from charcnn.gpu.device import uint32
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
+from charcnn.ops.common.epilogues import epilogue
 from charcnn.ops.common.moments import block_sum
 from charcnn.ops.linear.linear import PART
 
@@ -21,9 +22,9 @@ MOST_ROWS = 8
 
 
 @cache
-def _kernel(rows):
+def _kernel(name, rows):
     # A block takes `rows` inputs, so that each weight that it reads serves as many.
-    step = uint32(THREADS)
+    step, finished = uint32(THREADS), epilogue(name)
 
     @jit()
     def kernel(x, weight1, bias1, weight2, bias2, y):
@@ -49,7 +50,7 @@ def _kernel(rows):
                 for r in range(rows):
                     totals[r] += chunk_sums[r]
             for r in range(rows):
-                hidden[uint32(uint32(r) * middle + c)] = float32(0) if totals[r] < float32(0) else totals[r]
+                hidden[uint32(uint32(r) * middle + c)] = finished(totals[r])
         cuda.syncthreads()
         for r in range(min(rows, y.shape[0] - first)):
             for c_out in range(y.shape[1]):
@@ -81,12 +82,23 @@ def linear_relu_linear_naive(
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    shape = shapes.linear_relu_linear(x, weight1, bias1, weight2, bias2)
+    return _launch("relu", x, weight1, bias1, weight2, bias2, out, stream)
+
+
+def linear_gelu_linear_naive(
+    x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any, *, out: Any = None, stream: Any = None
+) -> Any:
+    """The same with GELU in place of ReLU: a transformer's feed-forward block. Arguments as there."""
+    return _launch("gelu", x, weight1, bias1, weight2, bias2, out, stream)
+
+
+def _launch(name, x, weight1, bias1, weight2, bias2, out, stream):
+    shape = shapes.two_linears(x, weight1, bias1, weight2, bias2)
     middle = int(weight1.shape[0])
     rows = min(MOST_ROWS, SHARED_FLOATS // max(1, middle))
     if rows < 1:
         raise ValueError(f"weight1 has C_mid={middle}: need at most {SHARED_FLOATS}, which shared memory holds")
     call = Call(out, stream, shape, x=x, weight1=weight1, bias1=bias1, weight2=weight2, bias2=bias2)
     shared = 4 * rows * middle
-    call.launch(_kernel(rows), -(-shape[0] // rows), THREADS, *call.inputs, call.out, shared=shared)
+    call.launch(_kernel(name, rows), -(-shape[0] // rows), THREADS, *call.inputs, call.out, shared=shared)
     return call.result()

@@ -78,8 +78,14 @@ def linear_relu(x: Array, weight: Array, bias: Array) -> Array:
 
 def linear_relu_linear(x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: Array) -> Array:
     """linear(linear_relu(x, weight1, bias1), weight2, bias2)"""
-    shapes.linear_relu_linear(x, weight1, bias1, weight2, bias2)
+    shapes.two_linears(x, weight1, bias1, weight2, bias2)
     return linear(linear_relu(x, weight1, bias1), weight2, bias2)
+
+
+def linear_gelu_linear(x: Array, weight1: Array, bias1: Array, weight2: Array, bias2: Array) -> Array:
+    """linear(linear_gelu(x, weight1, bias1), weight2, bias2)"""
+    shapes.two_linears(x, weight1, bias1, weight2, bias2)
+    return linear(linear_gelu(x, weight1, bias1), weight2, bias2)
 
 
 def linear_tanh(x: Array, weight: Array, bias: Array) -> Array:
