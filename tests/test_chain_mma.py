@@ -16,7 +16,7 @@ from charcnn.catalog import network, network_technique
 from charcnn.gpu import device
 from charcnn.model import network as forms
 from charcnn.model import params
-from charcnn.model.layers import place
+from charcnn.model.layers import LocalResponseNorm, place
 from charcnn.networks.architecture import Features
 from charcnn.networks.calls import chain, chained, planned_mma, simplified
 from charcnn.networks.parts import stage
@@ -34,11 +34,14 @@ CHAINS = {
     "channels": ((Conv2d(24, 3, stride=2), Relu(), Conv2d(19, 3, padding=(0, 1, 2, 1)), Tanh()), (3, 13, 11)),
     "dilated": ((Conv2d(3, (2, 8), dilation=2), Conv2d(9, 2, stride=3, dilation=2), MaxPool2d(2, 1)), (2, 14, 21)),
     "one": ((Conv2d(4, 1),), (1, 1, 1)),
+    "normalised": (
+        (Conv2d(19, 3), Relu(), LocalResponseNorm(5, 5e-2, 0.75, 2.0), MaxPool2d(3, 2), LocalResponseNorm(4, 0.3, 0.6),
+         Conv2d(9, 3, padding=1)), (2, 11, 9)),
 }
 SMALL = {
     "fused4": (FOUR, (1, 14, 14)),
     "pooled": ((Conv2d(5, 5, padding=2), MaxPool2d(2), Relu()), (1, 9, 8)),
-    **{name: CHAINS[name] for name in ("channels", "dilated", "one")},
+    **{name: CHAINS[name] for name in ("channels", "dilated", "one", "normalised")},
 }
 
 
@@ -95,7 +98,7 @@ def test_any_number_of_warps(threads):
 @emulated
 @pytest.mark.parametrize(("name", "precision", "from_bytes"), [
     ("fused4", "fp16", True), ("pooled", "bf16", False), ("channels", "fp16", False), ("dilated", "bf16", True),
-    ("one", "fp16", False),
+    ("one", "fp16", False), ("normalised", "fp16", True),
 ])  # fmt: skip
 def test_in_emulation(name, precision, from_bytes, monkeypatch):
     emulate_hopper(monkeypatch)
@@ -137,6 +140,8 @@ def test_a_part_of_a_network_begins_with_features(monkeypatch):
         ([Conv2d(4, 3, groups=2)], (2, 9, 9), {}, "conv2d 3x3/1 has 2 groups: method 'mma' needs 1"),
         ([Conv2d(4, 9)], (1, 12, 12), {}, "conv2d 9x9/1: method 'mma' needs at most 8 columns of taps"),
         ([Conv2d(4, 3), MaxPool2d(3, 1, 1)], (1, 9, 9), {}, "maxpool2d 3x3/1 has padding: method 'mma' needs"),
+        ([Conv2d(4, 3), LocalResponseNorm()], (1, 9, 9), {}, "norm 5: method 'mma' needs .* a layer behind it"),
+        ([Conv2d(4, 3), LocalResponseNorm(18), Conv2d(4, 3)], (1, 9, 9), {}, "norm 18: method 'mma' needs at most 17"),
         (
             [Conv2d(64, 3), Conv2d(16, 3)],
             (1, 9, 9),
@@ -172,7 +177,7 @@ def test_the_catalogue_knows_how_much_shared_memory_networks_need(name, needed):
 
 def test_networks_that_it_leaves():
     row = network_technique("strong_mma")
-    for name, message in (("alexnet", "at most 8 columns of taps"), ("ffn", "it has no convolutions")):
+    for name, message in (("alexnet", "has 2 groups: method .mma. needs 1"), ("ffn", "it has no convolutions")):
         assert not row.computes(name)
         of = network(name).architecture()
         with pytest.raises(ValueError, match=f"{name}: strong_mma cannot compute it: .*{message}.*; .*direct.* can"):

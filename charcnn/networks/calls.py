@@ -150,9 +150,9 @@ def two_linears(run: Sequence[Node], rest: Sequence[Node]) -> bool:
     with the second one, if that had a kernel of its own.
     """
     match [node.layer for node in run]:
-        case [Linear(units=units), layer, Linear()] if isinstance(layer, POINTWISE):
+        case [Linear(units=units), between, Linear()] if between.epilogue:
             weights = sum(math.prod(shape) for node in run for shape in node.parameters.values())
-            follows = isinstance(rest[0].layer, (*POINTWISE, Softmax)) if rest else False
+            follows = bool(rest) and (isinstance(rest[0].layer, Softmax) or bool(rest[0].layer.epilogue))
             return units <= SHARED_FLOATS and 4 * weights <= HELD and not follows
         case _:
             return False
@@ -205,7 +205,7 @@ def simplified(network: Network, params: Params) -> tuple[tuple[Node, ...], dict
     return place(layers, network.in_shape), held
 
 
-CHAINED = (Conv2d, MaxPool2d, Relu, Tanh)
+CHAINED = (Conv2d, MaxPool2d, LocalResponseNorm, Relu, Tanh)
 """What a chain over images may consist of; it begins with a convolution."""
 
 

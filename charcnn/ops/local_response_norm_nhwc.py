@@ -37,10 +37,15 @@ def _any_power(value, beta):
     return value**-beta
 
 
+def inverse_power(beta: float, k: float) -> Any:
+    """The device function power(value, beta): value ** -beta, of a value of at least k."""
+    return _three_quarters if beta == 0.75 and k >= LEAST else _any_power
+
+
 @cache
-def _make_kernel(layout, size, quick):
+def _make_kernel(layout, size, power):
     place, load, store, registers = places(layout), reader(layout), writer(layout), layout.width
-    power, below, vector = _three_quarters if quick else _any_power, size // 2, int32(layout.width)
+    below, vector = size // 2, int32(layout.width)
     first, last = -(-below // registers), -(-((size - 1) // 2) // registers)  # vectors below, and above
     reach, count, terms = (first + 1 + last) * registers, first + 1 + last, uint32(layout.form.terms)
     begin = first * registers - below  # the first square that the first channel's sum has
@@ -81,7 +86,7 @@ def _start(call, x, y, size, alpha, beta, k, precision, octets, vectors):
     work = y.size // (layout.form.terms * layout.width)
     if work >= 1 << 31:
         raise ValueError(f"x has shape {tuple(x.shape)}: that many values need a smaller batch")
-    kernel = _make_kernel(layout, size, beta == 0.75 and k >= LEAST)
+    kernel = _make_kernel(layout, size, inverse_power(beta, k))
     numbers = map(np.float32, (alpha / size, beta, k))
     call.launch(kernel, -(-work // THREADS), THREADS, layout.seen(x), layout.seen(y), *numbers)
 

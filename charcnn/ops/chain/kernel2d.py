@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from typing import Any
 
-from numba import cuda, float32, types
+from numba import cuda, float32
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import int32, uint32
 from charcnn.gpu.launch import jit
+from charcnn.ops.chain.maps2d import make_fill, make_load, make_maxpool2d, make_norm, make_store, place_of
 from charcnn.ops.chain.step2d import Step2d
 from charcnn.ops.chain.tiling2d import FAR, Link
 from charcnn.ops.common.epilogues import inlined
@@ -109,10 +109,12 @@ def _make_wants(link: Link) -> Any:
 def _make_advance(step: Step2d, i: int, start: int) -> Any:
     """Make rows of map i, of which those up to `before` are there, and what they need of maps behind map `start`."""
     if i == 0:
-        return _make_load(step)
+        return make_load(step)
     link, more = step.links[i - 1], i - 1 > start or start == 0
-    make = _make_conv2d(step, i - 1) if link.groups else _make_maxpool2d(step, i - 1)
-    fill, wants = _make_fill(step, i), _make_wants(link)
+    make = _make_conv2d(step, i - 1) if link.groups else make_maxpool2d(step, i - 1)
+    normalises = link.norm is not None
+    normalise = make_norm(step, i - 1) if normalises else None
+    fill, wants = make_fill(step, i), _make_wants(link)
     stride, pad = link.window.stride[1], link.window.padding[2]
     advance_before = _make_advance(step, i - 1, start) if more else None
 
@@ -123,64 +125,12 @@ def _make_advance(step: Step2d, i: int, start: int) -> Any:
             advance_before(x, weights, biases, y, n, had, a, b, c, d, int32(first * stride - pad))
             cuda.syncthreads()
         make(weights, biases, y, n, begin, end, first, last, origin)
+        if normalises:
+            cuda.syncthreads()
+            normalise(y, n, begin, end, first, last, origin)
         fill(begin, end, origin)
 
     return advance
-
-
-def _place(step: Step2d, i: int) -> tuple[Any, ...]:
-    """Of map i in shared memory: its type, where it begins, rows, values from a row to the next, and padding."""
-    tiling = step.tiling
-    padding = -math.inf if i < len(step.links) and not step.links[i].groups else 0.0
-    place = step.offsets[i] if i < len(step.links) else 0
-    value_type = float32 if step.itemsize == 4 else types.float16
-    return value_type, uint32(place), uint32(tiling.rings[i]), uint32(tiling.pitches[i]), float32(padding)
-
-
-@cache
-def _make_load(step: Step2d) -> Any:
-    """Bring rows of the image to shared memory."""
-    value_type, place, ring, pitch, padding = _place(step, 0)
-    channels, width, threads = uint32(step.links[0].in_shape[0]), step.links[0].in_shape[2], uint32(step.threads)
-
-    @jit(device=True, forceinline=True)
-    def load(x, weights, biases, y, n, before, begin, end, first, last, origin):
-        maps = cuda.shared.array(0, value_type)
-        for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * channels * pitch, threads):
-            line = uint32(at) // pitch
-            c, row, column = line % channels, uint32(begin) + line // channels, origin + int32(uint32(at) % pitch)
-            value = padding
-            if column >= 0 and column < width:
-                value = x[n, c, row, uint32(column)]
-            maps[place + (c * ring + row % ring) * pitch + uint32(at) % pitch] = value_type(value)
-
-    return load
-
-
-@cache
-def _make_fill(step: Step2d, i: int) -> Any:
-    """Fill what lies beside the image in rows of map i, where the next link reads that."""
-    value_type, place, ring, pitch, padding = _place(step, i)
-    left = right = 0
-    if i < len(step.links):
-        link = step.links[i]
-        left = link.window.padding[2]
-        right = (link.out_shape[2] - 1) * link.window.stride[1] - left + link.window.span[1] - link.in_shape[2]
-    sides, any_sides = uint32(left + max(0, right)), left + max(0, right) > 0
-    channels, width, threads = uint32(step.tiling.shapes[i][0]), step.tiling.shapes[i][2], uint32(step.threads)
-
-    @jit(device=True, forceinline=True)
-    def fill(begin, end, origin):
-        if any_sides:
-            maps = cuda.shared.array(0, value_type)
-            for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * channels * sides, threads):
-                line, side = uint32(at) // sides, int32(uint32(at) % sides)
-                c, row = line % channels, uint32(begin) + line // channels
-                column = (side - left if side < left else width + side - left) - origin
-                if column >= 0 and column < pitch:
-                    maps[place + (c * ring + row % ring) * pitch + uint32(column)] = value_type(padding)
-
-    return fill
 
 
 @cache
@@ -250,8 +200,8 @@ def _make_multiply(taps: int, tm: int, tn: int, stride: int, dilation: int, pitc
 def _make_conv2d(step: Step2d, i: int) -> Any:
     """Make rows and columns of map i + 1 by a convolution: a register tile a thread, in passes."""
     link, (tm, tn), staged = step.links[i], step.sums[i], step.stage > 0
-    value_type, place, ring, pitch, _ = _place(step, i)
-    store, number, biased = _make_store(step, i), sum(one.groups > 0 for one in step.links[:i]), link.bias
+    value_type, place, ring, pitch, _ = place_of(step, i)
+    store, number, biased = make_store(step, i), sum(one.groups > 0 for one in step.links[:i]), link.bias
     accumulators, down, across_tile = tm * tn, uint32(tm), uint32(tn)
     (stride, right), (top, *_) = link.window.stride, link.window.padding
     dilation, height, kernel_rows = link.window.dilation[0], link.in_shape[1], uint32(link.window.kernel[0])
@@ -315,50 +265,3 @@ def _make_conv2d(step: Step2d, i: int) -> Any:
                                 store(y, n, out, row, first + int32(column + j), origin, value)
 
     return conv2d
-
-
-@cache
-def _make_maxpool2d(step: Step2d, i: int) -> Any:
-    """The same by pooling, a value a thread."""
-    link = step.links[i]
-    value_type, place, ring, pitch, lowest = _place(step, i)
-    store, finished = _make_store(step, i), inlined(link.epilogue)
-    (stride, right), (top, *_) = link.window.stride, link.window.padding
-    (down, across), height = link.window.kernel, link.in_shape[1]
-    channels, threads = uint32(link.out_shape[0]), uint32(step.threads)
-
-    @jit(device=True, forceinline=True)
-    def maxpool2d(weights, biases, y, n, begin, end, first, last, origin):
-        maps, columns = cuda.shared.array(0, value_type), uint32(last - first)
-        for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * channels * columns, threads):
-            line, column = uint32(at) // columns, uint32(at) % columns
-            c, row = line % channels, begin + int32(line // channels)
-            best = lowest
-            for k in range(down):
-                read = row * stride - top + k
-                if read >= 0 and read < height:
-                    feature = place + (c * ring + uint32(read) % ring) * pitch + column * uint32(right)
-                    for j in range(across):
-                        value = float32(maps[feature + uint32(j)])
-                        if value > best or value != value:  # NaN wins, and nothing is greater
-                            best = value
-            store(y, n, c, row, first + int32(column), origin, finished(best))
-
-    return maxpool2d
-
-
-@cache
-def _make_store(step: Step2d, i: int) -> Any:
-    """Put a value of map i + 1 to shared memory, or to y."""
-    value_type, place, ring, pitch, _ = _place(step, i + 1)
-    final = i + 1 == len(step.links)
-
-    @jit(device=True, forceinline=True)
-    def store(y, n, c, row, column, origin, value):
-        if final:
-            y[n, c, uint32(row), uint32(column)] = value
-        else:
-            maps = cuda.shared.array(0, value_type)
-            maps[place + (c * ring + uint32(row) % ring) * pitch + uint32(column - origin)] = value_type(value)
-
-    return store

@@ -17,13 +17,11 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
 from charcnn.gpu.launch import jit
+from charcnn.ops.chain.octets import OCTET, PIXEL, make_octet_norm
 from charcnn.ops.common.epilogues import inlined
 
 if TYPE_CHECKING:
     from charcnn.ops.chain.plan_mma import MmaPlan
-
-OCTET, PIXEL = 8, 16
-"""Channels of an octet, and its bytes."""
 
 ROWS = 16
 """Of a product: pixels."""
@@ -71,6 +69,8 @@ def _make_links(plan: MmaPlan, i: int) -> Any:
     more = i > 0
     before = _make_links(plan, i - 1) if more else None
     own = _make_parts(plan, i, plan.parts(i) - 1) if plan.links[i].groups else _make_maxpool2d(plan, i)
+    normalises = plan.links[i].norm is not None
+    normalise = _make_norm(plan, i) if normalises else None
 
     @jit(device=True, forceinline=True)
     def compute(weight, bias, y, base, thread, n):
@@ -78,8 +78,33 @@ def _make_links(plan: MmaPlan, i: int) -> Any:
             before(weight, bias, y, base, thread, n)
             cuda.syncthreads()
         own(weight, bias, y, base, thread, n)
+        if normalises:
+            cuda.syncthreads()
+            normalise(base, thread)
 
     return compute
+
+
+@cache
+def _make_norm(plan: MmaPlan, i: int) -> Any:
+    """normalise(base, thread): map i + 1 where it lies, a thread a pixel."""
+    (_, height, width), of, norm = plan.links[i].out_shape, plan.maps[i + 1], plan.links[i].norm
+    assert norm is not None
+    own = make_octet_norm(plan.precision.ptx_type, norm, of.octets, of.plane)
+    pixels, columns, place, threads = map(uint32, (height * width, width, plan.places[i + 1], plan.threads))
+    step, phase, row_bytes, pixel = map(uint32, (of.step, PIXEL * of.phase, PIXEL * of.pitch, PIXEL))
+    top, left = uint32(of.top), uint32(of.left)
+
+    @jit(device=True, forceinline=True)
+    def normalise(base, thread):
+        p = thread
+        while p < pixels:
+            row, column = uint32(p // columns), uint32(p % columns + left)
+            at = uint32(base + place + uint32(row + top) * row_bytes)
+            own(uint32(at + uint32(column % step) * phase + uint32(column // step) * pixel))
+            p = uint32(p + threads)
+
+    return normalise
 
 
 @cache

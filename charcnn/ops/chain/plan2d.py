@@ -9,15 +9,15 @@ from functools import cache, cached_property
 from itertools import accumulate, pairwise, product
 
 from charcnn.gpu import device
-from charcnn.model.layers import Conv2d, LeakyRelu, MaxPool2d, Relu, Sigmoid, Tanh
+from charcnn.model.layers import Conv2d, LeakyRelu, LocalResponseNorm, MaxPool2d, Relu, Sigmoid, Tanh
 from charcnn.ops.chain.planned import LONGEST, Planned, tabulated
 from charcnn.ops.chain.step2d import Step2d
 from charcnn.ops.chain.tiling2d import Link, Tiling
 from charcnn.ops.common.precision import FP32, TENSOR_PRECISIONS
 from charcnn.ops.common.shapes import Shape, at_least
-from charcnn.ops.common.shapes2d import Pair, pair
+from charcnn.ops.common.shapes2d import Pair, normalised, pair
 
-Layer2d = Conv2d | MaxPool2d | Relu | Tanh | Sigmoid | LeakyRelu
+Layer2d = Conv2d | MaxPool2d | LocalResponseNorm | Relu | Tanh | Sigmoid | LeakyRelu
 
 METHODS = ("whole", "tiles", "rolling")
 """In this order where forecasts are equal."""
@@ -201,10 +201,11 @@ def plan2d(
     threads: int | None = None,
     shared_limit: int | None = None,
 ) -> Plan2d:
-    """Plan the fusion of a chain of one to six convolutions over images, each with pooling or ReLU or tanh behind it.
+    """Plan the fusion of a chain of one to six convolutions over images, with what is pointwise or pools behind each.
 
     Args:
-        layers: Conv2d, then MaxPool2d, Relu and Tanh in any order, but one function between two windows.
+        layers: Conv2d, then MaxPool2d, Relu and Tanh in any order, but one function between two windows; behind that
+            one LocalResponseNorm.
         in_shape: (C_in, H, W) of an image.
         method: "whole": a block an image, nothing recomputed; of maps that only pooling reads, and of the image, a
             strip of rows is held where more does not fit. "tiles": a block a tile of the last map; neighbours
@@ -317,11 +318,20 @@ def linked(layers: Sequence[Layer2d], in_shape: Sequence[int]) -> tuple[Link, ..
             groups, bias = (layer.groups, layer.bias) if isinstance(layer, Conv2d) else (0, False)
             links.append(Link(shape, layer.out_shape(shape), window, groups, bias))  # type: ignore[arg-type]
         elif (
-            isinstance(layer, (Relu, Tanh, Sigmoid, LeakyRelu)) and layer.epilogue and links and not links[-1].epilogue
+            isinstance(layer, (Relu, Tanh, Sigmoid, LeakyRelu))
+            and layer.epilogue
+            and links
+            and not (links[-1].epilogue or links[-1].norm)
         ):
             links[-1] = replace(links[-1], epilogue=layer.epilogue)
+        elif isinstance(layer, LocalResponseNorm) and links and not links[-1].norm:
+            normalised(shape, layer.size, layer.alpha, layer.beta, layer.k)
+            links[-1] = replace(links[-1], norm=replace(layer, name=""))
         else:
-            need = "Conv2d, or behind one MaxPool2d, and one Relu, Tanh, Sigmoid or LeakyRelu() behind each of these"
+            need = (
+                "Conv2d, or behind one MaxPool2d, and behind these one Relu, Tanh, Sigmoid or LeakyRelu(), then one "
+                "LocalResponseNorm"
+            )
             raise ValueError(f"layers[{i}] is {layer!r}: need {need}")
         shape = links[-1].out_shape
     count = sum(link.groups > 0 for link in links)

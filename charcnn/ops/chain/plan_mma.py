@@ -20,7 +20,8 @@ import numpy as np
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.ops.chain.kernel_half import halves
-from charcnn.ops.chain.kernel_mma import OCTET, PIXEL, ROWS, make_mma_kernel
+from charcnn.ops.chain.kernel_mma import ROWS, make_mma_kernel
+from charcnn.ops.chain.octets import OCTET, PIXEL, REACH
 from charcnn.ops.chain.plan2d import Layer2d, linked
 from charcnn.ops.chain.planned import tabulated
 from charcnn.ops.chain.tiling2d import Link
@@ -286,6 +287,8 @@ def make_mma_plan(
             raise ValueError(f"{link.named} has {link.groups} groups: method 'mma' needs 1")
         if not link.groups and any(link.window.padding):
             raise ValueError(f"{link.named} has padding: method 'mma' needs a pooling without")
+        if link.norm and (link is links[-1] or link.norm.size > REACH):
+            raise ValueError(f"{link.named}: method 'mma' needs at most {REACH} channels, and a layer behind it")
     if (taps := links[0].window.kernel[1]) > OCTET:
         raise ValueError(f"{links[0].named}: method 'mma' needs at most {OCTET} columns of taps, the first has {taps}")
     for i in made.convolutions:

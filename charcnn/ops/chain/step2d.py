@@ -12,6 +12,9 @@ from charcnn.ops.chain.tiling2d import Link, Tiling
 COPY = 8
 """Instructions that bring a weight to shared memory."""
 
+NORM = 32
+"""Instructions of a normalised value, beside four for each of its channels."""
+
 
 @dataclass(frozen=True)
 class Step2d:
@@ -125,8 +128,10 @@ class Step2d:
         return link.lines * line * threads + brought
 
     def cost(self, least: int = 0) -> int:
-        """The same of all convolutions."""
-        return sum(self.instructions(i, least) for i, link in enumerate(self.links) if link.groups)
+        """The same of all convolutions, and what normalisations take."""
+        found = sum(self.instructions(i, least) for i, link in enumerate(self.links) if link.groups)
+        normalised = zip(self.links, self.tiling.made[1:], strict=True)
+        return found + sum((4 * link.norm.size + NORM) * made for link, made in normalised if link.norm)
 
     @property
     def busy(self) -> float:

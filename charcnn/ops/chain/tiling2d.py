@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from charcnn.model.layers import LocalResponseNorm
 from charcnn.ops.common.shapes2d import Window
 
 Range = tuple[int, int]
@@ -22,7 +23,7 @@ FAR = 1 << 14
 
 @dataclass(frozen=True)
 class Link:
-    """A convolution or max-pooling of a chain, with the function that follows it."""
+    """A convolution or max-pooling of a chain, with the function and the normalisation that follow it."""
 
     in_shape: tuple[int, int, int]
     out_shape: tuple[int, int, int]
@@ -32,13 +33,16 @@ class Link:
     bias: bool = False
     epilogue: str = ""
     """A name of `common.epilogues`."""
+    norm: LocalResponseNorm | None = None
+    """Over channels, of which a block has all of each pixel: so the map is normalised where it lies."""
 
     @property
     def named(self) -> str:
         """As people write it: conv2d 11x11/4 relu."""
         (rows, columns), (down, across) = self.window.kernel, self.window.stride
         step = f"{down}" if down == across else f"{down}x{across}"
-        return f"{'conv2d' if self.groups else 'maxpool2d'} {rows}x{columns}/{step} {self.epilogue}".rstrip()
+        name, norm = "conv2d" if self.groups else "maxpool2d", f"norm {self.norm.size}" if self.norm else ""
+        return " ".join(filter(None, (name, f"{rows}x{columns}/{step}", self.epilogue, norm)))
 
     @property
     def weight_shape(self) -> tuple[int, int, int, int]:

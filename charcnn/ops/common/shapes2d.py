@@ -223,15 +223,16 @@ def batchnorm2d(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any, eps: fl
 
 def local_response_norm(x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Shape:
     """x (N, C, H, W) -> (N, C, H, W)."""
-    return _normalised(ranked("x", x, "N, C, H, W"), size, alpha, beta, k)
+    return normalised(ranked("x", x, "N, C, H, W"), size, alpha, beta, k)
 
 
 def local_response_norm_nhwc(x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Shape:
     """x (N, H, W, C) -> (N, H, W, C)."""
-    return _normalised(ranked("x", x, "N, H, W, C"), size, alpha, beta, k)
+    return normalised(ranked("x", x, "N, H, W, C"), size, alpha, beta, k)
 
 
-def _normalised(shape, size, alpha, beta, k):
+def normalised(shape: Shape, size: Any, alpha: float, beta: float, k: float) -> Shape:
+    """The shape, where that many channels and these numbers make a normalisation."""
     at_least("size", size, 1)
     if not k > 0:
         raise ValueError(f"k={k!r}: need a positive number")
