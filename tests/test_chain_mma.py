@@ -35,8 +35,16 @@ CHAINS = {
     "dilated": ((Conv2d(3, (2, 8), dilation=2), Conv2d(9, 2, stride=3, dilation=2), MaxPool2d(2, 1)), (2, 14, 21)),
     "one": ((Conv2d(4, 1),), (1, 1, 1)),
     "normalised": (
-        (Conv2d(19, 3), Relu(), LocalResponseNorm(5, 5e-2, 0.75, 2.0), MaxPool2d(3, 2), LocalResponseNorm(4, 0.3, 0.6),
-         Conv2d(9, 3, padding=1)), (2, 11, 9)),
+        (
+            Conv2d(19, 3),
+            Relu(),
+            LocalResponseNorm(5, 5e-2, 0.75, 2.0),
+            MaxPool2d(3, 2),
+            LocalResponseNorm(4, 0.3, 0.6),
+            Conv2d(9, 3, padding=1),
+        ),
+        (2, 11, 9),
+    ),
 }
 SMALL = {
     "fused4": (FOUR, (1, 14, 14)),

@@ -37,7 +37,7 @@ from charcnn.model.validation import in_sigmas
 from charcnn.networks import channels_last, channels_last_layers
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.calls import simplified
-from charcnn.networks.channels import Channels, filters, rows, to_depth
+from charcnn.networks.channels import Channels, filters, rows
 from charcnn.networks.channels_last_layers import ask_ahead
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import tables
@@ -49,6 +49,7 @@ from charcnn.ops.common.shapes2d import window
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
 from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, SmallBatchConv2d, WinogradConv2d
 from charcnn.ops.linear.split_k import SplitKLinear
+from charcnn.ops.pixels_to_depth import to_depth
 
 mma, wgmma = test_mma.machine, test_wgmma.machine
 

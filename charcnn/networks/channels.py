@@ -7,13 +7,11 @@ makes 1/2 of it, which weights of zero leave out again; local response normalisa
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from charcnn.ops.common.arrays import pack
-from charcnn.ops.common.shapes2d import Window
 
 
 @dataclass(frozen=True)
@@ -77,20 +75,6 @@ def filters(
     own = inputs.width // groups
     rows_ = np.split(spread, groups)
     return np.concatenate([part[:, group * own : (group + 1) * own] for group, part in enumerate(rows_)])
-
-
-def to_depth(weight: np.ndarray, window: Window) -> np.ndarray:
-    """PyTorch's weight (C_out, C_in, KH, KW) of a window that moves by (S_h, S_w), for pixels that are such blocks.
-
-    Returns:
-        (C_out, C_in * S_h * S_w, ceil(KH / S_h), ceil(KW / S_w)), by steps of 1, in the order of `block_features`.
-    """
-    c_out, c_in, *kernel = weight.shape
-    (down, across), reach = window.stride, window.in_steps
-    behind = [(0, n * s - k) for n, s, k in zip(reach, window.stride, kernel, strict=True)]
-    padded = np.pad(weight, ((0, 0), (0, 0), *behind))
-    blocks = padded.reshape(c_out, c_in, reach[0], down, reach[1], across).transpose(0, 1, 3, 5, 2, 4)
-    return blocks.reshape(c_out, c_in * math.prod(window.stride), *reach)
 
 
 def rows(weight: np.ndarray, area: int, inputs: Channels, outputs: Channels) -> np.ndarray:

@@ -51,7 +51,7 @@ from charcnn.ops.image_layers import (
     VectorizedMaxPool2d,
     VectorizedPixels,
 )
-from charcnn.ops.pixels_to_depth import Blocks
+from charcnn.ops.pixels_to_depth import Blocks, to_depth
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
 from charcnn.runtime.stream import GpuPipeline
@@ -185,7 +185,7 @@ class Chain:
         if self._window is not None:
             image = [*Blocks.of(self._window, *image).counts]
             weight, moves, self._window = (
-                packing.to_depth(weight, self._window),
+                to_depth(weight, self._window),
                 {**moves, "stride": 1, "padding": 0},
                 None,
             )

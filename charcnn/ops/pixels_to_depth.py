@@ -2,14 +2,14 @@
 of 1.
 
 A block's S_h x S_w pixels become as many channels of each of its own (space to depth). The convolution's weights are
-turned likewise (`networks.channels.to_depth`): AlexNet's 11 x 11 by steps of 4 on 3 channels is 3 x 3 on 48, of 432
+turned likewise (`to_depth`): AlexNet's 11 x 11 by steps of 4 on 3 channels is 3 x 3 on 48, of 432
 products a value 363 that count. On 3 channels padded to 8 it would be 363 of 968.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from math import gcd
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,6 +58,20 @@ class Blocks(NamedTuple):
     def whole(cls, height: int, width: int) -> Blocks:
         """One, of all pixels: a row of values, channel after channel."""
         return cls((height, width), (1, 1))
+
+
+def to_depth(weight: np.ndarray, window: Window) -> np.ndarray:
+    """PyTorch's weight (C_out, C_in, KH, KW) of a window that moves by (S_h, S_w), for pixels that are such blocks.
+
+    Returns:
+        (C_out, C_in * S_h * S_w, ceil(KH / S_h), ceil(KW / S_w)), by steps of 1, in the order of `block_features`.
+    """
+    c_out, c_in, *kernel = weight.shape
+    (down, across), reach = window.stride, window.in_steps
+    behind = [(0, n * s - k) for n, s, k in zip(reach, window.stride, kernel, strict=True)]
+    padded = np.pad(weight, ((0, 0), (0, 0), *behind))
+    blocks = padded.reshape(c_out, c_in, reach[0], down, reach[1], across).transpose(0, 1, 3, 5, 2, 4)
+    return blocks.reshape(c_out, c_in * prod(window.stride), *reach)
 
 
 @cache

@@ -12,6 +12,7 @@ from charcnn.model.layers import Conv1d, Relu
 from charcnn.ops.chain.plan2d import Layer2d, Plan2d, plan2d
 from charcnn.ops.chain.plan_half import HalfPlan, plan_half
 from charcnn.ops.chain.plan_mma import MmaPlan, make_mma_plan
+from charcnn.ops.chain.plan_strips import make_strip_plan
 from charcnn.ops.chain.planned import LONGEST, Planned, tabulated
 from charcnn.ops.chain.step import Step
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
@@ -170,7 +171,7 @@ def plan(layers: Sequence[Layer2d], *, in_shape: Sequence[int], method: Literal[
 def plan(layers: Sequence[Layer2d], *, in_shape: Sequence[int], **options: Any) -> Plan2d: ...
 def plan(layers: Sequence[Any], **options: Any) -> Any:
     """Plan the fusion of a chain: over sequences as `plan1d` says, over images, which have an `in_shape`, as `plan2d`,
-    or, with method="mma", on tensor cores as `make_mma_plan`.
+    or, with method="mma", on tensor cores as `make_mma_plan`; with a `walk`, too, as `make_strip_plan`.
 
     Raises:
         ValueError: the layers are no such chain, or need more shared memory than there is.
@@ -179,9 +180,11 @@ def plan(layers: Sequence[Any], **options: Any) -> Any:
         return plan1d(layers, **options)
     if options.get("method") == "mma":
         given = {name: value for name, value in options.items() if name != "method"}
-        if others := {*given} - {"in_shape", "precision", "threads", "shared_limit"}:
+        walks = "walk" in given
+        own = {"walk", "tile", "batch"} if walks else {"threads"}
+        if others := {*given} - {"in_shape", "precision", "shared_limit", *own}:
             raise ValueError(f"{min(others)}={given[min(others)]!r}: method 'mma' takes no such option")
-        return make_mma_plan(layers, **given)
+        return make_strip_plan(layers, **given) if walks else make_mma_plan(layers, **given)
     return plan2d(layers, **options)
 
 

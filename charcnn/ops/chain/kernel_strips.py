@@ -1,0 +1,459 @@
+"""The kernel of `plan_strips`: convolution, pooling, convolution, pooling by strips of rows, on tensor cores.
+
+A warp has some sixteens of pixels and some octets of output channels. `ldmatrix` takes a pixel's octets from wherever
+they lie, so windows overlap in shared memory. Weights are loaded a product ahead, straight to registers: there is no
+barrier between those of a convolution. Between two phases is one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import cuda, float32, types
+
+from charcnn.gpu import ptx
+from charcnn.gpu.device import uint32
+from charcnn.gpu.launch import jit
+from charcnn.ops.chain.octets import OCTET, PIXEL, make_octet_norm
+from charcnn.ops.common.epilogues import inlined
+
+if TYPE_CHECKING:
+    from charcnn.ops.chain.plan_strips import StripPlan
+
+ROWS = 16
+"""Of a product: pixels."""
+
+WARPS, ABREAST = 8, 2
+"""Of a block: eight, with 255 registers a thread; two beside each other have the channels of a part."""
+
+ABOVE = WARPS // ABREAST
+"""And so many have pixels of their own."""
+
+WORD = 0xFFFFFFFF
+
+
+@cache
+def make_strip_kernel(plan: StripPlan, from_bytes: bool) -> Any:
+    """The kernel (x, weight, bias, pixels, y): blocks take tiles of images by turns.
+
+    x (N, C_in H W) float32, or uint8 where from_bytes, then pixels (2 C_in,) is the factor and offset of each channel;
+    weight and bias as of `strips.packed`; y (N H_out W_out C_out / 2,) words.
+    """
+    # As in kernel_mma.py: device functions are made for a plan, whose sizes are their constants, and inlined.
+    (_, pool1, conv2, pool2), top = plan.links, plan.links[2].window.padding[0]
+    first_half, second_half = _make_half(plan, 0, from_bytes), _make_half(plan, 1, from_bytes)
+    threads, space, chunk, zero, one = map(uint32, (plan.threads, plan.shared_bytes, PIXEL, 0, 1))
+    tile, tiles, height, between = map(uint32, (plan.tile, plan.tiles, pool2.out_shape[1], pool1.out_shape[1]))
+    first, rows, made, step, taps = map(
+        uint32, (plan.first, plan.rows, plan.made, pool2.window.stride[0], pool2.window.kernel[0])
+    )
+    above, reach, whole, alignment = (
+        uint32(top),
+        uint32(conv2.window.kernel[0] - 1),
+        plan.method == "whole",
+        ptx.ALIGNMENT,
+    )
+
+    @jit(launch_bounds=(plan.threads, 1))
+    def kernel(x, weight, bias, pixels, y):
+        shared = cuda.shared.array(0, types.uint32, alignment=alignment)
+        base, thread = ptx.cvta_to_shared(shared), uint32(cuda.threadIdx.x)
+        i = uint32(thread * chunk)
+        while i < space:  # what is padding stays 0
+            ptx.st_shared_v4_b32(uint32(base + i), zero, zero, zero, zero)
+            i = uint32(i + threads * chunk)
+        block = uint32(cuda.blockIdx.x)
+        while block < uint32(x.shape[0]) * tiles:
+            n, begin = uint32(block // tiles), uint32(uint32(block % tiles) * tile)
+            last, high = uint32(min(uint32(begin + tile), height)), first
+            there, have = zero, zero  # rows of the map between, and of the second convolution
+            fresh = True
+            while begin < last:
+                end = uint32(min(uint32(begin + high), last))
+                c0, c1 = uint32(begin * step), uint32(uint32(end - one) * step + taps)
+                new = c0 if fresh else have
+                p0 = uint32(new - above) if new > above else zero
+                p1 = between if whole else uint32(min(uint32(uint32(c1 + reach) - above), between))
+                p0 = p0 if fresh else uint32(max(p0, there))
+                anew = True
+                while p0 < p1:
+                    stop = uint32(min(uint32(p0 + made), p1))
+                    first_half(x, weight, bias, pixels, y, base, thread, n, p0, stop, anew)
+                    p0, anew = stop, False
+                there = p1 if fresh else uint32(max(there, p1))
+                second_half(x, weight, bias, pixels, y, base, thread, n, begin, end, fresh)
+                begin, high, have, fresh = end, rows, c1, False
+            block = uint32(block + uint32(cuda.gridDim.x))
+
+    return kernel
+
+
+@cache
+def _make_half(plan: StripPlan, number: int, from_bytes: bool) -> Any:
+    """half(..., n, begin, end, fresh): these rows of a pooling, and what they need of the convolution before it.
+
+    Where not `fresh`, the rows that windows share with those before are in the first slots of the convolution's map.
+    """
+    link, pool, of = plan.links[2 * number], plan.links[2 * number + 1], plan.maps[2 * number + 1]
+    load = _make_load(plan, from_bytes) if number == 0 else None
+    conv2d = _make_conv2d(plan, number)
+    normalise, maxpool2d, keep = _make_norm(plan, number), _make_maxpool2d(plan, number), _make_keep(plan, number)
+    step, taps, kept = map(uint32, (pool.window.stride[0], pool.window.kernel[0], plan.keeps(number)))
+    reads, norms, keeps = number == 0, link.norm is not None, plan.keeps(number) > 0
+    shift, one = uint32(plan.products[0].kernel[0] - 1), uint32(1)
+    assert of.rows >= plan.keeps(number)
+
+    @jit(device=True, forceinline=True)
+    def half(x, weight, bias, pixels, y, base, thread, n, begin, end, fresh):
+        origin = uint32(begin * step)
+        c0, c1 = origin if fresh else uint32(origin + kept), uint32(uint32(end - one) * step + taps)
+        cuda.syncthreads()
+        if reads:
+            load(x, pixels, base, thread, n, c0 if fresh else uint32(c0 + shift), uint32(c1 + shift))
+            cuda.syncthreads()
+        conv2d(weight, bias, base, thread, c0, c1, origin)
+        cuda.syncthreads()
+        if norms:
+            normalise(base, thread, uint32(c0 - origin), uint32(c1 - origin))
+            cuda.syncthreads()
+        maxpool2d(y, base, thread, n, begin, end)
+        if keeps:
+            cuda.syncthreads()
+            keep(base, thread, uint32(uint32(end - begin) * step))
+
+    return half
+
+
+@cache
+def _make_load(plan: StripPlan, from_bytes: bool) -> Any:
+    """load(x, pixels, base, thread, n, begin, end): rows of blocks of pixels, a thread an octet."""
+    of, blocks, (channels, height, width) = plan.maps[0], plan.blocks, plan.in_shape
+    (down, across), (top, left) = blocks.size, blocks.before
+    area, regular = down * across, down * across % OCTET == 0
+    pack = ptx.cvt_f16x2(plan.precision.ptx_type)
+    octets, columns, ring, row_bytes, plane, place, threads = map(
+        uint32, (of.octets, of.width, of.rows, of.row_bytes, of.plane, plan.places[0], plan.threads)
+    )
+    count, rows_in, line, image, whole, own = map(
+        uint32, (channels, height, width, height * width, area * channels, area)
+    )
+    tall, wide, above, before, pixel, word, eight = map(uint32, (down, across, top, left, PIXEL, WORD, OCTET))
+    values_of = OCTET
+
+    @jit(device=True, forceinline=True)
+    def load(x, pixels, base, thread, n, begin, end):
+        values, w = cuda.local.array(values_of, float32), cuda.local.array(4, types.uint32)
+        i, items = thread, uint32(uint32(end - begin) * uint32(octets * columns))
+        while i < items:
+            column, rest = uint32(i % columns), uint32(i // columns)
+            octet, row = uint32(rest % octets), uint32(begin + rest // octets)
+            index = uint32(octet * eight)
+            factor, offset = float32(1), float32(0)
+            if from_bytes and regular:
+                channel = uint32(min(uint32(index // own), uint32(count - 1)))
+                factor, offset = pixels[channel], pixels[uint32(count + channel)]
+            for j in range(values_of):
+                at = uint32(index + uint32(j))
+                channel, inside = uint32(at // own), uint32(at % own)
+                y = uint32(row * tall + inside // wide - above) & word  # beyond: huge
+                z = uint32(column * wide + inside % wide - before) & word
+                values[j] = float32(0)
+                if at < whole and y < rows_in and z < line:
+                    value = float32(x[n, uint32(channel * image + y * line + z)])
+                    if from_bytes and not regular:
+                        factor, offset = pixels[channel], pixels[uint32(count + channel)]
+                    values[j] = value * factor + offset if from_bytes else value
+            for j in range(4):
+                w[j] = pack(values[2 * j], values[2 * j + 1])
+            to = uint32(base + place + uint32(row % ring) * row_bytes + octet * plane + column * pixel)
+            ptx.st_shared_v4_b32(to, w[0], w[1], w[2], w[3])
+            i = uint32(i + threads)
+
+    return load
+
+
+@cache
+def _make_products(ptx_type: str, tiles: int, columns: int, i: int, q: int) -> Any:
+    """multiply(acc, b, a, at, behind): of sixteens of pixels 0 to i, and octets of channels 0 to q of the last."""
+    more, first = i > 0 or q > 0, q == 0
+    before = _make_products(ptx_type, tiles, columns, *((i, q - 1) if q else (i - 1, columns - 1))) if more else None
+    product, k, j = ptx.mma_sync(ptx_type), 4 * (i * columns + q), 2 * q
+
+    @jit(device=True, forceinline=True)
+    def multiply(acc, b, a, at, behind):
+        if more:
+            before(acc, b, a, at, behind)
+        if first:
+            a[0], a[1], a[2], a[3] = ptx.ldmatrix_x4(uint32(at[i] + behind))
+        acc[k], acc[k + 1], acc[k + 2], acc[k + 3] = product(
+            a[0], a[1], a[2], a[3], b[j], b[j + 1], acc[k], acc[k + 1], acc[k + 2], acc[k + 3]
+        )
+
+    return multiply
+
+
+@cache
+def _make_steps(plan: StripPlan, number: int, tiles: int, s: int) -> Any:
+    """multiply(acc, b, ahead, a, at, weight, words): products 0 to s of a tap's channels; loads weights one ahead."""
+    of, more = plan.products[number], s > 0
+    before = _make_steps(plan, number, tiles, s - 1) if more else None
+    products = _make_products(plan.precision.ptx_type, tiles, of.columns, tiles - 1, of.columns - 1)
+    behind, fours = uint32(2 * s * plan.maps[2 * number].plane), of.columns // 2
+    further, block = uint32((s + 1) * _step_words(plan, number)), uint32(128)
+    count = 2 * of.columns
+
+    @jit(device=True, forceinline=True)
+    def multiply(acc, b, ahead, a, at, weight, words):
+        if more:
+            before(acc, b, ahead, a, at, weight, words)
+        for k in range(fours):
+            w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, uint32(words + further + uint32(k) * block))
+            ahead[4 * k], ahead[4 * k + 1], ahead[4 * k + 2], ahead[4 * k + 3] = w0, w1, w2, w3
+        products(acc, b, a, at, behind)
+        for k in range(count):
+            b[k] = ahead[k]
+
+    return multiply
+
+
+def _step_words(plan: StripPlan, number: int) -> int:
+    """Words of weights from a product of depth 16 to the next."""
+    of = plan.products[number]
+    return of.words // (of.parts * of.steps)
+
+
+@cache
+def _make_conv2d(plan: StripPlan, number: int) -> Any:
+    """conv2d(weight, bias, base, thread, c0, c1, origin): these rows, by as few sixteens a warp as it takes."""
+    sizes = {plan.products[number].passes(pixels)[1] for pixels in plan.counted["pixels"][number]}
+    return _make_sized(plan, number, tuple(sorted(sizes)))
+
+
+@cache
+def _make_sized(plan: StripPlan, number: int, sizes: tuple[int, ...]) -> Any:
+    """The same by the least of these numbers of sixteens that takes no more passes than the most that a warp may have."""
+    own, more = _make_passes(plan, number, sizes[0]), len(sizes) > 1
+    larger = _make_sized(plan, number, sizes[1:]) if more else None
+    of, width, one = plan.products[number], uint32(plan.links[2 * number].out_shape[2]), uint32(1)
+    at_most, at_once = (uint32(ROWS * ABOVE * tiles) for tiles in (of.most, sizes[0]))
+
+    @jit(device=True, forceinline=True)
+    def sized(weight, bias, base, thread, c0, c1, origin):
+        pixels = uint32(uint32(c1 - c0) * width)
+        passes = uint32(uint32(pixels + at_most - one) // at_most)
+        if more and uint32(passes * at_once) < pixels:
+            larger(weight, bias, base, thread, c0, c1, origin)
+        else:
+            own(weight, bias, base, thread, c0, c1, origin)
+
+    return sized
+
+
+@cache
+def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
+    """The same by so many sixteens of pixels a warp."""
+    link, source, of = plan.links[2 * number], plan.maps[2 * number], plan.products[number]
+    steps = of.octets_in // 2
+    multiply, store = _make_steps(plan, number, tiles, steps - 1), _make_store(plan, number)
+    columns, fours, sums, held = of.columns, of.columns // 2, 4 * tiles * of.columns, 2 * of.columns
+    top, bottom, *_ = (0, 0, 0, 0) if number == 0 else link.window.padding
+    in_rows = plan.blocks.counts[0] if number == 0 else link.in_shape[1]
+    beyond, taps, kernel_rows = top + bottom > 0, uint32(of.kernel[1]), uint32(of.kernel[0])
+    first_words = 0 if number == 0 else plan.products[0].words
+    first_bias = 0 if number == 0 else plan.products[0].outputs
+    width, place, ring, row_bytes, plane, height, above, word = map(
+        uint32,
+        (link.out_shape[2], plan.places[2 * number], source.rows, source.row_bytes, source.plane, in_rows, top, WORD),
+    )
+    zeros = uint32(plan.places[2 * number] + source.rows * source.row_bytes)
+    own_left = uint32(PIXEL * (source.left - (0 if number == 0 else link.window.padding[2])))
+    parts, together, in_bytes = map(uint32, (of.parts, of.parts // of.groups, of.octets_in * source.plane))
+    tap_words, part_words, lane_words, begin_words = map(
+        uint32, (steps * _step_words(plan, number), of.words // of.parts, fours * 128, first_words)
+    )
+    begin_bias, part_octets, warp_octets, wide = map(
+        uint32, (first_bias, ABREAST * of.columns, of.columns, ROWS * tiles)
+    )
+    stride, count, two, three, four, five, eight, fifteen, lanes, pixel, one, zero, sixteen, abreast = map(
+        uint32, (ROWS * ABOVE * tiles, tiles, 2, 3, 4, 5, 8, 15, 31, PIXEL, 1, 0, ROWS, ABREAST)
+    )
+
+    @jit(device=True, forceinline=True)
+    def passes(weight, bias, base, thread, c0, c1, origin):
+        acc, at = cuda.local.array(sums, float32), cuda.local.array(tiles, types.uint32)
+        b, ahead = cuda.local.array(held, types.uint32), cuda.local.array(held, types.uint32)
+        a, offsets = cuda.local.array(4, types.uint32), cuda.local.array(held, float32)
+        rows, begins = cuda.local.array(tiles, types.uint32), cuda.local.array(tiles, types.uint32)
+        lane, warp = uint32(thread & lanes), uint32(thread >> five)
+        group, member, upper = uint32(lane >> two), uint32(lane & three), uint32(lane >> four)
+        column, pixels = uint32(warp % abreast), uint32(uint32(c1 - c0) * width)
+        part = zero
+        while part < parts:
+            reads = uint32(part // together * in_bytes + upper * plane)
+            octet = uint32(part * part_octets + column * warp_octets)
+            for q in range(columns):
+                number_of = uint32(begin_bias + uint32(octet + uint32(q)) * eight + member * two)
+                offsets[2 * q], offsets[2 * q + 1] = bias[number_of], bias[uint32(number_of + one)]
+            first = uint32(warp // abreast * wide)
+            while first < pixels:
+                words = uint32(begin_words + part * part_words + column * lane_words + lane * four)
+                for k in range(fours):
+                    w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, uint32(words + uint32(k) * uint32(128)))
+                    b[4 * k], b[4 * k + 1], b[4 * k + 2], b[4 * k + 3] = w0, w1, w2, w3
+                for i in range(tiles):
+                    p = uint32(min(uint32(first + uint32(i) * sixteen + (lane & fifteen)), uint32(pixels - one)))
+                    rows[i] = uint32(c0 + p // width - above) & word
+                    begins[i] = uint32(base + reads + own_left + uint32(p % width) * pixel)
+                    for q in range(columns):
+                        for e in range(2):
+                            k = 4 * (i * columns + q)
+                            acc[k + e], acc[k + 2 + e] = offsets[2 * q + e], offsets[2 * q + e]
+                row = zero
+                while row < kernel_rows:
+                    for i in range(tiles):
+                        line = uint32(rows[i] + row) & word
+                        at[i] = uint32(begins[i] + place + uint32(line % ring) * row_bytes)
+                        if beyond and line >= height:
+                            at[i] = uint32(begins[i] + zeros)
+                    tap = zero
+                    while tap < taps:
+                        multiply(acc, b, ahead, a, at, weight, words)
+                        words = uint32(words + tap_words)
+                        for i in range(tiles):
+                            at[i] = uint32(at[i] + pixel)
+                        tap = uint32(tap + one)
+                    row = uint32(row + one)
+                for i in range(tiles):
+                    for half in range(2):
+                        p = uint32(first + uint32(i) * sixteen + group + uint32(half) * eight)
+                        if p < pixels:
+                            line = uint32(p // width)
+                            slot, across = uint32(c0 + line - origin), uint32(p - line * width)
+                            for q in range(columns):
+                                k = 4 * (i * columns + q) + 2 * half
+                                store(slot, across, uint32(octet + uint32(q)), member, acc[k], acc[k + 1])
+                first = uint32(first + stride)
+            part = uint32(part + one)
+
+    return passes
+
+
+@cache
+def _make_store(plan: StripPlan, number: int) -> Any:
+    """store(slot, column, octet, member, low, high): two channels of a pixel of a convolution's map."""
+    of, rectified = plan.maps[2 * number + 1], plan.links[2 * number].epilogue == "relu"
+    pack, finished = ptx.cvt_f16x2(plan.precision.ptx_type, rectified), inlined("")
+    place, row_words, plane_words, phase_words, step, octets, pixel = map(
+        uint32, (plan.places[2 * number + 1] // 4, of.row_bytes // 4, of.plane // 4, of.phase * PIXEL // 4, of.step,
+                 of.octets, PIXEL // 4)
+    )  # fmt: skip
+    some, alignment = plan.products[number].parts * ABREAST * plan.products[number].columns > of.octets, ptx.ALIGNMENT
+
+    @jit(device=True, forceinline=True)
+    def store(slot, column, octet, member, low, high):
+        if not some or octet < octets:
+            shared = cuda.shared.array(0, types.uint32, alignment=alignment)
+            at = uint32(place + slot * row_words + octet * plane_words + member)
+            at = uint32(at + uint32(column % step) * phase_words + uint32(column // step) * pixel)
+            shared[at] = pack(finished(low), finished(high))
+
+    return store
+
+
+@cache
+def _make_norm(plan: StripPlan, number: int) -> Any:
+    """normalise(base, thread, first, last): these slots of a convolution's map, a thread a pixel."""
+    link, of = plan.links[2 * number], plan.maps[2 * number + 1]
+    own = make_octet_norm(plan.precision.ptx_type, link.norm, of.octets, of.plane) if link.norm else None
+    width, place, row_bytes, phase, step, pixel, threads = map(
+        uint32, (of.width, plan.places[2 * number + 1], of.row_bytes, of.phase * PIXEL, of.step, PIXEL, plan.threads)
+    )
+
+    @jit(device=True, forceinline=True)
+    def normalise(base, thread, first, last):
+        i, pixels = thread, uint32(uint32(last - first) * width)
+        while i < pixels:
+            slot, column = uint32(first + i // width), uint32(i % width)
+            at = uint32(base + place + slot * row_bytes + uint32(column % step) * phase)
+            own(uint32(at + uint32(column // step) * pixel))
+            i = uint32(i + threads)
+
+    return normalise
+
+
+@cache
+def _make_maxpool2d(plan: StripPlan, number: int) -> Any:
+    """maxpool2d(y, base, thread, n, begin, end): these rows of a pooling, a thread an octet of a pixel."""
+    link, source, final = plan.links[2 * number + 1], plan.maps[2 * number + 1], number == 1
+    peak, target = ptx.max_nan_f16x2(plan.precision.ptx_type), plan.maps[2]
+    (kernel_rows, kernel_columns), (down, across) = link.window.kernel, link.window.stride
+    taps = np.array([
+        row * source.row_bytes + PIXEL * (column % source.step * source.phase + column // source.step)
+        for row in range(kernel_rows) for column in range(kernel_columns)
+    ], np.uint32)  # fmt: skip
+    count, (channels, height, width) = len(taps), link.out_shape
+    octets, columns, place, plane, row_bytes, threads, pixel = map(
+        uint32,
+        (source.octets, width, plan.places[2 * number + 1], source.plane, down * source.row_bytes, plan.threads, PIXEL),
+    )
+    to_place, to_plane, to_row, ring, left, rows = map(
+        uint32, (plan.places[2], target.plane, target.row_bytes, target.rows, target.left * PIXEL, height)
+    )
+    words, four, uneven = uint32(channels // 2), uint32(4), channels % OCTET > 0
+    assert across == source.step
+
+    @jit(device=True, forceinline=True)
+    def maxpool2d(y, base, thread, n, begin, end):
+        best, item = cuda.local.array(4, types.uint32), thread
+        items = uint32(uint32(end - begin) * uint32(columns * octets))
+        while item < items:
+            if final:  # octets of a pixel lie side by side in y
+                octet, place_of = uint32(item % octets), uint32(item // octets)
+            else:
+                octet, place_of = uint32(item // columns % octets), uint32(item % columns)
+                place_of = uint32(place_of + uint32(item // uint32(columns * octets)) * columns)
+            row, column = uint32(place_of // columns), uint32(place_of % columns)
+            here = uint32(base + place + row * row_bytes + octet * plane + column * pixel)
+            best[0], best[1], best[2], best[3] = ptx.ld_shared_v4_b32(here)
+            for k in range(1, count):
+                w0, w1, w2, w3 = ptx.ld_shared_v4_b32(uint32(here + cuda.const.array_like(taps)[k]))
+                best[0], best[1] = peak(best[0], w0), peak(best[1], w1)
+                best[2], best[3] = peak(best[2], w2), peak(best[3], w3)
+            line = uint32(begin + row)
+            if final:
+                at = uint32(uint32(uint32(n * rows + line) * columns + column) * words + octet * four)
+                if uneven:
+                    for k in range(4):
+                        if uint32(octet * four + uint32(k)) < words:
+                            y[uint32(at + uint32(k))] = best[k]
+                else:
+                    ptx.st_global_v4_b32(y, at, best[0], best[1], best[2], best[3])
+            else:
+                to = uint32(base + to_place + uint32(line % ring) * to_row + octet * to_plane + left + column * pixel)
+                ptx.st_shared_v4_b32(to, best[0], best[1], best[2], best[3])
+            item = uint32(item + threads)
+
+    return maxpool2d
+
+
+@cache
+def _make_keep(plan: StripPlan, number: int) -> Any:
+    """keep(base, thread, slot): move what the next strip needs of a convolution's map to its first slots."""
+    of = plan.maps[2 * number + 1]
+    place, row_bytes, size, chunk, threads = map(
+        uint32,
+        (plan.places[2 * number + 1], of.row_bytes, plan.keeps(number) * of.row_bytes, PIXEL, plan.threads * PIXEL),
+    )
+
+    @jit(device=True, forceinline=True)
+    def keep(base, thread, slot):
+        i = uint32(thread * chunk)
+        while i < size:
+            to = uint32(base + place + i)
+            w0, w1, w2, w3 = ptx.ld_shared_v4_b32(uint32(to + slot * row_bytes))
+            ptx.st_shared_v4_b32(to, w0, w1, w2, w3)
+            i = uint32(i + threads)
+
+    return keep

@@ -1,0 +1,446 @@
+"""Two convolutions with pooling as one kernel on tensor cores, by strips of rows: what a block makes, holds and reads.
+
+A block has an image, or a tile of rows of it as wide as the image. The first convolution reads blocks of pixels, so that
+both move by 1 (`ops.pixels_to_depth`). Weights are no part of shared memory: each warp reads its own, in the order in
+which it multiplies, as a stream from the second-level cache. `kernel_strips` has the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from charcnn.gpu import device
+from charcnn.ops.chain.kernel_strips import ABOVE, ABREAST, ROWS, WARPS
+from charcnn.ops.chain.octets import OCTET, PIXEL, REACH
+from charcnn.ops.chain.plan2d import METHODS, Layer2d, linked
+from charcnn.ops.chain.planned import tabulated
+from charcnn.ops.chain.tiling2d import Link
+from charcnn.ops.common.precision import HALF_PRECISIONS, NumberFormat
+from charcnn.ops.common.shapes import Shape, at_least
+from charcnn.ops.pixels_to_depth import Blocks
+
+SUMS = 32
+"""Products of 16 x 8 that a warp holds the sums of, at most: 128 registers."""
+
+DEPTH = 2
+"""Octets of channels of a product."""
+
+PRODUCT, STREAMED, PASS, STRIP = 1.8, 20, 1500, 5000
+"""Clock cycles of a multiprocessor as forecasts have them: of a product, the bytes of weights that come in one, and what
+begins a pass over a strip, and a strip."""
+
+HERTZ, BYTES = 1.7e9, 3e12
+"""Of an H100: cycles a second, and bytes of DRAM."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A map in shared memory, some of its rows: of each an octet after the other."""
+
+    octets: int
+    rows: int
+    width: int
+    left: int = 0
+    """Columns of zeros before an octet's; those of the next one are those behind it."""
+    step: int = 1
+    """Columns that are this far apart lie side by side."""
+    zeros: int = 0
+    """Rows of zeros behind the others, which stand for those beyond the image."""
+
+    @property
+    def phase(self) -> int:
+        """Pixels of a row that are `step` apart."""
+        return -(-self.width // self.step)
+
+    @property
+    def plane(self) -> int:
+        """Bytes of an octet of a row, an odd number of pixels: so octets of a pixel lie in different banks."""
+        return PIXEL * (self.left + self.phase * self.step | 1)
+
+    @property
+    def row_bytes(self) -> int:
+        """From a row to the next."""
+        return self.octets * self.plane
+
+    @property
+    def nbytes(self) -> int:
+        """Of all rows."""
+        return (self.rows + self.zeros) * self.row_bytes
+
+
+@dataclass(frozen=True)
+class Product:
+    """A convolution by steps of 1 as warps multiply it: octets of channels in and out, and their parts."""
+
+    kernel: tuple[int, int]
+    parts: int
+    """Times that a strip is gone over, for other output channels each."""
+    groups: int
+    """Of parts: those of a group read the same channels."""
+    octets_in: int
+    """Of a group, even."""
+    columns: int
+    """Octets of output channels of a warp in a part, even."""
+
+    @property
+    def steps(self) -> int:
+        """Products of depth 16 of an output."""
+        return prod(self.kernel) * self.octets_in // DEPTH
+
+    @property
+    def most(self) -> int:
+        """Sixteens of pixels of a warp, at most."""
+        return SUMS // self.columns
+
+    @property
+    def outputs(self) -> int:
+        """Output channels as weights and biases have them, some perhaps of zeros."""
+        return self.parts * ABREAST * self.columns * OCTET
+
+    @property
+    def words(self) -> int:
+        """Of weights, all parts."""
+        return self.parts * self.steps * ABREAST * 2 * self.columns * 32
+
+    def passes(self, pixels: int) -> tuple[int, int]:
+        """Passes over so many pixels, and sixteens of them of a warp in each."""
+        tiles = -(-pixels // ROWS)
+        count = -(-tiles // (ABOVE * self.most))
+        return count, -(-tiles // (ABOVE * count))
+
+
+@dataclass(frozen=True)
+class StripPlan:
+    """Convolution, pooling, convolution, pooling as one kernel. `describe()` tells what it does; `prepare` is how to
+    get the function. Results are channels last, in the precision.
+    """  # fmt: skip
+
+    links: tuple[Link, ...]
+    method: str
+    precision: NumberFormat
+    shared_limit: int
+    """Bytes of shared memory that a block may use."""
+    first: int
+    """Rows of the last map in the first strip."""
+    rows: int
+    """And in each that follows."""
+    made: int
+    """Rows of the map between the convolutions that are made at a time."""
+    batch: int = 1
+    """Images of a call that the forecast is for."""
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 32 * WARPS
+
+    @property
+    def in_shape(self) -> Shape:
+        """(C_in, H, W)"""
+        return self.links[0].in_shape
+
+    @property
+    def out_shape(self) -> Shape:
+        """(C_out, H_out, W_out); a result has channels last."""
+        return self.links[-1].out_shape
+
+    @property
+    def parameter_shapes(self) -> tuple[Shape, ...]:
+        """(C_out, C_in / groups, KH, KW) of each convolution's weight."""
+        return self.links[0].weight_shape, self.links[2].weight_shape
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """How the first convolution's blocks of pixels lie on the image."""
+        return Blocks.of(self.links[0].window, *self.in_shape[1:])
+
+    @cached_property
+    def products(self) -> tuple[Product, Product]:
+        """Of both convolutions."""
+        first, second = self.links[0], self.links[2]
+        channels = self.in_shape[0] * prod(first.window.stride)
+        (c_in, *_), (c_out, *_), groups = second.in_shape, second.out_shape, second.groups
+        own = _product(second.window.kernel, c_in // groups, c_out // groups, groups)
+        if (own.octets_in * groups * OCTET, own.outputs) != (c_in, c_out):  # with zeros between groups
+            own = _product(second.window.kernel, c_in, c_out, 1)
+        return _product(first.window.in_steps, channels, first.out_shape[0], 1), own
+
+    @property
+    def tile(self) -> int:
+        """Rows of the last map that a block makes."""
+        return self.rows if self.method == "tiles" else self.out_shape[1]
+
+    @property
+    def tiles(self) -> int:
+        """Blocks an image."""
+        return -(-self.out_shape[1] // self.tile)
+
+    def strips(self, index: int) -> Iterator[tuple[int, int]]:
+        """Rows of the last map that a block makes at a time."""
+        begin, end = index * self.tile, min((index + 1) * self.tile, self.out_shape[1])
+        while begin < end:
+            stop = min(begin + (self.first if begin == index * self.tile else self.rows), end)
+            yield begin, stop
+            begin = stop
+
+    @cached_property
+    def counted(self) -> dict[str, Any]:
+        """What blocks do, counted strip by strip: `pixels` of each strip of both convolutions, of all of an image's
+        blocks, `loaded` rows of blocks of pixels, and the most `rows` of each map that are there at once.
+        """  # fmt: skip
+        (conv1, pool1, conv2, pool2), (_, between, _) = self.links, self.links[1].out_shape
+        reach, (top, *_), taps = self.products[0].kernel[0], conv2.window.padding, conv2.window.kernel[0]
+        pixels: tuple[list[int], list[int]] = [], []
+        rows, loaded = [0, 0, 0, 0], 0
+        for index in range(self.tiles):
+            had: int | None = None
+            kept: int | None = None
+            for begin, end in self.strips(index):
+                c0, c1 = _rows(pool2, begin, end)
+                rows[3] = max(rows[3], c1 - c0)
+                c0 = c0 if kept is None else max(c0, kept)
+                p0, p1 = max(c0 - top, 0), min(c1 - 1 - top + taps, between)
+                if self.method == "whole":
+                    p1 = between
+                rows[2] = max(rows[2], p1 - p0)
+                p0, image, conv = (p0 if had is None else max(p0, had)), None, None
+                while p0 < p1:
+                    stop = min(p0 + self.made, p1)
+                    r0, r1 = _rows(pool1, p0, stop)
+                    rows[1] = max(rows[1], r1 - r0)
+                    r0 = r0 if conv is None else max(r0, conv)
+                    i0, i1 = r0, r1 - 1 + reach
+                    rows[0] = max(rows[0], i1 - i0)
+                    loaded += i1 - (i0 if image is None else max(i0, image))
+                    pixels[0].append((r1 - r0) * conv1.out_shape[2])
+                    p0, image, conv = stop, i1, r1
+                had = p1 if had is None else max(had, p1)
+                pixels[1].append((c1 - c0) * conv2.out_shape[2])
+                kept = c1
+        return {"pixels": pixels, "rows": tuple(rows), "loaded": loaded}
+
+    @cached_property
+    def maps(self) -> tuple[Rows, Rows, Rows, Rows]:
+        """The image by blocks of pixels, and what both convolutions and the first pooling make."""
+        (conv1, pool1, conv2, pool2), rows, (one, two) = self.links, self.counted["rows"], self.products
+        _, _, left, right = conv2.window.padding
+        wide = lambda shape: -(-shape[0] // OCTET)  # noqa: E731
+        return (
+            Rows(one.octets_in, rows[0], self.blocks.counts[1]),
+            Rows(wide(conv1.out_shape), rows[1], conv1.out_shape[2], step=pool1.window.stride[1]),
+            Rows(two.octets_in * two.groups, rows[2], pool1.out_shape[2], left=max(left, right),
+                 zeros=1),
+            Rows(wide(conv2.out_shape), rows[3], conv2.out_shape[2], step=pool2.window.stride[1]),
+        )  # fmt: skip
+
+    @cached_property
+    def places(self) -> tuple[int, int, int, int]:
+        """Where each map begins in shared memory, in bytes.
+
+        The image and the first convolution's rows lie where those of the second will be, but for what that keeps.
+        """
+        image, _, between, conv2 = self.maps
+        begin = between.nbytes + (self.keeps(1) * conv2.row_bytes if self.rolls else 0)
+        return begin, begin + image.nbytes, 0, between.nbytes
+
+    @property
+    def rolls(self) -> bool:
+        """Whether more of the map between the convolutions is made when rows of the last one are there already."""
+        return self.method == "rolling" and self.first < self.out_shape[1]
+
+    def keeps(self, number: int) -> int:
+        """Rows of a convolution's map that the pooling behind it needs again in the next strip."""
+        window = self.links[2 * number + 1].window
+        return max(0, window.kernel[0] - window.stride[0])
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        _, conv1, between, conv2 = self.maps
+        return max(self.places[1] + conv1.nbytes, between.nbytes + conv2.nbytes)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations an image, a multiply-add counted as two."""
+        return sum(2 * link.depth * prod(link.out_shape) for link in self.links)
+
+    @property
+    def computed_flops(self) -> int:
+        """Of the outputs that blocks compute: some more than once."""
+        own = zip(self.links[::2], self.counted["pixels"], strict=True)
+        return sum(2 * link.depth * link.out_shape[0] * sum(pixels) for link, pixels in own)
+
+    @property
+    def multiplied(self) -> int:
+        """Products of 16 x 8 x 16 that tensor cores compute an image."""
+        found = 0
+        for of, strips in zip(self.products, self.counted["pixels"], strict=True):
+            for pixels in strips:
+                count, tiles = of.passes(pixels)
+                found += count * of.parts * of.steps * WARPS * tiles * of.columns
+        return found
+
+    @property
+    def dram_bytes(self) -> int:
+        """Bytes of maps an image, of which pixels are bytes."""
+        return prod(self.in_shape) + self.precision.itemsize * prod(self.out_shape)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of weights that an image's blocks read from the second-level cache, if warps of a block share what they read."""
+        pairs = zip(self.products, self.counted["pixels"], strict=True)
+        return sum(4 * of.words * of.passes(pixels)[0] for of, strips in pairs for pixels in strips)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Of packed weights, read from DRAM once a launch."""
+        return 4 * sum(of.words for of in self.products)
+
+    @property
+    def cycles(self) -> float:
+        """Of a multiprocessor an image, as forecasts have them: of products, or of their weights if those take longer."""
+        found = 0.0
+        for of, strips in zip(self.products, self.counted["pixels"], strict=True):
+            for pixels in strips:
+                count, tiles = of.passes(pixels)
+                products = of.parts * of.steps * WARPS * tiles * of.columns * PRODUCT
+                found += count * (max(products, 4 * of.words / STREAMED) + PASS) + STRIP
+        return found
+
+    @property
+    def seconds(self) -> float:
+        """The forecast for a call of `batch` images on an H100."""
+        waves = -(-self.batch * self.tiles // device.MULTIPROCESSORS)
+        moved = self.batch * self.dram_bytes + self.parameter_bytes
+        return max(waves * self.cycles / self.tiles / HERTZ, moved / BYTES)
+
+    def describe(self) -> str:
+        """Strips, maps, shared memory, recomputation and bytes as a table, before anything is compiled."""
+        sizes = ("x".join(map(str, shape)) for shape in (self.in_shape, *(link.out_shape for link in self.links)))
+        strips = ", ".join(f"{end - begin}" for begin, end in self.strips(0))
+        tiles = (f"{16 * of.passes(max(own))[1]}x{8 * of.columns}"
+                 for of, own in zip(self.products, self.counted["pixels"], strict=True))  # fmt: skip
+        kernel = {
+            "kernel": f"1, {self.method}, products of 16 x 8 x 16 in {self.precision.name}",
+            "layers": ", ".join(link.named for link in self.links),
+            "feature maps": " > ".join(sizes),
+            "blocks an image": f"{self.tiles} of {self.tile} rows, by strips of {strips}",
+            "rows held": ", ".join(f"{of.rows}" for of in self.maps),
+            "multiplications": f"{self.computed_flops / self.flops:.2f}x the layers' own; "
+            f"{4096 * self.multiplied / self.flops:.2f}x in whole products",
+            "threads a block": f"{self.threads}",
+            "sums a warp": ", ".join(tiles) + " (pixels x channels)",
+            "shared memory": f"{self.shared_bytes:,} of {self.shared_limit:,} bytes a block",
+        }
+        chain = {
+            "work": f"{self.flops:,} FLOP an image, {self.computed_flops:,} computed",
+            "maps in DRAM": f"{self.dram_bytes:,} bytes an image",
+            "weights from L2": f"{self.weight_bytes:,} bytes an image",
+            "forecast": f"{1e6 * self.seconds:,.1f} us for a batch of {self.batch:,}",
+        }
+        return tabulated((kernel, chain))
+
+    def prepare(
+        self, weights: Sequence[np.ndarray], biases: Sequence[np.ndarray | None], pixels: np.ndarray | None = None
+    ) -> Any:
+        """The function, with its weights packed on the current GPU: see `strips.StripChain`."""
+        from charcnn.ops.chain.strips import StripChain
+
+        return StripChain(self, weights, biases, pixels)
+
+
+def _rows(pool: Link, begin: int, end: int) -> tuple[int, int]:
+    """Those that windows of a pooling's rows read."""
+    step, taps = pool.window.stride[0], pool.window.kernel[0]
+    return begin * step, (end - 1) * step + taps
+
+
+def _product(kernel: tuple[int, int], channels: int, outputs: int, groups: int) -> Product:
+    """Of a group's channels and outputs."""
+    octets = -(-outputs // OCTET)
+    parts = next(count for count in range(1, octets + 1) if -(-octets // (count * ABREAST)) <= OCTET)
+    columns = -(-octets // (parts * ABREAST * 2)) * 2
+    return Product(kernel, parts * groups, groups, -(-channels // (DEPTH * OCTET)) * DEPTH, columns)
+
+
+def make_strip_plan(
+    layers: Sequence[Layer2d],
+    *,
+    in_shape: Sequence[int],
+    walk: str,
+    precision: str = "fp16",
+    tile: int | None = None,
+    batch: int = 1,
+    shared_limit: int | None = None,
+) -> StripPlan:
+    """Plan Conv2d, MaxPool2d, Conv2d, MaxPool2d as one kernel on tensor cores; errors as of `plan2d`.
+
+    Args:
+        layers: each convolution with Relu behind it, and perhaps LocalResponseNorm.
+        walk: "whole": a block an image, and all of the map between the convolutions in shared memory. "rolling": a
+            block an image, and of that map the rows that a strip reads. "tiles": a block some rows of the last map.
+        precision: of maps, weights and results, fp16 or bf16; sums are float32.
+        tile: rows of the last map in a strip; what has the least forecast where None.
+        batch: images of a call that the forecast is for.
+        shared_limit: bytes of shared memory a block may use; the current GPU's where None.
+
+    Raises:
+        ValueError: the layers are no such chain, or a block has too little shared memory; says how much it needs.
+    """
+    links = linked(layers, in_shape)
+    if walk not in METHODS:
+        raise ValueError(f"{walk=}: need one of {', '.join(METHODS)}")
+    if precision not in HALF_PRECISIONS:
+        raise ValueError(f"{precision=}: method 'mma' needs one of {', '.join(HALF_PRECISIONS)}")
+    at_least("batch", batch, 1)
+    limit = device.shared_limit() if shared_limit is None else shared_limit
+    at_least("shared_limit", limit, 1)
+    _check(links)
+    height = links[3].out_shape[1]
+    if tile is not None:
+        at_least("tile", tile, 1)
+    found = []
+    for rows in range(1, height + 1) if tile is None else (min(tile, height),):
+        for first in {rows, min(rows + (walk != "tiles" and tile is None), height)}:
+            for made in range(1, 9):
+                found.append(StripPlan(links, walk, HALF_PRECISIONS[precision], limit, first, rows, made, batch))
+    least = min(found, key=lambda one: one.shared_bytes)
+    if least.shared_bytes > limit:
+        raise ValueError(
+            f"{'a strip' if tile is None else f'{tile=}'} needs {least.shared_bytes:,} bytes of shared memory by walk "
+            f"{walk!r} in {precision}, a block has {limit:,}: try another walk, or a smaller tile"
+        )
+    return min((one for one in found if one.shared_bytes <= limit), key=lambda one: (one.seconds, one.cycles))
+
+
+def _check(links: Sequence[Link]) -> None:
+    if [link.groups > 0 for link in links] != [True, False, True, False]:
+        needed = "Conv2d, Relu, MaxPool2d, Conv2d, Relu, MaxPool2d, and perhaps LocalResponseNorm behind Relu"
+        raise ValueError(f"{', '.join(link.named for link in links)}: method 'mma' with a walk needs {needed}")
+    for i, link in enumerate(links):
+        window = link.window
+        wrong = ""
+        if window.dilation != (1, 1):
+            wrong = "dilation 1"
+        elif link.groups and link.epilogue not in ("", "relu"):
+            wrong = "Relu, or nothing, behind it"
+        elif not link.groups and (any(window.padding) or link.epilogue or link.norm):
+            wrong = "a pooling without padding, and nothing behind it"
+        elif not link.groups and (2 * window.stride[0] < window.kernel[0] or window.kernel[0] < window.stride[0]):
+            wrong = "windows that share at most as many rows as they move by, and leave none out"
+        elif i == 0 and link.groups > 1:
+            wrong = "a first convolution of one group"
+        elif i == 2 and window.stride != (1, 1):
+            wrong = "a second convolution that moves by 1"
+        elif i == 2 and link.out_shape[0] % 2:
+            wrong = "an even number of channels"
+        elif link.norm and link.norm.size > REACH:
+            wrong = f"a normalisation over at most {REACH} channels"
+        if wrong:
+            raise ValueError(f"{link.named}: method 'mma' with a walk needs {wrong}")
