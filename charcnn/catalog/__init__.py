@@ -17,6 +17,7 @@ from typing import Any
 from charcnn.catalog.networks import NETWORK_TECHNIQUES as NETWORK_TECHNIQUES
 from charcnn.catalog.networks import NETWORKS as NETWORKS
 from charcnn.catalog.networks import NetworkTechnique as NetworkTechnique
+from charcnn.catalog.networks import fused_technique as fused_technique
 from charcnn.catalog.networks import network as network
 from charcnn.catalog.networks import network_technique as network_technique
 from charcnn.catalog.operators import CHAIN as CHAIN

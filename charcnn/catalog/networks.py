@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from charcnn.catalog.programs import Program
+from charcnn.ops.common.precision import HALF_PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,14 @@ NETWORK_TECHNIQUES = (
     ),
 )  # fmt: skip
 """In the order of the history."""
+
+
+def fused_technique(precision: str | None) -> NetworkTechnique:
+    """The form of `strong` whose first two convolutions are one kernel (`--fuse 2`), for a precision."""
+    return replace(
+        network_technique("strong"), home="fused", precisions=("fp32", *HALF_PRECISIONS), copies=True, filtered=True,
+        ampere=precision in HALF_PRECISIONS,
+    )  # fmt: skip
 
 
 def network(name: str) -> NetworkRow:

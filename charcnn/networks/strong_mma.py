@@ -19,7 +19,6 @@ from charcnn.model.params import Params
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.calls import calls, chain, chained, planned_mma, simplified
 from charcnn.networks.cuda import Viewed, direct
-from charcnn.ops.chain.plan_mma import MmaPlan
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.pixel_tables import pixel_tables
 from charcnn.ops.common.shapes import Shape
@@ -32,12 +31,12 @@ class Chain(NoScratch):
     """A chain as a layer, its weights on the current GPU.
 
     Args:
-        plan: by method `mma`.
+        plan: by method `mma`, with a walk or without.
         run, params: its layers.
         pixels: the layer before it, if that is Pixels: then it reads bytes.
     """
 
-    def __init__(self, plan: MmaPlan, run: Sequence[Node], params: dict[str, np.ndarray], pixels: Any = None) -> None:
+    def __init__(self, plan: Any, run: Sequence[Node], params: dict[str, np.ndarray], pixels: Any = None) -> None:
         weights, biases = [], []
         for node in run:
             if isinstance(node.layer, Conv2d):

@@ -17,11 +17,12 @@ from charcnn.levels.runner import command, options
 from charcnn.levels.runner.options import SHOWN, SIMULATED_INPUTS, Job
 from charcnn.model import params
 from charcnn.model.layers import Node
-from charcnn.networks import weights
+from charcnn.networks import fused, weights
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.parts import parted
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import fit, tables
+from charcnn.ops.chain.plan2d import METHODS
 
 DATA: dict[str, Callable[..., images.Images]] = {
     "fashion-mnist": images.fashion_mnist,
@@ -51,11 +52,7 @@ def main(name: str, argv: list[str] | None = None) -> NoReturn:
         options.check_files(chosen)
         if getattr(chosen, "train", None) is not None:
             sys.exit(fit.train(subject, chosen))
-        sys.exit(
-            tables.compare(subject, chosen)
-            if chosen.compare
-            else tables.plan(subject.architecture(chosen), chosen.batch or 1, subject.planned_in(chosen))
-        )
+        sys.exit(tables.compare(subject, chosen) if chosen.compare else subject.planned(chosen))
     except (ValueError, OSError, device.DeviceError) as error:
         tell(f"{name}: {' '.join(str(error).split())}")
         sys.exit(options.UNUSABLE)
@@ -108,15 +105,19 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
             add("--train", metavar="FILE", help=f"fit it to --images (default {self.page.DATA}), and write its weights")
             add("--epochs", type=options.positive, default=12, metavar="E", help="with --train (default 12)")
             add("--rate", type=options.above_0, default=2e-3, metavar="R", help="its largest step (default 0.002)")
+        one = "the first two convolutions as one kernel, with what follows them: --as strong, in fp32, fp16 or bf16"
+        add("--fuse", type=int, choices=(fused.FUSED,), metavar="2", help=one)
+        add("--method", choices=METHODS, help="with --fuse: how that kernel goes over an image (default by forecast)")
         add("--compare", action="store_true", help="all techniques of --as that run here, checked first")
         options.add_offload(add)
         return found
 
     def program(self, chosen: argparse.Namespace) -> tuple[catalog.Program, Callable[..., Any]]:
         """The technique that --as names, or else the fastest of the machine."""
-        technique = catalog.network_technique(chosen.technique or self._fastest(chosen.precision))
+        technique = self._technique(chosen)
         timed = {"graph": False} if chosen.layers and technique.graphs else {}  # a graph is timed as a whole
-        build = partial(technique.build, technique.name, **timed)
+        how = {"method": chosen.method} if technique.home == "fused" else {}
+        build = partial(technique.build, technique.name, **timed, **how)
         return technique, parted(chosen.offload, build) if chosen.offload in offload.PARTED else build
 
     def _fastest(self, precision: str | None) -> str:
@@ -128,10 +129,32 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         found = [way.name for way in ways if way.computes(self.name, limit) and options.serves(way, precision)]
         return (found or self._row.on_gpu)[0]
 
-    def planned_in(self, chosen: argparse.Namespace) -> str | None:
-        """The precision of a plan on tensor cores, where --as asks for that."""
-        way = chosen.technique and catalog.network_technique(chosen.technique)
-        return way.precision(chosen.precision) if way and way.home == "strong_mma" else None
+    def _technique(self, chosen: argparse.Namespace) -> catalog.NetworkTechnique:
+        """The technique that --as names, or else the fastest; with --fuse the form of `strong` that has one kernel."""
+        if chosen.fuse and chosen.technique == "strong":
+            return catalog.fused_technique(chosen.precision)
+        return catalog.network_technique(chosen.technique or self._fastest(chosen.precision))
+
+    def _check_fused(self, chosen: argparse.Namespace) -> None:
+        """Raise ValueError unless what --fuse asks for can be."""
+        if chosen.method and not chosen.fuse:
+            raise ValueError(f"--method {chosen.method}: is of --fuse {fused.FUSED}, which is missing")
+        if chosen.fuse and chosen.technique != "strong":
+            raise ValueError(f"--fuse {chosen.fuse}: needs --as strong, not {self._technique(chosen).name}")
+        if chosen.fuse and chosen.offload in offload.PARTED:
+            raise ValueError(f"--fuse {chosen.fuse}: with --offload {chosen.offload} no rank has both layers")
+
+    def planned(self, chosen: argparse.Namespace) -> int:
+        """Print how convolutions fuse by the technique of --as. Exit status: 0."""
+        network, batch = self.architecture(chosen), chosen.batch or 1
+        self._check_fused(chosen)
+        if chosen.fuse:
+            precision = self._technique(chosen).precision(chosen.precision)
+            print(tables.fused_front(network, batch, precision, chosen.method).describe())
+            return 0
+        named = chosen.technique and catalog.network_technique(chosen.technique)
+        on_tensor_cores = named.precision(chosen.precision) if named and named.home == "strong_mma" else None
+        return tables.plan(network, batch, on_tensor_cores)
 
     def architecture(self, chosen: argparse.Namespace, *, simulated: bool = False) -> Architecture:
         """The network's variant that the options name.
@@ -150,10 +173,13 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
     def prepare(self, program: catalog.Program, chosen: argparse.Namespace) -> Job:
         """Read weights and images as the options say."""
         options.check(program, chosen)
+        self._check_fused(chosen)
         if chosen.layers and chosen.offload in offload.PARTED:
             raise ValueError(f"--layers: with --offload {chosen.offload} no rank has all layers; leave one out")
         simulated = program.device == "cuda" and device.SIMULATED
         network = self.architecture(chosen, simulated=simulated)
+        if chosen.fuse:  # says what does not fit before anything runs
+            tables.fused_front(network, chosen.batch or 1, program.precision(chosen.precision), chosen.method)
         held, random = self._weights(network, chosen)
         if chosen.images is None and network.image[1] == 1:  # rows of features: nothing to see
             rows = np.random.default_rng(chosen.seed).integers(0, 256, (ROWS, network.length), np.uint8)
@@ -198,7 +224,7 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
             return tables.parts(job.params.config, report)
         if not chosen.layers:
             return []
-        peaks = tables.Peaks.of(catalog.network_technique(report["technique"]), report["precision"])
+        peaks = tables.Peaks.of(self._technique(chosen), report["precision"])
         network, timed = job.params.config, report.get("profile")
         if timed is not None:  # alone on one GPU
             seconds = {stage: spent / 1e6 for stage, spent in timed["layers"].items()}

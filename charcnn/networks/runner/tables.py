@@ -18,11 +18,12 @@ from charcnn.levels.runner.options import serves
 from charcnn.levels.runner.peaks import Peaks
 from charcnn.levels.runner.report import validate
 from charcnn.model.layers import Conv2d, Flatten, MaxPool2d, Node, place
+from charcnn.networks import fused
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.calls import CHAINED, chain, chained, planned, planned_mma, simplified
 from charcnn.networks.parts import flops
 from charcnn.offload import partition
-from charcnn.ops.chain import pyramid
+from charcnn.ops.chain import Plan2d, StripPlan, pyramid
 from charcnn.runtime.monitor import Monitor
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ def staged(network: Architecture, stages: Sequence[str]) -> list[tuple[str, list
     Raises:
         ValueError: the stages are not those of the network's layers.
     """
-    unnamed = {name: np.zeros(shape, np.float32) for name, shape in network.parameter_shapes.items()}
-    for nodes in (network.nodes, simplified(network, unnamed)[0]):
+    for nodes in (network.nodes, _unnamed(network)):
         rest = [node for node in nodes if not isinstance(node.layer, Flatten)]
         found, named = [], []
         for stage, following in zip(stages, [*stages[1:], ""], strict=True):
@@ -123,6 +123,18 @@ TILES = (1, 2, 4, 7)
 """Of the last map, of which `plan` says what they compute twice."""
 
 
+def fused_front(network: Architecture, batch: int, precision: str, method: str | None) -> Plan2d | StripPlan:
+    """The plan of the one kernel that has the first two convolutions; errors as of `fused.build`."""
+    front, _ = fused.parted(_unnamed(network), network.name)
+    return fused.planned_front(front, precision, method, batch)
+
+
+def _unnamed(network: Architecture) -> Sequence[Node]:
+    """Its layers, simplified, without weights."""
+    unnamed = {name: np.zeros(shape, np.float32) for name, shape in network.parameter_shapes.items()}
+    return simplified(network, unnamed)[0]
+
+
 def plan(network: Architecture, batch: int, on_tensor_cores: str | None = None) -> int:
     """Print how the network's convolutions fuse, and what tiles of the first ones compute twice. Exit status: 0.
 
@@ -134,8 +146,7 @@ def plan(network: Architecture, batch: int, on_tensor_cores: str | None = None) 
     Raises:
         ValueError: it has no convolutions, or none that such a plan takes.
     """
-    unnamed = {name: np.zeros(shape, np.float32) for name, shape in network.parameter_shapes.items()}
-    nodes = simplified(network, unnamed)[0]
+    nodes = _unnamed(network)
     chains = [run for run in chained(nodes) if chain(run)]
     if not chains:
         raise ValueError(f"--plan: {network.name} has no convolutions to fuse")

@@ -12,6 +12,7 @@ from charcnn.model.layers import Conv1d, Conv2d, LeakyRelu, MaxPool2d, Relu, Sig
 from charcnn.ops.chain.fused import Fused
 from charcnn.ops.chain.plan import Plan, Stat, plan
 from charcnn.ops.chain.plan2d import Plan2d, Roofline, pyramid
+from charcnn.ops.chain.plan_strips import StripPlan
 from charcnn.ops.chain.step import Step
 from charcnn.ops.chain.step2d import Step2d
 
@@ -29,6 +30,7 @@ __all__ = [
     "Stat",
     "Step",
     "Step2d",
+    "StripPlan",
     "Tanh",
     "plan",
     "pyramid",

@@ -10,28 +10,17 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
 from charcnn.gpu.launch import jit
-from charcnn.ops.chain.octets import OCTET, PIXEL, make_octet_norm
-from charcnn.ops.common.epilogues import inlined
+from charcnn.ops.chain.octets import PIXEL
+from charcnn.ops.chain.strip_maps import WORD, make_keep, make_load, make_maxpool2d, make_norm, make_store
+from charcnn.ops.chain.strip_sizes import ABOVE, ABREAST, ROWS
 
 if TYPE_CHECKING:
     from charcnn.ops.chain.plan_strips import StripPlan
-
-ROWS = 16
-"""Of a product: pixels."""
-
-WARPS, ABREAST = 8, 2
-"""Of a block: eight, with 255 registers a thread; two beside each other have the channels of a part."""
-
-ABOVE = WARPS // ABREAST
-"""And so many have pixels of their own."""
-
-WORD = 0xFFFFFFFF
 
 
 @cache
@@ -39,7 +28,7 @@ def make_strip_kernel(plan: StripPlan, from_bytes: bool) -> Any:
     """The kernel (x, weight, bias, pixels, y): blocks take tiles of images by turns.
 
     x (N, C_in H W) float32, or uint8 where from_bytes, then pixels (2 C_in,) is the factor and offset of each channel;
-    weight and bias as of `strips.packed`; y (N H_out W_out C_out / 2,) words.
+    weight and bias as of `strips.packed`; y words, (N H_out W_out C / 2,).
     """
     # As in kernel_mma.py: device functions are made for a plan, whose sizes are their constants, and inlined.
     (_, pool1, conv2, pool2), top = plan.links, plan.links[2].window.padding[0]
@@ -97,9 +86,9 @@ def _make_half(plan: StripPlan, number: int, from_bytes: bool) -> Any:
     Where not `fresh`, the rows that windows share with those before are in the first slots of the convolution's map.
     """
     link, pool, of = plan.links[2 * number], plan.links[2 * number + 1], plan.maps[2 * number + 1]
-    load = _make_load(plan, from_bytes) if number == 0 else None
+    load = make_load(plan, from_bytes) if number == 0 else None
     conv2d = _make_conv2d(plan, number)
-    normalise, maxpool2d, keep = _make_norm(plan, number), _make_maxpool2d(plan, number), _make_keep(plan, number)
+    normalise, maxpool2d, keep = make_norm(plan, number), make_maxpool2d(plan, number), make_keep(plan, number)
     step, taps, kept = map(uint32, (pool.window.stride[0], pool.window.kernel[0], plan.keeps(number)))
     reads, norms, keeps = number == 0, link.norm is not None, plan.keeps(number) > 0
     shift, one = uint32(plan.products[0].kernel[0] - 1), uint32(1)
@@ -124,54 +113,6 @@ def _make_half(plan: StripPlan, number: int, from_bytes: bool) -> Any:
             keep(base, thread, uint32(uint32(end - begin) * step))
 
     return half
-
-
-@cache
-def _make_load(plan: StripPlan, from_bytes: bool) -> Any:
-    """load(x, pixels, base, thread, n, begin, end): rows of blocks of pixels, a thread an octet."""
-    of, blocks, (channels, height, width) = plan.maps[0], plan.blocks, plan.in_shape
-    (down, across), (top, left) = blocks.size, blocks.before
-    area, regular = down * across, down * across % OCTET == 0
-    pack = ptx.cvt_f16x2(plan.precision.ptx_type)
-    octets, columns, ring, row_bytes, plane, place, threads = map(
-        uint32, (of.octets, of.width, of.rows, of.row_bytes, of.plane, plan.places[0], plan.threads)
-    )
-    count, rows_in, line, image, whole, own = map(
-        uint32, (channels, height, width, height * width, area * channels, area)
-    )
-    tall, wide, above, before, pixel, word, eight = map(uint32, (down, across, top, left, PIXEL, WORD, OCTET))
-    values_of = OCTET
-
-    @jit(device=True, forceinline=True)
-    def load(x, pixels, base, thread, n, begin, end):
-        values, w = cuda.local.array(values_of, float32), cuda.local.array(4, types.uint32)
-        i, items = thread, uint32(uint32(end - begin) * uint32(octets * columns))
-        while i < items:
-            column, rest = uint32(i % columns), uint32(i // columns)
-            octet, row = uint32(rest % octets), uint32(begin + rest // octets)
-            index = uint32(octet * eight)
-            factor, offset = float32(1), float32(0)
-            if from_bytes and regular:
-                channel = uint32(min(uint32(index // own), uint32(count - 1)))
-                factor, offset = pixels[channel], pixels[uint32(count + channel)]
-            for j in range(values_of):
-                at = uint32(index + uint32(j))
-                channel, inside = uint32(at // own), uint32(at % own)
-                y = uint32(row * tall + inside // wide - above) & word  # beyond: huge
-                z = uint32(column * wide + inside % wide - before) & word
-                values[j] = float32(0)
-                if at < whole and y < rows_in and z < line:
-                    value = float32(x[n, uint32(channel * image + y * line + z)])
-                    if from_bytes and not regular:
-                        factor, offset = pixels[channel], pixels[uint32(count + channel)]
-                    values[j] = value * factor + offset if from_bytes else value
-            for j in range(4):
-                w[j] = pack(values[2 * j], values[2 * j + 1])
-            to = uint32(base + place + uint32(row % ring) * row_bytes + octet * plane + column * pixel)
-            ptx.st_shared_v4_b32(to, w[0], w[1], w[2], w[3])
-            i = uint32(i + threads)
-
-    return load
 
 
 @cache
@@ -233,7 +174,7 @@ def _make_conv2d(plan: StripPlan, number: int) -> Any:
 
 @cache
 def _make_sized(plan: StripPlan, number: int, sizes: tuple[int, ...]) -> Any:
-    """The same by the least of these numbers of sixteens that takes no more passes than the most that a warp may have."""
+    """The same by the least of these numbers of sixteens that takes as few passes as the most that a warp may have."""
     own, more = _make_passes(plan, number, sizes[0]), len(sizes) > 1
     larger = _make_sized(plan, number, sizes[1:]) if more else None
     of, width, one = plan.products[number], uint32(plan.links[2 * number].out_shape[2]), uint32(1)
@@ -256,7 +197,7 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
     """The same by so many sixteens of pixels a warp."""
     link, source, of = plan.links[2 * number], plan.maps[2 * number], plan.products[number]
     steps = of.octets_in // 2
-    multiply, store = _make_steps(plan, number, tiles, steps - 1), _make_store(plan, number)
+    multiply, store = _make_steps(plan, number, tiles, steps - 1), make_store(plan, number)
     columns, fours, sums, held = of.columns, of.columns // 2, 4 * tiles * of.columns, 2 * of.columns
     top, bottom, *_ = (0, 0, 0, 0) if number == 0 else link.window.padding
     in_rows = plan.blocks.counts[0] if number == 0 else link.in_shape[1]
@@ -276,8 +217,8 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
     begin_bias, part_octets, warp_octets, wide = map(
         uint32, (first_bias, ABREAST * of.columns, of.columns, ROWS * tiles)
     )
-    stride, count, two, three, four, five, eight, fifteen, lanes, pixel, one, zero, sixteen, abreast = map(
-        uint32, (ROWS * ABOVE * tiles, tiles, 2, 3, 4, 5, 8, 15, 31, PIXEL, 1, 0, ROWS, ABREAST)
+    stride, two, three, four, five, eight, fifteen, lanes, pixel, one, zero, sixteen, abreast = map(
+        uint32, (ROWS * ABOVE * tiles, 2, 3, 4, 5, 8, 15, 31, PIXEL, 1, 0, ROWS, ABREAST)
     )
 
     @jit(device=True, forceinline=True)
@@ -338,122 +279,3 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
             part = uint32(part + one)
 
     return passes
-
-
-@cache
-def _make_store(plan: StripPlan, number: int) -> Any:
-    """store(slot, column, octet, member, low, high): two channels of a pixel of a convolution's map."""
-    of, rectified = plan.maps[2 * number + 1], plan.links[2 * number].epilogue == "relu"
-    pack, finished = ptx.cvt_f16x2(plan.precision.ptx_type, rectified), inlined("")
-    place, row_words, plane_words, phase_words, step, octets, pixel = map(
-        uint32, (plan.places[2 * number + 1] // 4, of.row_bytes // 4, of.plane // 4, of.phase * PIXEL // 4, of.step,
-                 of.octets, PIXEL // 4)
-    )  # fmt: skip
-    some, alignment = plan.products[number].parts * ABREAST * plan.products[number].columns > of.octets, ptx.ALIGNMENT
-
-    @jit(device=True, forceinline=True)
-    def store(slot, column, octet, member, low, high):
-        if not some or octet < octets:
-            shared = cuda.shared.array(0, types.uint32, alignment=alignment)
-            at = uint32(place + slot * row_words + octet * plane_words + member)
-            at = uint32(at + uint32(column % step) * phase_words + uint32(column // step) * pixel)
-            shared[at] = pack(finished(low), finished(high))
-
-    return store
-
-
-@cache
-def _make_norm(plan: StripPlan, number: int) -> Any:
-    """normalise(base, thread, first, last): these slots of a convolution's map, a thread a pixel."""
-    link, of = plan.links[2 * number], plan.maps[2 * number + 1]
-    own = make_octet_norm(plan.precision.ptx_type, link.norm, of.octets, of.plane) if link.norm else None
-    width, place, row_bytes, phase, step, pixel, threads = map(
-        uint32, (of.width, plan.places[2 * number + 1], of.row_bytes, of.phase * PIXEL, of.step, PIXEL, plan.threads)
-    )
-
-    @jit(device=True, forceinline=True)
-    def normalise(base, thread, first, last):
-        i, pixels = thread, uint32(uint32(last - first) * width)
-        while i < pixels:
-            slot, column = uint32(first + i // width), uint32(i % width)
-            at = uint32(base + place + slot * row_bytes + uint32(column % step) * phase)
-            own(uint32(at + uint32(column // step) * pixel))
-            i = uint32(i + threads)
-
-    return normalise
-
-
-@cache
-def _make_maxpool2d(plan: StripPlan, number: int) -> Any:
-    """maxpool2d(y, base, thread, n, begin, end): these rows of a pooling, a thread an octet of a pixel."""
-    link, source, final = plan.links[2 * number + 1], plan.maps[2 * number + 1], number == 1
-    peak, target = ptx.max_nan_f16x2(plan.precision.ptx_type), plan.maps[2]
-    (kernel_rows, kernel_columns), (down, across) = link.window.kernel, link.window.stride
-    taps = np.array([
-        row * source.row_bytes + PIXEL * (column % source.step * source.phase + column // source.step)
-        for row in range(kernel_rows) for column in range(kernel_columns)
-    ], np.uint32)  # fmt: skip
-    count, (channels, height, width) = len(taps), link.out_shape
-    octets, columns, place, plane, row_bytes, threads, pixel = map(
-        uint32,
-        (source.octets, width, plan.places[2 * number + 1], source.plane, down * source.row_bytes, plan.threads, PIXEL),
-    )
-    to_place, to_plane, to_row, ring, left, rows = map(
-        uint32, (plan.places[2], target.plane, target.row_bytes, target.rows, target.left * PIXEL, height)
-    )
-    words, four, uneven = uint32(channels // 2), uint32(4), channels % OCTET > 0
-    assert across == source.step
-
-    @jit(device=True, forceinline=True)
-    def maxpool2d(y, base, thread, n, begin, end):
-        best, item = cuda.local.array(4, types.uint32), thread
-        items = uint32(uint32(end - begin) * uint32(columns * octets))
-        while item < items:
-            if final:  # octets of a pixel lie side by side in y
-                octet, place_of = uint32(item % octets), uint32(item // octets)
-            else:
-                octet, place_of = uint32(item // columns % octets), uint32(item % columns)
-                place_of = uint32(place_of + uint32(item // uint32(columns * octets)) * columns)
-            row, column = uint32(place_of // columns), uint32(place_of % columns)
-            here = uint32(base + place + row * row_bytes + octet * plane + column * pixel)
-            best[0], best[1], best[2], best[3] = ptx.ld_shared_v4_b32(here)
-            for k in range(1, count):
-                w0, w1, w2, w3 = ptx.ld_shared_v4_b32(uint32(here + cuda.const.array_like(taps)[k]))
-                best[0], best[1] = peak(best[0], w0), peak(best[1], w1)
-                best[2], best[3] = peak(best[2], w2), peak(best[3], w3)
-            line = uint32(begin + row)
-            if final:
-                at = uint32(uint32(uint32(n * rows + line) * columns + column) * words + octet * four)
-                if uneven:
-                    for k in range(4):
-                        if uint32(octet * four + uint32(k)) < words:
-                            y[uint32(at + uint32(k))] = best[k]
-                else:
-                    ptx.st_global_v4_b32(y, at, best[0], best[1], best[2], best[3])
-            else:
-                to = uint32(base + to_place + uint32(line % ring) * to_row + octet * to_plane + left + column * pixel)
-                ptx.st_shared_v4_b32(to, best[0], best[1], best[2], best[3])
-            item = uint32(item + threads)
-
-    return maxpool2d
-
-
-@cache
-def _make_keep(plan: StripPlan, number: int) -> Any:
-    """keep(base, thread, slot): move what the next strip needs of a convolution's map to its first slots."""
-    of = plan.maps[2 * number + 1]
-    place, row_bytes, size, chunk, threads = map(
-        uint32,
-        (plan.places[2 * number + 1], of.row_bytes, plan.keeps(number) * of.row_bytes, PIXEL, plan.threads * PIXEL),
-    )
-
-    @jit(device=True, forceinline=True)
-    def keep(base, thread, slot):
-        i = uint32(thread * chunk)
-        while i < size:
-            to = uint32(base + place + i)
-            w0, w1, w2, w3 = ptx.ld_shared_v4_b32(uint32(to + slot * row_bytes))
-            ptx.st_shared_v4_b32(to, w0, w1, w2, w3)
-            i = uint32(i + threads)
-
-    return keep

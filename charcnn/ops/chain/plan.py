@@ -12,7 +12,7 @@ from charcnn.model.layers import Conv1d, Relu
 from charcnn.ops.chain.plan2d import Layer2d, Plan2d, plan2d
 from charcnn.ops.chain.plan_half import HalfPlan, plan_half
 from charcnn.ops.chain.plan_mma import MmaPlan, make_mma_plan
-from charcnn.ops.chain.plan_strips import make_strip_plan
+from charcnn.ops.chain.plan_strips import StripPlan, make_strip_plan
 from charcnn.ops.chain.planned import LONGEST, Planned, tabulated
 from charcnn.ops.chain.step import Step
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
@@ -165,6 +165,10 @@ class Plan(Planned):
 
 @overload
 def plan(layers: Sequence[Layer], *, in_channels: int, length: int, **options: Any) -> Plan: ...
+@overload
+def plan(
+    layers: Sequence[Layer2d], *, in_shape: Sequence[int], method: Literal["mma"], walk: str | None, **options: Any
+) -> StripPlan: ...
 @overload
 def plan(layers: Sequence[Layer2d], *, in_shape: Sequence[int], method: Literal["mma"], **options: Any) -> MmaPlan: ...
 @overload

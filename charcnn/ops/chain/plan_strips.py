@@ -1,8 +1,8 @@
 """Two convolutions with pooling as one kernel on tensor cores, by strips of rows: what a block makes, holds and reads.
 
-A block has an image, or a tile of rows of it as wide as the image. The first convolution reads blocks of pixels, so that
-both move by 1 (`ops.pixels_to_depth`). Weights are no part of shared memory: each warp reads its own, in the order in
-which it multiplies, as a stream from the second-level cache. `kernel_strips` has the kernel.
+A block has an image, or a tile of rows of it as wide as the image. The first convolution reads blocks of pixels, so
+that both move by 1 (`ops.pixels_to_depth`). Weights are no part of shared memory: each warp reads its own as a stream
+from the second-level cache, in the order in which it multiplies. `kernel_strips` has the kernel.
 """
 
 from __future__ import annotations
@@ -16,110 +16,33 @@ from typing import Any
 import numpy as np
 
 from charcnn.gpu import device
-from charcnn.ops.chain.kernel_strips import ABOVE, ABREAST, ROWS, WARPS
-from charcnn.ops.chain.octets import OCTET, PIXEL, REACH
+from charcnn.ops.chain.octets import OCTET, REACH
 from charcnn.ops.chain.plan2d import METHODS, Layer2d, linked
 from charcnn.ops.chain.planned import tabulated
+from charcnn.ops.chain.strip_sizes import WARPS, Product, Rows, product_of
+from charcnn.ops.chain.strips import StripChain
 from charcnn.ops.chain.tiling2d import Link
 from charcnn.ops.common.precision import HALF_PRECISIONS, NumberFormat
 from charcnn.ops.common.shapes import Shape, at_least
 from charcnn.ops.pixels_to_depth import Blocks
 
-SUMS = 32
-"""Products of 16 x 8 that a warp holds the sums of, at most: 128 registers."""
-
-DEPTH = 2
-"""Octets of channels of a product."""
-
 PRODUCT, STREAMED, PASS, STRIP = 1.8, 20, 1500, 5000
-"""Clock cycles of a multiprocessor as forecasts have them: of a product, the bytes of weights that come in one, and what
-begins a pass over a strip, and a strip."""
+"""Of a multiprocessor, as forecasts have them: cycles of a product, bytes of weights that come in one, cycles until a
+pass over a strip is under way, and of a strip's other phases."""
+
+MADE = 8
+"""Rows of the map between the convolutions that are tried as `made`, at most."""
 
 HERTZ, BYTES = 1.7e9, 3e12
 """Of an H100: cycles a second, and bytes of DRAM."""
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A map in shared memory, some of its rows: of each an octet after the other."""
-
-    octets: int
-    rows: int
-    width: int
-    left: int = 0
-    """Columns of zeros before an octet's; those of the next one are those behind it."""
-    step: int = 1
-    """Columns that are this far apart lie side by side."""
-    zeros: int = 0
-    """Rows of zeros behind the others, which stand for those beyond the image."""
-
-    @property
-    def phase(self) -> int:
-        """Pixels of a row that are `step` apart."""
-        return -(-self.width // self.step)
-
-    @property
-    def plane(self) -> int:
-        """Bytes of an octet of a row, an odd number of pixels: so octets of a pixel lie in different banks."""
-        return PIXEL * (self.left + self.phase * self.step | 1)
-
-    @property
-    def row_bytes(self) -> int:
-        """From a row to the next."""
-        return self.octets * self.plane
-
-    @property
-    def nbytes(self) -> int:
-        """Of all rows."""
-        return (self.rows + self.zeros) * self.row_bytes
-
-
-@dataclass(frozen=True)
-class Product:
-    """A convolution by steps of 1 as warps multiply it: octets of channels in and out, and their parts."""
-
-    kernel: tuple[int, int]
-    parts: int
-    """Times that a strip is gone over, for other output channels each."""
-    groups: int
-    """Of parts: those of a group read the same channels."""
-    octets_in: int
-    """Of a group, even."""
-    columns: int
-    """Octets of output channels of a warp in a part, even."""
-
-    @property
-    def steps(self) -> int:
-        """Products of depth 16 of an output."""
-        return prod(self.kernel) * self.octets_in // DEPTH
-
-    @property
-    def most(self) -> int:
-        """Sixteens of pixels of a warp, at most."""
-        return SUMS // self.columns
-
-    @property
-    def outputs(self) -> int:
-        """Output channels as weights and biases have them, some perhaps of zeros."""
-        return self.parts * ABREAST * self.columns * OCTET
-
-    @property
-    def words(self) -> int:
-        """Of weights, all parts."""
-        return self.parts * self.steps * ABREAST * 2 * self.columns * 32
-
-    def passes(self, pixels: int) -> tuple[int, int]:
-        """Passes over so many pixels, and sixteens of them of a warp in each."""
-        tiles = -(-pixels // ROWS)
-        count = -(-tiles // (ABOVE * self.most))
-        return count, -(-tiles // (ABOVE * count))
-
-
-@dataclass(frozen=True)
 class StripPlan:
-    """Convolution, pooling, convolution, pooling as one kernel. `describe()` tells what it does; `prepare` is how to
-    get the function. Results are channels last, in the precision.
-    """  # fmt: skip
+    """Convolution, pooling, convolution, pooling as one kernel, whose results are channels last.
+
+    `describe()` tells what it does; `prepare(weights, biases)` gives the function.
+    """
 
     links: tuple[Link, ...]
     method: str
@@ -147,8 +70,14 @@ class StripPlan:
 
     @property
     def out_shape(self) -> Shape:
-        """(C_out, H_out, W_out); a result has channels last."""
+        """(C_out, H_out, W_out)"""
         return self.links[-1].out_shape
+
+    @property
+    def result_shape(self) -> Shape:
+        """(H_out, W_out, C): channels last, whole octets of them, those beyond C_out zeros."""
+        channels, *size = self.out_shape
+        return (*size, -(-channels // OCTET) * OCTET)
 
     @property
     def parameter_shapes(self) -> tuple[Shape, ...]:
@@ -166,10 +95,10 @@ class StripPlan:
         first, second = self.links[0], self.links[2]
         channels = self.in_shape[0] * prod(first.window.stride)
         (c_in, *_), (c_out, *_), groups = second.in_shape, second.out_shape, second.groups
-        own = _product(second.window.kernel, c_in // groups, c_out // groups, groups)
+        own = product_of(second.window.kernel, c_in // groups, c_out // groups, groups)
         if (own.octets_in * groups * OCTET, own.outputs) != (c_in, c_out):  # with zeros between groups
-            own = _product(second.window.kernel, c_in, c_out, 1)
-        return _product(first.window.in_steps, channels, first.out_shape[0], 1), own
+            own = product_of(second.window.kernel, c_in, c_out, 1)
+        return product_of(first.window.in_steps, channels, first.out_shape[0], 1), own
 
     @property
     def tile(self) -> int:
@@ -191,13 +120,14 @@ class StripPlan:
 
     @cached_property
     def counted(self) -> dict[str, Any]:
-        """What blocks do, counted strip by strip: `pixels` of each strip of both convolutions, of all of an image's
-        blocks, `loaded` rows of blocks of pixels, and the most `rows` of each map that are there at once.
-        """  # fmt: skip
+        """What an image's blocks do, counted strip by strip.
+
+        `pixels` of each strip of both convolutions, and the most `rows` of each map that are there at once.
+        """
         (conv1, pool1, conv2, pool2), (_, between, _) = self.links, self.links[1].out_shape
         reach, (top, *_), taps = self.products[0].kernel[0], conv2.window.padding, conv2.window.kernel[0]
         pixels: tuple[list[int], list[int]] = [], []
-        rows, loaded = [0, 0, 0, 0], 0
+        rows = [0, 0, 0, 0]
         for index in range(self.tiles):
             had: int | None = None
             kept: int | None = None
@@ -209,21 +139,19 @@ class StripPlan:
                 if self.method == "whole":
                     p1 = between
                 rows[2] = max(rows[2], p1 - p0)
-                p0, image, conv = (p0 if had is None else max(p0, had)), None, None
+                p0, conv = p0 if had is None else max(p0, had), None
                 while p0 < p1:
                     stop = min(p0 + self.made, p1)
                     r0, r1 = _rows(pool1, p0, stop)
                     rows[1] = max(rows[1], r1 - r0)
                     r0 = r0 if conv is None else max(r0, conv)
-                    i0, i1 = r0, r1 - 1 + reach
-                    rows[0] = max(rows[0], i1 - i0)
-                    loaded += i1 - (i0 if image is None else max(i0, image))
+                    rows[0] = max(rows[0], r1 - r0 + reach - 1)
                     pixels[0].append((r1 - r0) * conv1.out_shape[2])
-                    p0, image, conv = stop, i1, r1
+                    p0, conv = stop, r1
                 had = p1 if had is None else max(had, p1)
                 pixels[1].append((c1 - c0) * conv2.out_shape[2])
                 kept = c1
-        return {"pixels": pixels, "rows": tuple(rows), "loaded": loaded}
+        return {"pixels": pixels, "rows": tuple(rows)}
 
     @cached_property
     def maps(self) -> tuple[Rows, Rows, Rows, Rows]:
@@ -293,7 +221,7 @@ class StripPlan:
 
     @property
     def weight_bytes(self) -> int:
-        """Of weights that an image's blocks read from the second-level cache, if warps of a block share what they read."""
+        """Of weights that an image's blocks read from the second-level cache, where a block reads each once a pass."""
         pairs = zip(self.products, self.counted["pixels"], strict=True)
         return sum(4 * of.words * of.passes(pixels)[0] for of, strips in pairs for pixels in strips)
 
@@ -304,7 +232,7 @@ class StripPlan:
 
     @property
     def cycles(self) -> float:
-        """Of a multiprocessor an image, as forecasts have them: of products, or of their weights if those take longer."""
+        """Of a multiprocessor an image, as forecasts have them: of products, or of weights where those take longer."""
         found = 0.0
         for of, strips in zip(self.products, self.counted["pixels"], strict=True):
             for pixels in strips:
@@ -348,10 +276,8 @@ class StripPlan:
 
     def prepare(
         self, weights: Sequence[np.ndarray], biases: Sequence[np.ndarray | None], pixels: np.ndarray | None = None
-    ) -> Any:
-        """The function, with its weights packed on the current GPU: see `strips.StripChain`."""
-        from charcnn.ops.chain.strips import StripChain
-
+    ) -> StripChain:
+        """The function, with its weights packed on the current GPU; arguments and errors as of `StripChain`."""
         return StripChain(self, weights, biases, pixels)
 
 
@@ -361,19 +287,11 @@ def _rows(pool: Link, begin: int, end: int) -> tuple[int, int]:
     return begin * step, (end - 1) * step + taps
 
 
-def _product(kernel: tuple[int, int], channels: int, outputs: int, groups: int) -> Product:
-    """Of a group's channels and outputs."""
-    octets = -(-outputs // OCTET)
-    parts = next(count for count in range(1, octets + 1) if -(-octets // (count * ABREAST)) <= OCTET)
-    columns = -(-octets // (parts * ABREAST * 2)) * 2
-    return Product(kernel, parts * groups, groups, -(-channels // (DEPTH * OCTET)) * DEPTH, columns)
-
-
 def make_strip_plan(
     layers: Sequence[Layer2d],
     *,
     in_shape: Sequence[int],
-    walk: str,
+    walk: str | None = None,
     precision: str = "fp16",
     tile: int | None = None,
     batch: int = 1,
@@ -385,6 +303,7 @@ def make_strip_plan(
         layers: each convolution with Relu behind it, and perhaps LocalResponseNorm.
         walk: "whole": a block an image, and all of the map between the convolutions in shared memory. "rolling": a
             block an image, and of that map the rows that a strip reads. "tiles": a block some rows of the last map.
+            None: what has the least forecast.
         precision: of maps, weights and results, fp16 or bf16; sums are float32.
         tile: rows of the last map in a strip; what has the least forecast where None.
         batch: images of a call that the forecast is for.
@@ -394,8 +313,8 @@ def make_strip_plan(
         ValueError: the layers are no such chain, or a block has too little shared memory; says how much it needs.
     """
     links = linked(layers, in_shape)
-    if walk not in METHODS:
-        raise ValueError(f"{walk=}: need one of {', '.join(METHODS)}")
+    if walk not in (None, *METHODS):
+        raise ValueError(f"{walk=}: need one of {', '.join(METHODS)}, or None")
     if precision not in HALF_PRECISIONS:
         raise ValueError(f"{precision=}: method 'mma' needs one of {', '.join(HALF_PRECISIONS)}")
     at_least("batch", batch, 1)
@@ -405,16 +324,18 @@ def make_strip_plan(
     height = links[3].out_shape[1]
     if tile is not None:
         at_least("tile", tile, 1)
-    found = []
-    for rows in range(1, height + 1) if tile is None else (min(tile, height),):
-        for first in {rows, min(rows + (walk != "tiles" and tile is None), height)}:
-            for made in range(1, 9):
-                found.append(StripPlan(links, walk, HALF_PRECISIONS[precision], limit, first, rows, made, batch))
+    found = [
+        StripPlan(links, one, HALF_PRECISIONS[precision], limit, first, rows, made, batch)
+        for one in ((walk,) if walk else METHODS)
+        for rows in (range(1, height + 1) if tile is None else (min(tile, height),))
+        for first in {rows, min(rows + (one != "tiles" and tile is None), height)}
+        for made in range(1, MADE + 1)
+    ]
     least = min(found, key=lambda one: one.shared_bytes)
     if least.shared_bytes > limit:
         raise ValueError(
-            f"{'a strip' if tile is None else f'{tile=}'} needs {least.shared_bytes:,} bytes of shared memory by walk "
-            f"{walk!r} in {precision}, a block has {limit:,}: try another walk, or a smaller tile"
+            f"{'strips' if tile is None else f'{tile=}'} need {least.shared_bytes:,} bytes of shared memory a block by "
+            f"{least.method!r} in {precision}, there are {limit:,}: try another way, or a smaller tile"
         )
     return min((one for one in found if one.shared_bytes <= limit), key=lambda one: (one.seconds, one.cycles))
 
@@ -438,8 +359,6 @@ def _check(links: Sequence[Link]) -> None:
             wrong = "a first convolution of one group"
         elif i == 2 and window.stride != (1, 1):
             wrong = "a second convolution that moves by 1"
-        elif i == 2 and link.out_shape[0] % 2:
-            wrong = "an even number of channels"
         elif link.norm and link.norm.size > REACH:
             wrong = f"a normalisation over at most {REACH} channels"
         if wrong:

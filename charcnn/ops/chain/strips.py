@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.ops.chain.kernel_half import halves
-from charcnn.ops.chain.kernel_strips import ABREAST, make_strip_kernel
+from charcnn.ops.chain.kernel_strips import make_strip_kernel
 from charcnn.ops.chain.octets import OCTET
-from charcnn.ops.chain.plan_strips import DEPTH, Product, StripPlan
+from charcnn.ops.chain.strip_sizes import ABREAST, DEPTH, Product
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.common.shapes import expect, ranked
 from charcnn.ops.pixels_to_depth import to_depth
+
+if TYPE_CHECKING:
+    from charcnn.ops.chain.plan_strips import StripPlan
 
 
 def packed(weight: np.ndarray, of: Product, precision: NumberFormat) -> np.ndarray:
@@ -80,7 +83,7 @@ class StripChain:
         self.nbytes: int = self._weight.nbytes + self._bias.nbytes + self._pixels.nbytes
 
     def __call__(self, x: Any, *, out: Any = None, stream: Any = None) -> Any:
-        """Start on x (N, C_in, H, W), float32, or uint8 with `pixels`: y (N, H_out, W_out, C_out) in the precision.
+        """Start on x (N, C_in, H, W), float32, or uint8 with `pixels`: y (N, *plan.result_shape) in the precision.
 
         Args:
             out: where to write; made where None.
@@ -90,10 +93,10 @@ class StripChain:
             ValueError: an argument's shape, dtype, layout or side does not fit.
         """
         plan = self._plan
-        n, (channels, *size) = ranked("x", x, "N, C_in, H, W")[0], plan.out_shape
+        n = ranked("x", x, "N, C_in, H, W")[0]
         expect("x", x, (n, *plan.in_shape))
         kind = np.uint8 if self._bytes else np.float32
-        call = Call(out, stream, (n, *size, channels), plan.precision.dtype, {"x": kind}, x=x)
+        call = Call(out, stream, (n, *plan.result_shape), plan.precision.dtype, {"x": kind}, x=x)
         source = call.inputs[0].reshape((n, prod(plan.in_shape)))
         target = call.out.reshape(call.out.size).view(np.uint32)
         blocks = min(n * plan.tiles, device.multiprocessors())
