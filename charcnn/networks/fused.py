@@ -7,7 +7,7 @@ a GPU has no other tensor cores. A batch's kernels are one CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -102,6 +102,35 @@ def planned_front(front: Sequence[Node], precision: str, method: str | None, bat
     return plan(layers, in_shape=front[0].in_shape, method="mma", walk=method, precision=precision, batch=batch)
 
 
+def stages(
+    params: Params, config: Architecture, precision: str, plan_of: Callable[[Sequence[Node]], Plan2d | StripPlan]
+) -> Iterator[Stage]:
+    """The network's layers, weights packed on the current GPU.
+
+    Args:
+        plan_of: gives the plan of the one kernel for its layers.
+
+    Raises:
+        ValueError: as of `parted` and `plan_of`.
+    """
+    nodes, weights = simplified(config, params)
+    front, rest = parted(nodes, config.name)
+    made = plan_of(front)
+    way = "winograd" if precision == "fp32" else "wgmma" if device.has_tensor_cores(hopper=True) else "mma"
+    behind = Chain(TECHNIQUES[way](precision), rest, weights)
+    behind.channels = Channels.grouped(made.out_shape[0], TECHNIQUES[way].together)
+    label = "+".join(node.layer.label for node in front)
+    if isinstance(made, Plan2d):
+        for call in calls(nodes[:1], weights, "naive", fused=False):
+            yield call.label, [channels_first.Operator(call, "naive")]
+        yield label, [channels_first.Chain(made, front, weights), ChannelsLast(behind.channels.width)]
+    else:
+        yield f"{nodes[0].layer.label}+{label}", [Strips(made, front, weights, nodes[0].layer)]
+    others = [*behind.stages()]
+    ask_ahead([layer for _, layers in others for layer in layers])
+    yield from others
+
+
 def build(
     technique: str, params: Params, config: Architecture, *, batch: int = 256, streams: int = 2,
     gpus: int | Sequence[int] | None = None, monitor: Monitor | None = None, precision: str | None = None,
@@ -118,25 +147,10 @@ def build(
     Raises:
         ValueError: the first two layers make no such kernel, or need more shared memory than there is.
     """
-    (nodes, weights), of = simplified(config, params), precision or "fp32"
-    front, rest = parted(nodes, config.name)
-    made = planned_front(front, of, method, batch)
+    of = precision or "fp32"
 
     def network() -> Iterator[Stage]:  # once a GPU: weights are packed there
-        way = "winograd" if of == "fp32" else "wgmma" if device.has_tensor_cores(hopper=True) else "mma"
-        behind = Chain(TECHNIQUES[way](of), rest, weights)
-        behind.channels = Channels.grouped(made.out_shape[0], TECHNIQUES[way].together)
-        if isinstance(made, Plan2d):
-            for call in calls(nodes[:1], weights, "naive", fused=False):
-                yield call.label, [channels_first.Operator(call, "naive")]
-            own = channels_first.Chain(made, front, weights)
-            yield "+".join(node.layer.label for node in front), [own, ChannelsLast(behind.channels.width)]
-        else:
-            label = "+".join(node.layer.label for node in (nodes[0], *front))
-            yield label, [Strips(made, front, weights, nodes[0].layer)]
-        stages = [*behind.stages()]
-        ask_ahead([layer for _, layers in stages for layer in layers])
-        yield from stages
+        return stages(params, config, of, lambda front: planned_front(front, of, method, batch))
 
     graph = not device.SIMULATED if graph is None else graph and not device.SIMULATED
     return on_gpus(network, config, batch=batch, streams=streams, gpus=gpus, monitor=monitor, graph=graph)

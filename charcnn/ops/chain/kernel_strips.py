@@ -196,7 +196,7 @@ def _make_sized(plan: StripPlan, number: int, sizes: tuple[int, ...]) -> Any:
 def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
     """The same by so many sixteens of pixels a warp."""
     link, source, of = plan.links[2 * number], plan.maps[2 * number], plan.products[number]
-    steps = of.octets_in // 2
+    steps, alignment = of.octets_in // 2, ptx.ALIGNMENT
     multiply, store = _make_steps(plan, number, tiles, steps - 1), make_store(plan, number)
     columns, fours, sums, held = of.columns, of.columns // 2, 4 * tiles * of.columns, 2 * of.columns
     top, bottom, *_ = (0, 0, 0, 0) if number == 0 else link.window.padding
@@ -227,6 +227,7 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
         b, ahead = cuda.local.array(held, types.uint32), cuda.local.array(held, types.uint32)
         a, offsets = cuda.local.array(4, types.uint32), cuda.local.array(held, float32)
         rows, begins = cuda.local.array(tiles, types.uint32), cuda.local.array(tiles, types.uint32)
+        shared = cuda.shared.array(0, types.uint32, alignment=alignment)
         lane, warp = uint32(thread & lanes), uint32(thread >> five)
         group, member, upper = uint32(lane >> two), uint32(lane & three), uint32(lane >> four)
         column, pixels = uint32(warp % abreast), uint32(uint32(c1 - c0) * width)
@@ -274,7 +275,7 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
                             slot, across = uint32(c0 + line - origin), uint32(p - line * width)
                             for q in range(columns):
                                 k = 4 * (i * columns + q) + 2 * half
-                                store(slot, across, uint32(octet + uint32(q)), member, acc[k], acc[k + 1])
+                                store(shared, slot, across, uint32(octet + uint32(q)), member, acc[k], acc[k + 1])
                 first = uint32(first + stride)
             part = uint32(part + one)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
@@ -70,19 +69,18 @@ def make_load(plan: StripPlan, from_bytes: bool) -> Any:
 
 @cache
 def make_store(plan: StripPlan, number: int) -> Any:
-    """store(slot, column, octet, member, low, high): two channels of a pixel of a convolution's map."""
+    """store(shared, slot, column, octet, member, low, high): two channels of a pixel of a convolution's map."""
     of, rectified = plan.maps[2 * number + 1], plan.links[2 * number].epilogue == "relu"
     pack = ptx.cvt_f16x2(plan.precision.ptx_type, rectified)
     place, row_words, plane_words, phase_words, step, octets, pixel = map(
         uint32, (plan.places[2 * number + 1] // 4, of.row_bytes // 4, of.plane // 4, of.phase * PIXEL // 4, of.step,
                  of.octets, PIXEL // 4)
     )  # fmt: skip
-    some, alignment = plan.products[number].parts * ABREAST * plan.products[number].columns > of.octets, ptx.ALIGNMENT
+    some = plan.products[number].parts * ABREAST * plan.products[number].columns > of.octets
 
     @jit(device=True, forceinline=True)
-    def store(slot, column, octet, member, low, high):
+    def store(shared, slot, column, octet, member, low, high):
         if not some or octet < octets:
-            shared = cuda.shared.array(0, types.uint32, alignment=alignment)
             at = uint32(place + slot * row_words + octet * plane_words + member)
             at = uint32(at + uint32(column % step) * phase_words + uint32(column // step) * pixel)
             shared[at] = pack(low, high)
@@ -117,11 +115,8 @@ def make_maxpool2d(plan: StripPlan, number: int) -> Any:
     link, source, final = plan.links[2 * number + 1], plan.maps[2 * number + 1], number == 1
     peak, target = ptx.max_nan_f16x2(plan.precision.ptx_type), plan.maps[2]
     (kernel_rows, kernel_columns), (down, across) = link.window.kernel, link.window.stride
-    taps = np.array([
-        row * source.row_bytes + PIXEL * (column % source.step * source.phase + column // source.step)
-        for row in range(kernel_rows) for column in range(kernel_columns)
-    ], np.uint32)  # fmt: skip
-    count, (_, height, width) = len(taps), link.out_shape
+    _, height, width = link.out_shape
+    next_row, next_phase = source.row_bytes, PIXEL * source.phase
     octets, columns, place, plane, row_bytes, threads, pixel = map(
         uint32,
         (source.octets, width, plan.places[2 * number + 1], source.plane, down * source.row_bytes, plan.threads, PIXEL),
@@ -130,7 +125,6 @@ def make_maxpool2d(plan: StripPlan, number: int) -> Any:
         uint32, (plan.places[2], target.plane, target.row_bytes, target.rows, target.left * PIXEL, height)
     )
     words, four = uint32(4 * source.octets), uint32(4)
-    assert across == source.step
 
     @jit(device=True, forceinline=True)
     def maxpool2d(y, base, thread, n, begin, end):
@@ -145,10 +139,13 @@ def make_maxpool2d(plan: StripPlan, number: int) -> Any:
             row, column = uint32(place_of // columns), uint32(place_of % columns)
             here = uint32(base + place + row * row_bytes + octet * plane + column * pixel)
             best[0], best[1], best[2], best[3] = ptx.ld_shared_v4_b32(here)
-            for k in range(1, count):
-                w0, w1, w2, w3 = ptx.ld_shared_v4_b32(uint32(here + cuda.const.array_like(taps)[k]))
-                best[0], best[1] = peak(best[0], w0), peak(best[1], w1)
-                best[2], best[3] = peak(best[2], w2), peak(best[3], w3)
+            for i in range(kernel_rows):
+                for j in range(kernel_columns):
+                    if i or j:
+                        further = i * next_row + j % across * next_phase + j // across * PIXEL
+                        w0, w1, w2, w3 = ptx.ld_shared_v4_b32(uint32(here + uint32(further)))
+                        best[0], best[1] = peak(best[0], w0), peak(best[1], w1)
+                        best[2], best[3] = peak(best[2], w2), peak(best[3], w3)
             line = uint32(begin + row)
             if final:
                 at = uint32(uint32(uint32(n * rows + line) * columns + column) * words + octet * four)

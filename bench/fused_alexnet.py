@@ -1,0 +1,431 @@
+"""AlexNet's first two layers as one kernel, beside the same layers kernel by kernel and in PyTorch; and the network.
+
+`python bench/fused_alexnet.py [--batches 1,32,256,1024] [--variants 2012,torchvision] [--precisions fp32,fp16]`
+
+Needs an NVIDIA GPU; --tiny shows in the simulator that it runs, and measures nothing. `--compile` compiles all kernels
+into Numba's cache, by many processes, and ends: then a run takes minutes less. Everything reads bytes that lie on the
+GPU, and is checked against the float64 reference before it is timed, by turns, ours as one CUDA graph each. `--dram N`
+counts bytes of DRAM at so many images by Nsight Compute, in place of times. Writes
+results/MACHINE-fused-alexnet.json after a run of everything.
+Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from itertools import takewhile
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import raw
+from dram import COUNTERS
+from turns import Ready, by_turns
+
+from charcnn.catalog import network as network_row
+from charcnn.gpu import device
+from charcnn.gpu.graph import Graph
+from charcnn.host import machine
+from charcnn.model import network as forms
+from charcnn.model import params
+from charcnn.networks import fused
+from charcnn.networks.architecture import Architecture
+from charcnn.networks.calls import simplified
+from charcnn.networks.channels_last import Chain
+from charcnn.networks.channels_last_layers import TECHNIQUES, ask_ahead
+from charcnn.ops.chain.plan2d import METHODS
+from charcnn.ops.common.layer import flat
+from charcnn.runtime.monitor import Monitor
+from charcnn.runtime.sequence import LayerSequence, Stage
+from charcnn.runtime.stream import StreamBuffers
+
+ROOT = Path(__file__).parent.parent
+SEPARATE = "layer by layer"
+PEERS = {"fp32": ("torch-float32", "torch-tf32"), "fp16": ("torch-fp16",)}
+COMPILED = (1, 1024)
+"""Batches at which PyTorch compiles, too: it takes tens of seconds each."""
+ALLOWED = {"fp32": 5e-5, "fp16": 6e-3, "float32": 5e-5, "tf32": 6e-3}
+CHECKED = 2
+"""Images, the first ones, held against the reference."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is timed: a way to compute the first two layers, or the network with them."""
+
+    variant: str
+    precision: str
+    batch: int
+    way: str
+    part: str
+    """front or network"""
+
+    def text(self) -> str:
+        """For a command line."""
+        return "/".join(map(str, (self.variant, self.precision, self.batch, self.way, self.part)))
+
+    @classmethod
+    def of(cls, text: str) -> Spec:
+        """Back."""
+        variant, precision, batch, way, part = text.split("/")
+        return cls(variant, precision, int(batch), way, part)
+
+
+@cache
+def given(variant: str) -> tuple[Architecture, params.Params]:
+    """The network, and its random weights."""
+    network = network_row("alexnet").architecture(variant)
+    return network, params.init(network, 0)
+
+
+@cache
+def images(variant: str, batch: int) -> np.ndarray:
+    """Random bytes."""
+    return np.random.default_rng(0).integers(0, 256, (batch, given(variant)[0].length), np.uint8)
+
+
+@cache
+def expected(variant: str, part: str, count: int) -> np.ndarray:
+    """The float64 reference's."""
+    network, weights = given(variant)
+    nodes = network.nodes if part == "network" else front_nodes(network)
+    return forms.run(nodes, images(variant, count), weights)
+
+
+def front_nodes(network: Architecture) -> Sequence[Any]:
+    """Pixels and the first two layers, as the network has them."""
+    rest = {node.layer.name for node in fused.parted(simplified(network, given(network.variant)[1])[0], "alexnet")[1]}
+    return list(takewhile(lambda node: node.layer.name not in rest, network.nodes))
+
+
+def planned(spec: Spec, threads: int | None = None) -> Any:
+    """The plan of the one kernel.
+
+    Raises:
+        ValueError: it does not fit.
+    """
+    network, weights = given(spec.variant)
+    front, _ = fused.parted(simplified(network, weights)[0], network.name)
+    if threads is not None:
+        return fused.planned(front, spec.batch, kernels=(fused.FUSED,), method=spec.way, threads=threads)
+    return fused.planned_front(front, spec.precision, spec.way, spec.batch)
+
+
+def stages(spec: Spec, plan: Any) -> list[Stage]:
+    """The layers of ours, all or those of the front alone."""
+    network, weights = given(spec.variant)
+    if spec.way == SEPARATE:
+        nodes, held = simplified(network, weights)
+        hopper = device.has_tensor_cores(hopper=True)
+        way = "winograd" if spec.precision == "fp32" else "wgmma" if hopper else "mma"
+        made = [*Chain(TECHNIQUES[way](spec.precision), nodes, held).stages()]
+        ask_ahead([layer for _, layers in made for layer in layers])
+    else:
+        made = list(fused.stages(weights, network, spec.precision, lambda front: plan))
+    if spec.part == "network":
+        return made
+    every = simplified(network, weights)[0]
+    count = len(every) - len(fused.parted(every, network.name)[1])
+    own, found = 0, []
+    for label, layers in made:
+        if own >= count:
+            break
+        own += label.count("+") + 1
+        # Of a chain in float32 what turns its result is no part of it.
+        found.append((label, [layer for layer in layers if not isinstance(layer, fused.ChannelsLast)]))
+    return found
+
+
+class Ours:
+    """A way of ours, its weights and buffers on the GPU."""
+
+    def __init__(self, spec: Spec, plan: Any = None) -> None:
+        network, _ = given(spec.variant)
+        self.sequence = LayerSequence(stages(spec, plan))
+        self.layers = flat(self.sequence.layers, spec.batch)
+        largest, scratch = self.sequence.room(spec.batch, network.length)
+        self.buffers = StreamBuffers(0, 0, Monitor(), pinned=16, features=largest, scratch=scratch)
+        self._forward = self.sequence.forward(self.buffers, timed=False)
+        self.ids = device.to_device(images(spec.variant, spec.batch))
+        self.stream = self.buffers.stream
+
+    def __call__(self, stream: Any) -> Any:
+        """Start it all on a stream."""
+        self.buffers.rewind()
+        with self.buffers.on(stream):
+            return self._forward(self.ids)
+
+    def moved(self) -> int:
+        """Bytes of maps an image that kernels read and write, by the layers' shapes."""
+        x, total = tuple(self.ids.shape), 0
+        size = prod(x)
+        for layer in self.layers:
+            written = layer.writes(x)[-1]
+            held = sum(array.nbytes for array in layer.scratch(x).values())
+            total += size + written.nbytes + 2 * held
+            x, size = written.shape, written.nbytes
+        return total // self.ids.shape[0]
+
+
+def error_of(result: np.ndarray, spec: Spec, last: bool) -> float:
+    """How far the first images' results are from the reference's.
+
+    Args:
+        result: (N, values).
+        last: whether channels of the front's are.
+    """
+    want = expected(spec.variant, spec.part, min(CHECKED, spec.batch))
+    found = np.asarray(result[: len(want)], np.float64)
+    if spec.part == "front" and last:
+        n, channels, height, width = want.shape
+        found = found.reshape(n, height, width, -1)[..., :channels].transpose(0, 3, 1, 2)
+    found = found.reshape(want.shape)
+    return float(np.linalg.norm(found - want) / np.linalg.norm(want))
+
+
+def ready(spec: Spec, plan: Any, *, tiny: bool = False) -> tuple[Ready, Ours]:
+    """A way of ours, checked.
+
+    Raises:
+        SystemExit: it is wrong.
+    """
+    made, (network, _) = Ours(spec, plan), given(spec.variant)
+    result = made(made.stream)
+    made.stream.synchronize()
+    last = spec.precision != "fp32" or spec.way == SEPARATE
+    error = error_of(device.to_host(result).reshape(spec.batch, -1), spec, last)
+    if not error <= ALLOWED[spec.precision]:
+        raise SystemExit(f"{spec.text()} is wrong: an error of {error:.2g}, {ALLOWED[spec.precision]:g} allowed")
+    nodes = network.nodes if spec.part == "network" else front_nodes(network)
+    flop = sum(node.flops for node in nodes)
+    held = made.sequence.nbytes
+    row = {**vars(spec), "error": error, "flops": flop, "parameter_bytes": held}
+    row["dram_bytes"] = made.moved()
+    if plan is not None:
+        row |= {
+            "forecast": plan.seconds,
+            "shared_bytes": plan.shared_bytes,
+            "computed": plan.computed_flops / plan.flops,
+        }
+        row["weights_from_l2"] = getattr(plan, "weight_bytes", None)
+        row["plan"] = plan.describe()
+    start = (lambda: made(made.stream)) if tiny else Graph(made, made.stream).launch
+    return Ready(spec.text(), start, spec.batch * flop, row, made.stream), made
+
+
+def peer(spec: Spec) -> Ready | None:
+    """PyTorch's, checked; None where it is not there.
+
+    Raises:
+        SystemExit: it is wrong.
+    """
+    try:
+        from libraries import pytorch
+    except ImportError as error:
+        print(f"{spec.text()}: left out: {error}")
+        return None
+    import torch
+
+    network, weights = given(spec.variant)
+    name, _, how = spec.way.partition(" ")
+    arithmetic = name.removeprefix("torch-")
+    nodes = network.nodes if spec.part == "network" else front_nodes(network)
+    own = Architecture(network.name, network.variant, tuple(node.layer for node in nodes))
+    held = {of: weights[of] for of in own.parameter_shapes}
+    made = pytorch.build(
+        held, own, device="cuda", threads=1, precision=arithmetic, compiled=how == "compiled", channels_last=True
+    )
+    made.load(images(spec.variant, spec.batch))
+
+    @torch.inference_mode()
+    def start() -> None:
+        made._logits = made._model(made._ids)
+
+    made.prepare(1)
+    for _ in range(3):
+        start()
+    torch.cuda.synchronize()
+    error = error_of(made.logits().reshape(spec.batch, -1), spec, False)
+    if not error <= ALLOWED[arithmetic]:
+        raise SystemExit(f"{spec.text()} is wrong: an error of {error:.2g}")
+    flop = sum(node.flops for node in nodes)
+
+    def call() -> None:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = arithmetic == "tf32"
+        start()
+
+    row = {**vars(spec), "error": error, "flops": flop, "versions": made.versions}
+    return Ready(spec.text(), call, spec.batch * flop, row, made)
+
+
+def ways(variant: str, precision: str, batch: int, threads: int | None = None) -> Iterator[tuple[Spec, Any]]:
+    """Ours, with plans; what does not fit is said."""
+    for part in ("front", "network") if threads is None else ("front",):
+        for way in METHODS:
+            spec = Spec(variant, precision, batch, way, part)
+            try:
+                plan = planned(spec, threads)
+            except ValueError as error:
+                if part == "front":
+                    print(f"{spec.text()}: left out: {error}")
+                continue
+            yield spec, plan
+        yield Spec(variant, precision, batch, SEPARATE, part), None
+
+
+def cells(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
+    """Variants, precisions and batches."""
+    for variant in options.variants:
+        for precision in options.precisions:
+            for batch in options.batches:
+                yield variant, precision, batch
+
+
+def measure(variant: str, precision: str, batch: int, peers: bool) -> list[dict[str, Any]]:
+    """A row a way, all by turns."""
+    every, kept = [], []
+    for spec, plan in ways(variant, precision, batch):
+        one, made = ready(spec, plan)
+        every.append(one)
+        kept.append(made)
+    for name in PEERS[precision] if peers else ():
+        for how in ("", " compiled") if batch in COMPILED else ("",):
+            for part in ("front", "network"):
+                found = peer(Spec(variant, precision, batch, name + how, part))
+                every += [found] if found else []
+    rows = by_turns(every)
+    for row in rows:
+        row["images_per_second"] = batch / row["microseconds"] * 1e6
+    return rows
+
+
+def warmed(options: argparse.Namespace) -> None:
+    """Compile every kernel into Numba's cache, by processes that run each once.
+
+    Raises:
+        SystemExit: one failed.
+    """
+    specs = [spec for cell in cells(options) for spec, _ in ways(*cell) if spec.part == "network"]
+
+    def run(spec: Spec) -> str:
+        words = [sys.executable, __file__, "--run", spec.text()]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        return "" if done.returncode == 0 else f"{spec.text()}: {done.stdout[-500:]}{done.stderr[-2000:]}"
+
+    with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, 16))) as pool:
+        failed = [said for said in pool.map(run, specs) if said]
+    if failed:
+        raise SystemExit("\n".join(failed))
+    print(f"{len(specs)} networks compiled")
+
+
+def profiled(spec: Spec) -> None:
+    """Run a way once, check it, and run it again for whoever profiles it."""
+    from numba import cuda
+
+    plan = None if spec.way == SEPARATE else planned(spec)
+    _, made = ready(spec, plan, tiny=True)
+    cuda.synchronize()
+    with cuda.profiling():
+        made(made.stream)
+        cuda.synchronize()
+
+
+def counted(spec: Spec) -> dict[str, Any]:
+    """Bytes of DRAM that Nsight Compute counts an image."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "ncu.csv"
+        words = [
+            "ncu", "--clock-control", "none", "--cache-control", "none", "--profile-from-start", "off", "--metrics",
+            ",".join(COUNTERS), "--page", "raw", "--csv", "--print-units", "base", "--log-file", log,
+            sys.executable, __file__, "--run", spec.text(),
+        ]  # fmt: skip
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    rows = list(csv.DictReader(line for line in lines if line.startswith('"')))[1:]  # the first holds the units
+    if done.returncode != 0 or not rows:
+        raise SystemExit(f"{spec.text()}: ncu failed\n{done.stdout[-1000:]}{done.stderr[-2000:]}{lines[-5:]}")
+    read, written = (sum(float(row[name].replace(",", "")) for row in rows) / spec.batch for name in COUNTERS)
+    return {**vars(spec), "read": read, "written": written, "kernels": len(rows)}
+
+
+def shown(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Counts of all ways of the front, printed."""
+    found = []
+    for variant in options.variants:
+        for precision in options.precisions:
+            for spec, _ in ways(variant, precision, options.dram):
+                if spec.part == "front":
+                    found.append(counted(spec))
+                    print(json.dumps(found[-1]), flush=True)
+    return found
+
+
+def tried() -> int:
+    """In the simulator: the tiny variant in float32, its kernel by each method and kernel by kernel."""
+    for spec, plan in ways("tiny", "fp32", 1, threads=32):
+        one, _ = ready(spec, plan, tiny=True)
+        print(f"{one.name}: an error of {one.row['error']:.2g}")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add, words = parser.add_argument, lambda text: text.split(",")
+    add("--batches", type=_ints, default=[1, 32, 256, 1024], metavar="N,...", help="images a call")
+    add("--variants", type=words, default=["2012", "torchvision"], metavar="V,...")
+    add("--precisions", type=words, default=["fp32", "fp16"], metavar="P,...")
+    add("--no-peers", action="store_true", help="without PyTorch")
+    add("--compile", action="store_true", help="compile all kernels into Numba's cache, and end")
+    add(
+        "--dram", type=int, metavar="N", help="count bytes of DRAM at so many images by ncu, and add them to the result"
+    )
+    add("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a run of everything")
+    add("--tiny", action="store_true", help="shows that it runs, measures nothing")
+    add("--run", type=Spec.of, metavar="SPEC", help=argparse.SUPPRESS)  # what --compile and ncu start
+    options = parser.parse_args(argv)
+    if options.tiny:
+        return tried()
+    here = machine.describe()
+    if device.SIMULATED or not here["gpus"]:
+        parser.error("there is no GPU: --tiny shows in the simulator that it runs")
+    if options.run is not None:
+        profiled(options.run)
+        return 0
+    if options.compile:
+        warmed(options)
+        return 0
+    if options.dram is not None and shutil.which("ncu") is None:
+        parser.error("--dram: needs ncu on the PATH")
+    file = (options.results_dir or raw.RESULTS) / f"{machine.name(here)}-fused-alexnet.json"
+    result: dict[str, Any] = {"ways": [], "counted": [], "machine": here, "commit": machine.commit()}
+    if options.dram is not None:
+        if file.exists():
+            result = json.loads(file.read_text(encoding="utf-8"))
+        result["counted"] = shown(options)
+    else:
+        result["ways"] = [row for cell in cells(options) for row in measure(*cell, not options.no_peers)]
+    if options.results_dir or {**vars(options), "dram": None} == vars(parser.parse_args([])):
+        raw.write(file, "fused_alexnet", {name: value for name, value in result.items() if name != "schema"})
+    return 0
+
+
+def _ints(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
