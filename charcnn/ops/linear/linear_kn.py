@@ -129,7 +129,8 @@ class DoubleBufferedLinear(NoScratch):
         """Start on features, all of an input in a row."""
         n, c_in = x.shape[0], self._weight.shape[0]
         *splits, y = (space.device(*array) for array in self.writes(x.shape))
-        call = Call(y, space.stream, y.shape, x=x)
+        # By parts of the depth, y may lie where x does: the sums of parts are in between.
+        call = Call(y, space.stream, y.shape, in_place="x" if splits else "", x=x)
         inputs = x.reshape((n, c_in)), self._weight, self._bias
         start(call, inputs, splits[0] if splits else None, self._epilogue)
         return y
