@@ -113,7 +113,7 @@ def check_paths(
         if path != "-" and os.path.isdir(path):
             folders.append((os.path.join(os.path.realpath(path), ""), name, path))
     for name, path in _each(writes):
-        shown, place, there = f"{name} {path}", _place(path, known, 1), os.path.exists(path)
+        shown, place = f"{name} {path}", _place(path, known, 1)
         if path != "-":
             folder = os.path.dirname(path) or "."
             if os.path.isdir(path):
@@ -122,6 +122,7 @@ def check_paths(
                 raise ValueError(f"{shown}: there is no folder {folder}")
         if place is None:
             continue
+        there = not isinstance(place[1], str)
         alike = place if there else ("", place[0], unicodedata.normalize("NFC", place[1]).casefold())
         if place in taken or (alike in taken and _ignores_case(path)):
             other, its = taken[place if place in taken else alike]

@@ -103,12 +103,8 @@ def test_ranks_write_the_bytes_of_one_process_and_errors_once(files):
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("status")]
     assert said == ["status 2"] * 4 + ["status 0"] * 4, done.stderr
-    for reason in (
-        "--encode-on gpu: ranks are sent token ids",
-        "rank 1: no room here",
-        "nowhere.csv: No such file",
-        "is the input",
-    ):
+    refused = ("--encode-on gpu: ranks are sent token ids", "rank 1: no room here", "nowhere.csv: No such file")
+    for reason in (*refused, f"--report {rows}: is the input"):
         assert done.stderr.count(reason) == 1
     assert "3,000 rows of 2 files" in done.stderr
     assert read(f"{several}/more.csv") == read(f"{several}/rows.csv") == read(alone)
