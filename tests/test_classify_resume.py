@@ -14,6 +14,7 @@ from commands import SLOW, command, left, rows
 from charcnn.classify.classifier import ROWS
 from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, model, sinks
 from charcnn.text import output
+from charcnn.text.readers import base
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "txt"])
@@ -266,3 +267,27 @@ def test_the_journal_counts_whole_blocks_alone(tmp_path, monkeypatch):
     assert partial.state["unreadable"] == 2
     assert Path(path).read_bytes() == b"row\nrow\n"
     assert rows(f"{path}.report") == [["row", "line", "reason"], ["1", "", "é"], ["2", "", "é"]]
+
+
+@pytest.mark.parametrize("command", ["evaluate", "train"])
+def test_an_input_that_changes_while_it_is_read_is_refused(charcnn, tmp_path, monkeypatch, command):
+    source = tmp_path / "in.csv"
+    source.write_text("World,a\nSports,b\n" * 9)
+    blocks = base.Reader.blocks
+
+    def changing(self):
+        for block in blocks(self):
+            with open(source, "a") as file:
+                file.write("World,c\n")
+            yield block
+
+    monkeypatch.setattr(base.Reader, "blocks", changing)
+    if command == "train":
+        pytest.importorskip("torch")
+        words = ("train", "--data", source, "--out", tmp_path / "m.safetensors", "--no-curve", "--config", "tiny")
+        status, _, err = charcnn(*words, model=None)
+    else:
+        status, _, err = charcnn("evaluate", source)
+    assert status == UNUSABLE
+    assert f"{source}: was changed while it was read, from 153 to 161 bytes" in err
+    assert left(tmp_path) == ["in.csv"]

@@ -16,6 +16,7 @@ from charcnn.levels.runner import options as of_runner
 from charcnn.levels.runner.level_options import LevelCommand
 from charcnn.networks.runner.command import NetworkCommand
 from charcnn.networks.runner.command import main as network
+from charcnn.offload.checkpoint import MAGIC, Checkpoint
 from charcnn.runtime import timeline
 from charcnn.text import output
 from charcnn.training import record
@@ -145,7 +146,7 @@ def test_what_is_read_or_foreign_is_never_written_over(capsys, tmp_path, monkeyp
         refused(path, said="is ")
         refused(path, "--force", said="is ")
     if action.dest == "checkpoint" and name != "train":
-        return  # what is there is looked at when it is opened: tests/test_farm.py
+        return  # what is there is looked at when it is opened
     refused(f"foreign{ending}", said="is there already")
     refused(f"none/new{ending}", said="there is no folder none")
     os.mkdir(f"folder{ending}")
@@ -362,3 +363,25 @@ def test_devices_are_never_removed(charcnn, tmp_path):
     assert "pipe is no file: name one for the report" in err
     files.remove_own(tmp_path / "pipe", rb"")
     assert "pipe" in left(tmp_path)
+
+
+def test_a_levels_checkpoint_is_begun_anew_only_where_it_is_one(tmp_path):
+    path, run = tmp_path / "results", {"level": "l2", "precision": "fp32"}
+    Checkpoint(path, run, 4).close()
+    for theirs, said in (
+        (b'{"level": "l10", "precision": "fp32"}', "of another run: its level is 'l10', this one's 'l2'"),
+        (b"[1]", "a damaged checkpoint"),
+        (b'{"level', "a damaged checkpoint"),
+        (b"\xff", "a damaged checkpoint"),
+    ):
+        path.write_bytes(MAGIC + theirs + b"\n")
+        with pytest.raises(ValueError, match=f"is {said}; name another file, or add --force, which begins anew"):
+            Checkpoint(path, run, 4)
+        assert path.read_bytes() == MAGIC + theirs + b"\n"
+        Checkpoint(path, run, 4, force=True).close()
+        Checkpoint(path, run, 4).close()
+    path.write_text("mine")
+    for force in (False, True):
+        with pytest.raises(ValueError, match="is no checkpoint of charcnn: name another file"):
+            Checkpoint(path, run, 4, force=force)
+    assert path.read_text() == "mine"
