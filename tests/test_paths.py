@@ -252,10 +252,11 @@ def test_files_of_a_folder_that_is_read_are_kept(tmp_path):
 
 def test_reports_of_ours_are_known(tmp_path):
     pytest.importorskip("matplotlib")
-    history = [{"epoch": 1, "rate": 0.1, "train_loss": 0.5, "train_accuracy": 0.5}]
+    loop = pytest.importorskip("charcnn.training.loop")
+    history = [dict.fromkeys(loop.COLUMNS, 1)]
     path = tmp_path / "report"
-    record.write_metrics(path, history, list(history[0]), force=False)
-    record.write_metrics(path, history, list(history[0]), force=False)
+    for _ in range(2):
+        record.write_metrics(path, history, loop.COLUMNS, force=False)
     assert files.is_free(path, record.METRICS)
     assert not files.is_free(path, files.PNG)
     path.unlink()

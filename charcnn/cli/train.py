@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from charcnn.cli import DONE, FAILED, UNUSABLE
+from charcnn.cli.errors import explained
 from charcnn.cli.model import layout_of
 from charcnn.cli.sizes import config_of
 from charcnn.cli.train_options import add_arguments, spelled
@@ -55,7 +56,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         job.train()
     except (ValueError, OSError) as error:
-        tell(*f"charcnn train: {error}".split("\n"))
+        said = explained(error)[0] if isinstance(error, OSError) else error
+        tell(*f"charcnn train: {said}".split("\n"))
         return FAILED
     return DONE
 

@@ -8,7 +8,10 @@ from typing import Any
 
 from charcnn.files import PNG, SOFTWARE, Path, replacing
 
-METRICS, CHECKPOINT = rb"epoch,rate,train_loss,", rb"PK\x03\x04.*/data\.pkl.*\x06\0\0\0format.*\x08\0\0\0settings"
+METRICS, CHECKPOINT = (
+    rb"epoch,seconds,rate,train_loss,",
+    rb"PK\x03\x04.*/data\.pkl.*\x06\0\0\0format.*\x08\0\0\0settings",
+)
 """How our files of metrics and checkpoints begin, as `files.is_free` takes it."""
 
 
