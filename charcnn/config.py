@@ -14,6 +14,9 @@ POOLED_BLOCKS = (1, 2, 6)
 NORMALISED_BLOCKS = (1, 6)
 _HIDDEN = (*(f"conv{block}" for block in range(1, 7)), "fc1", "fc2")
 
+LONGEST = 1 << 20
+"""Characters of an input. A classifier has blocks of 1,024 texts or more in memory, a byte a character."""
+
 
 @dataclass(frozen=True)
 class Config(Network):
@@ -54,6 +57,8 @@ class Config(Network):
             if field.name in ("kernel_sizes", "layernorm", "widths", "multi_label"):
                 continue
             _positive(field.name, getattr(self, field.name))
+        if self.length > LONGEST:
+            raise ValueError(f"length={self.length}: need at most {LONGEST}: 1,024 texts are 1 GiB of token ids then")
         if self.alphabet > 255:
             raise ValueError(f"alphabet={self.alphabet}: token ids are uint8, so at most 255 and one blank")
         for name in ("layernorm", "multi_label"):

@@ -68,6 +68,7 @@ def test_the_papers_other_networks_are_one_config_away():
     ("fields", "message"),
     [
         ({"length": 0}, "length=0"),
+        ({"length": 27_000_000}, "^length=27000000: need at most 1048576: 1,024 texts are 1 GiB of token ids then"),
         ({"length": 6}, "^length=6: conv1 gets 6 positions: need at least 7"),
         ({"length": 8}, "length=8: pool1 gets 2 positions"),
         ({"length": 20}, "length=20: conv2 gets 4 positions"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -9,6 +12,7 @@ from operator_cases import CASES
 from operator_rows import CPU, CUDA, PAIRED, VARIANTS, alike, arrays, each, example, poisoned
 from test_ops import IN_PLACE
 
+from charcnn import ops
 from charcnn.catalog import operator
 from charcnn.gpu.launch import DTYPES
 from charcnn.ops.conv1d.cpu_gemm import CpuConv1d
@@ -18,7 +22,7 @@ from charcnn.ops.conv2d.winograd_cpu import CpuWinogradConv2d
 from charcnn.ops.layernorm.norm_relu_pool import NormReluPool
 from charcnn.ops.linear.cpu_gemm import CpuLinear
 
-ANY_RANK = ("relu", "tanh", "gelu", "sigmoid", "leaky_relu", "maxout", "collapse")
+ANY_RANK = ("relu", "tanh", "gelu", "sigmoid", "leaky_relu", "maxout", "softmax", "collapse")
 """Of these collapse takes two (see test_images), and maxout two or more."""
 
 
@@ -225,3 +229,36 @@ def test_layers_of_the_cpu_write_elsewhere():
         x, out = overlapping(x, expected)
         with pytest.raises(ValueError, match=r"^out shares memory with [xy]: need memory of its own$"):
             layer(x, out)
+
+
+@each([row for row in VARIANTS if "stride" in inspect.signature(operator(row.operator).reference).parameters])
+def test_numbers_that_are_too_large_are_named(variant):
+    case, taken = example(variant), inspect.signature(variant.launcher).parameters
+    for name in ("stride", "padding", "dilation"):
+        for value in (1 << 31, 10**30, (1, 1 << 31))[: None if "2d" in variant.operator else 2]:
+            if name in taken:
+                with pytest.raises(ValueError, match=rf"\b{name}=.*: need "):
+                    variant.launcher(**case.inputs, **{**case.options, name: value})
+    if "padding" in taken:
+        with pytest.raises(ValueError, match=r"\bpadding=1000000: need "):
+            variant.launcher(**case.inputs, **{**case.options, "padding": 10**6})
+
+
+@each([row for row in CPU if re.match(r"(conv|maxpool|avgpool)[12]d", row.operator) and "winograd" not in row.name])
+def test_a_step_beyond_the_input(variant):
+    case = example(variant)
+    name = "pool_stride" if "pool_stride" in inspect.signature(variant.launcher).parameters else "stride"
+    if name in inspect.signature(variant.launcher).parameters:
+        case.options[name] = 10**9
+        expected = case.oracle(operator(variant.operator).reference)
+        np.testing.assert_allclose(variant.launcher(**case.inputs, **case.options), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_other_ranks_are_told_what_to_pass():
+    x, square, bias = np.zeros((2, 3, 4), np.float32), np.zeros((4, 4), np.float32), np.zeros(4, np.float32)
+    for launcher in (ops.linear_loops, ops.linear_cpu_gemm, ops.linear_relu_naive):
+        with pytest.raises(ValueError, match=r"^x has shape \(2, 3, 4\): need \(N, C_in\), as x.reshape\(-1, 4\) is$"):
+            launcher(x, square, bias)
+    for launcher in (ops.layernorm_loops, ops.layernorm_naive):
+        with pytest.raises(ValueError, match=r"^gamma has shape \(4,\): need \(3, 4\), .*: x.reshape\(-1, 4\)$"):
+            launcher(x, bias, bias)

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 ROWS = {"cpu": 1024, "cuda": 16384}
 """Texts that are one block: so many are token ids at a time in each thread, a kilobyte each."""
 
+BLOCK = 1 << 30
+"""Token ids of a block, at most: as many as a CPU's ROWS have of the longest texts."""
+
 ENCODE_ON = ("cpu", "gpu")
 
 CORES_TO_ENCODE = 16
@@ -131,7 +134,7 @@ class Classifier:
         few = self.engine.cores_a_gpu < CORES_TO_ENCODE
         self.encode_on: str = encode_on or ("gpu" if self.engine.takes_text and few else "cpu")
         """Where texts become token ids."""
-        self.rows = ROWS[self.engine.choice.level.device]
+        self.rows = min(ROWS[self.engine.choice.level.device], BLOCK // config.length)
         """Texts of a block."""
 
     @classmethod

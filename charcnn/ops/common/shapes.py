@@ -14,6 +14,8 @@ from charcnn.gpu.arrays import Shape, expect, shape_of
 
 SLOPE = 0.01
 """Of leaky ReLU below 0, where nothing else is said."""
+LARGEST = (1 << 31) - 1
+"""Of strides and whatever else counts."""
 
 
 def conv1d(x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, dilation: int = 1) -> Shape:
@@ -31,6 +33,11 @@ def layernorm(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Shape:
     shape = shape_of("x", x)
     if len(shape) < 2 or 0 in shape[1:]:
         raise ValueError(f"x has shape {shape}: need (N, ...) with at least one value an input")
+    if len(shape) > 2 and shape_of("gamma", gamma) == shape[-1:]:
+        raise ValueError(
+            f"gamma has shape {shape[-1:]}: need {shape[1:]}, as each input is normalised over all its axes; "
+            f"over the last axis alone: x.reshape(-1, {shape[-1]})"
+        )
     expect("gamma", gamma, shape[1:])
     expect("beta", beta, shape[1:])
     if not eps > 0:
@@ -194,16 +201,19 @@ def collapse_linear(x: Any, weight: Any, bias: Any) -> Shape:
 
 
 def softmax(x: Any) -> Shape:
-    """x (N, C) -> (N, C)."""
-    n, classes = ranked("x", x, "N, C")
-    if classes < 1:
-        raise ValueError(f"x has shape {tuple(x.shape)}: need at least one class")
-    return n, classes
+    """x (..., C) -> (..., C): each row of the last axis."""
+    shape = shape_of("x", x)
+    if not shape or shape[-1] < 1:
+        raise ValueError(f"x has shape {shape}: need (..., C), at least one class")
+    return shape
 
 
 def argmax(x: Any) -> Shape:
     """x (N, C) -> (N,)."""
-    return (softmax(x)[0],)
+    n, classes = ranked("x", x, "N, C")
+    if classes < 1:
+        raise ValueError(f"x has shape {tuple(x.shape)}: need at least one class")
+    return (n,)
 
 
 def conv1d_nlc(x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, dilation: int = 1) -> Shape:
@@ -241,7 +251,7 @@ def layernorm_relu_maxpool1d_nlc(
 
 def linear_nlc(x: Any, weight: Any, bias: Any) -> Shape:
     """x (N, C_in), weight (C_in, C_out), bias (C_out,) -> (N, C_out)."""
-    n, c_in = ranked("x", x, "N, C_in")
+    n, c_in = _rows(x)
     w_in, c_out = ranked("weight", weight, "C_in, C_out")
     if w_in != c_in:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: need C_in={c_in}, as in x of shape {tuple(x.shape)}")
@@ -304,6 +314,7 @@ def _windows(length: int, kernel_size: int, stride: int, padding: int, dilation:
     at_least("stride", stride, 1)
     at_least("padding", padding, 0)
     at_least("dilation", dilation, 1)
+    padding_within(padding, padding, length, dilation * (kernel_size - 1) + 1)
     out = (length + 2 * padding - dilation * (kernel_size - 1) - 1) // stride + 1
     if kernel_size < 1 or out < 1:
         raise ValueError(
@@ -314,13 +325,22 @@ def _windows(length: int, kernel_size: int, stride: int, padding: int, dilation:
 
 
 def _linear(x: Any, weight: Any, bias: Any, number: str = "") -> Shape:
-    n, c_in = ranked("x", x, "N, C_in")
+    n, c_in = _rows(x)
     name = f"weight{number}"
     c_out, w_in = ranked(name, weight, "C_out, C_in")
     if w_in != c_in:
         raise ValueError(f"{name} has shape {tuple(weight.shape)}: need C_in={c_in}, as in x of shape {tuple(x.shape)}")
     expect(f"bias{number}", bias, (c_out,))
     return n, c_out
+
+
+def _rows(x: Any) -> tuple[int, int]:
+    """N and C_in of a linear layer's x."""
+    shape = shape_of("x", x)
+    if len(shape) != 2:
+        rows = f", as x.reshape(-1, {shape[-1]}) is" if shape else ""
+        raise ValueError(f"x has shape {shape}: need (N, C_in){rows}")
+    return shape[0], shape[1]
 
 
 def ranked(name: str, array: Any, axes: str) -> Shape:
@@ -332,9 +352,19 @@ def ranked(name: str, array: Any, axes: str) -> Shape:
 
 
 def at_least(name: str, value: int, least: int) -> None:
-    """Raise unless the value is an int of at least `least`."""
+    """Raise unless the value is an int of at least `least`, and at most LARGEST."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name}={value!r}: need an int of at least {least}")
+    if value > LARGEST:
+        raise ValueError(f"{name}={value!r}: need an int of at most {LARGEST}, as kernels count in 32 bits")
+
+
+def padding_within(padding: Any, most: int, size: int, span: int) -> None:
+    """Raise where some of the padding is never beside a value: results would be zeros and biases, in terabytes."""
+    if most > max(size, span):
+        raise ValueError(
+            f"padding={padding!r}: need at most {max(size, span)}, the larger of x's size and the kernel's"
+        )
 
 
 def power_of_two(size: int) -> int:

@@ -7,11 +7,11 @@ and (KH, KW, C_in / groups, C_out), as TensorFlow has them. Everything that move
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from charcnn.gpu.arrays import Shape, expect
-from charcnn.ops.common.shapes import at_least, ranked
+from charcnn.ops.common.shapes import at_least, padding_within, ranked
 
 Pair = int | tuple[int, int]
 """For both axes, or (vertical, horizontal)."""
@@ -97,7 +97,12 @@ def window(
     else:
         vertical, horizontal = pair("padding", padding, 0)
         sides = [vertical, vertical, horizontal, horizontal]
+    for axis, size in enumerate((height, width)):
+        padding_within(padding, max(sides[2 * axis : 2 * axis + 2]), size, found.span[axis])
     found = Window(kernel, steps, (sides[0], sides[1], sides[2], sides[3]), apart)
+    # A step beyond the image is one to its end: tiles are as large as steps.
+    down, across = (max(1, min(step, size)) for step, size in zip(steps, found.padded(height, width), strict=True))
+    found = replace(found, stride=(down, across))
     if min(kernel) < 1:
         raise ValueError(f"{of} has a kernel of {kernel[0]} x {kernel[1]}: need at least 1 x 1")
     if any(span > size for span, size in zip(found.span, found.padded(height, width), strict=True)):

@@ -59,10 +59,10 @@ def linear(x: Array, weight: Array, bias: Array) -> Array:
 
 
 def softmax(x: Array) -> Array:
-    """Logits (N, C) -> probabilities (N, C), each row summing to 1; the row's maximum is subtracted first."""
+    """Logits (..., C) -> probabilities (..., C), each row summing to 1; the row's maximum is subtracted first."""
     shapes.softmax(x)
-    exponentials = np.exp(x - x.max(axis=1, keepdims=True))
-    return exponentials / exponentials.sum(axis=1, keepdims=True)
+    exponentials = np.exp(x - x.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
 def argmax(x: Array) -> Array:

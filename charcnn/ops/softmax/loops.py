@@ -28,16 +28,17 @@ def softmax_loops(x: Any, *, out: Any = None) -> Any:
     """`reference.softmax` as compiled plain loops on one CPU core.
 
     Args:
-        x: float32 (N, C), C-contiguous, NumPy.
-        out: where to write, (N, C) (x itself will do); made where None.
+        x: float32 (..., C), C-contiguous, NumPy.
+        out: where to write, (..., C) (x itself will do); made where None.
 
     Returns:
-        float32 (N, C), each row summing to 1.
+        float32 (..., C), each row summing to 1.
 
     Raises:
         ValueError: an argument's shape, dtype or layout does not fit.
     """
     shape = shapes.softmax(x)
     out = arrays.host(out, shape, in_place="x", x=x)
-    _softmax_loops_kernel(x, out)
+    rows = (math.prod(shape[:-1]), shape[-1])
+    _softmax_loops_kernel(x.reshape(rows), out.reshape(rows))
     return out

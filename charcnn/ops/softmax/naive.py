@@ -53,24 +53,26 @@ def _softmax_naive_kernel(x, y):
 
 
 def softmax_naive(x: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """`reference.softmax` on a GPU, one block an input.
+    """`reference.softmax` on a GPU, one block a row.
 
     Args:
-        x: float32 (N, C), C-contiguous: a NumPy array, or a device array (Numba's, or any with
+        x: float32 (..., C), C-contiguous: a NumPy array, or a device array (Numba's, or any with
             __cuda_array_interface__).
-        out: where to write, (N, C), on the same side, not x itself; made where None.
+        out: where to write, (..., C), on the same side, not x itself; made where None.
         stream: a CUDA stream (Numba, CuPy, PyTorch, or an address); the default stream where None.
 
     Returns:
-        float32 (N, C), each row summing to 1, where x lies; device results are not waited for.
+        float32 (..., C), each row summing to 1, where x lies; device results are not waited for.
 
     Raises:
         ValueError: an argument's shape, dtype, layout or side does not fit.
         DeviceError: no usable GPU.
     """
-    call = Call(out, stream, shapes.softmax(x), x=x)
-    n, classes = call.out.shape
+    shape = shapes.softmax(x)
+    call = Call(out, stream, shape, x=x)
+    rows = n, classes = math.prod(shape[:-1]), shape[-1]
     if n:
         threads = min(THREADS, max(32, 1 << (classes - 1).bit_length()))
-        call.launch(_softmax_naive_kernel, n, device.block_size(threads), *call.inputs, call.out)
+        x_rows, y_rows = call.inputs[0].reshape(rows), call.out.reshape(rows)
+        call.launch(_softmax_naive_kernel, n, device.block_size(threads), x_rows, y_rows)
     return call.result()
