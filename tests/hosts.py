@@ -105,7 +105,7 @@ class Hosts:
         """Run a command on one of the hosts."""
         return subprocess.run(["nsenter", "-t", str(self._holders[number]), "-n", "-u", *command], **options)
 
-    def mpiexec(self, launcher, each, command, *, options=(), env=None, timeout=100):
+    def mpiexec(self, launcher, each, command, *, options=(), env=None, timeout=300):
         """Run `each` ranks of a command on each host; mpiexec itself is on the first."""
         where = ["--host", f"host0:{each},host1:{each}", "--map-by", f"ppr:{each}:node", "-n", str(2 * each)]
         where += ["--prtemca", "plm_ssh_agent", str(self._folder / "agent")]

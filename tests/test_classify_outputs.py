@@ -91,7 +91,7 @@ def test_standard_input_from_a_file_is_begun_anew(weights, tmp_path):
         words = ("classify", "-", "-o", out, "--model", weights)
         with open(source, "rb") as file:
             process = command(*words, code=SLOW, stdin=file, stderr=subprocess.PIPE)
-            limit = time.monotonic() + 60
+            limit = time.monotonic() + 300
             while len(given) > 100 and not Path(f"{out}.part").exists() and time.monotonic() < limit:
                 time.sleep(0.01)
             time.sleep(0.3)

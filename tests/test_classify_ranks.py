@@ -99,7 +99,7 @@ def test_ranks_write_the_bytes_of_one_process_and_errors_once(files):
         ["classify", rows, str(folder / "more.csv"), "-o", several, "--model", model, "--device", "cpu"],
         words(files, "farm", "--root-serves")[0],
     ]
-    done = mpiexec(3, "-c", COMMANDS, json.dumps(commands), timeout=100)
+    done = mpiexec(3, "-c", COMMANDS, json.dumps(commands), timeout=300)
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("status")]
     assert said == ["status 2"] * 4 + ["status 0"] * 4, done.stderr
@@ -171,7 +171,7 @@ sys.exit(main(sys.argv[1:]))
 @needs_ulfm
 def test_a_rank_that_dies_loses_no_row(files):
     command, out = words(files, "killed", "--level", "l18", "--batch", "16", "--root-serves")
-    done = mpiexec(3, "-c", DYING, *command, options=ULFM, timeout=100)
+    done = mpiexec(3, "-c", DYING, *command, options=ULFM, timeout=300)
     assert done.returncode == 0, done.stderr
     assert read(out) == read(files[3])
     assert "lost rank 1, dead" in done.stderr
@@ -182,7 +182,7 @@ def test_a_rank_that_dies_loses_no_row(files):
 @pytest.mark.parametrize("how", ["static", "async"])
 def test_a_rank_that_fails_ends_the_run_and_the_same_command_goes_on(files, how, tmp_path):
     command, out = words(files, f"failing-{how}", "--level", "l18", "--batch", "16", "--offload", how)
-    done = mpiexec(2, "-c", FAILING, *command, timeout=100, FAILED=str(tmp_path / "failed"))
+    done = mpiexec(2, "-c", FAILING, *command, timeout=300, FAILED=str(tmp_path / "failed"))
     assert done.returncode == 1, done.stderr
     assert "charcnn: rank 1: ArithmeticError: of rank 1" in done.stderr
     assert not os.path.exists(out)

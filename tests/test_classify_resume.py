@@ -25,7 +25,7 @@ def test_a_kill_in_the_middle_and_a_second_start(charcnn, weights, tmp_path, kin
     source.write_text("".join(broken if n % 100 == 99 else line.format(n=n) for n in range(10_000)))
     words = ("classify", source, "--model", weights, "--device", "cpu", "-o")
     process = command(*words, out, code=SLOW, stderr=subprocess.PIPE)
-    journal, limit, done = tmp_path / f"out.{kind}.part.json", time.monotonic() + 60, 0
+    journal, limit, done = tmp_path / f"out.{kind}.part.json", time.monotonic() + 300, 0
     while done < 1000 and time.monotonic() < limit and process.poll() is None:
         time.sleep(0.005)
         if journal.exists():

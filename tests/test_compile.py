@@ -337,7 +337,7 @@ def test_a_process_compiles_nothing_for_one_that_has_ended(tmp_path):
         shared.flush()
         done = subprocess.run(
             [sys.executable, "-m", "charcnn.compiling.workers", str(shared.fileno()), "0"], env=environment(tmp_path),
-            pass_fds=[shared.fileno()], stdin=subprocess.DEVNULL, capture_output=True, timeout=100, check=True,
+            pass_fds=[shared.fileno()], stdin=subprocess.DEVNULL, capture_output=True, timeout=300, check=True,
         )  # fmt: skip
     assert (done.stdout, done.stderr) == (b"", b"")
 
@@ -382,7 +382,7 @@ def together(script, tmp_path, processes=2, before=SAVING):
     for process in running:
         process.stdin.write("go\n")
         process.stdin.flush()
-    outputs = [process.communicate(timeout=100)[0] for process in running]
+    outputs = [process.communicate(timeout=300)[0] for process in running]
     assert not any(process.returncode for process in running)
     return outputs
 

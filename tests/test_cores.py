@@ -121,7 +121,7 @@ HERE = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 
 
 def masks(ranks, *options):
     free = {"PRTE_MCA_rmaps_default_mapping_policy": "", "OMPI_MCA_rmaps_base_oversubscribe": ""}
-    done = mpiexec(ranks, "-c", MASKS, options=options, timeout=60, **(free if ranks <= len(HERE) else {}))
+    done = mpiexec(ranks, "-c", MASKS, options=options, timeout=300, **(free if ranks <= len(HERE) else {}))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -82,7 +82,7 @@ def run(news, weights):
             return status, said.read()
 
     yield start
-    until = time.monotonic() + 10
+    until = time.monotonic() + 300
     while (left := processes(mark)) and time.monotonic() < until:
         time.sleep(0.1)
     for process in left:

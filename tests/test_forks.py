@@ -69,7 +69,7 @@ def run(tmp_path, code, *words, **environment):
     done = subprocess.run(
         [sys.executable, tmp_path / "script.py", *words],
         env=environment,
-        timeout=120,
+        timeout=300,
         capture_output=True,
         text=True,
         check=False,

@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -117,7 +118,8 @@ for rank in range(ranks):
         os._exit(1)
 print("ranks started", flush=True)
 print("aborts", file=sys.stderr, flush=True)
-time.sleep(60)
+open({started!r}, "w").close()
+time.sleep(600)
 """
 """It does not end, nor wait for its ranks. So many of them live as long as it does."""
 
@@ -128,12 +130,21 @@ def launcher(tmp_path, monkeypatch):
     if not states(os.getppid()):
         pytest.skip("no /proc, which tells of processes")
 
+    clock, begun = time.monotonic, None
+
+    def since_started():
+        nonlocal begun
+        if begun is None and (tmp_path / "started").exists():
+            begun = clock()
+        return 0.0 if begun is None else clock() - begun
+
     def replace(living):
         script = tmp_path / "launcher"
-        script.write_text(LAUNCHER.format(python=sys.executable, living=living))
+        script.write_text(LAUNCHER.format(python=sys.executable, living=living, started=str(tmp_path / "started")))
         script.chmod(0o755)
         monkeypatch.setattr(sys.modules[__name__], "MPIEXEC", str(script))
         monkeypatch.setattr(sys.modules[__name__], "DEAD_FOR", 1.0)
+        monkeypatch.setattr(sys.modules[__name__], "time", SimpleNamespace(monotonic=since_started))
 
     return replace
 
@@ -188,7 +199,7 @@ else:
 
 @needs_mpi
 def test_ranks_whose_launcher_tells_no_place_ask_once_at_their_start():
-    done = mpiexec(2, "-c", UNTOLD, timeout=60)
+    done = mpiexec(2, "-c", UNTOLD, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "placed" in done.stdout
 

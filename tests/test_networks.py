@@ -258,7 +258,7 @@ def test_sigma_is_the_size_of_rounding_and_mistakes_are_larger(precision):
 
 def run(*words, module="mnist", **options):
     started = [sys.executable, "-m", f"charcnn.networks.{module}", *map(str, words)]
-    return subprocess.run(started, capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(started, capture_output=True, text=True, timeout=300, **options)
 
 
 def test_command(tmp_path):

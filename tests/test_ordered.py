@@ -47,11 +47,11 @@ def test_flow_gives_errors_in_their_place():
 
 
 def test_flow_stops_when_its_caller_does():
-    drawn = []
+    drawn, before = [], {*threading.enumerate()}
     for n in ordered.ordered((drawn.append(n) or n for n in range(10_000)), lambda n: n, 2):
         if n == 3:
             break
-    time.sleep(0.3)
-    count = len(drawn)
-    time.sleep(0.2)
-    assert len(drawn) == count < 100
+    for own in {*threading.enumerate()} - before:
+        own.join(300)
+        assert not own.is_alive()
+    assert len(drawn) < 100

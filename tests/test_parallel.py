@@ -335,7 +335,7 @@ def test_too_many_ranks_are_told_once():
 )
 def test_what_does_not_fit_is_told(module, words, message):
     command = [sys.executable, "-m", f"charcnn.{module}", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -367,7 +367,7 @@ command.main("ece408", options)
 @needs_ulfm
 @pytest.mark.parametrize("mode", ["tensor", pytest.param("pipeline", marks=pytest.mark.exhaustive)])
 def test_a_death_ends_all_ranks(mode):
-    done = mpiexec(3, "-c", STRUCK, mode, options=ULFM, timeout=60)
+    done = mpiexec(3, "-c", STRUCK, mode, options=ULFM, timeout=300)
     ended(done)
     assert f"rank 0: rank 1 has died, and ends this run: --offload {mode} needs all" in done.stderr
     assert "validated" not in done.stdout

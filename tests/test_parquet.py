@@ -90,7 +90,7 @@ def test_a_kill_in_the_middle_and_a_second_start(charcnn, weights, tmp_path):
     process = command(
         *("classify", source, "--model", weights, "--device", "cpu", "-o", out), code=code, stderr=subprocess.PIPE
     )
-    journal, limit, done = tmp_path / "out.parquet.part.json", time.monotonic() + 60, 0
+    journal, limit, done = tmp_path / "out.parquet.part.json", time.monotonic() + 300, 0
     while done < 1000 and time.monotonic() < limit and process.poll() is None:
         time.sleep(0.005)
         if journal.exists():

@@ -208,7 +208,7 @@ for name, taps, epilogue in (("fp16", 7, "pool"), ("bf16", 7, "pool"), ("bf16", 
 def test_a_kernel_has_the_same_key_on_disk_in_every_process_and_no_other_has_it():
     def keys():
         done = subprocess.run(
-            [sys.executable, "-c", KEYS], capture_output=True, text=True, env=NO_GPU, timeout=120, check=False
+            [sys.executable, "-c", KEYS], capture_output=True, text=True, env=NO_GPU, timeout=300, check=False
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()

@@ -21,7 +21,7 @@ def ask(service, seed, blocks=30):
     for _ in range(blocks):
         ids = rng.integers(0, 71, (rng.integers(0, 9), 12), np.uint8)
         logits = np.full((len(ids), 4), np.nan, np.float32)
-        service.submit(ids, logits).result(timeout=60)
+        service.submit(ids, logits).result(timeout=300)
         assert np.array_equal(logits, triple(ids))
 
 
@@ -56,9 +56,9 @@ def test_an_error_reaches_all_who_wait(way):
     space = np.empty((1, 4), np.float32)
     first = service.submit(np.ones((1, 12), np.uint8), space)
     with pytest.raises(ZeroDivisionError, match="lens cap"):
-        first.result(timeout=60)
+        first.result(timeout=300)
     with pytest.raises(ZeroDivisionError, match="lens cap"):
-        service.submit(np.ones((1, 12), np.uint8), space).result(timeout=60)
+        service.submit(np.ones((1, 12), np.uint8), space).result(timeout=300)
     service.close()
     assert service.failed
 
@@ -107,6 +107,6 @@ farm.leave(0)
 @needs_mpi
 @pytest.mark.parametrize("dies", [False, pytest.param(True, marks=needs_ulfm)])
 def test_threads_are_served_by_many_ranks(dies):
-    done = mpiexec(3, "-c", RANKS, *["dies"] * dies, options=ULFM * dies, timeout=100)
+    done = mpiexec(3, "-c", RANKS, *["dies"] * dies, options=ULFM * dies, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all served" in done.stdout

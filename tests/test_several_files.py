@@ -218,7 +218,7 @@ def test_a_kill_and_a_second_start(charcnn, weights, tmp_path):
     given = {f"{n}.csv": lines(400, n) for n in range(30)}
     data, out, whole = tree(tmp_path / "data", given), tmp_path / "out", tmp_path / "whole"
     words = ("classify", data, "-o", out, "--model", weights, "--device", "cpu")
-    process, limit = command(*words, code=SLOW, stderr=subprocess.PIPE), time.monotonic() + 60
+    process, limit = command(*words, code=SLOW, stderr=subprocess.PIPE), time.monotonic() + 300
     while len(list(out.glob("*.csv"))) < 4 and time.monotonic() < limit and process.poll() is None:
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)

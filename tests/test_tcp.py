@@ -33,7 +33,7 @@ def test_over_tcp_nothing_is_lost(how):
         "root_computes": False,
         "waits": True,
     }
-    done = mpiexec(3, "-c", SCRIPT, json.dumps(fate), options=(*ULFM, *TCP), timeout=60)
+    done = mpiexec(3, "-c", SCRIPT, json.dumps(fate), options=(*ULFM, *TCP), timeout=300)
     nothing_is_lost(done)
 
 

@@ -33,7 +33,7 @@ def shell(line, weights, **environment):
     """A line of shell, in which `charcnn` is the command and $M names a model on the CPU: status, output, errors."""
     line = f'charcnn() {{ "{sys.executable}" -m charcnn "$@"; }}; M="--model {weights} --device cpu"; {line}'
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, timeout=300, check=False)
     assert b"Traceback" not in done.stderr, done.stderr.decode()
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
@@ -102,11 +102,11 @@ def test_rows_on_a_terminal_are_printable_and_elsewhere_as_they_were(weights, tm
     source.write_bytes(b"a\x1b[31m\tb\r\n")
     words = [sys.executable, "-m", "charcnn", "classify", str(source), "-o", "-", "--model", weights, "--device", "cpu"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(words, env=environment, capture_output=True, check=True, timeout=120)
+    done = subprocess.run(words, env=environment, capture_output=True, check=True, timeout=300)
     assert done.stdout.endswith(b"\ta\x1b[31m\tb\r\n")
     ours, theirs = pty.openpty()
     process = subprocess.Popen(words, env=environment, stdout=theirs, stderr=subprocess.PIPE)
-    process.communicate(timeout=120)
+    process.communicate(timeout=300)
     os.close(theirs)
     shown = os.read(ours, 1000)
     os.close(ours)
@@ -166,7 +166,7 @@ def test_help_of_every_command_and_level_where_the_terminal_is_ascii():
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **ASCII}
     words = [sys.executable, "-W", "ignore", "-c", code, ",".join(modules)]
-    done = subprocess.run(words, env=environment, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(words, env=environment, capture_output=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode("ascii").count("usage: ") == len(modules)
 
