@@ -186,6 +186,8 @@ def test_leaky_relu_of_another_slope_is_a_kernel_of_its_own():
         plan([node.layer for node in nodes[2:4]], in_shape=(2, 3, 3))
     with pytest.raises(ValueError, match=r"^LeakyRelu: negative_slope=2: need a number from 0 to 1"):
         LeakyRelu(2)
+    with pytest.raises(ValueError, match=r"^negative_slope='0.1': need a number from 0 to 1"):
+        ops.leaky_relu_loops(x, "0.1")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 from charcnn.model.layer import Layer as Layer
@@ -243,7 +244,7 @@ class LeakyRelu(Layer):
     negative_slope: float = shapes.SLOPE
 
     def __post_init__(self) -> None:
-        if not 0 <= self.negative_slope <= 1:
+        if not (isinstance(self.negative_slope, Real) and 0 <= self.negative_slope <= 1):
             raise ValueError(f"{self.label}: negative_slope={self.negative_slope!r}: need a number from 0 to 1")
         if self.negative_slope == shapes.SLOPE:
             object.__setattr__(self, "epilogue", "leaky_relu")

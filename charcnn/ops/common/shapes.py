@@ -7,7 +7,7 @@ argument, what it got and what it needs. References and launchers of every techn
 from __future__ import annotations
 
 from math import prod
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from charcnn.gpu.arrays import Shape, expect, shape_of
@@ -52,7 +52,7 @@ def relu(x: Any) -> Shape:
 
 def leaky_relu(x: Any, negative_slope: float = SLOPE) -> Shape:
     """Any shape."""
-    if not 0 <= negative_slope <= 1:
+    if not (isinstance(negative_slope, Real) and 0 <= negative_slope <= 1):
         raise ValueError(f"negative_slope={negative_slope!r}: need a number from 0 to 1")
     return shape_of("x", x)
 
