@@ -39,9 +39,7 @@ from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
 
-IN_PLACE = (
-    "relu", "tanh", "gelu", "sigmoid", "leaky_relu", "layernorm", "layernorm_relu", "batchnorm2d", "batchnorm2d_relu",
-)  # fmt: skip
+IN_PLACE = "relu tanh gelu sigmoid leaky_relu layernorm layernorm_relu batchnorm2d batchnorm2d_relu".split()
 
 
 def fitted(variant, sizes):
