@@ -19,6 +19,11 @@ VARIANTS = [row for row in EVERY if runs_here(row)]
 CUDA = [row for row in VARIANTS if row.device == "cuda"]
 CPU = [row for row in VARIANTS if row.device == "cpu"]
 
+IN_PLACE = (
+    "relu", "tanh", "gelu", "sigmoid", "leaky_relu", "layernorm", "layernorm_relu", "batchnorm2d", "batchnorm2d_relu",
+)  # fmt: skip
+"""Operators that may write over what they read."""
+
 
 def compiled(variant):
     return variant.device == "cpu" or not device.SIMULATED

@@ -15,6 +15,7 @@ from numba import cuda
 from operator_cases import CASES, takes
 from operator_rows import (
     CUDA,
+    IN_PLACE,
     PAIRED,
     VARIANTS,
     alike,
@@ -38,8 +39,6 @@ from charcnn.catalog import tolerance as tolerance_of
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.ops import reference
-
-IN_PLACE = "relu tanh gelu sigmoid leaky_relu layernorm layernorm_relu batchnorm2d batchnorm2d_relu".split()
 
 
 def fitted(variant, sizes):

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from numba import cuda
 from operator_cases import CASES
-from operator_rows import CPU, CUDA, PAIRED, VARIANTS, alike, arrays, each, example, poisoned
-from test_ops import IN_PLACE
+from operator_rows import CPU, CUDA, IN_PLACE, PAIRED, VARIANTS, alike, arrays, each, example, poisoned
 
 from charcnn import ops
 from charcnn.catalog import operator
