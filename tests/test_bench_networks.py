@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import direct_plans
+import fused_alexnet
 import fused_layers
 import networks
 import numpy as np
@@ -199,3 +200,28 @@ def test_fused_layers(capsys, monkeypatch):
     with pytest.raises(SystemExit):
         fused_layers.main([])
     assert "there is no GPU" in capsys.readouterr().err
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU: python bench/fused_alexnet.py")
+def test_fused_alexnet(capsys, monkeypatch):
+    monkeypatch.setattr(fused_alexnet, "METHODS", ("whole",))
+    assert fused_alexnet.main(["--tiny"]) == 0
+    said = capsys.readouterr().out
+    assert "tiny/fp32/1/whole/front: an error of " in said
+    assert "tiny/fp32/1/layer by layer/front: an error of " in said
+    monkeypatch.setitem(fused_alexnet.ALLOWED, "fp32", 0.0)
+    with pytest.raises(SystemExit, match=r"tiny/fp32/1/whole/front is wrong"):
+        fused_alexnet.main(["--tiny"])
+    with pytest.raises(SystemExit):
+        fused_alexnet.main([])
+    assert "there is no GPU" in capsys.readouterr().err
+
+
+def test_the_front_of_alexnet_is_its_first_two_layers():
+    for variant, count in (("2012", 9), ("torchvision", 7)):
+        nodes = fused_alexnet.front_nodes(fused_alexnet.given(variant)[0])
+        assert len(nodes) == count
+        assert nodes[-1].out_shape[1:] == (13, 13)
+    spec = fused_alexnet.Spec("2012", "fp16", 32, "layer by layer", "front")
+    assert fused_alexnet.Spec.of(spec.text()) == spec

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from report import ideas, levels, limits, schema, tried
+from report import fused, ideas, levels, limits, schema, tried
+from report.pictures import fused_alexnet
 from report.schema import LevelResult, Place, Results
 
 from charcnn import catalog
@@ -158,3 +159,26 @@ def test_a_picture_has_what_it_is_told_in_both_colours():
     light, _, dark = drawn.partition("prefers-color-scheme: dark")
     assert svg.COLOURS[0][0] in light
     assert svg.COLOURS[0][1] in dark
+
+
+def test_alexnets_first_two_layers(monkeypatch, tmp_path):
+    """A table of times and of counts for each machine, and the picture: of rows made up here."""
+    ways = [
+        {"variant": "2012", "precision": precision, "batch": batch, "way": way, "part": part, "flops": 10**9,
+         "microseconds": 10.0 * batch * (2 if way == "layer by layer" else 1), "dram_bytes": 250_000,
+         "parameter_bytes": 10**6, **({"computed": 1.25, "shared_bytes": 200_000} if way == "rolling" else {})}
+        for precision in ("fp32", "fp16") for batch in (1, 1024)
+        for part in ("front", "network") for way in ("rolling", "layer by layer", f"torch-{precision}")
+    ]  # fmt: skip
+    counted = [{"variant": "2012", "precision": "fp16", "batch": 1024, "way": "rolling", "read": 2e5, "written": 1e5}]
+    raw = {"ways": ways, "counted": counted, "machine": {"gpus": ["NVIDIA H100"], "cores": 16}}
+    found = Results((), fused_alexnet={tmp_path / "made.json": raw})
+    for module in (fused, fused_alexnet):
+        monkeypatch.setattr(module, "results", lambda: found)
+    text = fused.fused_alexnet(schema.ROOT / "docs" / "fusion.md")
+    assert "| 2012, fp16, N = 1,024 | – | – | 10,240.0 | 20,480.0 | 2.00 × | 10,240.0 | – |" in text
+    assert "| 2012, fp16, rolling | 1.25 × | 200,000 | 250,000 | 300,000 (N = 1024) | 3,984 |" in text
+    assert text.startswith("![Dots: ")
+    svg_text = fused_alexnet.time_of_alexnets_first_two()
+    assert svg_text.count("<circle") == 8
+    assert "2012, fp16, rolling, N = 1,024: 10.00 µs an image at 3,984 FLOP a byte" in svg_text

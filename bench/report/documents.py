@@ -12,6 +12,7 @@ from report.checks import agreement, dram, gpus, precisions, sanitizer, validati
 from report.claims import layer_costs, op_times, op_times_here
 from report.classify import accuracy, classify, engines, training
 from report.code import change, code
+from report.fused import fused_alexnet
 from report.ideas import ideas
 from report.images import conv2d, conv2d_cpu
 from report.ladder import READMES, mma_steps, wgmma_steps
@@ -34,7 +35,7 @@ _BLOCKS = (
     image_chain, pyramid, trade, dram, beside, peers, layers, conv2d, conv2d_cpu, mma_steps, wgmma_steps, sanitizer,
     scaling, ranks, mixed, path, strikes, overhead, forecasts, classify, agreement, accuracy, training, layer_costs,
     op_times, op_times_here, networks, network_techniques, networks_beside, fused_layers, half_chain, parted,
-    parallel, ideas, tried, gpus, engines,
+    parallel, fused_alexnet, ideas, tried, gpus, engines,
 )  # fmt: skip
 KINDS = {kind.__name__: kind for kind in _BLOCKS}
 

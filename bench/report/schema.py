@@ -83,6 +83,8 @@ class Results:
     """What bench/networks.py wrote, by file."""
     fused_layers: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/fused_layers.py wrote, by file."""
+    fused_alexnet: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """What bench/fused_alexnet.py wrote, by file."""
     half_chain: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """What bench/half_chain.py wrote, by file."""
     op_times: dict[Path, dict[str, Any]] = field(default_factory=dict)
@@ -110,6 +112,7 @@ def results() -> Results:
         "layers": found.layers,
         "networks": found.networks,
         "fused_layers": found.fused_layers,
+        "fused_alexnet": found.fused_alexnet,
         "half_chain": found.half_chain,
         "op_times": found.op_times,
         "precisions": found.agreed,
@@ -155,6 +158,7 @@ def results() -> Results:
 SCHEMAS = (
     "benchmarks", "level", "sanitizer", "dram", "layers", "conv2d", "conv2d_cpu", "tiles", "mma_steps", "wgmma_steps",
     "precisions", "validation", "networks", "op_times", "fused_layers", "half_chain",
+    "fused_alexnet",
     "peers", "classify", "soak", "exits", "overhead", "path", "strikes", "cores", "parallel", "ranks", "dot", "engines",
     "wgmma_trace",
 )  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from report.pictures.bytes_moved import bytes_of_chains, bytes_of_levels
 from report.pictures.errors import errors
+from report.pictures.fused_alexnet import time_of_alexnets_first_two
 from report.pictures.ladders import ladder_of_l12, ladder_to_mma, ladder_to_wgmma
 from report.pictures.layers import layers
 from report.pictures.pipeline import pipeline
@@ -20,12 +21,12 @@ from report.pictures.taps import sliding_taps
 from report.pictures.tiles import tiles
 from report.pictures.timeline import overlap_of_l7
 from report.pictures.work import work_of_alexnet
-from report.schema import ROOT
+from report.schema import RESULTS, ROOT
 
 DRAWN = (
     stages, layers, roofline, scaling, errors, bytes_of_levels, bytes_of_chains, pyramid, overlapping_rows,
     tiles, sliding_taps, ladder_of_l12, ladder_to_mma, ladder_to_wgmma, pipeline, shared_memory, work_of_alexnet,
-    overlap_of_l7,
+    overlap_of_l7, *([time_of_alexnets_first_two] if any(RESULTS.glob("*-fused-alexnet.json")) else []),
 )  # fmt: skip
 PICTURES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "pictures" / f"{draw.__name__.replace('_', '-')}.svg": draw for draw in DRAWN
