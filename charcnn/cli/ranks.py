@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,11 @@ class _Ranks(Team):
         self._closed, self._started = False, time.perf_counter()
 
     def check(self) -> None:
+        if "-" in self._options.input and "OMPI_COMM_WORLD_SIZE" in os.environ:
+            raise ValueError(
+                "-: Open MPI does not pass on where standard input ends, so this would wait for ever: name a file, or a "
+                "pipe (mkfifo PIPE; … > PIPE & mpiexec … charcnn classify PIPE -o -)"
+            )
         if self._options.encode_on == "gpu":
             raise ValueError("--encode-on gpu: ranks are sent token ids; leave it out, or --offload")
         self._options.encode_on = "cpu"
@@ -251,8 +257,6 @@ class FarmTeam(_Ranks):
     @staticmethod
     def work(comm: Any, build: Any) -> int:
         """Another rank's part; the exit status."""
-        import os
-
         from charcnn import offload
 
         status = DONE  # also where it leaves: the root tells why, and goes on

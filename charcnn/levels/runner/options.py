@@ -17,6 +17,7 @@ from charcnn.host.progress import add_log_every
 from charcnn.host.terminal import tell
 from charcnn.model import params
 from charcnn.model.rounding import Rounding
+from charcnn.ops.common.cpu_dot import DOT_FORMATS, missing
 from charcnn.runtime.timeline import TRACE
 
 READS, WRITES = ("params", "text", "input", "answer", "images"), ("json", "trace", "checkpoint", "train")
@@ -211,9 +212,11 @@ def _check_profile(program: catalog.Program, options: argparse.Namespace) -> Non
 
 
 def serves(program: catalog.Program, precision: str | None) -> bool:
-    """Whether it runs on the current GPU, in this precision where one is asked for."""
+    """Whether it runs on the current GPU or CPU, in this precision where one is asked for."""
     if precision is not None and precision not in program.precisions:
         return False
+    if program.device == "cpu" and program.precision(precision) in DOT_FORMATS:
+        return not missing(program.precision(precision))
     if program.copies and not device.has_capability((8, 0)):
         return False
     if not program.tensor_cores:
