@@ -68,7 +68,9 @@ def test_evaluate(charcnn, classifier, tmp_path):
         csv.writer(file).writerows([("label", "text"), *zip(labels, TEXTS, strict=True), ("World",)])
     status, out, err = charcnn("evaluate", source, "--json", tmp_path / "r.json", "--png", tmp_path / "r.png")
     assert status == UNREADABLE
-    assert err == f"left out 1 row:\n  row {len(TEXTS) + 1}, line {len(TEXTS) + 2}: 1 fields: need 2\n"
+    assert err == f"left out 1 row:\n  row {len(TEXTS) + 1}, line {len(TEXTS) + 2}: 1 fields: need 2\n" + "".join(
+        f"wrote {tmp_path / name}\n" for name in ("r.json", "r.png")
+    )
     report = json.loads((tmp_path / "r.json").read_text())
     right = np.mean(predicted == np.array(labels))
     assert report["accuracy"] == pytest.approx(right)
@@ -98,6 +100,7 @@ def test_evaluate_leaves_out_and_names_rows_with_no_class(charcnn, tmp_path, mon
         "  row 3, line 5: no label",
         "  row 4, line 6: 1 fields: need 2",
         f"  row {len(TEXTS) + 4}, line {len(TEXTS) + 6}: label 'Music' is none of the classes",
+        f"wrote {report}",
     ]
     source.write_text("".join(["1,a\n", *["9,b\n"] * 30]))
     assert charcnn("evaluate", source)[2].splitlines()[-2:] == [
@@ -142,7 +145,7 @@ def test_a_row_whose_logits_are_not_finite_has_no_label(charcnn, overflowing, tm
     assert status == UNREADABLE
     reason = "the logits are not finite: a number outgrew fp32; the weights are too large"
     assert reason in err
-    assert "1 rows are unreadable and have no label" in err
+    assert "1 row is unreadable and has no label" in err
     note = rows(tmp_path / f"in.labelled.{suffix}.unreadable.csv")
     assert [note[1][0], note[1][2]] == ["2", reason]
     assert len(note) == 2
@@ -318,7 +321,7 @@ def test_interrupted(weights, tmp_path):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130
-    assert err.endswith(b"charcnn classify: interrupted\n")
+    assert err.splitlines()[-1].startswith(b"charcnn classify: interrupted; ")
     state = json.loads(journal.read_text())["state"]
     assert os.path.getsize(str(journal).removesuffix(".json")) >= state["output"]
 

@@ -11,6 +11,7 @@ from commands import left
 from reading import CREPE, opened, read
 
 from charcnn.cli import DONE, UNREADABLE, UNUSABLE
+from charcnn.host.install import pip_install
 from charcnn.text.layout import Layout
 from charcnn.text.readers import source as sources
 from charcnn.text.readers.compressed import DamagedError, Unpacked
@@ -237,9 +238,7 @@ def test_without_pyarrow_zst_says_what_to_install(charcnn, tmp_path, monkeypatch
     (tmp_path / "in.csv.zst").write_bytes(b"\x28\xb5\x2f\xfd")
     status, _, err = charcnn("classify", tmp_path / "in.csv.zst")
     assert status == UNUSABLE
-    assert (
-        err == f"charcnn classify: {tmp_path / 'in.csv.zst'}: Zstandard: needs pyarrow: pip install 'charcnn[arrow]'\n"
-    )
+    assert err == f"charcnn classify: {tmp_path / 'in.csv.zst'}: Zstandard: needs pyarrow: {pip_install('arrow')}\n"
 
 
 def test_a_pipe_with_such_a_name_says_what_to_do(charcnn, tmp_path):

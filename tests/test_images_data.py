@@ -12,6 +12,7 @@ import pytest
 from picture_files import COLOUR, GREY, IMAGES, LABELS, idx, npy, put
 
 from charcnn import images
+from charcnn.host.install import pip_install
 from charcnn.images import datasets, rows
 from charcnn.images.arrays import read_npy
 from charcnn.images.pictures import read_picture
@@ -95,7 +96,7 @@ def test_digits():
     ("module", "call", "message"),
     [
         ("sklearn.datasets", images.digits, "pip install scikit-learn"),
-        ("PIL.Image", lambda: read_picture("a.png"), "a.png: needs Pillow: pip install 'charcnn\\[images\\]'"),
+        ("PIL.Image", lambda: read_picture("a.png"), "a.png: needs Pillow: " + re.escape(pip_install("images"))),
         ("PIL.Image", lambda: rows.Fit((1, 4, 4), True).rows(GREY[..., None], "here"), "here: resizing: needs Pillow"),
     ],
 )

@@ -185,8 +185,8 @@ def test_one_bad_file_costs_no_others(charcnn, tmp_path, opened, monkeypatch):
     status, _, err = charcnn("classify", data, "-o", out)
     assert opened == ["b.csv.gz"], "what is done is not read again"
     assert status == UNREADABLE, "of f.csv, which was done before"
-    assert "3,000 rows of 1 files" in err
-    assert "; 3 were done before" in err
+    assert "3,000 rows of 1 file" in err
+    assert "; 3 files done before" in err
     assert len(rows(out / "b.csv")) == 3000
 
 
@@ -203,7 +203,7 @@ def test_a_second_start_goes_on_by_file(charcnn, interrupted, tmp_path, opened):
     assert status == DONE
     assert opened == ["c.csv", "d.csv", "e.csv"]
     assert f"{data}/c.csv: went on after row 200 of a run that was cut off" in err
-    assert "; 2 were done before" in err
+    assert "; 2 files done before" in err
     assert below(out) == below(whole) == sorted(given)
     for name in given:
         assert (out / name).read_bytes() == (whole / name).read_bytes()
@@ -211,7 +211,7 @@ def test_a_second_start_goes_on_by_file(charcnn, interrupted, tmp_path, opened):
     status, _, err = charcnn("classify", data, "-o", out)
     assert (status, opened) == (DONE, [])
     assert "0 rows of 0 files" in err
-    assert "; 5 were done before" in err
+    assert "; 5 files done before" in err
 
 
 def test_a_kill_and_a_second_start(charcnn, weights, tmp_path):

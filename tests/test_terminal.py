@@ -125,7 +125,7 @@ def test_standard_streams_that_are_closed(weights, tmp_path):
         "charcnn explain - $M <&-": closed_in,
         "echo a | charcnn classify - $M >&-": closed_out,
         "charcnn levels >&-": closed_out,
-        "charcnn classify in.txt $M <&- >&-": (DONE, "", "1 rows in"),
+        "charcnn classify in.txt $M <&- >&-": (DONE, "", "1 row in"),
         "charcnn classify in.txt $M --force 2>&-": (DONE, "", ""),
         "charcnn classify in.txt $M --force <&- >&- 2>&-": (DONE, "", ""),
         "charcnn classify none.txt $M 2>&-": (UNUSABLE, "", ""),

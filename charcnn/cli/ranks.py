@@ -106,8 +106,8 @@ class _Ranks(Team):
     def check(self) -> None:
         if "-" in self._options.input and "OMPI_COMM_WORLD_SIZE" in os.environ:
             raise ValueError(
-                "-: Open MPI does not pass on where standard input ends, so this would wait for ever: name a file, or a "
-                "pipe (mkfifo PIPE; … > PIPE & mpiexec … charcnn classify PIPE -o -)"
+                "-: Open MPI does not pass on where standard input ends, so this would wait for ever: name a file, or "
+                "a pipe (mkfifo PIPE; … > PIPE & mpiexec … charcnn classify PIPE -o -)"
             )
         if self._options.encode_on == "gpu":
             raise ValueError("--encode-on gpu: ranks are sent token ids; leave it out, or --offload")

@@ -42,7 +42,7 @@ class ParquetReader(Reader):
         with _parquet_errors(path):
             self._file = pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
             schema = self._file.schema_arrow
-        self.layout, self.rows, self.encoding, self.number = layout, rows, encoding, 0
+        self.layout, self.rows, self.encoding, self.number, self._most = layout, rows, encoding, 0, rows
         self.taken = tuple(schema.names)
         twice = [name for name, count in Counter(schema.names).items() if count > 1]
         if twice:
@@ -96,7 +96,7 @@ class ParquetReader(Reader):
         first, skip = 0, self.number
         while first < len(sizes) and sizes[first] <= skip:
             first, skip = first + 1, skip - sizes[first]
-        batches = self._file.iter_batches(self.rows, row_groups=range(first, len(sizes)), use_threads=False)
+        batches = self._file.iter_batches(self._most, row_groups=range(first, len(sizes)), use_threads=False)
         while True:
             with _parquet_errors(self._path, named=True):
                 batch = next(batches, None)
@@ -106,10 +106,13 @@ class ParquetReader(Reader):
             batch, skip = batch.slice(skipped), skip - skipped
             if skipped and not batch.num_rows:
                 continue
-            kinds = np.zeros(batch.num_rows, np.uint8)
-            end = self.number + batch.num_rows
-            yield Block(self.number, 0, end, batch.num_rows, kinds=kinds, batch=batch)
-            self.number = end
+            while batch.num_rows:  # `rows` may change from block to block
+                part = batch.slice(0, self.rows)
+                batch = batch.slice(part.num_rows)
+                kinds = np.zeros(part.num_rows, np.uint8)
+                end = self.number + part.num_rows
+                yield Block(self.number, 0, end, part.num_rows, kinds=kinds, batch=part)
+                self.number = end
         if self.number != self.size:
             raise ValueError(f"{self._path}: is not a whole Parquet file ({self.number:,} of {self.size:,} rows)")
 
