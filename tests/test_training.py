@@ -14,7 +14,6 @@ import pytest
 
 from charcnn.cli import train as command
 from charcnn.config import TINY, Config
-from charcnn.host.install import pip_install
 from charcnn.model import network, params
 from charcnn.text.encodings import ENCODINGS
 from charcnn.text.layout import Layout
@@ -550,7 +549,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch, capsys, missing):
     write_rows(tmp_path / "a.csv")
     monkeypatch.setattr(command, "find_spec", lambda name: None if name == missing else True)
     assert run("--data", tmp_path / "a.csv", "--out", tmp_path / "m.safetensors", "--config", "tiny") == 2
-    assert pip_install("torch") in capsys.readouterr().err
+    assert command.pip_install("torch") in capsys.readouterr().err
 
 
 def test_the_options_need_no_torch():
