@@ -293,9 +293,6 @@ def as_read(value):
     return [as_read(inner) for inner in value] if isinstance(value, list) else value
 
 
-NO_TEXT = None, "no text: it is empty or blank", None
-
-
 def has_words(text):
     return bool(text.decode("utf-8", "surrogateescape").strip())
 
@@ -376,9 +373,8 @@ def csv_reference(data, layout, reverse):
             rows.append((None, f"{len(row)} fields: need {len(first)}", None))
         else:
             joined = " ".join(row[index] for index in texts).encode("utf-8", "surrogateescape")
-            had = b"" if label is None else row[label].encode("utf-8", "surrogateescape")
-            had = None if label is None else had.decode("utf-8", "replace").strip()
-            rows.append((joined, None, had) if has_words(joined) else NO_TEXT)
+            had = None if label is None else row[label].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            rows.append((joined, None, had and had.strip()) if has_words(joined) else NO_TEXT)
     return rows, None, label is not None
 
 
@@ -497,6 +493,7 @@ def outcome(read, *args):
 
 
 NUL = "refused, and holds a NUL"
+NO_TEXT = None, "no text: it is empty or blank", None
 
 
 def check(kind, data, layout, encoding, longest, rng):

@@ -250,10 +250,10 @@ def test_explain_is_occlusion(classifier):
 
 @pytest.mark.parametrize("blank", ["", " \t\r\n", "\u00a0\u3000"])
 def test_a_blank_text_has_no_label(classifier, blank):
-    for texts, index in (([blank], 0), (["a", blank], 1), (["a"] * 2000 + [blank, "a", blank], 2000)):
-        for ask in (classifier.predict, classifier.predict_proba, lambda given: classifier.predict_topk(given, 1)):
+    for given, index in (([blank], 0), (["a", blank], 1), (["a"] * 2000 + [blank, "a", blank], 2000)):
+        for ask in (classifier.predict, classifier.predict_proba, lambda own: classifier.predict_topk(own, 1)):
             with pytest.raises(ValueError, match=rf"texts\[{index}\] is empty or blank: it has no label"):
-                ask(texts)
+                ask(given)
 
 
 def test_explain_of_what_is_cut_off_is_zero(classifier):

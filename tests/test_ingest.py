@@ -292,14 +292,19 @@ def test_rows_of_another_length_are_unreadable(tmp_path):
     assert unreadable == [(2, 2, "2 fields: need 3"), (3, 3, "4 fields: need 3")]
 
 
+IS_ONE = "--header where the first row is one"
+
+
 @pytest.mark.parametrize(
     ("data", "layout", "texts"),
     [
         (b"text\na\n", {}, [b"a"]),
         (b"id,headline\n7,a\n", {"texts": ("headline",)}, [b"a"]),
         (b"id,Title,Description,x\n7,a,b,c\n", {}, [b"a b"]),
-        (b"label,one,two\n7,a,b\n", {}, [b"a b"]),
-        (b"a,b\nc,d\n", {}, [b"a b", b"c d"]),
+        (b"label,review\n7,a\n", {}, [b"a"]),
+        (b"review,topic\na,b\n", {"label": "topic"}, [b"a"]),
+        (b"a,b\nc,d\n", {"header": False}, [b"a b", b"c d"]),
+        (b"1,a,b\n", {"label": "1"}, [b"a b"]),
         (b"3,a\n4,b\n", {}, [b"a", b"b"]),
         (b"3\n4\n", {}, [b"3", b"4"]),
         (b"3,a\n4,b\n", {"texts": ("1", "2")}, [b"3 a", b"4 b"]),
@@ -319,6 +324,26 @@ def test_which_columns_are_text(tmp_path, data, layout, texts):
     assert read(opened(tmp_path, data, **layout))[0] == texts
 
 
+@pytest.mark.parametrize(
+    ("data", "layout", "said"),
+    [
+        (b"id,title,text,class\n", {}, "header; delimiter ','; text: title, text; label: class"),
+        (b"3,a,b\n", {}, f"no header; delimiter ','; text: column 2, column 3; label: column 1 ({IS_ONE})"),
+        (b"review\na\n", {}, f"no header; delimiter ','; text: column 1 ({IS_ONE})"),
+        (b"a,b\n", {"header": False}, "no header; delimiter ','; text: column 1, column 2"),
+        (b"a\tb\n", {"delimiter": "\t", "texts": ("b",)}, r"header; delimiter '\t'; text: b"),
+        (
+            b"headline;body\na;b\n",
+            {},
+            f"no header; delimiter ','; text: column 1 ({IS_ONE}, --delimiter ';' where that is between fields)",
+        ),
+        (b"\n", {}, ""),
+    ],
+)
+def test_what_was_taken_is_said(tmp_path, data, layout, said):
+    assert opened(tmp_path, data, **layout).said == said
+
+
 def test_columns_are_joined_as_the_encoding_says(tmp_path):
     assert read(opened(tmp_path, b"title,description\na,b\n", encoding=CREPE))[0] == [b"b a"]
 
@@ -329,6 +354,19 @@ def test_columns_are_joined_as_the_encoding_says(tmp_path):
         (b'"a\nb', {}, "its first row is not CSV: broken quoting"),
         (b"a,b\n", {"texts": ("c",)}, "has no column 'c': it has a, b"),
         (b"a,b\n", {"texts": ("3",)}, "has no column '3': it has columns 1 to 2 and no names"),
+        (b"id,headline,body\n", {}, "its first row names no known column, and has 3 fields, id, headline, body: say"),
+        (b"id,review,label\n", {}, "has the columns id, review, label: say which hold the text (--text-columns)"),
+        (b"id,headline,topic\n", {"label": "topic"}, "has the columns id, headline, topic: say which hold the text"),
+        (b"a,b,c\n", {"label": "3"}, "its first row names no known column, and has 3 fields, a, b, c: say which"),
+        (b"1,b,c\n", {"label": "3"}, "its first row names no known column, and has 3 fields, 1, b, c: say which"),
+        (b"a,b,c\n", {"header": False, "label": "3"}, "its first row names no known column, and has 3 fields"),
+        (b"a,b\n", {"header": True}, "has the columns a, b: say which hold the text (--text-columns)"),
+        (b"id;Title\n", {}, "its first row splits into id, Title at ';': say --delimiter ';'"),
+        (b"id;a, b;text\n", {}, "its first row splits into id, a, b, text at ';': say --delimiter ';'"),
+        (b"title\tx\n", {}, r"its first row splits into title, x at '\\t': say --delimiter '\\t'"),
+        (b"body|label\n", {}, "splits into body, label at '[|]': say --delimiter '[|]'"),
+        (b"headline;x\n", {"texts": ("headline",)}, "splits into headline, x at ';': say --delimiter ';'"),
+        (b"sep=;\ntitle;text\n", {}, "its first line, 'sep=;', is for Excel alone: remove it, and say --delimiter ';'"),
         (b"label\n1\n", {}, "its only column is the label"),
         (b"label,text\n1,a\n", {"texts": ("2",), "label": "text"}, "column 'text' is both the label and a text"),
         (b"\xff\xfea\0", {}, "is UTF-16: need UTF-8"),
@@ -336,7 +374,7 @@ def test_columns_are_joined_as_the_encoding_says(tmp_path):
     ],
 )
 def test_a_file_that_does_not_fit_is_told(tmp_path, data, layout, message):
-    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
         opened(tmp_path, data, **layout)
 
 

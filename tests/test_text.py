@@ -268,9 +268,12 @@ def test_csv_with_a_header_and_no_label(tmp_path):
 
 
 def test_csv_with_neither(tmp_path):
-    texts = read_texts(written(tmp_path, "a.csv", b"some,words\n2012,more\n\nlast,\n"), "forward")
-    assert texts.texts == [b"some words", b"2012 more", b"last "]
+    with pytest.raises(ValueError, match=r"names no known column, and has 2 fields, some, words: say which hold"):
+        read_texts(written(tmp_path, "a.csv", b"some,words\n2012,more\n"), "forward")
+    texts = read_texts(written(tmp_path, "a.csv", b"some words\n2012\n\nlast\n"), "forward")
+    assert texts.texts == [b"some words", b"2012", b"last"]
     assert texts.labels is None
+    assert texts.said.startswith("no header; delimiter ','; text: column 1 (--header")
 
 
 def test_csv_of_one_column_of_numbers(tmp_path):

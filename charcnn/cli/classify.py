@@ -34,6 +34,7 @@ from charcnn.cli.model import (
     load,
     open_bytes,
     open_input,
+    tell_said,
     told,
     uncollected,
     windows_of,
@@ -162,6 +163,8 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
         sink.open(reader, labelling.names, added, every=labelling.every)
         stack.callback(sink.writer.abandon)
         _warm_up(options, team, classifier)
+        if not options.quiet:
+            tell_said(reader, options.input)
         _label_all(options, labelling, reader, sink)
         labelling.unreadable = sink.unreadable
         try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from charcnn.cli import DONE, FAILED
-from charcnn.cli.model import COLUMNS, add_column_arguments, layout_of, positive, share
+from charcnn.cli.model import COLUMNS, add_column_arguments, layout_of, positive, share, tell_said
 from charcnn.files import check_paths, placing, unchanged
 from charcnn.host.terminal import printable, table, tell
 
@@ -114,6 +114,7 @@ def _ids(path: str, options: argparse.Namespace, model: Params) -> np.ndarray:
     left_out = 0
     with open(path, "rb", buffering=0) as file, unchanged(file, path):
         reader = open_reader(format_by_name(path), path, file, layout_of(options), model.encoding)
+        tell_said(reader, path)
         for block in reader.blocks():
             own = reader.texts(block).tolist()
             texts += [own[n] for n in np.flatnonzero(block.kinds == READABLE)]

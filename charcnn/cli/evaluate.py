@@ -25,6 +25,7 @@ from charcnn.cli.model import (
     logits_of,
     open_bytes,
     open_input,
+    tell_said,
     told,
     windows_of,
 )
@@ -92,6 +93,7 @@ def run(options: argparse.Namespace) -> int:
         reader = open_input(options, classifier, file)
         labels = classes.Labels(classifier, options.first_label, reader)
         scores = (evaluate_lists.Lists if classifier.config.multi_label else _OneLabel)(classifier, options, labels)
+        tell_said(reader, options.input)
 
         def compare(block: Block) -> tuple[Block, np.ndarray, list[tuple[int, int | None, str]]]:
             logits = logits_of(classifier, block, reader.texts(block))

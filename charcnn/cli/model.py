@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from charcnn.host.terminal import printable
+from charcnn.host.terminal import printable, tell
 from charcnn.text.layout import SEPARATOR, Layout
 from charcnn.text.readers.formats import FORMATS, format_by_name
 
@@ -25,9 +25,9 @@ PRECISIONS = ("fp32", "tf32", "fp16x3", "fp16", "bf16", "fp8", "int8")
 """As in charcnn.catalog, which imports Numba; a test holds them equal."""
 
 COLUMNS = """A CSV file has a header where a column is asked for by its name. Else a file whose first field is a whole
-number has none, and its first column is the label; one with a column called text, title, description, label, class or
-category has one; any other has none and all its columns are text. Several columns of text are joined as the encoding
-says."""
+number has none: its first column is the label, and all others are text. One with a column called text, title,
+description, label, class or category has one; any other has none. Where several columns may be text and none is called
+so, --text-columns has to say which. A line on standard error tells what was taken."""
 """What charcnn.text.layout does, in short."""
 
 SHOWN = 10
@@ -114,7 +114,8 @@ def layout_of(options: argparse.Namespace) -> Layout:
     """What the options of `add_column_arguments` say."""
     texts = tuple(options.text_columns.split(",")) if options.text_columns else ()
     separator = options.label_separator or SEPARATOR
-    return Layout(texts, options.label_column, options.header, options.delimiter, separator)
+    delimiter = "\t" if options.delimiter == r"\t" else options.delimiter
+    return Layout(texts, options.label_column, options.header, delimiter, separator)
 
 
 def told(row: int, line: int | None, reason: str) -> str:
@@ -216,6 +217,12 @@ def open_input(options: argparse.Namespace, classifier: Classifier, file: Any) -
         rows=classifier.rows,
         capacity=BUFFER[classifier.engine.choice.level.device],
     )
+
+
+def tell_said(reader: Reader, path: str) -> None:
+    """One line: how the file's texts are found."""
+    if reader.said:
+        tell(f"{'standard input' if path == '-' else path}: {reader.said}")
 
 
 def format_of(options: argparse.Namespace) -> str:

@@ -65,6 +65,8 @@ class File:
         self.reader: Reader
         self.sink: FileSink
         self._partial: Partial | None = None
+        self.said = ""
+        """As of the reader."""
         self.resumed = 0
         """Rows that an earlier start did."""
 
@@ -82,6 +84,7 @@ class File:
         file = self._stack.enter_context(open_bytes(self.task.input))
         self._file, self._status = file, os.fstat(file.fileno())
         self.reader = open_input(options, labelling.classifier, file)
+        self.said = self.reader.said
         os.makedirs(os.path.dirname(self.task.output) or ".", exist_ok=True)
         self.sink = FileSink(self._stack, self.task.output, options, labelling.classifier, self.reader)
         self._partial, self.resumed = self.sink.partial, self.sink.rows
@@ -156,6 +159,7 @@ class Run:
         self._open: list[File] = []
         self._opening, self._stopped = threading.Lock(), False
         self._told = 0
+        self._said: set[str] = set()
         self.files: list[File] = []
         """Those that are through."""
 
@@ -211,6 +215,7 @@ class Run:
             try:
                 results = ordered.ordered(self._items(), self._label, labelling.classifier.engine.threads)
                 for file, block, rendered, unreadable, unsure in results:
+                    self._tell_said(file, progress)
                     if block is None:
                         self._through(file, progress)
                         failed = False
@@ -246,6 +251,12 @@ class Run:
             said = f"went on after row {file.resumed:,} of a run that was cut off"
             progress.tell(f"{file.task.input}: {said}")
         progress.update(file.progress(None))
+
+    def _tell_said(self, file: File, progress: Progress) -> None:
+        """How a file's texts are found, where no file before was read so."""
+        if file.said and file.said not in self._said and not self._options.quiet:
+            self._said.add(file.said)
+            progress.tell(f"{file.task.input}: {file.said}")
 
     def _tell_rows(self, file: File, unreadable: Unreadable, progress: Progress) -> None:
         for row in [] if self._options.quiet else unreadable[: SHOWN - self._told]:

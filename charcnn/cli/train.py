@@ -164,7 +164,9 @@ class _Job:
             self.test = self._examples(options.test, self._rows(options.test), index)
 
     def _rows(self, path: str) -> data.Rows:
-        return data.read_rows(path, self.encoding, layout_of(self.options), multi_label=self.options.multi_label)
+        rows = data.read_rows(path, self.encoding, layout_of(self.options), multi_label=self.options.multi_label)
+        tell(f"{path}: {rows.said}")
+        return rows
 
     def _examples(self, path: str, rows: data.Rows, index: dict[str, int]) -> data.Examples:
         examples, unknown = data.to_examples(

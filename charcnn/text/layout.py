@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +18,15 @@ TEXT_COLUMNS = ("text", "title", "description")
 
 SEPARATOR = "|"
 """What stands between several labels of one field, as pandas' str.get_dummies has it."""
+
+DELIMITERS = (",", ";", "\t", "|")
+"""What commonly stands between the fields of CSV."""
+
+SEPARATOR_LINE = re.compile("sep=.")
+"""A first line that tells Excel the delimiter."""
+
+SHORT = 40
+"""Characters of a field that a message shows."""
 
 WHOLE = re.compile("[-+]?[0-9]{1,18}")
 """A whole number, as a label or a count is written."""
@@ -84,18 +95,20 @@ class Layout:
         if self.label is not None:
             return find_column(self.label, names, header)
         label = called(names, LABEL_COLUMNS) if header else None
-        if not header and len(names) > 1 and WHOLE.fullmatch(names[0]):
-            label = 0
+        if not header:
+            label = _counted(names)
         return None if label in [find_column(name, names, header) for name in self.texts] else label
 
     def text_columns(self, first: Sequence[str]) -> list[int]:
         """The indices of the columns of text, likewise.
 
-        Where none are asked for, they are those that the header calls as in TEXT_COLUMNS; where it calls none so, or
-        there is no header, all but the label's.
+        Where none are asked for, they are those that the header calls as in TEXT_COLUMNS; or the only column beside
+        the label's; or all beside it, where the file's first field is a whole number, or `header` says that there is
+        none and no label is asked for.
 
         Raises:
-            ValueError: there is no such column, or none but the label's, or one is asked for as both.
+            ValueError: there is no such column, or none but the label's, or one is asked for as both; or of several
+                columns none is known.
         """
         header, names, label = self.has_header(first), [name.strip() for name in first], self.label_column(first)
         if self.texts:
@@ -106,7 +119,52 @@ class Layout:
         rest = [index for index in range(len(names)) if index != label]
         if names and not rest:
             raise ValueError("its only column is the label: need a column of text")
-        return [index for index in rest if header and names[index].lower() in TEXT_COLUMNS] or rest
+        known = [index for index in rest if header and names[index].lower() in TEXT_COLUMNS]
+        if known or len(rest) < 2:
+            return known or rest
+        if not header and (self.header is False if label is None else label == _counted(names)):
+            return rest
+        asked = f"say which hold the text (--text-columns), or call one {TEXT_COLUMNS[0]!r} in a header"
+        shown = listed([name if len(name) <= SHORT else f"{name[: SHORT - 1]}…" for name in names])
+        if header:
+            raise ValueError(f"has the columns {shown}: {asked}")
+        raise ValueError(f"its first row names no known column, and has {len(names)} fields, {shown}: {asked}")
+
+    def refuse_other_delimiter(self, row: str, delimiter: str) -> None:
+        """Raise ValueError where a CSV file's first row, as it is written, shows another delimiter than this one."""
+        if SEPARATOR_LINE.fullmatch(row):
+            raise ValueError(f"its first line, {row!r}, is for Excel alone: remove it, and say {option(row[-1])}")
+        names = {name.lower() for name in (*LABEL_COLUMNS, *TEXT_COLUMNS, *self.texts, self.label or "label")}
+
+        def known(by: str) -> list[str]:
+            fields = split_row(row, by)
+            return fields if any(field.strip().lower() in names for field in fields) else []
+
+        if self.delimiter is not None or self.header is False or known(delimiter):
+            return
+        for other in DELIMITERS:
+            if len(known(other)) > 1:
+                raise ValueError(f"its first row splits into {listed(known(other))} at {other!r}: say {option(other)}")
+
+
+def _counted(names: Sequence[str]) -> int | None:
+    """The column of labels where there is no header: the first of several, if it begins with a whole number."""
+    return 0 if len(names) > 1 and WHOLE.fullmatch(names[0]) else None
+
+
+def split_row(row: str, delimiter: str) -> list[str]:
+    """The fields of a row of CSV."""
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        # No splitlines: a form feed, say, ends a line of a str, but no row.
+        return next(csv.reader(io.StringIO(row, newline=""), delimiter=delimiter), [])
+    finally:
+        csv.field_size_limit(limit)
+
+
+def option(delimiter: str) -> str:
+    """What to type where this is between fields."""
+    return f"--delimiter {delimiter!r}"
 
 
 def called(names: Sequence[str], known: Sequence[str]) -> int | None:

@@ -24,6 +24,8 @@ class Texts:
     texts: list[bytes]
     labels: np.ndarray | None
     """int64 (N,): the index of each text's class, counted from 0, or None."""
+    said: str = ""
+    """How they were found in their file, as of the reader."""
 
 
 def read_texts(path: Path, encoding: str | Encoding = "crepe") -> Texts:
@@ -58,7 +60,7 @@ def read_texts(path: Path, encoding: str | Encoding = "crepe") -> Texts:
                 labels += _classes([numbers.get(given[n] or "", given[n]) for n in there], block, there, path)
     if not texts:
         raise ValueError(f"{path} holds no texts")
-    return Texts(texts, np.array(labels, np.int64) if reader.labelled else None)
+    return Texts(texts, np.array(labels, np.int64) if reader.labelled else None, reader.said)
 
 
 def sample(encoding: str | Encoding = "crepe") -> Texts:

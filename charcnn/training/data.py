@@ -41,6 +41,8 @@ class Rows:
     """Where each row starts, counted from 1; of a Parquet file, the row's number."""
     bad: list[Bad]
     """In the order of the file; the lists above leave them out."""
+    said: str = ""
+    """How they were found, as of the reader."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,9 @@ def read_rows(
     suffix = split_name(os.fspath(path))[1].lower()
     if suffix not in formats:
         raise ValueError(f"{path}: need a name that ends in {', '.join(formats)}")
-    rows = Rows([], [], [], [])
     with open(path, "rb", buffering=0) as file, unchanged(file, path):
         reader = open_reader(formats[suffix], os.fspath(path), file, layout, encoding)
+        rows = Rows([], [], [], [], reader.said)
         for block in reader.blocks():
             try:
                 _take(block, reader, rows, multi_label)

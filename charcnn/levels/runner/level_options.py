@@ -13,6 +13,7 @@ from typing import Any
 from charcnn import catalog, offload
 from charcnn.config import SMALL, TINY
 from charcnn.gpu import device
+from charcnn.host.terminal import tell
 from charcnn.levels.runner import options
 from charcnn.levels.runner.options import SHOWN, SIMULATED_INPUTS, Job, check
 from charcnn.levels.runner.work import products_of_level
@@ -100,6 +101,8 @@ def prepare(level: catalog.Program, options: argparse.Namespace) -> Job:
             raise ValueError(
                 f"--text {options.text} holds label {read.labels.max() + 1}: the model has {config.classes} classes"
             )
+        if options.text is not None and read.said:
+            tell(f"{options.text}: {read.said}")
         rows = offload.Encoded(read.texts, lambda part: encodings.encode(part, encoding, config.length))
         if len(rows) <= ENCODED_AHEAD:
             rows = rows[:]

@@ -91,6 +91,8 @@ class Reader(ABC):
     """Whether a column is known to hold labels."""
     label_names: tuple[str, ...] = ()
     """What labels that are whole numbers from 0 stand for, where the file says so."""
+    said = ""
+    """How it finds its texts, for people: header, delimiter, columns; "" of a format that has none."""
     reads: tuple[Any, ...] = ()
     """How it finds its texts, as JSON values: what the layout says, or where it does not, what the file shows."""
 
@@ -216,6 +218,10 @@ class Reader(ABC):
     def _no_labels(self) -> ValueError:
         has = f"it has {listed(self.taken)}" if self.taken else "it has no header"
         return ValueError(f"no column is called {' or '.join(LABEL_COLUMNS)}; say which is the label: {has}")
+
+    @staticmethod
+    def _columns_said(texts: Sequence[str], label: str | None) -> str:
+        return f"text: {listed(texts)}" + ("" if label is None else f"; label: {label}")
 
     @staticmethod
     def _no_label(block: Block, n: int, value: Any, need: str) -> None:

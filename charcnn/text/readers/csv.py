@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from charcnn.host.terminal import listed
 from charcnn.text import encodings
-from charcnn.text.layout import Layout
+from charcnn.text.layout import DELIMITERS, Layout, option, split_row
 from charcnn.text.readers import base, lists, scan
 from charcnn.text.readers.base import Block, Reader
 from charcnn.text.readers.source import Source
@@ -46,7 +45,21 @@ class CsvReader(Reader):
         self._order = np.searchsorted(self._wanted, texts[::-1] if encoding.reverse_fields else texts)
         self.reads = header, self._delimiter, texts
         self.labelled = label is not None
+        self.said = self._said(header, first, texts, label)
         self._label_at = None if label is None else int(np.searchsorted(self._wanted, label))
+
+    def _said(self, header: bool, first: Sequence[str], texts: Sequence[int], label: int | None) -> str:
+        names = self.taken if header else [f"column {n}" for n in range(1, len(first) + 1)]
+        parts = [
+            "header" if header else "no header",
+            f"delimiter {self._delimiter!r}",
+            f"text: {listed([names[n] for n in texts])}",
+        ]
+        parts += [] if label is None else [f"label: {names[label]}"]
+        hints = ["--header where the first row is one"] if not header and self.layout.header is None else []
+        others = [] if len(first) != 1 or self.layout.delimiter else [c for c in DELIMITERS if c in first[0]]
+        hints += [f"{option(other)} where that is between fields" for other in others if other != self._delimiter]
+        return "; ".join(parts) + (f" ({', '.join(hints)})" if hints else "") if first else ""
 
     def _first_row(self) -> tuple[list[str], np.ndarray | None]:
         """The fields of the first row that is not empty, and where it is."""
@@ -72,12 +85,8 @@ class CsvReader(Reader):
             raise ValueError("its first row is not CSV: broken quoting")
         place = block.places[found[0]]
         row = source.buffer[place[0] : place[1]].tobytes().decode("utf-8", "surrogateescape")
-        limit = csv.field_size_limit(2**31 - 1)
-        try:
-            # No splitlines: a form feed, say, ends a line of a str, but no row.
-            return next(csv.reader(io.StringIO(row, newline=""), delimiter=self._delimiter)), place
-        finally:
-            csv.field_size_limit(limit)
+        self.layout.refuse_other_delimiter(row, self._delimiter)
+        return split_row(row, self._delimiter), place
 
     def _scan(self) -> tuple[Block, int]:
         source, n = self.source, self.rows

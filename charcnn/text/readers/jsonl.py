@@ -39,6 +39,7 @@ class JsonlReader(Reader):
         self.reads = self._texts
         self._label = self._label_beside(self._texts, self.taken, layout.label)
         self.labelled = self._label is not None
+        self.said = self._columns_said(self._texts, self._label) if first else ""
         self._order = self._texts[::-1] if encoding.reverse_fields else self._texts
         wanted = tuple(dict.fromkeys(self._order))
         self._wanted, self._places = (

@@ -12,7 +12,7 @@ from charcnn.text.strings import PackedStrings
 
 
 class LinesReader(Reader):
-    """A text a line; an empty line is a row without one. Out: label, probability and the line, with tabs between them."""
+    """A text a line; an empty line has none. Out: label, probability and the line, with tabs between them."""
 
     def _scan(self) -> tuple[Block, int]:
         source, places = self.source, np.empty((self.rows, 3), np.int64)

@@ -63,6 +63,7 @@ class ParquetReader(Reader):
         asked = None if layout.label is None else schema.names[find_column(layout.label, schema.names, True)]
         self._label = self._label_beside(self.reads, schema.names, asked)
         self.labelled = self._label is not None
+        self.said = self._columns_said(self.reads, self._label)
         self.label_names = class_names(schema.metadata, self._label) if self._label is not None else ()
 
     def _empty(self, schema: Any, among: Sequence[int]) -> list[int]:
