@@ -7,18 +7,15 @@ import subprocess
 import numpy as np
 import pytest
 from commands import TEXTS, command, left, rows
-from reading import opened
 
 from charcnn.__main__ import main
 from charcnn.classify.classifier import ROWS
 from charcnn.cli import DONE, UNREADABLE, UNUSABLE
-from charcnn.cli.model import logits_of
 from charcnn.config import TINY
 from charcnn.model import params
 from charcnn.text import encodings, layout
 from charcnn.text.readers import parquet as parquet_reader
 from charcnn.text.readers.base import Block
-from charcnn.text.readers.scan import READABLE
 
 
 def test_csv_without_a_header(charcnn, classifier, tmp_path):
@@ -78,56 +75,6 @@ def test_lines(charcnn, classifier, tmp_path):
         ["", ""],
         [labels[1], "last"],
     ]
-
-
-BLANK = ["a", "", " \t\x0b", "\u00a0\u3000", "b", "\u200b"]
-"""Texts, of which those of index 1 to 3 are none."""
-
-
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "txt", "-"])
-def test_a_text_that_is_empty_or_blank_has_no_label(charcnn, tmp_path, kind):
-    source, out = tmp_path / f"in.{kind}", tmp_path / f"out.{kind}"
-    if kind == "parquet":
-        pytest.importorskip("pyarrow.parquet").write_table(
-            pytest.importorskip("pyarrow").table({"text": BLANK}), source
-        )
-    else:
-        line = {"csv": '"{}",\n', "jsonl": '{{"text": "{}"}}\n'}.get(kind, "{}\n")
-        written = [json.dumps(text)[1:-1] if kind == "jsonl" else text for text in BLANK]
-        head = "text,title\n" if kind == "csv" else ""
-        source.write_text(head + "".join(map(line.format, written)), encoding="utf-8")
-    if kind == "-":
-        with source.open("rb") as stdin:
-            ran = command("classify", "-", "-o", out, stdin=stdin, stderr=subprocess.PIPE, text=True)
-            status, err = ran.wait(), ran.stderr.read()
-    else:
-        status, _, err = charcnn("classify", source, "-o", out)
-    assert status == UNREADABLE
-    assert "3 rows are unreadable and have no label" in err
-    assert [row[::2] for row in rows(f"{out}.unreadable.csv")[1:]] == [
-        [str(n), "no text: it is empty or blank"] for n in (2, 3, 4)
-    ]
-    if kind == "parquet":
-        labels = pytest.importorskip("pyarrow.parquet").read_table(out)["label"].to_pylist()
-    elif kind == "jsonl":
-        labels = [json.loads(line)["label"] for line in out.read_bytes().splitlines()]
-    elif kind == "csv":
-        labels = [row[2] for row in rows(out)[1:]]
-    else:
-        labels = [line.split(b"\t")[0] for line in out.read_bytes().split(b"\n")[:-1]]
-    assert [not label for label in labels] == [False, True, True, True, False, False]
-
-
-def test_rows_without_a_text_are_not_computed(classifier, tmp_path, monkeypatch):
-    computed, logits = [], classifier.engine.logits
-    monkeypatch.setattr(classifier.engine, "logits", lambda ids: (computed.append(len(ids)), logits(ids))[1])
-    for lines, size in (("\n".join(BLANK), 3), ("\n \n", 0)):
-        reader = opened(tmp_path, lines.encode(), "lines")
-        (block,) = reader.blocks()
-        found = logits_of(classifier, block, reader.texts(block))
-        assert sum(computed) == size
-        computed.clear()
-        assert found.any(axis=1).tolist() == [kind == READABLE for kind in block.kinds]
 
 
 def test_json_lines(charcnn, classifier, tmp_path):

@@ -113,7 +113,7 @@ def _ids(path: str, options: argparse.Namespace, model: Params) -> np.ndarray:
     texts: list[bytes] = []
     left_out = 0
     with open(path, "rb", buffering=0) as file, unchanged(file, path):
-        reader = open_reader(format_by_name(path), path, file, layout_of(options), model.encoding)
+        reader = open_reader(format_by_name(path), path, file, layout_of(options), model.encoding, guessed=True)
         tell_said(reader, path)
         for block in reader.blocks():
             own = reader.texts(block).tolist()

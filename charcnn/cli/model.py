@@ -216,6 +216,7 @@ def open_input(options: argparse.Namespace, classifier: Classifier, file: Any) -
         classifier.encoding,
         rows=classifier.rows,
         capacity=BUFFER[classifier.engine.choice.level.device],
+        guessed=options.format is None,
     )
 
 

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files = parser.add_argument_group("files")
     add = files.add_argument
     add(
-        "--data", required=True, metavar="FILE", help="rows to learn from: .csv, .tsv, .jsonl, .ndjson, .parquet or .pq"
+        "--data", required=True, metavar="FILE", help="rows to learn from: CSV, JSON Lines or Parquet, as its name ends"
     )
     part = files.add_mutually_exclusive_group()
     part.add_argument(

@@ -47,7 +47,7 @@ def read_texts(path: Path, encoding: str | Encoding = "crepe") -> Texts:
     texts: list[bytes] = []
     labels: list[int] = []
     with open(name, "rb", buffering=0) as file, unchanged(file, name):
-        reader = open_reader(format_by_name(name), name, file, Layout(), encoding)
+        reader = open_reader(format_by_name(name), name, file, Layout(), encoding, guessed=True)
         numbers = {name: str(number) for number, name in enumerate(reader.label_names, 1)}
         for block in reader.blocks():
             there = np.flatnonzero(block.kinds != BLANK)

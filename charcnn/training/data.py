@@ -87,7 +87,7 @@ def read_rows(
     if suffix not in formats:
         raise ValueError(f"{path}: need a name that ends in {', '.join(formats)}")
     with open(path, "rb", buffering=0) as file, unchanged(file, path):
-        reader = open_reader(formats[suffix], os.fspath(path), file, layout, encoding)
+        reader = open_reader(formats[suffix], os.fspath(path), file, layout, encoding, guessed=True)
         rows = Rows([], [], [], [], reader.said)
         for block in reader.blocks():
             try:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+
+from charcnn.host.terminal import listed
+from charcnn.text.layout import DELIMITERS, LABEL_COLUMNS, TEXT_COLUMNS, option
 
 SUFFIXES = {
     ".csv": "csv",
     ".tsv": "tsv",
+    ".tab": "tsv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".jsonlines": "jsonl",
+    ".jl": "jsonl",
+    ".json": "jsonl",
     ".parquet": "parquet",
     ".pq": "parquet",
     ".txt": "lines",
@@ -28,6 +36,40 @@ def split_name(path: str) -> tuple[str, str, str]:
     if compression.lower() not in COMPRESSIONS:
         return stem, compression, ""
     return *os.path.splitext(stem), compression
+
+
+def refuse_guess(format: str, path: str, line: bytes) -> None:
+    """Raise ValueError where a file's first line that is not blank shows another format than its name does.
+
+    Args:
+        format: what the name shows.
+        path: the name.
+        line: b"" where it is too long to tell.
+    """
+    line = line.strip()
+    if format == "jsonl" and split_name(path)[1].lower() == ".json":
+        if line and not (line.startswith(b"{") and line.endswith(b"}")):
+            raise ValueError(
+                "its first line is no JSON object: need one a line (JSON Lines), as jq -c '.[]' makes them"
+            )
+    elif format == "lines":
+        as_lines = "or --format lines where each line is a text"
+        if line.startswith(b"{") and _is_object(line):
+            raise ValueError(f"its first line is a JSON object: name it .jsonl, say --format jsonl, {as_lines}")
+        for delimiter in DELIMITERS:
+            names = [name.strip(' "') for name in line.decode("utf-8", "replace").split(delimiter)]
+            if sum(name.lower() in (*LABEL_COLUMNS, *TEXT_COLUMNS) for name in names) > 1:
+                kind = {",": "csv", "\t": "tsv"}.get(delimiter, f"csv {option(delimiter)}")
+                raise ValueError(
+                    f"its first line is a header, {listed(names)}: name it .csv, say --format {kind}, {as_lines}"
+                )
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def format_by_name(path: str) -> str:

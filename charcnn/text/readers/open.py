@@ -9,7 +9,7 @@ from charcnn.text.layout import Layout
 from charcnn.text.readers.base import Reader
 from charcnn.text.readers.compressed import DamagedError, Unpacked
 from charcnn.text.readers.csv import CsvReader
-from charcnn.text.readers.formats import split_name
+from charcnn.text.readers.formats import refuse_guess, split_name
 from charcnn.text.readers.jsonl import JsonlReader
 from charcnn.text.readers.lines import LinesReader
 from charcnn.text.readers.parquet import ParquetReader
@@ -28,6 +28,7 @@ def open_reader(
     *,
     rows: int = BLOCK_ROWS,
     capacity: int = BLOCK_BYTES,
+    guessed: bool = False,
 ) -> Reader:
     """A file to be read.
 
@@ -39,6 +40,7 @@ def open_reader(
         encoding: which joins columns of text.
         rows: the most of a block.
         capacity: bytes of a buffer.
+        guessed: whether the format is only what the name shows: one that the first line contradicts is refused.
 
     Raises:
         ValueError: the file is of another format, or has not the columns; or it is compressed, and not whole. Names the
@@ -53,6 +55,8 @@ def open_reader(
         if format == "parquet":
             return ParquetReader(path, layout, rows, encoding)
         source = Source(file, capacity, path)
+        if guessed:
+            refuse_guess(format, path, source.first_line())
         if format in ("csv", "tsv"):
             return CsvReader(source, layout, rows, encoding, "," if format == "csv" else "\t")
         return (JsonlReader if format == "jsonl" else LinesReader)(source, layout, rows, encoding)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import select
 import stat
 
@@ -16,6 +17,11 @@ from charcnn.text.readers.compressed import DamagedError, Unpacked
 
 LONGEST_UNPACKED = 1 << 30
 """Bytes of a row of a compressed file: a thousandth of them may be all that the file has."""
+
+LONGEST_LOOK = 1 << 16
+"""Bytes in which a first line is looked for that shows the format."""
+
+_FIRST_LINE = re.compile(rb"\s*[^\s][^\r\n]*(?=[\r\n])")
 
 _QUIET = 0.05
 """Seconds without a byte after which a pipe that is behind a long row counts as quiet."""
@@ -58,6 +64,15 @@ class Source:
     def position(self) -> int:
         """Where in the input the part begins that is not handed out yet."""
         return self.offset + self.start
+
+    def first_line(self) -> bytes:
+        """The first line that is not blank; b"" where it does not end in the first LONGEST_LOOK bytes."""
+        while True:
+            head = self.buffer[self.start : self.stop][:LONGEST_LOOK].tobytes()
+            whole = _FIRST_LINE.match(head)
+            if whole or self.final or len(head) == LONGEST_LOOK:
+                return whole[0] if whole else b"" if len(head) == LONGEST_LOOK else head
+            self.read()
 
     def seek(self, position: int) -> None:
         """Go on at this place of a regular file, or of what a compressed one holds."""

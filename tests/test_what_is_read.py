@@ -1,0 +1,119 @@
+"""What `charcnn classify` takes for a text: formats by names and first lines, columns, and texts that are none."""
+
+import gzip
+import json
+import subprocess
+
+import pytest
+from commands import command, left, rows
+from reading import opened
+
+from charcnn.cli import DONE, UNREADABLE, UNUSABLE
+from charcnn.cli.model import logits_of
+from charcnn.text.readers.scan import READABLE
+
+BLANK = ["a", "", " \t\x0b", "\u00a0\u3000", "b", "\u200b"]
+"""Texts, of which those of index 1 to 3 are none."""
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "txt", "-"])
+def test_a_text_that_is_empty_or_blank_has_no_label(charcnn, tmp_path, kind):
+    source, out = tmp_path / f"in.{kind}", tmp_path / f"out.{kind}"
+    if kind == "parquet":
+        pytest.importorskip("pyarrow.parquet").write_table(
+            pytest.importorskip("pyarrow").table({"text": BLANK}), source
+        )
+    else:
+        line = {"csv": '"{}",\n', "jsonl": '{{"text": "{}"}}\n'}.get(kind, "{}\n")
+        written = [json.dumps(text)[1:-1] if kind == "jsonl" else text for text in BLANK]
+        head = "text,title\n" if kind == "csv" else ""
+        source.write_text(head + "".join(map(line.format, written)), encoding="utf-8")
+    if kind == "-":
+        with source.open("rb") as stdin:
+            ran = command("classify", "-", "-o", out, stdin=stdin, stderr=subprocess.PIPE, text=True)
+            status, err = ran.wait(), ran.stderr.read()
+    else:
+        status, _, err = charcnn("classify", source, "-o", out)
+    assert status == UNREADABLE
+    assert "3 rows are unreadable and have no label" in err
+    assert [row[::2] for row in rows(f"{out}.unreadable.csv")[1:]] == [
+        [str(n), "no text: it is empty or blank"] for n in (2, 3, 4)
+    ]
+    if kind == "parquet":
+        labels = pytest.importorskip("pyarrow.parquet").read_table(out)["label"].to_pylist()
+    elif kind == "jsonl":
+        labels = [json.loads(line)["label"] for line in out.read_bytes().splitlines()]
+    elif kind == "csv":
+        labels = [row[2] for row in rows(out)[1:]]
+    else:
+        labels = [line.split(b"\t")[0] for line in out.read_bytes().split(b"\n")[:-1]]
+    assert [not label for label in labels] == [False, True, True, True, False, False]
+
+
+def test_rows_without_a_text_are_not_computed(classifier, tmp_path, monkeypatch):
+    computed, logits = [], classifier.engine.logits
+    monkeypatch.setattr(classifier.engine, "logits", lambda ids: (computed.append(len(ids)), logits(ids))[1])
+    for lines, size in (("\n".join(BLANK), 3), ("\n \n", 0)):
+        reader = opened(tmp_path, lines.encode(), "lines")
+        (block,) = reader.blocks()
+        found = logits_of(classifier, block, reader.texts(block))
+        assert sum(computed) == size
+        computed.clear()
+        assert found.any(axis=1).tolist() == [kind == READABLE for kind in block.kinds]
+
+
+OBJECT, ROW = '{"text": "a"}\n', "title\tdescription\na\tb\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "found"),
+    [
+        ("a.json", OBJECT, "text: text"),
+        ("a.jl", OBJECT, "text: text"),
+        ("a.jsonlines", OBJECT, "text: text"),
+        ("a.JSON.gz", OBJECT, "text: text"),
+        ("a.tab", ROW, r"header; delimiter '\t'; text: title, description"),
+        ("a.json", '[{"text": "a"},\n{"text": "b"}]', "its first line is no JSON object: need one a line"),
+        ("a.json", '{\n"text": "a"\n}', "its first line is no JSON object: need one a line"),
+        (
+            "a.log",
+            f"\n{OBJECT}",
+            "its first line is a JSON object: name it .jsonl, say --format jsonl, or --format lines",
+        ),
+        ("-", OBJECT, "its first line is a JSON object: name it .jsonl, say --format jsonl, or --format lines"),
+        ("a.txt", ROW, "its first line is a header, title, description: name it .csv, say --format tsv, or"),
+        ("a", '"id";"Title";"TEXT"\n', "say --format csv --delimiter ';', or --format lines where"),
+        ("a.txt", "text, lies and videotape\n{a}\n", None),
+        ("a.txt", f"[1]\n{OBJECT}", None),
+        ("a.json", json.dumps({"text": "a" * (1 << 17)}), "text: text"),
+    ],
+)
+def test_a_name_and_the_first_line_agree(charcnn, tmp_path, name, given, found):
+    source, out = tmp_path / name, tmp_path / "out"
+    source.write_bytes(gzip.compress(given.encode(), mtime=0) if name.endswith("gz") else given.encode())
+    if name == "-":
+        with source.open("rb") as stdin:
+            ran = command("classify", "-", "-o", out, stdin=stdin, stderr=subprocess.PIPE, text=True)
+            status, err = ran.wait(), ran.stderr.read()
+        source = "standard input"
+    else:
+        status, _, err = charcnn("classify", source, "-o", out)
+    if found is None or "text:" in found:
+        assert (status, out.exists()) == (DONE, True)
+        assert found is None or err.splitlines()[0] == f"{source}: {found}"
+    else:
+        assert (status, out.exists()) == (UNUSABLE, False)
+        assert found in err
+        assert charcnn("classify", source, "-o", out, "--format", "lines")[0] in (DONE, UNREADABLE) or name == "-"
+
+
+def test_columns_that_nothing_names_are_asked_for(charcnn, tmp_path):
+    source = tmp_path / "in.csv"
+    source.write_text("article id,date,headline,body,topic\n12a,2024-01-02,Stocks fell,More,Business\n")
+    for words in ((), ("--label-column", "topic")):
+        status, out, err = charcnn("classify", source, *words)
+        assert (status, out, left(tmp_path)) == (UNUSABLE, "", ["in.csv"])
+        assert err.count("\n") == 1
+        assert "article id, date, headline, body, topic: say which hold the text (--text-columns)" in err
+    assert charcnn("classify", source, "--label-column", "topic", "--text-columns", "headline,4")[0] == DONE
+    assert charcnn("evaluate", source, "--label-column", "topic", "--text-columns", "headline,body")[0] == DONE
