@@ -76,7 +76,7 @@ def test_a_chain(name, precision, walk):
 
 @emulated
 @pytest.mark.parametrize(("name", "walk", "precision", "tile", "from_bytes"), [
-    ("alexnet", "rolling", "fp16", 1, True), ("groups", "whole", "bf16", None, False),
+    ("alexnet", "rolling", "fp16", 1, True), ("groups", "whole", "fp16", None, False),
     ("even", "tiles", "fp16", 2, False),
 ])  # fmt: skip
 def test_in_emulation(name, walk, precision, tile, from_bytes, monkeypatch):

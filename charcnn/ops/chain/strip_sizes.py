@@ -54,8 +54,8 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Of all rows."""
-        return (self.rows + self.zeros) * self.row_bytes
+        """Of all rows, and the columns of zeros behind the last octet."""
+        return (self.rows + self.zeros) * self.row_bytes + self.left * PIXEL
 
 
 @dataclass(frozen=True)
