@@ -20,7 +20,7 @@ from charcnn.model.layers import LocalResponseNorm, place
 from charcnn.networks.architecture import Features
 from charcnn.networks.calls import chain, chained, planned_mma, simplified
 from charcnn.networks.parts import stage
-from charcnn.ops.chain import Conv2d, MaxPool2d, Relu, Tanh, plan
+from charcnn.ops.chain import Conv2d, MaxPool2d, Relu, Sigmoid, Tanh, plan
 from charcnn.ops.chain.plan_mma import packed
 from charcnn.ops.common.precision import HALF_PRECISIONS
 
@@ -37,7 +37,7 @@ CHAINS = {
     "normalised": (
         (
             Conv2d(19, 3),
-            Relu(),
+            Sigmoid(),  # which makes 1/2 of places that hold no channel
             LocalResponseNorm(5, 5e-2, 0.75, 2.0),
             MaxPool2d(3, 2),
             LocalResponseNorm(4, 0.3, 0.6),
