@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from charcnn import ops
 from charcnn.config import SMALL, TINY, Config
 from charcnn.model import network, params
 from charcnn.model.layers import (
@@ -31,6 +32,8 @@ from charcnn.model.layers import (
     Tanh,
     place,
 )  # fmt: skip
+from charcnn.networks.calls import calls
+from charcnn.ops.chain import plan
 
 OTHER = (
     Conv1d(8, 4, name="a"), LayerNorm(1e-3, name="b"), Conv1d(6, 2, name="c"), Relu(), MaxPool1d(2), Flatten(),
@@ -273,3 +276,22 @@ def test_layers_that_do_not_follow_are_named(layers, shape, message):
 def test_sizes_that_are_none_are_named(kind, sizes, message):
     with pytest.raises(ValueError, match=f"^{message}: need an int of at least 1"):
         kind(*sizes, name="x")
+
+
+def test_leaky_relu_of_another_slope_is_a_kernel_of_its_own():
+    layers = [Conv2d(2, 1, name="a"), LeakyRelu(), Conv2d(2, 1, name="b"), LeakyRelu(0.2), Flatten(),
+              Linear(2, name="c"), Sigmoid()]  # fmt: skip
+    nodes, rng = place(layers, (1, 3, 3)), np.random.default_rng(0)
+    weights = {name: rng.standard_normal(of, np.float32) for node in nodes for name, of in node.parameters.items()}
+    found = calls(nodes, weights, "naive", fused=True)
+    assert [call.operator for call in found] == ["conv2d_leaky_relu", "conv2d", "leaky_relu", "linear_sigmoid"]
+    x = y = rng.standard_normal((2, 1, 3, 3), np.float32)
+    for call in found:
+        y = getattr(ops, f"{call.operator}_naive")(y.reshape(2, *call.in_shape), *call.arguments, **call.options)
+    np.testing.assert_allclose(y, network.run(nodes, x.astype(np.float64), weights), 1e-5)
+    with pytest.raises(ValueError, match=r"^layers\[1\] is LeakyRelu\(negative_slope=0.2\): need"):
+        plan([node.layer for node in nodes[2:4]], in_shape=(2, 3, 3))
+    with pytest.raises(ValueError, match=r"^LeakyRelu: negative_slope=2: need a number from 0 to 1"):
+        LeakyRelu(2)
+    with pytest.raises(ValueError, match=r"^negative_slope='0.1': need a number from 0 to 1"):
+        ops.leaky_relu_loops(x, "0.1")

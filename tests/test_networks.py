@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from conftest import quick
 
-from charcnn import ops
 from charcnn.catalog import NETWORK_TECHNIQUES, NETWORKS, network_technique
 from charcnn.catalog import network as catalog_row
 from charcnn.gpu import device
@@ -21,13 +20,10 @@ from charcnn.model import params
 from charcnn.model.layers import (
     BatchNorm2d,
     Conv2d,
-    Flatten,
     Gelu,
-    LeakyRelu,
     Linear,
     MaxPool2d,
     Relu,
-    Sigmoid,
     Softmax,
     place,
 )
@@ -37,7 +33,6 @@ from charcnn.networks import cuda, weights
 from charcnn.networks.calls import calls, chain, chained, simplified
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import command, tables
-from charcnn.ops.chain import plan
 from charcnn.ops.linear.linear_relu_linear import SHARED_FLOATS
 
 TITLES = [row.name for row in NETWORKS]
@@ -169,25 +164,6 @@ def test_the_longest_fusions_are_taken():
     assert [call.operator for call in calls(padded, weights, "naive", fused=True)] == ["conv2d_relu", "maxpool2d"]
     with pytest.raises(ValueError, match="a has no operator of technique pairs"):
         calls(padded, weights, "pairs", fused=False)
-
-
-def test_leaky_relu_of_another_slope_is_a_kernel_of_its_own():
-    layers = [Conv2d(2, 1, name="a"), LeakyRelu(), Conv2d(2, 1, name="b"), LeakyRelu(0.2), Flatten(),
-              Linear(2, name="c"), Sigmoid()]  # fmt: skip
-    nodes, rng = place(layers, (1, 3, 3)), np.random.default_rng(0)
-    weights = {name: rng.standard_normal(of, np.float32) for node in nodes for name, of in node.parameters.items()}
-    found = calls(nodes, weights, "naive", fused=True)
-    assert [call.operator for call in found] == ["conv2d_leaky_relu", "conv2d", "leaky_relu", "linear_sigmoid"]
-    x = y = rng.standard_normal((2, 1, 3, 3), np.float32)
-    for call in found:
-        y = getattr(ops, f"{call.operator}_naive")(y.reshape(2, *call.in_shape), *call.arguments, **call.options)
-    np.testing.assert_allclose(y, forms.run(nodes, x.astype(np.float64), weights), 1e-5)
-    with pytest.raises(ValueError, match=r"^layers\[1\] is LeakyRelu\(negative_slope=0.2\): need"):
-        plan([node.layer for node in nodes[2:4]], in_shape=(2, 3, 3))
-    with pytest.raises(ValueError, match=r"^LeakyRelu: negative_slope=2: need a number from 0 to 1"):
-        LeakyRelu(2)
-    with pytest.raises(ValueError, match=r"^negative_slope='0.1': need a number from 0 to 1"):
-        ops.leaky_relu_loops(x, "0.1")
 
 
 @pytest.mark.parametrize(
