@@ -17,7 +17,8 @@ from charcnn.ops.common.precision import FP32, TENSOR_PRECISIONS
 from charcnn.ops.common.shapes import Shape, at_least
 from charcnn.ops.common.shapes2d import Pair, normalised, pair
 
-Layer2d = Conv2d | MaxPool2d | LocalResponseNorm | Relu | Tanh | Sigmoid | LeakyRelu
+Pointwise = Relu | Tanh | Sigmoid | LeakyRelu
+Layer2d = Conv2d | MaxPool2d | LocalResponseNorm | Pointwise
 
 METHODS = ("whole", "tiles", "rolling")
 """In this order where forecasts are equal."""
@@ -317,12 +318,7 @@ def linked(layers: Sequence[Layer2d], in_shape: Sequence[int]) -> tuple[Link, ..
             layer.parameters(shape)  # which checks groups
             groups, bias = (layer.groups, layer.bias) if isinstance(layer, Conv2d) else (0, False)
             links.append(Link(shape, layer.out_shape(shape), window, groups, bias))  # type: ignore[arg-type]
-        elif (
-            isinstance(layer, (Relu, Tanh, Sigmoid, LeakyRelu))
-            and layer.epilogue
-            and links
-            and not (links[-1].epilogue or links[-1].norm)
-        ):
+        elif isinstance(layer, Pointwise) and layer.epilogue and links and not (links[-1].epilogue or links[-1].norm):
             links[-1] = replace(links[-1], epilogue=layer.epilogue)
         elif isinstance(layer, LocalResponseNorm) and links and not links[-1].norm:
             normalised(shape, layer.size, layer.alpha, layer.beta, layer.k)
