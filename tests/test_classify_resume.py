@@ -278,10 +278,9 @@ def test_an_input_that_changes_while_it_is_read_is_refused(charcnn, tmp_path, mo
     blocks = base.Reader.blocks
 
     def changing(self):
-        for block in blocks(self):
-            with open(source, "a") as file:
-                file.write("World,c\n")
-            yield block
+        with open(source, "a") as file:
+            file.write("World,c\n")
+        yield from blocks(self)
 
     monkeypatch.setattr(base.Reader, "blocks", changing)
     if command == "train":
