@@ -274,7 +274,7 @@ def test_the_journal_counts_whole_blocks_alone(tmp_path, monkeypatch):
 @pytest.mark.parametrize("command", ["evaluate", "train"])
 def test_an_input_that_changes_while_it_is_read_is_refused(charcnn, tmp_path, monkeypatch, command):
     source = tmp_path / "in.csv"
-    source.write_text("World,a\nSports,b\n" * 9)
+    source.write_text("label,text\n" + "World,a\nSports,b\n" * 9)
     blocks = base.Reader.blocks
 
     def changing(self):
@@ -290,5 +290,5 @@ def test_an_input_that_changes_while_it_is_read_is_refused(charcnn, tmp_path, mo
     else:
         status, _, err = charcnn("evaluate", source)
     assert status == UNUSABLE
-    assert f"{source}: was changed while it was read, from 153 to 161 bytes" in err
+    assert f"{source}: was changed while it was read, from 164 to 172 bytes" in err
     assert left(tmp_path) == ["in.csv"]
