@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,23 +62,32 @@ def profiled(level: str, inputs: int) -> None:
 
 def counted(level: str, inputs: int) -> dict[str, Any]:
     """Bytes an input that crossed DRAM: {read, written, kernels, predicted}."""
+    found, said = under_ncu([__file__, "--run", level, "--inputs", str(inputs)], level, inputs)
+    return found | json.loads(next(line for line in said.splitlines() if line.startswith("{")))
+
+
+def under_ncu(words: Sequence[str], name: str, inputs: int) -> tuple[dict[str, Any], str]:
+    """Bytes an input that crossed DRAM while this Python program ran, {read, written, kernels}, and what it printed.
+
+    Raises:
+        SystemExit: it failed, or ncu did; says what they wrote.
+    """
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
         done = subprocess.run(
             [
                 "ncu", "--clock-control", "none", "--cache-control", "none", "--profile-from-start", "off",
                 "--metrics", ",".join(COUNTERS), "--page", "raw", "--csv", "--print-units", "base", "--log-file", log,
-                sys.executable, __file__, "--run", level, "--inputs", str(inputs),
+                sys.executable, *words,
             ],
             cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
         lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     rows = list(csv.DictReader(line for line in lines if line.startswith('"')))[1:]  # the first holds the units
     if done.returncode != 0 or not rows:
-        raise SystemExit(f"{level}: ncu failed\n{done.stdout[-1000:]}{done.stderr[-2000:]}{lines[-5:]}")
-    read, written = (sum(float(row[name].replace(",", "")) for row in rows) / inputs for name in COUNTERS)
-    prediction = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
-    return {"read": read, "written": written, "kernels": len(rows), **prediction}
+        raise SystemExit(f"{name}: ncu failed\n{done.stdout[-1000:]}{done.stderr[-2000:]}{lines[-5:]}")
+    read, written = (sum(float(row[counter].replace(",", "")) for row in rows) / inputs for counter in COUNTERS)
+    return {"read": read, "written": written, "kernels": len(rows)}, done.stdout
 
 
 def main() -> int:

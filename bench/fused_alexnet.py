@@ -13,25 +13,23 @@ Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from itertools import takewhile
+from itertools import accumulate, product, takewhile
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import raw
-from dram import COUNTERS
+from dram import under_ncu
 from turns import Ready, by_turns
 
 from charcnn.catalog import network as network_row
@@ -111,11 +109,7 @@ def front_nodes(network: Architecture) -> Sequence[Any]:
 
 
 def planned(spec: Spec, threads: int | None = None) -> Any:
-    """The plan of the one kernel.
-
-    Raises:
-        ValueError: it does not fit.
-    """
+    """The plan of the one kernel. ValueError: it does not fit."""
     network, weights = given(spec.variant)
     front, _ = fused.parted(simplified(network, weights)[0], network.name)
     if threads is not None:
@@ -128,24 +122,21 @@ def stages(spec: Spec, plan: Any) -> list[Stage]:
     network, weights = given(spec.variant)
     if spec.way == SEPARATE:
         nodes, held = simplified(network, weights)
-        hopper = device.has_tensor_cores(hopper=True)
-        way = "winograd" if spec.precision == "fp32" else "wgmma" if hopper else "mma"
-        made = [*Chain(TECHNIQUES[way](spec.precision), nodes, held).stages()]
+        layers_of = TECHNIQUES[fused.behind_of(spec.precision)]
+        made = [*Chain(layers_of(spec.precision), nodes, held).stages()]
         ask_ahead([layer for _, layers in made for layer in layers])
     else:
         made = list(fused.stages(weights, network, spec.precision, lambda front: plan))
     if spec.part == "network":
         return made
-    every = simplified(network, weights)[0]
-    count = len(every) - len(fused.parted(every, network.name)[1])
-    own, found = 0, []
-    for label, layers in made:
-        if own >= count:
-            break
-        own += label.count("+") + 1
-        # Of a chain in float32 what turns its result is no part of it.
-        found.append((label, [layer for layer in layers if not isinstance(layer, fused.ChannelsLast)]))
-    return found
+    ends = accumulate(label.count("+") + 1 for label, _ in made)
+    count, found = len(front_nodes(network)), zip(made, ends, strict=True)
+    # Of a chain in float32 what turns its result is no part of it.
+    return [
+        (label, [layer for layer in layers if not isinstance(layer, fused.ChannelsLast)])
+        for (label, layers), end in found
+        if end <= count
+    ]
 
 
 class Ours:
@@ -180,12 +171,7 @@ class Ours:
 
 
 def error_of(result: np.ndarray, spec: Spec, last: bool) -> float:
-    """How far the first images' results are from the reference's.
-
-    Args:
-        result: (N, values).
-        last: whether channels of the front's are.
-    """
+    """How far the first images' results (N, values) are off; `last`: whether channels of the front's are."""
     want = expected(spec.variant, spec.part, min(CHECKED, spec.batch))
     found = np.asarray(result[: len(want)], np.float64)
     if spec.part == "front" and last:
@@ -210,8 +196,7 @@ def ready(spec: Spec, plan: Any, *, tiny: bool = False) -> tuple[Ready, Ours]:
         raise SystemExit(f"{spec.text()} is wrong: an error of {error:.2g}, {ALLOWED[spec.precision]:g} allowed")
     nodes = network.nodes if spec.part == "network" else front_nodes(network)
     flop = sum(node.flops for node in nodes)
-    held = made.sequence.nbytes
-    row = {**vars(spec), "error": error, "flops": flop, "parameter_bytes": held}
+    row = {**vars(spec), "error": error, "flops": flop, "parameter_bytes": made.sequence.nbytes}
     row["dram_bytes"] = made.moved()
     if plan is not None:
         row |= {
@@ -249,22 +234,17 @@ def peer(spec: Spec) -> Ready | None:
     )
     made.load(images(spec.variant, spec.batch))
 
-    @torch.inference_mode()
-    def start() -> None:
-        made._logits = made._model(made._ids)
-
     made.prepare(1)
-    for _ in range(3):
-        start()
-    torch.cuda.synchronize()
+    made.run(3)
     error = error_of(made.logits().reshape(spec.batch, -1), spec, False)
     if not error <= ALLOWED[arithmetic]:
         raise SystemExit(f"{spec.text()} is wrong: an error of {error:.2g}")
     flop = sum(node.flops for node in nodes)
 
-    def call() -> None:
+    @torch.inference_mode()
+    def call() -> None:  # which others' settings and waits are no part of
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = arithmetic == "tf32"
-        start()
+        made._model(made._ids)
 
     row = {**vars(spec), "error": error, "flops": flop, "versions": made.versions}
     return Ready(spec.text(), call, spec.batch * flop, row, made)
@@ -283,14 +263,6 @@ def ways(variant: str, precision: str, batch: int, threads: int | None = None) -
                 continue
             yield spec, plan
         yield Spec(variant, precision, batch, SEPARATE, part), None
-
-
-def cells(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
-    """Variants, precisions and batches."""
-    for variant in options.variants:
-        for precision in options.precisions:
-            for batch in options.batches:
-                yield variant, precision, batch
 
 
 def measure(variant: str, precision: str, batch: int, peers: bool) -> list[dict[str, Any]]:
@@ -317,7 +289,12 @@ def warmed(options: argparse.Namespace) -> None:
     Raises:
         SystemExit: one failed.
     """
-    specs = [spec for cell in cells(options) for spec, _ in ways(*cell) if spec.part == "network"]
+    specs = [
+        spec
+        for cell in product(options.variants, options.precisions, options.batches)
+        for spec, _ in ways(*cell)
+        if spec.part == "network"
+    ]
 
     def run(spec: Spec) -> str:
         words = [sys.executable, __file__, "--run", spec.text()]
@@ -345,31 +322,17 @@ def profiled(spec: Spec) -> None:
 
 def counted(spec: Spec) -> dict[str, Any]:
     """Bytes of DRAM that Nsight Compute counts an image."""
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "ncu.csv"
-        words = [
-            "ncu", "--clock-control", "none", "--cache-control", "none", "--profile-from-start", "off", "--metrics",
-            ",".join(COUNTERS), "--page", "raw", "--csv", "--print-units", "base", "--log-file", log,
-            sys.executable, __file__, "--run", spec.text(),
-        ]  # fmt: skip
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-    rows = list(csv.DictReader(line for line in lines if line.startswith('"')))[1:]  # the first holds the units
-    if done.returncode != 0 or not rows:
-        raise SystemExit(f"{spec.text()}: ncu failed\n{done.stdout[-1000:]}{done.stderr[-2000:]}{lines[-5:]}")
-    read, written = (sum(float(row[name].replace(",", "")) for row in rows) / spec.batch for name in COUNTERS)
-    return {**vars(spec), "read": read, "written": written, "kernels": len(rows)}
+    return vars(spec) | under_ncu([__file__, "--run", spec.text()], spec.text(), spec.batch)[0]
 
 
 def shown(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Counts of all ways of the front, printed."""
     found = []
-    for variant in options.variants:
-        for precision in options.precisions:
-            for spec, _ in ways(variant, precision, options.dram):
-                if spec.part == "front":
-                    found.append(counted(spec))
-                    print(json.dumps(found[-1]), flush=True)
+    for variant, precision in product(options.variants, options.precisions):
+        for spec, _ in ways(variant, precision, options.dram):
+            if spec.part == "front":
+                found.append(counted(spec))
+                print(json.dumps(found[-1]), flush=True)
     return found
 
 
@@ -417,7 +380,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             result = json.loads(file.read_text(encoding="utf-8"))
         result["counted"] = shown(options)
     else:
-        result["ways"] = [row for cell in cells(options) for row in measure(*cell, not options.no_peers)]
+        result["ways"] = [
+            row
+            for cell in product(options.variants, options.precisions, options.batches)
+            for row in measure(*cell, not options.no_peers)
+        ]
     if options.results_dir or {**vars(options), "dram": None} == vars(parser.parse_args([])):
         raw.write(file, "fused_alexnet", {name: value for name, value in result.items() if name != "schema"})
     return 0

@@ -251,26 +251,6 @@ def test_methods(options, precision):
     check(SMALL, made, 2, tolerance=HALF if precision == "fp16" else TOLERANCE)
 
 
-NORMALISED = (Conv2d(7, 5, 2), Relu(), LocalResponseNorm(5, 5e-2, 0.75, 2.0), MaxPool2d(3, 2), Conv2d(6, 3, 1, 1),
-              LocalResponseNorm(4, 0.3, 0.6), MaxPool2d(3, 2, 1), Tanh(), LocalResponseNorm(1))  # fmt: skip
-
-
-@quick(lambda options, precision: (precision == "fp16") == (options["method"] == "rolling"))
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("options", [{"method": "whole"}, {"method": "tiles", "tile": 2},
-                                     {"method": "rolling", "tile": 1}], ids=str)  # fmt: skip
-def test_a_block_normalises_maps_where_they_lie(options, precision):
-    made = plan(NORMALISED, in_shape=(3, 27, 25), threads=32, precision=precision, **options)
-    check(NORMALISED, made, 2, tolerance=HALF if precision == "fp16" else TOLERANCE)
-    bare = [layer for layer in NORMALISED if not isinstance(layer, LocalResponseNorm)]
-    without = plan(bare, in_shape=(3, 27, 25), threads=32, precision=precision, **options)
-    assert made.shared_bytes == without.shared_bytes
-    assert made.seconds > without.seconds
-    assert (
-        "conv2d 5x5/2 relu norm 5, maxpool2d 3x3/2, conv2d 3x3/1 norm 4, maxpool2d 3x3/2 tanh norm 1" in made.describe()
-    )
-
-
 def test_staged_weights_and_several_passes():
     layers = [Conv2d(100, 3), Relu(), Conv2d(5, 3, padding=1)]
     made = plan(layers, in_shape=(3, 12, 9), method="whole", threads=32, shared_limit=44_000)

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import quick
 from emulation_hopper import emulate_hopper
-from test_chain2d import H200, arguments, close
+from test_chain2d import H200, HALF, TOLERANCE, arguments, close
+from test_chain2d import check as check_chain
 from test_chain_mma import emulated, expected, on_a_gpu
 from test_networks import architecture, drawn
 
@@ -111,6 +113,28 @@ def test_a_network_in_float32(monkeypatch):
     want, sigma = reference(images, weights, network, row.rounding())
     assert (abs(got - want) / sigma).max() < row.rounding().bound
     assert [of.launches for of in plans] == [1]
+
+
+# The chain in float32.
+
+NORMALISED = (Conv2d(7, 5, 2), Relu(), LocalResponseNorm(5, 5e-2, 0.75, 2.0), MaxPool2d(3, 2), Conv2d(6, 3, 1, 1),
+              LocalResponseNorm(4, 0.3, 0.6), MaxPool2d(3, 2, 1), Tanh(), LocalResponseNorm(1))  # fmt: skip
+
+
+@quick(lambda options, precision: (precision == "fp16") == (options["method"] == "rolling"))
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("options", [{"method": "whole"}, {"method": "tiles", "tile": 2},
+                                     {"method": "rolling", "tile": 1}], ids=str)  # fmt: skip
+def test_a_block_normalises_maps_where_they_lie(options, precision):
+    made = plan(NORMALISED, in_shape=(3, 27, 25), threads=32, precision=precision, **options)
+    check_chain(NORMALISED, made, 2, tolerance=HALF if precision == "fp16" else TOLERANCE)
+    bare = [layer for layer in NORMALISED if not isinstance(layer, LocalResponseNorm)]
+    without = plan(bare, in_shape=(3, 27, 25), threads=32, precision=precision, **options)
+    assert made.shared_bytes == without.shared_bytes
+    assert made.seconds > without.seconds
+    assert (
+        "conv2d 5x5/2 relu norm 5, maxpool2d 3x3/2, conv2d 3x3/1 norm 4, maxpool2d 3x3/2 tanh norm 1" in made.describe()
+    )
 
 
 # Plans.

@@ -30,8 +30,7 @@
 - accuracy PART: what the model that ships reached on its "validation" or "test" rows;
 - training: the command that trained it, and what it ran on;
 - layer_costs: parameters, multiplications and bytes of a convolution, an FFN and attention;
-- fused_layers, half_chain: fused4's convolutions, and blocks 3 to 6's in half precision, in one to four kernels;
-- fused_alexnet: AlexNet's first two layers as one kernel, beside a kernel each and PyTorch;
+- fused_layers, half_chain, fused_alexnet: fused4's convolutions, blocks 3 to 6's, AlexNet's first two, in few kernels;
 - op_times, op_times_here: the course project's op times, and the rates that they come to; ours.
 
 `python bench/report.py --check` changes nothing, and exits with status 1 if a block or a picture is out of date.

@@ -102,6 +102,11 @@ def planned_front(front: Sequence[Node], precision: str, method: str | None, bat
     return plan(layers, in_shape=front[0].in_shape, method="mma", walk=method, precision=precision, batch=batch)
 
 
+def behind_of(precision: str) -> str:
+    """The technique of the layers behind the one kernel, on the current GPU."""
+    return "winograd" if precision == "fp32" else "wgmma" if device.has_tensor_cores(hopper=True) else "mma"
+
+
 def stages(
     params: Params, config: Architecture, precision: str, plan_of: Callable[[Sequence[Node]], Plan2d | StripPlan]
 ) -> Iterator[Stage]:
@@ -116,7 +121,7 @@ def stages(
     nodes, weights = simplified(config, params)
     front, rest = parted(nodes, config.name)
     made = plan_of(front)
-    way = "winograd" if precision == "fp32" else "wgmma" if device.has_tensor_cores(hopper=True) else "mma"
+    way = behind_of(precision)
     behind = Chain(TECHNIQUES[way](precision), rest, weights)
     behind.channels = Channels.grouped(made.out_shape[0], TECHNIQUES[way].together)
     label = "+".join(node.layer.label for node in front)
