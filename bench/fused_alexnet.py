@@ -6,7 +6,7 @@ Needs an NVIDIA GPU; --tiny shows in the simulator that it runs, and measures no
 into Numba's cache, by many processes, and ends: then a run takes minutes less. Everything reads bytes that lie on the
 GPU, and is checked against the float64 reference before it is timed, by turns, ours as one CUDA graph each. `--dram N`
 counts bytes of DRAM at so many images by Nsight Compute, in place of times. Writes
-results/MACHINE-fused-alexnet.json after a run of everything.
+results/MACHINE-fused-alexnet.json, cell by cell; cells of earlier runs stay there.
 Exit status: 0 measured, 1 a result is wrong, 2 the options do not fit.
 """
 
@@ -52,11 +52,11 @@ from charcnn.runtime.stream import StreamBuffers
 ROOT = Path(__file__).parent.parent
 SEPARATE = "layer by layer"
 PEERS = {"fp32": ("torch-float32", "torch-tf32"), "fp16": ("torch-fp16",)}
-COMPILED = (1, 1024)
-"""Batches at which PyTorch compiles, too: it takes tens of seconds each."""
 ALLOWED = {"fp32": 5e-5, "fp16": 6e-3, "float32": 5e-5, "tf32": 6e-3}
 CHECKED = 2
 """Images, the first ones, held against the reference."""
+LOOSER = {"front": 1, "network": 4}
+"""Times as far the whole network's results may be off."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def ready(spec: Spec, plan: Any, *, tiny: bool = False) -> tuple[Ready, Ours]:
     made.stream.synchronize()
     last = spec.precision != "fp32" or spec.way == SEPARATE
     error = error_of(device.to_host(result).reshape(spec.batch, -1), spec, last)
-    if not error <= ALLOWED[spec.precision]:
+    if not error <= ALLOWED[spec.precision] * LOOSER[spec.part]:
         raise SystemExit(f"{spec.text()} is wrong: an error of {error:.2g}, {ALLOWED[spec.precision]:g} allowed")
     nodes = network.nodes if spec.part == "network" else front_nodes(network)
     flop = sum(node.flops for node in nodes)
@@ -211,34 +211,30 @@ def ready(spec: Spec, plan: Any, *, tiny: bool = False) -> tuple[Ready, Ours]:
 
 
 def peer(spec: Spec) -> Ready | None:
-    """PyTorch's, checked; None where it is not there.
-
-    Raises:
-        SystemExit: it is wrong.
-    """
+    """PyTorch's, checked; None where it is not there, cannot or is wrong, which is said."""
     try:
+        import torch
         from libraries import pytorch
-    except ImportError as error:
-        print(f"{spec.text()}: left out: {error}")
+
+        network, weights = given(spec.variant)
+        name, _, how = spec.way.partition(" ")
+        arithmetic = name.removeprefix("torch-")
+        nodes = network.nodes if spec.part == "network" else front_nodes(network)
+        own = Architecture(network.name, network.variant, tuple(node.layer for node in nodes))
+        held = {of: weights[of] for of in own.parameter_shapes}
+        made = pytorch.build(
+            held, own, device="cuda", threads=1, precision=arithmetic, compiled=how == "compiled", channels_last=True
+        )
+        made.load(images(spec.variant, spec.batch))
+        made.prepare(1)
+        made.run(3)
+    except Exception as error:
+        print(f"{spec.text()}: left out: {' '.join(str(error).split())[:300]}")
         return None
-    import torch
-
-    network, weights = given(spec.variant)
-    name, _, how = spec.way.partition(" ")
-    arithmetic = name.removeprefix("torch-")
-    nodes = network.nodes if spec.part == "network" else front_nodes(network)
-    own = Architecture(network.name, network.variant, tuple(node.layer for node in nodes))
-    held = {of: weights[of] for of in own.parameter_shapes}
-    made = pytorch.build(
-        held, own, device="cuda", threads=1, precision=arithmetic, compiled=how == "compiled", channels_last=True
-    )
-    made.load(images(spec.variant, spec.batch))
-
-    made.prepare(1)
-    made.run(3)
     error = error_of(made.logits().reshape(spec.batch, -1), spec, False)
-    if not error <= ALLOWED[arithmetic]:
-        raise SystemExit(f"{spec.text()} is wrong: an error of {error:.2g}")
+    if not error <= ALLOWED[arithmetic] * LOOSER[spec.part]:
+        print(f"{spec.text()}: left out: an error of {error:.2g}")
+        return None
     flop = sum(node.flops for node in nodes)
 
     @torch.inference_mode()
@@ -265,21 +261,20 @@ def ways(variant: str, precision: str, batch: int, threads: int | None = None) -
         yield Spec(variant, precision, batch, SEPARATE, part), None
 
 
-def measure(variant: str, precision: str, batch: int, peers: bool) -> list[dict[str, Any]]:
+def measure(cell: tuple[str, str, int], peers: bool, compiled: bool) -> list[dict[str, Any]]:
     """A row a way, all by turns."""
     every, kept = [], []
-    for spec, plan in ways(variant, precision, batch):
+    for spec, plan in ways(*cell):
         one, made = ready(spec, plan)
         every.append(one)
         kept.append(made)
-    for name in PEERS[precision] if peers else ():
-        for how in ("", " compiled") if batch in COMPILED else ("",):
-            for part in ("front", "network"):
-                found = peer(Spec(variant, precision, batch, name + how, part))
-                every += [found] if found else []
+    for name in PEERS[cell[1]] if peers else ():
+        for how, part in (("", "front"), ("", "network"), *([(" compiled", "front")] if compiled else [])):
+            found = peer(Spec(*cell, name + how, part))
+            every += [found] if found else []
     rows = by_turns(every)
     for row in rows:
-        row["images_per_second"] = batch / row["microseconds"] * 1e6
+        row["images_per_second"] = cell[2] / row["microseconds"] * 1e6
     return rows
 
 
@@ -352,11 +347,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--variants", type=words, default=["2012", "torchvision"], metavar="V,...")
     add("--precisions", type=words, default=["fp32", "fp16"], metavar="P,...")
     add("--no-peers", action="store_true", help="without PyTorch")
+    add("--compiled", type=_ints, default=[], metavar="N,...", help="batches of torch.compile, up to a minute each")
     add("--compile", action="store_true", help="compile all kernels into Numba's cache, and end")
-    add(
-        "--dram", type=int, metavar="N", help="count bytes of DRAM at so many images by ncu, and add them to the result"
-    )
-    add("--results-dir", type=Path, metavar="DIR", help="default: bench/results, for a run of everything")
+    add("--dram", type=int, metavar="N", help="count bytes of DRAM at so many images by ncu, for the result")
+    add("--results-dir", type=Path, metavar="DIR", help="where the result is, or grows (default bench/results)")
     add("--tiny", action="store_true", help="shows that it runs, measures nothing")
     add("--run", type=Spec.of, metavar="SPEC", help=argparse.SUPPRESS)  # what --compile and ncu start
     options = parser.parse_args(argv)
@@ -374,20 +368,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.dram is not None and shutil.which("ncu") is None:
         parser.error("--dram: needs ncu on the PATH")
     file = (options.results_dir or raw.RESULTS) / f"{machine.name(here)}-fused-alexnet.json"
-    result: dict[str, Any] = {"ways": [], "counted": [], "machine": here, "commit": machine.commit()}
+    cells = product(options.variants, options.precisions, options.batches)
     if options.dram is not None:
-        if file.exists():
-            result = json.loads(file.read_text(encoding="utf-8"))
-        result["counted"] = shown(options)
+        grown(file, here, "counted", shown(options))
     else:
-        result["ways"] = [
-            row
-            for cell in product(options.variants, options.precisions, options.batches)
-            for row in measure(*cell, not options.no_peers)
-        ]
-    if options.results_dir or {**vars(options), "dram": None} == vars(parser.parse_args([])):
-        raw.write(file, "fused_alexnet", {name: value for name, value in result.items() if name != "schema"})
+        for cell in cells:
+            grown(file, here, "ways", measure(cell, not options.no_peers, cell[2] in options.compiled))
     return 0
+
+
+def grown(file: Path, here: dict[str, Any], name: str, rows: list[dict[str, Any]]) -> None:
+    """Write rows to the result, in place of those of the same variant, precision and batch."""
+    of = lambda row: (row["variant"], row["precision"], row["batch"])  # noqa: E731
+    result = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"ways": [], "counted": []}
+    new = {of(row) for row in rows}
+    result |= {name: [row for row in result[name] if of(row) not in new] + rows}
+    result |= {"machine": here, "commit": machine.commit()}
+    raw.write(file, "fused_alexnet", {key: value for key, value in result.items() if key != "schema"})
 
 
 def _ints(text: str) -> list[int]:
