@@ -41,6 +41,16 @@ def mma_chains() -> None:
         )
 
 
+def strip_chains() -> None:
+    """Launch AlexNet's first two layers on tensor cores: of both variants by rolling strips."""
+    for variant, count, side in (("2012", 9, 227), ("torchvision", 7, 224)):
+        links, shape = alexnet.layers(variant)[1:count], (3, side, side)
+        made = chain.plan(links, in_shape=shape, method="mma", walk="rolling", precision="fp16", batch=1024)
+        weights = [np.zeros(size, np.float32) for size in made.parameter_shapes]
+        biases = [np.zeros(len(weight), np.float32) for weight in weights]
+        made.prepare(weights, biases, np.zeros((3, 256), np.float32))(np.zeros((1, *shape), np.uint8))
+
+
 def half_chains() -> None:
     """Launch blocks 3 to 6 in half precision, and a chain of few channels; bf16 is one word in fp16's kernels."""
     for channels, taps, length in ((256, 3, 110), (32, 2, 113)):

@@ -225,3 +225,13 @@ def test_the_front_of_alexnet_is_its_first_two_layers():
         assert nodes[-1].out_shape[1:] == (13, 13)
     spec = fused_alexnet.Spec("2012", "fp16", 32, "layer by layer", "front")
     assert fused_alexnet.Spec.of(spec.text()) == spec
+
+
+def test_a_result_grows_cell_by_cell(tmp_path):
+    row = {"variant": "2012", "precision": "fp16", "batch": 1, "way": "whole", "microseconds": 2.0}
+    for one in (row, {**row, "batch": 32}, {**row, "microseconds": 1.0}):
+        fused_alexnet.grown(tmp_path / "made.json", {"gpus": []}, "ways", [one])
+    fused_alexnet.grown(tmp_path / "made.json", {"gpus": []}, "counted", [row])
+    made = json.loads((tmp_path / "made.json").read_text())
+    assert (made["schema"], made["counted"]) == ("fused_alexnet", [row])
+    assert [(one["batch"], one["microseconds"]) for one in made["ways"]] == [(32, 2.0), (1, 1.0)]

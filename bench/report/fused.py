@@ -70,7 +70,8 @@ def _counts(rows: Iterable[Row], counted: Iterable[Row]) -> str:
     last: dict[tuple[str, str, str], Row] = {}
     for row in rows:
         if row["part"] == "front" and row["way"] in (*METHODS, SEPARATE):
-            last[row["variant"], row["precision"], row["way"]] = row  # of the largest batch, which comes last
+            key = row["variant"], row["precision"], row["way"]
+            last[key] = max(row, last.get(key, row), key=lambda one: one["batch"])
     cells = []
     for key, row in last.items():
         seen = by_count.get(key)
