@@ -57,11 +57,13 @@ class NetworkTechnique(Program):
     """Its module under charcnn.networks, whose `build` takes its name first."""
     networks: tuple[tuple[str, int], ...] = ()
     """Those that it computes, at their full size, if not all, with the shared memory that a block needs for each."""
+    of: str = ""
+    """The network that it is to run, where that is known."""
 
     @property
     def family(self) -> Sequence[NetworkTechnique]:
-        """All ways."""
-        return NETWORK_TECHNIQUES
+        """All ways, of the network."""
+        return [row for row in NETWORK_TECHNIQUES if not self.of or row.computes(self.of)]
 
     def computes(self, name: str, shared_limit: int | None = None) -> bool:
         """Whether it computes the network of this name, with so much shared memory a block where that is given."""
@@ -137,6 +139,6 @@ def network(name: str) -> NetworkRow:
     return next(row for row in NETWORKS if row.name == name)
 
 
-def network_technique(name: str) -> NetworkTechnique:
-    """The technique's row."""
-    return next(row for row in NETWORK_TECHNIQUES if row.name == name)
+def network_technique(name: str, of: str = "") -> NetworkTechnique:
+    """The technique's row, of a network where one is named."""
+    return replace(next(row for row in NETWORK_TECHNIQUES if row.name == name), of=of)

@@ -1,9 +1,10 @@
 """Compare the model's labels with those that a file holds: accuracy, precision and recall by class, confusion matrix.
 
-A label is a class's name, or its number: as the file's own metadata names numbers, or from 1. With --min-probability, figures are of rows whose likeliest class is so
-probable, and the coverage says what share of all rows these are. Rows that cannot be read, whose label is no class of
-the model, or that the model has no finite logits for, are left out, named by their line, and counted. Of a model that
-gives several labels a text: subset accuracy (all labels right), F1 of all labels together (micro) and by class (macro).
+A label is a class's name, or its number: as the file's own metadata names numbers, or from 1. With --min-probability,
+figures are of rows whose likeliest class is so probable, and the coverage says what share of all rows these are. Rows
+that cannot be read, whose label is no class of the model, or that the model has no finite logits for, are left out,
+named by their line, and counted. Of a model that gives several labels a text: subset accuracy (all labels right), F1 of
+all labels together (micro) and by class (macro).
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from charcnn.host.interrupts import keep
 from charcnn.host.terminal import printable, tell
 from charcnn.model import params
 from charcnn.text.encodings import ENCODINGS
-from charcnn.training import data, record, teachers
+from charcnn.training import data, doubts, record, teachers
 from charcnn.training.measure import calibration_error, fit_temperature
 from charcnn.training.recipe import Recipe
 
@@ -283,27 +283,31 @@ class _Job:
             }
         }
         batch = self.recipe.batch
-        single = not self.config.multi_label
+        single, unfitted = not self.config.multi_label, False
         if self.valid is not None and single and not self.options.no_calibration:
             logits = loop.answers(self._network(arrays), self.valid, batch)
             temperature = fit_temperature(logits, self.valid.labels)
-            before = calibration_error(logits, self.valid.labels)
-            metadata["calibration"] = {"temperature": temperature, "error_before": before}
-            # In the last layer, so that every level, library and file of another kind has it. No label changes.
-            for name in ("fc3.weight", "fc3.bias"):
-                arrays[name] = (arrays[name] / temperature).astype(np.float32)
-            print(f"\ntemperature {temperature:.3f}: calibration error {before:.4f} before it, on the validation rows")
+            if temperature is None:
+                unfitted = True
+                tell(f"charcnn train: warning: {doubts.UNCALIBRATED}")
+            else:
+                before = calibration_error(logits, self.valid.labels)
+                metadata["calibration"] = {"temperature": temperature, "error_before": before}
+                # In the last layer, so that every level, library and file of another kind has it. No label changes.
+                for name in ("fc3.weight", "fc3.bias"):
+                    arrays[name] = (arrays[name] / temperature).astype(np.float32)
+                print(f"\ntemperature {temperature:.3f}: calibration error {before:.4f} before, on the validation rows")
         network = self._network(arrays)
         metadata["live"] = {"rows": len(self.part), **loop.live(network, self.part, batch)}
         counts = ", ".join(f"{name} {count:,}" for name, count in metadata["live"].items() if name != "rows")
         print(f"channels and units that fire on any of the {len(self.part):,} rows: {counts}")
-        accuracy = None
+        accuracy, judged = None, None
         for part, examples in (("validation", self.valid), ("test", self.test)):
             if examples is None:
                 continue
             measured = loop.measure(network, examples, batch)
             low, high = measured.interval
-            accuracy = measured.accuracy
+            accuracy, judged = measured.accuracy, judged or (part, measured)
             metadata[part] = {
                 "rows": len(examples),
                 "accuracy": accuracy,
@@ -312,11 +316,19 @@ class _Job:
             }
             off = getattr(measured, "calibration_error", None)  # of one label a text
             calibrated = "" if off is None else f", calibration error {off:.4f}"
+            if part == "validation" and "calibration" in metadata:
+                calibrated += " on the rows that the temperature was fitted on"
+            elif unfitted:  # what it would be says nothing: no temperature fits
+                calibrated = ", not calibrated"
+                del metadata[part]["calibration_error"]
             print(
                 f"\n{part}, {len(examples):,} rows, weights of epoch {epoch} as {store}: loss {measured.loss:.4f}, "
                 f"accuracy {100 * accuracy:.2f} % (95 %: {100 * low:.2f} to {100 * high:.2f}){calibrated}\n"
                 f"{measured.table(tuple(map(printable, self.classes)))}"
             )
+        part, measured = judged or ("learned", loop.measure(network, self.part, batch))
+        if not measured.learned:
+            tell(f"charcnn train: warning: {doubts.nothing_learned(part, measured, self.classes)}")
         with placing(out, force=self.force) as path:
             params.save(
                 path,

@@ -38,6 +38,12 @@ class Images:
         """The same with bright and dark exchanged."""
         return dataclasses.replace(self, rows=255 - self.rows)
 
+    def on_light(self, shape: tuple[int, int, int]) -> int:
+        """How many of them, of this (C, H, W), are lighter than half of white at most pixels of their border."""
+        pixels = self.rows.reshape(-1, *shape)
+        sides = [pixels[..., [0, -1], :].reshape(len(pixels), -1), pixels[..., 1:-1, [0, -1]].reshape(len(pixels), -1)]
+        return int((np.median(np.concatenate(sides, 1), axis=1) > 127).sum())
+
     def check_labels(self, classes: int) -> None:
         """Hold the labels, if there are any, against a network's number of classes.
 

@@ -32,7 +32,8 @@ def read_texts(path: Path, encoding: str | Encoding = "crepe") -> Texts:
     """The texts of a file of any of the readers' formats, by its name: CSV, JSON Lines, Parquet; else each line is one.
 
     Columns are found as `layout.Layout` says, and those of text joined as the encoding says. A label is a whole number
-    from 1 to the number of classes, or from 0 where the file itself names its numbers. Empty lines of CSV are no rows; each other row has to be readable.
+    from 1 to the number of classes, or from 0 where the file itself names its numbers. Empty lines of CSV are no rows;
+    each other row has to be readable.
 
     Args:
         path: the file.

@@ -42,6 +42,12 @@ class Measured:
         """Mean recall over the classes that have examples."""
         return float(np.nanmean(self.recalls))
 
+    @property
+    def learned(self) -> bool:
+        """Whether more answers are right than by chance, where each class is named as often: by two sigmas."""
+        has, given = self.confusion.sum(1), self.confusion.sum(0)
+        return _beyond_chance(self.confusion.trace(), has, given, int(has.sum()), exclusive=True)
+
     score_name = "balanced_accuracy"
 
     @property
@@ -86,6 +92,12 @@ class MultiLabelMeasured:
     """Examples."""
     loss: float = 0.0
     """mean binary cross-entropy of a class, with no smoothing"""
+
+    @property
+    def learned(self) -> bool:
+        """Likewise, of the labels given."""
+        has, given, both = self.counts
+        return _beyond_chance(both.sum(), has, given, self.rows, exclusive=False)
 
     score_name = "macro_f1"
 
@@ -155,6 +167,22 @@ def interval(right: int, examples: int) -> tuple[float, float]:
     return centre - half, centre + half
 
 
+def _beyond_chance(hits: int, has: np.ndarray, given: np.ndarray, rows: int, *, exclusive: bool) -> bool:
+    """Whether there are more hits than of answers drawn anew, each as often: two sigmas more, at least.
+
+    Args:
+        hits: right answers.
+        has, given: (classes,): rows of each class, and answers that name it.
+        rows: all of them.
+        exclusive: whether a row has one class.
+    """
+    products = has.astype(float) * given
+    spread = (products * (rows - has) * (rows - given)).sum()
+    if exclusive:
+        spread += products.sum() ** 2 - (products**2).sum()
+    return bool(hits > products.sum() / rows + 2 * math.sqrt(spread / max(rows - 1, 1)) / rows)
+
+
 BINS = 15
 """Of probabilities, in `calibration_error`: as Guo et al. (2017) have it."""
 
@@ -177,10 +205,15 @@ def calibration_error(logits: np.ndarray, labels: np.ndarray) -> float:
     return float(np.abs(apart).sum() / len(labels))
 
 
-def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """By what the logits are to be divided so that the labels are likeliest (Guo et al. 2017): 0.05 to 20.
+LOWEST, HIGHEST = 0.05, 20.0
+"""Temperatures, less these bounds themselves."""
 
-    The mean cross-entropy has one minimum in 1 / T, so that golden sections find it.
+
+def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float | None:
+    """By what the logits are to be divided so that the labels are likeliest (Guo et al. 2017).
+
+    The mean cross-entropy has one minimum in 1 / T, so that golden sections find it. None where that lies at a bound:
+    all answers are right, so that no probability is too high; or the logits say nothing of the labels.
     """
     exact = np.asarray(logits, np.float64)
     at = np.arange(len(labels))
@@ -190,11 +223,12 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
         largest = scaled.max(1)
         return float((np.log(np.exp(scaled - largest[:, None]).sum(1)) + largest - scaled[at, labels]).mean())
 
-    low, high, ratio = 0.05, 20.0, (math.sqrt(5) - 1) / 2
+    low, high, ratio = 1 / HIGHEST, 1 / LOWEST, (math.sqrt(5) - 1) / 2
     while high - low > 1e-4:
         left, right = high - ratio * (high - low), low + ratio * (high - low)
         low, high = (low, right) if loss(left) < loss(right) else (left, high)
-    return 2 / (low + high)
+    temperature = 2 / (low + high)
+    return temperature if 1.01 * LOWEST < temperature < HIGHEST / 1.01 else None
 
 
 def _percent(share: float) -> str:

@@ -57,6 +57,8 @@ class Job:
     answers: np.ndarray | None = None
     random: bool = False
     """Whether nobody trained the weights."""
+    shares: Callable[[np.ndarray], np.ndarray] | None = None
+    """Results as probabilities, where the report is to show those of the first inputs."""
 
     def class_name(self, index: int) -> str:
         """What the class is called."""

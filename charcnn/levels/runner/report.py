@@ -108,8 +108,10 @@ def show(name: str, report: dict[str, Any], job: Job, logits: np.ndarray) -> Non
         rows.append(("", f"accuracy {report['accuracy']:.2%} against the file's own labels"))
     if job.random:
         rows.append(("", f"(weights are random, seed {report['seed']}, so labels mean nothing: --params FILE)"))
-    for words, found in zip(job.shown, labels, strict=False):
-        rows.append(("", f"{job.class_name(found)}: {words[:80]}"))
+    first = logits[: len(job.shown)]
+    sure = [""] * len(first) if job.shares is None else [f" {share:.4f}" for share in job.shares(first).max(axis=1)]
+    for words, found, share in zip(job.shown, labels, sure, strict=False):
+        rows.append(("", f"{job.class_name(found)}{share}: {words[:80]}"))
     print(f"{name}: {report['title']}")
     for key, value in rows:
         print(f"  {key:<10}{printable(value)}")

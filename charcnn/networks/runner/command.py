@@ -16,13 +16,14 @@ from charcnn.host.terminal import prepare_streams, tell
 from charcnn.levels.runner import command, options
 from charcnn.levels.runner.options import SHOWN, SIMULATED_INPUTS, Job
 from charcnn.model import params
-from charcnn.model.layers import Node
+from charcnn.model.layers import Node, Softmax
 from charcnn.networks import fused, weights
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.parts import parted
 from charcnn.networks.reference import expected
 from charcnn.networks.runner import fit, tables
 from charcnn.ops.chain.plan2d import METHODS
+from charcnn.ops.reference import softmax
 
 DATA: dict[str, Callable[..., images.Images]] = {
     "fashion-mnist": images.fashion_mnist,
@@ -50,6 +51,8 @@ def main(name: str, argv: list[str] | None = None) -> NoReturn:
         if chosen.profile:
             raise ValueError("--profile: is of a run; leave out --compare, --plan and --train")
         options.check_files(chosen)
+        if getattr(chosen, "invert", False) and not chosen.compare:
+            raise ValueError("--invert: is of images that are run; leave out --plan and --train")
         if getattr(chosen, "train", None) is not None:
             sys.exit(fit.train(subject, chosen))
         sys.exit(tables.compare(subject, chosen) if chosen.compare else subject.planned(chosen))
@@ -86,8 +89,9 @@ class NetworkCommand:
 exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files or machine""",
         )
         add = found.add_argument
-        ways, on_gpu = [row.name for row in catalog.NETWORK_TECHNIQUES], " or ".join(self._row.on_gpu)
-        add("--as", dest="technique", choices=ways, help=f"how (default {CPU}, with a GPU {on_gpu})")
+        on_gpu, ways = " or ".join(self._row.on_gpu), "{" + ",".join(self._techniques()) + "}"
+        how = f"how (default {CPU}, with a GPU {on_gpu})"
+        add("--as", dest="technique", type=self._technique_name, metavar=ways, help=how)
         variants = self.page.VARIANTS
         add("--variant", choices=variants, help=f"of the network (default {variants[0]}; tiny in the simulator)")
         options.add_work(add, "images", "default by the technique", "by the technique, fp32 first")
@@ -99,6 +103,8 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         add("--random", action="store_true", help="random weights, of --seed, in place of those that ship")
         add("--images", metavar="FILE", help=f"pictures, a folder of them, IDX, .npy, or {', '.join(DATA)}")
         add("--resize", action="store_true", help="fit pictures of other sizes")
+        if self._on_black:
+            add("--invert", action="store_true", help="exchange bright and dark: of pictures that are dark on white")
         add("--layers", action="store_true", help="a row a layer: shape, FLOP, bytes, time, share of the roofline")
         add("--plan", action="store_true", help="print how its convolutions fuse, and run nothing")
         if hasattr(self.page, "DATA"):
@@ -111,6 +117,25 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         add("--compare", action="store_true", help="all techniques of --as that run here, checked first")
         options.add_offload(add)
         return found
+
+    @property
+    def _on_black(self) -> bool:
+        """Whether its images are grey: the data sets of such are bright on black."""
+        channels, height, _ = self._row.architecture().image
+        return channels == 1 and height > 1
+
+    def _techniques(self) -> list[str]:
+        return [row.name for row in catalog.NETWORK_TECHNIQUES if row.computes(self.name)]
+
+    def _technique_name(self, name: str) -> str:
+        """The name of a technique that computes the network."""
+        if name not in self._techniques():
+            known = any(name == row.name for row in catalog.NETWORK_TECHNIQUES)
+            raise argparse.ArgumentTypeError(
+                f"{name}: {f'{self.name} has no such technique' if known else 'is no technique'}: need one of "
+                + ", ".join(self._techniques())
+            )
+        return name
 
     def program(self, chosen: argparse.Namespace) -> tuple[catalog.Program, Callable[..., Any]]:
         """The technique that --as names, or else the fastest of the machine."""
@@ -133,7 +158,7 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         """The technique that --as names, or else the fastest; with --fuse the form of `strong` that has one kernel."""
         if chosen.fuse and chosen.technique == "strong":
             return catalog.fused_technique(chosen.precision)
-        return catalog.network_technique(chosen.technique or self._fastest(chosen.precision))
+        return catalog.network_technique(chosen.technique or self._fastest(chosen.precision), self.name)
 
     def _check_fused(self, chosen: argparse.Namespace) -> None:
         """Raise ValueError unless what --fuse asks for can be."""
@@ -184,12 +209,8 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
         if chosen.images is None and network.image[1] == 1:  # rows of features: nothing to see
             rows = np.random.default_rng(chosen.seed).integers(0, 256, (ROWS, network.length), np.uint8)
             read = images.Images(rows, f"{ROWS} random rows")
-        elif chosen.images is None:
-            read = images.sample(network.image)
-        elif chosen.images in DATA:
-            read = DATA[chosen.images](shape=network.image, **{"resize": True} if chosen.images != "digits" else {})
         else:
-            read = images.read(chosen.images, network.image, resize=chosen.resize)
+            read = self._read(network, held, chosen)
         if read.labels is not None:
             read.check_labels(network.classes)
         count = chosen.inputs or (min(len(read.rows), SIMULATED_INPUTS) if simulated else len(read.rows))
@@ -203,7 +224,29 @@ exit status: 0 validated, 1 wrong results or a crash, 2 unusable options, files 
             list((read.names or ())[:SHOWN]),
             read.labels,
             random=random,
+            shares=lambda results: results if isinstance(network.layers[-1], Softmax) else softmax(results),
         )
+
+    def _read(self, network: Architecture, held: params.Params, chosen: argparse.Namespace) -> images.Images:
+        """The images that the options name; of those that the weights were fitted to only such as were held out."""
+        if chosen.images is None:
+            read = images.sample(network.image)
+        elif chosen.images == "digits" == held.metadata.get("data"):
+            read = fit.digits(network)[1]
+        elif chosen.images in DATA:
+            read = DATA[chosen.images](shape=network.image, **{"resize": True} if chosen.images != "digits" else {})
+        else:
+            read = images.read(chosen.images, network.image, resize=chosen.resize)
+        if not self._on_black:
+            return read
+        read = read.inverted() if chosen.invert else read
+        light = read.on_light(network.image)
+        if light and chosen.images not in DATA:
+            tell(
+                f"{self.name}: warning: {light:,} of {len(read.rows):,} images have a light border, where networks of "
+                f"grey images learn from bright on black: {'leave out' if chosen.invert else 'try'} --invert"
+            )
+        return read
 
     def head(self, program: catalog.Program) -> dict[str, Any]:
         """What its report begins with."""

@@ -29,16 +29,22 @@ def labelled(network: Architecture, name: str) -> tuple[images.Images, images.Im
         ValueError: the data are not there, or have no such name.
     """
     if name == "digits":
-        read = images.digits(network.image)
-        assert read.labels is not None
-        out = np.arange(len(read.rows)) % SHARE == SHARE - 1
-        first, held = (images.Images(read.rows[part], read.source, read.labels[part]) for part in (~out, out))
-        return first, held, tuple(map(str, range(10)))
+        return *digits(network), tuple(map(str, range(10)))
     sets = {"fashion-mnist": images.fashion_mnist, "mnist": images.mnist}
     if name not in sets:
         raise ValueError(f"--images {name}: to train, need one of digits, {', '.join(sets)}")
     parts = [sets[name](split, network.image, resize=True) for split in ("train", "test")]
     return parts[0], parts[1], images.FASHION_CLASSES if name == "fashion-mnist" else tuple(map(str, range(10)))
+
+
+def digits(network: Architecture) -> tuple[images.Images, images.Images]:
+    """scikit-learn's digits: those to learn from, and those that are held out; errors as of `charcnn.images.digits`."""
+    read = images.digits(network.image)
+    assert read.labels is not None
+    out = np.arange(len(read.rows)) % SHARE == SHARE - 1
+    source = f"the {out.sum():,} of {read.source} that the weights were not fitted to"
+    learned = images.Images(read.rows[~out], read.source, read.labels[~out])
+    return learned, images.Images(read.rows[out], source, read.labels[out])
 
 
 def train(subject: NetworkCommand, chosen: argparse.Namespace) -> int:

@@ -389,7 +389,7 @@ def free_name(name: str, taken: Container[str]) -> str:
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or value != value  # NaN
+    return value is None or (isinstance(value, float) and value != value)  # NaN
 
 
 _SHORT = reprlib.Repr()

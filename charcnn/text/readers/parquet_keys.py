@@ -75,7 +75,7 @@ _LISTS: dict[bytes, Callable[[Any, str, bool, bool], None]] = {
 
 
 def class_names(metadata: Mapping[bytes, bytes] | None, column: str) -> tuple[str, ...]:
-    """What the numbers of a column, from 0, stand for, as Hugging Face datasets or Spark ML wrote it; () for nothing."""
+    """What the numbers of a column, from 0, stand for, as datasets or Spark ML wrote it; () for nothing."""
     for key, find in ((HUGGING_FACE, _hugging_face_names), (SPARK, _spark_names)):
         try:
             names = find(json.loads((metadata or {})[key]), column)
