@@ -15,6 +15,7 @@ import pytest
 from commands import SLOW, command, left, rows
 
 from charcnn.cli import FAILED, UNREADABLE, UNUSABLE
+from charcnn.cli.labelling import Labelling
 from charcnn.text import output
 from charcnn.text.readers import parquet as reader
 from charcnn.text.readers.parquet_footer import MAGIC, Footer, footer_of, footers
@@ -59,6 +60,7 @@ def small_groups(monkeypatch):
     """Blocks of 50 rows, a row group every 100, each encoded when it is full: on many cores several are at once."""
     monkeypatch.setattr(reader, "GROUP_ROWS", 100)
     monkeypatch.setattr(reader, "AT_ONCE", 1)
+    monkeypatch.setattr(Labelling, "_block_rows", lambda self: self.classifier.rows)
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 5])
