@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import re
 import subprocess
 
 import pytest
 from commands import command, left, rows
 from reading import opened
 
+from charcnn.classify.classifier import ROWS
 from charcnn.cli import DONE, UNREADABLE, UNUSABLE
 from charcnn.cli.model import logits_of
 from charcnn.text.readers.scan import READABLE
@@ -117,3 +119,30 @@ def test_columns_that_nothing_names_are_asked_for(charcnn, tmp_path):
         assert "article id, date, headline, body, topic: say which hold the text (--text-columns)" in err
     assert charcnn("classify", source, "--label-column", "topic", "--text-columns", "headline,4")[0] == DONE
     assert charcnn("evaluate", source, "--label-column", "topic", "--text-columns", "headline,body")[0] == DONE
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "written"),
+    [
+        ("a.csv", "title,x\r\na,b\r\nc,d\r\n", "title,x,label,probability\r\na,b,L\r\nc,d,L\r\n"),
+        ("a.csv", "title,x\ra,b\rc,d", "title,x,label,probability\ra,b,L\rc,d,L"),
+        ("a.csv", "\ufeff\n\r\ntitle\r\na\n", "\ufeff\n\r\ntitle,label,probability\r\na,L\n"),
+        ("a.csv", "\ufeff1,a\r\n2,b", "\ufeff1,a,L\r\n2,b,L"),
+        ("a.csv", "\ufefftext", "\ufefftext,label,probability"),
+        ("a.csv", '1,a\n"', '1,a,L\n",,'),
+        ("a.csv", "\ufeff", "\ufeff"),
+        ("a.tsv", "text\tx\r\na\tb", "text\tx\tlabel\tprobability\r\na\tb\tL"),
+        ("a.jsonl", '\ufeff{"text": "a"}\r\n{"text": "b"}', '\ufeff{"text": "a",L}\r\n{"text": "b",L}'),
+        ("a.txt", "\ufeffa\r\n\nb\rc", "\ufeffL\ta\r\n\t\t\nL\tb\rL\tc"),
+    ],
+)
+def test_line_ends_and_the_byte_order_mark_stay(charcnn, tmp_path, monkeypatch, name, given, written):
+    """L stands for a label and its probability."""
+    source, outs = tmp_path / name, [tmp_path / "one", tmp_path / "two"]
+    source.write_bytes(given.encode())
+    charcnn("classify", source, "-o", outs[0], "--quiet")
+    monkeypatch.setitem(ROWS, "cpu", 1)
+    charcnn("classify", source, "-o", outs[1], "--quiet")
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+    label = r'"label":"[^"]+","probability":[01][.]\d{4}' if name == "a.jsonl" else r"[A-Z][\w/]+[,\t][01][.]\d{4}"
+    assert re.sub(label, "L", outs[0].read_bytes().decode()) == written

@@ -53,6 +53,8 @@ class Block:
     fields: np.ndarray = field(default_factory=lambda: np.empty((0, 0, 2), np.int64))
     reasons: dict[int, str] = field(default_factory=dict)
     """Of rows that REASONS says too little about."""
+    unended: bool = False
+    """Whether the last row ends the file, with no line end behind it."""
     batch: Any = None
     """Parquet: the record batch."""
 
@@ -129,6 +131,8 @@ class Reader(ABC):
                 start, source.start = source.start, source.start + consumed
                 block.end, block.number, block.line = source.position, self.number, self.line
                 block.rows = int(np.count_nonzero(block.kinds != scan.BLANK))
+                _, end, following = block.places[-1]
+                block.unended = bool(source.final and end == following == source.stop)
                 block.lines = scan.count_lines(source.buffer[start : source.start])
                 self.number, self.line = self.number + block.rows, self.line + block.lines
                 fresh = False
@@ -273,7 +277,7 @@ class Reader(ABC):
         return Writer(file)
 
     def _head(self) -> bytes:
-        return b""
+        return self.source.mark
 
     def _check_names(self, names: Sequence[str]) -> None:
         separator = self.layout.separator
@@ -358,7 +362,7 @@ class Reader(ABC):
             block.buffer, block.places, block.kinds, block.counts, columns, delimiter, style, labels, shares,
             *names, *encodings.pack([key for own in keys for key in own]), key_sets, out,
         )  # fmt: skip
-        return out.data[:size]
+        return out.data[: size - block.unended]  # less the line end that every other row has
 
     _delimiter = "\t"
 

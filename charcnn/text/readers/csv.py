@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,12 @@ class CsvReader(Reader):
         self._columns = 0
         self._scanned, self._failed = source.buffer, np.zeros(3, np.int64)
         first, place = self._first_row()
-        self._columns, self._head_row = len(first), b""
+        self._columns = len(first)
         header, label, texts = layout.has_header(first), layout.label_column(first), layout.text_columns(first)
         if header:
             self.taken = tuple(name.strip() for name in first)
             if place is not None:
-                self._head_row = source.buffer[place[0] : place[1]].tobytes()
+                self._head_parts = [source.buffer[a:b].tobytes() for a, b in pairwise([source.start, *place[1:]])]
                 self.line = scan.count_lines(source.buffer[source.start : place[2]])
                 source.start = int(place[2])
         self._wanted = np.array(sorted({*texts} | ({label} if label is not None else set())), np.int64)
@@ -138,9 +139,11 @@ class CsvReader(Reader):
         self._added = [self._quoted(name) for name in added]
 
     def _head(self) -> bytes:
+        mark = super()._head()
         if not self.taken:
-            return b""
-        return self._delimiter.encode().join([self._head_row, *self._added]) + b"\n"
+            return mark
+        row, end = self._head_parts  # of the row, what is above it, too
+        return mark + self._delimiter.encode().join([row, *self._added]) + end
 
     def _needs_quotes(self, name: str) -> bool:
         return any(character in name for character in ('"', "\n", "\r", self._delimiter))

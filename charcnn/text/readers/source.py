@@ -57,8 +57,9 @@ class Source:
         """Whether the input ends where the buffer does."""
         while not self.final and undecided(self.buffer[: self.stop].tobytes()):
             self.read()
-        if self.buffer[: self.stop].tobytes()[:3] == BYTE_ORDER_MARK:
-            self.start = 3
+        self.mark = BYTE_ORDER_MARK if self.buffer[: self.stop].tobytes()[:3] == BYTE_ORDER_MARK else b""
+        """The byte order mark, which is no part of a row and stays at the file's start."""
+        self.start = len(self.mark)
 
     @property
     def position(self) -> int:
