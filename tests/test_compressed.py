@@ -203,6 +203,22 @@ def test_a_row_that_unpacks_to_more_than_memory_is_refused(tmp_path, monkeypatch
         reader = open_reader("lines", "in.txt.gz", file, Layout(), CREPE, rows=10, capacity=256)
         with pytest.raises(ValueError, match=r"in\.txt\.gz: unpacks to a row of more than 0 MB"):
             list(reader.blocks())
+    assert reader.source.buffer.size <= (1 << 16) + 1
+
+
+@pytest.mark.parametrize(("longer", "fits"), [(0, True), (1, False)])
+def test_the_longest_row_that_is_unpacked(tmp_path, monkeypatch, longer, fits):
+    """Between the limit and twice as much, too: the buffer that grows by doubling must not hold it."""
+    monkeypatch.setattr(sources, "LONGEST_UNPACKED", 1 << 12)
+    (tmp_path / "in.txt.gz").write_bytes(pack(b"a" * ((1 << 12) + longer) + b"\n" + b"b\n" * 9, ".gz"))
+    with open(tmp_path / "in.txt.gz", "rb", buffering=0) as file:
+        reader = open_reader("lines", "in.txt.gz", file, Layout(), CREPE, rows=10, capacity=256)
+        if fits:
+            assert sum(block.rows for block in reader.blocks()) == 10
+        else:
+            with pytest.raises(ValueError, match="unpacks to a row of more than"):
+                list(reader.blocks())
+    assert reader.source.buffer.size <= (1 << 12) + 1
 
 
 def test_blocks_are_full_and_the_buffer_does_not_matter(tmp_path):

@@ -10,7 +10,7 @@ from commands import command, left, rows
 from reading import opened
 
 from charcnn.classify.classifier import ROWS
-from charcnn.cli import DONE, UNREADABLE, UNUSABLE
+from charcnn.cli import DONE, UNREADABLE, UNUSABLE, model, sinks
 from charcnn.cli.model import logits_of
 from charcnn.text.readers.scan import READABLE
 
@@ -146,3 +146,32 @@ def test_line_ends_and_the_byte_order_mark_stay(charcnn, tmp_path, monkeypatch, 
     assert outs[0].read_bytes() == outs[1].read_bytes()
     label = r'"label":"[^"]+","probability":[01][.]\d{4}' if name == "a.jsonl" else r"[A-Z][\w/]+[,\t][01][.]\d{4}"
     assert re.sub(label, "L", outs[0].read_bytes().decode()) == written
+
+
+@pytest.mark.parametrize("kind", ["txt.gz", "txt.zst", "parquet"])
+def test_a_damaged_input_leaves_nothing_that_refuses_the_mended_one(charcnn, tmp_path, monkeypatch, kind):
+    source, out, texts = tmp_path / f"in.{kind}", tmp_path / "out", [f"text {n} {n * n}" for n in range(20_000)]
+    arrow = pytest.importorskip("pyarrow") if kind != "txt.gz" else None
+    if kind == "parquet":
+        pytest.importorskip("pyarrow.parquet").write_table(arrow.table({"text": texts}), source, row_group_size=2000)
+    else:
+        plain = "\n".join(texts).encode()
+        source.write_bytes(gzip.compress(plain) if arrow is None else arrow.compress(plain, "zstd", asbytes=True))
+    whole = source.read_bytes()
+    middle = len(whole) // 2
+    damaged = whole[:middle] + b"\xff" * 400 + whole[middle + 400 :] if kind == "parquet" else whole[: -len(whole) // 4]
+    source.write_bytes(damaged)
+    monkeypatch.setitem(model.BUFFER, "cpu", 1000)
+    monkeypatch.setitem(ROWS, "cpu", 500)
+    begun = []
+    monkeypatch.setattr(sinks.FileSink, "take", watched(sinks.FileSink.take, begun))
+    status, _, err = charcnn("classify", source, "-o", out)
+    assert (status, bool(begun)) == (UNUSABLE, True)
+    assert f"{source}: is not a whole " in err
+    assert left(tmp_path) == [source.name]
+    source.write_bytes(whole)
+    assert charcnn("classify", source, "-o", out)[0] == DONE
+
+
+def watched(take, begun):
+    return lambda sink, *values: (begun.append(1), take(sink, *values))[1]

@@ -165,7 +165,11 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
         _warm_up(options, team, classifier)
         if not options.quiet:
             tell_said(reader, options.input)
-        _label_all(options, labelling, reader, sink)
+        try:
+            _label_all(options, labelling, reader, sink)
+        except ValueError:  # the input is damaged, and a mended one is another input
+            sink.discard()
+            raise
         labelling.unreadable = sink.unreadable
         try:
             check_unchanged(file, before, options.input)

@@ -135,7 +135,11 @@ class FileSink(Sink):
         super().open(reader, names, added, every=every, resumed=self.partial.resumed)
         if self.partial.resumed:
             state = self.partial.state
-            reader.go_on(state["input"], state["rows"], state["lines"])
+            try:
+                reader.go_on(state["input"], state["rows"], state["lines"])
+            except ValueError:
+                self.discard()
+                raise
 
     def take(self, block: Block, rendered: Any, unreadable: list[tuple[int, int | None, str]]) -> None:
         """As `Sink.take`; where a second start goes on is kept."""

@@ -67,8 +67,8 @@ def label(file: str) -> None:
             with tempfile.TemporaryFile(buffering=0) as source:
                 source.write(ROWS[file])
                 source.seek(0)
-                options = {"rows": classifier.rows, "capacity": 1 << 16}
-                reader = open_reader(file, "a row", source, Layout(), classifier.encoding, **options)
+                encoding, rows = classifier.encoding, classifier.rows
+                reader = open_reader(file, "a row", source, Layout(), encoding, rows=rows, capacity=1 << 16)
                 reader.open(io.BytesIO(), classifier.classes_.tolist(), ["label", "probability"], resumed=False)
                 for block in reader.blocks():
                     shares = classifier.probabilities(reader.texts(block))

@@ -91,7 +91,10 @@ class Source:
         left = self.stop - self.start
         if self._unpacked and left > LONGEST_UNPACKED:
             raise DamagedError(f"{self._name}: unpacks to a row of more than {LONGEST_UNPACKED >> 20} MB")
-        buffer = np.empty(max(self._capacity, 2 * left), np.uint8)
+        size = max(self._capacity, 2 * left)
+        if self._unpacked:  # a byte more than the longest row shows that it is too long
+            size = min(size, max(self._capacity, LONGEST_UNPACKED + 1))
+        buffer = np.empty(size, np.uint8)
         buffer[:left] = self.buffer[self.start : self.stop]
         self.offset, self.start, self.stop, self.buffer = self.position, 0, left, buffer
         room = buffer.data
