@@ -167,13 +167,9 @@ def _label(options: argparse.Namespace, team: ranks.Team) -> int:
             tell_said(reader, options.input)
         try:
             _label_all(options, labelling, reader, sink)
-        except ValueError:  # the input is damaged, and a mended one is another input
-            sink.discard()
-            raise
-        labelling.unreadable = sink.unreadable
-        try:
+            labelling.unreadable = sink.unreadable
             check_unchanged(file, before, options.input)
-        except ValueError:
+        except ValueError:  # the input is damaged or was changed, and a mended one is another input
             sink.discard()
             raise
         sink.finish()

@@ -26,7 +26,7 @@ _HOLD = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "FROZENSET", "REDUCE", "NEWOBJ",
 def check_pickle(data: bytes) -> None:
     """Raise ValueError unless its tuples are as checkpoints have them; IndexError or KeyError where it is no pickle."""
     stack: list[_Size | None] = []  # None is a mark
-    memo: dict[int, _Size] = {}
+    memo: dict[Any, _Size] = {}
     for opcode, argument, _ in pickletools.genops(data):
         name = opcode.name
         if name == "MARK":

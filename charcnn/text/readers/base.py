@@ -200,7 +200,7 @@ class Reader(ABC):
             except UnicodeDecodeError:
                 return None
         # A column of whole numbers becomes one of floats where pandas has to leave one out.
-        if isinstance(value, (float, Decimal)) and abs(value) < LARGEST_WHOLE and value == int(value):
+        if isinstance(value, (float, Decimal)) and abs(float(value)) < LARGEST_WHOLE and value == int(value):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, (str, int)):
             return None
