@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 from case_kinds import Case, Cases, Sizes, values, weights
+from case_makers import two_linears
 from chain2d_cases import CHAIN2D
 
 from charcnn.catalog import IMAGE_CHAIN
@@ -275,6 +276,21 @@ POINTWISE = Cases(
     examples=20,
 )
 
+TWO_LINEARS = Cases(
+    two_linears,
+    edges=(
+        {"n": 2, "c_in": 70, "c_mid": 5, "c_out": 3},
+        {"n": 1, "c_in": 1, "c_mid": 1, "c_out": 1},
+        {"n": 0, "c_in": 3, "c_mid": 2, "c_out": 2},
+        {"n": 9, "c_in": 2, "c_mid": 33, "c_out": 2},  # more inputs than a block takes
+    ),
+    large=(
+        {"n": 33, "c_in": 300, "c_mid": 257, "c_out": 130},
+        {"n": 13, "c_in": 1024, "c_mid": 1024, "c_out": 4},  # the network's: fc_block_2 and 3
+        {"n": 3, "c_in": 64, "c_mid": 5000, "c_out": 5},  # so wide that a block takes fewer
+    ),
+    draw={"n": (0, 2, 33), "c_in": (1, 70, 300), "c_mid": (1, 5, 300), "c_out": (1, 3, 40)},
+)
 LINEAR = Cases(
     _linear,
     edges=(
@@ -359,6 +375,7 @@ IMAGE_CASES = {
     "linear_sigmoid": LINEAR,
     "linear_leaky_relu": LINEAR,
     "linear_maxout": with_sizes(LINEAR, _linear_maxout, pieces=(2, 1, 3)),
+    "linear_gelu_linear": TWO_LINEARS,
     "linear_softmax": LINEAR,
     "linear_argmax": replace(LINEAR, make=_linear_argmax),
     "collapse_linear": Cases(

@@ -14,7 +14,7 @@ import numpy as np
 from case_kinds import Cases, Sizes
 from chain_cases import CHAIN1D
 from direct_mma_cases import DIRECT_MMA
-from image_cases import IMAGE_CASES, moves_by_one, moves_by_one_in_groups, on_tensor_cores, rows_filtered
+from image_cases import IMAGE_CASES, TWO_LINEARS, moves_by_one, moves_by_one_in_groups, on_tensor_cores, rows_filtered
 
 from charcnn.catalog import CHAIN
 from charcnn.ops.common.moments import PART
@@ -244,22 +244,6 @@ ONE_HOT_CONV1D_POOLED_NLC = Cases(
     examples=12,
 )
 
-TWO_LINEARS = Cases(
-    make.two_linears,
-    edges=(
-        {"n": 2, "c_in": 70, "c_mid": 5, "c_out": 3},
-        {"n": 1, "c_in": 1, "c_mid": 1, "c_out": 1},
-        {"n": 0, "c_in": 3, "c_mid": 2, "c_out": 2},
-        {"n": 9, "c_in": 2, "c_mid": 33, "c_out": 2},  # more inputs than a block takes
-    ),
-    large=(
-        {"n": 33, "c_in": 300, "c_mid": 257, "c_out": 130},
-        {"n": 13, "c_in": 1024, "c_mid": 1024, "c_out": 4},  # the network's: fc_block_2 and 3
-        {"n": 3, "c_in": 64, "c_mid": 5000, "c_out": 5},  # so wide that a block takes fewer
-    ),
-    draw={"n": (0, 2, 33), "c_in": (1, 70, 300), "c_mid": (1, 5, 300), "c_out": (1, 3, 40)},
-)
-
 CASES = {
     "one_hot_nlc": Cases(
         make.one_hot,
@@ -366,7 +350,6 @@ CASES = {
     "layernorm_relu_maxpool1d_nlc": LAYERNORM_RELU_MAXPOOL1D_NLC,
     CHAIN: CHAIN1D,
     "linear_relu_linear": TWO_LINEARS,
-    "linear_gelu_linear": TWO_LINEARS,
     "one_hot_conv1d_nlc": ONE_HOT_CONV1D_NLC,
     "one_hot_conv1d_stat_nlc": replace(ONE_HOT_CONV1D_NLC, dtype=np.float64),
     "one_hot_conv1d_relu_maxpool1d_nlc": ONE_HOT_CONV1D_POOLED_NLC,

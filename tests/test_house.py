@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from charcnn.catalog import LAYERS
+from charcnn.catalog import LAYERS, LEVELS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "charcnn"
@@ -285,7 +285,7 @@ def test_what_is_counted():
     assert all(PRECISION.search(words(name)) for name in precise)
     assert not any(PRECISION.search(words(name)) for name in ("conv_nlc", "Conv1dLayer"))
     assert "conv1d_naive" in exported()
-    assert set(levels()) == {*(f"l{n}" for n in range(21))}
+    assert set(levels()) == {row.name for row in LEVELS}
 
 
 @pytest.mark.skipif(not find_spec("importlinter"), reason="needs import-linter, which is there from Python 3.11 on")

@@ -16,9 +16,8 @@ def test_levels_stand_in_order():
     for machine in measured.machines().values():
         assert list(machine["levels"]) == sorted(machine["levels"], key=order.index)
         assert all(row["inputs_per_second"] > 0 for row in machine["levels"].values())
-    assert set(order) - set(measured.machines()["nvidia-h200"]["levels"]) <= {
-        "l20"
-    }  # which was measured on another host
+    found = list(measured.machines()["nvidia-h200"]["levels"])
+    assert found == order[: len(found)], "only the latest may wait to be measured there"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16", "fp8"])

@@ -130,6 +130,19 @@ def test_the_largest_e4m3():
     assert ptx.E4M3_MAX == LARGEST_E4M3
 
 
+@compiler
+def test_the_page_compiles_a_kernel_of_ones_own(tmp_path):
+    page = (ROOT / "docs" / "ptx.md").read_text()
+    code = re.search(r"## Compiled without a GPU\n.*?```python\n(.*?)```", page, re.DOTALL)[1]
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=NO_GPU, cwd=tmp_path, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"reverse \d+ registers, \d+ bytes of code\n", done.stdout)
+    assert ".target sm_90a" in done.stdout
+    assert "mbarrier.try_wait" in done.stdout
+    assert (tmp_path / "reverse.cubin").read_bytes().startswith(b"\x7fELF")
+
+
 @pytest.mark.skipif(not device.SIMULATED, reason="what the simulator does not have")
 def test_what_the_simulator_does_not_have():
     x = np.zeros(4, np.float32)
@@ -137,6 +150,10 @@ def test_what_the_simulator_does_not_have():
     for call in (lambda: ptx.ld_global_v4_f32(4096), lambda: ptx.st_global_v4_f32(4096, *x), ptx.wgmma_fence):
         with pytest.raises(NotImplementedError, match="the simulator has no"):
             call()
+    with pytest.raises(NotImplementedError, match="the simulator has no"):
+        examples.run_product(*np.ones((2, 64, 64), np.float16))
+    with pytest.raises(NotImplementedError, match="the simulator has no"):
+        tensor_map.encode_im2col(0, (64, 8, 8, 1), (128, 1024, 8192), tensor_map.Im2col((0, 0), (0, 0), (1, 1), 64))
 
 
 def test_descriptor():

@@ -101,12 +101,20 @@ def compiled(found: Found, target: Target, only: int | None = None) -> Iterator[
         for number, (name, (kernel, kinds)) in enumerate(zip(names, found, strict=True), 1):
             if only not in (None, number):
                 continue
-            library = kernel.compile(kinds)._codelibrary
-            code = bytes(library.get_cubin(target.compiler).code)
-            size = len(cubin.instructions(code))
-            types = ", ".join(map(str, kinds))
-            ptx = library.get_asm_str(target.compiler)
-            yield number, Kernel(name, types, cubin.registers(code), size, ptx, code)
+            yield number, _compiled(name, kernel, kinds, target)
+
+
+def compiled_kernel(kernel: Any, arguments: tuple[Any, ...], target: Target) -> Kernel:
+    """A kernel of `numba.cuda.jit`, with Numba's types of its arguments, compiled for a GPU that need not be there."""
+    with compiling_for(target):
+        return _compiled(kernel.py_func.__name__, kernel, arguments, target)
+
+
+def _compiled(name: str, kernel: Any, kinds: tuple[Any, ...], target: Target) -> Kernel:
+    library = kernel.compile(kinds)._codelibrary
+    code = bytes(library.get_cubin(target.compiler).code)
+    types, ptx = ", ".join(map(str, kinds)), library.get_asm_str(target.compiler)
+    return Kernel(name, types, cubin.registers(code), len(cubin.instructions(code)), ptx, code)
 
 
 def _steps(made: Any, target: Target) -> Found:

@@ -39,6 +39,11 @@ def check(shape: Sequence[int], strides: Sequence[int], box: Sequence[int], item
         raise ValueError(f"{box=}: need rows of {SWIZZLE} bytes, {SWIZZLE // itemsize} elements of {itemsize}")
 
 
+def _need_tma():
+    if device.SIMULATED:
+        raise NotImplementedError("the simulator has no TMA, and no driver that makes tensor maps")
+
+
 def encode(array: Any, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> Any:
     """A map of a device array of 16-bit numbers, of which outside is zero, with 128-byte swizzle; a device array.
 
@@ -50,7 +55,9 @@ def encode(array: Any, shape: Sequence[int], strides: Sequence[int], box: Sequen
     Raises:
         ValueError: as `check`; or the array's address does not fit.
         DeviceError: the driver refuses.
+        NotImplementedError: in the simulator, which has no TMA.
     """
+    _need_tma()
     from cuda.bindings import driver
 
     check(shape, strides, box, 2)
@@ -95,7 +102,9 @@ def encode_im2col(begin: int, shape: Sequence[int], strides: Sequence[int], walk
     Raises:
         ValueError: as `check` and `Im2col.check`; or the address does not fit.
         DeviceError: the driver refuses.
+        NotImplementedError: in the simulator, which has no TMA.
     """
+    _need_tma()
     from cuda.bindings import driver
 
     channels = SWIZZLE // 2
