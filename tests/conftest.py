@@ -46,8 +46,8 @@ hypothesis.settings.load_profile("charcnn")
 
 LABELLING = (
     "test_classifier.py", "test_classify_files.py", "test_classify_outputs.py", "test_classify_ranks.py",
-    "test_classify_resume.py", "test_commands.py", "test_compressed.py", "test_parquet.py", "test_several_files.py",
-    "test_terminal.py", "test_unsure.py",
+    "test_classify_resume.py", "test_commands.py", "test_compressed.py", "test_parquet.py", "test_parquet_columns.py",
+    "test_several_files.py", "test_terminal.py", "test_unsure.py",
 )  # fmt: skip
 """Files whose tests label texts on the CPU, most of them; they share models and classifiers."""
 

@@ -47,6 +47,7 @@ def test_texts_that_are_none():
         (np.array([["a"]]), "texts has 2 dimensions"),
         (pandas.DataFrame({"a": ["b"]}), "texts has 2 dimensions"),
         (pandas.Series(["a", None]), r"texts\[1\] is"),
+        (pandas.Series(["a", "b", "c", 1.5]), r"texts\[3\] is a float"),
         (pyarrow.array(["a", "b", "c", None]), r"texts\[3\] is missing"),
         (pyarrow.DictionaryArray.from_arrays([0, 0, 1], ["a", None]), r"texts\[2\] is missing"),
         (pyarrow.array([1]), "texts is an Arrow array of int64"),

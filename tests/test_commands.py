@@ -109,15 +109,32 @@ def test_evaluate_leaves_out_and_names_rows_with_no_class(charcnn, tmp_path, mon
     ]
 
 
+def _evaluated(charcnn, folder, content):
+    source = folder / ("in.jsonl" if content.startswith("{") else "in.csv")
+    source.write_text(content if content.startswith("{") else f"label,text\n{content},a\n")
+    return charcnn("evaluate", source)[2]
+
+
 def test_evaluate_with_numbers(charcnn, classifier, tmp_path):
+    """As pandas writes those of a column that lacks one, too; which was counted is said where nobody asked for it."""
     predicted = [encodings.CLASSES.index(label) for label in classifier.predict(TEXTS)]
+    floats = tmp_path / "floats.csv"
+    lines = [f'{n + 1}.0,"{value}"\n' for value, n in zip(TEXTS, predicted, strict=True)]
+    floats.write_text("".join(["label,text\n", *lines, ",none\n"]))
+    status, out, err = charcnn("evaluate", floats)
+    assert (status, out.split(" (")[0]) == (UNREADABLE, "accuracy 100.00%")
+    assert err.startswith("labels are numbers, and the file does not name them: 1 was taken for World, 4 for Sci/Tech")
+    assert "row 1 has label '0.0': where that is a class, say --first-label 0" in _evaluated(charcnn, tmp_path, "0.0")
+    nan = '{"text": "a", "label": NaN}\n{"text": "b", "label": 2.0}\n'
+    assert "row 1, line 1: no label" in _evaluated(charcnn, tmp_path, nan)
     for first, options in ((1, ()), (0, ("--first-label", 0))):
         source = tmp_path / "in.jsonl"
         objects = [{"text": value, "label": n + first} for value, n in zip(TEXTS, predicted, strict=True)]
         source.write_text("".join(json.dumps(value) + "\n" for value in objects))
-        status, out, _ = charcnn("evaluate", source, *options)
+        status, out, err = charcnn("evaluate", source, *options)
         assert status == DONE
         assert out.startswith("accuracy 100.00%")
+        assert bool(err) != bool(options)
 
 
 @pytest.fixture(scope="module")

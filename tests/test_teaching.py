@@ -8,7 +8,7 @@ import pytest
 from conftest import quick
 from test_training import LEARNS, QUICK, TINY, examples, run, trained, write_rows
 
-from charcnn.cli import info
+from charcnn.cli import info, train
 from charcnn.config import Config
 from charcnn.model import network, params
 from charcnn.training.measure import calibration_error, fit_temperature, softmax
@@ -159,12 +159,28 @@ def test_temperature_and_calibration_error():
     assert calibration_error(3 * logits, labels) > 0.1
     sure = np.array([[100.0, 0], [100.0, 0]])
     assert calibration_error(sure, np.array([0, 1])) == pytest.approx(0.5)
-    assert fit_temperature(sure, np.array([0, 0])) == pytest.approx(0.05, abs=0.001)
-    assert fit_temperature(sure, np.array([1, 1])) == pytest.approx(20, rel=0.01)
+    assert fit_temperature(sure, np.array([0, 0])) is None, "all are right: the lower it is, the likelier"
+    assert fit_temperature(sure, np.array([1, 1])) is None
+    assert fit_temperature(sure / 100, np.array([0, 0])) is None
 
 
-def test_the_command_trains_teachers_calibrates_and_counts(tmp_path, capsys):
+def test_no_temperature_is_said_and_none_is_published(tmp_path, capsys, monkeypatch):
     write_rows(tmp_path / "a.csv")
+    out = tmp_path / "m.safetensors"
+    monkeypatch.setattr(train, "fit_temperature", lambda logits, labels: None)
+    assert run("--data", tmp_path / "a.csv", "--out", out, *QUICK) == 0
+    said = capsys.readouterr()
+    assert "warning: no temperature from 0.05 to 20 makes the validation rows' labels likeliest" in said.err
+    assert ", not calibrated" in said.out
+    assert "calibration error" not in said.out
+    metadata = params.load(out).metadata
+    assert "calibration" not in metadata
+    assert "calibration_error" not in metadata["validation"]
+
+
+def test_the_command_trains_teachers_calibrates_and_counts(tmp_path, capsys, monkeypatch):
+    write_rows(tmp_path / "a.csv")
+    monkeypatch.setattr(train, "fit_temperature", lambda logits, labels: 2.0)  # of so few rows it would be none
     out, plain, kept = (tmp_path / f"{name}.safetensors" for name in ("m", "plain", "kept"))
     assert run("--data", tmp_path / "a.csv", "--out", out, *QUICK, "--teachers", 2, "--teacher-epochs", 2) == 0
     shown = capsys.readouterr().out
