@@ -9,8 +9,9 @@ from commands import TEXTS, rows
 from test_parquet import put
 
 from charcnn.cli import UNREADABLE, UNUSABLE
-from charcnn.text.encodings import CLASSES
+from charcnn.text.encodings import CLASSES, ENCODINGS
 from charcnn.text.readers import parquet_keys
+from charcnn.training import data
 
 pyarrow = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -167,3 +168,12 @@ def test_checksums_of_pages_are_compared(charcnn, tmp_path):
     status, _, err = charcnn("classify", source, "-o", tmp_path / "out.parquet")
     assert status == UNUSABLE
     assert "in.parquet: is not a whole Parquet file (could not verify page integrity" in err
+
+
+def test_whole_numbers_are_classes_however_they_are_written(tmp_path):
+    (tmp_path / "a.csv").write_text("label,text\n10.0,a\n2.0,b\n,c\n")
+    read = data.read_rows(tmp_path / "a.csv", ENCODINGS["forward"])
+    assert (read.labels, [bad.reason for bad in read.bad]) == (["10", "2"], ["no label"])
+    assert data.find_labels(read.labels) == ("2", "10")
+    (tmp_path / "a.csv").write_text("label,text\n1.0,a\n1.5,b\n")
+    assert data.read_rows(tmp_path / "a.csv", ENCODINGS["forward"]).labels == ["1.0", "1.5"], "versions, say"

@@ -11,7 +11,7 @@ from test_training import LEARNS, QUICK, TINY, examples, run, trained, write_row
 from charcnn.cli import info, train
 from charcnn.config import Config
 from charcnn.model import network, params
-from charcnn.training.measure import calibration_error, fit_temperature, softmax
+from charcnn.training.measure import Measured, MultiLabelMeasured, calibration_error, fit_temperature, softmax
 from charcnn.training.recipe import Recipe
 
 torch = pytest.importorskip("torch", reason="training needs PyTorch")
@@ -269,3 +269,23 @@ def test_a_teacher_that_is_there_since_before_a_kill_is_not_trained_anew(tmp_pat
 def test_the_recipe_refuses(fields, message):
     with pytest.raises(ValueError, match=message):
         Recipe(**fields)
+
+
+@pytest.mark.parametrize("options", [(), ("--multi-label",), ("--valid-part", "0")])
+def test_what_learned_nothing_says_so(tmp_path, capsys, options):
+    write_rows(tmp_path / "a.csv")
+    out, still = tmp_path / "m.safetensors", ("--epochs", 1, "--rate", 1e-9, "--force")
+    assert run("--data", tmp_path / "a.csv", "--out", out, *QUICK, *still, *options) == 0
+    err = capsys.readouterr().err
+    assert "charcnn train: warning: nothing was learned: " in err
+    assert ("always naming 1 would make it 33.33 %" in err) == ("--multi-label" not in options)
+
+
+def test_more_right_answers_than_by_chance():
+    assert Measured(np.diag([5, 5]), 0.0).learned
+    assert not Measured(np.array([[9, 0, 0], [5, 0, 0], [6, 0, 0]]), 0.0).learned, "one class for all"
+    assert not Measured(np.array([[5, 4], [4, 5]]), 0.0).learned
+    assert Measured(np.array([[850, 100], [10, 40]]), 0.0).learned, "fewer than the first class alone"
+    has, none = np.array([5, 5]), np.array([0, 0])
+    assert MultiLabelMeasured(np.array([has, has, has]), 10, 10).learned
+    assert not MultiLabelMeasured(np.array([has, none, none]), 0, 10).learned

@@ -19,7 +19,7 @@ from charcnn.text.encodings import ENCODINGS
 from charcnn.text.layout import Layout
 from charcnn.text.readers.open import open_reader
 from charcnn.training import data
-from charcnn.training.measure import Measured, MultiLabelMeasured
+from charcnn.training.measure import Measured
 from charcnn.training.recipe import Recipe
 
 torch = pytest.importorskip("torch", reason="training needs PyTorch")
@@ -161,15 +161,6 @@ def test_rows_of_every_kind_are_read_alike(tmp_path):
         assert (other.labels, [bad.reason for bad in other.bad]) == (["A title"], ["no label"]), kind
         with pytest.raises(ValueError, match=f"a.{kind}: .*column.*title"):
             data.read_rows(tmp_path / f"a.{kind}", FORWARD, Layout(("title",), "title"))
-
-
-def test_whole_numbers_are_classes_however_they_are_written(tmp_path):
-    (tmp_path / "a.csv").write_text("label,text\n10.0,a\n2.0,b\n,c\n")
-    read = data.read_rows(tmp_path / "a.csv", FORWARD)
-    assert (read.labels, [bad.reason for bad in read.bad]) == (["10", "2"], ["no label"])
-    assert data.find_labels(read.labels) == ("2", "10")
-    (tmp_path / "a.csv").write_text("label,text\n1.0,a\n1.5,b\n")
-    assert data.read_rows(tmp_path / "a.csv", FORWARD).labels == ["1.0", "1.5"], "versions, say"
 
 
 def test_csv_with_no_header_takes_numbers(tmp_path):
@@ -399,26 +390,6 @@ def test_command_writes_model_metrics_and_curve(tmp_path, capsys):
     assert "test, 30 rows" in capsys.readouterr().out
     assert run("--data", tmp_path / "a.csv", "--out", out, *QUICK) == 2
     assert "is there already: name another output, or add --force" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("options", [(), ("--multi-label",), ("--valid-part", "0")])
-def test_what_learned_nothing_says_so(tmp_path, capsys, options):
-    write_rows(tmp_path / "a.csv")
-    out, still = tmp_path / "m.safetensors", ("--epochs", 1, "--rate", 1e-9, "--force")
-    assert run("--data", tmp_path / "a.csv", "--out", out, *QUICK, *still, *options) == 0
-    err = capsys.readouterr().err
-    assert "charcnn train: warning: nothing was learned: " in err
-    assert ("always naming 1 would make it 33.33 %" in err) == ("--multi-label" not in options)
-
-
-def test_more_right_answers_than_by_chance():
-    assert Measured(np.diag([5, 5]), 0.0).learned
-    assert not Measured(np.array([[9, 0, 0], [5, 0, 0], [6, 0, 0]]), 0.0).learned, "one class for all"
-    assert not Measured(np.array([[5, 4], [4, 5]]), 0.0).learned
-    assert Measured(np.array([[850, 100], [10, 40]]), 0.0).learned, "fewer than the first class alone"
-    has, none = np.array([5, 5]), np.array([0, 0])
-    assert MultiLabelMeasured(np.array([has, has, has]), 10, 10).learned
-    assert not MultiLabelMeasured(np.array([has, none, none]), 0, 10).learned
 
 
 def test_the_model_holds_the_command():
