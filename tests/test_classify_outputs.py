@@ -64,7 +64,7 @@ def test_standard_input_is_streamed(weights):
         assert process.stdout.readline().endswith(b"\t" + line), "its label comes before the input ends"
     process.stdin.write(b"last")
     process.stdin.close()
-    assert process.stdout.read().endswith(b"\tlast\n")
+    assert process.stdout.read().endswith(b"\tlast"), "no line end, as the input has none"
     assert process.wait() == DONE
 
 

@@ -68,9 +68,9 @@ def test_evaluate(charcnn, classifier, tmp_path):
         csv.writer(file).writerows([("label", "text"), *zip(labels, TEXTS, strict=True), ("World",)])
     status, out, err = charcnn("evaluate", source, "--json", tmp_path / "r.json", "--png", tmp_path / "r.png")
     assert status == UNREADABLE
-    assert err == f"left out 1 row:\n  row {len(TEXTS) + 1}, line {len(TEXTS) + 2}: 1 fields: need 2\n" + "".join(
-        f"wrote {tmp_path / name}\n" for name in ("r.json", "r.png")
-    )
+    said = f"{source}: header; delimiter ','; text: text; label: label\n"
+    left_out = f"left out 1 row:\n  row {len(TEXTS) + 1}, line {len(TEXTS) + 2}: 1 fields: need 2\n"
+    assert err == said + left_out + "".join(f"wrote {tmp_path / name}\n" for name in ("r.json", "r.png"))
     report = json.loads((tmp_path / "r.json").read_text())
     right = np.mean(predicted == np.array(labels))
     assert report["accuracy"] == pytest.approx(right)
@@ -94,7 +94,8 @@ def test_evaluate_leaves_out_and_names_rows_with_no_class(charcnn, tmp_path, mon
     status, _, err = charcnn("evaluate", source, "--json", report)
     assert status == UNREADABLE
     assert json.loads(report.read_text()) == expected | {"left_out": 4}
-    assert err.splitlines() == [
+    assert err.splitlines()[0].startswith(f"{source}: no header; delimiter ','; text: column 2; label: column 1")
+    assert err.splitlines()[1:] == [
         "left out 4 rows:",
         "  row 2, line 4: label '9' is none of the classes",
         "  row 3, line 5: no label",

@@ -94,7 +94,6 @@ def run(options: argparse.Namespace) -> int:
         reader = open_input(options, classifier, file)
         labels = classes.Labels(classifier, options.first_label, reader)
         scores = (evaluate_lists.Lists if classifier.config.multi_label else _OneLabel)(classifier, options, labels)
-        tell_said(reader, options.input)
 
         def compare(block: Block) -> tuple[Block, np.ndarray, list[tuple[int, int | None, str]]]:
             logits = logits_of(classifier, block, reader.texts(block))
@@ -126,6 +125,7 @@ def run(options: argparse.Namespace) -> int:
     report, choice = scores.report(matrix), classifier.engine.choice
     report |= {"left_out": left_out, "level": choice.level.name, "precision": choice.precision}
     report["windows"] = classifier.windows
+    tell_said(reader, options.input)
     tell(*labels.told())
     scores.show(report)
     if classifier.engine.faster and sys.stderr.isatty():

@@ -28,7 +28,7 @@ REASONS = {
     scan.TORN: "broken quoting",
     scan.FEW: "too few fields",
     scan.MANY: "too many fields",
-    scan.NOT_TEXT: "no text",
+    scan.NOT_TEXT: "no text: it is empty or blank",
 }
 
 
@@ -53,6 +53,8 @@ class Block:
     fields: np.ndarray = field(default_factory=lambda: np.empty((0, 0, 2), np.int64))
     reasons: dict[int, str] = field(default_factory=dict)
     """Of rows that REASONS says too little about."""
+    unended: bool = False
+    """Whether the last row ends the file, with no line end behind it."""
     batch: Any = None
     """Parquet: the record batch."""
 
@@ -91,6 +93,8 @@ class Reader(ABC):
     """Whether a column is known to hold labels."""
     label_names: tuple[str, ...] = ()
     """What labels that are whole numbers from 0 stand for, where the file says so."""
+    said = ""
+    """How it finds its texts, for people: header, delimiter, columns; "" of a format that has none."""
     reads: tuple[Any, ...] = ()
     """How it finds its texts, as JSON values: what the layout says, or where it does not, what the file shows."""
 
@@ -127,6 +131,8 @@ class Reader(ABC):
                 start, source.start = source.start, source.start + consumed
                 block.end, block.number, block.line = source.position, self.number, self.line
                 block.rows = int(np.count_nonzero(block.kinds != scan.BLANK))
+                _, end, following = block.places[-1]
+                block.unended = bool(source.final and end == following == source.stop)
                 block.lines = scan.count_lines(source.buffer[start : source.start])
                 self.number, self.line = self.number + block.rows, self.line + block.lines
                 fresh = False
@@ -141,9 +147,15 @@ class Reader(ABC):
     def _scan(self) -> tuple[Block, int]:
         """Rows at the source's start, and how many bytes they take."""
 
-    @abstractmethod
     def texts(self, block: Block) -> PackedStrings:
-        """A text for each row; where it has none its kind in `block.kinds` changes, and the text is empty."""
+        """A text for each row. One that is missing, empty or blank is none: the row's kind in `block.kinds` changes."""
+        texts = self._read_texts(block)
+        block.kinds[(block.kinds == scan.READABLE) & texts.blank()] = scan.NOT_TEXT
+        return texts
+
+    @abstractmethod
+    def _read_texts(self, block: Block) -> PackedStrings:
+        """A text for each row; of one that cannot be read an empty one, and its kind in `block.kinds` says so."""
 
     def labels(self, block: Block) -> list[str | None]:
         """What each row's column of labels holds. A row whose label is no label becomes one that cannot be read.
@@ -212,6 +224,10 @@ class Reader(ABC):
         return ValueError(f"no column is called {' or '.join(LABEL_COLUMNS)}; say which is the label: {has}")
 
     @staticmethod
+    def _columns_said(texts: Sequence[str], label: str | None) -> str:
+        return f"text: {listed(texts)}" + ("" if label is None else f"; label: {label}")
+
+    @staticmethod
     def _no_label(block: Block, n: int, value: Any, need: str) -> None:
         block.kinds[n] = scan.NOT_TEXT
         block.reasons[n] = f"label {short(value)}: need {need}"
@@ -261,7 +277,7 @@ class Reader(ABC):
         return Writer(file)
 
     def _head(self) -> bytes:
-        return b""
+        return self.source.mark
 
     def _check_names(self, names: Sequence[str]) -> None:
         separator = self.layout.separator
@@ -346,7 +362,7 @@ class Reader(ABC):
             block.buffer, block.places, block.kinds, block.counts, columns, delimiter, style, labels, shares,
             *names, *encodings.pack([key for own in keys for key in own]), key_sets, out,
         )  # fmt: skip
-        return out.data[:size]
+        return out.data[: size - block.unended]  # less the line end that every other row has
 
     _delimiter = "\t"
 
