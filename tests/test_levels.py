@@ -19,7 +19,6 @@ from numba import cuda
 from test_mpi import mpiexec, needs_mpi
 
 from charcnn import catalog
-from charcnn.classify.classifier import Classifier
 from charcnn.config import SMALL, TINY, Config
 from charcnn.gpu import device
 from charcnn.levels.runner import command as runner
@@ -28,7 +27,6 @@ from charcnn.model.validation import expected as expected_of
 from charcnn.model.validation import in_sigmas
 from charcnn.ops.token_conv1d.layers import ALONE
 from charcnn.runtime.monitor import Monitor
-from charcnn.text.encodings import find_encoding
 
 ROOT = Path(__file__).parents[1]
 LEVELS = {row.name: row for row in catalog.LEVELS if runs_here(row)}
@@ -85,23 +83,6 @@ def test_logits_are_those_of_the_reference_and_of_l0(name, config):
     assert right(logits, ids, weights, config, name)
     assert right(LEVELS["l0"].module.build(weights, config)(ids), ids, weights, config, "l0")
     assert min(monitor.seconds.values()) > 0
-
-
-@pytest.mark.parametrize("batch", [-1, 0, True, 2.5, "2"])
-def test_a_batch_that_is_no_positive_int_is_refused(batch):
-    model = params.init(TINY, seed=0)
-    model.encoding = find_encoding("crepe")
-    # Those that need tensor cores look at the GPU and the sizes first: they hand the batch to `on_gpus`, as l13 does.
-    builds = [row.module.build for row in LEVELS.values() if not row.tensor_cores]
-    network = catalog.network("mnist").architecture("tiny")
-    weights = params.init(network, 0)
-    for row in catalog.NETWORK_TECHNIQUES:
-        if runs_here(row):
-            builds.append(lambda *_, row=row, **options: row.build(row.name, weights, network, **options))
-    builds.append(lambda model, config, **options: Classifier(model, **options))
-    for build in builds:
-        with pytest.raises(ValueError, match=f"^batch={re.escape(repr(batch))}: need an int of at least 1$"):
-            build(model, TINY, batch=batch)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +261,6 @@ import charcnn.levels
 charcnn.levels.prepare()
 from charcnn.levels import {name}
 from charcnn.levels.runner import command as runner
-from charcnn.classify.classifier import Classifier
 from charcnn.gpu import device
 from charcnn import offload
 comm = offload.world()

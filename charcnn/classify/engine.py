@@ -195,7 +195,7 @@ class Engine:
             try:
                 self._build(choice, params, batch, gpus)
             except RuntimeError as error:
-                if level is not None or not _is_device_error(error):
+                if level is not None or not isinstance(error, _device_error()):
                     raise
                 reasons.append(f"{choice.level.name} cannot run here: {' '.join(str(error).split())}")
             else:
@@ -225,9 +225,7 @@ class Engine:
         """Cores beside each GPU that it uses."""
         against = obstacle(choice)
         if against is not None:
-            from charcnn.gpu.device import DeviceError
-
-            raise DeviceError(against)
+            raise _device_error()(against)
         if choice.level.device == "cuda":
             from charcnn.gpu import device
 
@@ -325,8 +323,8 @@ def _compile_ahead(choice: Choice, config: Config, batch: int, params: Params | 
         warnings.warn(f"kernels are compiled one after another, as {error}", RuntimeWarning, stacklevel=2)
 
 
-def _is_device_error(error: RuntimeError) -> bool:
-    """Whether it says that the level, or its buffers, cannot be had here: no other error chooses another level."""
+def _device_error() -> type[RuntimeError]:
+    """What says that a level, or its buffers, cannot be had here: no other error chooses another level."""
     from charcnn.gpu.device import DeviceError
 
-    return isinstance(error, DeviceError)
+    return DeviceError

@@ -314,13 +314,13 @@ def _windows(length: int, kernel_size: int, stride: int, padding: int, dilation:
     at_least("stride", stride, 1)
     at_least("padding", padding, 0)
     at_least("dilation", dilation, 1)
-    padding_within(padding, padding, length, dilation * (kernel_size - 1) + 1)
     out = (length + 2 * padding - dilation * (kernel_size - 1) - 1) // stride + 1
     if kernel_size < 1 or out < 1:
         raise ValueError(
             f"x has {length} positions: need at least {dilation * (kernel_size - 1) + 1 - 2 * padding} for "
             f"K={kernel_size}, padding={padding}, dilation={dilation}"
         )
+    countable(padding, out)
     return out
 
 
@@ -359,11 +359,11 @@ def at_least(name: str, value: int, least: int) -> None:
         raise ValueError(f"{name}={value!r}: need an int of at most {LARGEST}, as kernels count in 32 bits")
 
 
-def padding_within(padding: Any, most: int, size: int, span: int) -> None:
-    """Raise where some of the padding is never beside a value: results would be zeros and biases, in terabytes."""
-    if most > max(size, span):
+def countable(padding: Any, windows: int) -> None:
+    """Raise where there are more windows than kernels count, as much padding gives an image."""
+    if windows > LARGEST:
         raise ValueError(
-            f"padding={padding!r}: need at most {max(size, span)}, the larger of x's size and the kernel's"
+            f"padding={padding!r}: gives {windows} windows, need {LARGEST} at most: kernels count in 32 bits"
         )
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from charcnn.gpu.arrays import Shape, expect
-from charcnn.ops.common.shapes import at_least, padding_within, ranked
+from charcnn.ops.common.shapes import at_least, countable, ranked
 
 Pair = int | tuple[int, int]
 """For both axes, or (vertical, horizontal)."""
@@ -97,8 +98,6 @@ def window(
     else:
         vertical, horizontal = pair("padding", padding, 0)
         sides = [vertical, vertical, horizontal, horizontal]
-    for axis, size in enumerate((height, width)):
-        padding_within(padding, max(sides[2 * axis : 2 * axis + 2]), size, found.span[axis])
     found = Window(kernel, steps, (sides[0], sides[1], sides[2], sides[3]), apart)
     # A step beyond the image is one to its end: tiles are as large as steps.
     down, across = (max(1, min(step, size)) for step, size in zip(steps, found.padded(height, width), strict=True))
@@ -111,6 +110,7 @@ def window(
             f"x has {height} x {width} pixels, {padded[0]} x {padded[1]} with padding={padding!r}: need at least "
             f"{spans[0]} x {spans[1]} for a kernel of {kernel[0]} x {kernel[1]}, {dilation=}"
         )
+    countable(padding, prod(found.out(height, width)))
     return found
 
 
