@@ -39,10 +39,11 @@ def mma_chains() -> None:
         made.prepare(weights, biases, np.zeros((1, 256), np.float32))(
             np.zeros((1, 1, pixels.height, pixels.width), np.uint8)
         )
+    _strip_chains()
 
 
-def strip_chains() -> None:
-    """Launch AlexNet's first two layers on tensor cores: of both variants by rolling strips."""
+def _strip_chains() -> None:
+    """Launch AlexNet's first two layers on tensor cores, of both variants, by rolling strips."""
     for variant, count, side in (("2012", 9, 227), ("torchvision", 7, 224)):
         links, shape = alexnet.layers(variant)[1:count], (3, side, side)
         made = chain.plan(links, in_shape=shape, method="mma", walk="rolling", precision="fp16", batch=1024)
