@@ -16,7 +16,7 @@ def mpiexec() -> str:
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
-        sys.exit("there is no mpiexec: pip install 'charcnn[mpi]' brings one")
+        sys.exit("there is no mpiexec: pip install -e '.[mpi]' brings one")
     return found
 
 

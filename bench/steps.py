@@ -187,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"steps: {error}", file=sys.stderr)
         return 2
     if find_spec("torch") is None:
-        print("steps: PyTorch is not installed: pip install 'charcnn[torch]'", file=sys.stderr)
+        print("steps: PyTorch is not installed: pip install -e '.[torch]'", file=sys.stderr)
         return 2
     techniques = techniques or [name for name, row in TECHNIQUES.items() if device.has_tensor_cores(hopper=row.hopper)]
     rows: dict[str, list[dict[str, Any]]] = {technique: [] for technique in techniques}

@@ -242,9 +242,9 @@ def pytest_report_header() -> list[str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     missing = {
         "what needs a GPU": device.SIMULATED,
-        "comparisons with PyTorch (pip install 'charcnn[torch]')": not find_spec("torch"),
-        "MPI (pip install 'charcnn[mpi]')": not (find_spec("mpi4py") and shutil.which("mpiexec", path=path)),
-        "compiling for sm_90a (pip install 'charcnn[cuda]')": not compiler_installed(),
+        "comparisons with PyTorch (pip install -e '.[torch]')": not find_spec("torch"),
+        "MPI (pip install -e '.[mpi]')": not (find_spec("mpi4py") and shutil.which("mpiexec", path=path)),
+        "compiling for sm_90a (pip install -e '.[cuda]')": not compiler_installed(),
     }
     left_out = "; ".join(what for what, absent in missing.items() if absent)
     return [f"CUDA kernels run on: {gpus()}", f"left out: {left_out or 'nothing'}"]

@@ -157,7 +157,7 @@ def test_direct_plans_needs_a_gpu(capsys):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'")
+@pytest.mark.skipif(not compiler_installed(), reason="the CUDA compiler is not installed: pip install -e '.[cuda]'")
 def test_direct_plans_are_compiled_without_a_gpu(tmp_path):
     words = "--compile 2 --images 300 --layers conv2 --precisions tf32 --rows 2 --staged 3/8/2/1 --direct 1"
     done = subprocess.run(

@@ -22,7 +22,7 @@ from charcnn.config import TINY
 from charcnn.gpu import device
 
 pytestmark = pytest.mark.skipif(
-    not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
+    not compiler_installed(), reason="the CUDA compiler is not installed: pip install -e '.[cuda]'"
 )
 
 HOPPER = Target.named("sm_90a")

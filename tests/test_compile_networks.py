@@ -22,7 +22,7 @@ from charcnn.gpu import device
 from charcnn.model import params
 
 pytestmark = pytest.mark.skipif(
-    not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
+    not compiler_installed(), reason="the CUDA compiler is not installed: pip install -e '.[cuda]'"
 )
 
 NETWORKS = """

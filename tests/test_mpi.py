@@ -28,7 +28,7 @@ def mpi_installed():
     return MPIEXEC is not None
 
 
-needs_mpi = pytest.mark.skipif(not mpi_installed(), reason="no MPI: pip install 'charcnn[mpi]'")
+needs_mpi = pytest.mark.skipif(not mpi_installed(), reason="no MPI: pip install -e '.[mpi]'")
 # Open MPI wants to be told that ranks may share cores, and that root may start them.
 ENVIRONMENT = {
     **os.environ,
@@ -215,7 +215,7 @@ def test_no_mpiexec_needs_no_mpi(monkeypatch):
 def test_mpiexec_without_mpi4py_says_what_to_install(monkeypatch):
     monkeypatch.setenv(offload.LAUNCHED[0], "2")
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(RuntimeError, match=r"charcnn\[mpi\]"):
+    with pytest.raises(RuntimeError, match=r"pip install -e .*\[mpi\]"):
         offload.world()
 
 

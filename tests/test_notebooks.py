@@ -101,8 +101,8 @@ def test_there_are_two():
     ],
 )
 def test_it_runs(path, environment):
-    pytest.importorskip("nbclient", reason="nbclient is not installed: pip install 'charcnn[test]'")
-    pytest.importorskip("ipykernel", reason="ipykernel is not installed: pip install 'charcnn[test]'")
+    pytest.importorskip("nbclient", reason="nbclient is not installed: pip install -e '.[test]'")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed: pip install -e '.[test]'")
     found = code_cells(executed(path))
     kept = code_cells(read(path))
     assert ["".join(cell["source"]) for cell in kept] == ["".join(cell["source"]) for cell in found]
@@ -130,7 +130,7 @@ def test_links_lead_somewhere(path):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'")
+@pytest.mark.skipif(not compiler_installed(), reason="the CUDA compiler is not installed: pip install -e '.[cuda]'")
 def test_kernels_compile_for_hopper(environment, monkeypatch):
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "0")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

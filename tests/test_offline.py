@@ -25,7 +25,7 @@ from charcnn.ops.conv1d.toom_cook.layer import PRECISIONS
 from charcnn.ops.conv1d.wgmma.steps.layer import WgmmaStepConv1d
 
 offline = pytest.mark.skipif(
-    not wheels_installed(), reason="the CUDA compiler is not installed as wheels: pip install 'charcnn[cuda]'"
+    not wheels_installed(), reason="the CUDA compiler is not installed as wheels: pip install -e '.[cuda]'"
 )
 
 pytestmark = [pytest.mark.exhaustive, offline]

@@ -34,7 +34,7 @@ TECHNIQUES = {
 @pytest.fixture(scope="module")
 def page():
     """Every name that the page's examples leave."""
-    pytest.importorskip("skimage", reason="scikit-image is not installed: pip install 'charcnn[photographs]'")
+    pytest.importorskip("skimage", reason="scikit-image is not installed: pip install -e '.[photographs]'")
     names = {}
     for number, example in enumerate(re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)):
         exec(compile(example, f"{PAGE.name}, example {number + 1}", "exec"), names)

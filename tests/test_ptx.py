@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 NO_GPU = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": str(ROOT)}
 
 compiler = pytest.mark.skipif(
-    not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
+    not compiler_installed(), reason="the CUDA compiler is not installed: pip install -e '.[cuda]'"
 )
 hopper_or_simulated = pytest.mark.skipif(
     not device.SIMULATED and not device.has_tensor_cores(hopper=True), reason="needs a GPU of compute capability 9.0"

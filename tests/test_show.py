@@ -16,7 +16,7 @@ from charcnn.compiling import cubin, layers
 from charcnn.levels.runner import command
 
 compiler = pytest.mark.skipif(
-    not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
+    not compiler_installed(), reason="the CUDA compiler is not installed: pip install -e '.[cuda]'"
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 from conftest import compiler_installed, wheels_installed
 
 pytestmark = pytest.mark.skipif(
-    not compiler_installed(), reason="the CUDA compiler is not installed: pip install 'charcnn[cuda]'"
+    not compiler_installed(), reason="the CUDA compiler is not installed: pip install -e '.[cuda]'"
 )
 
 SOURCE = '''

@@ -232,7 +232,7 @@ def test_a_gpu_that_nothing_ships_for_has_the_rules_tiles(gpu):
 @pytest.fixture(scope="module")
 def asked_at_full_size():
     if not compiler_installed():
-        pytest.skip("the CUDA compiler is not installed: pip install 'charcnn[cuda]'")
+        pytest.skip("the CUDA compiler is not installed: pip install -e '.[cuda]'")
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "CHARCNN_CACHE": "/nowhere"}
     script = Path(__file__).with_name("tuned_keys.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, check=False)
