@@ -209,7 +209,8 @@ def test_block_1_in_integers_is_that_in_float32(layernorm, n):
     shape = (n, config.block_lengths[0], config.channels)
     expected, found = (layer(ids, np.empty(shape, np.float32)) for layer in made)
     assert error(found, expected) < 5e-4
-    np.testing.assert_array_equal(made[1](ids, np.empty(shape, np.uint16)), narrow(found))
+    if not cpu_dot.missing("bf16"):  # elsewhere LLVM makes of the rounding a call of a library that is not there
+        np.testing.assert_array_equal(made[1](ids, np.empty(shape, np.uint16)), narrow(found))
     np.testing.assert_array_equal(made[1](ids, np.empty(shape, np.uint8)), np.floor(found + np.float32(0.5)))
 
 
