@@ -336,17 +336,9 @@ class Reader(ABC):
         return self._rendered_names(block, np.arange(rows), names, room, others, columns, style, keys, key_sets)
 
     def _rendered_names(
-        self,
-        block: Block,
-        labels: np.ndarray,
-        names: tuple[np.ndarray, np.ndarray],
-        room: int,
-        shares: np.ndarray,
-        columns: int,
-        style: int,
-        keys: Sequence[Sequence[bytes]],
-        key_sets: np.ndarray | None,
-    ) -> Any:
+        self, block: Block, labels: np.ndarray, names: tuple[np.ndarray, np.ndarray], room: int, shares: np.ndarray,
+        columns: int, style: int, keys: Sequence[Sequence[bytes]], key_sets: np.ndarray | None,
+    ) -> Any:  # fmt: skip
         if key_sets is None:
             key_sets = np.zeros(len(block.places), np.int64)
         # A share takes 7 bytes with what stands before it; in JSON that of a row that has none is what its label is.
