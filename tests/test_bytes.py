@@ -19,7 +19,7 @@ from charcnn.text.encodings import Encoding
 
 BYTES = encodings.ENCODINGS["bytes"]
 CONFIG = replace(TINY, alphabet=BYTES.blank)
-TEXTS = ["Grüße", "こんにちは", "Привет, мир", "", "a" * 500, "ASCII and ÄÖÜ"]
+TEXTS = ["Grüße", "こんにちは", "Привет, мир", ".", "a" * 500, "ASCII and ÄÖÜ"]
 
 
 @pytest.fixture(scope="module")

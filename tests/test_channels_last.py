@@ -267,7 +267,7 @@ def test_sigma_is_the_size_of_rounding_between_layers(name, precision):
         y = forms.run([node], y.reshape(len(y), *node.in_shape), {
             key: rounded(value, rounding.operands) if key.endswith("weight") else value for key, value in mine.items()
         })  # fmt: skip
-        fused = place + 1 < len(rest) and isinstance(rest[place + 1].layer, channels_last.POINTWISE)
+        fused = place + 1 < len(rest) and rest[place + 1].layer.epilogue
         if not fused and any(isinstance(after.layer, Conv2d | Linear) for after in rest[place + 1 :]):
             y = rounded(y, rounding.operands)
     found = in_sigmas(y, exact, sigma)

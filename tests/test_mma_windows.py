@@ -237,7 +237,7 @@ def test_weights_that_do_not_fit(weight, moves, message, machine):  # noqa: F811
         ((1, 5, 8), {}, r"^x has shape \(1, 5, 8\): need \(N, H, W, C_in\)"),
         ((1, 5, 5, 16), {}, "need C_in=8, a multiple of 8"),
         ((1, 2, 5, 8), {}, "^x has 2 x 5 pixels"),
-        ((1, 5, 5, 8), {"epilogue": "sigmoid"}, "^epilogue='sigmoid'"),
+        ((1, 5, 5, 8), {"epilogue": "swish"}, "^epilogue='swish'"),
     ],
 )
 def test_features_that_do_not_fit(x, options, message, machine):  # noqa: F811

@@ -271,7 +271,7 @@ def test_another_separator(charcnn, path, tmp_path, expected):
     assert status == UNUSABLE
     assert err.startswith("charcnn classify: the label 'c;d' holds ';', which stands between several")
     for wrong in ("||", "\t", '"', "é"):
-        status, _, err = charcnn("classify", source, "-o", out, "--label-separator", wrong, model=path)
+        status, _, err = charcnn("classify", source, "-o", out, "--force", "--label-separator", wrong, model=path)
         assert status == UNUSABLE
         assert f"separator={wrong!r}: need one printable ASCII character" in err
 

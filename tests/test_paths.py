@@ -285,7 +285,7 @@ def test_a_checkpoint_of_ours_is_known(tmp_path):
 
 def test_a_second_start_replaces_reports_of_the_first(charcnn, tmp_path):
     source = tmp_path / "in.csv"
-    source.write_text("World,a\nSports,b\n3\n")
+    source.write_text("1,a\n2,b\n3\n")
     for _ in range(2):
         words = ("--report", tmp_path / "r.csv", "--json", tmp_path / "r.json")
         assert charcnn("classify", source, "-o", tmp_path / "o.csv", *words)[0] == 3

@@ -23,6 +23,7 @@ from charcnn.config import SMALL, TINY
 from charcnn.gpu import device
 from charcnn.host import machine
 from charcnn.model import network, params
+from charcnn.ops.common.cpu_dot import missing
 
 ROOT = Path(__file__).parent.parent
 UNEVEN = dataclasses.replace(TINY, length=140, channels=5, kernel_sizes=(5, 7, 3, 2, 3, 4), layernorm=False)
@@ -54,6 +55,8 @@ def test_every_peer_is_the_network(peer, config):
         pytest.skip("compiling takes seconds: eager rows have it")
     if "compile" in peer.name and not shutil.which("g++"):
         pytest.skip("torch.compile needs g++")
+    if peer.name == "onnxruntime-int8" and missing("int8"):
+        pytest.skip("without dot products of int8 ONNX Runtime adds pairs in 16 bits, which overflow")
     given, ids = job(config), job(config).draw(3)
     try:
         built = peer.build(given)  # on the CPU, also what is measured on a GPU alone

@@ -44,7 +44,8 @@ def test_a_folder_is_mirrored(charcnn, tmp_path):
     status, out, err = charcnn("classify", data, "-o", tmp_path / "out", "--json", tmp_path / "report.json")
     assert (status, out) == (DONE, "")
     assert err.count(": no header; delimiter ','; text: column 2; label: column 1") == 1, "files that are read alike"
-    assert err.splitlines()[-1].startswith("1,254 rows of 5 files in ")
+    assert err.splitlines()[-2].startswith("1,254 rows of 5 files in ")
+    assert err.splitlines()[-1] == f"wrote {tmp_path / 'report.json'}"
     names = ["2023/e.tsv", "2024/b.csv", "2024/c.jsonl", "2024/deep/d.txt", "a.csv"]
     assert below(tmp_path / "out") == names
     for name in names:
@@ -110,11 +111,11 @@ def test_what_a_run_wrote_can_be_labelled_again(charcnn, interrupted, tmp_path):
     interrupted(9, "classify", data, "-o", once)
     assert left(once) == [done.NAME, "x.csv", "x.csv.unreadable.csv", "y.csv.part", "y.csv.part.json"]
     status, _, err = charcnn("classify", once, "-o", tmp_path / "twice")
-    assert status == DONE
-    assert "left out 1 of the files: they are outputs of others, or reports of unreadable rows" in err
+    assert status == UNREADABLE, "what had no text has none"
+    assert "left out 1 file: outputs of others, or reports of unreadable rows" in err
     assert rows(tmp_path / "twice" / "x.csv")[0][:2] == ["1", "a"]
     status, _, err = charcnn("classify", once / "*", "-o", tmp_path / "all", "--format", "csv")
-    assert "left out 3 of the files" in err
+    assert "left out 3 files" in err
     assert below(tmp_path / "twice") == below(tmp_path / "all") == ["x.csv"]
 
 

@@ -215,8 +215,9 @@ class Engine:
         self.monitor = Monitor()
         """Told how long the level's stages take, of a GPU by its own clock, of up to `few` inputs by the host's;
         those of several streams add up."""
-        usual = inspect.signature(build).parameters["batch"].default
-        options: dict[str, Any] = {"batch": usual if batch is None else batch, "monitor": self.monitor}
+        if batch is None:
+            batch = inspect.signature(build).parameters["batch"].default
+        options: dict[str, Any] = {"batch": batch, "monitor": self.monitor}
         options |= choice.level.build_options(choice.precision)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.threads = 2

@@ -74,7 +74,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"  {precision:<8}  {choice}")
     if path is not None:
         print("\nmodel")
-        for line in _indented(report["model"] | {"live": _live(model)}):
+        others = {name: value for name, value in model.metadata.items() if name != "live"}
+        for line in _indented(report["model"] | {"metadata": others, "live": _live(model)}):
             print(line)
     return DONE
 

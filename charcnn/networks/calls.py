@@ -218,7 +218,8 @@ def chained(nodes: Sequence[Node]) -> list[list[Node]]:
     """The layers in runs: each a chain of convolutions, as long as there is one, or what lies between two."""
     runs: list[list[Node]] = []
     for node in nodes:
-        joins = runs and chain(runs[-1]) and isinstance(node.layer, CHAINED)
+        normalised = isinstance(node.layer, LocalResponseNorm)  # apart, which is faster: docs/fusion.md
+        joins = runs and chain(runs[-1]) and isinstance(node.layer, CHAINED) and not normalised
         if joins or (runs and not chain(runs[-1]) and not isinstance(node.layer, Conv2d)):
             runs[-1].append(node)
         else:
