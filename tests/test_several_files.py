@@ -112,7 +112,7 @@ def test_what_a_run_wrote_can_be_labelled_again(charcnn, interrupted, tmp_path):
     assert left(once) == [done.NAME, "x.csv", "x.csv.unreadable.csv", "y.csv.part", "y.csv.part.json"]
     status, _, err = charcnn("classify", once, "-o", tmp_path / "twice")
     assert status == UNREADABLE, "what had no text has none"
-    assert "left out 1 file: outputs of others, or reports of unreadable rows" in err
+    assert "left out 2 files: outputs of others, or reports of unreadable rows" in err
     assert rows(tmp_path / "twice" / "x.csv")[0][:2] == ["1", "a"]
     status, _, err = charcnn("classify", once / "*", "-o", tmp_path / "all", "--format", "csv")
     assert "left out 3 files" in err
