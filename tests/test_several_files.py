@@ -116,7 +116,7 @@ def test_what_a_run_wrote_can_be_labelled_again(charcnn, interrupted, tmp_path):
     assert rows(tmp_path / "twice" / "x.csv")[0][:2] == ["1", "a"]
     status, _, err = charcnn("classify", once / "*", "-o", tmp_path / "all", "--format", "csv")
     assert "left out 3 files" in err
-    assert below(tmp_path / "twice") == below(tmp_path / "all") == ["x.csv"]
+    assert below(tmp_path / "twice") == below(tmp_path / "all") == ["x.csv", "x.csv.unreadable.csv"]
 
 
 def test_an_output_is_no_report_of_another(charcnn, tmp_path):
