@@ -198,7 +198,7 @@ def test_what_is_not_like_a_batch_is_refused_as_ever(driver):
 
 def test_stages_and_spans_are_told(driver):
     monitor, done = Monitor(timeline=Timeline()), []
-    monitor._progress = done.append
+    monitor.progress = done.append
     run = build(monitor, streams=1)
     before = time.perf_counter()
     run(rows(3))
