@@ -14,6 +14,7 @@ from clock import HOST_CLOCK
 from charcnn import catalog
 from charcnn.gpu import device
 from charcnn.model import params, validation
+from charcnn.ops.common.cpu_dot import DOT_FORMATS, missing
 from charcnn.runtime.monitor import Monitor
 from charcnn.text import encodings
 from charcnn.text.texts import sample
@@ -32,6 +33,8 @@ def test_level(level: catalog.Level, plan: Any, benchmark: Any) -> None:
     shipped = sample().texts
     texts = encodings.encode(shipped, encodings.ENCODINGS["crepe"], config.length)
 
+    if level.device == "cpu" and level.precision(None) in DOT_FORMATS and missing(level.precision(None)):
+        pytest.skip(f"this processor lacks {missing(level.precision(None))}")
     build, monitor = level.module.build, Monitor()
     gpus = device.choose(plan.gpus) if level.device == "cuda" else None
     run = build(weights, config, gpus=gpus, monitor=monitor)

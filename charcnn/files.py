@@ -175,8 +175,10 @@ def _ignores_case(path: str) -> bool:
     try:
         with open(os.path.join(folder, probe), "x"):
             return os.path.exists(os.path.join(folder, probe.upper()))
+    except OSError:  # nothing can be made there, which whoever writes the file is told
+        return False
     finally:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             os.remove(os.path.join(folder, probe))
 
 

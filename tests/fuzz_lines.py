@@ -287,7 +287,7 @@ def as_read(value):
     if isinstance(value, Number):
         if value.lstrip("-").isdecimal():
             return int(value) if len(value) <= 640 else float(value)
-        return float(value)
+        return int(had) if abs(had := float(value)) < base.LARGEST_WHOLE and had == int(had) else had
     if isinstance(value, Pairs):
         return {key: as_read(inner) for key, inner in value}
     return [as_read(inner) for inner in value] if isinstance(value, list) else value

@@ -188,9 +188,10 @@ def test_the_networks_chain_is_among_them(kernels):
 def test_networks_chains_over_images_are_among_them(kernels):
     for technique in ("whole", "tiles", "rolling"):  # two cases, AlexNet's first two layers and fused4's four
         built = [row["function"] for row in kernels.values() if row["variant"] == f"{IMAGE_CHAIN}_{technique}"]
-        on_tensor_cores = 3 if technique == "whole" else 0  # those of three networks
-        assert built.count("make_mma_kernel") == on_tensor_cores
-        assert len(built) == 4 + on_tensor_cores, built
+        of_octets, of_strips = (3, 2) if technique == "whole" else (0, 0)  # three networks; both variants of AlexNet
+        assert built.count("make_mma_kernel") == of_octets
+        assert built.count("make_strip_kernel") == of_strips
+        assert len(built) == 4 + of_octets + of_strips, built
 
 
 def recorded(kernels, known):

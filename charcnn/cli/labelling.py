@@ -74,9 +74,9 @@ class Labelling:
 
     def blocks(self, reader: Reader) -> Iterator[Block]:
         """The file's rows; reading is a stage."""
-        blocks = reader.blocks()
+        blocks, most = reader.blocks(), reader.rows
         while True:
-            reader.rows = self._block_rows()
+            reader.rows = min(most, self._block_rows())
             with self.monitor.stage("read and scan"):
                 block = next(blocks, None)
             if block is None:

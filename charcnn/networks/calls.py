@@ -206,7 +206,7 @@ def simplified(network: Network, params: Params) -> tuple[tuple[Node, ...], dict
 
 
 CHAINED = (Conv2d, MaxPool2d, LocalResponseNorm, Relu, Tanh)
-"""What a chain over images may consist of; it begins with a convolution."""
+"""What networks chain over images, from a convolution on. `plan` takes Sigmoid and LeakyRelu, which none has, too."""
 
 
 def chain(run: Sequence[Node]) -> bool:

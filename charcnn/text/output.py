@@ -43,8 +43,9 @@ def _check(identity: Any, state: Any) -> str:
 def open_notes(path: str, kept: int) -> IO[str]:
     """A file of rows that cannot be read, to go on with after so many bytes."""
     file = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115 - the caller's
-    file.truncate(kept)
-    file.seek(0, os.SEEK_END)
+    if os.path.isfile(path):  # no device
+        file.truncate(kept)
+        file.seek(0, os.SEEK_END)
     if not kept:
         file.write("row,line,reason\n")
     return file
