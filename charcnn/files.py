@@ -203,7 +203,7 @@ def put(temporary: Path, path: Path, *, force: bool, mark: bytes | None = None) 
 
 
 def _put_or_beside(temporary: Path, path: Path, *, force: bool, mark: bytes | None = None) -> None:
-    """As `put`; where it gives False the file gets a name beside that one, which a FileExistsError tells."""
+    """Give a file its name, or where another's must stay a name beside it, which a FileExistsError tells."""
     if put(temporary, path, force=force, mark=mark):
         return
     stem, ending = os.path.splitext(path)

@@ -212,6 +212,8 @@ def test_another_level_does_not_go_on(charcnn, interrupted, tmp_path):
     status, _, err = charcnn("classify", source, "-o", out, "--level", "l2")
     assert status == UNUSABLE
     assert f"{out}.part is what another run left (of another level; it had --level l11): run it again as it was" in err
+    status, _, err = charcnn("classify", source, "-o", out, "--level", "l11", "--min-probability", 0.5)
+    assert (status, "(of another --min-probability or --unsure-label)" in err) == (UNUSABLE, True)
     assert Path(f"{out}.part").read_bytes() == data
     status, _, err = charcnn("classify", source, "-o", out, "--level", "l11")
     assert (status, "going on after row 100" in err) == (DONE, True)

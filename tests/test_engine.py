@@ -33,6 +33,11 @@ def test_only_a_device_error_chooses_another_level(model, monkeypatch, error):
     assert "l18 cannot run here: no room" in other.engine.reasons
 
 
+def test_a_file_is_no_params():
+    with pytest.raises(ValueError, match=r"^params is a str: need Params; Classifier.load reads a model's file"):
+        Classifier("m.safetensors")
+
+
 @pytest.mark.parametrize("batch", [-1, 0, True, 2.5, "2"])
 def test_a_batch_that_is_no_positive_int_is_refused(model, batch):
     # Levels that need tensor cores look at the GPU and the sizes first: they hand the batch to `on_gpus`, as l13 does.

@@ -90,6 +90,8 @@ class Classifier:
         encode_on: str | None = None,
         windows: bool | int = False,
     ) -> None:
+        if not isinstance(params, Params):
+            raise ValueError(f"params is a {type(params).__name__}: need Params; Classifier.load reads a model's file")
         self._options: dict[str, Any] = {
             "encoding": encoding,
             "classes": classes,

@@ -227,7 +227,7 @@ def _warm_up(options: argparse.Namespace, team: ranks.Team, classifier: Classifi
 
 
 def _check_paths(options: argparse.Namespace, output: str, to_file: bool) -> None:
-    """As `files.check_paths`, of one input."""
+    """Refuse outputs of one input that would lose something."""
     report = options.report or (f"{output}{inputs.REPORT}" if to_file else None)
     check_paths(
         {"the input": options.input, "--model": options.model},

@@ -107,8 +107,8 @@ def _check(kept: Sequence[Task]) -> None:
         place = os.path.abspath(task.output)
         if place in whose:
             raise ValueError(
-                f"{whose[place]} and {task.input} would both be written to {task.output}: name a folder above both, or "
-                "a pattern in quotes"
+                f"{whose[place]} and {task.input} would both be written to {task.output}: name a folder above both, a "
+                "pattern in quotes, or one of them in a command of its own"
             )
         whose[place] = task.input
 

@@ -66,7 +66,7 @@ class File:
         self.sink: FileSink
         self._partial: Partial | None = None
         self.said = ""
-        """As of the reader."""
+        """How the reader finds its texts, for people."""
         self.resumed = 0
         """Rows that an earlier start did."""
 

@@ -152,7 +152,7 @@ class FileSink(Sink):
             self._waiting = 0, 0
 
     def discard(self) -> None:
-        """As `Sink.discard`: no start goes on with it."""
+        """Remove what waits for another start: the input is no longer what it was."""
         self.partial.discard()
 
     def finish(self) -> None:
@@ -163,7 +163,7 @@ class FileSink(Sink):
         self.partial.finish()
 
     def kept(self) -> str:
-        """As `Sink.kept`."""
+        """What an interrupted start leaves of the output, and how to go on."""
         if not os.path.exists(self._where):
             return f"{self.name} is whole"
         if not self._resumable:

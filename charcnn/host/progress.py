@@ -38,7 +38,10 @@ def add_log_every(add: Callable[..., Any]) -> None:
 
 
 def _seconds(value: str) -> float:
-    number = float(value)
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1
     if not 0 <= number <= threading.TIMEOUT_MAX:
         raise argparse.ArgumentTypeError(f"{value}: need seconds, 0 or more")
     return number

@@ -31,6 +31,9 @@ JOURNAL = rb'\{"identity": '
 OPTIONS = ("level", "precision", "format", "report")
 """Of an identity, what has the name of its option."""
 
+SAID = {"reads": "header, delimiter or columns", "unsure": "--min-probability or --unsure-label"}
+"""And what a user calls the parts whose names are ours alone."""
+
 STATE = ("output", "report", "input", "rows", "lines", "unreadable")
 """What a journal counts: bytes of the output and of the report, where the input stands, and what it held."""
 
@@ -182,7 +185,7 @@ class Partial:
         """In what another run's identity differs, and the options that it had, where these are known."""
         names = [name for name in {**theirs, **self._identity} if theirs.get(name) != self._identity.get(name)]
         had = " ".join(f"--{name} {theirs[name]}" for name in names if name in OPTIONS and name in theirs)
-        return f"of another {', '.join(names)}{'; it had ' * bool(had)}{had}"
+        return f"of another {', '.join(SAID.get(name, name) for name in names)}{'; it had ' * bool(had)}{had}"
 
     def _whole(self, state: dict[str, int]) -> bool:
         """Whether what the journal says is written is there."""
