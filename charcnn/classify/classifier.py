@@ -106,10 +106,8 @@ class Classifier:
         config = params.config
         encoding = params.encoding if encoding is None else encoding
         if encoding is None:
-            raise ValueError(
-                "the model does not say how its texts were encoded: pass encoding, one of "
-                f"{', '.join(encodings.ENCODINGS)}"
-            )
+            known = ", ".join(encodings.ENCODINGS)
+            raise ValueError(f"the model does not say how its texts were encoded: pass encoding, one of {known}")
         self.encoding: Encoding = encodings.find_encoding(encoding)
         if self.encoding.blank != config.alphabet:
             raise ValueError(
