@@ -379,11 +379,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def grown(file: Path, here: dict[str, Any], name: str, rows: list[dict[str, Any]]) -> None:
-    """Write rows to the result, in place of those of the same variant, precision and batch."""
+    """Write rows to the result, in order, in place of those of the same variant, precision and batch."""
     of = lambda row: (row["variant"], row["precision"], row["batch"])  # noqa: E731
     result = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"ways": [], "counted": []}
     new = {of(row) for row in rows}
-    result |= {name: [row for row in result[name] if of(row) not in new] + rows}
+    result |= {name: sorted([row for row in result[name] if of(row) not in new] + rows, key=of)}
     result |= {"machine": here, "commit": machine.commit()}
     raw.write(file, "fused_alexnet", {key: value for key, value in result.items() if key != "schema"})
 

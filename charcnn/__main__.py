@@ -32,6 +32,8 @@ exit status:
   141  whoever read the output closed it, as head does
   143  terminated, by SIGTERM"""
 
+SIGNALS = "and of any command: 130 interrupted; 141 whoever read the output closed it; 143 terminated"
+"""The last line of each subcommand's help."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What writing fails with where there is no room left, or the device is broken."""
@@ -58,6 +60,7 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
             module = import_module(f"charcnn.cli.{name}")
             own.description = module.__doc__
             module.add_arguments(own)
+            own.epilog = f"{own.epilog}\n{SIGNALS}"
     return top
 
 

@@ -317,7 +317,9 @@ def replacing(
             file.flush()
             os.fsync(file.fileno())  # else a crash of the machine could leave the new name with no content
         _put_or_beside(temporary, target, force=force, mark=mark)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, FileExistsError):
+            error.filename = os.fspath(path)
         with suppress(FileNotFoundError):
             os.remove(temporary)
         raise

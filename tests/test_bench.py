@@ -40,6 +40,7 @@ def test_rows_are_checked_timed_and_kept(tmp_path):
     assert all(row["stats"]["median"] > 0 for row in raw["benchmarks"])
 
 
+@pytest.mark.exhaustive
 def test_the_readme_compares_rows_by_one_input(tmp_path):
     block = next(part for part in (ROOT / "bench" / "README.md").read_text().split("```") if "\npytest bench/" in part)
     saved, printed = tmp_path / "levels.json", []

@@ -12,6 +12,7 @@ from charcnn.config import SMALL
 
 
 @needs_mpi
+@pytest.mark.exhaustive
 def test_what_the_root_can_move_is_measured(tmp_path):
     file = tmp_path / "path.json"
     options = ["--chunk", 16, "--inputs", 2000, "--repeat", 1, "--json", file]
@@ -25,6 +26,7 @@ def test_what_the_root_can_move_is_measured(tmp_path):
 
 
 @needs_mpi
+@pytest.mark.exhaustive
 def test_a_slowed_rank_keeps_to_its_rate(tmp_path):
     file = tmp_path / "mixed.json"
     options = ["--rate", 40, "--offload", "farm", "--config", "tiny", "--inputs", 60, "--batch", 2, "--json", file]

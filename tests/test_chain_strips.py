@@ -88,6 +88,7 @@ def test_in_emulation(name, walk, precision, tile, from_bytes, monkeypatch):
 
 
 @emulated
+@pytest.mark.exhaustive
 def test_a_network_in_emulation(monkeypatch):
     emulate_hopper(monkeypatch)
     row, network = fused_technique("fp16"), architecture("alexnet")

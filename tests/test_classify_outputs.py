@@ -102,6 +102,7 @@ def test_standard_input_from_a_file_is_begun_anew(weights, tmp_path):
     assert [line.split("\t")[2] for line in out.read_text().splitlines()] == ["other", "other"]
 
 
+@pytest.mark.exhaustive
 def test_memory_does_not_grow_with_the_file(weights, tmp_path):
     peaks = []
     for count in (20_000, 120_000) if device.SIMULATED else (200_000, 400_000):  # a GPU has many batches in flight

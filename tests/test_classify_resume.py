@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import SLOW, command, left, rows
+from conftest import quick
 
 from charcnn.classify.classifier import ROWS
 from charcnn.cli import DONE, FAILED, UNREADABLE, UNUSABLE, model, sinks
@@ -18,6 +19,7 @@ from charcnn.text.readers import base
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "txt"])
+@quick(lambda kind: kind == "csv", everywhere=True)
 def test_a_kill_in_the_middle_and_a_second_start(charcnn, weights, tmp_path, kind):
     source, out = tmp_path / f"in.{kind}", tmp_path / f"out.{kind}"
     line = {"csv": "1,text {n}\n", "jsonl": '{{"text": "text {n}"}}\n', "txt": "text {n}\n"}[kind]

@@ -36,6 +36,7 @@ def close(y, arrays, moves):
 @quick(lambda name: TILES[name] is choose_tile(), everywhere=True)  # compiled for seconds each
 @pytest.mark.parametrize("name", TILES)
 @pytest.mark.parametrize(("x", "weight", "moves"), CASES)
+@quick(lambda x: x == CASES[0][0], everywhere=True)
 def test_every_tile(name, x, weight, moves, monkeypatch):
     try:
         choose_tile(name)

@@ -99,6 +99,7 @@ def test_off_every_tile_boundary(tile, sizes, relu):
 
 
 @each_tile
+@pytest.mark.exhaustive
 def test_any_shape(tile):
     @settings(max_examples=60)
     @given(

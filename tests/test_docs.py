@@ -69,6 +69,7 @@ def test_generated_blocks_are_up_to_date():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_stale_block_is_told_and_mended(tmp_path):
     shutil.copytree(ROOT / "charcnn", tmp_path / "charcnn", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "bench", tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__"))

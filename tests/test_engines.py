@@ -13,6 +13,7 @@ from pathlib import Path
 
 import engines
 import pytest
+from conftest import quick
 from dying_classifier import MARKER
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -125,6 +126,7 @@ def test_labels_are_those_of_one_process(name, news, run, classifier):
 
 
 @pytest.mark.parametrize("name", PACKAGES)
+@quick(lambda name: name != "processes", everywhere=True)
 def test_a_worker_is_killed(name, news, run, classifier):
     pytest.importorskip(PACKAGES[name])
     classifier.predict(TEXTS)

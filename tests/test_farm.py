@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import quick
 from test_mpi import KEEP_LOGITS, mpiexec, needs_mpi, survives_deaths
 
 from charcnn import offload
@@ -83,6 +84,7 @@ print("rank done", comm.rank)
 
 @needs_mpi
 @pytest.mark.parametrize("ranks", [1, 2, 4])
+@quick(lambda ranks: ranks < 4, everywhere=True)
 def test_any_source_over_any_ranks_gives_the_bits_of_static(ranks):
     done = mpiexec(ranks, "-c", ROUND_TRIP)
     assert done.returncode == 0, done.stderr
@@ -302,6 +304,7 @@ runner.main(build, ["--config", "tiny", "--inputs", "300", "--offload", "farm"{o
 
 @needs_mpi
 @needs_ulfm
+@pytest.mark.exhaustive
 def test_a_level_reports_who_was_lost(tmp_path):
     done = mpiexec(4, "-c", DYING_LEVEL.format(options=""), options=ULFM, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -327,6 +330,7 @@ def test_without_ulfm_a_death_ends_the_run_with_what_is_done_saved(tmp_path):
 
 
 @needs_mpi
+@pytest.mark.exhaustive
 def test_a_rank_that_fails_leaves_on_any_mpi():
     done = mpiexec(3, "-c", DYING_LEVEL.replace("rank == 1", "rank == -1").format(options=""), timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

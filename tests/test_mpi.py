@@ -326,6 +326,7 @@ def test_a_rank_out_of_memory_stops_all_with_one_line():
 
 
 @needs_mpi
+@pytest.mark.exhaustive
 def test_bad_options_under_mpi_end_all_ranks_and_say_it_once():
     done = mpiexec(2, "-m", "charcnn.levels.l1", "--text", "nowhere.txt")
     assert done.returncode != 0

@@ -309,6 +309,7 @@ for mode in (*offload.PARTED, *sorted(offload.MODES, key="farm".__eq__)):  # a f
 
 @needs_mpi
 @pytest.mark.parametrize(("ranks", "inputs"), [(3, 2), (4, 9)])
+@quick(lambda ranks: ranks == 3, everywhere=True)
 def test_commands_of_all_kinds_on_uneven_shares(ranks, inputs):
     """Neither inputs nor channels are shared out evenly, and of two inputs one of three ranks has none."""
     options = ["--variant", "tiny", "--as", "cpu_gemm", "--inputs", inputs, "--batch", 4]
@@ -318,6 +319,7 @@ def test_commands_of_all_kinds_on_uneven_shares(ranks, inputs):
 
 
 @needs_mpi
+@pytest.mark.exhaustive
 def test_too_many_ranks_are_told_once():
     done = mpiexec(3, "-m", "charcnn.networks.ffn", "--variant", "tiny", "--as", "cpu_gemm", "--offload", "pipeline")
     assert done.returncode == 2

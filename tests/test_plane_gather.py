@@ -89,6 +89,7 @@ TINY = (7, 5, 64)
     ("fp16", True, 2), ("fp16", True, 3), ("fp8", True, 1), ("tf32", True, 2), ("fp16x3", False, 1), ("fp8", False, 2),
     ("fp8", True, 4), ("tf32", False, 1),
 ])  # fmt: skip
+@quick(lambda held: held > 1, everywhere=True)
 def test_against_the_reference(precision, layernorm, held, machine):
     """Ends of inputs, of runs and of the batch within a block, blanks alone, and blocks of several units."""
     weight, bias = draw(*TINY)

@@ -230,6 +230,7 @@ def test_no_right_level_is_a_failure(ran, tmp_path):
     assert "its logits are wrong" in (tmp_path / "a.html").read_text()
 
 
+@pytest.mark.exhaustive
 def test_from_levels_to_a_page_and_again(tmp_path, capsys):
     """Real runs of the fastest level of any CPU."""
     words = ["report", "--levels", "l11", "--seconds", "0.05", "-o", str(tmp_path / "a.html")]

@@ -76,6 +76,7 @@ def test_collecting_names_the_tests():
     assert len(names) == len(set(names))
 
 
+@pytest.mark.exhaustive
 def test_a_part_is_a_process_that_leaves_a_summary(monkeypatch, tmp_path):
     tool = tmp_path / "compute-sanitizer"  # a stand-in: runs what follows its options, and writes a summary
     tool.write_text(

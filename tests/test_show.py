@@ -52,6 +52,7 @@ def test_a_layers_kernels():
 
 
 @compiler
+@pytest.mark.exhaustive
 def test_ptx_of_one_step_of_the_ladder():
     done = show("WgmmaStepConv1d", "sm_90a", "--kernel", "1", "--ptx")
     assert (done.returncode, done.stderr) == (DONE, "")

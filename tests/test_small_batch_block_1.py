@@ -54,6 +54,7 @@ def test_block_1(precision, machine):
     check_block_1(2, 14, 5, 24, 3, precision)
 
 
+@pytest.mark.exhaustive
 def test_block_1_in_fp16_that_is_computed_in_float32(machine):
     check_block_1(2, 14, 5, 24, 3, "fp16", wide=True)
 

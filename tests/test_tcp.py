@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+from conftest import quick
 from hosts import Hosts, obstacle
 from test_farm import ROUND_TRIP, ULFM, needs_ulfm
 from test_kills import SCRIPT
@@ -82,6 +83,7 @@ for name, mode in offload.MODES.items():
 
 @needs_mpi
 @needs_ulfm
+@pytest.mark.exhaustive
 def test_over_two_hosts_the_bits_are_the_same(hosts):
     done = over_hosts(hosts, "-c", TWO_HOSTS)
     assert done.returncode == 0, done.stderr
@@ -91,6 +93,7 @@ def test_over_two_hosts_the_bits_are_the_same(hosts):
 @needs_mpi
 @needs_ulfm
 @pytest.mark.parametrize("how", ["kill", "stop"])
+@quick(lambda how: how == "kill", everywhere=True)
 def test_a_rank_of_another_host_may_be_lost(how, hosts):
     fate = {
         "kills": {rank: {"how": how, "when": "middle", "call": 3, "delay": 0} for rank in (1, 3)},

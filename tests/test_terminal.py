@@ -139,6 +139,7 @@ def test_standard_streams_that_are_closed(weights, tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+@pytest.mark.exhaustive
 def test_standard_streams_that_are_full(weights, tmp_path):
     (tmp_path / "in.txt").write_text("a\n")
     here = f"cd {tmp_path}; "

@@ -263,6 +263,7 @@ def test_at_the_networks_size(tile):
 
 
 @simulated
+@pytest.mark.exhaustive
 def test_the_benchmark(machine, monkeypatch, capsys):
     tiles = TileConfig(56, 3), TileConfig(40, 3, cluster_m=2)
     monkeypatch.setattr(bench_toom_cook, "TILES", {"fp16": tiles, "fp16x3": (TileConfig(16, 2, terms=2),)})

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import quick
 from test_farm import ULFM, needs_ulfm
 from test_mpi import ENVIRONMENT, ROOT, mpiexec, needs_mpi, survives_deaths
 
@@ -128,6 +129,7 @@ runner.main(build, ["--config", "tiny", "--inputs", "30", "--offload", mode])
 @needs_mpi
 @needs_ulfm
 @pytest.mark.parametrize("mode", ["static", "async"])
+@quick(lambda mode: mode == "static", everywhere=True)
 def test_a_death_ends_all_ranks_that_go_in_step(mode):
     done = mpiexec(3, "-c", STEPS, "SIGKILL", mode, options=ULFM, timeout=300)
     ended(done)
@@ -195,6 +197,7 @@ def test_a_worker_that_stops_before_it_is_ready_is_given_up(options):
 
 
 @needs_mpi
+@pytest.mark.exhaustive
 def test_a_worker_that_builds_longer_than_the_deadline_is_not():
     done = mpiexec(2, "-c", BUILDING, "build", timeout=300)
     assert done.returncode == 0, done.stderr

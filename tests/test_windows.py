@@ -110,6 +110,7 @@ def test_on_a_gpu_or_in_the_simulator(encode_on):
     classifier.close()
 
 
+@pytest.mark.exhaustive
 def test_memory_does_not_grow_with_a_text():
     classifier = Classifier(made(), device="cpu", windows=True)
     classifier.rows = 16

@@ -64,7 +64,7 @@ EPILOG = """examples:
   charcnn classify news.jsonl --precision fp32 -o -      to standard output
 
 exit status: 0 done; 1 failed while working; 2 unusable options, files or machine; 3 done, but some rows were
-unreadable; 130 interrupted. Of several files the worst of all"""
+unreadable. Of several files the worst of all"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -25,7 +25,7 @@ EPILOG = """examples:
   charcnn compact model.safetensors --data train.csv --test test.csv --out narrow.safetensors
   charcnn compact model.safetensors --data train.csv --multiple 64 --out narrow.safetensors
 
-exit status: 0 written; 1 labels changed, nothing is written; 2 unusable options or files; 130 interrupted"""
+exit status: 0 written; 1 labels changed, nothing is written; 2 unusable options or files"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

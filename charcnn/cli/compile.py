@@ -29,7 +29,7 @@ EPILOG = """examples:
   charcnn compile sm_90a --networks alexnet --as wgmma
   NUMBA_CACHE_DIR=/shared/kernels charcnn compile    keep them there; a run finds them with the same setting
 
-exit status: 0 done; 1 a process that compiles failed; 2 unusable options or machine; 130 interrupted"""
+exit status: 0 done; 1 a process that compiles failed; 2 unusable options or machine"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

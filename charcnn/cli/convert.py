@@ -26,7 +26,7 @@ EPILOG = """examples:
   charcnn convert model.safetensors model.onnx       needs the extra onnx
   charcnn convert model.safetensors model.pt         needs the extra torch
 
-exit status: 0 done; 1 failed while working; 2 unusable options, files or machine; 130 interrupted"""
+exit status: 0 done; 1 failed while working; 2 unusable options, files or machine"""
 
 WRITABLE = (".safetensors", ".bin", ".pt", ".pth", ".onnx")
 

@@ -23,7 +23,7 @@ EPILOG = """examples:
   charcnn explain "The home team won the cup final." --label World --json
   charcnn explain "The home team won the cup final." --html why.html
 
-exit status: 0 done; 1 failed while working; 2 unusable options, files or machine; 130 interrupted"""
+exit status: 0 done; 1 failed while working; 2 unusable options, files or machine"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ EPILOG = """examples:
   charcnn info model.safetensors
   charcnn info --json
 
-exit status: 0 done; 1 failed while working; 2 unusable options or files; 130 interrupted"""
+exit status: 0 done; 1 failed while working; 2 unusable options or files"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

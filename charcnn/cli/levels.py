@@ -14,7 +14,7 @@ EPILOG = """examples:
   charcnn levels --diff l15
   python -m charcnn.levels.l5 --help       run one
 
-exit status: 0 done; 2 unusable options; 130 interrupted"""
+exit status: 0 done; 2 unusable options"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,7 @@ EPILOG = """examples:
   charcnn profile l15 --precision bf16 --trace trace.json       open it in ui.perfetto.dev
   charcnn profile alexnet --as wgmma --batch 1024 --json profile.json
 
-exit status: 0 done; 1 wrong logits or a crash; 2 unusable options or machine; 130 interrupted"""
+exit status: 0 done; 1 wrong logits or a crash; 2 unusable options or machine"""
 
 PASSED_ON = ("--precision", "--batch", "--repeat", "--as", "--variant", "--params", "--trace", "--json")
 

@@ -21,7 +21,7 @@ EPILOG = """examples:
   charcnn report --levels l0 l11 l18 --seconds 1
   charcnn report --from here.json -o here.html     the page again, nothing measured
 
-exit status: 0 done; 1 no level gave right logits; 2 unusable options or files; 130 interrupted"""
+exit status: 0 done; 1 no level gave right logits; 2 unusable options or files"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

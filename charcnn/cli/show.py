@@ -17,7 +17,7 @@ EPILOG = """examples:
   charcnn show MmaConv1d sm_80 --precision bf16 --ptx
   charcnn show WgmmaConv1d sm_90a --sass --kernel 2 > conv.sass
 
-exit status: 0 done; 2 unusable options or machine; 130 interrupted"""
+exit status: 0 done; 2 unusable options or machine"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ EXAMPLES = """examples:
   charcnn train --data topics.jsonl --multi-label --out topics.safetensors
   charcnn train --data news.jsonl --classes World,Sports,Business,Sci/Tech --seed 7 --out news.safetensors
 
-exit status: 0 trained, 1 failed on the way, 2 unusable options, files or machine, 130 interrupted"""
+exit status: 0 trained, 1 failed on the way, 2 unusable options, files or machine"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -28,8 +28,7 @@ EPILOG = """examples:
   charcnn tune --levels l13 --config '{"channels": 1024, "units": 2048}' --batch 256
   CHARCNN_CACHE=/shared/tiles charcnn tune           keep what is chosen there; a level finds it with the same setting
 
-exit status: 0 done; 1 a layer has no candidate that gives right results; 2 unusable options, files or machine; 130
-interrupted"""
+exit status: 0 done; 1 a layer has no candidate that gives right results; 2 unusable options, files or machine"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
