@@ -85,7 +85,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """--all, and --turns."""
     parser.addoption("--all", action="store_true", help="run the exhaustive tests, too")
     parser.addoption(
-        "--turns", action="store_true", help="with -m exhaustive: of a test's cases a seventh, by the commit"
+        "--turns", action="store_true", help="with -m exhaustive: a seventh of them, by the commit"
     )
 
 
@@ -141,19 +141,18 @@ def part(parts: int) -> int:
 
 
 def waits(item: pytest.Item) -> bool:
-    """Whether this is a case of an exhaustive test that has its turn with another commit."""
+    """Whether this is an exhaustive test, or a case of one, that has its turn with another commit."""
     kept = item.path.name in ALWAYS or not item.get_closest_marker("exhaustive")
-    return not kept and hasattr(item, "callspec") and crc32(item.nodeid.encode()) % TURNS != part(TURNS)
+    return not kept and crc32(item.nodeid.encode()) % TURNS != part(TURNS)
 
 
 TURNS = 7
-"""Of an exhaustive test's cases, one in so many runs with --turns: those that a commit's hash chooses."""
+"""Of exhaustive tests and their cases, one in so many runs with --turns: those that a commit's hash chooses."""
 
 ALWAYS = (
-    "test_cpu_threads.py", "test_farm.py", "test_fuzz_lines.py", "test_mpi.py", "test_notebooks.py", "test_offline.py",
-    "test_strikes.py",
+    "test_farm.py", "test_fuzz_lines.py", "test_mpi.py", "test_notebooks.py", "test_offline.py", "test_strikes.py",
 )  # fmt: skip
-"""Files whose cases are no repetitions of each other, or take turns in their own way."""
+"""Files whose tests take turns in their own way, or are to run for every commit."""
 
 LONGEST = (
     "test_chain.py", "test_direct.py", "test_compile_networks.py", "test_packaging.py", "test_peers.py",
