@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from test_networks import architecture
 
+from charcnn.gpu import device
 from charcnn.networks import weights
 from charcnn.networks.runner import command
 
@@ -17,6 +18,15 @@ def test_a_technique_that_a_network_lacks(words, ended):
     assert "argument --as: strong_mma: alexnet has no such technique: need one of loops, " in done.stderr
     done = ended(command.main, "ffn", ["--as", "naive", "--variant", "tiny", "--precision", "fp16"])
     assert done.stderr == "ffn: precision='fp16': naive has fp32; fp16 is in mma, wgmma\n"
+
+
+@pytest.mark.skipif(not device.SIMULATED, reason="there is a GPU")
+def test_a_precision_that_nothing_has_in_the_simulator_says_to_leave_it_out(ended):
+    done = ended(command.main, "alexnet", ["--as", "strong", "--fuse", "2", "--precision", "fp16"])
+    assert done.returncode == 2
+    said = "; nothing runs in fp16 here; leave --precision out, and here runs loops, cpu_gemm, winograd_cpu, naive"
+    assert said in done.stderr
+    assert ", strong" in done.stderr.partition(said)[2]
 
 
 def test_pictures_on_white_are_told_and_inverted(tmp_path, ended):

@@ -189,14 +189,22 @@ def check(program: catalog.Program, options: argparse.Namespace) -> None:
     if program.device == "cuda":
         device.choose(options.gpus)
     if program.tensor_cores or program.copies:
-        here = program.names_of([row for row in program.family if serves(row, options.precision)])
-        way_out = f"here runs {here}" + ("" if options.precision is None else f" in {options.precision}")
+        way_out = _way_out(program, options.precision)
         if program.tensor_cores:
             device.require_tensor_cores(program.name, hopper=program.hopper, way_out=way_out)
             of = program.number_format(options.precision)
             device.require_precision(of.name, of.capability)
         else:
             device.require_capability((8, 0), program.name, way_out)
+
+
+def _way_out(program: catalog.Program, precision: str | None) -> str:
+    """What runs here in its place: in this precision, or else without one."""
+    here = [row for row in program.family if serves(row, precision)]
+    if here or precision is None:
+        return f"here runs {program.names_of(here)}" + ("" if precision is None else f" in {precision}")
+    others = program.names_of([row for row in program.family if serves(row, None)])
+    return f"nothing runs in {precision} here; leave --precision out, and here runs {others}"
 
 
 def _check_profile(program: catalog.Program, options: argparse.Namespace) -> None:
