@@ -80,6 +80,19 @@ def test_a_package_index_shows_links_that_hold(repository, tmp_path):
     assert all(command in shown for command in COMMANDS)
 
 
+def test_an_editable_install_is_found_from_the_folder_above_the_clone(tmp_path):
+    clone = tmp_path / "charcnn"
+    (clone / "charcnn").mkdir(parents=True)
+    (clone / "charcnn/__init__.py").write_text("")
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copyfile(ROOT / name, clone / name)
+    build_step("build_editable", clone, tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (pth,) = [name for name in archive.namelist() if name.endswith(".pth")]
+        assert archive.read(pth).decode().strip() == str(clone)  # a finder would come after the folder of that name
+
+
 def test_a_source_distribution_is_the_checkout(tmp_path):
     files = tracked()
     for file in files:
