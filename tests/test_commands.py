@@ -140,6 +140,32 @@ def test_evaluate_with_numbers(charcnn, classifier, tmp_path):
         assert ("labels are numbers" in err) != bool(options)
 
 
+@pytest.mark.parametrize(("names", "first"), [("1234", 0), ("0123", 1)])
+def test_evaluate_counts_numbers_or_takes_them_for_names_never_both(charcnn, tmp_path, monkeypatch, names, first):
+    """A model whose classes are called by numbers: those of a file that counts from another one are not mixed."""
+    monkeypatch.chdir(tmp_path)
+    weights = params.init(TINY, seed=0)
+    weights["fc3.bias"][:] = [0, 100, 0, 0]
+    params.save("numbers.safetensors", weights, TINY, encoding="crepe", classes=tuple(names))
+    Path("own.csv").write_text(f"label,text\n{names[1]},a\n")
+    Path("other.csv").write_text(f"label,text\n{first + 1},a\n")
+    Path("last.csv").write_text("label,text\n4,a\n0,a\n")
+    for source, options in (("own.csv", ()), ("other.csv", ("--first-label", first))):
+        status, out, _ = charcnn("evaluate", source, *options, model="numbers.safetensors")
+        assert (status, out.split(" (")[0]) == (DONE, "accuracy 100.00%")
+    hint = f"has label '{4 * first}': where that is a class, say --first-label {first}"
+    assert hint in charcnn("evaluate", "last.csv", model="numbers.safetensors")[2]
+
+
+def test_evaluate_takes_a_number_between_the_classes_for_none(charcnn, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    params.save("stars.safetensors", params.init(TINY, seed=0), TINY, encoding="crepe", classes=tuple("1245"))
+    Path("stars.csv").write_text("label,text\n2,a\n3,a\n")
+    status, _, err = charcnn("evaluate", "stars.csv", model="stars.safetensors")
+    assert status == UNREADABLE
+    assert "row 2, line 3: label '3' is none of the classes" in err
+
+
 @pytest.fixture(scope="module")
 def overflowing(tmp_path_factory):
     """A model that two z side by side are too much for."""

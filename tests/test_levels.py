@@ -287,7 +287,6 @@ def test_sizes_that_a_level_refuses_are_one_line_and_status_2(name, function, ot
 
 @needs_mpi
 @pytest.mark.parametrize("rank", [0, 1])
-@quick(lambda rank: rank == 1, everywhere=True)
 def test_sizes_that_one_rank_refuses_are_one_line_and_status_2(rank):
     done = mpiexec(2, "-c", REFUSED.format(name="l10", rank=rank))
     assert done.returncode == 2, done.stdout + done.stderr

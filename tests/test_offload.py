@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import quick
 from numba import cuda
 from test_mpi import mpiexec, needs_mpi
 
@@ -148,8 +147,7 @@ print("rank done", comm.rank)
 
 
 @needs_mpi
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@quick(lambda ranks: ranks > 2, everywhere=True)
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.exhaustive), pytest.param(2, marks=pytest.mark.exhaustive), 4])
 def test_any_source_over_any_ranks_gives_the_bits_of_static(ranks):
     done = mpiexec(ranks, "-c", SCRIPT + ROUND_TRIP)
     assert done.returncode == 0, done.stderr
@@ -240,7 +238,6 @@ def test_trace_shows_every_rank_in_one_time(tmp_path):
 
 @needs_mpi
 @pytest.mark.parametrize(("name", "seen"), [("l1", {"scatter", "gather"}), ("l7", {"receive", "return", "copy up"})])
-@quick(lambda name: name == "l7", everywhere=True)
 def test_levels_leave_a_trace(name, seen, tmp_path):
     file, report = tmp_path / "trace.json", tmp_path / "report.json"
     inputs = 2 if device.SIMULATED else 4
@@ -278,8 +275,7 @@ runner.main(build, ["--config", "tiny", "--inputs", "{inputs}"])
 
 
 @needs_mpi
-@pytest.mark.parametrize("rank", [0, 1])
-@quick(lambda rank: rank == 1, everywhere=True)
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.exhaustive), 1])
 def test_a_rank_that_raises_stops_all_while_messages_are_under_way(rank):
     done = mpiexec(2, "-c", FAILING.format(rank=rank, inputs=5000))
     assert done.returncode != 0
@@ -289,7 +285,6 @@ def test_a_rank_that_raises_stops_all_while_messages_are_under_way(rank):
 
 
 @needs_mpi
-@pytest.mark.exhaustive
 def test_a_level_may_offload_either_way():
     done = mpiexec(2, "-c", FAILING.format(rank=-1, inputs=12))
     assert done.returncode == 0, done.stderr
@@ -419,8 +414,7 @@ finally:
 
 @needs_mpi
 @pytest.mark.skipif(not device.SIMULATED, reason="on a GPU, MPI itself must be CUDA-aware")
-@pytest.mark.parametrize("mode", ["async", "farm"])
-@quick(lambda mode: mode == "farm", everywhere=True)
+@pytest.mark.parametrize("mode", [pytest.param("async", marks=pytest.mark.exhaustive), "farm"])
 def test_messages_land_in_gpu_memory_where_asked_for(mode):
     options = ["--offload", mode, "--gpu-direct"]
     done = mpiexec(2, "-c", DIRECT, "--config", "tiny", "--inputs", 2, "--batch", 1, *options, PYTHONPATH="tests:bench")

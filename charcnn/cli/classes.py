@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 class Labels:
-    """Which class a file's label is: one of the model's names, or where that is none, its number.
+    """Which class a file's label is: one of the model's names, or its number.
+
+    Whole numbers count classes where the user says the first one, or where no class is called by one: never both.
 
     Args:
         classifier: the model.
@@ -29,12 +31,15 @@ class Labels:
         self._classes: list[str] = classifier.classes_.tolist()
         self._names = {name: index for index, name in enumerate(self._classes)}
         self._whole = {as_whole(name): index for name, index in self._names.items()}
+        self._counts = first is not None or not any(WHOLE.fullmatch(name) for name in self._whole)
         self._counted = False
 
     def find(self, label: str) -> int | None:
         """The class's index; None for none."""
-        index = self._names.get(label, self._whole.get(as_whole(label)))
-        if index is None and label and WHOLE.fullmatch(whole := as_whole(label)):
+        whole = as_whole(label)
+        number = WHOLE.fullmatch(whole) is not None
+        index = None if self._asked and number else self._names.get(label, self._whole.get(whole))
+        if index is None and number and self._counts:
             index = int(whole) - self._first
             index = index if 0 <= index < len(self._names) else None
             self._counted |= index is not None
@@ -49,11 +54,13 @@ class Labels:
 
         from charcnn.text.readers import scan
 
-        if as_whole(label or "") == ("0" if self._first else str(len(self._names))):
+        ends = {"0": 0, str(len(self._names)): 1}  # which first number each of them would be a class by
+        if self._counts:
+            ends = {end: first for end, first in ends.items() if first != self._first}
+        first = ends.get(as_whole(label or ""))
+        if first is not None:
             row = block.number + int(np.count_nonzero(block.kinds[: n + 1] != scan.BLANK))
-            raise ValueError(
-                f"row {row} has label {label!r}: where that is a class, say --first-label {1 - self._first}"
-            )
+            raise ValueError(f"row {row} has label {label!r}: where that is a class, say --first-label {first}")
 
     def told(self) -> list[str]:
         """What people read of how numbers were counted, where they did not ask for it: a line, or none."""

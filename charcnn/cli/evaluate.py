@@ -49,8 +49,7 @@ EPILOG = """examples:
   charcnn evaluate test.jsonl --first-label 0
   charcnn evaluate test.csv --min-probability 0.8        what is right of the rows that `classify` would label
 
-exit status: 0 done; 1 failed while working; 2 unusable options, files or machine; 3 done, but some rows
-were left out"""
+exit status: 0 done; 1 failed while working; 2 unusable options, files or machine; 3 done, but some rows left out"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
