@@ -84,9 +84,7 @@ def row_scope(nodeid: str) -> str | None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """--all, and --turns."""
     parser.addoption("--all", action="store_true", help="run the exhaustive tests, too")
-    parser.addoption(
-        "--turns", action="store_true", help="with -m exhaustive: a seventh of them, by the commit"
-    )
+    parser.addoption("--turns", action="store_true", help="with -m exhaustive: a seventh of them, by the commit")
 
 
 def pytest_configure(config: pytest.Config) -> None:
