@@ -9,10 +9,13 @@ import pytest
 from commands import command, left, rows
 from reading import opened
 
+from charcnn.__main__ import main
 from charcnn.classify.classifier import ROWS
 from charcnn.cli import DONE, UNREADABLE, UNUSABLE, model, sinks
 from charcnn.cli.model import logits_of
+from charcnn.text.encodings import ENCODINGS
 from charcnn.text.readers.scan import READABLE
+from charcnn.training import data
 
 BLANK = ["a", "", " \t\x0b", "\u00a0\u3000", "b", "\u200b"]
 """Texts, of which those of index 1 to 3 are none."""
@@ -175,3 +178,20 @@ def test_a_damaged_input_leaves_nothing_that_refuses_the_mended_one(charcnn, tmp
 
 def watched(take, begun):
     return lambda sink, *values: (begun.append(1), take(sink, *values))[1]
+
+
+def test_labels_that_are_not_utf_8_do_not_become_one(charcnn, tmp_path):
+    source = tmp_path / "in.csv"
+    source.write_bytes(b"label,text\nb\xe4r,a\nb\xf6r,b\nx,c\n")
+    reasons = [f"label b'b\\x{byte}r': need a text in UTF-8 or a whole number" for byte in ("e4", "f6")]
+    read = data.read_rows(source, ENCODINGS["forward"])
+    assert (read.labels, [row.reason for row in read.bad]) == (["x"], reasons)
+    assert f"in.csv: row 1, line 2: {reasons[0]}; of the first 3" in charcnn("evaluate", source)[2]
+
+
+def test_training_tells_the_rows_that_leave_one_class(tmp_path, capsys):
+    pytest.importorskip("torch")
+    source = tmp_path / "in.csv"
+    source.write_bytes(b"label,text\nb\xe4r,a\nx,c\n")
+    assert main(["train", "--data", str(source), "--out", str(tmp_path / "m.safetensors"), "--no-curve"]) == UNUSABLE
+    assert "in.csv has 1 bad row:\n  line 2: label b'b" in capsys.readouterr().err

@@ -148,6 +148,7 @@ class _Job:
         found = data.find_labels(chain.from_iterable(read.labels) if options.multi_label else read.labels)
         names = found if options.classes is None else tuple(name.strip() for name in options.classes.split(","))
         if len(names) < 2:
+            data.refuse(options.data, read.bad)  # which tells why there is but one
             raise ValueError(f"{options.data} holds one class, {', '.join(names) or 'or none'}: need two at least")
         index = data.name_labels(found, names)
         self.classes = names

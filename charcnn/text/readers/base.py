@@ -167,7 +167,8 @@ class Reader(ABC):
         for n, value in enumerate(self._label_values(block)):
             label = self._label_of(value)
             if label is None and not _is_missing(value):
-                self._no_label(block, n, value, f"a text or a whole number{self._numbers()}")
+                text = "a text in UTF-8" if isinstance(value, bytes) else "a text"
+                self._no_label(block, n, value, f"{text} or a whole number{self._numbers()}")
             labels.append(label)
         return labels
 
@@ -194,7 +195,7 @@ class Reader(ABC):
 
     def _label_of(self, value: Any) -> str | None:
         """A label as a text; None where there is none, or it is none."""
-        if isinstance(value, bytes):  # Parquet's BYTE_ARRAY, which may say of no column that it holds text
+        if isinstance(value, bytes):  # of CSV what is not UTF-8, or Parquet's BYTE_ARRAY, which may hold text
             try:
                 return value.decode()
             except UnicodeDecodeError:

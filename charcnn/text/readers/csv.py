@@ -109,12 +109,12 @@ class CsvReader(Reader):
             block.reasons[int(index)] = f"{block.counts[index]} fields: need {self._columns}"
         return _gathered(block, block.fields, self._order)
 
-    def _label_values(self, block: Block) -> list[str | None]:
+    def _label_values(self, block: Block) -> list[str | bytes | None]:
         if self._label_at is None:
             raise self._no_labels()
         values = _gathered(block, block.fields, np.array([self._label_at]))
         return [
-            value.decode("utf-8", "replace").strip() if kind == scan.READABLE else None
+            _decoded(value) if kind == scan.READABLE else None
             for value, kind in zip(values.tolist(), block.kinds, strict=True)
         ]
 
@@ -160,3 +160,11 @@ def _gathered(block: Block, fields: np.ndarray, order: np.ndarray) -> PackedStri
     texts, offsets = np.empty(room, np.uint8), np.empty(len(fields) + 1, np.int64)
     scan.gather_fields(block.buffer, block.places, block.kinds, fields, order, texts, offsets)
     return PackedStrings(texts, offsets)
+
+
+def _decoded(label: bytes) -> str | bytes:
+    """A label as a text; one that is not UTF-8 stays bytes: replaced, different ones would become the same."""
+    try:
+        return label.decode().strip()
+    except UnicodeDecodeError:
+        return label.strip()
