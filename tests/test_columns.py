@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from charcnn.text.columns import columns
+from charcnn.text.encodings import encode
 
 
 def test_columns_of_every_kind():
@@ -46,6 +47,7 @@ def test_texts_that_are_none():
         (np.array([1.0]), "texts is an array of float64"),
         (np.array([["a"]]), "texts has 2 dimensions"),
         (pandas.DataFrame({"a": ["b"]}), "texts has 2 dimensions"),
+        ({"a": ["b"]}, "texts is a dict: need a list of texts"),
         (pandas.Series(["a", None]), r"texts\[1\] is"),
         (pandas.Series(["a", "b", "c", 1.5]), r"texts\[3\] is a float"),
         (pyarrow.array(["a", "b", "c", None]), r"texts\[3\] is missing"),
@@ -55,3 +57,5 @@ def test_texts_that_are_none():
     for source, message in cases:
         with pytest.raises(ValueError, match=message):
             list(columns(source, rows=2))
+    with pytest.raises(ValueError, match="texts has 2 dimensions: need one column"):
+        encode(pandas.DataFrame({"a": ["b"]}), "crepe")  # else its columns' names

@@ -24,10 +24,7 @@ def columns(texts: Any, rows: int) -> Iterator[PackedStrings]:
     Raises:
         ValueError: texts is one text, has two dimensions, or holds a missing value or something else than texts.
     """
-    if isinstance(texts, (str, bytes)):
-        raise ValueError(f"texts is a {type(texts).__name__}: need a list of texts; for one text pass [text]")
-    if getattr(texts, "ndim", 1) != 1:
-        raise ValueError(f"texts has {texts.ndim} dimensions: need one column")
+    encodings.check_column(texts)
     if hasattr(texts, "__arrow_c_stream__") or hasattr(texts, "__arrow_c_array__"):
         yield from _arrow_columns(texts, rows)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -235,15 +235,23 @@ def encode(texts: Iterable[str | bytes], encoding: str | Encoding | None = None,
         raise ValueError(
             f"encoding=None: need the model's, one of {names}; Classifier.encode(texts) takes it from there"
         )
-    if isinstance(texts, (str, bytes)):
-        raise ValueError(f"texts is a {type(texts).__name__}: need a list of texts; for one text pass [text]")
+    check_column(texts)
     if isinstance(texts, np.ndarray):
-        if texts.ndim != 1:
-            raise ValueError(f"texts has shape {texts.shape}: need (N,)")
         texts = texts.tolist()
     if not isinstance(texts, Iterable):
         raise ValueError(f"texts is a {type(texts).__name__}: need a list of texts")
     return encode_buffer(*pack(texts), encoding, length)
+
+
+def check_column(texts: Any) -> None:
+    """Raise ValueError where these are not one column of texts, but one text, a table or a mapping."""
+    kind = type(texts).__name__
+    if isinstance(texts, (str, bytes)):
+        raise ValueError(f"texts is a {kind}: need a list of texts; for one text pass [text]")
+    if getattr(texts, "ndim", 1) != 1:  # a data frame gives the names of its columns, one by one
+        raise ValueError(f"texts has {texts.ndim} dimensions: need one column")
+    if isinstance(texts, Mapping):
+        raise ValueError(f"texts is a {kind}: need a list of texts, as one of its values may be")
 
 
 def pack(texts: Iterable[str | bytes], first: int = 0) -> tuple[np.ndarray, np.ndarray]:
