@@ -1,5 +1,6 @@
 """What is seen of a command while it runs, what a signal leaves, and what hints say."""
 
+import argparse
 import fcntl
 import json
 import os
@@ -21,7 +22,7 @@ from commands import command
 from charcnn import catalog
 from charcnn.caching import disk
 from charcnn.catalog import level_ranges
-from charcnn.cli import CLOSED, TERMINATED, UNUSABLE, info
+from charcnn.cli import CLOSED, TERMINATED, UNUSABLE, info, train_options
 from charcnn.cli.labelling import BLOCK_SECONDS, Labelling
 from charcnn.config import TINY
 from charcnn.host import install, interrupts, progress
@@ -262,3 +263,12 @@ def test_help_says_nothing_twice(capsys):
         for action in parser(name)._subparsers._group_actions[0].choices[name]._action_groups:
             sentences = re.split(r"(?<=\.)\s+", action.description or "")
             assert len(sentences) == len({sentence[:30] for sentence in sentences}), (name, action.title)
+
+
+@pytest.mark.parametrize("wrong", ["nan", "-1", "inf"])
+def test_training_writes_checkpoints_at_some_time(capsys, wrong):
+    parser = argparse.ArgumentParser()
+    train_options.add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--data", "a.csv", "--out", "m.safetensors", "--checkpoint-every", wrong])
+    assert f"argument --checkpoint-every: {wrong}: need seconds, 0 or more" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import shlex
 
 from charcnn.cli.model import COLUMNS, add_column_arguments
 from charcnn.cli.sizes import HELP
-from charcnn.host.progress import add_log_every
+from charcnn.host.progress import add_log_every, seconds
 from charcnn.text.encodings import ENCODINGS
 from charcnn.training.recipe import Recipe
 
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--curve", metavar="FILE", help="the same drawn as PNG (default: OUT-curve.png)")
     add("--no-curve", action="store_true", help="draw none, which spares Matplotlib")
     add("--checkpoint", metavar="FILE", help="(default: OUT.checkpoint) removed at the end")
-    add("--checkpoint-every", type=float, default=60.0, metavar="S", help="seconds at least (default 60)")
+    add("--checkpoint-every", type=seconds, default=60.0, metavar="S", help="seconds at least (default 60)")
     add_log_every(add)
     add("--restart", action="store_true", help="begin anew though there is a checkpoint")
     add("--force", action="store_true", help="replace files that are there")

@@ -30,14 +30,15 @@ def add_log_every(add: Callable[..., Any]) -> None:
     """--log-every."""
     add(
         "--log-every",
-        type=_seconds,
+        type=seconds,
         default=LOG_EVERY,
         metavar="SECONDS",
         help=f"where standard error is no terminal, a line of progress so often (default {LOG_EVERY:g}; 0: none)",
     )
 
 
-def _seconds(value: str) -> float:
+def seconds(value: str) -> float:
+    """An option's number of seconds, 0 or more."""
     try:
         number = float(value)
     except ValueError:
