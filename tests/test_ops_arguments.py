@@ -212,6 +212,13 @@ def test_masked_arrays(variant, name):
         variant.launcher(**{**case.inputs, name: masked}, **case.options)
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_a_matrix_is_no_array():
+    x = np.ones((2, 3), np.float32)
+    with pytest.raises(ValueError, match="^x is a matrix, whose rows have two axes: need np"):
+        ops.linear_cpu_gemm(np.asmatrix(x), x, np.zeros(2, np.float32))
+
+
 def test_layers_of_the_cpu_write_elsewhere():
     rng = np.random.default_rng(0)
     weight, bias, image = rng.random((4, 4, 3), np.float32), np.zeros(4, np.float32), np.zeros((4, 4, 3, 3), np.float32)

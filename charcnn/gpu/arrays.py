@@ -26,6 +26,8 @@ def shape_of(name: str, array: Any) -> Shape:
         raise ValueError(f"{name} is a {type(array).__name__}: need an array")
     if isinstance(array, np.ndarray) and hasattr(array, "mask"):  # np.ma takes milliseconds to import
         raise ValueError(f"{name} is a MaskedArray, whose mask would not count: need its filled(...)")
+    if isinstance(array, np.matrix):
+        raise ValueError(f"{name} is a matrix, whose rows have two axes: need np.asarray of it")
     return tuple(int(extent) for extent in array.shape)
 
 
