@@ -215,7 +215,7 @@ def test_masked_arrays(variant, name):
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
 def test_a_matrix_is_no_array():
     x = np.ones((2, 3), np.float32)
-    with pytest.raises(ValueError, match="^x is a matrix, whose rows have two axes: need np"):
+    with pytest.raises(ValueError, match=r"^x is a matrix, whose rows have two axes: need np\.asarray of it"):
         ops.linear_cpu_gemm(np.asmatrix(x), x, np.zeros(2, np.float32))
 
 
