@@ -84,7 +84,7 @@ def row_scope(nodeid: str) -> str | None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """--all, and --turns."""
     parser.addoption("--all", action="store_true", help="run the exhaustive tests, too")
-    parser.addoption("--turns", action="store_true", help="with -m exhaustive: a seventh of them, by the commit")
+    parser.addoption("--turns", action="store_true", help="with -m exhaustive: one in so many of them, by the commit")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -144,11 +144,11 @@ def waits(item: pytest.Item) -> bool:
     return not kept and crc32(item.nodeid.encode()) % TURNS != part(TURNS)
 
 
-TURNS = 7
+TURNS = 11
 """Of exhaustive tests and their cases, one in so many runs with --turns: those that a commit's hash chooses."""
 
 ALWAYS = (
-    "test_farm.py", "test_fuzz_lines.py", "test_mpi.py", "test_notebooks.py", "test_offline.py", "test_strikes.py",
+    "test_notebooks.py", "test_offline.py", "test_strikes.py",
 )  # fmt: skip
 """Files whose tests take turns in their own way, or are to run for every commit."""
 

@@ -69,6 +69,7 @@ def test_the_readme_compares_rows_by_one_input(tmp_path):
         assert f"\ntest_operator[{name}-conv3] " in operators
 
 
+@pytest.mark.exhaustive
 def test_levels_are_chosen_by_their_whole_names():
     done = bench("--collect-only", chosen=("--levels", "l2"))
     assert re.findall(r"\[(.*)\]", done.stdout) == ["l2"]

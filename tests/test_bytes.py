@@ -111,6 +111,7 @@ def test_words_of_bytes_end_at_spaces_and_after_some_bytes():
 LANGUAGES = {"el": "ένα και δύο", "ru": "один и два", "ja": "一つと二つ"}
 
 
+@pytest.mark.exhaustive
 def test_training(tmp_path, capsys):
     torch = pytest.importorskip("torch", reason="training needs PyTorch")
     from charcnn.cli import train

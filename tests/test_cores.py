@@ -129,6 +129,7 @@ def masks(ranks, *options):
 @needs_mpi
 @needs_ulfm
 @pytest.mark.skipif(len(HERE) < 2, reason="one core")
+@pytest.mark.exhaustive
 def test_ranks_take_the_cores_that_mpiexec_may_use_unless_it_is_told_where():
     given = masks(2)
     assert sorted(cpu for mask, _, _ in given for cpu in mask) == HERE, "disjoint, and all of them"

@@ -316,6 +316,7 @@ def test_a_level_reports_who_was_lost(tmp_path):
 
 
 @needs_mpi
+@pytest.mark.exhaustive
 def test_without_ulfm_a_death_ends_the_run_with_what_is_done_saved(tmp_path):
     file = tmp_path / "results"
     script = DYING_LEVEL.format(options=f', "--checkpoint", "{file}"')

@@ -264,6 +264,7 @@ def test_no_tile_reads_columns_that_are_not_laid_out():
 
 
 @simulated
+@pytest.mark.exhaustive
 def test_level(machine):
     config = Config(length=123, alphabet=9, channels=8, units=8)
     weights = params.init(config, seed=3)

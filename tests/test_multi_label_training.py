@@ -89,6 +89,7 @@ def learned(tmp_path_factory):
     return folder
 
 
+@pytest.mark.exhaustive
 def test_a_network_learns_several_labels(learned, charcnn):
     model = params.load(learned / "m.safetensors")
     assert model.config.multi_label

@@ -273,6 +273,7 @@ def test_three_ranks_give_what_one_gives():
 
 @needs_mpi
 @pytest.mark.parametrize("mode", offload.PARTED)
+@quick(lambda mode: mode == "tensor", everywhere=True)
 def test_commands_on_two_ranks(mode, tmp_path):
     report, trace = tmp_path / "r.json", tmp_path / "t.json"
     options = ["--as", "cpu_gemm", "--offload", mode, "--batch", 2, "--json", report, "--trace", trace]
@@ -309,7 +310,7 @@ for mode in (*offload.PARTED, *sorted(offload.MODES, key="farm".__eq__)):  # a f
 
 @needs_mpi
 @pytest.mark.parametrize(("ranks", "inputs"), [(3, 2), (4, 9)])
-@quick(lambda ranks: ranks == 3, everywhere=True)
+@pytest.mark.exhaustive
 def test_commands_of_all_kinds_on_uneven_shares(ranks, inputs):
     """Neither inputs nor channels are shared out evenly, and of two inputs one of three ranks has none."""
     options = ["--variant", "tiny", "--as", "cpu_gemm", "--inputs", inputs, "--batch", 4]

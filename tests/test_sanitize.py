@@ -70,6 +70,7 @@ def test_other_sources_begin_anew(ran, monkeypatch, tmp_path):
     assert len(ran) == 6
 
 
+@pytest.mark.exhaustive
 def test_collecting_names_the_tests():
     names = sanitize.collect()
     assert any("test_edges" in name for name in names)

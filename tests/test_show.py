@@ -64,6 +64,7 @@ def test_ptx_of_one_step_of_the_ladder():
 
 @compiler
 @pytest.mark.skipif(not nvdisasm_installed(), reason="nvidia-cuda-nvdisasm is not installed")
+@pytest.mark.exhaustive
 def test_sass():
     done = show("VectorizedPixels", "sm_80", "--sass")
     assert (done.returncode, done.stderr) == (DONE, "")

@@ -15,6 +15,7 @@ TCP = ("--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_i
 
 @needs_mpi
 @needs_ulfm
+@pytest.mark.exhaustive
 def test_over_tcp_the_bits_are_the_same():
     done = mpiexec(3, "-c", ROUND_TRIP, options=TCP)
     assert done.returncode == 0, done.stderr

@@ -115,6 +115,7 @@ def test_rows_on_a_terminal_are_printable_and_elsewhere_as_they_were(weights, tm
     assert shown.endswith(b"\ta\\x1b[31m\tb\r\n")
 
 
+@pytest.mark.exhaustive
 def test_standard_streams_that_are_closed(weights, tmp_path):
     (tmp_path / "in.txt").write_text("a\n")
     here = f"cd {tmp_path}; "

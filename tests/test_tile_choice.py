@@ -240,6 +240,7 @@ def asked_at_full_size():
     return json.loads(done.stdout)
 
 
+@pytest.mark.exhaustive
 def test_what_ships_for_the_h200_is_what_kernels_are_built_with(asked_at_full_size):
     shipped = json.loads((tile_choice.PACKAGE / "tuning" / "nvidia-h200.json").read_text())
     assert shipped["gpu"] == device.GPU_NAME

@@ -91,6 +91,7 @@ def machine(monkeypatch):
 )
 @quick(lambda name: name == "fp16", everywhere=True)
 @pytest.mark.parametrize("name", [*TENSOR_PRECISIONS, "fp8 promoted"])
+@pytest.mark.exhaustive
 def test_each_gives_what_it_must(name, machine, monkeypatch):
     name, promoted = name.removesuffix(" promoted"), name.endswith(" promoted")
     unit, whole = (5 / 448, 80) if name == "fp8" else (1.0, 83)
