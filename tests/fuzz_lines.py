@@ -354,14 +354,6 @@ def lines_reference(data):
     return [(line, None, None) if has_words(line) else NO_TEXT for line in lines], list(range(1, len(lines) + 1)), False
 
 
-def as_label(value):
-    """A field as a label. What is not UTF-8 is none: with its bytes replaced, two could become the same."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return None
-
-
 def csv_reference(data, layout, reverse):
     """Rows of CSV, likewise; None where Python's csv takes none of it."""
     split(data)
@@ -381,7 +373,7 @@ def csv_reference(data, layout, reverse):
             rows.append((None, f"{len(row)} fields: need {len(first)}", None))
         else:
             joined = " ".join(row[index] for index in texts).encode("utf-8", "surrogateescape")
-            had = None if label is None else as_label(row[label].encode("utf-8", "surrogateescape"))
+            had = None if label is None or re.search("[\udc80-\udcff]", row[label]) else row[label]  # UTF-8
             rows.append((joined, None, had and had.strip()) if has_words(joined) else NO_TEXT)
     return rows, None, label is not None
 
