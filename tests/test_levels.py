@@ -201,7 +201,7 @@ def test_command(name, tmp_path, as_module):
         assert f"{report['gpu_memory_bytes']:,} bytes a GPU" in done.stdout
 
 
-@pytest.mark.parametrize("name", [name for name in ("l13", "l14", "l15", "l16", "l17") if name in LEVELS])
+@pytest.mark.parametrize("name", [name for name in ("l12", "l13", "l14", "l15", "l16", "l17") if name in LEVELS])
 def test_on_device(name):
     config = fitted(name, FEW)
     weights, ids, monitor = params.init(config, seed=2), random_ids(9, config), Monitor()
