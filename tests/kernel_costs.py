@@ -37,7 +37,8 @@ def compiled(kernel: Any, kinds: tuple[Any, ...], target: Target) -> Compiled:
         cubin = bytes(library.get_cubin(target.compiler).code)
         ptx = library.get_asm_str(target.compiler)
     found = resources(library.get_linkerinfo(target.compiler))
-    found["code_bytes"] = machine_code.described(cubin)["bytes"]
+    described = machine_code.described(cubin)
+    found |= {"code_bytes": described["bytes"], "code": described["digest"]}
     found["float64_instructions"] = len(re.findall(r"\.f64", ptx))
     return Compiled(found, cubin, ptx)
 

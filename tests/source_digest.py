@@ -17,6 +17,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -25,14 +26,18 @@ from numba.cuda import types
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.extending import _Intrinsic
 
+from charcnn.gpu import integers
+
 OTHERS = sys.stdlib_module_names | {"llvmlite", "numba", "numpy"}
 """Packages whose source is not looked into: they are known by their names, and by `compilers`."""
 
 
 def compilers() -> dict[str, str]:
-    """The versions of what compiles; Python's, too, as its own compiler comes first."""
+    """The versions of what compiles, Python's, too, as its own compiler comes first; and what types integers."""
     wheels = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
-    return {"python": f"{sys.version_info.major}.{sys.version_info.minor}", **{name: version(name) for name in wheels}}
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    rules = short(Path(integers.__file__).read_text(encoding="utf-8"))
+    return {"python": python, "integers": rules, **{name: version(name) for name in wheels}}
 
 
 def digest(kernel: CUDADispatcher, kinds: tuple[Any, ...]) -> str:

@@ -36,6 +36,10 @@ def on_miss(work: Callable[[], None] | None) -> None:
 class KernelCache(CUDACache):  # type: ignore[misc, unused-ignore]
     """The cache of one kernel, in place of numba-cuda's own."""
 
+    def __init__(self, function: Callable[..., None], before_compiling: Callable[[], None]) -> None:
+        super().__init__(function)
+        self.before_compiling = before_compiling
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The kernel for these types, or None where it has to be compiled."""
         found = self._load(sig, target_context)
@@ -50,6 +54,7 @@ class KernelCache(CUDACache):  # type: ignore[misc, unused-ignore]
             _release()
         else:
             target_context.refresh()  # the compiler's tables, a third of a second, which a kernel found does without
+            self.before_compiling()
         return found
 
     def _load(self, sig: Any, target_context: Any) -> Any:

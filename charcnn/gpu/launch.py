@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from charcnn.gpu import device
+from charcnn.gpu import device, integers
 from charcnn.gpu.arrays import Shape, apart, check, check_out, writable
 from charcnn.gpu.device import SIMULATED, DeviceError
 
@@ -47,7 +47,8 @@ def jit(**options: Any) -> Callable[[Callable[..., None]], Any]:
         if not SIMULATED and not options.get("device"):  # which may be a user's, typed in: there is no file to look at
             from charcnn.caching.kernel_cache import KernelCache
 
-            kernel._cache = KernelCache(function)
+            kernel._cache = KernelCache(function, integers.install)
+            integers.narrow(kernel)
         return kernel
 
     return compiled

@@ -47,7 +47,7 @@ def _make_kernel(layout, size, power):
     place, load, store, registers = places(layout), reader(layout), writer(layout), layout.width
     below, vector = size // 2, int32(layout.width)
     first, last = -(-below // registers), -(-((size - 1) // 2) // registers)  # vectors below, and above
-    reach, count, terms = (first + 1 + last) * registers, first + 1 + last, uint32(layout.form.terms)
+    reach, count, terms = (first + 1 + last) * registers, first + 1 + last, layout.form.terms
     begin = first * registers - below  # the first square that the first channel's sum has
     own = first * registers
 
@@ -55,10 +55,10 @@ def _make_kernel(layout, size, power):
     def kernel(x, y, share, beta, k):
         values = cuda.local.array(registers, float32)
         near = cuda.local.array(reach, float32)
-        channels = uint32(uint32(x.shape[3]) // terms)
-        vectors = uint32(channels // uint32(registers))
-        i = uint32(uint32(cuda.blockIdx.x) * uint32(cuda.blockDim.x) + uint32(cuda.threadIdx.x))
-        pixel, c = uint32(i // vectors), int32(uint32(i % vectors) * uint32(registers))
+        channels = uint32(x.shape[3]) // terms
+        vectors = channels // uint32(registers)
+        i = uint32(cuda.blockIdx.x) * uint32(cuda.blockDim.x) + uint32(cuda.threadIdx.x)
+        pixel, c = i // vectors, int32(i % vectors * uint32(registers))
         if pixel < uint32(x.shape[0] * x.shape[1] * x.shape[2]):
             for v in range(count):
                 other = int32(c + int32(v - first) * vector)

@@ -23,11 +23,11 @@ _ROWS, _THREADS = uint32(ROWS), uint32(THREADS)
 def _kernel(ids, y):
     # A block writes a piece of y from one end to the other, coalesced; its place in the piece is 32 bits wide.
     depth, rows = uint32(y.shape[2]), uint32(ids.size)
-    first = uint32(uint32(cuda.blockIdx.x) * _ROWS)
+    first = uint32(cuda.blockIdx.x) * _ROWS
     start = uint64(first) * uint64(depth)
-    for i in range(uint32(cuda.threadIdx.x), min(_ROWS, uint32(rows - first)) * depth, _THREADS):
+    for i in range(uint32(cuda.threadIdx.x), min(_ROWS, rows - first) * depth, _THREADS):
         place = uint32(i)
-        hot = ids.flat[uint32(first + place // depth)] == place % depth
+        hot = ids.flat[first + place // depth] == place % depth
         y.flat[start + place] = float32(1) if hot else float32(0)
 
 

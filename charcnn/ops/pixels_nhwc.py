@@ -39,7 +39,7 @@ def _coalesced_kernel(images, tables, y):
 @cache
 def _make_kernel(layout, c_in, c_out):
     place, store, registers = places(layout), writer(layout), layout.width
-    entries, vectors, threads = 256 * c_in, c_out // layout.width, uint32(THREADS)
+    entries, vectors, threads = 256 * c_in, c_out // layout.width, THREADS
 
     @jit()
     def kernel(images, tables, y):
@@ -50,22 +50,22 @@ def _make_kernel(layout, c_in, c_out):
         k = thread
         while k < uint32(entries):
             table[k] = tables.flat[k]
-            k = uint32(k + threads)
+            k = k + threads
         cuda.syncthreads()
-        size, stride = uint32(y.shape[1] * y.shape[2]), uint32(uint32(cuda.gridDim.x) * threads)
-        pixel, end = uint32(uint32(cuda.blockIdx.x) * threads + thread), uint32(uint32(y.shape[0]) * size)
+        size, stride = uint32(y.shape[1] * y.shape[2]), uint32(cuda.gridDim.x) * threads
+        pixel, end = uint32(cuda.blockIdx.x) * threads + thread, uint32(y.shape[0]) * size
         while pixel < end:
-            n, p = uint32(pixel // size), uint32(pixel % size)
+            n, p = pixel // size, pixel % size
             image = uint64(n) * uint64(uint32(c_in) * size) + uint64(p)
             for v in range(vectors):
                 for j in range(registers):
                     values[j] = float32(0)
                     if v * registers + j < c_in:
                         byte = uint32(images.flat[image + uint64(uint32(v * registers + j) * size)])
-                        values[j] = table[uint32(uint32(256 * (v * registers + j)) + byte)]
+                        values[j] = table[uint32(256 * (v * registers + j)) + byte]
                 at, low = place(uint64(pixel), uint32(v * registers), uint32(c_out))
                 store(y, at, low, values)
-            pixel = uint32(pixel + stride)
+            pixel = pixel + stride
 
     return kernel
 

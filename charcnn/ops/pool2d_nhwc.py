@@ -90,18 +90,18 @@ def _mean(layout):
 @cache
 def _make_kernel(layout, pooled):
     place, store, registers = places(layout), writer(layout), layout.width
-    vector, terms = uint32(registers), uint32(layout.form.terms)
+    vector, terms = registers, layout.form.terms
 
     @jit()
     def kernel(x, y, window, stride, padding, area):
         # A row of outputs is a row of blocks: a thread divides once.
         values = cuda.local.array(registers, float32)
-        channels, row = uint32(uint32(x.shape[3]) // terms), uint32(cuda.blockIdx.x)
-        vectors = uint32(channels // vector)
-        i = uint32(uint32(cuda.blockIdx.y) * uint32(cuda.blockDim.x) + uint32(cuda.threadIdx.x))
-        q, c = uint32(i // vectors), uint32(uint32(i % vectors) * vector)
+        channels, row = uint32(x.shape[3]) // terms, uint32(cuda.blockIdx.x)
+        vectors = channels // vector
+        i = uint32(cuda.blockIdx.y) * uint32(cuda.blockDim.x) + uint32(cuda.threadIdx.x)
+        q, c = i // vectors, i % vectors * vector
         if q < uint32(y.shape[2]):
-            n, p = uint32(row // uint32(y.shape[1])), uint32(row % uint32(y.shape[1]))
+            n, p = row // uint32(y.shape[1]), row % uint32(y.shape[1])
             top = int32(int32(p) * int32(stride[0]) - int32(padding[0]))
             left = int32(int32(q) * int32(stride[1]) - int32(padding[2]))
             at, low = place(uint64(n) * uint64(x.shape[1] * x.shape[2]), c, channels)

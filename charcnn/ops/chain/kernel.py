@@ -34,14 +34,14 @@ def make_kernel(step: Step) -> Any:
     kernel_sizes = _constants(step.kernel_sizes)
     c_first, c_last, length_first = c_ins[0], c_outs[-1], lengths_in[0]
     first_map, last_map = sources[0], targets[-1]
-    full_in, full_out = uint32(step.length), uint32(step.length_out)
+    full_in, full_out = step.length, step.length_out
     tile, tiles = uint32(step.tile), uint32(step.tiles)
     threads, stage = uint32(step.threads), uint32(step.stage)
     stage_size, pitch = uint32(step.stage_size), uint32(step.weight_pitch)
     tm, tn = uint32(step.channel_tile), uint32(step.position_tile)
     accumulators, window_size, fetches = step.accumulators, step.position_tile + TAPS - 1, step.fetches
     window_end = uint32(window_size)
-    one, two, taps_a_time = uint32(1), uint32(2), uint32(TAPS)
+    taps_a_time = uint32(TAPS)
 
     @jit(launch_bounds=(step.threads, step.resident))
     def kernel(x, weights, biases, y, moments):
@@ -62,13 +62,13 @@ def make_kernel(step: Step) -> Any:
 
         def fetch(weight, at, row, rows, c_out, width):
             """Start to read this thread's weights: every rows-th output channel, `width` weights each, from `row`."""
-            for i in range((c_out + rows - one) // rows):
+            for i in range((c_out + rows - uint32(1)) // rows):
                 if uint32(row + i * rows) < c_out:
                     fetched[i] = weight.flat[at + i * rows * width]
 
         def place(at, row, rows, c_out):
             """Put what was fetched where `multiply` reads it."""
-            for i in range((c_out + rows - one) // rows):
+            for i in range((c_out + rows - uint32(1)) // rows):
                 if uint32(row + i * rows) < c_out:
                     shared[at + i * rows] = fetched[i]
 
@@ -82,8 +82,8 @@ def make_kernel(step: Step) -> Any:
             column = uint32(thread % run)
             weight_at = uint32(row * width + column)
             staged_at = uint32(column * pitch + row)
-            columns = (length + tn - one) // tn
-            register_tiles = columns * ((c_out + tm - one) // tm)
+            columns = (length + tn - uint32(1)) // tn
+            register_tiles = columns * ((c_out + tm - uint32(1)) // tm)
             for first in range(uint32(0), register_tiles, threads):
                 active = first + thread < register_tiles
                 group = uint32(uint32(first + thread) // columns * tm)
@@ -110,10 +110,10 @@ def make_kernel(step: Step) -> Any:
                                 for j in range(window_end):
                                     window[j] = shared[feature + k + j]
                                 multiply(staged + k * pitch, 0)
-                                if k + one < taps:
-                                    multiply(staged + (k + one) * pitch, 1)
-                                if k + two < taps:
-                                    multiply(staged + (k + two) * pitch, 2)
+                                if k + uint32(1) < taps:
+                                    multiply(staged + (k + uint32(1)) * pitch, 1)
+                                if k + uint32(2) < taps:
+                                    multiply(staged + (k + uint32(2)) * pitch, 2)
                             staged = uint32(staged + taps * pitch)
                             feature = uint32(feature + length_in)
                     current = uint32(stage_size - current)
@@ -142,10 +142,10 @@ def make_kernel(step: Step) -> Any:
         def block_sum(value):
             """The sum over the block's threads, in the same order at each run, to all of them."""
             shared[thread] = value
-            width = uint32(threads)
-            while width > one:
+            width = threads
+            while width > uint32(1):
                 cuda.syncthreads()
-                half = uint32((width + one) // two)
+                half = uint32((width + uint32(1)) // uint32(2))
                 if thread + half < width:
                     shared[thread] += shared[thread + half]
                 width = half
@@ -192,11 +192,11 @@ def make_kernel(step: Step) -> Any:
                     second_moment += deviation * deviation
             first_moment = block_sum(first_moment)
             second_moment = block_sum(second_moment)
-            if thread == uint32(0):
+            if thread == 0:
                 row = cuda.blockIdx.x
                 rest = first_moment / count
                 squares = second_moment - first_moment * rest
-                if tiles == one:
+                if tiles == 1:
                     moments[row, 0] = float64(mean) + float64(rest)
                     moments[row, 1] = squares / count
                 else:

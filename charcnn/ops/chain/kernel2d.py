@@ -28,7 +28,7 @@ def make_kernel(step: Step2d) -> Any:
     x (N, C_in, H, W) and y (N, C_out, H_out, W_out) float32; weights and biases tuples, an array a convolution.
     """
     tiling = step.tiling
-    across, tiles = uint32(tiling.grid[1]), uint32(step.tiles)
+    across, tiles = tiling.grid[1], step.tiles
     (rows, columns), (_, height, width) = map(uint32, tiling.tile), map(uint32, tiling.shapes[-1])
     hold, walk, held = _make_hold(step, len(step.links) - 1), _make_walk(step, len(tiling.walks) - 1), not step.stage
 
@@ -159,9 +159,9 @@ def _make_hold(step: Step2d, i: int) -> Any:
 def _make_bring(step: Step2d, i: int) -> Any:
     """Start to copy a stage of link i's weights to shared memory, turned from (C_out, taps) to (taps, C_out)."""
     link = step.links[i]
-    run, depth = uint32(step.staged_lines(i) * link.window.kernel[1]), uint32(link.depth)
-    outs, channels = uint32(link.out_shape[0] // link.groups), uint32(link.out_shape[0])
-    padded, pitch, threads = uint32(step.padded(i) // link.groups), uint32(step.weight_pitch(i)), uint32(step.threads)
+    run, depth = uint32(step.staged_lines(i) * link.window.kernel[1]), link.depth
+    outs, channels = link.out_shape[0] // link.groups, uint32(link.out_shape[0])
+    padded, pitch, threads = step.padded(i) // link.groups, step.weight_pitch(i), uint32(step.threads)
     copy, size, none = ptx.cp_async(1), uint32(4), uint32(0)
 
     @jit(device=True, forceinline=True)
@@ -181,7 +181,7 @@ def _make_multiply(taps: int, tm: int, tn: int, stride: int, dilation: int, pitc
     """A row of taps of one input channel: tm weights, the same in lanes of a channel tile, times tn features a tap."""
     more, tap = taps > 1, taps - 1
     before = _make_multiply(tap, tm, tn, stride, dilation, pitch) if more else None
-    weights, features = uint32(tap * pitch), uint32(tap * dilation)
+    weights, features = tap * pitch, tap * dilation
     down, across, step = uint32(tm), uint32(tn), uint32(stride)
 
     @jit(device=True, forceinline=True)
@@ -204,13 +204,13 @@ def _make_conv2d(step: Step2d, i: int) -> Any:
     store, number, biased = make_store(step, i), sum(one.groups > 0 for one in step.links[:i]), link.bias
     accumulators, down, across_tile = tm * tn, uint32(tm), uint32(tn)
     (stride, right), (top, *_) = link.window.stride, link.window.padding
-    dilation, height, kernel_rows = link.window.dilation[0], link.in_shape[1], uint32(link.window.kernel[0])
-    group_size = uint32(link.in_shape[0] // link.groups * ring * pitch)
-    step_right, plane, threads = uint32(right), uint32(ring * pitch), uint32(step.threads)
-    outs, group_tiles = uint32(link.out_shape[0] // link.groups), uint32(step.padded(i) // link.groups // tm)
-    channel_tiles, lines, chunk = uint32(step.padded(i) // tm), uint32(link.lines), uint32(step.staged_lines(i))
-    weights_at, stage, line_size = uint32(step.weight_offsets[i]), uint32(step.stage), uint32(step.line_size(i))
-    kernel_columns, one, zero = uint32(link.window.kernel[1]), uint32(1), uint32(0)
+    dilation, height, kernel_rows = link.window.dilation[0], link.in_shape[1], link.window.kernel[0]
+    group_size = link.in_shape[0] // link.groups * ring * pitch
+    step_right, plane, threads = right, ring * pitch, uint32(step.threads)
+    outs, group_tiles = uint32(link.out_shape[0] // link.groups), step.padded(i) // link.groups // tm
+    channel_tiles, lines, chunk = step.padded(i) // tm, uint32(link.lines), step.staged_lines(i)
+    weights_at, stage, line_size = step.weight_offsets[i], step.stage, step.line_size(i)
+    kernel_columns, one = link.window.kernel[1], uint32(1)
     multiply = _make_multiply(link.window.kernel[1], tm, tn, right, link.window.dilation[1], step.weight_pitch(i))
     bring, wait, finished = _make_bring(step, i), ptx.cp_async_wait_group(0), inlined(link.epilogue)
     alignment = ptx.ALIGNMENT
@@ -219,40 +219,43 @@ def _make_conv2d(step: Step2d, i: int) -> Any:
     def conv2d(weights, biases, y, n, begin, end, first, last, origin):
         maps, shared = cuda.shared.array(0, value_type), cuda.shared.array(0, float32, alignment=alignment)
         acc = cuda.local.array(accumulators, float32)
-        across = uint32((uint32(last - first) + across_tile - one) // across_tile)
-        positions = uint32(uint32(end - begin) * across)
-        tiles = uint32(positions * channel_tiles)
-        for start in range(zero, tiles, threads):
+        across = (uint32(last - first) + across_tile - one) // across_tile
+        positions = uint32(end - begin) * across
+        tiles = positions * channel_tiles
+        for start in range(uint32(0), tiles, threads):
             tile = uint32(start + uint32(cuda.threadIdx.x))
             active = tile < tiles
-            channel, position = uint32(tile // positions), uint32(tile % positions)
-            row, column = int32(begin + int32(position // across)), uint32(position % across * across_tile)
-            feature = uint32(place + channel // group_tiles * group_size + column * step_right)
+            channel, position = tile // positions, tile % positions
+            row, column = int32(begin + int32(position // across)), position % across * across_tile
+            feature = place + channel // group_tiles * group_size + column * step_right
             over = int32(row * stride - top)
             for j in range(accumulators):
                 acc[j] = float32(0)
-            slot, line = zero, zero  # where a slot begins is a product, by which loads of four weights show as aligned
+            slot, line = (
+                uint32(0),
+                uint32(0),
+            )  # where a slot begins is a product, by which loads of four weights show as aligned
             if staged:
                 cuda.syncthreads()
-                bring(weights[number], zero, zero)
+                bring(weights[number], uint32(0), uint32(0))
                 ptx.cp_async_commit_group()
             while line < lines:
-                following = uint32(line + chunk)
+                following = line + chunk
                 if staged:
                     wait()
                     cuda.syncthreads()
                     if following < lines:  # on its way while this one is multiplied
-                        bring(weights[number], following * kernel_columns, uint32((one - slot) * stage))
+                        bring(weights[number], following * kernel_columns, (one - slot) * stage)
                         ptx.cp_async_commit_group()
                 if active:
-                    weight = uint32(weights_at + slot * stage + channel * down)
+                    weight = weights_at + slot * stage + channel * down
                     for at in range(line, min(following, lines)):
                         read = over + int32(uint32(at) % kernel_rows) * dilation
                         if read >= 0 and read < height:
                             from_row = uint32(at) // kernel_rows * plane + uint32(read) % ring * pitch
-                            multiply(shared, maps, acc, weight, uint32(feature + from_row))
-                        weight = uint32(weight + line_size)
-                slot, line = uint32(one - slot), following
+                            multiply(shared, maps, acc, weight, feature + from_row)
+                        weight = weight + line_size
+                slot, line = one - slot, following
             if active:
                 inner = channel % group_tiles * down
                 for k in range(down):

@@ -83,10 +83,10 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
     multiply, pack, peak = ptx.mma_sync(ptx_type), ptx.cvt_f16x2(ptx_type), ptx.max_nan_f32
     wait = ptx.cp_async_wait_group(0)
     zero, one, two, three, four, five = (uint32(i) for i in range(6))
-    lanes, fifteen, sixteen, row_size = uint32(31), uint32(15), uint32(16), uint32(row_bytes)
+    lanes, row_size = 31, row_bytes
     block_threads, row_chunks, words_of_row = map(uint32, (threads, chunks, row_words))
     step_bytes, float_bytes, last = uint64(4 * STEP_WORDS), uint64(4), convolutions - 1
-    all_steps, b_size, k_rounds = uint32(steps * convolutions), 8 * ahead, k_steps // ahead
+    all_steps, b_size, k_rounds = steps * convolutions, 8 * ahead, k_steps // ahead
 
     @jit(launch_bounds=(threads, 1))
     def kernel(x, weight, bias, y, moments, length):
@@ -97,19 +97,19 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
         b = cuda.local.array(b_size, types.uint32)
         base = ptx.cvta_to_shared(shared)
         thread, n = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-        lane, warp = uint32(thread & lanes), uint32(thread >> five)
-        g, t = uint32(lane >> two), uint32(lane & three)
+        lane, warp = thread & lanes, thread >> five
+        g, t = lane >> two, lane & three
 
         # The input's features, and the weights of the first steps.
         chunk = thread
-        while chunk < uint32(length * row_chunks):
-            row = uint32(chunk // row_chunks)
-            to = uint32(uint32(row * row_size) + uint32(uint32(chunk - uint32(row * row_chunks)) * sixteen))
-            at = x + uint64(n) * uint64(uint32(length * row_chunks)) * uint64(16) + uint64(chunk) * uint64(16)
-            ptx.cp_async_16(uint32(base + to), at, sixteen)
-            chunk = uint32(chunk + block_threads)
+        while chunk < length * row_chunks:
+            row = chunk // row_chunks
+            to = row * row_size + (chunk - row * row_chunks) * 16
+            at = x + uint64(n) * uint64(length * row_chunks) * uint64(16) + uint64(chunk) * uint64(16)
+            ptx.cp_async_16(uint32(base + to), at, uint32(16))
+            chunk = chunk + block_threads
         ptx.cp_async_commit_group()
-        at_b = weight + uint64(uint32(warp * all_steps)) * step_bytes + uint64(uint32(lane * sixteen))
+        at_b = weight + uint64(warp * all_steps) * step_bytes + uint64(lane * 16)
         for s in range(ahead):
             for h in range(2):
                 w0, w1, w2, w3 = ptx.ld_global_v4_b32(at_b + uint64(512 * h))
@@ -120,28 +120,24 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
         cuda.syncthreads()
 
         positions = length
-        a_lane = uint32(
-            uint32(base + uint32(uint32(lane & fifteen) * row_size)) + uint32(uint32(lane >> four) * sixteen)
-        )
+        a_lane = base + (lane & 15) * row_size + (lane >> four) * 16
         for convolution in range(convolutions):
-            positions = uint32(positions - uint32(shrink))
-            column = uint32(uint32(warp * uint32(WARP_N)) + uint32(t * two))
+            positions = positions - uint32(shrink)
+            column = warp * uint32(WARP_N) + t * two
             for q in range(n_tiles):
-                at = bias + uint64(uint32(uint32(uint32(convolution) * uint32(channels)) + column)) * float_bytes
+                at = bias + uint64(uint32(convolution) * uint32(channels) + column) * float_bytes
                 for e in range(2):
                     value = ptx.ld_global_f32(at + uint64(4 * (8 * q + e)))
                     for m in range(m_tiles):
                         k = (m * n_tiles + q) * 4 + e
                         acc[k], acc[k + 2] = value, value
             for tap in range(taps):
-                a_at = uint32(a_lane + uint32(uint32(tap) * row_size))
+                a_at = a_lane + uint32(tap) * row_size
                 for _ in range(k_rounds):
                     for s in range(ahead):
                         for m in range(m_tiles):
                             j = 4 * m
-                            a[j], a[j + 1], a[j + 2], a[j + 3] = ptx.ldmatrix_x4(
-                                uint32(a_at + uint32(m * 16 * row_bytes))
-                            )
+                            a[j], a[j + 1], a[j + 2], a[j + 3] = ptx.ldmatrix_x4(a_at + uint32(m * 16 * row_bytes))
                         for m in range(m_tiles):
                             for q in range(n_tiles):
                                 i, j, k = 4 * m, 8 * s + 2 * q, (m * n_tiles + q) * 4
@@ -149,7 +145,7 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
                                     a[i], a[i + 1], a[i + 2], a[i + 3], b[j], b[j + 1],
                                     acc[k], acc[k + 1], acc[k + 2], acc[k + 3],
                                 )  # fmt: skip
-                        a_at = uint32(a_at + uint32(32))
+                        a_at = a_at + 32
                         for h in range(2):
                             w0, w1, w2, w3 = ptx.ld_global_v4_b32(at_b + uint64(512 * h))
                             j = 8 * s + 4 * h
@@ -157,30 +153,30 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
                         at_b += step_bytes
             floor = float32(0) if convolution < last else float32(-math.inf)  # ReLU's, or none
             cuda.syncthreads()  # all warps have read the map, which is now written over
-            word = uint32(uint32(uint32(warp * uint32(WARP_N // 2)) + t) + uint32(g * words_of_row))
+            word = warp * uint32(WARP_N // 2) + t + g * words_of_row
             for m in range(m_tiles):
                 for q in range(n_tiles):
                     for h in range(2):
                         k = (m * n_tiles + q) * 4 + 2 * h
-                        to = uint32(word + uint32((16 * m + 8 * h) * row_words + 4 * q))
+                        to = word + uint32((16 * m + 8 * h) * row_words + 4 * q)
                         shared[to] = pack(peak(acc[k], floor), peak(acc[k + 1], floor))
             cuda.syncthreads()
 
         chunk = thread
-        while chunk < uint32(positions * row_chunks):
-            row = uint32(chunk // row_chunks)
-            i = uint32(uint32(row * words_of_row) + uint32(uint32(chunk - uint32(row * row_chunks)) * four))
-            to = y + uint64(n) * uint64(uint32(positions * row_chunks)) * uint64(16) + uint64(chunk) * uint64(16)
+        while chunk < positions * row_chunks:
+            row = chunk // row_chunks
+            i = row * words_of_row + (chunk - row * row_chunks) * four
+            to = y + uint64(n) * uint64(positions * row_chunks) * uint64(16) + uint64(chunk) * uint64(16)
             ptx.st_global_v4_b32(to, shared[i], shared[i + one], shared[i + two], shared[i + three])
-            chunk = uint32(chunk + block_threads)
+            chunk = chunk + block_threads
         if stat:
-            count = float32(uint32(positions * uint32(channels)))
+            count = float32(positions * uint32(channels))
             mean, squares = float32(0), float32(0)
             for turn in range(2):  # the sum, then the squared deviations from its mean
                 total = float32(0)
                 for m in range(m_tiles):
                     for h in range(2):
-                        if uint32(g + uint32(16 * m + 8 * h)) < positions:
+                        if g + uint32(16 * m + 8 * h) < positions:
                             for q in range(n_tiles):
                                 k = (m * n_tiles + q) * 4 + 2 * h
                                 if turn == 0:

@@ -41,24 +41,24 @@ def make_mma_kernel(plan: MmaPlan, from_bytes: bool) -> Any:
     `plan_mma.packed`, bias padded likewise; y (N, C_out H_out W_out) float32.
     """
     lay_out, compute = _make_lay_out(plan, from_bytes), _make_links(plan, len(plan.links) - 1)
-    threads, space, chunk = uint32(plan.threads), uint32(plan.shared_bytes), uint32(PIXEL)
-    zero, alignment = uint32(0), ptx.ALIGNMENT
+    threads, space, chunk = uint32(plan.threads), plan.shared_bytes, uint32(PIXEL)
+    alignment = ptx.ALIGNMENT
 
     @jit(launch_bounds=(plan.threads, plan.resident))
     def kernel(x, weight, bias, pixels, y):
         shared = cuda.shared.array(0, types.uint32, alignment=alignment)
         base, thread = ptx.cvta_to_shared(shared), uint32(cuda.threadIdx.x)
-        i = uint32(thread * chunk)
+        i = thread * chunk
         while i < space:  # what is padding stays 0
-            ptx.st_shared_v4_b32(uint32(base + i), zero, zero, zero, zero)
-            i = uint32(i + threads * chunk)
+            ptx.st_shared_v4_b32(base + i, 0, 0, 0, 0)
+            i = i + threads * chunk
         n = uint32(cuda.blockIdx.x)
         while n < uint32(x.shape[0]):
             cuda.syncthreads()  # the image before is done with
             lay_out(x, pixels, base, thread, n)
             cuda.syncthreads()
             compute(weight, bias, y, base, thread, n)
-            n = uint32(n + uint32(cuda.gridDim.x))
+            n = n + uint32(cuda.gridDim.x)
 
     return kernel
 
@@ -136,7 +136,7 @@ def _make_lay_out(plan: MmaPlan, from_bytes: bool) -> Any:
     all_rows, columns, rows_in, line, image = map(uint32, (of.rows, of.columns, height, width, height * width))
     above, before, pieces, every, threads = map(uint32, (top, left, segments, items, plan.threads))
     wide, stride, pixel, row_bytes, plane = map(uint32, (run, step, PIXEL, PIXEL * of.pitch, of.plane))
-    place, values_of_byte, zero, word, eight = uint32(plan.places[0]), uint32(256), uint32(0), uint32(0xFFFFFFFF), OCTET
+    place, values_of_byte, word, eight = plan.places[0], 256, 0xFFFFFFFF, OCTET
 
     @jit(device=True, forceinline=True)
     def lay_out(x, pixels, base, thread, n):
@@ -145,30 +145,30 @@ def _make_lay_out(plan: MmaPlan, from_bytes: bool) -> Any:
         for k in range(eight):
             taken[k] = float32(0)
         for k in range(4):
-            w[k] = zero
+            w[k] = uint32(0)
         i = thread
         while i < every:
-            piece, rest = uint32(i % pieces), uint32(i // pieces)
-            row, channel = uint32(rest % all_rows), uint32(rest // all_rows)
-            source, first = uint32(row - above) & word, uint32(piece * wide * stride - before) & word  # beyond: huge
-            at = uint32(channel * image + source * line) & word
+            piece, rest = i % pieces, i // pieces
+            row, channel = rest % all_rows, rest // all_rows
+            source, first = row - above & word, piece * wide * stride - before & word  # beyond: huge
+            at = channel * image + source * line & word
             for k in range(span):
-                column = uint32(first + uint32(k)) & word
+                column = first + uint32(k) & word
                 values[k] = float32(0)
                 if source < rows_in and column < line:
                     if from_bytes:
-                        values[k] = pixels[uint32(channel * values_of_byte + uint32(x[n, uint32(at + column)]))]
+                        values[k] = pixels[channel * values_of_byte + uint32(x[n, at + column])]
                     else:
-                        values[k] = x[n, uint32(at + column)]
-            to = uint32(base + place + channel * plane + row * row_bytes + piece * wide * pixel)
+                        values[k] = x[n, at + column]
+            to = base + place + channel * plane + row * row_bytes + piece * wide * pixel
             for j in range(run):
                 for k in range(taps):
                     taken[k] = values[j * step + k * apart]
                 for k in range(words):
                     w[k] = pack(taken[2 * k], taken[2 * k + 1])
-                if uint32(piece * wide + uint32(j)) < columns:
-                    ptx.st_shared_v4_b32(uint32(to + uint32(j) * pixel), w[0], w[1], w[2], w[3])
-            i = uint32(i + threads)
+                if piece * wide + uint32(j) < columns:
+                    ptx.st_shared_v4_b32(to + uint32(j) * pixel, w[0], w[1], w[2], w[3])
+            i = i + threads
 
     return lay_out
 
@@ -217,13 +217,12 @@ def _make_conv2d(plan: MmaPlan, i: int, part: int) -> Any:
     distances = _distances(plan, i)
     patterns, sums, fours, pairs = len(distances), 4 * columns, fragments // 4, 2 * columns
     multiply, store = _make_products(plan, i, len(plan.steps(i)) - 1), _make_store(plan, i)
-    down_across, pixels = uint32(link.out_shape[2]), math.prod(link.out_shape[1:])
-    row_bytes = uint32(PIXEL * of.pitch * link.window.stride[0])
+    down_across, pixels = link.out_shape[2], math.prod(link.out_shape[1:])
+    row_bytes = PIXEL * of.pitch * link.window.stride[0]
     apart = np.array(distances, np.uint32)
-    weights_at, biases_at = uint32(words + 32 * fragments * part), uint32(numbers + OCTET * columns * part)
-    place, first_octet, tiles, warps, last = (
-        uint32(value) for value in (plan.places[i], columns * part, -(-pixels // ROWS), plan.warps, pixels - 1)
-    )
+    weights_at, biases_at = words + 32 * fragments * part, numbers + OCTET * columns * part
+    place, first_octet, tiles, warps = plan.places[i], columns * part, -(-pixels // ROWS), plan.warps
+    last = uint32(pixels - 1)
     two, three, four, five, fifteen, sixteen, lanes = map(uint32, (2, 3, 4, 5, 15, 16, 31))
     block, pixel, eight, one = map(uint32, (128, PIXEL, 8, 1))
 
@@ -231,18 +230,18 @@ def _make_conv2d(plan: MmaPlan, i: int, part: int) -> Any:
     def conv2d(weight, bias, y, base, thread, n):
         b, acc = cuda.local.array(fragments, types.uint32), cuda.local.array(sums, float32)
         at, offsets = cuda.local.array(patterns, types.uint32), cuda.local.array(pairs, float32)
-        lane, tile = uint32(thread & lanes), uint32(thread >> five)
-        group, member, upper = uint32(lane >> two), uint32(lane & three), uint32(lane >> four)
+        lane, tile = thread & lanes, thread >> five
+        group, member, upper = lane >> two, lane & three, lane >> four
         for k in range(fours):
-            w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, uint32(weights_at + uint32(k) * block + lane * four))
+            w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, weights_at + uint32(k) * block + lane * four)
             b[4 * k], b[4 * k + 1], b[4 * k + 2], b[4 * k + 3] = w0, w1, w2, w3
         for q in range(columns):
-            own = uint32(biases_at + uint32(8 * q) + member * two)
-            offsets[2 * q], offsets[2 * q + 1] = bias[own], bias[uint32(own + one)]
+            own = biases_at + uint32(8 * q) + member * two
+            offsets[2 * q], offsets[2 * q + 1] = bias[own], bias[own + one]
         while tile < tiles:
-            p = min(uint32(tile * sixteen + (lane & fifteen)), last)
-            row = uint32(p // down_across)
-            here = uint32(base + place + row * row_bytes + uint32(p - row * down_across) * pixel)
+            p = min(tile * sixteen + (lane & fifteen), last)
+            row = p // down_across
+            here = base + place + row * row_bytes + (p - row * down_across) * pixel
             for k in range(patterns):
                 at[k] = uint32(here + upper * cuda.const.array_like(apart)[k])
             for q in range(columns):
@@ -250,13 +249,13 @@ def _make_conv2d(plan: MmaPlan, i: int, part: int) -> Any:
                     acc[4 * q + e], acc[4 * q + 2 + e] = offsets[2 * q + e], offsets[2 * q + e]
             multiply(acc, b, at)
             for half in range(2):
-                p = uint32(tile * sixteen + group + uint32(half) * eight)
+                p = tile * sixteen + group + uint32(half) * eight
                 if p <= last:
                     for q in range(columns):
                         k = 4 * q + 2 * half
-                        octet = uint32(first_octet + uint32(q))
+                        octet = first_octet + uint32(q)
                         store(y, n, octet, member, p, acc[k], acc[k + 1])
-            tile = uint32(tile + warps)
+            tile = tile + warps
 
     return conv2d
 
@@ -268,13 +267,14 @@ def _make_maxpool2d(plan: MmaPlan, i: int) -> Any:
     store, peak = _make_store(plan, i), ptx.max_nan_f16x2(plan.precision.ptx_type)
     unpack = ptx.cvt_f32x2(plan.precision.ptx_type)
     (rows, columns), across = link.window.kernel, uint32(link.out_shape[2])
-    pixels, items = (
-        uint32(count) for count in (math.prod(link.out_shape[1:]), of.octets * math.prod(link.out_shape[1:]))
-    )
+    pixels, items = math.prod(link.out_shape[1:]), of.octets * math.prod(link.out_shape[1:])
     taps = np.array([of.at(0, row, column) for row in range(rows) for column in range(columns)], np.uint32)
     row_bytes, plane, place, pixel, threads = (
-        uint32(value)
-        for value in (PIXEL * of.pitch * link.window.stride[0], of.plane, plan.places[i], PIXEL, plan.threads)
+        PIXEL * of.pitch * link.window.stride[0],
+        of.plane,
+        plan.places[i],
+        PIXEL,
+        plan.threads,
     )
     count = rows * columns
 
@@ -283,9 +283,9 @@ def _make_maxpool2d(plan: MmaPlan, i: int) -> Any:
         best = cuda.local.array(4, types.uint32)
         item = thread
         while item < items:
-            octet, p = uint32(item // pixels), uint32(item % pixels)
-            row = uint32(p // across)
-            here = uint32(base + place + octet * plane + row * row_bytes + uint32(p - row * across) * pixel)
+            octet, p = item // pixels, item % pixels
+            row = p // across
+            here = base + place + octet * plane + row * row_bytes + (p - row * across) * pixel
             best[0], best[1], best[2], best[3] = ptx.ld_shared_v4_b32(here)
             for k in range(1, count):
                 w0, w1, w2, w3 = ptx.ld_shared_v4_b32(uint32(here + cuda.const.array_like(taps)[k]))
@@ -294,7 +294,7 @@ def _make_maxpool2d(plan: MmaPlan, i: int) -> Any:
             for k in range(4):
                 low, high = unpack(best[k])
                 store(y, n, octet, uint32(k), p, low, high)
-            item = uint32(item + threads)
+            item = item + threads
 
     return maxpool2d
 
@@ -314,36 +314,28 @@ def _make_store(plan: MmaPlan, i: int) -> Any:
     )
     top, left = (0, 0) if of is None else (of.top, of.left)
     phased, alignment, uneven = step > 1, ptx.ALIGNMENT, channels % OCTET > 0
-    steps, phase_words, row_words, plane_words, begin, above, before, across, pixels, count, octets = (
-        uint32(value)
-        for value in (
-            step, WORDS * phase, WORDS * pitch, plane // 4, place // 4, top, left, width, height * width, channels,
-            -(-channels // OCTET),
-        )
-    )  # fmt: skip
+    steps, phase_words, row_words, plane_words, begin = step, WORDS * phase, WORDS * pitch, plane // 4, place // 4
+    above, before, across, pixels, count, octets = top, left, width, height * width, channels, -(-channels // OCTET)
     eight, two, one, pixel, whole, lower, none = map(uint32, (8, 2, 1, WORDS, 0xFFFFFFFF, 0xFFFF, 0))
 
     @jit(device=True, forceinline=True)
     def store(y, n, octet, member, p, low, high):
         if final:
-            channel = uint32(octet * eight + member * two)
-            at = uint32(channel * pixels + p)
+            channel = octet * eight + member * two
+            at = channel * pixels + p
             if channel < count:
                 y[n, at] = finished(low)
-            if uint32(channel + one) < count:
-                y[n, uint32(at + pixels)] = finished(high)
+            if channel + one < count:
+                y[n, at + pixels] = finished(high)
         elif octet < octets:
-            shared, row = cuda.shared.array(0, types.uint32, alignment=alignment), uint32(p // across)
-            column = uint32(p - row * across + before)
-            to = uint32(begin + octet * plane_words + uint32(row + above) * row_words + member)
-            if phased:
-                to = uint32(to + uint32(column % steps) * phase_words + uint32(column // steps) * pixel)
-            else:
-                to = uint32(to + column * pixel)
+            shared, row = cuda.shared.array(0, types.uint32, alignment=alignment), p // across
+            column = p - row * across + before
+            to = begin + octet * plane_words + (row + above) * row_words + member
+            to += column % steps * phase_words + column // steps * pixel if phased else column * pixel
             word = pack(finished(low), finished(high))
             if uneven:  # of no channel is 0 times what overflowed, which is no number
-                channel = uint32(octet * eight + member * two)
-                word = uint32(word & (whole if uint32(channel + one) < count else lower if channel < count else none))
+                channel = octet * eight + member * two
+                word = word & (whole if channel + one < count else lower if channel < count else none)
             shared[to] = word
 
     return store

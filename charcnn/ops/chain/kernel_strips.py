@@ -38,43 +38,38 @@ def make_strip_kernel(plan: StripPlan, from_bytes: bool) -> Any:
     first, rows, made, step, taps = map(
         uint32, (plan.first, plan.rows, plan.made, pool2.window.stride[0], pool2.window.kernel[0])
     )
-    above, reach, whole, alignment = (
-        uint32(top),
-        uint32(conv2.window.kernel[0] - 1),
-        plan.method == "whole",
-        ptx.ALIGNMENT,
-    )
+    above, reach, whole, alignment = top, conv2.window.kernel[0] - 1, plan.method == "whole", ptx.ALIGNMENT
 
     @jit(launch_bounds=(plan.threads, 1))
     def kernel(x, weight, bias, pixels, y):
         shared = cuda.shared.array(0, types.uint32, alignment=alignment)
         base, thread = ptx.cvta_to_shared(shared), uint32(cuda.threadIdx.x)
-        i = uint32(thread * chunk)
+        i = thread * chunk
         while i < space:  # what is padding stays 0
-            ptx.st_shared_v4_b32(uint32(base + i), zero, zero, zero, zero)
-            i = uint32(i + threads * chunk)
+            ptx.st_shared_v4_b32(base + i, zero, zero, zero, zero)
+            i = i + threads * chunk
         block = uint32(cuda.blockIdx.x)
         while block < uint32(x.shape[0]) * tiles:
-            n, begin = uint32(block // tiles), uint32(uint32(block % tiles) * tile)
-            last, high = uint32(min(uint32(begin + tile), height)), first
+            n, begin = block // tiles, block % tiles * tile
+            last, high = uint32(min(begin + tile, height)), first
             there, have = zero, zero  # rows of the map between, and of the second convolution
             fresh = True
             while begin < last:
-                end = uint32(min(uint32(begin + high), last))
-                c0, c1 = uint32(begin * step), uint32(uint32(end - one) * step + taps)
+                end = uint32(min(begin + high, last))
+                c0, c1 = begin * step, (end - one) * step + taps
                 new = c0 if fresh else have
-                p0 = uint32(new - above) if new > above else zero
-                p1 = between if whole else uint32(min(uint32(uint32(c1 + reach) - above), between))
+                p0 = new - above if new > above else zero
+                p1 = between if whole else uint32(min(c1 + reach - above, between))
                 p0 = p0 if fresh else uint32(max(p0, there))
                 anew = True
                 while p0 < p1:
-                    stop = uint32(min(uint32(p0 + made), p1))
+                    stop = uint32(min(p0 + made, p1))
                     first_half(x, weight, bias, pixels, y, base, thread, n, p0, stop, anew)
                     p0, anew = stop, False
                 there = p1 if fresh else uint32(max(there, p1))
                 second_half(x, weight, bias, pixels, y, base, thread, n, begin, end, fresh)
                 begin, high, have, fresh = end, rows, c1, False
-            block = uint32(block + uint32(cuda.gridDim.x))
+            block = block + uint32(cuda.gridDim.x)
 
     return kernel
 
@@ -91,26 +86,26 @@ def _make_half(plan: StripPlan, number: int, from_bytes: bool) -> Any:
     normalise, maxpool2d, keep = make_norm(plan, number), make_maxpool2d(plan, number), make_keep(plan, number)
     step, taps, kept = map(uint32, (pool.window.stride[0], pool.window.kernel[0], plan.keeps(number)))
     reads, norms, keeps = number == 0, link.norm is not None, plan.keeps(number) > 0
-    shift, one = uint32(plan.products[0].kernel[0] - 1), uint32(1)
+    shift = plan.products[0].kernel[0] - 1
     assert of.rows >= plan.keeps(number)
 
     @jit(device=True, forceinline=True)
     def half(x, weight, bias, pixels, y, base, thread, n, begin, end, fresh):
-        origin = uint32(begin * step)
-        c0, c1 = origin if fresh else uint32(origin + kept), uint32(uint32(end - one) * step + taps)
+        origin = begin * step
+        c0, c1 = origin if fresh else origin + kept, (end - 1) * step + taps
         cuda.syncthreads()
         if reads:
-            load(x, pixels, base, thread, n, c0 if fresh else uint32(c0 + shift), uint32(c1 + shift))
+            load(x, pixels, base, thread, n, c0 if fresh else c0 + shift, c1 + shift)
             cuda.syncthreads()
         conv2d(weight, bias, base, thread, c0, c1, origin)
         cuda.syncthreads()
         if norms:
-            normalise(base, thread, uint32(c0 - origin), uint32(c1 - origin))
+            normalise(base, thread, c0 - origin, c1 - origin)
             cuda.syncthreads()
         maxpool2d(y, base, thread, n, begin, end)
         if keeps:
             cuda.syncthreads()
-            keep(base, thread, uint32(uint32(end - begin) * step))
+            keep(base, thread, (end - begin) * step)
 
     return half
 
@@ -142,7 +137,7 @@ def _make_steps(plan: StripPlan, number: int, tiles: int, s: int) -> Any:
     before = _make_steps(plan, number, tiles, s - 1) if more else None
     products = _make_products(plan.precision.ptx_type, tiles, of.columns, tiles - 1, of.columns - 1)
     behind, fours = uint32(2 * s * plan.maps[2 * number].plane), of.columns // 2
-    further, block = uint32((s + 1) * _step_words(plan, number)), uint32(128)
+    further, block = (s + 1) * _step_words(plan, number), 128
     count = 2 * of.columns
 
     @jit(device=True, forceinline=True)
@@ -150,7 +145,7 @@ def _make_steps(plan: StripPlan, number: int, tiles: int, s: int) -> Any:
         if more:
             before(acc, b, ahead, a, at, weight, words)
         for k in range(fours):
-            w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, uint32(words + further + uint32(k) * block))
+            w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, words + further + uint32(k) * block)
             ahead[4 * k], ahead[4 * k + 1], ahead[4 * k + 2], ahead[4 * k + 3] = w0, w1, w2, w3
         products(acc, b, a, at, behind)
         for k in range(count):
@@ -177,14 +172,14 @@ def _make_sized(plan: StripPlan, number: int, sizes: tuple[int, ...]) -> Any:
     """The same by the least of these numbers of sixteens that takes as few passes as the most that a warp may have."""
     own, more = _make_passes(plan, number, sizes[0]), len(sizes) > 1
     larger = _make_sized(plan, number, sizes[1:]) if more else None
-    of, width, one = plan.products[number], uint32(plan.links[2 * number].out_shape[2]), uint32(1)
+    of, width = plan.products[number], plan.links[2 * number].out_shape[2]
     at_most, at_once = (uint32(ROWS * ABOVE * tiles) for tiles in (of.most, sizes[0]))
 
     @jit(device=True, forceinline=True)
     def sized(weight, bias, base, thread, c0, c1, origin):
-        pixels = uint32(uint32(c1 - c0) * width)
-        passes = uint32(uint32(pixels + at_most - one) // at_most)
-        if more and uint32(passes * at_once) < pixels:
+        pixels = (c1 - c0) * width
+        passes = (pixels + at_most - 1) // at_most
+        if more and passes * at_once < pixels:
             larger(weight, bias, base, thread, c0, c1, origin)
         else:
             own(weight, bias, base, thread, c0, c1, origin)
@@ -201,7 +196,7 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
     columns, fours, sums, held = of.columns, of.columns // 2, 4 * tiles * of.columns, 2 * of.columns
     top, bottom, *_ = (0, 0, 0, 0) if number == 0 else link.window.padding
     in_rows = plan.blocks.counts[0] if number == 0 else link.in_shape[1]
-    beyond, taps, kernel_rows = top + bottom > 0, uint32(of.kernel[1]), uint32(of.kernel[0])
+    beyond, taps, kernel_rows = top + bottom > 0, of.kernel[1], of.kernel[0]
     first_words = 0 if number == 0 else plan.products[0].words
     first_bias = 0 if number == 0 else plan.products[0].outputs
     width, place, ring, row_bytes, plane, height, above, word = map(
@@ -209,7 +204,7 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
         (link.out_shape[2], plan.places[2 * number], source.rows, source.row_bytes, source.plane, in_rows, top, WORD),
     )
     zeros = uint32(plan.places[2 * number] + source.rows * source.row_bytes)
-    own_left = uint32(PIXEL * (source.left - (0 if number == 0 else link.window.padding[2])))
+    own_left = PIXEL * (source.left - (0 if number == 0 else link.window.padding[2]))
     parts, together, in_bytes = map(uint32, (of.parts, of.parts // of.groups, of.octets_in * source.plane))
     tap_words, part_words, lane_words, begin_words = map(
         uint32, (steps * _step_words(plan, number), of.words // of.parts, fours * 128, first_words)
@@ -228,26 +223,26 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
         a, offsets = cuda.local.array(4, types.uint32), cuda.local.array(held, float32)
         rows, begins = cuda.local.array(tiles, types.uint32), cuda.local.array(tiles, types.uint32)
         shared = cuda.shared.array(0, types.uint32, alignment=alignment)
-        lane, warp = uint32(thread & lanes), uint32(thread >> five)
-        group, member, upper = uint32(lane >> two), uint32(lane & three), uint32(lane >> four)
-        column, pixels = uint32(warp % abreast), uint32(uint32(c1 - c0) * width)
+        lane, warp = thread & lanes, thread >> five
+        group, member, upper = lane >> two, lane & three, lane >> four
+        column, pixels = warp % abreast, (c1 - c0) * width
         part = zero
         while part < parts:
-            reads = uint32(part // together * in_bytes + upper * plane)
-            octet = uint32(part * part_octets + column * warp_octets)
+            reads = part // together * in_bytes + upper * plane
+            octet = part * part_octets + column * warp_octets
             for q in range(columns):
-                number_of = uint32(begin_bias + uint32(octet + uint32(q)) * eight + member * two)
-                offsets[2 * q], offsets[2 * q + 1] = bias[number_of], bias[uint32(number_of + one)]
-            first = uint32(warp // abreast * wide)
+                number_of = begin_bias + (octet + uint32(q)) * eight + member * two
+                offsets[2 * q], offsets[2 * q + 1] = bias[number_of], bias[number_of + one]
+            first = warp // abreast * wide
             while first < pixels:
-                words = uint32(begin_words + part * part_words + column * lane_words + lane * four)
+                words = begin_words + part * part_words + column * lane_words + lane * four
                 for k in range(fours):
-                    w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, uint32(words + uint32(k) * uint32(128)))
+                    w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, words + uint32(k) * 128)
                     b[4 * k], b[4 * k + 1], b[4 * k + 2], b[4 * k + 3] = w0, w1, w2, w3
                 for i in range(tiles):
-                    p = uint32(min(uint32(first + uint32(i) * sixteen + (lane & fifteen)), uint32(pixels - one)))
-                    rows[i] = uint32(c0 + p // width - above) & word
-                    begins[i] = uint32(base + reads + own_left + uint32(p % width) * pixel)
+                    p = uint32(min(first + uint32(i) * sixteen + (lane & fifteen), pixels - one))
+                    rows[i] = c0 + p // width - above & word
+                    begins[i] = base + reads + own_left + p % width * pixel
                     for q in range(columns):
                         for e in range(2):
                             k = 4 * (i * columns + q)
@@ -256,27 +251,27 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
                 while row < kernel_rows:
                     for i in range(tiles):
                         line = uint32(rows[i] + row) & word
-                        at[i] = uint32(begins[i] + place + uint32(line % ring) * row_bytes)
+                        at[i] = uint32(begins[i] + place + line % ring * row_bytes)
                         if beyond and line >= height:
                             at[i] = uint32(begins[i] + zeros)
                     tap = zero
                     while tap < taps:
                         multiply(acc, b, ahead, a, at, weight, words)
-                        words = uint32(words + tap_words)
+                        words = words + tap_words
                         for i in range(tiles):
                             at[i] = uint32(at[i] + pixel)
-                        tap = uint32(tap + one)
-                    row = uint32(row + one)
+                        tap = tap + one
+                    row = row + one
                 for i in range(tiles):
                     for half in range(2):
-                        p = uint32(first + uint32(i) * sixteen + group + uint32(half) * eight)
+                        p = first + uint32(i) * sixteen + group + uint32(half) * eight
                         if p < pixels:
-                            line = uint32(p // width)
-                            slot, across = uint32(c0 + line - origin), uint32(p - line * width)
+                            line = p // width
+                            slot, across = c0 + line - origin, p - line * width
                             for q in range(columns):
                                 k = 4 * (i * columns + q) + 2 * half
-                                store(shared, slot, across, uint32(octet + uint32(q)), member, acc[k], acc[k + 1])
-                first = uint32(first + stride)
-            part = uint32(part + one)
+                                store(shared, slot, across, octet + uint32(q), member, acc[k], acc[k + 1])
+                first = first + stride
+            part = part + one
 
     return passes

@@ -29,13 +29,13 @@ def make_octet_norm(ptx_type: str, norm: LocalResponseNorm, octets: int, plane: 
     power, below = inverse_power(norm.beta, norm.k), norm.size // 2
     share, beta, k = float32(norm.alpha / norm.size), float32(norm.beta), float32(norm.k)
     unpack, pack = ptx.cvt_f32x2(ptx_type), ptx.cvt_f16x2(ptx_type)
-    begin, size, count, further = OCTET - below, norm.size, uint32(octets), uint32(plane)
-    held, twice, octet, one, zero = 3 * OCTET, 2 * OCTET, OCTET, uint32(1), uint32(0)
+    begin, size, count, further = OCTET - below, norm.size, octets, plane
+    held, twice, octet = 3 * OCTET, 2 * OCTET, OCTET
 
     @jit(device=True, forceinline=True)
     def normalise(at):
         near, squares = cuda.local.array(held, float32), cuda.local.array(held, float32)
-        words, done = cuda.local.array(4, types.uint32), zero
+        words, done = cuda.local.array(4, types.uint32), uint32(0)
         for j in range(twice):
             near[j], squares[j] = float32(0), float32(0)
         words[0], words[1], words[2], words[3] = ptx.ld_shared_v4_b32(at)
@@ -44,11 +44,11 @@ def make_octet_norm(ptx_type: str, norm: LocalResponseNorm, octets: int, plane: 
         for j in range(octet, twice):
             squares[j] = near[j] * near[j]
         while done < count:
-            done = uint32(done + one)
+            done = done + 1
             for j in range(4):
-                words[j] = zero
+                words[j] = uint32(0)
             if done < count:
-                words[0], words[1], words[2], words[3] = ptx.ld_shared_v4_b32(uint32(at + further))
+                words[0], words[1], words[2], words[3] = ptx.ld_shared_v4_b32(at + further)
             for j in range(4):
                 near[twice + 2 * j], near[twice + 2 * j + 1] = unpack(words[j])
             for j in range(twice, held):
@@ -61,7 +61,7 @@ def make_octet_norm(ptx_type: str, norm: LocalResponseNorm, octets: int, plane: 
             for j in range(4):
                 words[j] = pack(near[2 * j], near[2 * j + 1])
             ptx.st_shared_v4_b32(at, words[0], words[1], words[2], words[3])
-            at = uint32(at + further)
+            at = at + further
             for j in range(octet):  # what lay behind is here now; of the values before only squares count
                 near[octet + j] = near[twice + j]
             for j in range(twice):

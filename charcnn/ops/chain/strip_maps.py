@@ -38,31 +38,31 @@ def make_load(plan: StripPlan, from_bytes: bool) -> Any:
     @jit(device=True, forceinline=True)
     def load(x, pixels, base, thread, n, begin, end):
         values, w = cuda.local.array(values_of, float32), cuda.local.array(4, types.uint32)
-        i, items = thread, uint32(uint32(end - begin) * uint32(octets * columns))
+        i, items = thread, (end - begin) * (octets * columns)
         while i < items:
-            column, rest = uint32(i % columns), uint32(i // columns)
-            octet, row = uint32(rest % octets), uint32(begin + rest // octets)
-            index = uint32(octet * eight)
+            column, rest = i % columns, i // columns
+            octet, row = rest % octets, begin + rest // octets
+            index = octet * eight
             factor, offset = float32(1), float32(0)
             if from_bytes and regular:
-                channel = uint32(min(uint32(index // own), uint32(count - 1)))
-                factor, offset = pixels[channel], pixels[uint32(count + channel)]
+                channel = uint32(min(index // own, count - 1))
+                factor, offset = pixels[channel], pixels[count + channel]
             for j in range(values_of):
-                at = uint32(index + uint32(j))
-                channel, inside = uint32(at // own), uint32(at % own)
-                y = uint32(row * tall + inside // wide - above) & word  # beyond: huge
-                z = uint32(column * wide + inside % wide - before) & word
+                at = index + uint32(j)
+                channel, inside = at // own, at % own
+                y = row * tall + inside // wide - above & word  # beyond: huge
+                z = column * wide + inside % wide - before & word
                 values[j] = float32(0)
                 if at < whole and y < rows_in and z < line:
-                    value = float32(x[n, uint32(channel * image + y * line + z)])
+                    value = float32(x[n, channel * image + y * line + z])
                     if from_bytes and not regular:
-                        factor, offset = pixels[channel], pixels[uint32(count + channel)]
+                        factor, offset = pixels[channel], pixels[count + channel]
                     values[j] = value * factor + offset if from_bytes else value
             for j in range(4):
                 w[j] = pack(values[2 * j], values[2 * j + 1])
-            to = uint32(base + place + uint32(row % ring) * row_bytes + octet * plane + column * pixel)
+            to = base + place + row % ring * row_bytes + octet * plane + column * pixel
             ptx.st_shared_v4_b32(to, w[0], w[1], w[2], w[3])
-            i = uint32(i + threads)
+            i = i + threads
 
     return load
 
@@ -81,8 +81,8 @@ def make_store(plan: StripPlan, number: int) -> Any:
     @jit(device=True, forceinline=True)
     def store(shared, slot, column, octet, member, low, high):
         if not some or octet < octets:
-            at = uint32(place + slot * row_words + octet * plane_words + member)
-            at = uint32(at + uint32(column % step) * phase_words + uint32(column // step) * pixel)
+            at = place + slot * row_words + octet * plane_words + member
+            at = at + column % step * phase_words + column // step * pixel
             shared[at] = pack(low, high)
 
     return store
@@ -99,12 +99,12 @@ def make_norm(plan: StripPlan, number: int) -> Any:
 
     @jit(device=True, forceinline=True)
     def normalise(base, thread, first, last):
-        i, pixels = thread, uint32(uint32(last - first) * width)
+        i, pixels = thread, (last - first) * width
         while i < pixels:
-            slot, column = uint32(first + i // width), uint32(i % width)
-            at = uint32(base + place + slot * row_bytes + uint32(column % step) * phase)
-            own(uint32(at + uint32(column // step) * pixel))
-            i = uint32(i + threads)
+            slot, column = first + i // width, i % width
+            at = base + place + slot * row_bytes + column % step * phase
+            own(at + column // step * pixel)
+            i = i + threads
 
     return normalise
 
@@ -124,36 +124,36 @@ def make_maxpool2d(plan: StripPlan, number: int) -> Any:
     to_place, to_plane, to_row, ring, left, rows = map(
         uint32, (plan.places[2], target.plane, target.row_bytes, target.rows, target.left * PIXEL, height)
     )
-    words, four = uint32(4 * source.octets), uint32(4)
+    words = 4 * source.octets
 
     @jit(device=True, forceinline=True)
     def maxpool2d(y, base, thread, n, begin, end):
         best, item = cuda.local.array(4, types.uint32), thread
-        items = uint32(uint32(end - begin) * uint32(columns * octets))
+        items = (end - begin) * (columns * octets)
         while item < items:
             if final:  # octets of a pixel lie side by side in y
-                octet, place_of = uint32(item % octets), uint32(item // octets)
+                octet, place_of = item % octets, item // octets
             else:
-                octet, place_of = uint32(item // columns % octets), uint32(item % columns)
-                place_of = uint32(place_of + uint32(item // uint32(columns * octets)) * columns)
-            row, column = uint32(place_of // columns), uint32(place_of % columns)
-            here = uint32(base + place + row * row_bytes + octet * plane + column * pixel)
+                octet, place_of = item // columns % octets, item % columns
+                place_of = place_of + item // (columns * octets) * columns
+            row, column = place_of // columns, place_of % columns
+            here = base + place + row * row_bytes + octet * plane + column * pixel
             best[0], best[1], best[2], best[3] = ptx.ld_shared_v4_b32(here)
             for i in range(kernel_rows):
                 for j in range(kernel_columns):
                     if i or j:
                         further = i * next_row + j % across * next_phase + j // across * PIXEL
-                        w0, w1, w2, w3 = ptx.ld_shared_v4_b32(uint32(here + uint32(further)))
+                        w0, w1, w2, w3 = ptx.ld_shared_v4_b32(here + uint32(further))
                         best[0], best[1] = peak(best[0], w0), peak(best[1], w1)
                         best[2], best[3] = peak(best[2], w2), peak(best[3], w3)
-            line = uint32(begin + row)
+            line = begin + row
             if final:
-                at = uint32(uint32(uint32(n * rows + line) * columns + column) * words + octet * four)
+                at = ((n * rows + line) * columns + column) * words + octet * 4
                 ptx.st_global_v4_b32(y, at, best[0], best[1], best[2], best[3])
             else:
-                to = uint32(base + to_place + uint32(line % ring) * to_row + octet * to_plane + left + column * pixel)
+                to = base + to_place + line % ring * to_row + octet * to_plane + left + column * pixel
                 ptx.st_shared_v4_b32(to, best[0], best[1], best[2], best[3])
-            item = uint32(item + threads)
+            item = item + threads
 
     return maxpool2d
 
@@ -169,11 +169,11 @@ def make_keep(plan: StripPlan, number: int) -> Any:
 
     @jit(device=True, forceinline=True)
     def keep(base, thread, slot):
-        i = uint32(thread * chunk)
+        i = thread * chunk
         while i < size:
-            to = uint32(base + place + i)
-            w0, w1, w2, w3 = ptx.ld_shared_v4_b32(uint32(to + slot * row_bytes))
+            to = base + place + i
+            w0, w1, w2, w3 = ptx.ld_shared_v4_b32(to + slot * row_bytes)
             ptx.st_shared_v4_b32(to, w0, w1, w2, w3)
-            i = uint32(i + threads)
+            i = i + threads
 
     return keep

@@ -52,9 +52,8 @@ class Packed(NamedTuple):
 
 @cache
 def _pack_kernel(of, rows):
-    one, two, three, four, eight = (uint32(i) for i in (1, 2, 3, 4, 8))
-    terms, in_word, tile = uint32(of.terms), uint32(4 // of.itemsize), uint32(TILE)
-    of_lane, of_block = uint32(lane_numbers(of)), uint32(k_block(of))
+    terms, in_word, tile = of.terms, 4 // of.itemsize, TILE
+    of_lane, of_block = lane_numbers(of), k_block(of)
     split, tf32, eighths = of.terms == 2, of.ptx_type == "tf32", of.ptx_type == "e4m3"
     pack, pack_terms = ptx.cvt_f16x2("bf16" if of.ptx_type == "bf16" else "f16"), ptx.pack_floats("halves")
 
@@ -69,30 +68,30 @@ def _pack_kernel(of, rows):
         # A thread writes a word. Of rows, the second word is the row eight further; of columns, the other half's depth.
         i = uint32(cuda.grid(1))
         if i < uint32(words):
-            part, lane = uint32(i & three), uint32(uint32(i // four) & uint32(31))
-            rest = uint32(i // uint32(128))
-            product, rest = uint32(rest & one), uint32(rest // two)
-            tap, rest = uint32(rest % uint32(taps)), uint32(rest // uint32(taps))
-            term, rest = uint32(rest % terms), uint32(rest // terms)
-            near, far = uint32(part & one), uint32(part // two)
+            part, lane = i & 3, i // 4 & 31
+            rest = i // 128
+            product, rest = rest & 1, rest // 2
+            tap, rest = rest % uint32(taps), rest // uint32(taps)
+            term, rest = rest % terms, rest // terms
+            near, far = part & 1, part // 2
             if rows:
                 near, far = far, near
-            c_in = uint32(uint32(rest % uint32(k_blocks)) * of_block + uint32(lane & three) * of_lane)
-            c_in = uint32(c_in + uint32(uint32(product * two) + near) * in_word)
-            column = uint32(uint32(rest // uint32(k_blocks)) * tile + uint32(lane // four))
-            column = uint32(column + far * eight)
+            c_in = rest % uint32(k_blocks) * of_block + (lane & 3) * of_lane
+            c_in = c_in + (product * 2 + near) * in_word
+            column = rest // uint32(k_blocks) * tile + lane // 4
+            column = column + far * 8
             a = number(weight, factor, tap, c_in, column)
             if tf32:
                 word = ptx.cvt_tf32(a)
             else:
-                b = number(weight, factor, tap, uint32(c_in + one), column)
+                b = number(weight, factor, tap, c_in + 1, column)
                 if eighths:
-                    c = number(weight, factor, tap, uint32(c_in + two), column)
-                    d = number(weight, factor, tap, uint32(c_in + three), column)
+                    c = number(weight, factor, tap, c_in + 2, column)
+                    d = number(weight, factor, tap, c_in + 3, column)
                     word = ptx.cvt_e4m3x4(a, b, c, d)
                 elif split:
                     high, low = pack_terms(a, b)
-                    word = low if term == one else high
+                    word = low if term == 1 else high
                 else:
                     word = pack(a, b)
             ptx.st_global_b32(to + uint64(i) * uint64(4), word)

@@ -35,7 +35,7 @@ def words_of(to: NumberFormat) -> Any:
 
 @cache
 def _encode_kernel(of):
-    size, octet, two = of.size, uint32(OCTET), uint32(2)
+    size, octet = of.size, uint32(OCTET)
     pairs, split = OCTET // 2, of.terms == 2
     words, pack = words_of(of), None if size == 4 else ptx.cvt_f16x2(of.ptx_type)
 
@@ -51,10 +51,10 @@ def _encode_kernel(of):
             for p in range(pairs):
                 a, b = float32(0), float32(0)
                 if t < uint32(x.shape[1]):
-                    if uint32(c + two * p) < uint32(x.shape[2]):
-                        a = x[n, t, uint32(c + two * p)]
-                    if uint32(c + two * p + 1) < uint32(x.shape[2]):
-                        b = x[n, t, uint32(c + two * p + 1)]
+                    if uint32(c + uint32(2) * p) < uint32(x.shape[2]):
+                        a = x[n, t, uint32(c + uint32(2) * p)]
+                    if uint32(c + uint32(2) * p + 1) < uint32(x.shape[2]):
+                        b = x[n, t, uint32(c + uint32(2) * p + 1)]
                 if size == 2:
                     y.flat[at + p] = pack(a, b)
                 else:

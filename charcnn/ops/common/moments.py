@@ -108,10 +108,10 @@ def _merge_kernel(early):
             ptx.griddepcontrol_launch()
             ptx.griddepcontrol_wait()
         thread, lanes, one = uint32(cuda.threadIdx.x), uint32(LANES), uint32(1)
-        n = uint32(uint32(cuda.blockIdx.x) * uint32(MERGE_THREADS // LANES) + thread // lanes)
+        n = uint32(cuda.blockIdx.x) * uint32(MERGE_THREADS // LANES) + thread // lanes
         if n >= partial_moments.shape[0]:
             return
-        part, count = uint32(thread % lanes), uint32(partial_moments.shape[1])
+        part, count = thread % lanes, uint32(partial_moments.shape[1])
         part_size, row, row_parts = uint32(part_size), uint32(row), uint32(row_parts)
         first = float64(0)
         if count > 0:
@@ -119,14 +119,14 @@ def _merge_kernel(early):
         total, squares = float64(0), float64(0)
         while part < count:
             for _ in range(AT_ONCE):
-                at = min(part, uint32(count - one))  # read in any case: a branch would have the next loads wait
+                at = min(part, count - one)  # read in any case: a branch would have the next loads wait
                 held = float64(min(part_size, uint32(row - uint32(at % row_parts * part_size))))
                 difference = float64(partial_moments[n, at, 0]) + float64(partial_moments[n, at, 1]) - first
                 more = float64(partial_moments[n, at, 2]) + held * difference * difference
                 if part < count:
                     total += held * difference
                     squares += more
-                part = uint32(part + lanes)
+                part = part + lanes
         total, squares = warp_sum(total) / size, warp_sum(squares) / size
         if thread % lanes == 0:
             stat[n, 0] = first + total

@@ -56,25 +56,26 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
     a_size, b_size = tile.thread_rows * ptx.VECTOR, tile.thread_columns
     tm, tn, quads = uint32(tile.thread_rows), uint32(tile.thread_columns), uint32(tile.thread_columns // ptx.VECTOR)
     columns_tile, step = uint32(tile.columns), uint32(tile.depth)
-    down, half_down, quads_apart = uint32(tile.down), uint32(tile.down // 2), uint32(tile.across * ptx.VECTOR)
-    pitch, stage_size, features_size = uint32(tile.pitch), uint32(tile.stage_size), uint32(tile.rows * tile.pitch)
-    last_stage = uint32((tile.stages - 1) * tile.stage_size)
-    x_across, w_across = uint32(tile.depth // width), uint32(tile.columns // width)
+    down, half_down, quads_apart = uint32(tile.down), tile.down // 2, uint32(tile.across * ptx.VECTOR)
+    pitch, stage_size, features_size = uint32(tile.pitch), tile.stage_size, tile.rows * tile.pitch
+    last_stage = (tile.stages - 1) * tile.stage_size
+    x_across, w_across = tile.depth // width, tile.columns // width
     window_copies = tile.rows * tile.depth // width // threads if windowed else 1
-    x_copies, x_rows = tile.rows * tile.depth // width // threads, uint32(threads * width // tile.depth)
+    x_copies, x_rows = tile.rows * tile.depth // width // threads, threads * width // tile.depth
     w_copies, w_rows = tile.depth * tile.columns // width // threads, uint32(threads * width // tile.columns)
     copy, wait, drain = ptx.cp_async(width), ptx.cp_async_wait_group(tile.stages - 2), ptx.cp_async_wait_group(0)
-    ahead, copy_bytes, block_threads = uint32(tile.stages - 1), uint32(4 * width), uint32(threads)
+    ahead, copy_bytes, block_threads = uint32(tile.stages - 1), uint32(4 * width), threads
     staged_pitch, word = uint32((tile.across + 1) * ptx.VECTOR), uint32(0xFFFFFFFF)
-    zero, one, two, three, four, vector = (uint32(value) for value in (0, 1, 2, 3, ptx.VECTOR, width))
+    vector = width
+    four = uint32(ptx.VECTOR)
     unrolled = uint32(4 * ptx.VECTOR)  # terms of a stage
     shifted, rectified = epilogue not in ("k_split", "several"), epilogue in ("relu", "pool")
     pointwise = epilogue in epilogues.EPILOGUES and not rectified
     apply = epilogues.in_place(epilogue, accumulators) if pointwise else None
     several = epilogue == "several"
     pooled, measured = epilogue == "pool", epilogue == "stat"
-    window, tile_rows = uint32(pool_size), uint32(tile.rows // pool_size * pool_size)
-    pooled_tile = uint32(tile.rows // pool_size * tile.across * ptx.VECTOR)
+    window, tile_rows = pool_size, tile.rows // pool_size * pool_size
+    pooled_tile = tile.rows // pool_size * tile.across * ptx.VECTOR
     store_moments = make_store_moments(tile, width)
 
     alignment = ptx.ALIGNMENT
@@ -95,57 +96,57 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
             uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[y.ndim - 2]), uint32(weight.shape[2]),
         )  # fmt: skip
         if pooled:
-            length_out = uint32(length_out * window)
+            length_out = length_out * window
         inputs, taps = uint32(x.shape[0]), uint32(weight.shape[0])
-        products, run, width_out = one, c_in, c_out
+        products, run, width_out = uint32(1), c_in, c_out
         if windowed:
             count, height, line, out_columns, move_down, move_right, top, left, tap_columns, tap_down, tap_right = split
             run = uint32(weight.shape[1])
             if not several:
-                width_out = uint32(c_out // count)
+                width_out = c_out // count
         if several:
             products = uint32(count if windowed else split)
-            inputs, taps = uint32(inputs // products), uint32(taps // products)
-        rows, depth = uint32(inputs * length_out), uint32(taps * run)
-        tiles_across = uint32((width_out + columns_tile - one) // columns_tile)
-        tiles_down = uint32((rows + tile_rows - one) // tile_rows)
+            inputs, taps = inputs // products, taps // products
+        rows, depth = inputs * length_out, taps * run
+        tiles_across = (width_out + columns_tile - 1) // columns_tile
+        tiles_down = (rows + tile_rows - 1) // tile_rows
         thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-        tile_across = uint32(block % tiles_across)
-        first_row = uint32(block // tiles_across % tiles_down * tile_rows)
-        first_column = uint32(tile_across * columns_tile)
-        group, column_end = zero, c_out
+        tile_across = block % tiles_across
+        first_row = block // tiles_across % tiles_down * tile_rows
+        first_column = tile_across * columns_tile
+        group, column_end = uint32(0), c_out
         if windowed and not several:
-            group = uint32(block // tiles_across // tiles_down)
-            first_column = uint32(first_column + group * width_out)
-            column_end = uint32(group * width_out + width_out)
-        ty = uint32(thread // four % half_down * two + thread // two % two)
-        tx = uint32(thread // four // half_down * two + thread % two)
+            group = block // tiles_across // tiles_down
+            first_column = first_column + group * width_out
+            column_end = group * width_out + width_out
+        ty = thread // four % half_down * 2 + thread // 2 % 2
+        tx = thread // four // half_down * 2 + thread % 2
 
         # Of each matrix a thread copies one column, every x_rows-th or w_rows-th row.
-        k0, end, part, x_first, w_first = zero, depth, zero, zero, zero
+        k0, end, part, x_first, w_first = uint32(0), depth, uint32(0), uint32(0), uint32(0)
         if not shifted:
-            part = uint32(block // tiles_across // tiles_down)
+            part = block // tiles_across // tiles_down
             if several:
-                x_first, w_first = uint32(part * inputs * length), uint32(part * depth)
+                x_first, w_first = part * inputs * length, part * depth
             else:
-                k0 = uint32(part * uint32(split))
-                end = min(uint32(k0 + uint32(split)), depth)
-        x_row, x_column = uint32(thread // x_across), uint32(thread % x_across * vector)
-        w_row, w_column = uint32(thread // w_across), uint32(thread % w_across * vector)
-        x_place, w_place = uint32(x_row * pitch + x_column), uint32(features_size + w_row * columns_tile + w_column)
+                k0 = part * uint32(split)
+                end = min(k0 + uint32(split), depth)
+        x_row, x_column = thread // x_across, thread % x_across * vector
+        w_row, w_column = thread // w_across, thread % w_across * vector
+        x_place, w_place = x_row * pitch + x_column, features_size + w_row * columns_tile + w_column
         for i in range(x_copies):
-            row = min(uint32(first_row + x_row + uint32(i) * x_rows), uint32(rows - one))  # none past the end is stored
-            n = uint32(row // length_out)
+            row = min(first_row + x_row + uint32(i) * x_rows, rows - 1)  # none past the end is stored
+            n = row // length_out
             if windowed:
-                x_at[i], row = uint64(uint32(x_first + n * length)) * uint64(c_in), uint32(row - n * length_out)
-                x_line[i] = uint32(uint32(row // out_columns * move_down) - top)
-                x_from[i] = uint32(uint32(row % out_columns * move_right + group * run) - left)
+                x_at[i], row = uint64(x_first + n * length) * uint64(c_in), row - n * length_out
+                x_line[i] = row // out_columns * move_down - top
+                x_from[i] = row % out_columns * move_right + group * run - left
             else:
-                row = uint32(x_first + n * length + row - n * length_out)
+                row = x_first + n * length + row - n * length_out
                 x_at[i] = uint64(row) * uint64(c_in) + uint64(k0 + x_column)
-        tap[0], tap[1], tap[2], tap[3] = x_column, zero, zero, zero
+        tap[0], tap[1], tap[2], tap[3] = x_column, uint32(0), uint32(0), uint32(0)
         w_inside = first_column + w_column < column_end
-        w_at = uint64(uint32(w_first + k0 + w_row)) * uint64(c_out) + uint64(first_column + w_column)
+        w_at = uint64(w_first + k0 + w_row) * uint64(c_out) + uint64(first_column + w_column)
         w_apart, next_w = uint64(w_rows) * uint64(c_out), uint64(step) * uint64(c_out)
         for i in range(accumulators):
             acc[i] = float32(0)
@@ -153,19 +154,21 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
         def next_tap():
             """Of a window, where in its run of floats, and where in the image, this thread's next copies are."""
             while tap[0] >= run:
-                tap[0], tap[1], tap[3] = uint32(tap[0] - run), uint32(tap[1] + tap_right), uint32(tap[3] + one)
+                tap[0], tap[1], tap[3] = uint32(tap[0] - run), uint32(tap[1] + tap_right), uint32(tap[3] + uint32(1))
                 if tap[3] == tap_columns:
-                    tap[1], tap[2], tap[3] = zero, uint32(tap[2] + tap_down), zero
+                    tap[1], tap[2], tap[3] = uint32(0), uint32(tap[2] + tap_down), uint32(0)
 
         def in_window(i, wanted):
             """Of a window, the i-th copy's source, and its bytes: outside the image none."""
             line_at, float_at = (x_line[i] + tap[2]) & word, (x_from[i] + tap[1] + tap[0]) & word
-            source = x_at[i] + uint64(uint32(uint32(line_at) * line + uint32(float_at)))
-            return source, wanted if line_at < height and float_at < line else zero  # a word below 0 is beyond both
+            source = x_at[i] + uint64(uint32(line_at) * line + uint32(float_at))
+            return source, wanted if line_at < height and float_at < line else uint32(
+                0
+            )  # a word below 0 is beyond both
 
         def fetch(slot, at, w_from):
             """Start to copy this thread's part of the stage at depth `at`; past the end, zeros."""
-            wanted = copy_bytes if uint32(at + x_column) < end else zero
+            wanted = copy_bytes if uint32(at + x_column) < end else uint32(0)
             if windowed:
                 next_tap()
             for i in range(x_copies):
@@ -177,7 +180,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
                     x_at[i] += uint64(step)
             tap[0] = uint32(tap[0] + step)
             for i in range(w_copies):
-                wanted = copy_bytes if w_inside and uint32(at + w_row + uint32(i) * w_rows) < end else zero
+                wanted = copy_bytes if w_inside and uint32(at + w_row + uint32(i) * w_rows) < end else uint32(0)
                 begin = w_from + uint64(i) * w_apart
                 copy(shared, uint32(slot + w_place), uint32(i) * w_rows * columns_tile, weight, begin, wanted)
             ptx.cp_async_commit_group()
@@ -196,36 +199,36 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
             for i in range(tm):
                 e, f, g, h = ptx.ld_shared_v4_f32(shared, a_from, i * down * pitch + k)
                 a[i * four], a[i * four + 1], a[i * four + 2], a[i * four + 3] = e, f, g, h
-            multiply_term(b_from, k, zero)
-            multiply_term(b_from, k, one)
-            multiply_term(b_from, k, two)
-            multiply_term(b_from, k, three)
+            multiply_term(b_from, k, uint32(0))
+            multiply_term(b_from, k, uint32(1))
+            multiply_term(b_from, k, uint32(2))
+            multiply_term(b_from, k, uint32(3))
 
-        slot, following = zero, k0
+        slot, following = uint32(0), k0
         for _ in range(ahead):
             fetch(slot, following, w_at)
-            slot, following, w_at = uint32(slot + stage_size), uint32(following + step), w_at + next_w
-        a_at, b_at = uint32(ty * pitch), uint32(features_size + tx * four)
+            slot, following, w_at = slot + stage_size, following + step, w_at + next_w
+        a_at, b_at = ty * pitch, features_size + tx * four
         while k0 < end:
             wait()
             cuda.syncthreads()  # the stage is there for all, and nobody still reads the one that is filled next
             fetch(slot, following, w_at)
             w_at += next_w
-            for k in range(zero, step, unrolled):
+            for k in range(uint32(0), step, unrolled):
                 a_from, b_from = uint32(a_at + k), uint32(b_at + k * columns_tile)
-                multiply(a_from, b_from, zero)
+                multiply(a_from, b_from, uint32(0))
                 if step > four:
                     multiply(a_from, b_from, four)
                 if step > 2 * four:
-                    multiply(a_from, b_from, uint32(2 * four))
+                    multiply(a_from, b_from, 2 * four)
                 if step > 3 * four:
-                    multiply(a_from, b_from, uint32(3 * four))
-            slot = zero if slot == last_stage else uint32(slot + stage_size)
-            following, k0 = uint32(following + step), uint32(k0 + step)
+                    multiply(a_from, b_from, 3 * four)
+            slot = uint32(0) if slot == last_stage else slot + stage_size
+            following, k0 = following + step, k0 + step
             if a_at < last_stage:
-                a_at, b_at = uint32(a_at + stage_size), uint32(b_at + stage_size)
+                a_at, b_at = a_at + stage_size, b_at + stage_size
             else:
-                a_at, b_at = uint32(a_at - last_stage), uint32(b_at - last_stage)
+                a_at, b_at = a_at - last_stage, b_at - last_stage
         drain()  # of zeros past the end: they must not land on the epilogue's values
 
         for j in range(quads):
@@ -242,14 +245,14 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
             for j in range(quads):  # through shared memory, as many columns at a time as the block has threads across
                 cuda.syncthreads()
                 for i in range(tm):
-                    q, at = i * tn + j * four, uint32(ty * staged_pitch + tx * four)
+                    q, at = i * tn + j * four, ty * staged_pitch + tx * four
                     below = i * down * staged_pitch
                     ptx.st_shared_v4_f32(shared, at, below, acc[q], acc[q + 1], acc[q + 2], acc[q + 3])
                 cuda.syncthreads()
                 at = thread
                 while at < pooled_tile:
                     column = uint32(first_column + j * quads_apart + at % quads_apart)
-                    first = uint32(at // quads_apart * window)
+                    first = at // quads_apart * window
                     if column < c_out and first_row + first < rows:
                         best = float32(0)  # ReLU: no maximum is less
                         for r in range(first, first + window):
@@ -257,7 +260,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
                             if value > best or value != value:  # NaN wins, and nothing is greater
                                 best = value
                         y.flat[uint64((first_row + first) // window) * uint64(c_out) + column] = best
-                    at = uint32(at + block_threads)
+                    at = at + block_threads
         else:
             for i in range(tm):
                 row = uint32(first_row + ty + i * down)

@@ -23,13 +23,12 @@ def make_kernel(tile: Tile) -> Any:
     threads, accumulators = tile.threads, tile.thread_rows * tile.thread_columns
     a_size, b_size = tile.thread_rows, tile.thread_columns
     tm, tn = uint32(tile.thread_rows), uint32(tile.thread_columns)
-    rows_tile, columns_tile, step = uint32(tile.rows), uint32(tile.columns), uint32(tile.depth)
+    rows_tile, columns_tile, step = tile.rows, uint32(tile.columns), uint32(tile.depth)
     down, across = uint32(tile.down), uint32(tile.across)
     pitch = uint32(tile.depth + 1)  # odd: a column of features lies in as many banks as it has rows
     feature_count, weight_count = tile.rows * (tile.depth + 1), tile.depth * tile.columns
-    x_loads, x_rows = tile.rows * tile.depth // threads, uint32(threads // tile.depth)
-    w_loads, w_rows = weight_count // threads, uint32(threads // tile.columns)
-    one = uint32(1)
+    x_loads, x_rows = tile.rows * tile.depth // threads, threads // tile.depth
+    w_loads, w_rows = weight_count // threads, threads // tile.columns
 
     @jit(launch_bounds=(tile.threads, tile.resident))
     def kernel(x, weight, bias, y):
@@ -43,17 +42,17 @@ def make_kernel(tile: Tile) -> Any:
             uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[1]), uint32(y.shape[2]),
         )  # fmt: skip
         rows, depth = uint32(y.shape[0] * length_out), uint32(weight.shape[0] * c_in)
-        tiles_across = (c_out + columns_tile - one) // columns_tile
+        tiles_across = (c_out + columns_tile - 1) // columns_tile
         thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-        first_row = uint32(block // tiles_across * rows_tile)
-        first_column = uint32(block % tiles_across * columns_tile)
+        first_row = block // tiles_across * rows_tile
+        first_column = block % tiles_across * columns_tile
         ty, tx = thread // across, thread % across
 
         # Of each matrix a thread loads one column, every x_rows-th or w_rows-th row.
         x_row, x_column = thread // step, thread % step
         w_row, w_column = thread // columns_tile, thread % columns_tile
         for i in range(x_loads):
-            row = min(uint32(first_row + x_row + uint32(i) * x_rows), rows - one)
+            row = min(first_row + x_row + uint32(i) * x_rows, rows - 1)
             n = row // length_out
             x_start[i] = uint64(n * length + row - n * length_out) * uint64(c_in) + x_column
         w_start = uint64(w_row) * uint64(c_out) + first_column + w_column
@@ -67,12 +66,12 @@ def make_kernel(tile: Tile) -> Any:
                 feature = float32(0)
                 if k0 + x_column < depth:
                     feature = x.flat[x_start[i] + k0]
-                features[uint32((x_row + uint32(i) * x_rows) * pitch + x_column)] = feature
+                features[(x_row + uint32(i) * x_rows) * pitch + x_column] = feature
             for i in range(w_loads):
                 value = float32(0)
-                if w_inside and uint32(k0 + w_row + uint32(i) * w_rows) < depth:
+                if w_inside and k0 + w_row + uint32(i) * w_rows < depth:
                     value = weight.flat[w_start + uint64(k0 + uint32(i) * w_rows) * uint64(c_out)]
-                weights[uint32((w_row + uint32(i) * w_rows) * columns_tile + w_column)] = value
+                weights[(w_row + uint32(i) * w_rows) * columns_tile + w_column] = value
             cuda.syncthreads()
             for k in range(step):
                 for i in range(tm):

@@ -67,12 +67,11 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
     split, scaled, y_terms, y_bytes = of.terms == 2, of.scaled, uint64(results.terms), uint64(results.itemsize)
     multiply, store, x_terms = ptx.mma_sync(of.ptx_type), store_number(results), uint64(of.terms)
     low_size, rest_size = (a_size, sums_of_lane) if split else (1, 1)
-    warps, block_n, k_block_channels = uint32(WARPS), uint32(BLOCK_N), uint32(k_block(of))
+    warps, block_n, k_block_channels = uint32(WARPS), uint32(BLOCK_N), k_block(of)
     step_bytes, low_bytes, k_block_bytes = uint64(512), uint64(512 * steps), uint64(512 * steps * of.terms)
-    lane_positions, tile_positions = uint32(share), uint32(8 * share)
-    zero, one, two, three, eight = (uint32(i) for i in (0, 1, 2, 3, 8))
-    five, lanes, all_sums, x_bytes = uint32(5), uint32(31), uint32(sums_of_lane), uint64(of.itemsize)
-    lane_channels = uint32(lane_numbers(of))
+    lane_positions, tile_positions = share, uint32(8 * share)
+    lanes, all_sums, x_bytes = 31, sums_of_lane, uint64(of.itemsize)
+    lane_channels = lane_numbers(of)
     warp_count, exchanged = WARPS, WARPS * sums_of_lane * 32
 
     # A loop over all taps would be too long for the compiler to unroll, and arrays would not lie in registers.
@@ -95,7 +94,7 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
                     )  # fmt: skip
         for s in range(2):
             i = 2 * tap + s
-            w0, w1, w2, w3 = ptx.ld_nc_no_allocate(at + low_bytes + uint64(i) * step_bytes, one)
+            w0, w1, w2, w3 = ptx.ld_nc_no_allocate(at + low_bytes + uint64(i) * step_bytes, 1)
             b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = w0, w1, w2, w3
 
     @jit(launch_bounds=(THREADS, 1))
@@ -108,13 +107,13 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
         low = cuda.local.array(low_size, types.uint32)
         rest = cuda.local.array(rest_size, float32)
         thread = uint32(cuda.threadIdx.x)
-        warp, lane = uint32(thread >> five), uint32(thread & lanes)
-        g, t = uint32(lane >> two), uint32(lane & three)
+        warp, lane = thread >> 5, thread & lanes
+        g, t = lane >> 2, lane & 3
         block, n_tile = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y)
-        n = uint32(block // tiles)
-        tile = uint32(block - uint32(n * tiles))
+        n = block // tiles
+        tile = block - n * tiles
         k_block = warp
-        at = weight + uint64(uint32(n_tile * k_blocks + k_block)) * k_block_bytes + uint64(uint32(lane * uint32(16)))
+        at = weight + uint64(n_tile * k_blocks + k_block) * k_block_bytes + uint64(lane * 16)
         here = uint32(k_block < k_blocks)
         for i in range(steps):
             w0, w1, w2, w3 = ptx.ld_nc_no_allocate(at + uint64(i) * step_bytes, here)
@@ -123,15 +122,15 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
             sums[i] = float32(0)
             if split:
                 rest[i] = float32(0)
-        first = uint32(uint32(tile * tile_positions) + uint32(g * lane_positions))
+        first = tile * tile_positions + g * lane_positions
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
         while k_block < k_blocks:
-            channel = uint32(uint32(k_block * k_block_channels) + uint32(t * lane_channels))
+            channel = k_block * k_block_channels + t * lane_channels
             x_row = uint64(c_in) * x_terms
-            at_x = x + (uint64(uint32(uint32(n * length) + first)) * x_row + uint64(channel)) * x_bytes
+            at_x = x + (uint64(n * length + first) * x_row + uint64(channel)) * x_bytes
             for q in range(reach):
-                inside = uint32(uint32(first + uint32(q)) < length and channel < c_in)
+                inside = uint32(first + uint32(q) < length and channel < c_in)
                 at_row = at_x + uint64(q) * x_row * x_bytes
                 a[4 * q], a[4 * q + 1], a[4 * q + 2], a[4 * q + 3] = ptx.ld_cg(at_row, inside)
                 if split:
@@ -159,40 +158,40 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
                                     a[i], a[i + 4], a[i + 1], a[i + 5], b[j], b[j + 1],
                                     sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
                                 )  # fmt: skip
-            k_block = uint32(k_block + warps)
+            k_block = k_block + warps
             if k_block < k_blocks:
                 at = at + k_block_bytes * uint64(warps)
                 for i in range(steps):
-                    w0, w1, w2, w3 = ptx.ld_nc_no_allocate(at + uint64(i) * step_bytes, one)
+                    w0, w1, w2, w3 = ptx.ld_nc_no_allocate(at + uint64(i) * step_bytes, 1)
                     b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3] = w0, w1, w2, w3
         for i in range(sums_of_lane):
             if split:
                 sums[i] += rest[i]
-            shared[uint32(uint32(uint32(warp * all_sums) + uint32(i)) * uint32(32) + lane)] = sums[i]
+            shared[(warp * all_sums + uint32(i)) * 32 + lane] = sums[i]
         cuda.syncthreads()
 
         # Now a warp has one of a lane's positions, or windows, and one of its columns: warp = (4 j + 2 c + e).
-        second = uint32(warp & one)
-        column = uint32(uint32(n_tile * block_n) + uint32(uint32(uint32(warp >> one) & one) * eight))
-        column = uint32(column + uint32(uint32(t * two) + second))
-        j = uint32(warp >> two)
+        second = warp & 1
+        column = n_tile * block_n + (warp >> 1 & 1) * 8
+        column = column + (t * 2 + second)
+        j = warp >> 2
         offset = ptx.ld_global_f32(bias + uint64(column) * uint64(4))
         value = float32(0)
         if pooled:
             for p in range(POOL):
-                position = uint32(uint32(j * uint32(POOL)) + uint32(p))
-                i = uint32(uint32(position >> one) * eight)
-                i = uint32(i + uint32(uint32(warp >> one) & one) * uint32(4))
-                i = uint32(i + uint32(uint32(position & one) * two) + second)
+                position = uint32(j * uint32(POOL)) + uint32(p)
+                i = (position >> 1) * 8
+                i = uint32(i + (warp >> 1 & 1) * 4)
+                i = uint32(i + (position & 1) * 2 + second)
                 total = float32(0)
                 for w in range(warp_count):
-                    total += shared[uint32(uint32(uint32(w * sums_of_lane) + i) * uint32(32) + lane)]
+                    total += shared[uint32(uint32(w * sums_of_lane) + i) * 32 + lane]
                 value = total if p == 0 else ptx.max_nan_f32(value, total)
-            row = uint32(uint32(uint32(tile * uint32(16)) + uint32(g * two)) + j)
+            row = uint32(tile * 16 + g * 2 + j)
         else:
-            i = uint32(uint32(uint32(uint32(warp >> one) & one) * uint32(4)) + uint32(uint32(j * two) + second))
+            i = (warp >> 1 & 1) * 4 + (uint32(j * uint32(2)) + second)
             for w in range(warp_count):
-                value += shared[uint32(uint32(uint32(w * sums_of_lane) + i) * uint32(32) + lane)]
+                value += shared[uint32(uint32(w * sums_of_lane) + i) * 32 + lane]
             row = uint32(first + j)
         if scaled:
             value *= scale
@@ -201,13 +200,13 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
         if rectified and value < float32(0):
             value = float32(0)
         if inside:
-            place = uint64(uint32(uint32(n * length_out) + row)) * uint64(c_out) * y_terms
+            place = uint64(n * length_out + row) * uint64(c_out) * y_terms
             store(y + (place + uint64(column)) * y_bytes, uint64(c_out) * y_bytes, value)
         if measured:
-            held = float32(min(tile_positions, uint32(length_out - uint32(tile * tile_positions))))
-            held *= float32(min(block_n, uint32(c_out - uint32(n_tile * block_n))))
+            held = float32(min(tile_positions, length_out - tile * tile_positions))
+            held *= float32(min(block_n, c_out - n_tile * block_n))
             total = ptx.warp_sum(value if inside else float32(0))
-            if lane == zero:
+            if lane == 0:
                 totals[warp] = total
             cuda.syncthreads()
             total = float32(0)
@@ -217,14 +216,14 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
             deviation = value - mean if inside else float32(0)
             total = ptx.warp_sum(deviation * deviation)
             cuda.syncthreads()  # the sums before were read
-            if lane == zero:
+            if lane == 0:
                 totals[warp] = total
             cuda.syncthreads()
-            if thread == zero:
+            if thread == 0:
                 total = float32(0)
                 for w in range(warp_count):
                     total += totals[w]
-                place = uint64(uint32(uint32(block * uint32(cuda.gridDim.y)) + n_tile))
+                place = uint64(block * uint32(cuda.gridDim.y) + n_tile)
                 ptx.st_global_v4_f32(partial_moments + place * uint64(PART_BYTES), mean, total, held, float32(0))
 
     return kernel

@@ -22,16 +22,16 @@ def make_store_moments(tile: Tile, width: int) -> Any:
     down, quads_apart, across = uint32(tile.down), uint32(tile.across * ptx.VECTOR), uint32(tile.across)
     rows_tile, columns_tile, block_threads = uint32(tile.rows), uint32(tile.columns), uint32(tile.threads)
     means_at, sums_at, sums_pitch = uint32(tile.rows), uint32(2 * tile.rows), uint32(tile.across + 1)
-    zero, one, two, four, vector = (uint32(value) for value in (0, 1, 2, ptx.VECTOR, width))
+    four, vector = uint32(ptx.VECTOR), uint32(width)
     part_values = uint64(PART_VALUES)
 
     @jit(device=True, forceinline=True)
     def store_moments(
         shared, acc, partial_moments, rows, c_out, tiles_across, tile_across, first_row, first_column, thread, ty, tx
     ):
-        held = float32(min(columns_tile, uint32(c_out - first_column)))
+        held = float32(min(columns_tile, c_out - first_column))
         cuda.syncthreads()
-        if tx == zero:
+        if tx == 0:
             for i in range(tm):
                 shared[uint32(ty + i * down)] = acc[i * tn]
         cuda.syncthreads()
@@ -59,13 +59,13 @@ def make_store_moments(tile: Tile, width: int) -> Any:
                         total += deviation * deviation
             shared[uint32(sums_at + (ty + i * down) * sums_pitch + tx)] = total
         cuda.syncthreads()
-        for r in range(thread, min(rows_tile, uint32(rows - first_row)), block_threads):
+        for r in range(thread, min(rows_tile, rows - first_row), block_threads):
             total = float32(0)
             for q in range(across):
                 total += shared[uint32(sums_at + r * sums_pitch + q)]
             at = (uint64(first_row + r) * uint64(tiles_across) + uint64(tile_across)) * part_values
             partial_moments.flat[at] = shared[uint32(r)]
-            partial_moments.flat[at + one] = shared[uint32(means_at + r)]
-            partial_moments.flat[at + two] = total
+            partial_moments.flat[at + uint32(1)] = shared[uint32(means_at + r)]
+            partial_moments.flat[at + uint32(2)] = total
 
     return store_moments

@@ -28,11 +28,11 @@ def _kernel(x, weight, bias, y):
         uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[1]), uint32(y.shape[2]),
     )  # fmt: skip
     rows, depth = uint32(y.shape[0] * length_out), uint32(weight.shape[0] * c_in)
-    across = (c_out + _SIDE - uint32(1)) // _SIDE
+    across = (c_out + _SIDE - 1) // _SIDE
     ty, tx = uint32(cuda.threadIdx.x) // _SIDE, uint32(cuda.threadIdx.x) % _SIDE
-    row = uint32(uint32(cuda.blockIdx.x) // across * _SIDE + ty)
-    column = uint32(uint32(cuda.blockIdx.x) % across * _SIDE + tx)
-    inside = min(row, rows - uint32(1))  # a row past the end is computed as the last one, and not stored
+    row = uint32(cuda.blockIdx.x) // across * _SIDE + ty
+    column = uint32(cuda.blockIdx.x) % across * _SIDE + tx
+    inside = min(row, rows - 1)  # a row past the end is computed as the last one, and not stored
     n = inside // length_out
     start = uint64(n * length + inside - n * length_out) * uint64(c_in)
     total = float32(0)

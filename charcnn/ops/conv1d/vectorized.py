@@ -26,14 +26,15 @@ def make_kernel(tile: Tile, width: int) -> Any:
     threads, accumulators = tile.threads, tile.thread_rows * tile.thread_columns
     a_size, b_size = tile.thread_rows * ptx.VECTOR, tile.thread_columns
     tm, tn, quads = uint32(tile.thread_rows), uint32(tile.thread_columns), uint32(tile.thread_columns // ptx.VECTOR)
-    rows_tile, columns_tile, step = uint32(tile.rows), uint32(tile.columns), uint32(tile.depth)
-    down, half_down, quads_apart = uint32(tile.down), uint32(tile.down // 2), uint32(tile.across * ptx.VECTOR)
+    rows_tile, columns_tile, step = tile.rows, uint32(tile.columns), uint32(tile.depth)
+    down, half_down, quads_apart = uint32(tile.down), tile.down // 2, uint32(tile.across * ptx.VECTOR)
     pitch = uint32(tile.pitch)
-    stage_size, features_size = tile.stage_size, uint32(tile.rows * tile.pitch)
-    x_across, w_across = uint32(tile.depth // width), uint32(tile.columns // width)
-    x_loads, x_rows = tile.rows * tile.depth // width // threads, uint32(threads * width // tile.depth)
+    stage_size, features_size = tile.stage_size, tile.rows * tile.pitch
+    x_across, w_across = tile.depth // width, tile.columns // width
+    x_loads, x_rows = tile.rows * tile.depth // width // threads, threads * width // tile.depth
     w_loads, w_rows = tile.depth * tile.columns // width // threads, uint32(threads * width // tile.columns)
-    zero, one, two, three, four, vector = (uint32(value) for value in (0, 1, 2, 3, ptx.VECTOR, width))
+    vector = width
+    four = uint32(ptx.VECTOR)
 
     alignment = ptx.ALIGNMENT
     resident = tile.resident if width == ptx.VECTOR else 1  # so many places to load from want more registers
@@ -49,12 +50,12 @@ def make_kernel(tile: Tile, width: int) -> Any:
             uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[1]), uint32(y.shape[2]),
         )  # fmt: skip
         rows, depth = uint32(y.shape[0] * length_out), uint32(weight.shape[0] * c_in)
-        tiles_across = uint32((c_out + columns_tile - one) // columns_tile)
+        tiles_across = (c_out + columns_tile - 1) // columns_tile
         thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-        first_row = uint32(block // tiles_across * rows_tile)
-        first_column = uint32(block % tiles_across * columns_tile)
-        ty = uint32(thread // four % half_down * two + thread // two % two)
-        tx = uint32(thread // four // half_down * two + thread % two)
+        first_row = block // tiles_across * rows_tile
+        first_column = block % tiles_across * columns_tile
+        ty = thread // four % half_down * 2 + thread // 2 % 2
+        tx = thread // four // half_down * 2 + thread % 2
 
         def multiply_term(b_at, k, term):
             """The products of one term, k + term, the term-th of the 4 in `a`."""
@@ -70,42 +71,42 @@ def make_kernel(tile: Tile, width: int) -> Any:
             for i in range(tm):
                 e, f, g, h = ptx.ld_shared_v4_f32(shared, a_at, i * down * pitch + k)
                 a[i * four], a[i * four + 1], a[i * four + 2], a[i * four + 3] = e, f, g, h
-            multiply_term(b_at, k, zero)
-            multiply_term(b_at, k, one)
-            multiply_term(b_at, k, two)
-            multiply_term(b_at, k, three)
+            multiply_term(b_at, k, uint32(0))
+            multiply_term(b_at, k, uint32(1))
+            multiply_term(b_at, k, uint32(2))
+            multiply_term(b_at, k, uint32(3))
 
         # Of each matrix a thread loads one column, every x_rows-th or w_rows-th row.
-        x_row, x_column = uint32(thread // x_across), uint32(thread % x_across * vector)
-        w_row, w_column = uint32(thread // w_across), uint32(thread % w_across * vector)
-        x_place, w_place = uint32(x_row * pitch + x_column), uint32(features_size + w_row * columns_tile + w_column)
+        x_row, x_column = thread // x_across, thread % x_across * vector
+        w_row, w_column = thread // w_across, thread % w_across * vector
+        x_place, w_place = x_row * pitch + x_column, features_size + w_row * columns_tile + w_column
         for i in range(x_loads):
-            row = min(uint32(first_row + x_row + uint32(i) * x_rows), uint32(rows - one))
-            n = uint32(row // length_out)
-            x_at[i] = uint64(uint32(n * length + row - n * length_out)) * uint64(c_in) + uint64(x_column)
+            row = min(first_row + x_row + uint32(i) * x_rows, rows - 1)
+            n = row // length_out
+            x_at[i] = uint64(n * length + row - n * length_out) * uint64(c_in) + uint64(x_column)
         w_inside = first_column + w_column < c_out
         w_at = uint64(w_row) * uint64(c_out) + uint64(first_column + w_column)
         w_apart, next_w = uint64(w_rows) * uint64(c_out), uint64(step) * uint64(c_out)
-        a_at, b_at = uint32(ty * pitch), uint32(features_size + tx * four)
+        a_at, b_at = ty * pitch, features_size + tx * four
         for i in range(accumulators):
             acc[i] = float32(0)
 
-        k0 = zero
+        k0 = uint32(0)
         while k0 < depth:
             for i in range(x_loads):
                 e = f = g = h = float32(0)
-                if uint32(k0 + x_column) < depth:
+                if k0 + x_column < depth:
                     if width == 1:
                         e = x.flat[x_at[i]]
                     else:
                         e, f, g, h = ptx.ld_global_v4_f32(x, x_at[i])
                 x_at[i] += uint64(step)
                 if width == 1:
-                    shared[uint32(x_place + uint32(i) * x_rows * pitch)] = e
+                    shared[x_place + uint32(i) * x_rows * pitch] = e
                 else:
                     ptx.st_shared_v4_f32(shared, x_place, uint32(i) * x_rows * pitch, e, f, g, h)
             for i in range(w_loads):
-                row = uint32(k0 + w_row + uint32(i) * w_rows)
+                row = k0 + w_row + uint32(i) * w_rows
                 at = w_at + uint64(i) * w_apart
                 e = f = g = h = float32(0)
                 if w_inside and row < depth:
@@ -114,16 +115,16 @@ def make_kernel(tile: Tile, width: int) -> Any:
                     else:
                         e, f, g, h = ptx.ld_global_v4_f32(weight, at)
                 if width == 1:
-                    shared[uint32(w_place + uint32(i) * w_rows * columns_tile)] = e
+                    shared[w_place + uint32(i) * w_rows * columns_tile] = e
                 else:
                     ptx.st_shared_v4_f32(shared, w_place, uint32(i) * w_rows * columns_tile, e, f, g, h)
             w_at += next_w
             cuda.syncthreads()
-            multiply(a_at, b_at, zero)
+            multiply(a_at, b_at, uint32(0))
             if step > four:
                 multiply(a_at, b_at, four)
             cuda.syncthreads()
-            k0 = uint32(k0 + step)
+            k0 = k0 + step
 
         for j in range(quads):
             for c in range(four):

@@ -43,11 +43,11 @@ def _weights_kernel(taps):
         values = uint32(weight.shape[1] * weight.shape[2])
         i = uint32(cuda.grid(1))
         if i < tap_groups * values:
-            tap_group, at = uint32(i // values), uint64(i % values)
+            tap_group, at = i // values, uint64(i % values)
             for p in range(points):
                 total = float64(0)
                 for k in range(taps):
-                    tap = uint32(tap_group * uint32(SPAN) + uint32(k))
+                    tap = tap_group * uint32(SPAN) + uint32(k)
                     if tap < weight.shape[0]:
                         total += matrix[p, k] * float64(weight.flat[uint64(tap) * uint64(values) + at])
                 transformed.flat[(uint64(p) * uint64(tap_groups) + uint64(tap_group)) * uint64(values) + at] = total
@@ -58,7 +58,7 @@ def _weights_kernel(taps):
 @cache
 def _features_kernel(taps):
     b = matrices(taps)[2].astype(np.float32)
-    points, span, run, threads = len(b), uint32(SPAN), uint32(RUN), uint32(THREADS)
+    points, span, run, threads = len(b), SPAN, RUN, uint32(THREADS)
 
     @jit()
     def kernel(x, transformed):
@@ -66,16 +66,16 @@ def _features_kernel(taps):
         matrix = cuda.const.array_like(b)
         values = cuda.local.array(points, float32)
         length, channels, tiles = uint32(x.shape[1]), uint32(x.shape[2]), uint32(transformed.shape[1])
-        runs = uint32((tiles + run - uint32(1)) // run)
-        n, first = uint32(uint32(cuda.blockIdx.x) // runs), uint32(uint32(cuda.blockIdx.x) % runs * run)
+        runs = (tiles + run - 1) // run
+        n, first = uint32(cuda.blockIdx.x) // runs, uint32(cuda.blockIdx.x) % runs * run
         plane = uint64(x.shape[0]) * uint64(tiles) * uint64(channels)
         for c in range(uint32(cuda.threadIdx.x), channels, threads):
-            for tile in range(first, min(uint32(first + run), tiles)):
-                start = uint32(uint32(tile) * span)
+            for tile in range(first, min(first + run, tiles)):
+                start = uint32(tile) * span
                 at = (uint64(n) * uint64(length) + uint64(start)) * uint64(channels) + uint64(c)
                 for j in range(points):
                     values[j] = float32(0)
-                    if uint32(start + uint32(j)) < length:
+                    if start + uint32(j) < length:
                         values[j] = x.flat[at + uint64(j) * uint64(channels)]
                 at = (uint64(n) * uint64(tiles) + uint64(tile)) * uint64(channels) + uint64(c)
                 for p in range(points):
@@ -92,7 +92,7 @@ def _outputs_kernel(taps, epilogue, pool_size=1):
     a = matrices(taps)[0].astype(np.float32)
     points, span, threads = a.shape[1], uint32(SPAN), uint32(THREADS)
     rectified, pooled, measured = epilogue in ("relu", "pool"), epilogue == "pool", epilogue == "stat"
-    window, run, zero, one = uint32(pool_size), uint32(lcm(pool_size, SPAN) // SPAN), uint32(0), uint32(1)
+    window, run = uint32(pool_size), lcm(pool_size, SPAN) // SPAN
 
     @jit()
     def kernel(products, bias, y, partial_moments):
@@ -101,12 +101,12 @@ def _outputs_kernel(taps, epilogue, pool_size=1):
         matrix = cuda.const.array_like(a)
         values = cuda.local.array(points, float32)
         length_out, channels, tiles = uint32(y.shape[1]), uint32(y.shape[2]), uint32(products.shape[1])
-        runs = uint32((tiles + run - one) // run)
-        n, first = uint32(uint32(cuda.blockIdx.x) // runs), uint32(uint32(cuda.blockIdx.x) % runs * run)
+        runs = (tiles + run - 1) // run
+        n, first = uint32(cuda.blockIdx.x) // runs, uint32(cuda.blockIdx.x) % runs * run
         plane = uint64(y.shape[0]) * uint64(tiles) * uint64(channels)
         for c in range(uint32(cuda.threadIdx.x), channels, threads):
-            offset, best, held, t = bias[c], float32(0), zero, uint32(first * span // window)
-            for tile in range(first, min(uint32(first + run), tiles)):
+            offset, best, held, t = bias[c], float32(0), uint32(0), first * span // window
+            for tile in range(first, min(first + run, tiles)):
                 at = (uint64(n) * uint64(tiles) + uint64(tile)) * uint64(channels) + uint64(c)
                 for p in range(points):
                     values[p] = products.flat[uint64(p) * plane + at]
@@ -118,31 +118,31 @@ def _outputs_kernel(taps, epilogue, pool_size=1):
                         value = float32(0)
                     if value > best or value != value or not pooled:  # NaN wins, and nothing is greater
                         best = value
-                    held = uint32(held + one)
+                    held = uint32(held + uint32(1))
                     if held == window:
                         if t < length_out:
                             y.flat[(uint64(n) * uint64(length_out) + uint64(t)) * uint64(channels) + uint64(c)] = best
-                        best, held, t = float32(0), zero, uint32(t + one)  # ReLU: no maximum is less
+                        best, held, t = float32(0), uint32(0), t + 1  # ReLU: no maximum is less
 
         if measured:  # a tile is a part, as charcnn.ops.common.moments has them
             smem = cuda.shared.array(THREADS, float32)
-            start = uint32(first * span)
-            positions = min(span, uint32(length_out - start))
+            start = first * span
+            positions = min(span, length_out - start)
             held = float32(positions * channels)
             cuda.syncthreads()
-            shift, total = y[n, start, zero], float32(0)
+            shift, total = y[n, start, uint32(0)], float32(0)
             for c in range(uint32(cuda.threadIdx.x), channels, threads):
-                for q in range(zero, positions):
+                for q in range(uint32(0), positions):
                     total += y[n, uint32(start + q), uint32(c)] - shift
             mean, total = block_sum(total, smem) / held, float32(0)
             for c in range(uint32(cuda.threadIdx.x), channels, threads):
-                for q in range(zero, positions):
+                for q in range(uint32(0), positions):
                     deviation = (y[n, uint32(start + q), uint32(c)] - shift) - mean
                     total += deviation * deviation
             squares = block_sum(total, smem)
             if cuda.threadIdx.x == 0:
-                partial_moments[n, first, zero] = shift
-                partial_moments[n, first, one] = mean
+                partial_moments[n, first, uint32(0)] = shift
+                partial_moments[n, first, uint32(1)] = mean
                 partial_moments[n, first, uint32(2)] = squares
 
     return kernel

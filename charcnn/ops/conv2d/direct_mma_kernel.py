@@ -43,10 +43,10 @@ def _lay_out(plan: Plan) -> Any:
         plan.stacked,
     )
     table, depth, c_out = plan.table, uint32(plan.c_in * prod(plan.window.kernel)), uint32(plan.c_out)
-    begin, peak_at, threads = uint32(plan.begin), uint32(plan.begin + plan.word_space), uint32(plan.threads)
-    items, row_words, columns = (uint32(i) for i in (64 * kernel_rows * registers, registers, plan.window.kernel[1]))
-    low_elements, maps, none = uint32(2 * kernel_rows * registers), uint32(MAPS), uint32(NONE)
-    one, two, four, eight, lanes, place_bits = (uint32(i) for i in (1, 2, 4, 8, 32, 0xFFFFFF))
+    begin, peak_at, threads = plan.begin, uint32(plan.begin + plan.word_space), plan.threads
+    items, row_words, columns = 64 * kernel_rows * registers, registers, plan.window.kernel[1]
+    low_elements, maps, none = 2 * kernel_rows * registers, MAPS, uint32(NONE)
+    lanes, place_bits = 32, 0xFFFFFF
     shift, bias, scaled = uint32(EXPONENT), uint32(BIAS), uint32(2 * BIAS + LARGEST)
     smallest, greatest = uint32(LARGEST + 1), uint32(2 * BIAS)  # of which scale and unit are no subnormal numbers
 
@@ -55,19 +55,19 @@ def _lay_out(plan: Plan) -> Any:
         """As `_lay_out`."""
         scale, unit = float32(1), float32(1)
         if split:
-            if thread == uint32(0):
+            if thread == 0:
                 own[peak_at] = uint32(0)
             cuda.syncthreads()
-            i, end, best = uint32(first_map * depth + thread), min(uint32(first_map + maps), c_out) * depth, float32(0)
+            i, end, best = first_map * depth + thread, min(first_map + maps, c_out) * depth, float32(0)
             while i < end:
                 for k in range(LOADS):  # all on their way before the first is looked at
-                    value = abs(weight.flat[min(uint32(i + uint32(k) * threads), uint32(end - one))])
+                    value = abs(weight.flat[min(i + uint32(k) * threads, end - 1)])
                     best = max(best, value if value < float32(np.inf) else float32(0))
-                i = uint32(i + uint32(LOADS) * threads)
+                i = i + uint32(LOADS) * threads
             cuda.atomic.max(own, peak_at, ptx.bitcast_b32(best))  # of what is not negative bits are in order
             cuda.syncthreads()
             exponent = uint32(scaled - min(max(uint32(own[peak_at]) >> shift, smallest), greatest))
-            scale, unit = ptx.bitcast_f32(exponent << shift), ptx.bitcast_f32(uint32(two * bias - exponent) << shift)
+            scale, unit = ptx.bitcast_f32(exponent << shift), ptx.bitcast_f32(2 * bias - exponent << shift)
 
         def tap(number, place, halvings):
             value = float32(0)
@@ -77,27 +77,29 @@ def _lay_out(plan: Plan) -> Any:
             return value
 
         def target(element, lane):
-            return uint32(begin + uint32(element // four) * uint32(LANE_STEP // 4) + lane * four + element % four)
+            return uint32(
+                begin + uint32(element // uint32(4)) * uint32(LANE_STEP // 4) + lane * uint32(4) + element % uint32(4)
+            )
 
         i = thread
         while i < items:
-            lane, half, rest = uint32(i % lanes), uint32(uint32(i // lanes) % two), uint32(i // uint32(64))
-            entry = uint32(cuda.const.array_like(table)[uint32(uint32(rest % row_words) * four + lane % four)])
-            number = uint32(first_map + lane // four + (uint32(0) if stacked else half * eight))
-            place = uint32(uint32(entry & place_bits) + uint32(rest // row_words) * columns)
-            low = tap(number, place, uint32(uint32(entry >> uint32(24)) & uint32(15)))
-            up = tap(number, uint32(place + one), uint32(entry >> uint32(28)))
-            element = uint32(rest * two + half)
+            lane, half, rest = i % lanes, i // lanes % 2, i // 64
+            entry = uint32(cuda.const.array_like(table)[rest % row_words * 4 + lane % 4])
+            number = first_map + lane // 4 + (uint32(0) if stacked else half * 8)
+            place = (entry & place_bits) + rest // row_words * columns
+            low = tap(number, place, entry >> 24 & 15)
+            up = tap(number, place + 1, entry >> 28)
+            element = rest * 2 + half
             if stacked:
                 high, rest_of = pack(low, up)
                 own[target(element, lane)] = rest_of if half else high
             elif split:
-                own[target(element, lane)], own[target(uint32(element + low_elements), lane)] = pack(low, up)
+                own[target(element, lane)], own[target(element + low_elements, lane)] = pack(low, up)
             elif tf32:
                 own[target(element, lane)] = ptx.cvt_tf32(low)
             else:
                 own[target(element, lane)] = pack(low, up)
-            i = uint32(i + threads)
+            i = i + threads
         return unit
 
     return lay_out
@@ -130,28 +132,24 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
     last = min(left + plan.size[1], plan.word_columns)
     guarded, vectors = left + right > 0, plan.size[1] % 2 == left + right == 0
     pairs, together = uint32(-(-(last - first) // 2)), uint32(max(1, plan.threads // -(-(last - first) // 2)))
-    image, copied, copy_bytes, zero, one, two, four, eight = (
-        uint32(i) for i in (plan.image, width, 4 * width, 0, 1, 2, 4, 8)
+    image, copied, copy_bytes = (uint32(value) for value in (plan.image, width, 4 * width))
+    space, pitch, plane = plan.word_space, plan.pitch, plan.plane
+    begin, low = uint32(plan.begin), uint32(plan.low)
+    warps, lanes, c_out, shifted = plan.warps, 32, plan.c_out, SHIFTED
+    threads, maps = uint32(plan.threads), uint32(MAPS)
+    band_bytes = plan.rows * plan.pitch * WORD
+    rows_all, top, lead, margin = (uint32(value) for value in (plan.c_in * plan.size[0], before, first, left))
+    windows_all, group_rows, group_bytes = (
+        plan.bands * plan.out[1],
+        plan.group_bands * plan.rows,
+        plan.group_bands * plan.rows * plan.pitch * WORD,
     )
-    begin, space, pitch, plane, low = (
-        uint32(i) for i in (plan.begin, plan.word_space, plan.pitch, plan.plane, plan.low)
+    windows, passes, stage_begin, stage = map(
+        uint32, (plan.group_bands * plan.out[1], plan.passes, plan.stage_begin, plan.stage)
     )
-    threads, warps, lanes, maps, c_out, shifted = (
-        uint32(i) for i in (plan.threads, plan.warps, 32, MAPS, plan.c_out, SHIFTED)
-    )
-    rows_all, band_bytes, top, lead, margin = (
-        uint32(i) for i in (plan.c_in * plan.size[0], plan.rows * plan.pitch * WORD, before, first, left)
-    )
-    windows_all, windows, passes, group_rows, group_bytes, stage_begin, stage = (
-        uint32(i)
-        for i in (
-            plan.bands * plan.out[1], plan.group_bands * plan.out[1], plan.passes, plan.group_bands * plan.rows,
-            plan.group_bands * plan.rows * plan.pitch * WORD, plan.stage_begin, plan.stage,
-        )
-    )  # fmt: skip
     staged, one_pass, even = plan.groups > 0, plan.passes == 1, plan.bands % plan.group_bands == 0
     pixels_of_two, held = 2 if tf32 or single else 3, 3 * AT_ONCE
-    word, map_blocks = uint32(0xFFFFFFFF), uint32(plan.map_blocks)
+    word, map_blocks = 0xFFFFFFFF, plan.map_blocks
 
     @jit(max_registers=plan.max_registers)
     def kernel(x, weight, bias, y):
@@ -163,18 +161,18 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         lane_places, inputs, thread = (
             cuda.const.array_like(lane_bytes), uint32(x.shape[0]), uint32(cuda.threadIdx.x)
         )  # fmt: skip
-        lane, first_map = uint32(thread % lanes), uint32(uint32(cuda.blockIdx.y) % map_blocks * maps)
-        first_tile = uint32(uint32(uint32(cuda.blockIdx.y) // map_blocks) * warps + thread // lanes)
-        tile_step = uint32(uint32(uint32(cuda.gridDim.y) // map_blocks) * warps)
-        column, lane_of_four = uint32(lane // four), uint32(lane % four)
+        lane, first_map = thread % lanes, uint32(cuda.blockIdx.y) % map_blocks * maps
+        first_tile = uint32(cuda.blockIdx.y) // map_blocks * warps + thread // lanes
+        tile_step = uint32(cuda.gridDim.y) // map_blocks * warps
+        column, lane_of_four = lane // 4, lane % 4
         base = ptx.cvta_to_shared(shared)
-        words = uint32(base + four * begin)
+        words = base + 4 * begin
 
         def fetch(item):
             """Start to copy an image as it lies."""
-            source, i = uint64(item) * uint64(image), uint32(thread * copied)
+            source, i = uint64(item) * uint64(image), thread * copied
             while i < image:
-                copy(shared, i, zero, x, source + uint64(i), copy_bytes)
+                copy(shared, i, uint32(0), x, source + uint64(i), copy_bytes)
                 i = uint32(i + threads * copied)
             ptx.cp_async_commit_group()
 
@@ -204,26 +202,26 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
             """Of a row of the copied image the pixels of two neighbouring words."""
             source = uint32(row * line + place) & word
             if vectors:
-                p, q = ptx.ld_shared_v2_b32(uint32(base + four * source))
+                p, q = ptx.ld_shared_v2_b32(uint32(base + uint32(4) * source))
                 pixels[3 * k], pixels[3 * k + 1] = ptx.bitcast_f32(p), ptx.bitcast_f32(q)
             else:
                 pixels[3 * k] = pixel(source, place)
-                pixels[3 * k + 1] = pixel(uint32(source + one) & word, uint32(place + one) & word)
+                pixels[3 * k + 1] = pixel(uint32(source + uint32(1)) & word, uint32(place + uint32(1)) & word)
             if pixels_of_two == 3:
-                pixels[3 * k + 2] = pixel(uint32(source + two) & word, uint32(place + two) & word)
+                pixels[3 * k + 2] = pixel(uint32(source + uint32(2)) & word, uint32(place + uint32(2)) & word)
 
         def convert():
             """The copied image as words: a thread two neighbours of some rows at a time, all loaded first."""
-            piece, start = uint32(thread % pairs), uint32(thread // pairs)
+            piece, start = thread % pairs, thread // pairs
             while piece < pairs and start < together:
-                place, row = uint32(lead + piece * two - margin) & word, start
+                place, row = uint32(lead + piece * uint32(2) - margin) & word, start
                 while row < rows_all:
                     for k in range(AT_ONCE):
-                        load_pixels(k, min(uint32(row + uint32(k) * together), uint32(rows_all - one)), place)
+                        load_pixels(k, min(uint32(row + uint32(k) * together), rows_all - 1), place)
                     for k in range(AT_ONCE):
                         own_row = uint32(row + uint32(k) * together)
-                        target = uint32(uint32(own_row // rows_in) * plane + uint32(top + own_row % rows_in) * pitch)
-                        target = uint32(words + uint32(target + lead + piece * two) * four)
+                        target = uint32(own_row // rows_in) * plane + uint32(top + own_row % rows_in) * pitch
+                        target = words + uint32(target + lead + piece * uint32(2)) * 4
                         if own_row < rows_all:
                             if tf32:
                                 store(target, ptx.cvt_tf32(pixels[3 * k]), ptx.cvt_tf32(pixels[3 * k + 1]))
@@ -239,69 +237,69 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         fetch(item)
         unit = lay_out(own, weight, first_map, thread)
         cuda.syncthreads()
-        fill(a, uint32(words + lane * uint32(16)))
+        fill(a, words + lane * 16)
         cuda.syncthreads()
-        i = uint32(thread * four)
+        i = thread * 4
         while i < space:  # what no image fills stays 0
-            ptx.st_shared_v4_b32(uint32(words + four * i), zero, zero, zero, zero)
-            i = uint32(i + four * threads)
+            ptx.st_shared_v4_b32(words + 4 * i, 0, 0, 0, 0)
+            i = i + 4 * threads
         for p in range(pattern_count):
             behind[p] = uint32(words + lane_places[lane_of_four, p])
         low_bias, high_bias = float32(0), float32(0)
-        if uint32(first_map + column) < c_out:
-            low_bias = bias[uint32(first_map + column)]
-        if uint32(first_map + column + eight) < c_out:
-            high_bias = bias[uint32(first_map + column + eight)]
+        if first_map + column < c_out:
+            low_bias = bias[first_map + column]
+        if first_map + column + 8 < c_out:
+            high_bias = bias[first_map + column + 8]
 
-        map_count = min(maps, uint32(c_out - first_map))
-        place, places_sum = stage_begin, uint32(stage_begin + stage_begin + stage)
+        map_count = min(maps, c_out - first_map)
+        place, places_sum = stage_begin, stage_begin + stage_begin + stage
         while item < inputs:
-            following = uint32(item + uint32(cuda.gridDim.x))
+            following = item + uint32(cuda.gridDim.x)
             wait()
             if staged and not one_pass:
                 all_read()
             cuda.syncthreads()  # the copy is there for all, and nobody reads the words of the image before
             if staged and item != uint32(cuda.blockIdx.x):
-                before_it = uint32(item - uint32(cuda.gridDim.x))
-                send(y, uint32(base + four * place), before_it, uint32(passes - one), first_map, map_count, thread)
+                before_it = item - uint32(cuda.gridDim.x)
+                send(y, base + 4 * place, before_it, passes - 1, first_map, map_count, thread)
                 if not one_pass:
-                    place = uint32(places_sum - place)
+                    place = places_sum - place
             convert()
             if staged and one_pass:
                 all_read()
             cuda.syncthreads()
             if following < inputs:
                 fetch(following)
-            group = zero
+            group = uint32(0)
             while group < passes:
-                own = windows if even else min(windows, uint32(windows_all - group * windows))
+                own = windows if even else min(windows, windows_all - group * windows)
                 tile = first_tile
-                while uint32(tile * eight) < own:
-                    u = min(uint32(tile * eight + column), uint32(own - one))
-                    window = uint32(uint32(u // across) * band_bytes + uint32(u % across) * four + group * group_bytes)
+                while tile * 8 < own:
+                    u = min(tile * 8 + column, uint32(own - uint32(1)))
+                    window = u // across * band_bytes + u % across * 4 + group * group_bytes
                     for p in range(pattern_count):
                         at[p] = uint32(behind[p] + window)
                     multiply(acc, a, at)
-                    here = uint32(tile * eight + two * lane_of_four)
+                    here = tile * 8 + 2 * lane_of_four
                     if staged:
-                        row, to = uint32(group * group_rows), place
+                        row, to = group * group_rows, place
                         keep(acc, shared, base, to, column, map_count, here, own, row, unit, low_bias, high_bias)
                     else:
-                        write(acc, y, item, uint32(first_map + column), here, unit, low_bias, high_bias)
-                    tile = uint32(tile + tile_step)
+                        write(acc, y, item, first_map + column, here, unit, low_bias, high_bias)
+                    tile = tile + tile_step
                 if staged:
                     fence()
-                if not one_pass and uint32(group + one) < passes:
+                if not one_pass and group + 1 < passes:
                     all_read()
                     cuda.syncthreads()  # all of the group's results are there, and the other place has been read
-                    send(y, uint32(base + four * place), item, group, first_map, map_count, thread)
-                    place = uint32(places_sum - place)
-                group = uint32(group + one)
+                    send(y, base + 4 * place, item, group, first_map, map_count, thread)
+                    place = places_sum - place
+                group = group + 1
             item = following
         if staged:
             cuda.syncthreads()
-            before_it = uint32(item - uint32(cuda.gridDim.x))
-            send(y, uint32(base + four * place), before_it, uint32(passes - one), first_map, map_count, thread)
+            before_it = item - uint32(cuda.gridDim.x)
+            send(y, base + 4 * place, before_it, passes - 1, first_map, map_count, thread)
             all_read()
 
     return kernel

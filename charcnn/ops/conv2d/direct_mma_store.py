@@ -52,28 +52,28 @@ def make_write(plan: Plan, name: str, paired: bool) -> Any:
     @cuda.jit(device=True, forceinline=True)
     def place_of(window):
         """Of one of the bands' windows: its first row of results, and the place of that one in a map."""
-        row = uint32(uint32(window // across) * band)
-        return row, uint64(uint32(row * across + window % across))
+        row = window // across * band
+        return row, uint64(row * across + window % across)
 
     @cuda.jit(device=True, forceinline=True)
     def write(acc, y, item, own_map, here, unit, low_bias, high_bias):
         """As `make_write`."""
-        beside = uint32(here + one)
+        beside = here + one
         (row, at_here), (row_beside, at_beside) = place_of(here), place_of(beside)
         to = (uint64(item) * uint64(c_out) + uint64(own_map)) * uint64(plane_out)
         for r in range(band_rows):
             for half in range(halves):
                 offset = high_bias if half else low_bias
                 p, q = result(acc, r, half, 0, unit, offset), result(acc, r, half, 1, unit, offset)
-                there = uint32(own_map + uint32(8 * half)) < c_out
-                further = to + uint64(uint32(uint32(r) * across + uint32(8 * half) * plane_out))
+                there = own_map + uint32(8 * half) < c_out
+                further = to + uint64(uint32(r) * across + uint32(8 * half) * plane_out)
                 if paired:
-                    if there and here < windows and uint32(row + uint32(r)) < rows_out:
+                    if there and here < windows and row + uint32(r) < rows_out:
                         ptx.st_global_v2_f32(y, further + at_here, p, q)
                 else:
-                    if there and here < windows and uint32(row + uint32(r)) < rows_out:
+                    if there and here < windows and row + uint32(r) < rows_out:
                         y.flat[further + at_here] = p
-                    if there and beside < windows and uint32(row_beside + uint32(r)) < rows_out:
+                    if there and beside < windows and row_beside + uint32(r) < rows_out:
                         y.flat[further + at_beside] = q
 
     return write
@@ -96,30 +96,30 @@ def make_keep(plan: Plan, name: str) -> Any:
     @cuda.jit(device=True, forceinline=True)
     def place_of(window):
         """Of one of the group's windows: its first row of results in the group, and its place in a map's."""
-        number = uint32(window // across)
-        return uint32(number * band), uint32(number * band_floats + window % across)
+        number = window // across
+        return number * band, number * band_floats + window % across
 
     @cuda.jit(device=True, forceinline=True)
     def keep(acc, shared, base, stage, own_map, maps, here, windows, first_row, unit, low_bias, high_bias):
         """As `make_keep`."""
-        beside, to = uint32(here + one), uint32(stage + own_map * pitch)
+        beside, to = here + one, stage + own_map * pitch
         (row, at_here), (row_beside, at_beside) = place_of(here), place_of(beside)
         for r in range(band_rows):
-            is_row = whole or uint32(first_row + row + uint32(r)) < rows_out
-            is_row_beside = whole or uint32(first_row + row_beside + uint32(r)) < rows_out
+            is_row = whole or first_row + row + uint32(r) < rows_out
+            is_row_beside = whole or first_row + row_beside + uint32(r) < rows_out
             for half in range(halves):
                 offset = high_bias if half else low_bias
                 p, q = result(acc, r, half, 0, unit, offset), result(acc, r, half, 1, unit, offset)
-                there = uint32(own_map + uint32(half) * eight) < maps
-                further = uint32(to + uint32(uint32(r) * across + uint32(half) * eight * pitch))
+                there = own_map + uint32(half) * eight < maps
+                further = to + (uint32(r) * across + uint32(half) * eight * pitch)
                 if paired:
                     if there and here < windows and is_row:
-                        ptx.st_shared_v2_f32(uint32(base + uint32(further + at_here) * word), p, q)
+                        ptx.st_shared_v2_f32(base + (further + at_here) * word, p, q)
                 else:
                     if there and here < windows and is_row:
-                        shared[uint32(further + at_here)] = p
+                        shared[further + at_here] = p
                     if there and beside < windows and is_row_beside:
-                        shared[uint32(further + at_beside)] = q
+                        shared[further + at_beside] = q
 
     return keep
 
@@ -131,20 +131,20 @@ def make_send(plan: Plan) -> Any:
     `address` is that of its first ones. They must be fenced, and all threads have met since. Threads of different warps
     do so, as far as there are: a warp starts one copy after the other.
     """
-    plane_out, floats, pitch, c_out, word, lanes, warps = (
-        uint32(i)
-        for i in (plan.out[0] * plan.out[1], plan.group_floats, plan.stage_pitch, plan.c_out, WORD, 32, plan.warps)
+    pitch, lanes, warps = plan.stage_pitch, 32, plan.warps
+    plane_out, floats, c_out, word = (
+        uint32(value) for value in (plan.out[0] * plan.out[1], plan.group_floats, plan.c_out, WORD)
     )
 
     @cuda.jit(device=True, forceinline=True)
     def send(y, address, item, group, first_map, maps, thread):
         """As `make_send`."""
-        number = uint32(thread // lanes + thread % lanes * warps)
+        number = thread // lanes + thread % lanes * warps
         if number < maps:
-            begin = uint32(group * floats)
-            to = (uint64(item) * uint64(c_out) + uint64(uint32(first_map + number))) * uint64(plane_out)
-            size = uint32(min(floats, uint32(plane_out - begin)) * word)
-            ptx.bulk_store(y, to + uint64(begin), uint32(address + number * pitch * word), size)
+            begin = group * floats
+            to = (uint64(item) * uint64(c_out) + uint64(first_map + number)) * uint64(plane_out)
+            size = uint32(min(floats, plane_out - begin) * word)
+            ptx.bulk_store(y, to + uint64(begin), address + number * pitch * word, size)
             ptx.bulk_commit_group()
 
     return send

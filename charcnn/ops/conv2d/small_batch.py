@@ -32,27 +32,26 @@ OCTET = 8
 @cache
 def _pack_kernel(ptx_type):
     pack = ptx.cvt_f16x2(ptx_type)
-    one, two, three, four, eight = (uint32(i) for i in (1, 2, 3, 4, 8))
-    columns, depth = uint32(PACK_N), uint32(CHUNK)
+    columns, depth = PACK_N, CHUNK
 
     @jit()
     def kernel(weight, to, taps, chunks, words):
         # A thread writes two neighbouring input channels of a column: a word of (columns, chunk, tap, lane, 4).
         i = uint32(cuda.grid(1))
         if i < uint32(words):
-            part, lane = uint32(i & three), uint32(uint32(i // four) & uint32(31))
-            rest = uint32(i // uint32(128))
-            tap, rest = uint32(rest % uint32(taps)), uint32(rest // uint32(taps))
-            c_in = uint32(uint32(rest % uint32(chunks)) * depth + uint32(lane & three) * two)
-            c_in = uint32(c_in + uint32(part & one) * eight)
-            column = uint32(uint32(rest // uint32(chunks)) * columns + uint32(lane // four))
-            column = uint32(column + uint32(part // two) * eight)
+            part, lane = i & 3, i // 4 & 31
+            rest = i // 128
+            tap, rest = rest % uint32(taps), rest // uint32(taps)
+            c_in = rest % uint32(chunks) * depth + (lane & 3) * 2
+            c_in = c_in + (part & 1) * 8
+            column = rest // uint32(chunks) * columns + lane // 4
+            column = column + part // 2 * 8
             low, high = float32(0), float32(0)
             if column < uint32(weight.shape[2]):
                 if c_in < uint32(weight.shape[1]):
                     low = weight[tap, c_in, column]
-                if uint32(c_in + one) < uint32(weight.shape[1]):
-                    high = weight[tap, uint32(c_in + one), column]
+                if c_in + 1 < uint32(weight.shape[1]):
+                    high = weight[tap, c_in + 1, column]
             ptx.st_global_b32(to + uint64(i) * uint64(4), pack(low, high))
 
     return kernel

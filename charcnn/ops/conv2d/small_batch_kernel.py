@@ -27,24 +27,24 @@ def _places(plan):
     0 where it is zeros around the image. A block's pieces are 16 bytes of a pixel, in the order of pixels.
     """
     of = plan.of
-    pieces, columns, image_at = uint32(2 * plan.chunks), uint32(plan.image[1]), uint32(plan.weight_bytes)
-    pixel_bytes, split_channels, c_in = uint32(plan.pixel_bytes), uint32(CHUNK * plan.chunks), uint32(of.c_in)
+    pieces, columns, image_at = 2 * plan.chunks, plan.image[1], plan.weight_bytes
+    pixel_bytes, split_channels, c_in = plan.pixel_bytes, CHUNK * plan.chunks, of.c_in
     height, width, image_bytes = int32(of.height), int32(of.width), uint64(2 * of.channels)
     top, left, no_row = int32(of.padding[0]), int32(of.padding[1]), int32(0)
-    step, two, eight, sixteen = uint32(plan.band * of.pool_stride[0] * of.stride[0]), uint32(2), uint32(8), uint32(16)
+    step = plan.band * of.pool_stride[0] * of.stride[0]
 
     @cuda.jit(device=True, **({} if SIMULATED else {"forceinline": True}))
     def place_of(i, x, n, band, split, group):
-        pixel, piece = uint32(i // pieces), uint32(i % pieces)
-        row = int32(int32(uint32(uint32(band * step) + uint32(pixel // columns))) - top)
-        column = int32(uint32(pixel % columns)) - left
-        channel = uint32(uint32(split * split_channels) + uint32(piece * eight))
+        pixel, piece = i // pieces, i % pieces
+        row = int32(int32(band * step + pixel // columns) - top)
+        column = int32(pixel % columns) - left
+        channel = split * split_channels + piece * 8
         source = uint64(0)
         if row >= no_row and row < height and column >= no_row and column < width and channel < c_in:
             line = uint64(n) * uint64(height) + uint64(uint32(row))
             source = x + (line * uint64(width) + uint64(uint32(column))) * image_bytes
-            source += uint64(uint32(uint32(uint32(group * c_in) + channel) * two))
-        return uint32(image_at + uint32(uint32(pixel * pixel_bytes) + uint32(piece * sixteen))), source
+            source += uint64((group * c_in + channel) * 2)
+        return image_at + (pixel * pixel_bytes + piece * 16), source
 
     return place_of
 
@@ -108,34 +108,33 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
     b_words = 4 * runs
 
     # Where what lies in shared memory, and how far apart.
-    image_at, sums_at = uint32(plan.weight_bytes), uint32(plan.weight_bytes + plan.image_bytes)
-    bias_at = uint32(plan.weight_bytes + plan.image_bytes + plan.sum_bytes)
+    image_at, sums_at = plan.weight_bytes, plan.weight_bytes + plan.image_bytes
+    bias_at = plan.weight_bytes + plan.image_bytes + plan.sum_bytes
     pixel_bytes, row_bytes = uint32(plan.pixel_bytes), uint32(plan.pixel_bytes * plan.image[1])
-    step_bytes, chunk_bytes, run_bytes = uint32(STEP_BYTES), uint32(STEP_BYTES * of.taps), uint32(plan.run_bytes)
+    step_bytes, chunk_bytes, run_bytes = STEP_BYTES, STEP_BYTES * of.taps, plan.run_bytes
     sum_bytes = uint32(4 * plan.sum_stride)
     next_tap, next_row = uint32(of.dilation[1]) * pixel_bytes, uint32(of.dilation[0]) * row_bytes
     rows, taps_of_row = of.kernel
 
     # What a block copies, in pieces of 16 bytes.
-    weight_pieces, run_pieces = uint32(plan.weight_bytes // 16), uint32(plan.run_bytes // 16)
+    weight_pieces, run_pieces = plan.weight_bytes // 16, plan.run_bytes // 16
     packed_run_bytes = uint64(of.chunks * of.taps * STEP_BYTES)
-    split_bytes, packed_runs = uint64(plan.run_bytes), uint32(-(-of.c_out // PACK_N))
-    chunk_pieces, all_chunks = uint32(STEP_BYTES * of.taps // 16), uint32(of.chunks)
-    image_pieces, band_rows = uint32(plan.image[0] * plan.image[1] * 2 * chunks), uint32(plan.band)
-    tiles_of_group = uint32(max(1, of.c_out // of.groups // plan.block_n))
-    n_tiles, bands = uint32(plan.n_tiles), uint32(plan.bands)
+    split_bytes, packed_runs = uint64(plan.run_bytes), -(-of.c_out // PACK_N)
+    chunk_pieces, all_chunks = STEP_BYTES * of.taps // 16, uint32(of.chunks)
+    image_pieces, band_rows = plan.image[0] * plan.image[1] * 2 * chunks, uint32(plan.band)
+    tiles_of_group = max(1, of.c_out // of.groups // plan.block_n)
+    n_tiles, bands = plan.n_tiles, plan.bands
     last_group = uint32(of.groups - 1)
 
     # Sums, and what becomes of them.
-    block_n, sum_rows, sum_columns = uint32(plan.block_n), uint32(plan.sums[0]), uint32(plan.sums[1])
+    block_n, sum_rows, sum_columns = plan.block_n, uint32(plan.sums[0]), uint32(plan.sums[1])
     all_sums, down, right = sum_rows * sum_columns, uint32(of.stride[0]) * row_bytes, uint32(of.stride[1]) * pixel_bytes
     quads, out_rows, out_columns, c_out = (uint32(i) for i in (plan.block_n // QUAD, *of.out, of.c_out))
     outputs = band_rows * out_columns * quads
-    share = uint32(-(-plan.band * of.out[1] * plan.block_n // (QUAD * splits)))
-    pool_down, pool_right = uint32(of.pool_stride[0]) * sum_columns, uint32(of.pool_stride[1])
-    one, two, three, four, five, sixteen = (uint32(i) for i in (1, 2, 3, 4, 5, 16))
-    threads, warps, lanes, zero, nowhere = uint32(THREADS), uint32(WARPS), uint32(31), uint32(0), uint64(0)
-    all_splits = uint32(splits)
+    share = -(-plan.band * of.out[1] * plan.block_n // (QUAD * splits))
+    pool_down, pool_right = uint32(of.pool_stride[0]) * sum_columns, of.pool_stride[1]
+    threads, warps, lanes, nowhere = THREADS, WARPS, 31, uint64(0)
+    all_splits = splits
 
     @jit(launch_bounds=(THREADS, 2))
     def kernel(x, weight, bias, y, ahead, ahead_bytes):
@@ -149,72 +148,74 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
         best = cuda.local.array(QUAD, float32)
         base = ptx.cvta_to_shared(shared)
         thread = uint32(cuda.threadIdx.x)
-        warp, lane = uint32(thread >> five), uint32(thread & lanes)
+        warp, lane = thread >> 5, thread & lanes
         block = uint32(cuda.blockIdx.x)
-        split, rest = uint32(block % all_splits), uint32(block // all_splits)
-        n_tile, rest = uint32(rest % n_tiles), uint32(rest // n_tiles)
-        n, band = uint32(rest // bands), uint32(rest % bands)
-        first_row, group = uint32(band * band_rows), min(uint32(n_tile // tiles_of_group), last_group)
+        split, rest = block % all_splits, block // all_splits
+        n_tile, rest = rest % n_tiles, rest // n_tiles
+        n, band = rest // bands, rest % bands
+        first_row, group = band * band_rows, min(n_tile // tiles_of_group, last_group)
 
         # Weights, of each PACK_N channels those of the split one behind the other, and the bias.
         i = thread
         while i < weight_pieces:
-            run, within = uint32(i // run_pieces), uint32(i % run_pieces)
-            packed_run = uint32(uint32(n_tile * uint32(runs)) + run)
-            chunk = uint32(uint32(split * uint32(chunks)) + uint32(within // chunk_pieces))
-            wanted = zero
+            run, within = i // run_pieces, i % run_pieces
+            packed_run = n_tile * uint32(runs) + run
+            chunk = split * uint32(chunks) + within // chunk_pieces
+            wanted = uint32(0)
             source = weight
             if packed_run < packed_runs and chunk < all_chunks:
-                wanted = sixteen
+                wanted = uint32(16)
                 source = weight + uint64(packed_run) * packed_run_bytes + uint64(split) * split_bytes
-                source += uint64(uint32(within * sixteen))
-            ptx.cp_async_16(uint32(base + uint32(i * sixteen)), source, wanted)
-            i = uint32(i + threads)
+                source += uint64(within * 16)
+            ptx.cp_async_16(base + i * 16, source, wanted)
+            i = i + threads
         if thread < quads:
-            channel = uint32(uint32(n_tile * block_n) + uint32(thread * four))
+            channel = n_tile * block_n + thread * 4
             source = bias + uint64(channel) * uint64(4)
-            to = uint32(uint32(base + bias_at) + uint32(thread * sixteen))
-            ptx.cp_async_16(to, source, sixteen if channel < c_out else zero)
+            to = base + bias_at + thread * 16
+            ptx.cp_async_16(to, source, uint32(16) if channel < c_out else uint32(0))
         ptx.cp_async_commit_group()
         for k in range(sums_of_lane):
             sums[k] = float32(0)
 
         # The image, of which the kernel before may still write: where its pieces come from, and go to, is known.
         for c in range(known):
-            i = uint32(thread + uint32(c * THREADS))
+            i = thread + uint32(c * THREADS)
             targets[c], sources[c] = place_of(i, x, n, band, split, group)
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
         for c in range(known):
-            if uint32(thread + uint32(c * THREADS)) < image_pieces:
-                ptx.cp_async_16(uint32(base + targets[c]), sources[c], sixteen if sources[c] != nowhere else zero)
-        i = uint32(thread + uint32(known * THREADS))
+            if thread + uint32(c * THREADS) < image_pieces:
+                ptx.cp_async_16(
+                    uint32(base + targets[c]), sources[c], uint32(16) if sources[c] != nowhere else uint32(0)
+                )
+        i = thread + uint32(known * THREADS)
         while i < image_pieces:
             target, source = place_of(i, x, n, band, split, group)
-            ptx.cp_async_16(uint32(base + target), source, sixteen if source != nowhere else zero)
-            i = uint32(i + threads)
+            ptx.cp_async_16(base + target, source, uint32(16) if source != nowhere else uint32(0))
+            i = i + threads
         ptx.cp_async_commit_group()
-        if thread == zero and ahead_bytes > zero:
+        if thread == 0 and ahead_bytes > 0:
             ptx.bulk_prefetch_l2(ahead + uint64(block) * uint64(ahead_bytes), ahead_bytes)
 
         # Products: a lane has the address of one pixel, and half of a chunk, of each matrix of its warp.
         for m in range(m_tiles):
-            at = uint32(uint32(uint32(uint32(m) * warps) + warp) * sixteen + uint32(lane & uint32(15)))
-            at = min(at, uint32(all_sums - one))
-            at = uint32(uint32(uint32(at // sum_columns) * down) + uint32(uint32(at % sum_columns) * right))
-            places[m] = uint32(uint32(base + image_at) + uint32(at + uint32(uint32(lane >> four) * sixteen)))
+            at = (uint32(m) * warps + warp) * 16 + (lane & 15)
+            at = min(at, all_sums - 1)
+            at = at // sum_columns * down + at % sum_columns * right
+            places[m] = base + image_at + (at + (lane >> 4) * 16)
         drain()
         cuda.syncthreads()
-        at_b, row_of_taps = uint32(base + uint32(lane * sixteen)), zero
+        at_b, row_of_taps = base + lane * 16, uint32(0)
         for _ in range(rows):
             tap = row_of_taps
             for _ in range(taps_of_row):
                 for chunk in range(chunks):
                     for r in range(runs):
-                        at = uint32(at_b + uint32(uint32(uint32(r) * run_bytes) + uint32(uint32(chunk) * chunk_bytes)))
+                        at = at_b + (uint32(r) * run_bytes + uint32(chunk) * chunk_bytes)
                         b[4 * r], b[4 * r + 1], b[4 * r + 2], b[4 * r + 3] = ptx.ld_shared_v4_b32(at)
                     for m in range(m_tiles):
-                        at = uint32(uint32(places[m] + tap) + uint32(chunk * 32))
+                        at = uint32(places[m] + tap) + uint32(chunk * 32)
                         a0, a1, a2, a3 = ptx.ldmatrix_x4(at)
                         for j in range(octets):
                             k = 4 * (m * octets + j)
@@ -222,17 +223,17 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
                                 a0, a1, a2, a3, b[2 * j], b[2 * j + 1],
                                 sums[k], sums[k + 1], sums[k + 2], sums[k + 3],
                             )  # fmt: skip
-                at_b, tap = uint32(at_b + step_bytes), uint32(tap + next_tap)
-            row_of_taps = uint32(row_of_taps + next_row)
+                at_b, tap = at_b + step_bytes, tap + next_tap
+            row_of_taps = row_of_taps + next_row
 
         # Sums to shared memory, where all blocks of the cluster read them.
         for m in range(m_tiles):
-            at = uint32(uint32(uint32(uint32(m) * warps) + warp) * sixteen + uint32(lane >> two))
-            at = uint32(uint32(base + sums_at) + uint32(at * sum_bytes + uint32(uint32(lane & three) * uint32(8))))
+            at = (uint32(m) * warps + warp) * 16 + (lane >> 2)
+            at = base + sums_at + (at * sum_bytes + (lane & 3) * 8)
             for j in range(octets):
                 k = 4 * (m * octets + j)
-                ptx.st_shared_v2_f32(uint32(at + uint32(32 * j)), sums[k], sums[k + 1])
-                below = uint32(at + uint32(uint32(8) * sum_bytes + uint32(32 * j)))
+                ptx.st_shared_v2_f32(at + uint32(32 * j), sums[k], sums[k + 1])
+                below = at + (8 * sum_bytes + uint32(32 * j))
                 ptx.st_shared_v2_f32(below, sums[k + 2], sums[k + 3])
         if shared_by:
             ptx.cluster_sync()
@@ -240,23 +241,23 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
             cuda.syncthreads()
 
         # Of the outputs a block has a part; a thread adds the splits up, and takes the maxima of a window.
-        i, end = uint32(uint32(split * share) + thread), min(outputs, uint32(uint32(split + one) * share))
+        i, end = split * share + thread, min(outputs, (split + 1) * share)
         while i < end:
-            pixel, quad = uint32(i // quads), uint32(i % quads)
-            row, column = uint32(pixel // out_columns), uint32(pixel % out_columns)
-            channel = uint32(uint32(n_tile * block_n) + uint32(quad * four))
-            out_row = uint32(first_row + row)
+            pixel, quad = i // quads, i % quads
+            row, column = pixel // out_columns, pixel % out_columns
+            channel = n_tile * block_n + quad * 4
+            out_row = first_row + row
             if out_row < out_rows and channel < c_out:
-                d0, d1, d2, d3 = ptx.ld_shared_v4_f32(uint32(uint32(base + bias_at) + uint32(quad * sixteen)))
-                at = uint32(uint32(row * pool_down) + uint32(column * pool_right))
-                at = uint32(uint32(base + sums_at) + uint32(uint32(at * sum_bytes) + uint32(quad * sixteen)))
+                d0, d1, d2, d3 = ptx.ld_shared_v4_f32(base + bias_at + quad * 16)
+                at = row * pool_down + column * pool_right
+                at = base + sums_at + (at * sum_bytes + quad * 16)
                 for s in range(splits):
                     theirs[s] = ptx.mapa(at, uint32(s)) if shared_by else at
                 join(theirs, d0, d1, d2, d3, best)
                 to = (uint64(n) * uint64(out_rows) + uint64(out_row)) * uint64(out_columns) + uint64(column)
                 to = y + (to * uint64(c_out) + uint64(channel)) * uint64(2)
                 ptx.st_global_v2_b32(to, pack(best[0], best[1]), pack(best[2], best[3]))
-            i = uint32(i + threads)
+            i = i + threads
         if shared_by:
             ptx.cluster_sync_relaxed()  # a block's shared memory is there until all have read it
 

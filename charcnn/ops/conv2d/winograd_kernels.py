@@ -33,23 +33,23 @@ def weights_kernel(down: Axis, across: Axis) -> Any:
         splits = uint32(splits)
         rows, columns = uint32(weight.shape[0]), uint32(weight.shape[1])
         c_in, c_out = uint32(weight.shape[2]), uint32(weight.shape[3])
-        values, split = uint32(c_in * c_out), uint32(uint32(c_in // splits) * c_out)
+        values, split = c_in * c_out, uint32(c_in // splits) * c_out
         i = uint32(cuda.grid(1))
         if i < groups_down * groups_across * values:
-            group, at = uint32(i // values), uint32(i % values)
-            top = uint32(group // groups_across * uint32(taps_down))
-            left = uint32(group % groups_across * uint32(taps_across))
+            group, at = i // values, i % values
+            top = group // groups_across * uint32(taps_down)
+            left = group % groups_across * uint32(taps_across)
             for p in range(points_down):
                 for r in range(points_across):
                     total = float64(0)
                     for k in range(taps_down):
                         for j in range(taps_across):
-                            row, column = uint32(top + uint32(k)), uint32(left + uint32(j))
+                            row, column = top + uint32(k), left + uint32(j)
                             if row < rows and column < columns:
-                                tap = uint64(uint32(row * columns + column)) * uint64(values) + uint64(at)
+                                tap = uint64(row * columns + column) * uint64(values) + uint64(at)
                                 total += vertical[p, k] * horizontal[r, j] * float64(weight.flat[tap])
                     plane = uint32((uint32(p) * uint32(points_across) + uint32(r)) * splits + at // split)
-                    to = uint64(uint32(plane * groups_down * groups_across + group)) * uint64(split)
+                    to = uint64(plane * groups_down * groups_across + group) * uint64(split)
                     transformed.flat[to + uint64(at % split)] = total
 
     return kernel
@@ -61,8 +61,8 @@ def features_kernel(down: Axis, across: Axis, width: int) -> Any:
     b_down = matrices(down.taps, down.span)[2].astype(np.float32)
     b_across = matrices(across.taps, across.span)[2].astype(np.float32)
     points_down, points_across, own = down.points, across.points, width * max(down.points, across.points)
-    span_down, span_across, zero = uint32(down.span), uint32(across.span), uint32(0)
-    quads, tiles, vector, word = uint32(QUADS), uint32(TILES), uint32(width), uint32(0xFFFFFFFF)
+    span_down, span_across = uint32(down.span), uint32(across.span)
+    quads, tiles, vector, word = uint32(QUADS), uint32(TILES), uint32(width), 0xFFFFFFFF
     held, alignment = points_down * points_across * TILES * QUADS * width, ptx.ALIGNMENT
     threads = TILES * QUADS * max(points_down, points_across)
 
@@ -79,24 +79,24 @@ def features_kernel(down: Axis, across: Axis, width: int) -> Any:
             uint32(tiles_down), uint32(tiles_across), uint32(top), uint32(left), uint32(splits),
         )  # fmt: skip
         image = uint32(tiles_down * tiles_across)
-        total_tiles = uint32(uint32(x.shape[0]) * image)
-        per_block = uint32(quads * vector)
-        chunks = uint32((channels + per_block - uint32(1)) // per_block)
+        total_tiles = uint32(x.shape[0]) * image
+        per_block = quads * vector
+        chunks = (channels + per_block - 1) // per_block
         block, thread = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
-        quad, side = uint32(thread % quads), uint32(thread // quads)
-        c = uint32((block % chunks * quads + quad) * vector)
-        first = uint32(block // chunks * tiles)
+        quad, side = thread % quads, thread // quads
+        c = (block % chunks * quads + quad) * vector
+        first = block // chunks * tiles
 
-        of, j = uint32(side // uint32(points_across)), uint32(side % uint32(points_across))
-        tile = uint32(first + of)
+        of, j = side // uint32(points_across), side % uint32(points_across)
+        tile = first + of
         if of < tiles and tile < total_tiles and c < channels:
-            n, place = uint32(tile // image), uint32(tile % image)
+            n, place = tile // image, tile % image
             column = uint32(uint32(place % tiles_across * span_across + j) - left) & word
             line = uint32(uint32(place // tiles_across * span_down) - top)
             for i in range(points_down):
-                row = uint32(line + uint32(i)) & word
+                row = line + uint32(i) & word
                 inside = row < height and column < columns
-                at = uint64(uint32(n * height + row)) * uint64(columns) + uint64(column)
+                at = uint64(n * height + row) * uint64(columns) + uint64(column)
                 at = at * uint64(channels) + uint64(c)
                 if width == ptx.VECTOR:
                     e, f, g, h = float32(0), float32(0), float32(0), float32(0)
@@ -113,23 +113,23 @@ def features_kernel(down: Axis, across: Axis, width: int) -> Any:
                     result[v] = total
                 at = uint32(((uint32(p) * tiles + of) * uint32(points_across) + j) * quads + quad) * vector
                 if width == ptx.VECTOR:
-                    ptx.st_shared_v4_f32(shared, uint32(at), zero, result[0], result[1], result[2], result[3])
+                    ptx.st_shared_v4_f32(shared, uint32(at), 0, result[0], result[1], result[2], result[3])
                 else:
                     shared[at] = result[0]
         cuda.syncthreads()
 
-        of, p = uint32(side // uint32(points_down)), uint32(side % uint32(points_down))
-        tile = uint32(first + of)
+        of, p = side // uint32(points_down), side % uint32(points_down)
+        tile = first + of
         if of < tiles and tile < total_tiles and c < channels:
             for j in range(points_across):
                 at = uint32(((p * tiles + of) * uint32(points_across) + uint32(j)) * quads + quad) * vector
                 if width == ptx.VECTOR:
-                    e, f, g, h = ptx.ld_shared_v4_f32(shared, uint32(at), zero)
+                    e, f, g, h = ptx.ld_shared_v4_f32(shared, uint32(at), 0)
                     values[4 * j], values[4 * j + 1], values[4 * j + 2], values[4 * j + 3] = e, f, g, h
                 else:
                     values[j] = shared[at]
             each = uint32(channels // splits)
-            split = uint32(c // each)
+            split = c // each
             for r in range(points_across):
                 for v in range(width):
                     total = float32(0)
@@ -152,7 +152,7 @@ def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
     a_down = matrices(down.taps, down.span)[0].astype(np.float32)
     a_across = matrices(across.taps, across.span)[0].astype(np.float32)
     points_down, points_across, own = down.points, across.points, width * max(down.points, across.points)
-    span_down, span_across, zero = down.span, across.span, uint32(0)
+    span_down, span_across = down.span, across.span
     quads, tiles, vector = uint32(QUADS), uint32(TILES), uint32(width)
     held, alignment = span_down * points_across * TILES * QUADS * width, ptx.ALIGNMENT
     finish, threads = epilogues.epilogue(epilogue), TILES * QUADS * max(points_across, span_down)
@@ -166,17 +166,17 @@ def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
         result = cuda.local.array(width, float32)
         height, columns, channels = uint32(y.shape[1]), uint32(y.shape[2]), uint32(y.shape[3])
         tiles_down, tiles_across, splits = uint32(products.shape[1]), uint32(products.shape[2]), uint32(splits)
-        image = uint32(tiles_down * tiles_across)
-        total_tiles = uint32(uint32(y.shape[0]) * image)
-        per_block = uint32(quads * vector)
-        chunks = uint32((channels + per_block - uint32(1)) // per_block)
+        image = tiles_down * tiles_across
+        total_tiles = uint32(y.shape[0]) * image
+        per_block = quads * vector
+        chunks = (channels + per_block - 1) // per_block
         block, thread = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
-        quad, side = uint32(thread % quads), uint32(thread // quads)
-        c = uint32((block % chunks * quads + quad) * vector)
-        first = uint32(block // chunks * tiles)
+        quad, side = thread % quads, thread // quads
+        c = (block % chunks * quads + quad) * vector
+        first = block // chunks * tiles
 
-        of, r = uint32(side // uint32(points_across)), uint32(side % uint32(points_across))
-        tile = uint32(first + of)
+        of, r = side // uint32(points_across), side % uint32(points_across)
+        tile = first + of
         if of < tiles and tile < total_tiles and c < channels:
             for i in range(points_down * width):
                 values[i] = float32(0)
@@ -198,34 +198,34 @@ def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
                     for p in range(points_down):
                         total += vertical[q, p] * values[p * width + v]
                     result[v] = total
-                at = uint32(((uint32(q) * tiles + of) * uint32(points_across) + r) * quads + quad) * vector
+                at = (((uint32(q) * tiles + of) * uint32(points_across) + r) * quads + quad) * vector
                 if width == ptx.VECTOR:
-                    ptx.st_shared_v4_f32(shared, uint32(at), zero, result[0], result[1], result[2], result[3])
+                    ptx.st_shared_v4_f32(shared, uint32(at), 0, result[0], result[1], result[2], result[3])
                 else:
                     shared[at] = result[0]
         cuda.syncthreads()
 
-        of, q = uint32(side // uint32(span_down)), uint32(side % uint32(span_down))
-        tile = uint32(first + of)
-        n, place = uint32(tile // image), uint32(tile % image)
+        of, q = side // uint32(span_down), side % uint32(span_down)
+        tile = first + of
+        n, place = tile // image, tile % image
         row = uint32(place // tiles_across * uint32(span_down) + q)
         if of < tiles and tile < total_tiles and c < channels and row < height:
             for j in range(points_across):
                 at = uint32(((q * tiles + of) * uint32(points_across) + uint32(j)) * quads + quad) * vector
                 if width == ptx.VECTOR:
-                    e, f, g, h = ptx.ld_shared_v4_f32(shared, uint32(at), zero)
+                    e, f, g, h = ptx.ld_shared_v4_f32(shared, uint32(at), 0)
                     values[4 * j], values[4 * j + 1], values[4 * j + 2], values[4 * j + 3] = e, f, g, h
                 else:
                     values[j] = shared[at]
             for i in range(span_across):
-                column = uint32(place % tiles_across * uint32(span_across) + uint32(i))
+                column = place % tiles_across * uint32(span_across) + uint32(i)
                 if column < columns:
                     for v in range(width):
                         total = bias[c + uint32(v)]
                         for j in range(points_across):
                             total += horizontal[i, j] * values[j * width + v]
                         result[v] = finish(total)
-                    to = uint64(uint32(n * height + row)) * uint64(columns) + uint64(column)
+                    to = uint64(n * height + row) * uint64(columns) + uint64(column)
                     to = to * uint64(channels) + uint64(c)
                     if width == ptx.VECTOR:
                         ptx.st_global_v4_f32(y, to, result[0], result[1], result[2], result[3])

@@ -21,7 +21,7 @@ THREADS = 256
 
 @cache
 def _make_kernel(kernel_size):
-    inputs, one = uint32(INPUTS), uint32(1)
+    inputs = INPUTS
 
     @jit()
     def kernel(x, stat, gamma, beta, y, stride, eps):
@@ -30,15 +30,15 @@ def _make_kernel(kernel_size):
         scale = cuda.local.array(kernel_size, float32)
         offset = cuda.local.array(kernel_size, float32)
         channels, length, length_out = uint32(x.shape[2]), uint32(x.shape[1]), uint32(y.shape[1])
-        t = uint32(uint32(cuda.blockIdx.x) % length_out)
-        first = uint32(uint32(cuda.blockIdx.x) // length_out * inputs)
-        position = uint32(t * uint32(stride))
+        t = uint32(cuda.blockIdx.x) % length_out
+        first = uint32(cuda.blockIdx.x) // length_out * inputs
+        position = t * uint32(stride)
         for channel in range(uint32(cuda.threadIdx.x), channels, uint32(cuda.blockDim.x)):
             c = uint32(channel)
             for p in range(kernel_size):
-                scale[p] = gamma[uint32(position + uint32(p)), c]
-                offset[p] = beta[uint32(position + uint32(p)), c]
-            n, end = first, min(uint32(first + inputs), uint32(x.shape[0]))
+                scale[p] = gamma[position + uint32(p), c]
+                offset[p] = beta[position + uint32(p), c]
+            n, end = first, min(first + inputs, uint32(x.shape[0]))
             while n < end:
                 mean, variance = stat[n, 0], stat[n, 1]
                 start = (uint64(n) * uint64(length) + uint64(position)) * uint64(channels) + uint64(c)
@@ -51,7 +51,7 @@ def _make_kernel(kernel_size):
                         best = value
                 at = (uint64(n) * uint64(length_out) + uint64(t)) * uint64(channels) + uint64(c)
                 y.flat[at] = best
-                n = uint32(n + one)
+                n = n + 1
 
     return kernel
 

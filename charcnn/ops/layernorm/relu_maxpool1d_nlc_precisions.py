@@ -49,8 +49,8 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
     # position's features are used, those of a later input are asked for: some are on their way at any time.
     # Results of 32 bits a value are written as 16 bytes twice: four channels and four more; high terms and low ones,
     # these behind all high ones of the input, or in octets behind those of the same eight channels (`mma_layout`).
-    zero, one, two, four, octet = uint32(0), uint32(1), uint32(2), uint32(ptx.VECTOR), uint32(width)
-    threads, alignment = uint32(THREADS), ptx.ALIGNMENT
+    four, octet = uint32(ptx.VECTOR), width
+    threads, alignment = THREADS, ptx.ALIGNMENT
     eighths, from_eighths, from_floats = results.ptx_type == "e4m3", ptx_type == "e4m3", ptx_type == "f32"
     rounded, wide = results.ptx_type == "tf32", results.size == 4
     pack = ptx.cvt_f16x2(results.ptx_type if results.ptx_type == "bf16" else "f16")
@@ -61,7 +61,7 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
     ahead, values, moments_size = _ahead(kernel_size, words), kernel_size * width, INPUTS * ptx.VECTOR
     held = ahead * kernel_size * words
     doubled = rounded or octets  # places of 16 bits between a value and the next
-    half, in_octet, sixteen, octet_values = uint32(0xFFFF), uint64(OCTET - 1), uint32(16), OCTET
+    half, in_octet, octet_values = uint32(0xFFFF), uint64(OCTET - 1), OCTET
 
     @cuda.jit(device=True, inline="always")
     def load_floats(array, at, values, to):
@@ -102,7 +102,7 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
         if width == 1:
             first, second = pack_wide(best[0], float32(0))
             if rounded:
-                y.flat[to], y.flat[to + uint64(one)] = first & half, uint32(first >> sixteen)
+                y.flat[to], y.flat[to + uint64(uint32(1))] = first & half, uint32(first >> uint32(16))
             else:
                 y.flat[to], y.flat[to + low_offset] = first & half, second & half
             return
@@ -128,18 +128,18 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
             ptx.griddepcontrol_launch()
             ptx.griddepcontrol_wait()
         channels, length, length_out = uint32(x.shape[2]), uint32(x.shape[1]), uint32(y.shape[1])
-        across, thread = uint32(channels // octet), uint32(cuda.threadIdx.x)
+        across, thread = channels // octet, uint32(cuda.threadIdx.x)
         # Inputs apart from each other, the last first: what was written last may still be in the L2 cache.
-        input_stride, last = uint32(cuda.gridDim.y), uint32(uint32(x.shape[0]) - one - uint32(cuda.blockIdx.y))
-        count = uint32(last // input_stride + one)
-        i = uint32(uint32(cuda.blockIdx.x) * threads + thread)
-        t, channel, row = uint32(i // across), uint32(i % across * octet), uint64(channels)
-        at, to = uint64(uint32(t * uint32(stride))) * row + uint64(channel), uint64(t) * row + uint64(channel)
+        input_stride, last = uint32(cuda.gridDim.y), uint32(x.shape[0]) - 1 - uint32(cuda.blockIdx.y)
+        count = last // input_stride + 1
+        i = uint32(cuda.blockIdx.x) * threads + thread
+        t, channel, row = i // across, i % across * octet, uint64(channels)
+        at, to = uint64(t * uint32(stride)) * row + uint64(channel), uint64(t) * row + uint64(channel)
         step, step_out, second = uint64(length) * row, uint64(length_out) * uint64(y.shape[2]), uint64(octet_values)
         if wide and not doubled:
             second = uint64(length_out) * row
         if doubled:
-            to = uint64(two) * to - (to & in_octet if octets else uint64(zero))
+            to = uint64(uint32(2)) * to - (to & in_octet if octets else uint64(uint32(0)))
         if t < length_out:
             for p in range(kernel_size):
                 load_floats(gamma, at + uint64(p) * row, scale, p * width)
@@ -153,22 +153,22 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
                 at -= step
         k = thread
         while k < count:  # a division an input, not one a thread
-            n, place = uint32(last - uint32(k * input_stride)), uint32(k * four)
+            n, place = last - k * input_stride, k * four
             mean = stat[n, 0]
             high = float32(mean)
             moments[place] = high
-            moments[uint32(place + one)] = float32(mean - float64(high))  # what float32 cannot hold of the mean
-            moments[uint32(place + two)] = float32(1) / math.sqrt(float32(stat[n, 1]) + eps)
-            k = uint32(k + threads)
+            moments[uint32(place + uint32(1))] = float32(mean - float64(high))  # what float32 cannot hold of the mean
+            moments[uint32(place + uint32(2))] = float32(1) / math.sqrt(float32(stat[n, 1]) + eps)
+            k = k + threads
         cuda.syncthreads()
         if t >= length_out:
             return
-        k = zero
+        k = uint32(0)
         while k < count:
             for s in range(ahead):
                 if k < count:
-                    high, low_part, rate, _ = ptx.ld_shared_v4_f32(moments, uint32(k * four), zero)
-                    more = uint32(k + uint32(ahead)) < count
+                    high, low_part, rate, _ = ptx.ld_shared_v4_f32(moments, k * four, 0)
+                    more = k + uint32(ahead) < count
                     for c in range(width):
                         best[c] = float32(0)  # ReLU: no maximum is less
                     # All of a window are normalised, then compared: a negative gamma turns the order round.
@@ -208,7 +208,7 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
                             pack(best[6], best[7]),
                         )
                     at, to = at - step, to - step_out
-                    k = uint32(k + one)
+                    k = k + 1
 
     return kernel
 

@@ -56,13 +56,13 @@ def _own_parts(partial_moments, n, count, part, row):
 @cuda.jit(device=True, inline="always")
 def _parts_of_rows(partial_moments, n, count, part, row):
     """The same of parts of `part` values of rows of `row`, as `common.moments` has them."""
-    one, row_parts = uint32(1), uint32(uint32(uint32(row + part) - uint32(1)) // part)
+    row_parts = uint32(uint32(uint32(row + part) - uint32(1)) // part)
     shift, rest = partial_moments[n, 0, 0], partial_moments[n, 0, 1]
     total, squares = float32(0), float32(0)
     at = uint32(uint32(cuda.threadIdx.x) & uint32(31))
     while at < count:
         for _ in range(AT_ONCE):
-            near = min(at, uint32(count - one))  # read in any case: a branch would have the next loads wait
+            near = min(at, uint32(count - uint32(1)))  # read in any case: a branch would have the next loads wait
             held = float32(min(part, uint32(row - uint32(uint32(near % row_parts) * part))))
             apart = (partial_moments[n, near, 0] - shift) + (partial_moments[n, near, 1] - rest)
             more = partial_moments[n, near, 2] + held * apart * apart
@@ -79,8 +79,8 @@ def _norm_kernel(of, floats, rows, pool, of_rows):
     split, store = of.terms == 2, store_octet(of)
     unpack, affine = ptx.cvt_f32x2("bf16" if of.ptx_type == "bf16" else "f16"), ptx.cvt_f32x2("f16")
     vectors = 2 if floats else 1  # of 16 bytes, for an octet
-    words, octet, vector = 4 * vectors * pool, uint32(OCTET), uint64(16)
-    positions, bytes_in, y_bytes = uint32(pool), uint64(4 if floats else 2), uint64(of.itemsize)
+    words, octet, vector = 4 * vectors * pool, OCTET, uint64(16)
+    positions, bytes_in, y_bytes = pool, uint64(4 if floats else 2), uint64(of.itemsize)
     sums = _parts_of_rows if of_rows else _own_parts
 
     @jit(launch_bounds=(NORM_THREADS, 1))
@@ -89,11 +89,11 @@ def _norm_kernel(of, floats, rows, pool, of_rows):
         offset = cuda.local.array(words, types.uint32)
         read = cuda.local.array(words, types.uint32)
         best = cuda.local.array(OCTET, float32)
-        n, across = uint32(cuda.blockIdx.y), uint32(channels // octet)
-        i = uint32(uint32(cuda.blockIdx.x) * uint32(NORM_THREADS) + uint32(cuda.threadIdx.x))
+        n, across = uint32(cuda.blockIdx.y), channels // octet
+        i = uint32(cuda.blockIdx.x) * uint32(NORM_THREADS) + uint32(cuda.threadIdx.x)
         t = uint32(i // across)
         inside = uint32(t < length_out)
-        channel, position = uint32(uint32(i - uint32(t * across)) * octet), uint32(t * positions)
+        channel, position = uint32(i - t * across) * octet, t * positions
         at = (uint64(position) * uint64(channels) + uint64(channel)) * bytes_in
         step = uint64(channels) * bytes_in
         for p in range(pool):
@@ -140,9 +140,9 @@ def _norm_kernel(of, floats, rows, pool, of_rows):
                 best[2 * j] = ptx.max_nan_f32(best[2 * j], low)
                 best[2 * j + 1] = ptx.max_nan_f32(best[2 * j + 1], high)
         if inside:
-            place, low_place = uint64(uint32(uint32(n * length_out) + t)), uint64(channels)
+            place, low_place = uint64(n * length_out + t), uint64(channels)
             if split and rows:
-                place, low_place = place + uint64(uint32(n * length_out)), uint64(length_out) * uint64(channels)
+                place, low_place = place + uint64(n * length_out), uint64(length_out) * uint64(channels)
             elif split:
                 place = place + place
             to = y + (place * uint64(channels) + uint64(channel)) * y_bytes

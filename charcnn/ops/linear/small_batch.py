@@ -58,12 +58,11 @@ def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> A
     multiply, pack = ptx.mma_sync(of.ptx_type), ptx.cvt_f16x2("bf16" if of.ptx_type == "bf16" else "f16")
     pack_terms, of_round, features = ptx.pack_floats("halves"), 8 * of.terms, lane_numbers(of)
     a_size, sums_of_lane, fours, terms = of_round * rounds, 4 * columns, features // 4, uint64(of.terms)
-    lane_features, x_bytes, multiply_terms = uint32(features), uint64(of.itemsize), ptx.mma_sync_terms
+    lane_features, x_bytes, multiply_terms = features, uint64(of.itemsize), ptx.mma_sync_terms
     k_block_bytes, (low_size, rest_size) = uint64(1024 * of.terms), (4, 4) if two_terms else (1, 1)
     outputs, exchanged = -(-sums_of_lane // WARPS), WARPS * sums_of_lane * 32
-    one, two, three, five, eight = (uint32(i) for i in (1, 2, 3, 5, 8))
-    lanes, warps, k_block_features, unit_tile = uint32(31), uint32(WARPS), uint32(k_block(of)), uint32(UNITS)
-    all_sums, warp_count, words, group_rows = uint32(sums_of_lane), WARPS, 4, uint32(8 * columns)
+    lanes, warps, k_block_features, unit_tile = 31, WARPS, k_block(of), UNITS
+    all_sums, warp_count, words, group_rows = uint32(sums_of_lane), WARPS, 4, 8 * columns
 
     @jit(launch_bounds=(THREADS, 2))
     def kernel(x, bias, weight, y, n, c_in, units, k_blocks, k_blocks_of_split, scale):
@@ -75,19 +74,15 @@ def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> A
         rest = cuda.local.array(rest_size, float32)
         values = cuda.local.array(features, float32)
         thread = uint32(cuda.threadIdx.x)
-        warp, lane = uint32(thread >> five), uint32(thread & lanes)
-        g, t = uint32(lane >> two), uint32(lane & three)
+        warp, lane = thread >> 5, thread & lanes
+        g, t = lane >> 2, lane & 3
         tile, split = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y)
-        first_row = uint32(uint32(cuda.blockIdx.z) * group_rows)
-        first = uint32(uint32(split * k_blocks_of_split) + warp)
-        end = min(k_blocks, uint32(uint32(split + one) * k_blocks_of_split))
+        first_row = uint32(cuda.blockIdx.z) * group_rows
+        first = split * k_blocks_of_split + warp
+        end = min(k_blocks, (split + 1) * k_blocks_of_split)
         for i in range(rounds):
-            k_block = uint32(first + uint32(i) * warps)
-            at = (
-                weight
-                + uint64(uint32(uint32(tile * k_blocks) + k_block)) * k_block_bytes
-                + uint64(uint32(lane * uint32(16)))
-            )
+            k_block = first + uint32(i) * warps
+            at = weight + uint64(tile * k_blocks + k_block) * k_block_bytes + uint64(lane * 16)
             here = uint32(k_block < end)
             j = of_round * i
             a[j], a[j + 1], a[j + 2], a[j + 3] = ptx.ld_nc_no_allocate(at, here)
@@ -100,19 +95,17 @@ def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> A
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
         for i in range(rounds):
-            k_block = uint32(first + uint32(i) * warps)
-            feature = uint32(uint32(k_block * k_block_features) + uint32(t * lane_features))
+            k_block = first + uint32(i) * warps
+            feature = k_block * k_block_features + t * lane_features
             for c in range(columns):
-                row = uint32(uint32(first_row + g) + uint32(8 * c))
+                row = first_row + g + uint32(8 * c)
                 inside = uint32(row < n and feature < c_in and k_block < end)
                 if k_splits:
                     for e in range(features):
                         values[e] = float32(0)
                     if inside:
                         for p in range(k_splits):
-                            at = x + (
-                                uint64(uint32(uint32(uint32(p) * n) + row)) * uint64(c_in) + uint64(feature)
-                            ) * uint64(4)
+                            at = x + (uint64(uint32(p) * n + row) * uint64(c_in) + uint64(feature)) * uint64(4)
                             for h in range(fours):
                                 d0, d1, d2, d3 = ptx.ld_cg_v4_f32(at + uint64(16 * h))
                                 values[4 * h] += d0
@@ -169,21 +162,21 @@ def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> A
                     for e in range(4):
                         sums[4 * c + e] += rest[e]
         for i in range(sums_of_lane):
-            shared[uint32(uint32(uint32(warp * all_sums) + uint32(i)) * uint32(32) + lane)] = sums[i]
+            shared[(warp * all_sums + uint32(i)) * 32 + lane] = sums[i]
         cuda.syncthreads()
         for o in range(outputs):
-            i = uint32(warp + uint32(o * warp_count))
+            i = warp + uint32(o * warp_count)
             if i < all_sums:
                 total = float32(0)
                 for w in range(warp_count):
-                    total += shared[uint32(uint32(uint32(w * sums_of_lane) + i) * uint32(32) + lane)]
-                unit = uint32(uint32(tile * unit_tile) + uint32(g + uint32(uint32(i >> one) & one) * eight))
-                row = uint32(uint32(uint32(i >> two) * eight) + uint32(uint32(t * two) + uint32(i & one)))
-                row = uint32(row + first_row)
+                    total += shared[uint32(uint32(w * sums_of_lane) + i) * 32 + lane]
+                unit = tile * unit_tile + (g + (uint32(i >> uint32(1)) & 1) * 8)
+                row = uint32(i >> uint32(2)) * 8 + (t * 2 + uint32(i & uint32(1)))
+                row = row + first_row
                 if scaled:
                     total *= scale
                 if row < n and unit < units:
-                    place = uint64(uint32(uint32(split * n) + row)) * uint64(units) + uint64(unit)
+                    place = uint64(split * n + row) * uint64(units) + uint64(unit)
                     ptx.st_global_f32(y + place * uint64(4), total)
 
     return kernel
@@ -191,8 +184,8 @@ def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> A
 
 @cache
 def _final_kernel(k_splits, classes):
-    threads, zero, lanes, five = uint32(FINAL_THREADS), uint32(0), uint32(31), uint32(5)
-    warps, four, exchanged = FINAL_THREADS // 32, uint32(4), FINAL_THREADS // 32 * classes
+    threads, lanes = uint32(FINAL_THREADS), 31
+    warps, exchanged = FINAL_THREADS // 32, FINAL_THREADS // 32 * classes
 
     @jit(launch_bounds=(FINAL_THREADS, 1))
     def kernel(x, bias, weight, bias_out, y, n, c_in):
@@ -205,12 +198,12 @@ def _final_kernel(k_splits, classes):
             sums[c] = float32(0)
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
-        feature = uint32(thread * four)
+        feature = thread * 4
         while feature < c_in:
             at = uint64(feature) * uint64(4)
             values[0], values[1], values[2], values[3] = ptx.ld_global_v4_f32(bias + at)
             for p in range(k_splits):
-                place = uint64(uint32(uint32(uint32(p) * n) + row)) * uint64(c_in) * uint64(4)
+                place = uint64(uint32(p) * n + row) * uint64(c_in) * uint64(4)
                 d0, d1, d2, d3 = ptx.ld_cg_v4_f32(x + place + at)
                 values[0] += d0
                 values[1] += d1
@@ -222,17 +215,17 @@ def _final_kernel(k_splits, classes):
             for c in range(classes):
                 d0, d1, d2, d3 = ptx.ld_global_v4_f32(weight + uint64(c) * uint64(c_in) * uint64(4) + at)
                 sums[c] += (values[0] * d0 + values[1] * d1) + (values[2] * d2 + values[3] * d3)
-            feature = uint32(feature + uint32(threads * four))
-        warp = uint32(thread >> five)
+            feature = feature + threads * 4
+        warp = thread >> 5
         for c in range(classes):
             total = ptx.warp_sum(sums[c])
-            if uint32(thread & lanes) == zero:
-                shared[uint32(uint32(warp * uint32(classes)) + uint32(c))] = total
+            if thread & lanes == 0:
+                shared[warp * uint32(classes) + uint32(c)] = total
         cuda.syncthreads()
         if thread < uint32(classes):
             total = bias_out[thread]
             for w in range(warps):
-                total += shared[uint32(uint32(w * classes) + thread)]
+                total += shared[uint32(w * classes) + thread]
             y[row, thread] = total
 
     return kernel

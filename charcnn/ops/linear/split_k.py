@@ -57,11 +57,10 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
     multiply, pack, apply = ptx.mma_sync(ptx_type), ptx.cvt_f16x2(ptx_type), epilogues.inlined(epilogue)
     depth = STAGES[columns]
     wait, drain = ptx.cp_async_wait_group(depth - 1), ptx.cp_async_wait_group(0)
-    sums_of_lane, b_size, slot_bytes = 4 * columns, 4 * columns, uint32(stage_bytes(columns))
-    ring_bytes, group_rows, outputs = uint32(depth * stage_bytes(columns)), uint32(8 * columns), -(-columns // 2)
-    zero, one, two, three, five, eight, sixteen = (uint32(i) for i in (0, 1, 2, 3, 5, 8, 16))
-    lanes, warps, k_block_features, unit_tile = uint32(31), uint32(WARPS), uint32(K_BLOCK), uint32(UNITS)
-    all_sums, warp_count, ahead, k_block_bytes = uint32(sums_of_lane), WARPS, uint32(WARPS * depth), uint64(1024)
+    sums_of_lane, b_size, slot_bytes = 4 * columns, 4 * columns, stage_bytes(columns)
+    ring_bytes, group_rows, outputs = depth * stage_bytes(columns), 8 * columns, -(-columns // 2)
+    lanes, warps, k_block_features, unit_tile = 31, WARPS, K_BLOCK, UNITS
+    all_sums, warp_count, ahead, k_block_bytes = uint32(sums_of_lane), WARPS, WARPS * depth, uint64(1024)
     item_bytes, step = uint64(4 if wide else 2), uint64(WARPS * 1024)
 
     @jit(launch_bounds=(THREADS, 2))
@@ -71,22 +70,22 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
         b = cuda.local.array(b_size, types.uint32)
         totals = cuda.local.array(outputs, float32)
         thread = uint32(cuda.threadIdx.x)
-        warp, lane = uint32(thread >> five), uint32(thread & lanes)
-        g, t = uint32(lane >> two), uint32(lane & three)
-        tile, first_row = uint32(cuda.blockIdx.x), uint32(uint32(cuda.blockIdx.y) * group_rows)
-        begin = uint32(ptx.cvta_to_shared(shared) + uint32(uint32(warp * ring_bytes) + uint32(lane * sixteen)))
-        end, slot, k_block = uint32(begin + ring_bytes), begin, warp
-        at = weight + uint64(uint32(uint32(tile * k_blocks) + warp)) * k_block_bytes + uint64(uint32(lane * sixteen))
+        warp, lane = thread >> 5, thread & lanes
+        g, t = lane >> 2, lane & 3
+        tile, first_row = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y) * group_rows
+        begin = uint32(ptx.cvta_to_shared(shared) + (warp * ring_bytes + lane * 16))
+        end, slot, k_block = begin + ring_bytes, begin, warp
+        at = weight + uint64(tile * k_blocks + warp) * k_block_bytes + uint64(lane * 16)
         for _ in range(depth):
-            wanted = sixteen if k_block < k_blocks else zero
+            wanted = uint32(16) if k_block < k_blocks else uint32(0)
             ptx.cp_async_16(slot, at, wanted)
-            ptx.cp_async_16(uint32(slot + uint32(512)), at + uint64(512), wanted)
-            at, slot, k_block = at + step, uint32(slot + slot_bytes), uint32(k_block + warps)
+            ptx.cp_async_16(slot + 512, at + uint64(512), wanted)
+            at, slot, k_block = at + step, slot + slot_bytes, k_block + warps
         for i in range(sums_of_lane):
             sums[i] = float32(0)
         for o in range(outputs):
-            i = uint32(warp + uint32(o * warp_count))
-            unit = uint32(uint32(tile * unit_tile) + uint32(g + uint32(uint32(i >> one) & one) * eight))
+            i = warp + uint32(o * warp_count)
+            unit = tile * unit_tile + (g + (uint32(i >> uint32(1)) & 1) * 8)
             totals[o] = float32(0)
             if unit < units:
                 totals[o] = ptx.ld_global_f32(bias + uint64(unit) * uint64(4))
@@ -95,22 +94,22 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
         slot, k_block = begin, warp
         for _ in range(depth):
             for c in range(columns):
-                row = uint32(uint32(first_row + g) + uint32(8 * c))
-                feature = uint32(uint32(k_block * k_block_features) + uint32(t * eight))
-                source, wanted = x, zero
+                row = first_row + g + uint32(8 * c)
+                feature = k_block * k_block_features + t * 8
+                source, wanted = x, uint32(0)
                 if row < n and feature < c_in:
-                    source, wanted = x + (uint64(row) * uint64(c_in) + uint64(feature)) * uint64(2), sixteen
-                ptx.cp_async_16(uint32(slot + uint32(1024 + 512 * c)), source, wanted)
+                    source, wanted = x + (uint64(row) * uint64(c_in) + uint64(feature)) * uint64(2), uint32(16)
+                ptx.cp_async_16(slot + uint32(1024 + 512 * c), source, wanted)
             ptx.cp_async_commit_group()
-            slot, k_block = uint32(slot + slot_bytes), uint32(k_block + warps)
+            slot, k_block = slot + slot_bytes, k_block + warps
 
         slot, k_block = begin, warp
         while k_block < k_blocks:
             wait()
             a0, a1, a2, a3 = ptx.ld_shared_v4_b32(slot)
-            a4, a5, a6, a7 = ptx.ld_shared_v4_b32(uint32(slot + uint32(512)))
+            a4, a5, a6, a7 = ptx.ld_shared_v4_b32(slot + 512)
             for c in range(columns):
-                b0, b1, b2, b3 = ptx.ld_shared_v4_b32(uint32(slot + uint32(1024 + 512 * c)))
+                b0, b1, b2, b3 = ptx.ld_shared_v4_b32(slot + uint32(1024 + 512 * c))
                 k = 4 * c
                 b[k], b[k + 1], b[k + 2], b[k + 3] = b0, b1, b2, b3
             for c in range(columns):
@@ -123,36 +122,36 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
                 sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = multiply(
                     a4, a5, a6, a7, b[k + 2], b[k + 3], sums[k], sums[k + 1], sums[k + 2], sums[k + 3]
                 )
-            later = uint32(k_block + ahead)
+            later = k_block + ahead
             if later < k_blocks:
-                ptx.cp_async_16(slot, at, sixteen)
-                ptx.cp_async_16(uint32(slot + uint32(512)), at + uint64(512), sixteen)
+                ptx.cp_async_16(slot, at, uint32(16))
+                ptx.cp_async_16(slot + 512, at + uint64(512), uint32(16))
                 for c in range(columns):
-                    row = uint32(uint32(first_row + g) + uint32(8 * c))
-                    feature = uint32(uint32(later * k_block_features) + uint32(t * eight))
-                    source, wanted = x, zero
+                    row = first_row + g + uint32(8 * c)
+                    feature = later * k_block_features + t * 8
+                    source, wanted = x, uint32(0)
                     if row < n and feature < c_in:
-                        source, wanted = x + (uint64(row) * uint64(c_in) + uint64(feature)) * uint64(2), sixteen
-                    ptx.cp_async_16(uint32(slot + uint32(1024 + 512 * c)), source, wanted)
+                        source, wanted = x + (uint64(row) * uint64(c_in) + uint64(feature)) * uint64(2), uint32(16)
+                    ptx.cp_async_16(slot + uint32(1024 + 512 * c), source, wanted)
             ptx.cp_async_commit_group()
-            at, k_block, slot = at + step, uint32(k_block + warps), uint32(slot + slot_bytes)
+            at, k_block, slot = at + step, k_block + warps, slot + slot_bytes
             slot = begin if slot == end else slot
 
         # The warps' sums, where the rings were.
         drain()
         cuda.syncthreads()
         for i in range(sums_of_lane):
-            shared[uint32(uint32(uint32(warp * all_sums) + uint32(i)) * uint32(32) + lane)] = sums[i]
+            shared[(warp * all_sums + uint32(i)) * 32 + lane] = sums[i]
         cuda.syncthreads()
         for o in range(outputs):
-            i = uint32(warp + uint32(o * warp_count))
-            unit = uint32(uint32(tile * unit_tile) + uint32(g + uint32(uint32(i >> one) & one) * eight))
-            row = uint32(uint32(uint32(i >> two) * eight) + uint32(uint32(t * two) + uint32(i & one)))
-            row = uint32(row + first_row)
+            i = warp + uint32(o * warp_count)
+            unit = tile * unit_tile + (g + (uint32(i >> uint32(1)) & 1) * 8)
+            row = uint32(i >> uint32(2)) * 8 + (t * 2 + uint32(i & uint32(1)))
+            row = row + first_row
             if i < all_sums and row < n and unit < units:
                 total = totals[o]
                 for w in range(warp_count):
-                    total += shared[uint32(uint32(uint32(w * sums_of_lane) + i) * uint32(32) + lane)]
+                    total += shared[uint32(uint32(w * sums_of_lane) + i) * 32 + lane]
                 total = apply(total)
                 to = y + (uint64(row) * uint64(units) + uint64(unit)) * item_bytes
                 if wide:

@@ -36,19 +36,18 @@ def look_ups(taps: int) -> tuple[Any, Any]:
     looked_up(own, singles, pairs, depth, row, end_row): what a position's taps until `row` add to the sums of values
     and of squares, pairs until the last row of each lag; own: its character and those after it, a window's.
     """
-    zero, one = uint32(0), uint32(1)
 
     @cuda.jit(device=True, forceinline=True)
     def looked_up(own, singles, pairs, depth, row, end_row):
-        characters = uint32(depth + one)
-        at = uint32(uint32(row * characters) + own[0])
-        total, squares = singles[at], singles[uint32(at + uint32(uint32(taps) * characters))]
+        characters = depth + 1
+        at = uint32(row * characters + own[0])
+        total, squares = singles[at], singles[at + uint32(taps) * characters]
         for d in range(1, taps):
             # Rows of a lag begin where those of lags before it end.
             last = uint32(min(row, uint32(taps - 1 - d)) + uint32((d - 1) * taps - d * (d - 1) // 2))
             there = own[0] < depth and own[d] < depth and end_row <= uint32(taps - 1 - d)
-            at = uint32(uint32(uint32(uint32(last * depth) + own[0]) * depth) + own[d])
-            value = pairs[at if there else zero]  # read in any case: a branch would have the next loads wait
+            at = uint32(uint32(last * depth + own[0]) * depth + own[d])
+            value = pairs[at if there else uint32(0)]  # read in any case: a branch would have the next loads wait
             squares += value if there else float64(0)
         return total, squares
 
@@ -90,8 +89,8 @@ def _cluster_stat_kernel(taps: int, alphabet: int) -> Any:
     # A cluster an input. Its warps' sums go to the first block, a slot each, as many as a warp has lanes.
     slots = CLUSTER * LOOK_UP_WARPS
     (character, looked_up), (send, received) = look_ups(taps), exchange(1)
-    zero, one, five, last_lane, full_at = (uint32(i) for i in (0, 1, 5, moments.LANES - 1, SLOT * slots))
-    sharing, step, slot_bytes = uint32(CLUSTER), uint32(moments.LANES * slots), uint32(SLOT)
+    last_lane, full_at = moments.LANES - 1, SLOT * slots
+    sharing, step, slot_bytes = CLUSTER, moments.LANES * slots, SLOT
     last_tap, depth, words, alignment = uint32(taps - 1), uint32(alphabet), (SLOT * slots + 8) // 4, ptx.ALIGNMENT
 
     # All that may be shared memory is: a multiprocessor cannot be divided in another way, as the next kernel needs it
@@ -102,46 +101,46 @@ def _cluster_stat_kernel(taps: int, alphabet: int) -> Any:
         own = cuda.local.array(taps, types.uint32)
         ptx.griddepcontrol_launch()
         base, thread, block = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-        n, rank, full = uint32(block // sharing), uint32(block % sharing), uint32(base + full_at)
-        warp, lane, length = uint32(thread >> five), uint32(thread & last_lane), uint32(ids.shape[1])
-        windows, end = uint32(length - last_tap), uint32(length - one)
-        if thread == zero and rank == zero:
-            ptx.mbarrier_init(full, one)
+        n, rank, full = block // sharing, block % sharing, base + full_at
+        warp, lane, length = thread >> 5, thread & last_lane, uint32(ids.shape[1])
+        windows, end = length - last_tap, length - 1
+        if thread == 0 and rank == 0:
+            ptx.mbarrier_init(full, 1)
             ptx.fence_mbarrier_init()
             ptx.mbarrier_arrive_expect_tx(full, full_at)
         cuda.syncwarp()
         ptx.cluster_arrive_relaxed()
 
         ptx.griddepcontrol_wait()
-        part = uint32(uint32(warp * sharing) + rank)  # of a short input each block has some
-        total, squares, i = float64(0), float64(0), uint32(uint32(part << five) + lane)
+        part = warp * sharing + rank  # of a short input each block has some
+        total, squares, i = float64(0), float64(0), (part << 5) + lane
         while i <= end:
             for k in range(taps):
-                own[k] = character(ids, n, uint32(i + uint32(k)), end, depth)
-            more, more_squares = looked_up(own, singles, pairs, depth, min(i, last_tap), zero)
+                own[k] = character(ids, n, i + uint32(k), end, depth)
+            more, more_squares = looked_up(own, singles, pairs, depth, min(i, last_tap), uint32(0))
             total += more
             squares += more_squares
             if i >= windows:  # the last positions meet no taps before the one after this
-                row = uint32(i - windows)
-                less, less_squares = looked_up(own, singles, pairs, depth, row, uint32(row + one))
+                row = i - windows
+                less, less_squares = looked_up(own, singles, pairs, depth, row, row + 1)
                 total -= less
                 squares -= less_squares
-            i = uint32(i + step)
+            i = i + step
         total, squares = moments.warp_sum(total), moments.warp_sum(squares)
 
         # The first block has begun, and ends after all warps' sums have come. Nothing is sent to the others, which may
         # end before: what is sent is no longer read from their memory.
         ptx.cluster_wait()
-        send(uint32(base + uint32(part * slot_bytes)), full, lane, total, squares)
-        if rank == zero and warp == zero:
-            ptx.mbarrier_wait(full, zero)
-            total, squares = received(uint32(base + uint32(lane * slot_bytes)))
+        send(base + part * slot_bytes, full, lane, total, squares)
+        if rank == 0 and warp == 0:
+            ptx.mbarrier_wait(full, 0)
+            total, squares = received(base + lane * slot_bytes)
             share = float64(1) / (float64(windows) * float64(channels))
             mean = moments.warp_sum(total) * share
             variance = moments.warp_sum(squares) * share - mean * mean
-            if lane == zero:
-                stat[n, zero] = mean
-                stat[n, one] = max(variance, float64(0))
+            if lane == 0:
+                stat[n, uint32(0)] = mean
+                stat[n, uint32(1)] = max(variance, float64(0))
 
     return kernel
 

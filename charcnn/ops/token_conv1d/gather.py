@@ -84,10 +84,10 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
     threads = quads * window_tile
     span = window_tile * pool_size + kernel_size - 1
     staged_rows, affine = stage * span, pool_size * QUAD
-    taps, pool, tile, lanes = uint32(kernel_size), uint32(pool_size), uint32(channel_tile), uint32(quads)
-    windows, step, held_most, reach = uint32(window_tile), uint32(threads), uint32(stage), uint32(span)
+    taps, pool, tile, lanes = uint32(kernel_size), uint32(pool_size), channel_tile, quads
+    windows, step, held_most, reach = window_tile, threads, uint32(stage), span
     depth, pitch = uint32(alphabet), uint32((alphabet + 1) * channel_tile)  # pitch: from tap to tap
-    zero, one, two, quad = uint32(0), uint32(1), uint32(2), uint32(QUAD)
+    quad = uint32(QUAD)
 
     @jit(launch_bounds=(threads, resident))
     def kernel(ids, weight, bias, stat, gamma, beta, y, inputs, eps):
@@ -100,24 +100,24 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
         acc = cuda.local.array(QUAD, float32)
         best = cuda.local.array(QUAD, float32)
         thread = uint32(cuda.threadIdx.x)
-        lane, local = uint32(thread % lanes * quad), uint32(thread // lanes)
-        first_channel = uint32(uint32(cuda.blockIdx.y) * tile)
-        first_window = uint32(uint32(cuda.blockIdx.x) * windows)
-        channel, window = uint32(first_channel + lane), uint32(first_window + local)
+        lane, local = thread % lanes * quad, thread // lanes
+        first_channel = uint32(cuda.blockIdx.y) * tile
+        first_window = uint32(cuda.blockIdx.x) * windows
+        channel, window = first_channel + lane, first_window + local
         length, channels = uint32(ids.shape[1]), uint32(y.shape[2])
-        n = uint32(uint32(cuda.blockIdx.z) * uint32(inputs))
-        end = min(uint32(n + uint32(inputs)), uint32(ids.shape[0]))
+        n = uint32(cuda.blockIdx.z) * uint32(inputs)
+        end = min(n + uint32(inputs), uint32(ids.shape[0]))
         active = window < uint32(y.shape[1])
 
         i = thread
         while i < taps * pitch:
-            c = uint32(first_channel + i % tile)
-            a = uint32(i // tile % (depth + one))
+            c = first_channel + i % tile
+            a = i // tile % (depth + 1)
             value = float32(0)
             if a < depth and c < channels:
                 value = weight[i // pitch, a, c]
             table[i] = value
-            i = uint32(i + step)
+            i = i + step
 
         for c in range(quad):
             offsets[c] = float32(0)
@@ -131,28 +131,28 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
                     betas[j * quad + c] = beta[window * pool + j, channel + c]
 
         while n < end:
-            held = min(held_most, uint32(end - n))
+            held = min(held_most, end - n)
             cuda.syncthreads()  # the stage before this one may still be read
             i = thread
             while i < held * reach:
-                position = uint32(first_window * pool + i % reach)
+                position = first_window * pool + i % reach
                 a = depth
                 if position < length:
                     a = min(uint32(ids[n + i // reach, position]), depth)
-                rows[i] = uint32(a * lanes)
-                i = uint32(i + step)
+                rows[i] = a * lanes
+                i = i + step
             i = thread
             while layernorm and i < held:
-                mean = stat[n + i, zero]
+                mean = stat[n + i, uint32(0)]
                 high = float32(mean)
-                moments[i, zero] = high
-                moments[i, one] = float32(mean - float64(high))  # what float32 cannot hold of the mean
-                moments[i, two] = float32(1) / math.sqrt(float32(stat[n + i, one]) + eps)
-                i = uint32(i + step)
+                moments[i, uint32(0)] = high
+                moments[i, uint32(1)] = float32(mean - float64(high))  # what float32 cannot hold of the mean
+                moments[i, uint32(2)] = float32(1) / math.sqrt(float32(stat[n + i, uint32(1)]) + eps)
+                i = i + step
             cuda.syncthreads()
-            m = zero
+            m = uint32(0)
             while active and m < held:
-                first = uint32(m * reach + local * pool)
+                first = m * reach + local * pool
                 for c in range(quad):
                     best[c] = float32(0)  # ReLU: no maximum is less
                 # All of the window are normalised before the maximum is taken: gamma may be negative.
@@ -160,7 +160,7 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
                     for c in range(quad):
                         acc[c] = offsets[c]
                         if layernorm:
-                            acc[c] = (offsets[c] - moments[m, zero]) - moments[m, one]
+                            acc[c] = (offsets[c] - moments[m, uint32(0)]) - moments[m, uint32(1)]
                     for k in range(taps):
                         row = uint32(uint32(rows[first + j + k] + thread % lanes) * quad + k * pitch)
                         for c in range(quad):
@@ -168,7 +168,7 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
                     for c in range(quad):
                         value = acc[c]
                         if layernorm:
-                            value = value * moments[m, two] * gammas[j * quad + c] + betas[j * quad + c]
+                            value = value * moments[m, uint32(2)] * gammas[j * quad + c] + betas[j * quad + c]
                         if value > best[c] or value != value:  # NaN wins, and nothing is greater
                             best[c] = value
                 if width == QUAD:
@@ -179,8 +179,8 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
                     for c in range(quad):
                         if channel + c < channels:
                             y[n + m, window, channel + c] = best[c]
-                m = uint32(m + one)
-            n = uint32(n + held)
+                m = m + 1
+            n = n + held
 
     return kernel
 

@@ -43,27 +43,27 @@ def _floats(lags: int, depth: int) -> int:
 
 @cache
 def _tables_kernel(kernel_size):
-    size, zero, one, two = uint32(kernel_size), uint32(0), uint32(1), uint32(2)
+    size = uint32(kernel_size)
 
     @jit()
     def kernel(singles, pairs, tables):
         # One thread a number: all taps' of a running sum; zeros for pairs with the blank.
         depth = uint32(pairs.shape[1])
-        rows = uint32(depth + one)
+        rows = depth + 1
         i = uint32(cuda.grid(1))
         if i < uint32(tables.size):
             value = float64(0)
-            if i < uint32(two * rows):
-                value = singles[uint32(i // rows), uint32(size - one), uint32(i % rows)]
+            if i < 2 * rows:
+                value = singles[i // rows, size - 1, i % rows]
             else:
-                at = uint32(i - uint32(two * rows))
-                lag = uint32(uint32(at // uint32(rows * rows)) + one)
-                a, b = uint32(at // rows % rows), uint32(at % rows)
+                at = i - 2 * rows
+                lag = at // (rows * rows) + 1
+                a, b = at // rows % rows, at % rows
                 if lag < size and a < depth and b < depth:
-                    last = zero  # of this lag's rows (d, j), the last one
-                    for d in range(one, uint32(lag + one)):
-                        last = uint32(last + uint32(size - uint32(d)))
-                    value = pairs[uint32(last - one), a, b]
+                    last = uint32(0)  # of this lag's rows (d, j), the last one
+                    for d in range(uint32(1), lag + 1):
+                        last = last + (size - uint32(d))
+                    value = pairs[last - 1, a, b]
             tables[i] = value
 
     return kernel
@@ -75,9 +75,9 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
     # lags too, as it waits for memory most.
     rows, floats = alphabet + 1, _floats(kept_lags, alphabet)
     size, depth, nearest = uint32(kernel_size), uint32(alphabet), uint32(kept_lags)
-    pitch, table, singles_at, pairs_at = uint32(rows), uint32(rows * rows), uint32(rows), uint32(2 * rows)
-    zero, one, two, vector, full = uint32(0), uint32(1), uint32(2), uint32(ptx.VECTOR), uint32(4 * ptx.VECTOR)
-    threads, kept_floats = uint32(block_threads), uint32(floats)
+    pitch, table, singles_at, pairs_at = rows, rows * rows, rows, 2 * rows
+    vector, full = uint32(ptx.VECTOR), uint32(4 * ptx.VECTOR)
+    threads, kept_floats = uint32(block_threads), floats
     copy, drain = ptx.cp_async(ptx.VECTOR), ptx.cp_async_wait_group(0)
 
     @jit(launch_bounds=block_threads)
@@ -87,68 +87,68 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
         squares = cuda.shared.array(block_threads, float64)
         thread = uint32(cuda.threadIdx.x)
         group_lanes = uint32(lanes)
-        at_once = uint32(threads // group_lanes)
-        group, lane = uint32(thread // group_lanes), uint32(thread % group_lanes)
+        at_once = threads // group_lanes
+        group, lane = thread // group_lanes, thread % group_lanes
         blocks, inputs, length = uint32(cuda.gridDim.x), uint32(ids.shape[0]), uint32(ids.shape[1])
-        windows = uint32(uint32(length - size) + one)
+        windows = length - size + 1
         values = float64(windows) * float64(channels)
-        middle = uint32(size - one)  # the first position that all taps meet
+        middle = size - 1  # the first position that all taps meet
         behind = max(windows, middle)  # the first after them
-        ends = uint32(middle + uint32(length - behind))
+        ends = middle + (length - behind)
 
         if early:
             ptx.griddepcontrol_launch()
             ptx.griddepcontrol_wait()
-        i = uint32(thread * vector)
+        i = thread * vector
         while i < kept_floats:
-            copy(kept, i, zero, tables, uint64(i), full)
-            i = uint32(i + uint32(threads * vector))
+            copy(kept, i, uint32(0), tables, uint64(i), full)
+            i = i + threads * vector
         ptx.cp_async_commit_group()
         drain()
         cuda.syncthreads()
 
         first = uint32(cuda.blockIdx.x)
         while first < inputs:
-            n = uint32(first + uint32(group * blocks))
+            n = first + group * blocks
             end_total, end_squares = float64(0), float64(0)
             total, square = float32(0), float32(0)
             if n < inputs:
                 e = lane
-                while e < uint32(ends * size):
-                    i, lag = uint32(e // size), uint32(e % size)
+                while e < ends * size:
+                    i, lag = e // size, e % size
                     if i >= middle:
-                        i = uint32(behind + uint32(i - middle))
-                    more, more_squares = position(ids, n, i, lag, uint32(lag + one), singles, pairs, size, windows)
+                        i = behind + (i - middle)
+                    more, more_squares = position(ids, n, i, lag, lag + 1, singles, pairs, size, windows)
                     end_total += more
                     end_squares += more_squares
-                    e = uint32(e + group_lanes)
-                i = uint32(middle + lane)
+                    e = e + group_lanes
+                i = middle + lane
                 while i < windows:
                     a = min(uint32(ids[n, i]), depth)
                     total += kept[a]
-                    square += kept[uint32(singles_at + a)]
-                    row = uint32(pairs_at + uint32(a * pitch))
-                    for d in range(one, size):
+                    square += kept[singles_at + a]
+                    row = pairs_at + a * pitch
+                    for d in range(uint32(1), size):
                         b = min(uint32(ids[n, uint32(i + d)]), depth)
-                        at = uint32(uint32(row + b) + uint32(uint32(d - one) * table))
+                        at = row + b + uint32(d - uint32(1)) * table
                         square += kept[at] if d <= nearest else tables[at]
-                    i = uint32(i + group_lanes)
+                    i = i + group_lanes
             totals[thread] = end_total + float64(total)
             squares[thread] = end_squares + float64(square)
             cuda.syncthreads()
-            half = uint32(group_lanes // two)
-            while half > zero:
+            half = group_lanes // 2
+            while half > 0:
                 if lane < half:
-                    totals[thread] += totals[uint32(thread + half)]
-                    squares[thread] += squares[uint32(thread + half)]
+                    totals[thread] += totals[thread + half]
+                    squares[thread] += squares[thread + half]
                 cuda.syncthreads()
-                half = uint32(half // two)
-            if lane == zero and n < inputs:
+                half = half // 2
+            if lane == 0 and n < inputs:
                 mean = totals[thread] / values
-                stat[n, zero] = mean
-                stat[n, one] = max(squares[thread] / values - mean * mean, float64(0))
+                stat[n, uint32(0)] = mean
+                stat[n, uint32(1)] = max(squares[thread] / values - mean * mean, float64(0))
             cuda.syncthreads()
-            first = uint32(first + uint32(at_once * blocks))
+            first = first + at_once * blocks
 
     return kernel
 

@@ -35,14 +35,14 @@ def _singles_kernel(weight, bias, singles):
     i = cuda.grid(1)  # one thread a tap and character, blank included
     depth, last = uint32(weight.shape[1]), uint32(cuda.grid(1)) // uint32(weight.shape[1] + 1)
     if i < singles.shape[1] * singles.shape[2]:
-        a = uint32(i) % (depth + uint32(1))
+        a = uint32(i) % (depth + 1)
         total, squares = float64(0), float64(0)
         for c in range(uint32(0), uint32(bias.size)):
             offset = float64(bias[c])
             total += offset
             squares += offset * offset
             if a < depth:
-                for k in range(uint32(0), last + uint32(1)):
+                for k in range(uint32(0), last + 1):
                     value = float64(weight[k, a, c])
                     total += value
                     squares += value * (value + offset + offset)
@@ -96,7 +96,7 @@ def position(ids, n, i, first, end, singles, pairs, size, windows):
             squares -= singles[one, low - one, a]
         first = one
     if a < depth:
-        row = (first - one) * size - first * (first - one) // uint32(2)
+        row = (first - one) * size - first * (first - one) // 2
         for d in range(first, end):
             lag = uint32(d)
             last = min(high, size - one - lag)
@@ -113,18 +113,18 @@ def position(ids, n, i, first, end, singles, pairs, size, windows):
 @cache
 def _stat_kernel(kernel_size):
     # One block an input. Of each position, a thread reads its own singles and, for each lag, one pair.
-    zero, one, size, threads = uint32(0), uint32(1), uint32(kernel_size), uint32(THREADS)
+    size, threads = uint32(kernel_size), THREADS
 
     @jit(launch_bounds=THREADS)
     def kernel(ids, singles, pairs, stat, channels):
         smem = cuda.shared.array(THREADS, float64)
         n = uint32(cuda.blockIdx.x)
         length = uint32(ids.shape[1])
-        windows = uint32(length - size + one)
+        windows = length - size + 1
         total, squares = float64(0), float64(0)
         i = uint32(cuda.threadIdx.x)
         while i < length:
-            more, more_squares = position(ids, n, i, zero, size, singles, pairs, size, windows)
+            more, more_squares = position(ids, n, i, uint32(0), size, singles, pairs, size, windows)
             total += more
             squares += more_squares
             i += threads

@@ -45,11 +45,11 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
     best_at, full_at = SLOT * slots, SLOT * slots + 4 * 32 * OCTET * row_warps
     shared_floats, rows_words, slots_of_lane = full_at // 4 + 2, words * taps, -(-slots // 32)
     value_bytes, y_bytes, vector = uint64(4 if floats else 2), uint64(of.itemsize), uint64(16)
-    zero, one, five, sixteen, octet = (uint32(i) for i in (0, 1, 5, 16, OCTET))
-    lanes, warps_of_rows, last_tap, blocks_sharing = uint32(31), uint32(row_warps), uint32(taps - 1), uint32(cluster)
-    window_warps, block_windows, step = uint32(pool), uint32(windows), uint32(32 * LOOK_UP_WARPS * cluster)
+    octet = OCTET
+    lanes, warps_of_rows, last_tap, blocks_sharing = 31, row_warps, uint32(taps - 1), cluster
+    window_warps, block_windows, step = pool, windows, uint32(32 * LOOK_UP_WARPS * cluster)
     (character, looked_up), (send, received) = look_ups(taps), exchange(cluster)
-    half, rows_meet = uint32(16 * 32 * row_warps), ptx.named_barrier_sync(1, 32 * row_warps)
+    half, rows_meet = 16 * 32 * row_warps, ptx.named_barrier_sync(1, 32 * row_warps)
 
     @jit(launch_bounds=(threads, 1))
     def kernel(ids, table, bias, singles, pairs, gamma, beta, y, depth, channels, kept, pooled, share, eps):
@@ -60,11 +60,11 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
         own = cuda.local.array(taps, types.uint32)
         sums = cuda.local.array(OCTET, float32)
         base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
-        warp, lane, n = uint32(thread >> five), uint32(thread & lanes), uint32(cuda.blockIdx.y)
-        rank, end = uint32(uint32(cuda.blockIdx.x) % blocks_sharing), uint32(uint32(ids.shape[1]) - one)
-        full = uint32(base + uint32(full_at))
-        if thread == zero:
-            ptx.mbarrier_init(full, one)
+        warp, lane, n = thread >> 5, thread & lanes, uint32(cuda.blockIdx.y)
+        rank, end = uint32(cuda.blockIdx.x) % blocks_sharing, uint32(ids.shape[1]) - 1
+        full = base + uint32(full_at)
+        if thread == 0:
+            ptx.mbarrier_init(full, 1)
             ptx.fence_mbarrier_init()
             ptx.mbarrier_arrive_expect_tx(full, uint32(SLOT * slots))
         ptx.cluster_arrive_relaxed()
@@ -72,31 +72,31 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
         if warp >= warps_of_rows:
             # Look-ups: a lane's positions, then those of its warp, to all blocks of the cluster, which have begun.
             ptx.griddepcontrol_wait()
-            warp = uint32(warp - warps_of_rows)
-            i = uint32(uint32(uint32(uint32(warp * blocks_sharing) + rank) << five) + lane)
+            warp = warp - warps_of_rows
+            i = (warp * blocks_sharing + rank << 5) + lane
             total, squares = float64(0), float64(0)
             while i <= end:
                 for k in range(taps):
                     own[k] = character(ids, n, uint32(i + uint32(k)), end, depth)
-                low = zero
+                low = uint32(0)
                 if i >= kept:
-                    low = uint32(uint32(i - kept) + one)
-                more, more_squares = looked_up(own, singles, pairs, depth, min(i, last_tap), zero)
+                    low = uint32(i - kept) + 1
+                more, more_squares = looked_up(own, singles, pairs, depth, min(i, last_tap), uint32(0))
                 # The last positions meet no taps before `low`.
-                before = uint32(max(low, one) - one)
+                before = uint32(max(low, uint32(1)) - uint32(1))
                 less, less_squares = looked_up(own, singles, pairs, depth, before, low)
-                total += more - (less if low > zero else float64(0))
-                squares += more_squares - (less_squares if low > zero else float64(0))
+                total += more - (less if low > 0 else float64(0))
+                squares += more_squares - (less_squares if low > 0 else float64(0))
                 i = uint32(i + step)
             total, squares = moments.warp_sum(total), moments.warp_sum(squares)
             ptx.cluster_wait()
-            slot = uint32(uint32(rank * uint32(LOOK_UP_WARPS)) + warp)
-            send(uint32(base + uint32(slot * sixteen)), full, lane, total, squares)
+            slot = rank * uint32(LOOK_UP_WARPS) + warp
+            send(base + slot * 16, full, lane, total, squares)
         else:
             # What no kernel writes: the bias, and LayerNorm's parameters of eight channels of a position.
-            window = uint32(uint32(uint32(cuda.blockIdx.x) * block_windows) + uint32(warp // window_warps))
-            position = uint32(uint32(window * window_warps) + uint32(warp % window_warps))
-            channel = uint32(uint32(uint32(uint32(cuda.blockIdx.z) << five) + lane) * octet)
+            window = uint32(cuda.blockIdx.x) * block_windows + warp // window_warps
+            position = window * window_warps + warp % window_warps
+            channel = ((uint32(cuda.blockIdx.z) << 5) + lane) * octet
             wanted = uint32(window < pooled and channel < channels)
             at = (uint64(position) * uint64(channels) + uint64(channel)) * value_bytes
             for h in range(vectors):
@@ -111,12 +111,12 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
 
             # Rows of weights, all under way at once.
             for k in range(taps):
-                own[k] = min(uint32(ids[n, min(uint32(position + uint32(k)), end)]), depth)
+                own[k] = min(uint32(ids[n, min(position + uint32(k), end)]), depth)
             for k in range(taps):
-                row = uint32(uint32(uint32(k) * uint32(depth if floats else depth + one)) + own[k])
+                row = uint32(uint32(k) * (depth if floats else depth + 1) + own[k])
                 at = table + (uint64(row) * uint64(channels) + uint64(channel)) * value_bytes
                 # In float32 this table has no row of zeros.
-                present = zero if floats and own[k] == depth else wanted
+                present = uint32(0) if floats and own[k] == depth else wanted
                 for h in range(vectors):
                     j = words * k + 4 * h
                     rows[j], rows[j + 1], rows[j + 2], rows[j + 3] = ptx.ld_nc_no_allocate(
@@ -134,12 +134,12 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
 
             # Moments: a lane has a warp's sums.
             ptx.cluster_wait()
-            ptx.mbarrier_wait(full, zero)
+            ptx.mbarrier_wait(full, 0)
             total, squares = float64(0), float64(0)
             for s in range(slots_of_lane):
-                slot = uint32(uint32(32 * s) + lane)
+                slot = uint32(32 * s) + lane
                 if slot < uint32(slots):
-                    more, more_squares = received(uint32(base + uint32(slot * sixteen)))
+                    more, more_squares = received(base + slot * 16)
                     total += more
                     squares += more_squares
             mean = moments.warp_sum(total) * share
@@ -159,19 +159,19 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
                 sums[i + 1] = ((sums[i + 1] - mean_high) - mean_low) * rate * high_scale + high_offset
 
             # The maximum of a window, by the warp of its first position.
-            mine = uint32(uint32(base + uint32(best_at)) + uint32(thread * sixteen))
+            mine = base + uint32(best_at) + thread * 16
             ptx.st_shared_v4_f32(mine, sums[0], sums[1], sums[2], sums[3])
-            ptx.st_shared_v4_f32(uint32(mine + half), sums[4], sums[5], sums[6], sums[7])
+            ptx.st_shared_v4_f32(mine + half, sums[4], sums[5], sums[6], sums[7])
             rows_meet()
-            if wanted != zero and uint32(warp % window_warps) == zero:
+            if wanted != 0 and warp % window_warps == 0:
                 for p in range(1, pool):
                     for h in range(2):
-                        theirs = ptx.ld_shared_v4_f32(uint32(uint32(mine + uint32(512 * p)) + uint32(uint32(h) * half)))
+                        theirs = ptx.ld_shared_v4_f32(mine + uint32(512 * p) + uint32(h) * half)
                         for j in range(4):
                             sums[4 * h + j] = ptx.max_nan_f32(sums[4 * h + j], theirs[j])
                 for c in range(OCTET):
                     sums[c] = ptx.max_nan_f32(sums[c], float32(0))  # ReLU
-                place = uint64(uint32(uint32(n * pooled) + window)) * uint64(channels)
+                place = uint64(n * pooled + window) * uint64(channels)
                 if split:
                     place = place + place
                 store(y + (place + uint64(channel)) * y_bytes, uint64(channels) * y_bytes, sums)

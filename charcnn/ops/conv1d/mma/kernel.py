@@ -60,20 +60,19 @@ def make_kernel(
     threads, prefetch = config.threads, config.b_stages - 1
     b_copies, packed_blocks = config.block_n * ROW_BYTES // 16 // threads, config.block_n // config.pack_n
     b_copies_of_block = b_copies // packed_blocks
-    block_m, window = uint32(config.block_m // phases), uint32(phases)
-    warps_m, warp_n = uint32(config.warps_m), uint32(config.warp_n)
-    warp_m = uint32(config.warp_m // phases)
-    block_n, packed_n = uint32(config.block_n), uint32(config.pack_n)
-    zero, one, two, three, four, five, seven, eight = (uint32(i) for i in (0, 1, 2, 3, 4, 5, 7, 8))
-    piece_shift = uint32(1 if two_terms else 0)  # of a piece's number, where every second one is of low halves
-    fifteen, lanes, row_size = uint32(15), uint32(31), uint32(ROW_BYTES)
+    block_m, window = config.block_m // phases, phases
+    warps_m, warp_n = config.warps_m, uint32(config.warp_n)
+    warp_m = config.warp_m // phases
+    block_n, packed_n = uint32(config.block_n), config.pack_n
+    piece_shift = 1 if two_terms else 0  # of a piece's number, where every second one is of low halves
+    lanes, row_size = 31, uint32(ROW_BYTES)
     no_row, copied = uint32(NO_ROW), uint32(16)
     size, block_step = uint64(4 if wide else of.size), uint64(config.pack_n * ROW_BYTES)
     float_size, moments_bytes = uint64(4), uint64(4 * PART_VALUES)
     im2col, applied, copy_rows = config.im2col, epilogue in POINTWISE, make_copy_rows(stages)
     apply = in_place(epilogue, acc_size) if applied else None
     prepare, copy_pixels = make_im2col(stages) if im2col else (None, None)
-    pixels_at, step_bytes, geometry_bytes = uint32(stages.pixels_at), uint64(16), uint64(GEOMETRY_BYTES)
+    pixels_at, step_bytes, geometry_bytes = stages.pixels_at, uint64(16), uint64(GEOMETRY_BYTES)
 
     @jit(launch_bounds=(threads, config.resident))
     def kernel(
@@ -88,23 +87,23 @@ def make_kernel(
         a_rows_at = cuda.local.array(phases, types.uint32)
         base = ptx.cvta_to_shared(shared)
         thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-        lane, warp = uint32(thread & lanes), uint32(thread >> five)
-        grid_n = uint32(uint32(c_out + uint32(block_n - one)) // block_n)
-        first_column = uint32(uint32(block % grid_n) * block_n)
-        first_row = uint32(uint32(block // grid_n) * block_m)
-        warp_row, warp_column = uint32(warp % warps_m), uint32(warp // warps_m)
-        steps = uint32(taps * k_blocks)
+        lane, warp = thread & lanes, thread >> 5
+        grid_n = (c_out + (block_n - 1)) // block_n
+        first_column = block % grid_n * block_n
+        first_row = block // grid_n * block_m
+        warp_row, warp_column = warp % warps_m, warp // warps_m
+        steps = taps * k_blocks
 
         def input_of(row):
             """Whose row of the product this is."""
-            return ptx.mul_hi_u32(row, length_magic) if length > one else row
+            return ptx.mul_hi_u32(row, length_magic) if length > 1 else row
 
         first_input = input_of(first_row)
-        first_position = uint32(uint32(first_row * window) - uint32(first_input * shift))
-        first_step = uint32(uint32(first_column // packed_n) * steps)  # of packed weights
-        image = zero, zero, zero, zero
+        first_position = first_row * window - first_input * shift
+        first_step = first_column // packed_n * steps  # of packed weights
+        image = uint32(0), uint32(0), uint32(0), uint32(0)
         if im2col:
-            image = prepare(uint32(base + pixels_at), moments, thread, first_row, rows, first_column)
+            image = prepare(base + pixels_at, moments, thread, first_row, rows, first_column)
             cuda.syncthreads()
 
         def load(step, k_block, tap, a_slot, b_slot):
@@ -112,77 +111,77 @@ def make_kernel(
             if k_block < k_blocks:
                 # Places are computed from the thread's number each time: registers are scarce.
                 again = ptx.tid_x()
-                if tap == zero:
+                if tap == uint32(0):
                     if im2col:
                         at = moments + geometry_bytes + uint64(k_block) * step_bytes
-                        copy_pixels(uint32(base + a_slot), uint32(base + pixels_at), x, again, at, row_bytes, image)
+                        copy_pixels(uint32(base + a_slot), base + pixels_at, x, again, at, row_bytes, image)
                     else:
                         copy_rows(uint32(base + a_slot), x, again, first_position, k_block, row_bytes, positions)
                     a_slot = uint32(a_slot + a_bytes)
                     if a_slot == all_a_bytes:
-                        a_slot = zero
-                to = uint32(uint32(uint32(base + b_at) + b_slot) + uint32(again << four))
-                source = weight + uint64(uint32(first_step + step)) * block_step + uint64(uint32(again << four))
+                        a_slot = uint32(0)
+                to = uint32(base + b_at + b_slot) + uint32(again << uint32(4))
+                source = weight + uint64(uint32(first_step + step)) * block_step + uint64(uint32(again << uint32(4)))
                 for i in range(b_copies):
                     at = source + uint64(i % b_copies_of_block * threads * 16)
                     if i >= b_copies_of_block:
                         at += uint64(i // b_copies_of_block) * uint64(steps) * block_step
                     ptx.cp_async_16(uint32(to + uint32(i * threads * 16)), at, copied)
             ptx.cp_async_commit_group()
-            step, tap, b_slot = uint32(step + one), uint32(tap + one), uint32(b_slot + b_bytes)
+            step, tap, b_slot = uint32(step + uint32(1)), uint32(tap + uint32(1)), uint32(b_slot + b_bytes)
             if tap == taps:
-                tap, k_block = zero, uint32(k_block + one)
+                tap, k_block = uint32(0), uint32(k_block + uint32(1))
             if b_slot == all_b_bytes:
-                b_slot = zero
+                b_slot = uint32(0)
             return step, k_block, tap, a_slot, b_slot
 
         # Which row of the tile of features is this lane's at the first tap, and where its column of weights is.
-        row = uint32(uint32(warp_row * warp_m) + uint32(lane & fifteen))
-        row = uint32(uint32(row * window) - uint32(uint32(input_of(uint32(first_row + row)) - first_input) * shift))
-        piece = uint32(uint32(uint32(lane >> three) & one) << piece_shift)
-        column = uint32(uint32(lane & seven) + uint32(uint32(lane >> four) << three))
-        swizzled = uint32(uint32(piece ^ uint32(column & seven)) << four)
-        column = uint32(uint32(warp_column * warp_n) + column)
-        b_row_at = uint32(uint32(base + b_at) + uint32(uint32(column * row_size) + swizzled))
+        row = warp_row * warp_m + (lane & 15)
+        row = row * window - uint32(input_of(first_row + row) - first_input) * shift
+        piece = (lane >> 3 & 1) << piece_shift
+        column = (lane & 7) + (lane >> 4 << 3)
+        swizzled = (piece ^ column & 7) << 4
+        column = warp_column * warp_n + column
+        b_row_at = base + b_at + (column * row_size + swizzled)
 
-        to_load = zero, zero, zero, zero, zero
+        to_load = uint32(0), uint32(0), uint32(0), uint32(0), uint32(0)
         for _ in range(prefetch):
             to_load = load(to_load[0], to_load[1], to_load[2], to_load[3], to_load[4])
 
         # Sums begin with the bias; a thread's columns are the eight channels of an octet, two a matrix.
-        column = uint32(uint32(uint32(warp_column * warp_n) + uint32(uint32(lane & three) * eight)) + first_column)
+        column = warp_column * warp_n + (lane & 3) * 8 + first_column
         for q in range(octets):
             for v in range(2):
-                at = bias + uint64(uint32(column + uint32(q * 32 + v * 4))) * float_size
+                at = bias + uint64(column + uint32(q * 32 + v * 4)) * float_size
                 e, f, g, h = ptx.ld_global_v4_f32(at)
                 for i in range(m_tiles):
                     k = (i * n_tiles + q * 4 + v * 2) * 4
                     acc[k], acc[k + 1], acc[k + 2], acc[k + 3] = e, f, e, f
                     acc[k + 4], acc[k + 5], acc[k + 6], acc[k + 7] = g, h, g, h
-        b_slot, a_slot, tap, left = zero, zero, zero, steps
-        while left > zero:
+        b_slot, a_slot, tap, left = uint32(0), uint32(0), uint32(0), steps
+        while left > 0:
             wait()
             cuda.syncthreads()  # the step is there for all, and nobody still reads what is filled next
             to_load = load(to_load[0], to_load[1], to_load[2], to_load[3], to_load[4])
-            piece = uint32(uint32(uint32(ptx.tid_x() >> four) & one) << piece_shift)
+            piece = (uint32(ptx.tid_x() >> uint32(4)) & 1) << piece_shift
             for p in range(phases):
-                at = uint32(uint32(row + tap) + uint32(p))
-                swizzled = uint32(uint32(piece ^ uint32(at & seven)) << four)
-                a_rows_at[p] = uint32(uint32(uint32(base + a_slot) + uint32(at * row_size)) + swizzled)
-            multiply(acc, a_rows_at, uint32(b_row_at + b_slot))
-            b_slot, tap, left = uint32(b_slot + b_bytes), uint32(tap + one), uint32(left - one)
+                at = row + tap + uint32(p)
+                swizzled = (piece ^ uint32(at & uint32(7))) << 4
+                a_rows_at[p] = base + a_slot + uint32(at * row_size) + swizzled
+            multiply(acc, a_rows_at, b_row_at + b_slot)
+            b_slot, tap, left = b_slot + b_bytes, tap + 1, left - 1
             if b_slot == all_b_bytes:
-                b_slot = zero
+                b_slot = uint32(0)
             if tap == taps:
-                tap, a_slot = zero, uint32(a_slot + a_bytes)
+                tap, a_slot = uint32(0), a_slot + a_bytes
                 if a_slot == all_a_bytes:
-                    a_slot = zero
+                    a_slot = uint32(0)
         drain()
 
         again = ptx.tid_x()
-        lane, warp = uint32(again & lanes), uint32(again >> five)
-        warp_row, warp_column = uint32(warp % warps_m), uint32(warp // warps_m)
-        column = uint32(uint32(uint32(warp_column * warp_n) + uint32(uint32(lane & three) * eight)) + first_column)
+        lane, warp = again & lanes, again >> 5
+        warp_row, warp_column = warp % warps_m, warp // warps_m
+        column = warp_column * warp_n + (lane & 3) * 8 + first_column
         if scaled:  # weights and bias were
             unscaled = ptx.ld_global_f32(scale)
             for i in range(m_tiles):
@@ -206,22 +205,22 @@ def make_kernel(
 
         # Which of y's rows this thread's are, or none. A row of the product that straddles two inputs is none.
         for r in range(thread_rows):
-            row = uint32(uint32(first_row + uint32(warp_row * warp_m)) + uint32(lane >> two))
-            row = uint32(row + uint32(r * 8))
+            row = first_row + warp_row * warp_m + (lane >> 2)
+            row = row + uint32(r * 8)
             n = input_of(row)
-            t = uint32(row - uint32(n * length))
-            output_rows[r] = uint32(uint32(n * length_out) + t) if row < rows and t < length_out else no_row
+            t = row - n * length
+            output_rows[r] = n * length_out + t if row < rows and t < length_out else no_row
 
         for r in range(thread_rows):
             for q in range(octets):
-                k, c = (r // 2 * phases * n_tiles + q * 4) * 4 + r % 2 * 2, uint32(column + uint32(q * 32))
+                k, c = (r // 2 * phases * n_tiles + q * 4) * 4 + r % 2 * 2, column + uint32(q * 32)
                 if output_rows[r] != no_row and c < c_out:
                     v0, v1, v2, v3 = acc[k], acc[k + 1], acc[k + 4], acc[k + 5]
                     v4, v5, v6, v7 = acc[k + 8], acc[k + 9], acc[k + 12], acc[k + 13]
                     to = y + (uint64(output_rows[r]) * uint64(c_out) + uint64(c)) * size
                     if wide and not vector_store:
                         for e in range(8):
-                            if uint32(c + uint32(e)) < c_out:
+                            if c + uint32(e) < c_out:
                                 ptx.st_global_f32(to + uint64(4 * e), acc[k + e // 2 * 4 + e % 2])
                     elif pack is not None:
                         ptx.st_global_v4_b32(to, pack(v0, v1), pack(v2, v3), pack(v4, v5), pack(v6, v7))
@@ -237,9 +236,9 @@ def make_kernel(
                             ptx.st_global_v4_b32(to + uint64(16), p2[0], p2[1], p3[0], p3[1])
 
         if measured:  # partial moments: of a warp's columns of a row their mean, and squared deviations from that
-            n_tile = uint32(column // warp_n)
-            start, n_tiles_of_row = uint32(n_tile * warp_n), uint32(uint32(c_out + warp_n - one) // warp_n)
-            held = float32(min(warp_n, uint32(c_out - start)))
+            n_tile = column // warp_n
+            start, n_tiles_of_row = n_tile * warp_n, (c_out + warp_n - 1) // warp_n
+            held = float32(min(warp_n, c_out - start))
             for r in range(thread_rows):
                 total = float32(0)
                 for j in range(n_tiles):
@@ -249,13 +248,13 @@ def make_kernel(
             for q in range(octets):
                 for u in range(4):
                     for e in range(2):
-                        if full_n_tiles or uint32(column + uint32(q * 32 + u * 2 + e)) < c_out:
+                        if full_n_tiles or column + uint32(q * 32 + u * 2 + e) < c_out:
                             for r in range(thread_rows):
                                 deviation = acc[(r // 2 * n_tiles + q * 4 + u) * 4 + r % 2 * 2 + e] - means[r]
                                 squares[r] += deviation * deviation
             for r in range(thread_rows):
                 total = ptx.quad_sum(squares[r])
-                if output_rows[r] != no_row and start < c_out and uint32(lane & three) == zero:
+                if output_rows[r] != no_row and start < c_out and lane & 3 == 0:
                     at = moments + (uint64(output_rows[r]) * uint64(n_tiles_of_row) + uint64(n_tile)) * moments_bytes
                     ptx.st_global_f32(at, means[r])
                     ptx.st_global_f32(at + float_size, float32(0))

@@ -17,21 +17,20 @@ OUTSIDE = 0x80000000
 def make_copy_rows(stages: Stages) -> Any:
     """The device function copy_rows: of a k block, all that all taps read of a tile of positions."""
     threads = stages.config.threads
-    rows_at_once, copies_bytes = uint32(threads * 16 // ROW_BYTES), uint32(threads * 16)
-    a_bytes, row_size, copied = uint32(stages.a_bytes), uint32(ROW_BYTES), uint32(16)
-    zero, three, four, seven = (uint32(i) for i in (0, 3, 4, 7))
+    rows_at_once, copies_bytes = threads * 16 // ROW_BYTES, threads * 16
+    a_bytes, row_size, copied = stages.a_bytes, ROW_BYTES, uint32(16)
 
     @cuda.jit(device=True, forceinline=True)
     def copy_rows(begin, x, thread, first_position, k_block, row_bytes, positions):
-        row, piece = uint32(thread >> three), uint32(thread & seven)  # pieces of 16 bytes, of one column of them
-        to = uint32(uint32(piece ^ uint32(row & seven)) << four)
-        to = uint32(uint32(begin + uint32(row * row_size)) + to)
-        row, piece = uint32(row + first_position), uint32(uint32(k_block * row_size) + uint32(piece << four))
-        source, end = x + uint64(row) * uint64(row_bytes) + uint64(piece), uint32(begin + a_bytes)
+        row, piece = thread >> 3, thread & 7  # pieces of 16 bytes, of one column of them
+        to = (piece ^ row & 7) << 4
+        to = begin + row * row_size + to
+        row, piece = row + first_position, k_block * row_size + (piece << 4)
+        source, end = x + uint64(row) * uint64(row_bytes) + uint64(piece), begin + a_bytes
         while to < end:
-            ptx.cp_async_16(to, source, copied if piece < row_bytes and row < positions else zero)
-            source += uint64(uint32(row_bytes * rows_at_once))
-            to, row = uint32(to + copies_bytes), uint32(row + rows_at_once)
+            ptx.cp_async_16(to, source, copied if piece < row_bytes and row < positions else uint32(0))
+            source += uint64(row_bytes * rows_at_once)
+            to, row = to + copies_bytes, row + rows_at_once
 
     return copy_rows
 
@@ -43,11 +42,11 @@ def make_im2col(stages: Stages) -> tuple[Any, Any]:
     padding makes less than 0. copy_pixels adds to them, and only adds, what a tap is away.
     """
     config = stages.config
-    threads, block_m, copies = uint32(config.threads), uint32(config.block_m), config.block_m * 8 // config.threads
+    threads, block_m, copies = config.threads, config.block_m, config.block_m * 8 // config.threads
     rows_at_once, copies_bytes = config.threads * 16 // ROW_BYTES, config.threads * 16
-    pixel_size, row_size, copied, pieces = (uint32(i) for i in (PIXEL_BYTES, ROW_BYTES, 16, 2 * config.quarters))
-    zero, three, four, seven = (uint32(i) for i in (0, 3, 4, 7))
-    outside, bits = uint32(OUTSIDE), uint32(0xFFFFFFFF)  # which only plain Python needs
+    pixel_size, row_size, pieces = PIXEL_BYTES, ROW_BYTES, 2 * config.quarters
+    copied = uint32(16)
+    outside, bits = uint32(OUTSIDE), 0xFFFFFFFF  # which only plain Python needs
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
@@ -58,35 +57,35 @@ def make_im2col(stages: Stages) -> tuple[Any, Any]:
         group_columns, group_bytes, _, _ = ptx.ld_global_v4_b32(geometry + uint64(32))
         i = thread
         while i < block_m:
-            pixel = uint32(first_row + i)
-            image = uint32(pixel // out_pixels)
-            pixel = uint32(pixel - uint32(image * out_pixels))
-            row = uint32(pixel // out_columns)
-            column = uint32(uint32(uint32(pixel - uint32(row * out_columns)) * stride_w) - left)
-            row = uint32(uint32(row * stride_h) - top)
-            pixel = uint32(uint32(uint32(uint32(image * height) + row) * width) + column)
-            row = row if uint32(first_row + i) < rows else outside
-            to = uint32(pixels + uint32(i * pixel_size))
-            ptx.st_shared_v4_b32(to, uint32(pixel & bits), uint32(row & bits), uint32(column & bits), zero)
-            i = uint32(i + threads)
-        begin = uint32(uint32(first_column // group_columns) * group_bytes)
-        return height, width, begin, uint32(begin + group_bytes)
+            pixel = first_row + i
+            image = pixel // out_pixels
+            pixel = pixel - image * out_pixels
+            row = pixel // out_columns
+            column = (pixel - row * out_columns) * stride_w - left
+            row = row * stride_h - top
+            pixel = (image * height + row) * width + column
+            row = row if first_row + i < rows else outside
+            to = pixels + i * pixel_size
+            ptx.st_shared_v4_b32(to, pixel & bits, row & bits, column & bits, 0)
+            i = i + threads
+        begin = first_column // group_columns * group_bytes
+        return height, width, begin, begin + group_bytes
 
     @inline
     def copy_pixels(begin, pixels, x, thread, step, pixel_bytes, image):
         """A tap's k block: the step's, at the address `step`, of pixels or of zeros."""
         height, width, first_byte, end = image
         away, down, right, byte = ptx.ld_global_v4_b32(step)
-        row, piece = uint32(thread >> three), uint32(thread & seven)
-        to = uint32(uint32(begin + uint32(row * row_size)) + uint32(uint32(piece ^ uint32(row & seven)) << four))
-        byte = uint32(uint32(byte + first_byte) + uint32(piece << four))
+        row, piece = thread >> 3, thread & 7
+        to = begin + row * row_size + ((piece ^ row & 7) << 4)
+        byte = byte + first_byte + (piece << 4)
         held, source = piece < pieces and byte < end, x + uint64(byte)
-        at = uint32(pixels + uint32(row * pixel_size))
+        at = pixels + row * pixel_size
         for i in range(copies):
-            pixel, vertical, horizontal, _ = ptx.ld_shared_v4_b32(uint32(at + uint32(i * rows_at_once * PIXEL_BYTES)))
-            pixel, vertical = uint32(uint32(pixel + away) & bits), uint32(uint32(vertical + down) & bits)
-            horizontal = uint32(uint32(horizontal + right) & bits)
-            wanted = copied if held and vertical < height and horizontal < width else zero
-            ptx.cp_async_16(uint32(to + uint32(i * copies_bytes)), source + uint64(pixel) * uint64(pixel_bytes), wanted)
+            pixel, vertical, horizontal, _ = ptx.ld_shared_v4_b32(at + uint32(i * rows_at_once * PIXEL_BYTES))
+            pixel, vertical = pixel + away & bits, vertical + down & bits
+            horizontal = horizontal + right & bits
+            wanted = copied if held and vertical < height and horizontal < width else uint32(0)
+            ptx.cp_async_16(to + uint32(i * copies_bytes), source + uint64(pixel) * uint64(pixel_bytes), wanted)
 
     return prepare, copy_pixels

@@ -72,8 +72,8 @@ def packed(
 
 @cache
 def _scale_kernel(two_terms):
-    threads, two, zero = uint32(SCALE_THREADS), uint32(2), uint32(0)
-    least, most_exponent = uint32(127 - 100), uint32(2 * 127 + 13)  # of weights all less than 2^-100, none
+    threads = uint32(SCALE_THREADS)
+    least, most_exponent = uint32(127 - 100), 2 * 127 + 13  # of weights all less than 2^-100, none
 
     @jit(launch_bounds=SCALE_THREADS)
     def kernel(weight, bias, factor, to):
@@ -86,16 +86,16 @@ def _scale_kernel(two_terms):
                 greatest = max(greatest, abs(weight.flat[i]))
         most[thread] = greatest
         cuda.syncthreads()
-        half = uint32(threads // two)
-        while half > zero:
+        half = threads // 2
+        while half > 0:
             if thread < half:
-                most[thread] = max(most[thread], most[uint32(thread + half)])
+                most[thread] = max(most[thread], most[thread + half])
             cuda.syncthreads()
-            half = uint32(half // two)
+            half = half // 2
         exponent = uint32(ptx.bitcast_b32(most[0]) >> uint32(23))  # with a bias of 127
         if least < exponent < uint32(255):
-            scale = ptx.bitcast_f32(uint32(uint32(most_exponent - exponent) << uint32(23)))
-        if thread == zero:
+            scale = ptx.bitcast_f32(most_exponent - exponent << 23)
+        if thread == 0:
             factor[0] = float32(1) / scale
         for c in range(thread, to.size, threads):
             to[c] = bias[c] * scale if c < bias.size else float32(0)
@@ -107,9 +107,8 @@ def _scale_kernel(two_terms):
 def _pack_kernel(of, pack_n, quarters):
     pack = None if of.size == 4 else ptx.cvt_f16x2(of.ptx_type)
     words, two_terms = words_of(of), of.terms == 2
-    one, two, three, four, seven, eight = (uint32(i) for i in (1, 2, 3, 4, 7, 8))
-    columns, k_block_size, row_words = uint32(pack_n), uint32(quarters * ROW_BYTES // 4 // of.size), uint32(WORDS)
-    tiny = uint32(0x10001000)  # 1 / LOW_SCALE, twice
+    columns, k_block_size, row_words = pack_n, quarters * ROW_BYTES // 4 // of.size, WORDS
+    tiny = 0x10001000  # 1 / LOW_SCALE, twice
     pair_size = 2 if of.size == 2 or two_terms else 1
 
     @jit()
@@ -119,39 +118,39 @@ def _pack_kernel(of, pack_n, quarters):
         # that a thread of the kernel holds the sums of, two of each eight, are neighbouring channels.
         i, stride = uint32(cuda.grid(1)), uint32(cuda.gridsize(1))
         while i < uint32(size):
-            place = uint32(i % row_words)
-            column = uint32(i // row_words % columns)
-            step = uint32(i // row_words // columns)
-            tap = uint32(step % uint32(taps))
-            k_block = uint32(step // uint32(taps) % uint32(k_blocks))
-            n_tile = uint32(step // uint32(taps) // uint32(k_blocks))
-            piece = uint32(uint32(place // four) ^ uint32(column & seven))
-            inner = uint32(place & three)
+            place = i % row_words
+            column = i // row_words % columns
+            step = i // row_words // columns
+            tap = step % uint32(taps)
+            k_block = step // uint32(taps) % uint32(k_blocks)
+            n_tile = step // uint32(taps) // uint32(k_blocks)
+            piece = place // 4 ^ column & 7
+            inner = place & 3
             if pair_size == 1:
-                c_in = uint32(piece * four + inner)
+                c_in = piece * 4 + inner
             elif two_terms:
-                c_in = uint32(uint32(piece // two) * eight + inner * two)
+                c_in = piece // 2 * 8 + inner * 2
             else:
-                c_in = uint32(piece * eight + inner * two)
-            c_in = uint32(k_block * k_block_size + c_in)
-            channel = uint32(column // uint32(32) * uint32(32) + uint32(uint32(column & seven) // two) * eight)
-            channel = uint32(channel + uint32(uint32(column // eight) & three) * two + uint32(column & one))
-            channel = uint32(channel + n_tile * columns)
+                c_in = piece * 8 + inner * 2
+            c_in = k_block * k_block_size + c_in
+            channel = column // 32 * 32 + (column & 7) // 2 * 8
+            channel = channel + (column // 8 & 3) * 2 + (column & 1)
+            channel = channel + n_tile * columns
             low, high = float32(0), float32(0)
             if channel < uint32(weight.shape[2]):
                 if c_in < uint32(weight.shape[1]):
                     low = weight[tap, c_in, channel]
-                if pair_size == 2 and uint32(c_in + one) < uint32(weight.shape[1]):
-                    high = weight[tap, uint32(c_in + one), channel]
+                if pair_size == 2 and c_in + 1 < uint32(weight.shape[1]):
+                    high = weight[tap, c_in + 1, channel]
             if two_terms:
                 scale = float32(1) / factor[0]
                 upper, rest = words(low * scale, high * scale)
-                word = ptx.mul_f16x2(rest, tiny) if uint32(piece & one) == one else upper
+                word = ptx.mul_f16x2(rest, tiny) if piece & 1 == 1 else upper
             elif pair_size == 2:
                 word = pack(low, high)
             else:
                 word, _ = words(low, low)
             ptx.st_global_b32(to + uint64(i) * uint64(4), word)
-            i = uint32(i + stride)
+            i = i + stride
 
     return kernel

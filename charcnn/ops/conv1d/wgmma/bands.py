@@ -130,11 +130,11 @@ def candidates(
 
 def make_band_produce(config: BandTile) -> Any:
     """The device function produce: the loop of the thread that asks for all copies of a block."""
-    load_weights, pieces = make_load_weights(config, config.pack_n), uint32(config.block_n // config.pack_n)
+    load_weights, pieces = make_load_weights(config, config.pack_n), config.block_n // config.pack_n
     step_bytes, resident = uint32(config.terms * config.pack_n * ROW_BYTES), config.resident  # of a piece
-    a_stages, b_stages, block_m = uint32(config.a_stages), uint32(config.b_stages), uint32(config.block_m)
-    a_bytes, b_bytes, b_at = uint32(config.a_bytes), uint32(config.b_bytes), uint32(config.b_at)
-    zero, one, eight, k_block_size = (uint32(i) for i in (0, 1, 8, K_BLOCK // 4 * config.quarters))
+    a_stages, b_stages, block_m = config.a_stages, config.b_stages, config.block_m
+    a_bytes, b_bytes, b_at = config.a_bytes, config.b_bytes, config.b_at
+    k_block_size = K_BLOCK // 4 * config.quarters
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
@@ -145,42 +145,41 @@ def make_band_produce(config: BandTile) -> Any:
         _, _, _, box_bytes = ptx.ld_global_v4_b32(geometry + uint64(16))
         _, _, k_blocks, taps = ptx.ld_global_v4_b32(geometry + uint64(32))
         piece_stride = uint64(steps) * uint64(step_bytes)
-        a_stage, a_parity, b_stage, b_parity, copied = zero, one, zero, one, False
+        a_stage, a_parity, b_stage, b_parity, copied = uint32(0), uint32(1), uint32(0), uint32(1), False
         while tile < tiles:
-            m_tile = uint32(tile // n_tiles)
-            source = weight + uint64(uint32(uint32(tile % n_tiles) * pieces)) * piece_stride
-            image = uint32(m_tile // image_tiles)
-            first = uint32(uint32(m_tile - uint32(image * image_tiles)) * block_m)
-            row, column = uint32(uint32(first // apart) - top), uint32(zero - left)
-            k_block = zero
+            m_tile = tile // n_tiles
+            source = weight + uint64(tile % n_tiles * pieces) * piece_stride
+            image = m_tile // image_tiles
+            first = (m_tile - image * image_tiles) * block_m
+            row, column = first // apart - top, 0 - left
+            k_block = uint32(0)
             while k_block < k_blocks:
-                full = uint32(a_full + uint32(a_stage * eight))
-                ptx.mbarrier_wait(uint32(a_empty + uint32(a_stage * eight)), a_parity)
+                full = a_full + a_stage * 8
+                ptx.mbarrier_wait(a_empty + a_stage * 8, a_parity)
                 ptx.mbarrier_arrive_expect_tx(full, box_bytes)
-                to = uint32(base + uint32(a_stage * a_bytes))
-                ptx.tma_load_4d(to, map_x, full, uint32(k_block * k_block_size), column, row, image)
-                k_block, a_stage = uint32(k_block + one), uint32(a_stage + one)
+                to = base + a_stage * a_bytes
+                ptx.tma_load_4d(to, map_x, full, k_block * k_block_size, column, row, image)
+                k_block, a_stage = k_block + 1, a_stage + 1
                 if a_stage == a_stages:
-                    a_stage, a_parity = zero, uint32(a_parity ^ one)
-                tap = taps if resident and copied else zero
+                    a_stage, a_parity = uint32(0), a_parity ^ 1
+                tap = taps if resident and copied else uint32(0)
                 while tap < taps:
-                    full = uint32(b_full + uint32(b_stage * eight))
-                    ptx.mbarrier_wait(uint32(b_empty + uint32(b_stage * eight)), b_parity)
+                    full = b_full + b_stage * 8
+                    ptx.mbarrier_wait(b_empty + b_stage * 8, b_parity)
                     ptx.mbarrier_arrive_expect_tx(full, b_bytes)
-                    load_weights(
-                        uint32(base + uint32(b_at + uint32(b_stage * b_bytes))), source, piece_stride, full, zero
-                    )
-                    source, tap, b_stage = source + uint64(step_bytes), uint32(tap + one), uint32(b_stage + one)
+                    load_weights(base + (b_at + b_stage * b_bytes), source, piece_stride, full, uint32(0))
+                    source, tap, b_stage = source + uint64(step_bytes), tap + 1, b_stage + 1
                     if b_stage == b_stages:
-                        b_stage, b_parity = zero, uint32(b_parity ^ one)
-            tile, copied = uint32(tile + tile_stride), True
+                        b_stage, b_parity = uint32(0), b_parity ^ 1
+            tile, copied = tile + tile_stride, True
 
     return produce
 
 
 def make_band_rows(config: BandTile) -> tuple[Any, Any, Any, Any]:
     """As `kernel._make_rows`: device functions words, first, following, output_row."""
-    block_m, zero, one, no_row, row_units = (uint32(i) for i in (config.block_m, 0, 1, NO_ROW, ROW_BYTES // 16))
+    block_m, row_units = config.block_m, ROW_BYTES // 16
+    no_row = uint32(NO_ROW)
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
@@ -189,33 +188,33 @@ def make_band_rows(config: BandTile) -> tuple[Any, Any, Any, Any]:
         apart, image_tiles, _, _ = ptx.ld_global_v4_b32(geometry)
         tap_columns, column_step, row_step, _ = ptx.ld_global_v4_b32(geometry + uint64(16))
         out_columns, out_rows, _, _ = ptx.ld_global_v4_b32(geometry + uint64(32))
-        column_step, row_step = uint32(column_step * row_units), uint32(row_step * row_units)
+        column_step, row_step = column_step * row_units, row_step * row_units
         return apart, image_tiles, tap_columns, column_step, row_step, out_columns, out_rows
 
     @inline
     def first(m_tile, warpgroup, words):
         """The window's first column, and in a descriptor's units where in its first row a tile begins."""
-        pixel = uint32(uint32(m_tile % words[1]) * block_m)
-        return zero, uint32(uint32(pixel % words[0]) * row_units)
+        pixel = uint32(m_tile % words[1]) * block_m
+        return uint32(0), uint32(pixel % words[0]) * row_units
 
     @inline
     def following(column, a_desc, words):
         """The next column's are a step further, after the last one the next row's."""
-        column, a_desc = uint32(column + one), uint32(a_desc + words[3])
+        column, a_desc = column + 1, uint32(a_desc + words[3])
         if column == words[2]:
-            column, a_desc = zero, uint32(a_desc + words[4])
+            column, a_desc = uint32(0), uint32(a_desc + words[4])
         return column, a_desc
 
     @inline
     def output_row(row, length, length_out, tiles, length_magic, words):
         """Which of y's rows a row of the product is, or none; `tiles`: of the pixels of all images."""
         apart, image_tiles, _, _, _, out_columns, out_rows = words
-        m_tile = uint32(row // block_m)
-        image = uint32(m_tile // image_tiles)
-        pixel = uint32(row - uint32(uint32(image * image_tiles) * block_m))
-        down = uint32(pixel // apart)
-        right = uint32(pixel - uint32(down * apart))
+        m_tile = row // block_m
+        image = m_tile // image_tiles
+        pixel = row - image * image_tiles * block_m
+        down = pixel // apart
+        right = pixel - down * apart
         inside = m_tile < tiles and down < out_rows and right < out_columns
-        return uint32(uint32(uint32(image * out_rows) + down) * out_columns + right) if inside else no_row
+        return (image * out_rows + down) * out_columns + right if inside else no_row
 
     return words, first, following, output_row

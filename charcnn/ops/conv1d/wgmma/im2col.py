@@ -126,7 +126,7 @@ def candidates(block_n: int, pack_n: int, operands: NumberFormat, quarters: int)
 def make_load_weights(config: TileConfig, pack_n: int) -> Any:
     """The device function load_weights, from pieces of so many columns."""
     terms, pieces, clustered = config.terms, config.block_n // pack_n, config.cluster_m > 1
-    b_term, piece_bytes = uint32(config.b_bytes // terms), uint32(pack_n * ROW_BYTES)
+    b_term, piece_bytes = config.b_bytes // terms, pack_n * ROW_BYTES
     share_bytes, load_multicast = (
         uint32(pack_n * ROW_BYTES // config.cluster_m),
         ptx.bulk_load_multicast(config.cluster_m),
@@ -138,10 +138,10 @@ def make_load_weights(config: TileConfig, pack_n: int) -> Any:
         """The weights of a tap's k block; in a cluster, this block's share of them, which goes to all."""
         for piece in range(pieces):
             for term in range(terms):
-                at = uint32(to + uint32(uint32(term) * b_term + uint32(piece) * piece_bytes))
+                at = to + (uint32(term) * b_term + uint32(piece) * piece_bytes)
                 begin = source + uint64(piece) * piece_stride + uint64(uint32(term) * piece_bytes)
                 if clustered:
-                    share = uint32(cta_rank * share_bytes)
+                    share = cta_rank * share_bytes
                     load_multicast(uint32(at + share), begin + uint64(share), share_bytes, barrier)
                 else:
                     ptx.bulk_load(at, begin, piece_bytes, barrier)
@@ -156,17 +156,17 @@ def make_produce(config: Im2colTile) -> Any:
         config.block_n // config.pack_n,
         make_load_weights(config, config.pack_n),
     )
-    stages, block_m, cluster_m = uint32(config.a_stages), uint32(config.block_m), uint32(config.cluster_m)
-    a_bytes, b_bytes, b_at = uint32(config.a_bytes), uint32(config.b_bytes), uint32(config.b_at)
-    a_term, piece_bytes = uint32(config.a_bytes // terms), uint32(config.pack_n * ROW_BYTES)
-    zero, one, eight, k_block_size, map_bytes = (uint32(i) for i in (0, 1, 8, K_BLOCK // 4 * config.used, 128))
+    stages, block_m, cluster_m = config.a_stages, config.block_m, config.cluster_m
+    a_bytes, b_bytes, b_at = config.a_bytes, config.b_bytes, config.b_at
+    a_term, piece_bytes = config.a_bytes // terms, config.pack_n * ROW_BYTES
+    k_block_size, map_bytes = K_BLOCK // 4 * config.used, 128
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
     def load_features(to, maps, barrier, channel, column, row, image, right, down):
         """A tap's k block of all rows of the tile."""
         for term in range(terms):
-            at, found = uint32(to + uint32(term) * a_term), maps + uint64(uint32(term) * map_bytes)
+            at, found = to + uint32(term) * a_term, maps + uint64(uint32(term) * map_bytes)
             ptx.tma_load_im2col_4d(at, found, barrier, channel, column, row, image, right, down)
 
     @inline
@@ -177,45 +177,45 @@ def make_produce(config: Im2colTile) -> Any:
         out_columns, out_pixels, stride_h, stride_w = ptx.ld_global_v4_b32(geometry)
         top, left, tap_rows, tap_columns = ptx.ld_global_v4_b32(geometry + uint64(16))
         dilation_h, dilation_w, k_blocks, group_tiles = ptx.ld_global_v4_b32(geometry + uint64(32))
-        count = uint32(uint32(n_tiles // group_tiles) * uint32(terms))
-        while count > one:  # the first one is done
-            count = uint32(count - one)
-            ptx.fence_proxy_tensormap(maps + uint64(uint32(count * map_bytes)))
-        piece_stride = uint64(steps) * uint64(uint32(uint32(terms) * piece_bytes))
-        stage, parity = zero, one
+        count = n_tiles // group_tiles * uint32(terms)
+        while count > 1:  # the first one is done
+            count = count - 1
+            ptx.fence_proxy_tensormap(maps + uint64(count * map_bytes))
+        piece_stride = uint64(steps) * uint64(uint32(terms) * piece_bytes)
+        stage, parity = uint32(0), uint32(1)
         while tile < tiles:
-            n_tile = uint32(tile % n_tiles)
-            pixel = uint32(uint32(uint32(tile // n_tiles) * cluster_m + cta_rank) * block_m)
-            image = uint32(pixel // out_pixels)
-            pixel = uint32(pixel - uint32(image * out_pixels))
-            row = uint32(pixel // out_columns)
-            column = uint32(uint32(uint32(pixel - uint32(row * out_columns)) * stride_w) - left)
-            row = uint32(uint32(row * stride_h) - top)
-            group_maps = maps + uint64(uint32(uint32(n_tile // group_tiles) * uint32(terms)) * map_bytes)
-            source = weight + uint64(uint32(n_tile * uint32(pieces))) * piece_stride
-            k_block = zero
+            n_tile = tile % n_tiles
+            pixel = (tile // n_tiles * cluster_m + cta_rank) * block_m
+            image = pixel // out_pixels
+            pixel = pixel - image * out_pixels
+            row = pixel // out_columns
+            column = (pixel - row * out_columns) * stride_w - left
+            row = row * stride_h - top
+            group_maps = maps + uint64(n_tile // group_tiles * uint32(terms) * map_bytes)
+            source = weight + uint64(n_tile * uint32(pieces)) * piece_stride
+            k_block = uint32(0)
             while k_block < k_blocks:
-                down = zero
-                channel = uint32(k_block * k_block_size)
-                while down < uint32(tap_rows * dilation_h):
-                    right = zero
-                    while right < uint32(tap_columns * dilation_w):
-                        at, full = uint32(stage * eight), uint32(a_full + uint32(stage * eight))
-                        ptx.mbarrier_wait(uint32(a_empty + at), parity)
+                down = uint32(0)
+                channel = k_block * k_block_size
+                while down < tap_rows * dilation_h:
+                    right = uint32(0)
+                    while right < tap_columns * dilation_w:
+                        at, full = stage * 8, a_full + stage * 8
+                        ptx.mbarrier_wait(a_empty + at, parity)
                         ptx.mbarrier_arrive_expect_tx(full, a_bytes)
-                        to = uint32(base + uint32(stage * a_bytes))
+                        to = base + stage * a_bytes
                         load_features(to, group_maps, full, channel, column, row, image, right, down)
-                        full = uint32(b_full + at)
-                        ptx.mbarrier_wait(uint32(b_empty + at), parity)
+                        full = b_full + at
+                        ptx.mbarrier_wait(b_empty + at, parity)
                         ptx.mbarrier_arrive_expect_tx(full, b_bytes)
-                        to = uint32(base + uint32(b_at + uint32(stage * b_bytes)))
+                        to = base + (b_at + stage * b_bytes)
                         load_weights(to, source, piece_stride, full, cta_rank)
-                        source = source + uint64(uint32(uint32(terms) * piece_bytes))
-                        right, stage = uint32(right + dilation_w), uint32(stage + one)
+                        source = source + uint64(uint32(terms) * piece_bytes)
+                        right, stage = right + dilation_w, stage + 1
                         if stage == stages:
-                            stage, parity = zero, uint32(parity ^ one)
-                    down = uint32(down + dilation_h)
-                k_block = uint32(k_block + one)
-            tile = uint32(tile + tile_stride)
+                            stage, parity = uint32(0), parity ^ 1
+                    down = down + dilation_h
+                k_block = k_block + 1
+            tile = tile + tile_stride
 
     return produce

@@ -31,18 +31,18 @@ from charcnn.ops.conv1d.wgmma.loads import make_loads
 def make_init(config: TileConfig) -> Any:
     """The device function init."""
     pooled, a_stages, b_stages = config.pooled, config.a_stages, config.b_stages
-    a_readers, b_readers = uint32(config.math_warpgroups), uint32(config.math_warpgroups * config.cluster_m)
-    one, eight, warpgroup_threads = uint32(1), uint32(8), uint32(128)
+    a_readers, b_readers = config.math_warpgroups, config.math_warpgroups * config.cluster_m
+    warpgroup_threads = 128
 
     @cuda.jit(device=True, forceinline=True)
     def init(b_full, b_empty, a_full, a_empty, pool_read):
         """Make the mbarriers: a stage is full by one copy, and empty when all who multiply have read it."""
         for i in range(b_stages):
-            ptx.mbarrier_init(uint32(b_full + uint32(i) * eight), one)
-            ptx.mbarrier_init(uint32(b_empty + uint32(i) * eight), b_readers)
+            ptx.mbarrier_init(b_full + uint32(i) * 8, 1)
+            ptx.mbarrier_init(b_empty + uint32(i) * 8, b_readers)
         for i in range(a_stages):
-            ptx.mbarrier_init(uint32(a_full + uint32(i) * eight), one)
-            ptx.mbarrier_init(uint32(a_empty + uint32(i) * eight), a_readers)
+            ptx.mbarrier_init(a_full + uint32(i) * 8, 1)
+            ptx.mbarrier_init(a_empty + uint32(i) * 8, a_readers)
         if pooled:
             ptx.mbarrier_init(pool_read, warpgroup_threads)
         ptx.fence_mbarrier_init()
@@ -52,54 +52,54 @@ def make_init(config: TileConfig) -> Any:
 
 def _make_rows(config: TileConfig) -> tuple[Any, Any, Any, Any]:
     """What depends on how features lie: device functions words, first, following, output_row. `bands` has others."""
-    pooled, phase_rows, one, zero, no_row = config.pooled, config.phase_rows, uint32(1), uint32(0), uint32(NO_ROW)
+    pooled, phase_rows, no_row = config.pooled, config.phase_rows, uint32(NO_ROW)
     # In descriptors, which count 16 bytes: rows to the next tap's matrix, to the next phase's, and back to the first.
-    tap_row, phase_step = uint32(ROW_BYTES // 16), uint32(phase_rows * ROW_BYTES // 16)
-    phases_back, phases = uint32(POOL * phase_rows * ROW_BYTES // 16 - ROW_BYTES // 16), uint32(POOL)
+    tap_row, phase_step = ROW_BYTES // 16, phase_rows * ROW_BYTES // 16
+    phases_back, phases = POOL * phase_rows * ROW_BYTES // 16 - ROW_BYTES // 16, POOL
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
     def words(geometry):
         """What it reads of images: nothing."""
-        return zero
+        return uint32(0)
 
     @inline
     def first(m_tile, warpgroup, words):
         """The phase of the first tap, and how far its matrix is from the stage's beginning."""
-        return warpgroup, zero
+        return warpgroup, uint32(0)
 
     @inline
     def following(phase, a_desc, words):
         """The next tap's: with pooling its rows are the next phase's, or the first one's, a row later."""
         if not pooled:
-            return phase, uint32(a_desc + tap_row)
-        phase, a_desc = uint32(phase + one), uint32(a_desc + phase_step)
+            return phase, a_desc + tap_row
+        phase, a_desc = phase + 1, a_desc + phase_step
         if phase == phases:
-            phase, a_desc = zero, uint32(a_desc - phases_back)
+            phase, a_desc = uint32(0), a_desc - phases_back
         return phase, a_desc
 
     @inline
     def output_row(row, length, length_out, rows, length_magic, words):
         """Which of y's rows a row of the product is, or none."""
-        n = ptx.mul_hi_u32(row, length_magic) if length > one else row
-        t = uint32(row - uint32(n * length))
-        return uint32(n * length_out + t) if row < rows and t < length_out else no_row
+        n = ptx.mul_hi_u32(row, length_magic) if length > 1 else row
+        t = row - n * length
+        return n * length_out + t if row < rows and t < length_out else no_row
 
     return words, first, following, output_row
 
 
 def make_start(config: TileConfig, bias_in_smem: bool) -> Any:
     """The device function start."""
-    quads, bias_at, four = config.block_n // 32, uint32(config.smem_bytes), uint32(4)
+    quads, bias_at = config.block_n // 32, config.smem_bytes
 
     @cuda.jit(device=True, forceinline=True)
     def start(acc, bias, base, column):
         """The bias, in every accumulator."""
         for k in range(quads):
             for e in range(2):
-                i, at = k * 16 + e * 8, uint32(column + uint32(k * 32 + e * 4))
+                i, at = k * 16 + e * 8, column + uint32(k * 32 + e * 4)
                 if bias_in_smem:
-                    a, b, c, d = ptx.ld_shared_v4_f32(uint32(base + uint32(bias_at + at * four)))
+                    a, b, c, d = ptx.ld_shared_v4_f32(base + (bias_at + at * 4))
                 else:
                     a, b, c, d = ptx.ld_global_v4_f32(bias + uint64(at) * uint64(4))
                 acc[i], acc[i + 1], acc[i + 4], acc[i + 5] = a, b, c, d
@@ -110,18 +110,18 @@ def make_start(config: TileConfig, bias_in_smem: bool) -> Any:
 
 def _make_releases(config: TileConfig) -> tuple[Any, Any, Any]:
     """Device functions that say that a stage of A or of B was read, and the stage before one."""
-    clustered, resident, zero, one, eight = config.cluster_m > 1, config.resident, uint32(0), uint32(1), uint32(8)
+    clustered, resident = config.cluster_m > 1, config.resident
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
     def release_a(empty, stage):
         """Said by a leader: features are the block's own."""
-        ptx.mbarrier_arrive(uint32(empty + stage * eight))
+        ptx.mbarrier_arrive(empty + stage * 8)
 
     @inline
     def release_b(empty, stage, lane):
         """Said by a leader to each block of the cluster."""
-        barrier = uint32(empty + stage * eight)
+        barrier = empty + stage * 8
         if clustered:
             ptx.mbarrier_arrive_cluster(ptx.mapa(barrier, lane))
         elif not resident:
@@ -129,7 +129,7 @@ def _make_releases(config: TileConfig) -> tuple[Any, Any, Any]:
 
     @inline
     def before(stage, stages):
-        return uint32(uint32(stage if stage > zero else stages) - one)
+        return (stage if stage > 0 else stages) - 1
 
     return release_a, release_b, before
 
@@ -146,8 +146,8 @@ def make_multiply(operands: NumberFormat, config: TileConfig) -> Any:
     def multiply(acc, a_desc, b_desc):
         if two_terms:  # the small products first, which lose least where sums are cut off
             if not exact:
-                product(acc, uint32(a_desc + a_low), b_desc)
-            of_low_weights(acc, a_desc, uint32(b_desc + b_low))
+                product(acc, a_desc + a_low, b_desc)
+            of_low_weights(acc, a_desc, b_desc + b_low)
             add_product(acc, a_desc, b_desc)
         else:
             product(acc, a_desc, b_desc)
@@ -205,15 +205,15 @@ def make_kernel(
     acc_size, promoted_size = config.block_n // 2, config.block_n // 2 if promoted else 1
     prefetch, a_stage_count, n_columns = config.prefetch, config.a_stages, config.block_n
     a_stages, b_stages, math_warpgroups = (uint32(n) for n in (a_stage_count, config.b_stages, config.math_warpgroups))
-    a_bytes, b_bytes, b_at = uint32(config.a_bytes), uint32(config.b_bytes), uint32(config.b_at)
-    bias_at, last_warpgroup = uint32(config.smem_bytes), uint32(config.math_warpgroups - 1)
+    a_bytes, b_bytes, b_at = config.a_bytes, config.b_bytes, config.b_at
+    bias_at, last_warpgroup = config.smem_bytes, config.math_warpgroups - 1
     b_full_at, b_empty_at, a_full_at, a_empty_at, pool_read_at = (uint32(config.barriers_at + kind) for kind in Barrier)
     # Of a matrix, in descriptors, which count 16 bytes: rows to the next warpgroup's.
-    warpgroup_rows = uint32((config.phase_rows if pooled else WGMMA_M) * ROW_BYTES // 16)
-    descriptor_low = uint32(ptx.DESCRIPTOR_LOW)
-    block_m, block_n, cluster_m = uint32(config.block_m), uint32(config.block_n), uint32(config.cluster_m)
-    all_threads, zero, one, two, three, four, five = (uint32(i) for i in (threads, 0, 1, 2, 3, 4, 5))
-    seven, eight, lanes, flip = (uint32(i) for i in (7, 8, 31, not config.resident))
+    warpgroup_rows = (config.phase_rows if pooled else WGMMA_M) * ROW_BYTES // 16
+    descriptor_low = ptx.DESCRIPTOR_LOW
+    block_m, block_n, cluster_m = config.block_m, config.block_n, config.cluster_m
+    all_threads = uint32(threads)
+    lanes, flip = 31, not config.resident
 
     @jit(launch_bounds=(threads, 1))
     def kernel(
@@ -224,26 +224,26 @@ def make_kernel(
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
         promoted_acc = cuda.local.array(promoted_size, float32)
-        n_tiles, steps = uint32(uint32(c_out + uint32(n_columns - 1)) // block_n), uint32(taps * k_blocks)
+        n_tiles, steps = (c_out + uint32(n_columns - 1)) // block_n, taps * k_blocks
         thread = uint32(cuda.threadIdx.x)
-        warpgroup, lane = uint32(thread >> seven), uint32(thread & lanes)
-        loads = thread == uint32(math_warpgroups * uint32(128)) if producer else thread == zero
-        leads, first_lane = uint32(thread & uint32(127)) < cluster_m, lane == zero
+        warpgroup, lane = thread >> 7, thread & lanes
+        loads = thread == math_warpgroups * 128 if producer else thread == 0
+        leads, first_lane = thread & 127 < cluster_m, lane == 0
         base = ptx.cvta_to_shared(smem)
-        b_full, b_empty = uint32(base + b_full_at), uint32(base + b_empty_at)
-        a_full, a_empty, pool_read = uint32(base + a_full_at), uint32(base + a_empty_at), uint32(base + pool_read_at)
-        cta_rank = uint32(uint32(cuda.blockIdx.x) % cluster_m)
-        first = uint32(uint32(cuda.blockIdx.x) // cluster_m)
-        tile_stride = uint32(uint32(cuda.gridDim.x) // cluster_m)
+        b_full, b_empty = base + b_full_at, base + b_empty_at
+        a_full, a_empty, pool_read = base + a_full_at, base + a_empty_at, base + pool_read_at
+        cta_rank = uint32(cuda.blockIdx.x) % cluster_m
+        first = uint32(cuda.blockIdx.x) // cluster_m
+        tile_stride = uint32(cuda.gridDim.x) // cluster_m
         if loads:
             init(b_full, b_empty, a_full, a_empty, pool_read)
             ptx.fence_proxy_tensormap(map_x)
         if bias_in_smem:
-            at = uint32(thread * four)
-            while at < uint32(n_tiles * block_n):
+            at = thread * 4
+            while at < n_tiles * block_n:
                 a, b, c, d = ptx.ld_global_v4_f32(bias + uint64(at) * uint64(4))
-                ptx.st_shared_v4_f32(uint32(base + uint32(bias_at + at * four)), a, b, c, d)
-                at = uint32(at + uint32(all_threads * four))
+                ptx.st_shared_v4_f32(base + (bias_at + at * 4), a, b, c, d)
+                at = at + all_threads * 4
         ptx.griddepcontrol_launch()
         if clustered:
             ptx.cluster_sync()
@@ -251,8 +251,8 @@ def make_kernel(
             cuda.syncthreads()
 
         # What is asked for next: (tile, k block or step, stage, parity) of A, and of B.
-        a_tile, a_k_block, a_to, a_to_parity = first, zero, zero, one
-        b_tile, b_step, b_to, b_to_parity = first, zero, zero, one
+        a_tile, a_k_block, a_to, a_to_parity = first, uint32(0), uint32(0), uint32(1)
+        b_tile, b_step, b_to, b_to_parity = first, uint32(0), uint32(0), uint32(1)
 
         def load_a():
             return fetch_a(
@@ -286,10 +286,10 @@ def make_kernel(
                 else:
                     while a_tile < tiles:
                         a_tile, a_k_block, a_to, a_to_parity = load_a()
-                        tap = zero
+                        tap = uint32(0)
                         while tap < taps:
                             b_tile, b_step, b_to, b_to_parity = load_b()
-                            tap = uint32(tap + one)
+                            tap = tap + 1
             if clustered:
                 cuda.syncwarp()
                 ptx.cluster_sync()
@@ -306,26 +306,26 @@ def make_kernel(
 
         # Main loop.
         of_images = words(moments_or_geometry)
-        b_stage, b_parity, a_stage, a_parity = zero, zero, zero, zero
+        b_stage, b_parity, a_stage, a_parity = uint32(0), uint32(0), uint32(0), uint32(0)
         while tile < tiles:
-            n_tile = uint32(tile % n_tiles)
-            column = uint32(n_tile * block_n + uint32(lane & three) * eight)
+            n_tile = tile % n_tiles
+            column = n_tile * block_n + (lane & 3) * 8
             if promoted:
                 start(promoted_acc, bias, base, column)
             else:
                 start(acc, bias, base, column)
-            k_block = zero
+            k_block = uint32(0)
             while k_block < k_blocks:
-                ptx.mbarrier_wait(uint32(a_full + a_stage * eight), a_parity)
-                a_desc = uint32(uint32(uint32(base + a_stage * a_bytes) >> four) | descriptor_low)
-                a_desc = uint32(a_desc + warpgroup * warpgroup_rows)
-                phase, offset = first_tap(uint32(tile // n_tiles), warpgroup, of_images)
-                a_desc, tap = uint32(a_desc + offset), zero
+                ptx.mbarrier_wait(a_full + a_stage * 8, a_parity)
+                a_desc = base + a_stage * a_bytes >> 4 | descriptor_low
+                a_desc = a_desc + warpgroup * warpgroup_rows
+                phase, offset = first_tap(tile // n_tiles, warpgroup, of_images)
+                a_desc, tap = a_desc + offset, uint32(0)
                 while tap < taps:
-                    ptx.mbarrier_wait(uint32(b_full + b_stage * eight), b_parity)
-                    b_smem = uint32(base + uint32(b_at + b_stage * b_bytes))
+                    ptx.mbarrier_wait(b_full + b_stage * 8, b_parity)
+                    b_smem = base + (b_at + b_stage * b_bytes)
                     ptx.wgmma_fence()
-                    b_desc = uint32(uint32(b_smem >> four) | descriptor_low)
+                    b_desc = b_smem >> 4 | descriptor_low
                     multiply(acc, a_desc, b_desc)
                     if promoted:
                         wait_all()
@@ -336,24 +336,24 @@ def make_kernel(
                     else:
                         wait_one()
                     phase, a_desc = following(phase, a_desc, of_images)
-                    if not promoted and uint32(k_block | tap) > zero:  # the step before is done
+                    if not promoted and k_block | tap > 0:  # the step before is done
                         if leads:
                             release_b(b_empty, before(b_stage, b_stages), lane)
-                            if tap == zero and first_lane:
+                            if tap == 0 and first_lane:
                                 release_a(a_empty, before(a_stage, a_stages))
-                        if tap == zero and not producer and loads:
+                        if tap == 0 and not producer and loads:
                             a_tile, a_k_block, a_to, a_to_parity = load_a()
                     if not producer and loads:
                         b_tile, b_step, b_to, b_to_parity = load_b()
                     cuda.syncwarp()
-                    tap, b_stage = uint32(tap + one), uint32(b_stage + one)
+                    tap, b_stage = tap + 1, b_stage + 1
                     if b_stage == b_stages:
-                        b_stage, b_parity = zero, uint32(b_parity ^ flip)
+                        b_stage, b_parity = uint32(0), b_parity ^ flip
                 if promoted and leads and first_lane:
                     release_a(a_empty, a_stage)
-                k_block, a_stage = uint32(k_block + one), uint32(a_stage + one)
+                k_block, a_stage = k_block + 1, a_stage + 1
                 if a_stage == a_stages:
-                    a_stage, a_parity = zero, uint32(a_parity ^ one)
+                    a_stage, a_parity = uint32(0), a_parity ^ 1
             if not promoted:
                 wait_all()
                 if leads:
@@ -365,25 +365,25 @@ def make_kernel(
             cuda.syncwarp()
 
             # Epilogue.
-            row = uint32(uint32(uint32(tile // n_tiles) * cluster_m + cta_rank) * block_m + uint32(lane >> two))
-            tile = uint32(tile + tile_stride)
+            row = (tile // n_tiles * cluster_m + cta_rank) * block_m + (lane >> 2)
+            tile = tile + tile_stride
             final_acc = promoted_acc if promoted else acc
             if pooled and warpgroup < last_warpgroup:
                 for pool_pass in range(passes):
                     # Was the pass before read? Of an even number, each tile begins with the same parity.
                     ptx.mbarrier_wait(
                         pool_read,
-                        uint32(uint32(tile // tile_stride) & one) if single_pass else uint32((pool_pass + 1) % 2),
+                        tile // tile_stride & 1 if single_pass else uint32((pool_pass + 1) % 2),
                     )
                     stage_for_pool(final_acc, pool_pass, base, thread, warpgroup, scale)
                     staged()
             else:
-                warp = uint32(thread >> five)
+                warp = thread >> 5
                 if pooled:
-                    warp = uint32(warp & three)
-                row = uint32(row + warp * uint32(16))
+                    warp = warp & 3
+                row = row + warp * 16
                 to = output_row(row, length, length_out, rows, length_magic, of_images)
-                to_8 = output_row(uint32(row + eight), length, length_out, rows, length_magic, of_images)
+                to_8 = output_row(row + 8, length, length_out, rows, length_magic, of_images)
                 for pool_pass in range(passes):
                     if pooled:
                         staged_sync()

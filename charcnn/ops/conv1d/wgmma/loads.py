@@ -15,65 +15,61 @@ def make_loads(config: TileConfig) -> tuple[Any, Any]:
     """Device functions load_a and load_b: each asks for the next stage, if there is one, and gives what follows it."""
     terms, phases = config.terms, POOL if config.pooled else 1
     boxes = terms * phases
-    a_stages, b_stages = uint32(config.a_stages), uint32(config.b_stages)
-    a_bytes, b_bytes, b_at = uint32(config.a_bytes), uint32(config.b_bytes), uint32(config.b_at)
-    box_bytes, k_block_size = uint32(config.a_bytes // boxes), uint32(K_BLOCK)
-    block_m, cluster_m, clustered = uint32(config.block_m), uint32(config.cluster_m), config.cluster_m > 1
+    a_stages, b_stages = config.a_stages, config.b_stages
+    a_bytes, b_bytes, b_at = config.a_bytes, uint32(config.b_bytes), config.b_at
+    box_bytes, k_block_size = config.a_bytes // boxes, K_BLOCK
+    block_m, cluster_m, clustered = config.block_m, config.cluster_m, config.cluster_m > 1
     share_bytes, load_multicast = uint32(config.b_bytes // config.cluster_m), ptx.bulk_load_multicast(config.cluster_m)
-    shares, packed_bytes = (
-        uint32(config.packed_n // config.block_n),
-        uint32(config.packed_n // config.block_n * config.b_bytes),
-    )
+    shares, packed_bytes = config.packed_n // config.block_n, uint32(config.packed_n // config.block_n * config.b_bytes)
     whole = config.packed_n == config.block_n
-    zero, one, eight = uint32(0), uint32(1), uint32(8)
     inline = cuda.jit(device=True, forceinline=True)
 
     @inline
     def load_a(tile, k_block, stage, parity, base, full, empty, map_x, tiles, n_tiles, k_blocks, tile_stride, cta_rank):
         """Ask for a k block of a tile's features: a box for each term and, with pooling, each position of a window."""
         if tile < tiles:
-            barrier, to = uint32(full + stage * eight), uint32(base + stage * a_bytes)
-            row = uint32(uint32(uint32(tile // n_tiles) * cluster_m + cta_rank) * block_m)
-            channel = uint32(k_block * k_block_size)
-            ptx.mbarrier_wait(uint32(empty + stage * eight), parity)
+            barrier, to = full + stage * 8, base + stage * a_bytes
+            row = (tile // n_tiles * cluster_m + cta_rank) * block_m
+            channel = k_block * k_block_size
+            ptx.mbarrier_wait(empty + stage * 8, parity)
             ptx.mbarrier_arrive_expect_tx(barrier, a_bytes)
             if boxes == 1:
                 ptx.tma_load_2d(to, map_x, barrier, channel, row)
             else:
                 for term in range(terms):
                     for phase in range(phases):
-                        at = uint32(to + uint32(term * phases + phase) * box_bytes)
+                        at = to + uint32(term * phases + phase) * box_bytes
                         ptx.tma_load_3d(at, map_x, barrier, channel, uint32(phase * terms + term), row)
-        k_block, stage = uint32(k_block + one), uint32(stage + one)
+        k_block, stage = k_block + 1, stage + 1
         if k_block == k_blocks:
-            k_block, tile = zero, uint32(tile + tile_stride)
+            k_block, tile = uint32(0), tile + tile_stride
         if stage == a_stages:
-            stage, parity = zero, uint32(parity ^ one)
+            stage, parity = uint32(0), parity ^ 1
         return tile, k_block, stage, parity
 
     @inline
     def load_b(tile, step, stage, parity, base, full, empty, weight, tiles, n_tiles, steps, tile_stride, cta_rank):
         """Ask for the weights of a step of a tile; in a cluster, for this block's share of them, which goes to all."""
         if tile < tiles:
-            barrier = uint32(full + stage * eight)
-            n_tile = uint32(tile % n_tiles)
-            at = uint32((n_tile if whole else uint32(n_tile // shares)) * steps + step)
-            ptx.mbarrier_wait(uint32(empty + stage * eight), parity)
+            barrier = full + stage * 8
+            n_tile = tile % n_tiles
+            at = (n_tile if whole else n_tile // shares) * steps + step
+            ptx.mbarrier_wait(empty + stage * 8, parity)
             ptx.mbarrier_arrive_expect_tx(barrier, b_bytes)
-            to = uint32(base + uint32(b_at + stage * b_bytes))
+            to = base + (b_at + stage * b_bytes)
             source = weight + uint64(at) * uint64(packed_bytes)
             if not whole:
-                source += uint64(uint32(n_tile % shares)) * uint64(b_bytes)
+                source += uint64(n_tile % shares) * uint64(b_bytes)
             if clustered:
-                share = uint32(cta_rank * share_bytes)
-                load_multicast(uint32(to + share), source + uint64(share), share_bytes, barrier)
+                share = cta_rank * share_bytes
+                load_multicast(to + share, source + uint64(share), share_bytes, barrier)
             else:
                 ptx.bulk_load(to, source, b_bytes, barrier)
-        step, stage = uint32(step + one), uint32(stage + one)
+        step, stage = step + 1, stage + 1
         if step == steps:
-            step, tile = zero, uint32(tile + tile_stride)
+            step, tile = uint32(0), tile + tile_stride
         if stage == b_stages:
-            stage, parity = zero, uint32(parity ^ one)
+            stage, parity = uint32(0), parity ^ 1
         return tile, step, stage, parity
 
     return load_a, load_b

@@ -90,9 +90,8 @@ def make_pack_kernel(ptx_type: str, two_terms: bool, block_n: int, quarters: int
     pack, pack_terms = ptx.cvt_f16x2("bf16" if ptx_type == "bf16" else "f16"), ptx.pack_floats("halves")
     tf32, eighth = ptx_type == "tf32", ptx_type == "e4m3"
     together = 1 if tf32 else 4 if eighth else 2  # in a word
-    one, two, four, eight, seven, three = (uint32(i) for i in (1, 2, 4, 8, 7, 3))
-    terms = uint32(2 if two_terms else 1)
-    columns, inputs, k_block = uint32(block_n), uint32(together), uint32(quarters * ROW_BYTES // 16 * together)
+    terms = 2 if two_terms else 1
+    columns, inputs, k_block = block_n, together, quarters * ROW_BYTES // 16 * together
 
     @cuda.jit(device=True, forceinline=True)
     def value(weight, factor, tap, c_in, channel):
@@ -107,33 +106,33 @@ def make_pack_kernel(ptx_type: str, two_terms: bool, block_n: int, quarters: int
         # terms, the high one of a k block and tap comes before the low one.
         i, stride = uint32(cuda.grid(1)), uint32(cuda.gridsize(1))
         while i < uint32(size):
-            place = uint32(i % uint32(32))
-            column = uint32(i // uint32(32) % columns)
-            step = uint32(i // uint32(32) // columns)
-            low, step = uint32(step % terms), uint32(step // terms)
-            tap = uint32(step % uint32(taps))
-            block = uint32(step // uint32(taps) % uint32(k_blocks))
-            n_tile = uint32(step // uint32(taps) // uint32(k_blocks))
-            piece = uint32(uint32(place // four) ^ uint32(column & seven))
-            c_in = uint32(block * k_block + uint32(piece * four + uint32(place % four)) * inputs)
-            channel = uint32(column // uint32(32) * uint32(32) + uint32(uint32(column & seven) // two) * eight)
-            channel = uint32(channel + uint32(uint32(column // eight) & three) * two + uint32(column & one))
-            channel = uint32(channel + n_tile * columns)
+            place = i % 32
+            column = i // 32 % columns
+            step = i // 32 // columns
+            low, step = step % terms, step // terms
+            tap = step % uint32(taps)
+            block = step // uint32(taps) % uint32(k_blocks)
+            n_tile = step // uint32(taps) // uint32(k_blocks)
+            piece = place // 4 ^ column & 7
+            c_in = block * k_block + (piece * 4 + place % 4) * inputs
+            channel = column // 32 * 32 + (column & 7) // 2 * 8
+            channel = channel + (column // 8 & 3) * 2 + (column & 1)
+            channel = channel + n_tile * columns
 
             a = value(weight, factor, tap, c_in, channel)
-            b = value(weight, factor, tap, uint32(c_in + one), channel)
+            b = value(weight, factor, tap, c_in + 1, channel)
             if tf32:
                 word = ptx.cvt_tf32(a)
             elif eighth:
-                c = value(weight, factor, tap, uint32(c_in + two), channel)
-                d = value(weight, factor, tap, uint32(c_in + three), channel)
+                c = value(weight, factor, tap, c_in + 2, channel)
+                d = value(weight, factor, tap, c_in + 3, channel)
                 word = ptx.cvt_e4m3x4(a, b, c, d)
             elif two_terms:
                 upper, rest = pack_terms(a, b)
-                word = rest if low == one else upper
+                word = rest if low == 1 else upper
             else:
                 word = pack(a, b)
             ptx.st_global_b32(to + uint64(i) * uint64(4), word)
-            i = uint32(i + stride)
+            i = i + stride
 
     return kernel

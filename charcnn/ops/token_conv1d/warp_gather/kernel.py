@@ -63,18 +63,17 @@ def _warp_gather_pool_kernel(
     numbers = types.float32 if wide else types.uint32
     octets, split, halved = form == "octets", form in ("octets", "halves"), wide and form == "f16"
     rounded, eighths, simulated = form == "bf16", form == "e4m3", device.SIMULATED
-    zero, one, two, three, four, seven, byte_bits, byte, sixteen = (
-        uint32(value) for value in (0, 1, 2, 3, 4, 7, 8, 255, 16)
-    )
+    byte = 255
+    byte_bits = uint32(8)
     taps, pool, tile, channels_held, first_tap = (
         uint32(value) for value in (kernel_size, pool_size, channel_tile, held, kernel_size % 2)
     )
-    depth, rows, row_lanes, row_bytes, slab_bytes = (
-        uint32(value) for value in (alphabet, alphabet + 1, lanes, row, (alphabet + 1) * row)
+    depth = alphabet
+    rows, row_lanes, row_bytes, slab_bytes = (
+        uint32(value) for value in (alphabet + 1, lanes, row, (alphabet + 1) * row)
     )
-    positions, windows, most, step, warps = (
-        uint32(value) for value in (span, window_tile, WARP, threads, threads // WARP)
-    )
+    step, warps = threads, threads // WARP
+    positions, windows, most = (uint32(value) for value in (span, window_tile, WARP))
     words, staged_words, raw_words = uint32(word_count), uint32(staged_count), uint32(raw_count - 1)
     table_bytes, record_bytes, vector_count = uint32(kernel_size * (alphabet + 1) * row), *map(
         uint32, (4 * record, record // WORDS)
@@ -84,13 +83,13 @@ def _warp_gather_pool_kernel(
         uint32(word_count if wide else scale_byte(span) // WORDS + 1),
     )
     scale_behind = scale_byte(span) // WORDS == word_count  # in a word of its own, not in that of the last characters
-    scale_places = uint32(0x3232 if scale_byte(span) % WORDS else 0x1010)
-    end_mask = uint32((1 << 8 * (span % WORDS)) - 1 if span % WORDS else 0xFFFFFFFF)
-    ones, sevens, eights = uint32(0x01010101), uint32(0x7F7F7F7F), uint32(0x80808080)
-    to_eights, depths = uint32((128 - alphabet % 128) * 0x01010101), uint32(alphabet % 256 * 0x01010101)
-    in_order, from_byte, of_byte, of_row = uint32(0x3210), uint32(0x1111), uint32(0x4440), uint32(0x7604)
+    scale_places = 0x3232 if scale_byte(span) % WORDS else 0x1010
+    end_mask = (1 << 8 * (span % WORDS)) - 1 if span % WORDS else 0xFFFFFFFF
+    ones, sevens, eights = 0x01010101, 0x7F7F7F7F, 0x80808080
+    to_eights, depths = (128 - alphabet % 128) * 0x01010101, alphabet % 256 * 0x01010101
+    in_order, from_byte, of_byte, of_row = 0x3210, 0x1111, 0x4440, 0x7604
     digits, mask, in_word = (uint32(value) for value in ((8, 255, 4) if eighths else (16, 65535, 2)))
-    octet, octet_mask = uint32(OCTET), uint32(OCTET - 1)
+    octet, octet_mask = uint32(OCTET), OCTET - 1
     pack, peak = ptx.cvt_f16x2("f16"), ptx.max_nan_f16x2("f16")
     pack_parts = ptx.pack_floats("split" if octets else "halves")
     add, multiply, multiply_add = ptx.add_f16x2, ptx.mul_f16x2, ptx.fma_f16x2
@@ -98,7 +97,7 @@ def _warp_gather_pool_kernel(
         ptx.cp_async(WORDS),
         ptx.cp_async_wait_group(0),
         wide and not vectors,
-        uint32(1 if wide else 2),
+        1 if wide else 2,
     )
 
     @jit(device=True)
@@ -107,10 +106,10 @@ def _warp_gather_pool_kernel(
         if vectors:
             ptx.st_global_v2_b32(y, to, first, second)
         else:
-            for c in range(four):
+            for c in range(uint32(4)):
                 if uint32(channel + c) < channels:
-                    word, by = (first if c < two else second), uint32(sixteen * uint32(c % two))
-                    y.flat[to + uint64(c)] = uint32(uint32(word >> by) & mask)
+                    word, by = (first if c < uint32(2) else second), 16 * uint32(c % uint32(2))
+                    y.flat[to + uint64(c)] = uint32(word >> by) & mask
 
     @jit(device=True)
     def sync_warp():
@@ -134,43 +133,45 @@ def _warp_gather_pool_kernel(
         if early:
             ptx.griddepcontrol_launch()
         thread = uint32(cuda.threadIdx.x)
-        number, warp = uint32(thread % most), uint32(thread // most)
-        lane, local = uint32(number % row_lanes), uint32(number // row_lanes)
-        first_channel = uint32(uint32(cuda.blockIdx.y) * tile)
-        channel = uint32(first_channel + uint32(lane * channels_held))
+        number, warp = thread % most, thread // most
+        lane, local = number % row_lanes, number // row_lanes
+        first_channel = uint32(cuda.blockIdx.y) * tile
+        channel = first_channel + lane * channels_held
         inputs, length = uint32(ids.shape[0]), uint32(ids.shape[1])
         pooled, channels, pitch = uint32(y.shape[1]), uint32(bias.shape[0]), uint32(table.shape[2])
         base = uint32(ptx.cvta_to_shared(kept))
-        records = uint32(uint32(base + table_bytes) + uint32(uint32(warp * uint32(most * windows)) * record_bytes))
-        origin = uint32(base + uint32(lane * sixteen))
+        records = base + table_bytes + warp * (most * windows) * record_bytes
+        origin = base + lane * 16
         # Where a character is a byte of an address, it counts rows from address 0, not from the table's start.
-        before = uint32(uint32(base >> byte_bits) & byte) if direct else zero
-        shifts, skew = uint32(before * ones), uint64(skew)
-        blanks, size = uint32(depths + shifts), uint64(ids.size) + skew
+        before = base >> byte_bits & byte if direct else uint32(0)
+        shifts, skew = before * ones, uint64(skew)
+        blanks, size = depths + shifts, uint64(ids.size) + skew
 
         i = thread
-        while one_by_one and i < uint32(uint32(taps * rows) * tile):
-            c, at_row = uint32(first_channel + uint32(i % tile)), uint32(i // tile)
-            inside = uint32(at_row % rows) < depth and c < channels
-            kept[i] = table[uint32(at_row // rows), uint32(at_row % rows), c] if inside else zero
-            i = uint32(i + step)
-        while not one_by_one and i < uint32(uint32(taps * rows) * row_lanes):
-            c, at_row = uint32(uint32(i % row_lanes) * four), uint32(i // row_lanes)
-            from_word = uint32(uint32(first_channel // in_one) + c)
+        while one_by_one and i < taps * rows * tile:
+            c, at_row = first_channel + i % tile, i // tile
+            inside = at_row % rows < depth and c < channels
+            kept[i] = table[at_row // rows, at_row % rows, c] if inside else uint32(0)
+            i = i + step
+        while not one_by_one and i < taps * rows * row_lanes:
+            c, at_row = i % row_lanes * 4, i // row_lanes
+            from_word = uint32(first_channel // in_one + c)
             inside, from_row = from_word < pitch, at_row
             if wide:  # this table has no rows of zeros
-                inside, from_row = inside and uint32(at_row % rows) < depth, uint32(at_row - uint32(at_row // rows))
+                inside, from_row = inside and at_row % rows < depth, at_row - at_row // rows
             at = uint64(from_row) * uint64(pitch) + uint64(from_word)
-            to_word = uint32(at_row * uint32(row_bytes // four))
-            copy(kept, to_word, c, table, at if inside else uint64(0), sixteen if inside else zero)
-            i = uint32(i + step)
+            to_word = at_row * (row_bytes // 4)
+            copy(kept, to_word, c, table, at if inside else uint64(0), uint32(16) if inside else uint32(0))
+            i = i + step
         ptx.cp_async_commit_group()
         for c in range(channels_held):
             offsets[c] = float32(0)
             if uint32(channel + c) < channels:
                 offsets[c] = bias[uint32(channel + c)]
-        for c in range(four):
-            start[c] = offsets[c] if wide else pack(offsets[uint32(two * c)], offsets[uint32(two * c + one)])
+        for c in range(uint32(4)):
+            start[c] = (
+                offsets[c] if wide else pack(offsets[uint32(uint32(2) * c)], offsets[uint32(uint32(2) * c + uint32(1))])
+            )
         drain()
         if early:
             ptx.griddepcontrol_wait()
@@ -178,122 +179,124 @@ def _warp_gather_pool_kernel(
 
         # Work: runs of `per` inputs at `windows` windows of one after the other. Those of a multiprocessor's warps lie
         # far apart, so that all have their share of a text's blank end.
-        tiles = uint32(uint32(pooled + uint32(windows - one)) // windows)
-        runs = uint32(uint32(inputs + uint32(uint32(per) - one)) // uint32(per))
-        total, blocks = uint32(tiles * runs), uint32(cuda.gridDim.x)
-        run, row_out = uint32(uint32(warp * blocks) + uint32(cuda.blockIdx.x)), uint64(y.shape[2])
+        tiles = (pooled + (windows - 1)) // windows
+        runs = (inputs + (uint32(per) - 1)) // uint32(per)
+        total, blocks = tiles * runs, uint32(cuda.gridDim.x)
+        run, row_out = warp * blocks + uint32(cuda.blockIdx.x), uint64(y.shape[2])
         while run < total:
-            first_window, n = uint32(uint32(run % tiles) * windows), uint32(uint32(run // tiles) * uint32(per))
-            last = min(inputs, uint32(n + uint32(per)))
-            run = uint32(run + uint32(warps * blocks))
-            window = uint32(first_window + local)
+            first_window, n = run % tiles * windows, run // tiles * uint32(per)
+            last = min(inputs, n + uint32(per))
+            run = run + warps * blocks
+            window = first_window + local
             active = local < windows and window < pooled and channel < channels
             to = (uint64(n) * uint64(pooled) + uint64(window)) * row_out + uint64(channel)
             if octets:
-                to = to + uint64(uint32(channel - uint32(channel & octet_mask)))
+                to = to + uint64(channel - (channel & octet_mask))
             for j in range(pool):
-                s, at_row = uint32(j * four), uint32(uint32(window * pool) + j)
+                s, at_row = uint32(j * uint32(4)), uint32(window * pool + j)
                 if wide:
-                    for c in range(four):
+                    for c in range(uint32(4)):
                         if layernorm and active and uint32(channel + c) < channels:
                             gammas[uint32(s + c)] = gamma[at_row, uint32(channel + c)]
                             betas[uint32(s + c)] = beta[at_row, uint32(channel + c)]
                 elif layernorm and active:
-                    at = uint64(at_row) * uint64(uint32(pitch * two)) + uint64(channel)
+                    at = uint64(at_row) * uint64(pitch * 2) + uint64(channel)
                     a0, a1, a2, a3 = ptx.ld_global_v4_b32(gamma, at)
                     b0, b1, b2, b3 = ptx.ld_global_v4_b32(beta, at)
-                    gammas[s], gammas[uint32(s + one)] = a0, a1
-                    gammas[uint32(s + two)], gammas[uint32(s + three)] = a2, a3
-                    betas[s], betas[uint32(s + one)] = b0, b1
-                    betas[uint32(s + two)], betas[uint32(s + three)] = b2, b3
+                    gammas[s], gammas[s + 1] = a0, a1
+                    gammas[s + 2], gammas[s + 3] = a2, a3
+                    betas[s], betas[s + 1] = b0, b1
+                    betas[s + 2], betas[s + 3] = b2, b3
             while n < last:
-                count = min(most, uint32(last - n))
+                count = min(most, last - n)
                 sync_warp()  # the records before these may still be read
                 if number < count:  # this thread's input
                     if layernorm:
-                        mean, variance = stat[uint32(n + number), zero], stat[uint32(n + number), one]
+                        mean, variance = stat[n + number, uint32(0)], stat[n + number, uint32(1)]
                     # Characters in words as they lie in memory; those that are not the array's alone byte by byte.
-                    at = uint64(uint32(n + number)) * uint64(length) + uint64(uint32(first_window * pool)) + skew
-                    beyond = uint32(uint32(at) & three)
+                    at = uint64(n + number) * uint64(length) + uint64(first_window * pool) + skew
+                    beyond = uint32(at) & 3
                     at = at - uint64(beyond)
                     for q in range(raw_words):
-                        raw[q] = zero
-                        if at >= skew and at + uint64(four) <= size:
+                        raw[q] = uint32(0)
+                        if at >= skew and at + uint64(uint32(4)) <= size:
                             raw[q] = ptx.ld_global_b32(ids, at - skew)
                         else:
-                            for p in range(four):
+                            for p in range(uint32(4)):
                                 if at + uint64(p) >= skew and at + uint64(p) < size:
                                     a = uint32(ids.flat[at + uint64(p) - skew])
-                                    raw[q] = uint32(raw[q] | uint32(a << uint32(byte_bits * p)))
-                        at = at + uint64(four)
+                                    raw[q] = uint32(raw[q] | a << uint32(byte_bits * p))
+                        at = at + uint64(uint32(4))
                     for q in range(staged_words):
-                        bytes_from = uint32(in_order + uint32(from_byte * beyond))
-                        word = ptx.prmt(raw[q], raw[uint32(q + one)], bytes_from)
+                        bytes_from = in_order + from_byte * beyond
+                        word = ptx.prmt(raw[q], raw[uint32(q + uint32(1))], bytes_from)
                         if skips:  # of each byte and depth, the blank, the lesser one
-                            more = uint32(uint32(word & sevens) + to_eights)
-                            more = uint32(more & word) if great else uint32(more | word)
-                            more = uint32(uint32(uint32(more & eights) >> seven) * byte)
-                            word = uint32(uint32(word & uint32(~more)) | uint32(depths & more))
-                        raw[q] = uint32(word + shifts)
+                            more = (word & sevens) + to_eights
+                            more = more & word if great else more | word
+                            more = ((more & eights) >> 7) * byte
+                            word = word & uint32(~more) | depths & more
+                        raw[q] = word + shifts
                     if layernorm:
                         high, scale = float32(mean), float32(1) / math.sqrt(float32(variance) + eps)
-                    to_record = uint32(records + uint32(number * record_bytes))
+                    to_record = records + number * record_bytes
                     for w in range(windows):
                         for q in range(words):
-                            p = uint32(uint32(w * pool) + uint32(four * q))
-                            behind = min(uint32(uint32(p // four) + one), staged_words)
-                            bytes_from = uint32(in_order + uint32(from_byte * uint32(p % four)))
-                            read[q] = ptx.prmt(raw[uint32(p // four)], raw[behind], bytes_from)
+                            p = uint32(w * pool) + uint32(uint32(4) * q)
+                            behind = min(uint32(p // uint32(4)) + 1, staged_words)
+                            bytes_from = in_order + from_byte * uint32(p % uint32(4))
+                            read[q] = ptx.prmt(raw[uint32(p // uint32(4))], raw[behind], bytes_from)
                         if layernorm and wide:
                             low = float32(mean - float64(high))  # what float32 cannot hold of the mean
-                            read[mean_word], read[uint32(mean_word + one)] = ptx.bitcast_b32(high), ptx.bitcast_b32(low)
-                            read[uint32(mean_word + two)] = ptx.bitcast_b32(scale)
+                            read[mean_word], read[mean_word + 1] = ptx.bitcast_b32(high), ptx.bitcast_b32(low)
+                            read[mean_word + 2] = ptx.bitcast_b32(scale)
                         elif layernorm:
-                            first = zero if scale_behind else read[scale_word]
+                            first = uint32(0) if scale_behind else read[scale_word]
                             places_of = uint32(0x5454) if scale_behind else uint32(0x5410)
                             read[scale_word] = ptx.prmt(first, pack(scale, scale), places_of)
                             read[mean_word] = ptx.bitcast_b32(high)
                         for q in range(vector_count):
-                            s = uint32(q * four)
+                            s = uint32(q * uint32(4))
                             ptx.st_shared_v4_b32_at(
-                                kept, uint32(to_record + uint32(sixteen * q)),
-                                read[s], read[uint32(s + one)], read[uint32(s + two)], read[uint32(s + three)],
+                                kept, to_record + uint32(uint32(16) * q),
+                                read[s], read[s + 1], read[s + 2], read[s + 3],
                             )  # fmt: skip
-                        to_record = uint32(to_record + uint32(most * record_bytes))
+                        to_record = to_record + most * record_bytes
                 sync_warp()
-                n = uint32(n + count)
-                at_record = uint32(records + uint32(uint32(local * most) * record_bytes))
-                while active and count > zero:
-                    count = uint32(count - one)
+                n = n + count
+                at_record = records + local * most * record_bytes
+                while active and count > 0:
+                    count = count - 1
                     for q in range(vector_count):
-                        s = uint32(q * four)
-                        a0, a1, a2, a3 = ptx.ld_shared_v4_b32_at(kept, at_record, uint32(sixteen * q))
-                        read[s], read[uint32(s + one)] = a0, a1
-                        read[uint32(s + two)], read[uint32(s + three)] = a2, a3
-                    at_record = uint32(at_record + record_bytes)
-                    other = uint32(uint32(read[uint32(words - one)] ^ blanks) & end_mask)
-                    for q in range(uint32(words - one)):
-                        other = uint32(other | uint32(read[q] ^ blanks))
-                    scales, rate = zero, float32(1)
+                        s = uint32(q * uint32(4))
+                        a0, a1, a2, a3 = ptx.ld_shared_v4_b32_at(kept, at_record, uint32(uint32(16) * q))
+                        read[s], read[s + 1] = a0, a1
+                        read[s + 2], read[s + 3] = a2, a3
+                    at_record = at_record + record_bytes
+                    other = uint32(read[words - 1] ^ blanks) & end_mask
+                    for q in range(words - 1):
+                        other = other | uint32(read[q] ^ blanks)
+                    scales, rate = uint32(0), float32(1)
                     if layernorm and wide:
-                        rate = ptx.bitcast_f32(read[uint32(mean_word + two)])
-                        high, low = ptx.bitcast_f32(read[mean_word]), ptx.bitcast_f32(read[uint32(mean_word + one)])
-                        for c in range(four):
+                        rate = ptx.bitcast_f32(read[mean_word + 2])
+                        high, low = ptx.bitcast_f32(read[mean_word]), ptx.bitcast_f32(read[mean_word + 1])
+                        for c in range(uint32(4)):
                             start[c] = (offsets[c] - high) - low
                     elif layernorm:
-                        scales = ptx.prmt(read[scale_word], zero, scale_places)
+                        scales = ptx.prmt(read[scale_word], 0, scale_places)
                         high = ptx.bitcast_f32(read[mean_word])
-                        for c in range(four):
-                            start[c] = pack(offsets[uint32(two * c)] - high, offsets[uint32(two * c + one)] - high)
-                    for c in range(four):
+                        for c in range(uint32(4)):
+                            start[c] = pack(
+                                offsets[uint32(uint32(2) * c)] - high, offsets[uint32(uint32(2) * c + uint32(1))] - high
+                            )
+                    for c in range(uint32(4)):
                         best[c] = numbers(0)  # ReLU: no maximum is less
                     # All positions are normalised before the maximum is taken: gamma may be negative.
-                    if skips and other == zero:  # rows of zeros
-                        for c in range(four):
+                    if skips and other == 0:  # rows of zeros
+                        for c in range(uint32(4)):
                             acc[c] = start[c] * rate if wide else multiply(start[c], scales) if layernorm else start[c]
                         for j in range(pool):
-                            for c in range(four):
-                                value, s = acc[c], uint32(j * four + c)
+                            for c in range(uint32(4)):
+                                value, s = acc[c], uint32(j * uint32(4) + c)
                                 if wide:
                                     if layernorm:
                                         value = value * gammas[s] + betas[s]
@@ -304,14 +307,14 @@ def _warp_gather_pool_kernel(
                                     best[c] = peak(best[c], value)
                     else:
                         for p in range(positions):
-                            word, inner = read[uint32(p // four)], uint32(p % four)
+                            word, inner = read[uint32(p // uint32(4))], uint32(p % uint32(4))
                             if direct:
-                                places[p] = ptx.prmt(word, origin, uint32(of_row + uint32(inner << four)))
+                                places[p] = ptx.prmt(word, origin, of_row + (inner << 4))
                             else:
-                                a = ptx.prmt(word, zero, uint32(of_byte + inner))
-                                places[p] = uint32(uint32(a * row_bytes) + origin)
+                                a = ptx.prmt(word, 0, of_byte + inner)
+                                places[p] = a * row_bytes + origin
                         for j in range(pool):
-                            for c in range(four):
+                            for c in range(uint32(4)):
                                 acc[c] = start[c]
                             if wide:
                                 for k in range(taps):
@@ -321,20 +324,20 @@ def _warp_gather_pool_kernel(
                                     acc[0], acc[1] = acc[0] + f0, acc[1] + f1
                                     acc[2], acc[3] = acc[2] + f2, acc[3] + f3
                             else:
-                                if first_tap == one:
-                                    a0, a1, a2, a3 = ptx.ld_shared_v4_b32_at(kept, places[j], zero)
+                                if first_tap == 1:
+                                    a0, a1, a2, a3 = ptx.ld_shared_v4_b32_at(kept, places[j], 0)
                                     acc[0], acc[1] = add(acc[0], a0), add(acc[1], a1)
                                     acc[2], acc[3] = add(acc[2], a2), add(acc[3], a3)
-                                for k in range(first_tap, taps, two):
+                                for k in range(first_tap, taps, uint32(2)):
                                     p, at_tap = uint32(j + k), uint32(k * slab_bytes)
                                     a0, a1, a2, a3 = ptx.ld_shared_v4_b32_at(kept, places[p], at_tap)
                                     b0, b1, b2, b3 = ptx.ld_shared_v4_b32_at(
-                                        kept, places[uint32(p + one)], uint32(at_tap + slab_bytes)
+                                        kept, places[uint32(p + uint32(1))], at_tap + slab_bytes
                                     )
                                     acc[0], acc[1] = add(acc[0], add(a0, b0)), add(acc[1], add(a1, b1))
                                     acc[2], acc[3] = add(acc[2], add(a2, b2)), add(acc[3], add(a3, b3))
-                            for c in range(four):
-                                value, s = acc[c], uint32(j * four + c)
+                            for c in range(uint32(4)):
+                                value, s = acc[c], uint32(j * uint32(4) + c)
                                 if wide:
                                     if layernorm:
                                         value = value * rate * gammas[s] + betas[s]
@@ -353,17 +356,17 @@ def _warp_gather_pool_kernel(
                     elif halved:
                         put_halves(y, to, channel, channels, pack(best[0], best[1]), pack(best[2], best[3]))
                     elif wide:
-                        for c in range(four):
+                        for c in range(uint32(4)):
                             best[c] = ptx.bitcast_f32(ptx.cvt_tf32(best[c]))
                         if vectors:
                             ptx.st_global_v4_f32(y, to, best[0], best[1], best[2], best[3])
                         else:
-                            for c in range(four):
+                            for c in range(uint32(4)):
                                 if uint32(channel + c) < channels:
                                     y.flat[to + uint64(c)] = best[c]
                     else:
                         if rounded:
-                            for c in range(four):
+                            for c in range(uint32(4)):
                                 best[c] = ptx.cvt_bf16x2_f16x2(best[c])
                         if eighths:
                             best[0] = ptx.cvt_e4m3x4_f16x2(best[0], best[1])
@@ -371,8 +374,8 @@ def _warp_gather_pool_kernel(
                         if not vectors:
                             for c in range(channels_held):
                                 if uint32(channel + c) < channels:
-                                    by = uint32(digits * uint32(c % in_word))
-                                    y.flat[to + uint64(c)] = uint32(uint32(best[uint32(c // in_word)] >> by) & mask)
+                                    by = digits * uint32(c % in_word)
+                                    y.flat[to + uint64(c)] = uint32(best[uint32(c // in_word)] >> by) & mask
                         elif eighths:
                             ptx.st_global_v2_b32(y, to, best[0], best[1])
                         else:

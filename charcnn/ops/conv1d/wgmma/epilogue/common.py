@@ -72,18 +72,18 @@ def make_stage_for_pool(case: Case, itemsize: int, stage_octet: Any) -> Any:
     """Stage one octet after another, in so many bytes a number."""
     inline = cuda.jit(device=True, forceinline=True)
     octets = case.octets(case.passes(itemsize))
-    exchange_at, exchange_bytes = uint32(case.config.exchange_at), uint32(case.config.exchange_bytes)
-    row_bytes, octet_bytes, in_warpgroup = uint32(itemsize // 2 * PLACE), uint32(itemsize * PLACE), uint32(127)
+    exchange_at, exchange_bytes = case.config.exchange_at, case.config.exchange_bytes
+    row_bytes, octet_bytes, in_warpgroup = itemsize // 2 * PLACE, itemsize * PLACE, 127
 
     @inline
     def stage_for_pool(acc, pool_pass, base, thread, warpgroup, scale):
         """This pass's columns, for the warpgroup that pools."""
         for k in range(octets):
             i = (pool_pass * octets + k) * 16
-            at = uint32(base + uint32(exchange_at + warpgroup * exchange_bytes + uint32(k) * octet_bytes))
-            at = uint32(at + uint32(thread & in_warpgroup) * uint32(16))
+            at = base + (exchange_at + warpgroup * exchange_bytes + uint32(k) * octet_bytes)
+            at = at + (thread & in_warpgroup) * 16
             stage_octet(acc, i, at, scale)
-            stage_octet(acc, i + 2, uint32(at + row_bytes), scale)
+            stage_octet(acc, i + 2, at + row_bytes, scale)
 
     return stage_for_pool
 
@@ -91,8 +91,8 @@ def make_stage_for_pool(case: Case, itemsize: int, stage_octet: Any) -> Any:
 def make_store(case: Case, itemsize: int, store_octet: Any) -> Any:
     """Store one octet after another, pooled with what was staged in so many bytes a number."""
     inline = cuda.jit(device=True, forceinline=True)
-    octets, exchange_at = case.octets(case.passes(itemsize)), uint32(case.config.exchange_at)
-    row_bytes, octet_bytes, in_warpgroup = uint32(itemsize // 2 * PLACE), uint32(itemsize * PLACE), uint32(127)
+    octets, exchange_at = case.octets(case.passes(itemsize)), case.config.exchange_at
+    row_bytes, octet_bytes, in_warpgroup = itemsize // 2 * PLACE, itemsize * PLACE, 127
     most = CALLING if case.pointwise else octets
 
     def up_to(end):
@@ -106,11 +106,11 @@ def make_store(case: Case, itemsize: int, store_octet: Any) -> Any:
                 rest(acc, pool_pass, base, thread, column, row, row_8, scale, y, c_out)
             for k in range(begin, end):
                 i = (pool_pass * octets + k) * 16
-                at = uint32(base + uint32(exchange_at + uint32(k) * octet_bytes))
-                at = uint32(at + uint32(thread & in_warpgroup) * uint32(16))
-                to = uint32(column + uint32((pool_pass * octets + k) * 32))
+                at = base + (exchange_at + uint32(k) * octet_bytes)
+                at = at + (thread & in_warpgroup) * 16
+                to = column + uint32((pool_pass * octets + k) * 32)
                 store_octet(acc, i, at, to, row, scale, y, c_out)
-                store_octet(acc, i + 2, uint32(at + row_bytes), to, row_8, scale, y, c_out)
+                store_octet(acc, i + 2, at + row_bytes, to, row_8, scale, y, c_out)
 
         return store
 
@@ -125,21 +125,21 @@ def make_store_lines(case: Case, itemsize: int, read_runs: Any, terms: int = 1) 
     """
     inline = cuda.jit(device=True, forceinline=True)
     exchange, exchange_rows = ptx.shfl_exchange(4, 4), ptx.shfl_exchange(1, 4)
-    full_n_tiles, size, no_row, four = case.full_n_tiles, uint64(itemsize), uint32(NO_ROW), uint32(4)
-    all_terms, columns, apart = uint64(terms), 128 // itemsize, uint32(32 if itemsize == 2 else 4)
+    full_n_tiles, size, no_row = case.full_n_tiles, uint64(itemsize), NO_ROW
+    all_terms, columns, apart = uint64(terms), 128 // itemsize, 32 if itemsize == 2 else 4
     lines = case.config.block_n // columns
 
     @inline
     def store_row(acc, first, odd, column, row, scale, y, c_out):
         """All columns of a row, together with the lanes of the row after, or before where `odd`."""
         even_row, odd_row = exchange_rows((row,), (row,), odd)
-        at = uint32(column + apart) if odd else column
+        at = column + apart if odd else column
         to_even = y + (uint64(even_row) * all_terms * uint64(c_out) + uint64(at)) * size
         to_odd = y + (uint64(odd_row) * all_terms * uint64(c_out) + uint64(at)) * size
         for k in range(lines):
             i = columns // 2 * k + first
             own, others = read_runs(acc, i, scale), read_runs(acc, i + columns // 4, scale)
-            inside = full_n_tiles or uint32(at + uint32(columns * k)) < c_out
+            inside = full_n_tiles or at + uint32(columns * k) < c_out
             for term in range(terms):
                 a, b, c, d, e, f, g, h = exchange(own[term], others[term], odd)
                 behind = uint64(term) * uint64(c_out) * size + uint64(128 * k)
@@ -151,8 +151,8 @@ def make_store_lines(case: Case, itemsize: int, read_runs: Any, terms: int = 1) 
     @inline
     def store_lines(acc, pool_pass, base, thread, column, row, row_8, scale, y, c_out):
         """All columns of this thread's two rows."""
-        store_row(acc, 0, uint32(thread & four), column, row, scale, y, c_out)
-        store_row(acc, 2, uint32(thread & four), column, row_8, scale, y, c_out)
+        store_row(acc, 0, thread & 4, column, row, scale, y, c_out)
+        store_row(acc, 2, thread & 4, column, row_8, scale, y, c_out)
 
     return store_lines
 
@@ -160,15 +160,14 @@ def make_store_lines(case: Case, itemsize: int, read_runs: Any, terms: int = 1) 
 def make_store_pair() -> Any:
     """The device function store_pair."""
     inline = cuda.jit(device=True, forceinline=True)
-    one = uint32(1)
 
     @inline
     def store_pair(to, column, pair, c_out):
         """Two channels of 16 bits, where they are there."""
         if column < c_out:
             ptx.st_global_b16(to, pair)
-        if uint32(column + one) < c_out:
-            ptx.st_global_b16(to + uint64(2), uint32(pair >> uint32(16)))
+        if column + 1 < c_out:
+            ptx.st_global_b16(to + uint64(2), pair >> 16)
 
     return store_pair
 
@@ -177,7 +176,6 @@ def make_store_words(vector_store: bool) -> Any:
     """The device function store_words: in one store, or two bytes at a time."""
     inline = cuda.jit(device=True, forceinline=True)
     store_pair = make_store_pair()
-    two, four, six = (uint32(i) for i in (2, 4, 6))
 
     @inline
     def store_words(to, column, a, b, c, d, c_out):
@@ -187,8 +185,8 @@ def make_store_words(vector_store: bool) -> Any:
                 ptx.st_global_v4_b32(to, a, b, c, d)
         else:
             store_pair(to, column, a, c_out)
-            store_pair(to + uint64(4), uint32(column + two), b, c_out)
-            store_pair(to + uint64(8), uint32(column + four), c, c_out)
-            store_pair(to + uint64(12), uint32(column + six), d, c_out)
+            store_pair(to + uint64(4), column + 2, b, c_out)
+            store_pair(to + uint64(8), column + 4, c, c_out)
+            store_pair(to + uint64(12), column + 6, d, c_out)
 
     return store_words

@@ -24,7 +24,7 @@ def make_pool_max(case: Case) -> Any:
     """The device function pool_max, of float32."""
     inline = cuda.jit(device=True, forceinline=True)
     pooled, rectified, vector_store = case.pooled, case.rectified, case.vector_store
-    exchange_bytes = uint32(case.config.exchange_bytes)
+    exchange_bytes = case.config.exchange_bytes
 
     @inline
     def pool_max(at, a, b, c, d):
@@ -34,7 +34,7 @@ def make_pool_max(case: Case) -> Any:
             a, b, c, d = ptx.max_nan_f32(a, e), ptx.max_nan_f32(b, f), ptx.max_nan_f32(c, g), ptx.max_nan_f32(d, h)
             if vector_store:
                 cuda.syncwarp()  # keeps the compiler from loading more at once than there are registers for
-            e, f, g, h = ptx.ld_shared_v4_f32(uint32(at + exchange_bytes))
+            e, f, g, h = ptx.ld_shared_v4_f32(at + exchange_bytes)
             a, b, c, d = ptx.max_nan_f32(a, e), ptx.max_nan_f32(b, f), ptx.max_nan_f32(c, g), ptx.max_nan_f32(d, h)
             if vector_store:
                 cuda.syncwarp()
@@ -50,14 +50,14 @@ def make_pool_max(case: Case) -> Any:
 def make_stage_octet(read_four: Any) -> Any:
     """The device function that stages eight channels in float32: two times 16 bytes."""
     inline = cuda.jit(device=True, forceinline=True)
-    place = uint32(PLACE)
+    place = PLACE
 
     @inline
     def stage_octet(acc, i, at, scale):
         a, b, c, d = read_four(acc, i, scale)
         ptx.st_shared_v4_f32(at, a, b, c, d)
         a, b, c, d = read_four(acc, i + 8, scale)
-        ptx.st_shared_v4_f32(uint32(at + place), a, b, c, d)
+        ptx.st_shared_v4_f32(at + place, a, b, c, d)
 
     return stage_octet
 
@@ -66,7 +66,8 @@ def make_32_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, i
     """Results in float32, or rounded to tf32; exchanged in float32."""
     inline = cuda.jit(device=True, forceinline=True)
     rounded, vector_store, pool_max = ptx_type == "tf32", case.vector_store, make_pool_max(case)
-    nowhere, one, two, three, four, place, no_row = (uint32(i) for i in (0, 1, 2, 3, 4, PLACE, NO_ROW))
+    place, no_row = PLACE, NO_ROW
+    nowhere = uint32(0)
 
     @inline
     def bits(value):
@@ -81,11 +82,11 @@ def make_32_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, i
         else:
             if column < c_out:
                 ptx.st_global_b32(to, bits(a))
-            if uint32(column + one) < c_out:
+            if column + 1 < c_out:
                 ptx.st_global_b32(to + uint64(4), bits(b))
-            if uint32(column + two) < c_out:
+            if column + 2 < c_out:
                 ptx.st_global_b32(to + uint64(8), bits(c))
-            if uint32(column + three) < c_out:
+            if column + 3 < c_out:
                 ptx.st_global_b32(to + uint64(12), bits(d))
 
     @inline
@@ -93,10 +94,10 @@ def make_32_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, i
         to = y + (uint64(row) * uint64(c_out) + uint64(column)) * uint64(4)
         for half in range(2):
             a, b, c, d = read_four(acc, i + 8 * half, scale)
-            a, b, c, d = pool_max(uint32(at + uint32(half) * place), a, b, c, d)
+            a, b, c, d = pool_max(at + uint32(half) * place, a, b, c, d)
             if row != no_row:
                 store_floats(to, column, a, b, c, d, c_out)
-            to, column = to + uint64(16), uint32(column + four)
+            to, column = to + uint64(16), column + 4
 
     @inline
     def read_runs(acc, i, scale):
@@ -118,7 +119,8 @@ def make_two_terms(case: Case, read_four: Any) -> tuple[Any, Any, int]:
     inline = cuda.jit(device=True, forceinline=True)
     vector_store, pool_max = case.vector_store, make_pool_max(case)
     pack_terms, store_pair, store_words = ptx.pack_floats("halves"), make_store_pair(), make_store_words(vector_store)
-    nowhere, two, four, six, place, no_row = (uint32(i) for i in (0, 2, 4, 6, PLACE, NO_ROW))
+    place, no_row = PLACE, NO_ROW
+    nowhere = uint32(0)
 
     @inline
     def store_terms(to, low_stride, column, a, b, c_out):
@@ -131,7 +133,7 @@ def make_two_terms(case: Case, read_four: Any) -> tuple[Any, Any, int]:
         a, b, c, d = read_four(acc, i, scale)
         e, f, g, h = read_four(acc, i + 8, scale)
         a, b, c, d = pool_max(at, a, b, c, d)
-        e, f, g, h = pool_max(uint32(at + place), e, f, g, h)
+        e, f, g, h = pool_max(at + place, e, f, g, h)
         if row != no_row:
             to = y + (uint64(row) * uint64(c_out) * uint64(2) + uint64(column)) * uint64(2)
             low_stride = uint64(c_out) * uint64(2)
@@ -142,9 +144,9 @@ def make_two_terms(case: Case, read_four: Any) -> tuple[Any, Any, int]:
                 store_words(to + low_stride, column, p, q, r, s, c_out)
             else:
                 store_terms(to, low_stride, column, a, b, c_out)
-                store_terms(to + uint64(4), low_stride, uint32(column + two), c, d, c_out)
-                store_terms(to + uint64(8), low_stride, uint32(column + four), e, f, c_out)
-                store_terms(to + uint64(12), low_stride, uint32(column + six), g, h, c_out)
+                store_terms(to + uint64(4), low_stride, column + 2, c, d, c_out)
+                store_terms(to + uint64(8), low_stride, column + 4, e, f, c_out)
+                store_terms(to + uint64(12), low_stride, column + 6, g, h, c_out)
 
     @inline
     def read_runs(acc, i, scale):

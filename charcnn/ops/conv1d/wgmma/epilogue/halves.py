@@ -25,8 +25,8 @@ def make_16_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, i
     relu_in_pack = case.rectified and not pooled  # ReLU and rounding are one instruction
     pack, pack_max = ptx.cvt_f16x2(ptx_type, relu_in_pack), ptx.max_nan_f16x2(ptx_type)
     store_words = make_store_words(case.vector_store)
-    exchange_bytes = uint32(case.config.exchange_bytes)
-    zero, no_row = uint32(0), uint32(NO_ROW)
+    exchange_bytes = case.config.exchange_bytes
+    no_row = NO_ROW
 
     @inline
     def read_words(acc, i, scale):
@@ -39,9 +39,9 @@ def make_16_bits(case: Case, read_four: Any, ptx_type: str) -> tuple[Any, Any, i
     def pool_max(at, a, b, c, d):
         """Of eight channels, the greater of them, of what the others staged, and of 0: ReLU is done."""
         for giver in range(2):
-            e, f, g, h = ptx.ld_shared_v4_b32(uint32(at + uint32(giver) * exchange_bytes))
+            e, f, g, h = ptx.ld_shared_v4_b32(at + uint32(giver) * exchange_bytes)
             a, b, c, d = pack_max(a, e), pack_max(b, f), pack_max(c, g), pack_max(d, h)
-        return pack_max(a, zero), pack_max(b, zero), pack_max(c, zero), pack_max(d, zero)
+        return pack_max(a, uint32(0)), pack_max(b, uint32(0)), pack_max(c, uint32(0)), pack_max(d, uint32(0))
 
     @inline
     def stage_octet(acc, i, at, scale):

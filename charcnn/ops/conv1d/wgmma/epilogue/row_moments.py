@@ -18,7 +18,7 @@ def make_row_moments(case: Case) -> Any:
     inline = cuda.jit(device=True, forceinline=True)
     scaled, full_n_tiles = case.scaled, case.full_n_tiles
     runs, block_n = case.config.block_n // 16, uint32(case.config.block_n)
-    zero, one, two, three, no_row = (uint32(i) for i in (0, 1, 2, 3, NO_ROW))
+    no_row = NO_ROW
 
     @inline
     def deviation(value, mean, column, c_out):
@@ -29,7 +29,7 @@ def make_row_moments(case: Case) -> Any:
     @inline
     def row_moments(acc, second, column, row, n_tile, lane, scale, moments, n_tiles, c_out):
         """A row's partial moments: its mean in this tile, and squared deviations from that. 2 for the second row."""
-        count = float32(min(block_n, uint32(c_out - n_tile * block_n)))
+        count = float32(min(block_n, c_out - n_tile * block_n))
         total = float32(0)
         for k in range(runs):
             i = k * 8 + second
@@ -37,14 +37,14 @@ def make_row_moments(case: Case) -> Any:
         mean = ptx.quad_sum(total) / count
         total = float32(0)
         for k in range(runs):
-            i, at = k * 8 + second, uint32(column + uint32(k // 2 * 32 + k % 2 * 4))
-            total += deviation(acc[i], mean, at, c_out) + deviation(acc[i + 1], mean, uint32(at + one), c_out)
-            at = uint32(at + two)
-            total += deviation(acc[i + 4], mean, at, c_out) + deviation(acc[i + 5], mean, uint32(at + one), c_out)
+            i, at = k * 8 + second, column + uint32(k // 2 * 32 + k % 2 * 4)
+            total += deviation(acc[i], mean, at, c_out) + deviation(acc[i + 1], mean, at + 1, c_out)
+            at = at + 2
+            total += deviation(acc[i + 4], mean, at, c_out) + deviation(acc[i + 5], mean, at + 1, c_out)
         total = ptx.quad_sum(total)
         if scaled:
             mean, total = mean * scale, total * scale * scale
-        if row != no_row and uint32(lane & three) == zero:
+        if row != no_row and lane & 3 == 0:
             to = moments + (uint64(row) * uint64(n_tiles) + uint64(n_tile)) * uint64(4 * PART_VALUES)
             ptx.st_global_f32(to, mean)
             ptx.st_global_f32(to + uint64(4), float32(0))
