@@ -33,9 +33,9 @@ from charcnn.catalog import FLOAT32
 from charcnn.compiling.stand_in import Target, standing_in
 from charcnn.gpu import device
 from charcnn.host import machine
+from charcnn.layers.windows import Window
 from charcnn.ops import conv2d_direct, conv2d_direct_mma, reference
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
-from charcnn.ops.common.shapes2d import Window
 from charcnn.ops.conv2d import direct, direct_mma, direct_mma_plan, direct_plan
 
 LOOKED_AT = 100

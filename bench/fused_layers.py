@@ -26,9 +26,9 @@ from charcnn.catalog import FLOAT32
 from charcnn.gpu import device
 from charcnn.gpu.graph import Graph
 from charcnn.host import machine
+from charcnn.layers import Conv2d, Relu
 from charcnn.model import network as forms
 from charcnn.model import params
-from charcnn.model.layers import Conv2d, Relu
 from charcnn.networks import fused4
 from charcnn.networks.architecture import Architecture
 from charcnn.ops import conv2d_naive, relu_naive

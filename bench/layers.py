@@ -24,11 +24,11 @@ import raw
 from numba import cuda
 from turns import Ready, by_turns
 
+from charcnn import layers as model
 from charcnn.catalog import LEVELS, PRECISIONS, Level
 from charcnn.config import SMALL
 from charcnn.gpu import device, graph
 from charcnn.host import machine
-from charcnn.model import layers as model
 from charcnn.model import params, validation
 from charcnn.model.rounding import Rounding
 from charcnn.ops.common.layer import flat

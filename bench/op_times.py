@@ -29,7 +29,7 @@ from turns import Ready, by_turns
 from charcnn.catalog import VARIANTS, Variant, tolerance
 from charcnn.gpu import device
 from charcnn.host import machine
-from charcnn.model.layers import Conv2d, Node, place
+from charcnn.layers import Conv2d, Node, place
 from charcnn.networks import alexnet, ece408
 from charcnn.ops import maxpool2d_naive, reference
 from charcnn.ops.common.precision import TENSOR_PRECISIONS

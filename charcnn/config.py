@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from charcnn.model.layers import Conv1d, Flatten, Layer, LayerNorm, Linear, MaxPool1d, Network, OneHot, Relu, place
+from charcnn.layers import Conv1d, Flatten, Layer, LayerNorm, Linear, MaxPool1d, Network, OneHot, Relu, place
 
 POOL_SIZE = 3
 POOLED_BLOCKS = (1, 2, 6)

@@ -12,7 +12,7 @@ import numpy as np
 from case_kinds import Sizes
 from image_cases import moves_by_one
 
-from charcnn.ops.common.shapes2d import Window
+from charcnn.layers.windows import Window
 from charcnn.ops.conv2d import direct_mma, direct_mma_plan
 
 

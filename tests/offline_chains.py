@@ -7,7 +7,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from charcnn.model.layers import BatchNorm2d, Conv1d, Flatten, LocalResponseNorm, Relu, Tanh
+from charcnn.layers import BatchNorm2d, Conv1d, Flatten, LocalResponseNorm, Relu, Tanh
 from charcnn.networks import alexnet, ece408, fused4, mnist
 from charcnn.ops import chain
 

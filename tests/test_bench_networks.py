@@ -19,11 +19,11 @@ import pytest
 from conftest import compiler_installed
 from emulation import emulate
 
-from charcnn import catalog
+from charcnn import catalog, layers
 from charcnn.gpu import device, graph
-from charcnn.model import layers, params
+from charcnn.layers import place
 from charcnn.model import network as forms
-from charcnn.model.layers import place
+from charcnn.model import params
 from charcnn.networks import ece408
 from charcnn.networks.architecture import Architecture
 

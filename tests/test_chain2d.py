@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from charcnn.gpu import device
-from charcnn.model.layers import LeakyRelu, LocalResponseNorm, Sigmoid, place
+from charcnn.layers import LeakyRelu, LocalResponseNorm, Sigmoid, place
 from charcnn.model.network import run
 from charcnn.networks import alexnet, fused4
 from charcnn.ops.chain import Conv1d, Conv2d, MaxPool2d, Relu, Roofline, Stat, Tanh, kernel2d, plan, pyramid

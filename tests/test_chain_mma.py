@@ -14,9 +14,9 @@ from test_networks import architecture, drawn
 
 from charcnn.catalog import network, network_technique
 from charcnn.gpu import device
+from charcnn.layers import LocalResponseNorm, place
 from charcnn.model import network as forms
 from charcnn.model import params
-from charcnn.model.layers import LocalResponseNorm, place
 from charcnn.networks.architecture import Features
 from charcnn.networks.calls import chain, chained, planned_mma, simplified
 from charcnn.networks.parts import stage

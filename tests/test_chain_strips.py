@@ -15,7 +15,7 @@ from test_networks import architecture, drawn
 
 from charcnn.catalog import fused_technique
 from charcnn.gpu import device
-from charcnn.model.layers import LocalResponseNorm
+from charcnn.layers import LocalResponseNorm
 from charcnn.networks import alexnet, calls, fused
 from charcnn.networks.reference import expected as reference
 from charcnn.networks.runner.command import main

@@ -16,9 +16,7 @@ from test_networks import architecture, drawn, rounded
 from charcnn.catalog import NETWORK_TECHNIQUES, NETWORKS, network, network_technique
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
-from charcnn.model import network as forms
-from charcnn.model import params
-from charcnn.model.layers import (
+from charcnn.layers import (
     AvgPool2d,
     Conv2d,
     Flatten,
@@ -33,6 +31,9 @@ from charcnn.model.layers import (
     Softmax,
     Tanh,
 )  # fmt: skip
+from charcnn.layers.windows import window
+from charcnn.model import network as forms
+from charcnn.model import params
 from charcnn.model.validation import in_sigmas
 from charcnn.networks import channels_last, channels_last_layers
 from charcnn.networks.architecture import Architecture
@@ -45,7 +46,6 @@ from charcnn.networks.runner.command import NetworkCommand
 from charcnn.ops import reference
 from charcnn.ops.common.layer import ByBatch, held_bytes
 from charcnn.ops.common.pixel_tables import exact_tables, pixel_tables
-from charcnn.ops.common.shapes2d import window
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
 from charcnn.ops.conv2d.layers import DoubleBufferedConv2d, SmallBatchConv2d, WinogradConv2d
 from charcnn.ops.linear.split_k import SplitKLinear

@@ -13,10 +13,10 @@ from numba import cuda
 from charcnn import ops
 from charcnn.catalog import FLOAT32, network
 from charcnn.gpu import device
+from charcnn.layers.windows import Window, window
 from charcnn.networks import cuda as cuda_networks
 from charcnn.networks.calls import calls, simplified
 from charcnn.ops import reference
-from charcnn.ops.common.shapes2d import Window, window
 from charcnn.ops.conv2d import direct, direct_plan
 from charcnn.ops.conv2d.direct_plan import NO_POOL, Tile
 

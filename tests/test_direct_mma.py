@@ -11,9 +11,9 @@ from emulation import emulate
 
 from charcnn import ops
 from charcnn.gpu import device
+from charcnn.layers.windows import Window, window
 from charcnn.ops import reference
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
-from charcnn.ops.common.shapes2d import Window, window
 from charcnn.ops.conv2d import direct_mma, direct_mma_plan
 from charcnn.ops.conv2d.direct_mma_plan import PRECISIONS, candidates, plan, staged_candidates
 from charcnn.ops.conv2d.direct_mma_words import LANES, NONE, registers

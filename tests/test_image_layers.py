@@ -9,10 +9,10 @@ from spaces import Space
 from charcnn.config import Config
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
+from charcnn.layers import Pixels, place, windows
 from charcnn.model import network
-from charcnn.model.layers import Pixels, place
 from charcnn.ops import reference
-from charcnn.ops.common import features, shapes2d
+from charcnn.ops.common import features
 from charcnn.ops.common.cast import as_float, as_format
 from charcnn.ops.common.mma_layout import encode
 from charcnn.ops.common.pixel_tables import exact_tables, pixel_tables
@@ -166,7 +166,7 @@ def test_what_lies_beyond_an_image():
 
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [((11, 11), (4, 4), 2), ((3, 5), (2, 3), (1, 0, 3, 2))])
 def test_blocks_are_those_that_a_window_reads(kernel, stride, padding):
-    moves = shapes2d.window(26, 31, kernel, stride, padding)
+    moves = windows.window(26, 31, kernel, stride, padding)
     blocks = Blocks.of(moves, 26, 31)
     reach = [-(-taps // step) for taps, step in zip(kernel, stride, strict=True)]
     assert [count - taps + 1 for count, taps in zip(blocks.counts, reach, strict=True)] == [*moves.out(26, 31)]

@@ -11,6 +11,7 @@ from operator_cases import CASES
 from charcnn import ops
 from charcnn.catalog import FLOAT32
 from charcnn.gpu import device
+from charcnn.layers import windows
 from charcnn.ops import reference
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.arrays import pack, unpack
@@ -39,10 +40,10 @@ SAME = [  # size, kernel, stride, dilation; windows and padding before and after
 
 @pytest.mark.parametrize(("size", "kernel", "stride", "dilation", "count", "before", "after"), SAME)
 def test_same_is_tensorflows(size, kernel, stride, dilation, count, before, after):
-    found = shapes2d.window(size, size, (kernel, kernel), stride, "same", dilation)
+    found = windows.window(size, size, (kernel, kernel), stride, "same", dilation)
     assert found.padding == (before, after, before, after)
     assert found.out(size, size) == (count, count)
-    found = shapes2d.window(size, 9, (kernel, 1), (stride, 2), "same", (dilation, 1))  # each axis by itself
+    found = windows.window(size, 9, (kernel, 1), (stride, 2), "same", (dilation, 1))  # each axis by itself
     assert found.padding == (before, after, 0, 0)
 
 
@@ -64,7 +65,7 @@ def test_same_is_not_pytorchs_padding():
 @given(st.tuples(st.integers(1, 40), st.integers(1, 12), st.integers(1, 6), st.integers(1, 3)))
 def test_same_keeps_its_promise(sizes):
     size, kernel, stride, dilation = sizes
-    found = shapes2d.window(size, size, (kernel, kernel), stride, "same", dilation)
+    found = windows.window(size, size, (kernel, kernel), stride, "same", dilation)
     assert found.out(size, size)[0] == -(-size // stride)
     assert 0 <= found.padding[1] - found.padding[0] <= 1
     assert shapes2d.pool2d(a(1, 1, size, size), kernel, stride, "same")[2] == -(-size // stride)

@@ -9,6 +9,7 @@ from conftest import quick
 from charcnn.catalog.operators import FILTERED, FLOAT32
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
+from charcnn.layers.windows import window
 from charcnn.ops import (
     conv1d_nlc_double_buffered,
     conv1d_relu_nlc_double_buffered,
@@ -17,7 +18,6 @@ from charcnn.ops import (
     reference,
 )
 from charcnn.ops.common.epilogues import EPILOGUES
-from charcnn.ops.common.shapes2d import window
 from charcnn.ops.conv1d import double_buffered
 from charcnn.ops.conv1d.tile import NARROW, Tile, filling
 from charcnn.ops.conv1d.winograd_transforms import growth, matrices

@@ -7,8 +7,7 @@ import pytest
 
 from charcnn import ops
 from charcnn.config import SMALL, TINY, Config
-from charcnn.model import network, params
-from charcnn.model.layers import (
+from charcnn.layers import (
     AvgPool2d,
     BatchNorm2d,
     Conv1d,
@@ -32,6 +31,7 @@ from charcnn.model.layers import (
     Tanh,
     place,
 )  # fmt: skip
+from charcnn.model import network, params
 from charcnn.networks.calls import calls
 from charcnn.ops.chain import plan
 

@@ -16,7 +16,7 @@ from report import claims, levels
 
 from charcnn.catalog import FLOAT32, LEVELS, VARIANTS, operator
 from charcnn.gpu import device
-from charcnn.model.layers import Linear, place
+from charcnn.layers import Linear, place
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.folding import fold_batchnorm
 from charcnn.ops.conv2d import naive

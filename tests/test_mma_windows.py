@@ -15,8 +15,8 @@ from test_wgmma_windows import IMAGES, LARGE, by_turns, taken_by_turns
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
+from charcnn.layers.windows import window as window_of
 from charcnn.ops import conv1d_relu_nlc_mma, conv2d_nhwc_mma, conv2d_relu_nhwc_mma, reference
-from charcnn.ops.common import shapes2d
 from charcnn.ops.common.mma_layout import encode
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d import windows
@@ -69,7 +69,7 @@ def test_channels_go_to_few_k_blocks_alike(size, expected):
 
 
 def test_steps_are_of_k_blocks_and_taps_in_turn():
-    window = shapes2d.window(9, 11, (2, 3), dilation=(4, 5))
+    window = window_of(9, 11, (2, 3), dilation=(4, 5))
     geometry = Geometry(1, 1, 1, 1, 0, 0, 9, 11, 32, 8)
     words = geometry.words(window, 2, 96)
     assert words.dtype == np.uint32

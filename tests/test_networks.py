@@ -14,10 +14,10 @@ from conftest import quick
 from charcnn.catalog import NETWORK_TECHNIQUES, NETWORKS, network_technique
 from charcnn.catalog import network as catalog_row
 from charcnn.gpu import device
+from charcnn.layers import BatchNorm2d, Conv2d, Gelu, Linear, MaxPool2d, Relu, Softmax, place
 from charcnn.levels.runner.options import serves
 from charcnn.model import network as forms
 from charcnn.model import params
-from charcnn.model.layers import BatchNorm2d, Conv2d, Gelu, Linear, MaxPool2d, Relu, Softmax, place
 from charcnn.model.rounding import FP32, ROUNDINGS
 from charcnn.model.validation import in_sigmas
 from charcnn.networks import cuda, weights

@@ -20,8 +20,7 @@ from test_watch import ended
 from charcnn import offload
 from charcnn.catalog import NETWORK_TECHNIQUES, network_technique
 from charcnn.gpu import device
-from charcnn.levels.runner.options import serves
-from charcnn.model.layers import (
+from charcnn.layers import (
     AvgPool2d,
     BatchNorm2d,
     Conv2d,
@@ -33,6 +32,7 @@ from charcnn.model.layers import (
     Relu,
     place,
 )
+from charcnn.levels.runner.options import serves
 from charcnn.model.rounding import ROUNDINGS
 from charcnn.model.validation import in_sigmas
 from charcnn.networks import cpu, parts

@@ -10,8 +10,8 @@ from test_wgmma import machine, simulated  # noqa: F401 - a fixture
 
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call
+from charcnn.layers import windows
 from charcnn.ops import conv1d_relu_nlc_wgmma, conv2d_nhwc_wgmma, reference
-from charcnn.ops.common import shapes2d
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.precision import TENSOR_PRECISIONS
 from charcnn.ops.conv1d.wgmma import bands, im2col
@@ -47,7 +47,7 @@ def test_a_tile_is_of_one_group(c_out, groups, expected):
 
 @pytest.mark.parametrize(("name", "a_stages"), [("fp16", 2), ("fp16x3", 1)])
 def test_weights_stay_where_there_is_room(name, a_stages):
-    of, window = TENSOR_PRECISIONS[name], shapes2d.window(57, 57, (3, 3))
+    of, window = TENSOR_PRECISIONS[name], windows.window(57, 57, (3, 3))
     found = [tile for tile, _ in bands.candidates(57, window, (64,), 64, of, 3, 9, 64) if tile.resident]
     assert [(tile.a_stages, tile.b_stages) for tile in found] == [(a_stages, 9)] * 2
     for tile in found:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from charcnn.model.layers import Network
+from charcnn.layers import Network
 from charcnn.model.onnx_graph import graph
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from charcnn.config import Config
-from charcnn.model.layers import Network
+from charcnn.layers import Network
 from charcnn.model.pytorch import attribute, function, inward
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

@@ -15,7 +15,7 @@ import jaxlib
 import numpy as np
 from jax import lax
 
-from charcnn.model.layers import (
+from charcnn.layers import (
     AvgPool2d,
     BatchNorm2d,
     Conv1d,

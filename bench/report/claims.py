@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from charcnn.model.layers import Conv2d, Linear, Node, place
+from charcnn.layers import Conv2d, Linear, Node, place
 from charcnn.networks import ece408
 from report.markdown import UNMEASURED, number, sources, table
 from report.schema import machine_called, results

@@ -9,7 +9,7 @@ from typing import Any
 from charcnn import catalog
 from charcnn.config import SMALL
 from charcnn.gpu import device
-from charcnn.model.layers import LocalResponseNorm
+from charcnn.layers import LocalResponseNorm
 from charcnn.networks import alexnet
 from charcnn.ops.chain import Conv1d, Plan, Plan2d, Relu, Stat
 from charcnn.ops.chain import plan as plan_chain

@@ -18,9 +18,9 @@ from charcnn import catalog
 from charcnn.config import TINY, Config
 from charcnn.gpu import simulator
 from charcnn.host.forks import Home
+from charcnn.layers.windows import at_least
 from charcnn.model.params import Params
 from charcnn.ops.common.cpu_dot import DOT_FORMATS, require
-from charcnn.ops.common.shapes import at_least
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.run import BatchRun, Run
 

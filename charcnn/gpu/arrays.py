@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-Shape = tuple[int, ...]
+from charcnn.layers.layer import Shape
 
 
 def check(name: str, array: Any, dtype: Any = np.float32) -> None:

@@ -13,8 +13,8 @@ from numba import config, cuda, types
 from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
 from charcnn.gpu import unload
-from charcnn.gpu.arrays import Shape
 from charcnn.host.install import pip_install
+from charcnn.layers.layer import Shape
 
 SIMULATED: bool = bool(config.ENABLE_CUDASIM)
 """Whether kernels run in Numba's simulator, a mode of the whole process (NUMBA_ENABLE_CUDASIM=1)."""

@@ -14,8 +14,9 @@ import numpy as np
 from numba import cuda
 
 from charcnn.gpu import device, integers
-from charcnn.gpu.arrays import Shape, apart, check, check_out, writable
+from charcnn.gpu.arrays import apart, check, check_out, writable
 from charcnn.gpu.device import SIMULATED, DeviceError
+from charcnn.layers.layer import Shape
 
 _launching = threading.Lock()
 """Numba loads a kernel at its first launch, and two threads that do so at once fail; nor can the simulator run two."""

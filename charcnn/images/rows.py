@@ -23,7 +23,7 @@ class Images:
     """N images of one shape.
 
     Args:
-        rows: uint8 (N, C * H * W), channels first within an image: what `charcnn.model.layers.Pixels` reads.
+        rows: uint8 (N, C * H * W), channels first within an image: what `charcnn.layers.Pixels` reads.
         source: where they are from, as errors call it.
         labels: int64 (N,), classes counted from 0; None where nobody says.
         names: of the files, or None.

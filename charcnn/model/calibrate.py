@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from charcnn.config import Config
-from charcnn.model.layers import Conv1d, Flatten, LayerNorm, Linear, MaxPool1d, OneHot, Relu
+from charcnn.layers import Conv1d, Flatten, LayerNorm, Linear, MaxPool1d, OneHot, Relu
 from charcnn.model.rounding import Rounding
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.precision import LARGEST_E4M3, LARGEST_U8

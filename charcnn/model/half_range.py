@@ -16,8 +16,8 @@ from math import inf, prod, sqrt
 import numpy as np
 
 from charcnn.config import Config
+from charcnn.layers import Conv1d, LayerNorm, Linear
 from charcnn.model import calibrate
-from charcnn.model.layers import Conv1d, LayerNorm, Linear
 from charcnn.model.network import forward_with_sigma
 from charcnn.model.rounding import FP16, Grid, Rounding
 from charcnn.ops.common.arrays import pack

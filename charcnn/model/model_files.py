@@ -25,7 +25,7 @@ import safetensors.numpy
 from charcnn.config import SMALL, Config
 from charcnn.files import Path
 from charcnn.host.install import pip_install
-from charcnn.model.layers import Network
+from charcnn.layers import Network
 from charcnn.model.pickles import check_pickle
 from charcnn.text.encodings import Encoding
 from charcnn.text.names import check_classes

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from charcnn.config import Config
-from charcnn.model.layers import (
+from charcnn.layers import (
     AvgPool2d,
     BatchNorm2d,
     Conv1d,

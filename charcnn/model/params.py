@@ -12,7 +12,7 @@ import numpy as np
 
 from charcnn.config import Config
 from charcnn.files import Path, replacing
-from charcnn.model.layers import BatchNorm2d, Layer, LayerNorm, Network, OneHot
+from charcnn.layers import BatchNorm2d, Layer, LayerNorm, Network, OneHot
 from charcnn.model.model_files import Header, check_shapes, read_bin, read_safetensors, read_torch
 from charcnn.text.encodings import Encoding, find_encoding
 

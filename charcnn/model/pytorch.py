@@ -12,7 +12,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from charcnn.model.layers import (
+from charcnn.layers import (
     AvgPool2d,
     BatchNorm2d,
     Conv1d,

@@ -9,7 +9,7 @@ normalisation, under torchvision's names, so that its weights load: 61,100,840 p
 
 from __future__ import annotations
 
-from charcnn.model.layers import (
+from charcnn.layers import (
     Conv2d,
     Flatten,
     Layer,

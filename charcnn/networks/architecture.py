@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.model.layers import Layer, Network, Shape
+from charcnn.layers import Layer, Network, Shape
 
 
 @dataclass(frozen=True)

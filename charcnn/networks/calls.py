@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from charcnn.catalog import VARIANTS
-from charcnn.model.layers import (
+from charcnn.layers import (
     AvgPool2d,
     BatchNorm2d,
     Conv2d,

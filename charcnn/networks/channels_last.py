@@ -18,7 +18,7 @@ import numpy as np
 from charcnn import ops
 from charcnn.catalog import network_technique
 from charcnn.gpu import device
-from charcnn.model.layers import (
+from charcnn.layers import (
     AvgPool2d,
     Conv2d,
     Flatten,
@@ -31,6 +31,7 @@ from charcnn.model.layers import (
     Sigmoid,
     Softmax,
 )
+from charcnn.layers.windows import Window
 from charcnn.model.params import Params
 from charcnn.networks import channels as packing
 from charcnn.networks.architecture import Architecture, Features
@@ -42,7 +43,6 @@ from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import ByBatch, Launched, Layer
 from charcnn.ops.common.pixel_tables import ExactTables, exact_tables, pixel_tables
 from charcnn.ops.common.precision import choose
-from charcnn.ops.common.shapes2d import Window
 from charcnn.ops.conv1d.layers import Cast
 from charcnn.ops.image_layers import (
     VectorizedAvgPool2d,

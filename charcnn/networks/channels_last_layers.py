@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from charcnn.gpu import device
-from charcnn.model.layers import MaxPool2d
+from charcnn.layers import MaxPool2d
+from charcnn.layers.windows import Window
 from charcnn.ops.common.layer import ByBatch, Layer, flat
 from charcnn.ops.common.precision import HALF_PRECISIONS, choose
-from charcnn.ops.common.shapes2d import Window
 from charcnn.ops.conv1d.layers import MmaLinear, WgmmaLinear
 from charcnn.ops.conv1d.wgmma import bands, im2col
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights

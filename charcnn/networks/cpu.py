@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from charcnn import ops
-from charcnn.model.layers import (
+from charcnn.layers import (
     Conv2d,
     Flatten,
     Linear,

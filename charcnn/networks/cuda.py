@@ -17,15 +17,15 @@ import numpy as np
 from charcnn import ops
 from charcnn.catalog import VARIANTS, network_technique
 from charcnn.gpu import device
-from charcnn.model.layers import Conv2d, Linear, MaxPool2d, Node
+from charcnn.layers import Conv2d, Linear, MaxPool2d, Node
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import pair
 from charcnn.model.params import Params
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.calls import Call, calls, chain, chained, planned, simplified
 from charcnn.ops.chain import Plan2d
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import Array, Layer, NoScratch, Space
-from charcnn.ops.common.shapes import Shape
-from charcnn.ops.common.shapes2d import pair
 from charcnn.ops.conv2d.direct_plan import FEW
 from charcnn.ops.linear.linear_kn import DoubleBufferedLinear
 from charcnn.runtime.monitor import Monitor

@@ -7,7 +7,7 @@ times, those of the convolutions, at 10, 100 and 10,000 images (`python bench/op
 
 from __future__ import annotations
 
-from charcnn.model.layers import Conv2d, Flatten, Layer, Linear, MaxPool2d, Pixels, Softmax, Tanh
+from charcnn.layers import Conv2d, Flatten, Layer, Linear, MaxPool2d, Pixels, Softmax, Tanh
 
 TITLE = "A course project's CNN, timed by its two convolutions"
 

@@ -6,7 +6,7 @@ so that rows travel as images do. GELU by default, ReLU as `-relu`.
 
 from __future__ import annotations
 
-from charcnn.model.layers import Flatten, Gelu, Layer, Linear, Pixels, Relu
+from charcnn.layers import Flatten, Gelu, Layer, Linear, Pixels, Relu
 
 TITLE = "A transformer's feed-forward block"
 

@@ -16,7 +16,8 @@ from numba import cuda
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call, jit
-from charcnn.model.layers import Conv2d, Node, Pixels
+from charcnn.layers import Conv2d, Node, Pixels
+from charcnn.layers.layer import Shape
 from charcnn.model.params import Params
 from charcnn.networks import cuda as channels_first
 from charcnn.networks import strong_mma
@@ -27,7 +28,6 @@ from charcnn.networks.channels_last import Chain
 from charcnn.networks.channels_last_layers import TECHNIQUES, ask_ahead
 from charcnn.ops.chain import Plan2d, StripPlan, plan
 from charcnn.ops.common.layer import Array, NoScratch, Space
-from charcnn.ops.common.shapes import Shape
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
 from charcnn.runtime.stream import GpuPipeline

@@ -7,7 +7,7 @@ of the last map: `--plan` prints what each way computes twice and moves (`charcn
 
 from __future__ import annotations
 
-from charcnn.model.layers import Conv2d, Flatten, Layer, Linear, Pixels, Relu
+from charcnn.layers import Conv2d, Flatten, Layer, Linear, Pixels, Relu
 
 TITLE = "Four convolutions to fuse"
 

@@ -9,7 +9,7 @@ neither changes a result. One kernel can hold all of it: its features are 4 KB a
 
 from __future__ import annotations
 
-from charcnn.model.layers import BatchNorm2d, Conv2d, Flatten, Layer, Linear, MaxPool2d, Pixels, Relu, Softmax
+from charcnn.layers import BatchNorm2d, Conv2d, Flatten, Layer, Linear, MaxPool2d, Pixels, Relu, Softmax
 
 TITLE = "A lecture's small CNN for digits"
 

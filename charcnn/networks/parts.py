@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from charcnn import offload
-from charcnn.model.layers import BatchNorm2d, Conv2d, Layer, Linear, Node, Shape
+from charcnn.layers import BatchNorm2d, Conv2d, Layer, Linear, Node, Shape
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.offload import partition
 from charcnn.runtime.run import Run

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from charcnn.model.layers import (
+from charcnn.layers import (
     AvgPool2d,
     Conv2d,
     Flatten,

@@ -14,14 +14,14 @@ import numpy as np
 
 from charcnn.catalog import network_technique
 from charcnn.gpu import device
-from charcnn.model.layers import Conv2d, Node, Pixels
+from charcnn.layers import Conv2d, Node, Pixels
+from charcnn.layers.layer import Shape
 from charcnn.model.params import Params
 from charcnn.networks.architecture import Architecture, Features
 from charcnn.networks.calls import calls, chain, chained, planned_mma, simplified
 from charcnn.networks.cuda import Viewed, direct
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.pixel_tables import pixel_tables
-from charcnn.ops.common.shapes import Shape
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.sequence import Stage, on_gpus
 from charcnn.runtime.stream import GpuPipeline

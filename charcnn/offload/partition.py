@@ -1,6 +1,6 @@
 """A network's layers over ranks: stages of a pipeline, equal in FLOP, or every layer's channels shared out.
 
-Both are plans on nodes of `charcnn.model.layers`: no weights, no messages. A product is a layer that multiplies, a
+Both are plans on nodes of `charcnn.layers`: no weights, no messages. A product is a layer that multiplies, a
 convolution or a linear layer; what follows it up to the next one, pointwise or pooling, goes with it.
 """
 
@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from charcnn.model.layers import Conv2d, Flatten, Linear, LocalResponseNorm, Node, Pixels, Shape, Softmax
+from charcnn.layers import Conv2d, Flatten, Linear, LocalResponseNorm, Node, Pixels, Shape, Softmax
 from charcnn.offload.ranks import shares
 
 Nodes = tuple[Node, ...]

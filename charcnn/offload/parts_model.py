@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from charcnn.model.layers import Network, Node
+from charcnn.layers import Network, Node
 from charcnn.offload import partition
 from charcnn.offload.cost_model import Machine, Work, forecast
 

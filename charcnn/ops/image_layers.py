@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from charcnn.gpu import device
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.features import STORED
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.precision import choose
-from charcnn.ops.common.shapes import Shape
-from charcnn.ops.common.shapes2d import Padding, Pair, Window
 from charcnn.ops.local_response_norm_nhwc import normalised_features
 from charcnn.ops.pixels_nhwc import features_shape, pixel_features
 from charcnn.ops.pixels_to_depth import Blocks, block_features, block_shape

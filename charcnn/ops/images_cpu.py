@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numba import float32, njit, prange
 
+from charcnn.layers import windows
+from charcnn.layers.layer import SLOPE
+from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common import arrays, shapes, shapes2d, threads
 from charcnn.ops.common.epilogues import EPILOGUES
-from charcnn.ops.common.shapes import SLOPE
-from charcnn.ops.common.shapes2d import Padding, Pair
 
 _gelu, _sigmoid = (njit(EPILOGUES[name]) for name in ("gelu", "sigmoid"))
 
@@ -164,12 +165,12 @@ def avgpool2d_nhwc_cpu_vector(
 
     count_include_pad: whether padding counts, as zeros.
     """
-    rows, columns = shapes2d.pair("kernel_size", kernel_size)
+    rows, columns = windows.pair("kernel_size", kernel_size)
     return _pooled(x, kernel_size, stride, padding, True, rows * columns * count_include_pad, out)
 
 
 @lru_cache(typed=True)
-def _window(*arguments: Any) -> tuple[shapes2d.Window, tuple[int, int]]:
+def _window(*arguments: Any) -> tuple[Window, tuple[int, int]]:
     """That of a pooling, and what it makes of an image's size; kept, as it takes as long as a small pooling."""
     window = shapes2d.pool2d_window(*arguments)
     return window, window.out(*arguments[:2])

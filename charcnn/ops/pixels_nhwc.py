@@ -10,10 +10,10 @@ from numba import cuda, float32
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
+from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.features import STORED, Layout, channels_of, places, widened, writer
 from charcnn.ops.common.precision import choose
-from charcnn.ops.common.shapes import Shape
 
 THREADS = device.block_size(256)
 

@@ -18,11 +18,11 @@ from numba import cuda, float32
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import int32, uint32, uint64
 from charcnn.gpu.launch import Call, jit
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import Window
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.features import STORED, Layout, channels_of, places, writer
 from charcnn.ops.common.precision import choose
-from charcnn.ops.common.shapes import Shape
-from charcnn.ops.common.shapes2d import Window
 
 THREADS = device.block_size(256)
 

@@ -10,9 +10,9 @@ import numpy as np
 from numba import cuda, float32, njit
 
 from charcnn.gpu.launch import Call, jit
+from charcnn.layers.layer import SLOPE
 from charcnn.ops.common import arrays, shapes
 from charcnn.ops.common.epilogues import EPILOGUES, epilogue
-from charcnn.ops.common.shapes import SLOPE
 
 _relu, _tanh, _gelu, _sigmoid = (njit(EPILOGUES[name]) for name in ("relu", "tanh", "gelu", "sigmoid"))
 

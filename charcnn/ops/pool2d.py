@@ -8,10 +8,10 @@ from typing import Any
 
 from numba import cuda, float32, njit
 
-from charcnn.gpu.arrays import Shape
 from charcnn.gpu.launch import Call, jit
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common import arrays, shapes2d
-from charcnn.ops.common.shapes2d import Padding, Pair, Window
 
 
 def _maximum(image, top, bottom, left, right, area):

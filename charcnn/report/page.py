@@ -12,8 +12,8 @@ from charcnn import catalog
 from charcnn.catalog import measured
 from charcnn.config import SMALL
 from charcnn.host import machine
+from charcnn.layers import Node
 from charcnn.levels.runner.work import products_of_level
-from charcnn.model.layers import Node
 from charcnn.report.history import history
 from charcnn.report.roofline import Point, roofline
 from charcnn.report.stages import stages

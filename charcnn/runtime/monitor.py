@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from charcnn.ops.common.shapes import at_least
+from charcnn.layers.windows import at_least
 from charcnn.runtime.timeline import OFF, Timeline
 
 

@@ -11,11 +11,11 @@ from numba import cuda
 
 from charcnn.config import POOL_SIZE, Config
 from charcnn.gpu import copy_kernel, device, launch
-from charcnn.model.layers import Network
+from charcnn.layers import Network
+from charcnn.layers.layer import Shape
 from charcnn.model.params import Params
 from charcnn.ops.common.arrays import pack
 from charcnn.ops.common.layer import Array, ByBatch, Landing, Layer, bounds, flat, held_bytes, writes_host
-from charcnn.ops.common.shapes import Shape
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.stream import Compute, GpuPipeline, GraphWorker, StreamBuffers, StreamWorker
 from charcnn.runtime.zero_copy import ZeroCopy, few_of

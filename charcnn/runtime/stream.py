@@ -19,8 +19,8 @@ from numba import cuda
 
 from charcnn.gpu import device, launch
 from charcnn.gpu import graph as cuda_graph
+from charcnn.layers.layer import Shape
 from charcnn.ops.common.layer import Array, Layer
-from charcnn.ops.common.shapes import Shape
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.pipeline import Pipeline
 from charcnn.runtime.zero_copy import ZeroCopy

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from charcnn.model.layers import BatchNorm2d, Flatten, Network, Node, Softmax
+from charcnn.layers import BatchNorm2d, Flatten, Network, Node, Softmax
 from charcnn.model.pytorch import function
 
 BATCH, RATE, DECAY = 128, 2e-3, 0.02

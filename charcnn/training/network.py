@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from charcnn.config import Config
-from charcnn.model.layers import Conv1d, LayerNorm, Linear, MaxPool1d, Node, Relu
+from charcnn.layers import Conv1d, LayerNorm, Linear, MaxPool1d, Node, Relu
 from charcnn.model.pytorch import attribute, function, inward, outward
 
 _PAD = 8  # one-hot channels are padded to a multiple of it: cuDNN's tensor-core kernels take no 70

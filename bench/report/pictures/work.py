@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from charcnn.model.layers import Network, Node
+from charcnn.layers import Network, Node
 from charcnn.networks import alexnet
 from charcnn.networks.architecture import Architecture
 from charcnn.report.svg import Axis, Picture, short

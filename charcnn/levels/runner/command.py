@@ -21,12 +21,12 @@ from charcnn.host import machine
 from charcnn.host.interrupts import between_locks, ended
 from charcnn.host.progress import Progress
 from charcnn.host.terminal import CLOSED, let_go_of, prepare_streams, tell, wrote
+from charcnn.layers import Node
 from charcnn.levels.runner import modes, profile
 from charcnn.levels.runner.level_options import LevelCommand
 from charcnn.levels.runner.options import JSON, UNUSABLE, Job, check_files
 from charcnn.levels.runner.rank import Standing, built, choose_landing, standing, usable_gpus, warmed
 from charcnn.levels.runner.report import show, validate
-from charcnn.model.layers import Node
 from charcnn.offload import watch
 from charcnn.runtime import timeline
 from charcnn.runtime.monitor import Monitor

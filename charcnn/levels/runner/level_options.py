@@ -14,11 +14,11 @@ from charcnn import catalog, offload
 from charcnn.config import SMALL, TINY
 from charcnn.gpu import device
 from charcnn.host.terminal import tell
+from charcnn.layers import Node
 from charcnn.levels.runner import options
 from charcnn.levels.runner.options import SHOWN, SIMULATED_INPUTS, Job, check
 from charcnn.levels.runner.work import products_of_level
 from charcnn.model import original, params, validation
-from charcnn.model.layers import Node
 from charcnn.text import encodings
 from charcnn.text.texts import Texts, read_texts, sample
 

@@ -13,8 +13,8 @@ import numpy as np
 from charcnn import catalog, offload
 from charcnn.gpu import device
 from charcnn.host import cores
+from charcnn.layers import Network
 from charcnn.model import params
-from charcnn.model.layers import Network
 from charcnn.ops.common.threads import used_threads
 from charcnn.runtime.monitor import Monitor
 from charcnn.runtime.run import BatchRun, GpuRun, Run

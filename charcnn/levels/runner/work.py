@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from charcnn.config import Config
 from charcnn.gpu.launch import title
-from charcnn.model.layers import Node
+from charcnn.layers import Node
 
 if TYPE_CHECKING:
     from charcnn.gpu.profile import Done, Launch

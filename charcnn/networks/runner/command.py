@@ -13,10 +13,10 @@ import numpy as np
 from charcnn import catalog, images, offload
 from charcnn.gpu import device
 from charcnn.host.terminal import prepare_streams, tell
+from charcnn.layers import Node, Softmax
 from charcnn.levels.runner import command, options
 from charcnn.levels.runner.options import SHOWN, SIMULATED_INPUTS, Job
 from charcnn.model import params
-from charcnn.model.layers import Node, Softmax
 from charcnn.networks import fused, weights
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.parts import parted

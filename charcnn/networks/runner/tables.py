@@ -14,10 +14,10 @@ from charcnn import catalog, offload
 from charcnn.gpu import device
 from charcnn.host.progress import Progress
 from charcnn.host.terminal import table
+from charcnn.layers import Conv2d, Flatten, MaxPool2d, Node, place
 from charcnn.levels.runner.options import serves
 from charcnn.levels.runner.peaks import Peaks
 from charcnn.levels.runner.report import validate
-from charcnn.model.layers import Conv2d, Flatten, MaxPool2d, Node, place
 from charcnn.networks import fused
 from charcnn.networks.architecture import Architecture
 from charcnn.networks.calls import CHAINED, chain, chained, planned, planned_mma, simplified

@@ -8,7 +8,7 @@ y, stat = chain.compile()(x, weights, biases)
 Over images: plan([Conv2d(6, 5), Tanh(), MaxPool2d(2), Conv2d(16, 5)], in_shape=(1, 64, 64)).
 """
 
-from charcnn.model.layers import Conv1d, Conv2d, LeakyRelu, MaxPool2d, Relu, Sigmoid, Tanh
+from charcnn.layers import Conv1d, Conv2d, LeakyRelu, MaxPool2d, Relu, Sigmoid, Tanh
 from charcnn.ops.chain.fused import Fused
 from charcnn.ops.chain.plan import Plan, Stat, plan
 from charcnn.ops.chain.plan2d import Plan2d, Roofline, pyramid

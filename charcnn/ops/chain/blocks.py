@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from charcnn.model.layers import Conv1d, Relu
+from charcnn.layers import Conv1d, Relu
 from charcnn.ops.chain.fused import Fused
 from charcnn.ops.chain.plan import Stat, plan
 from charcnn.ops.common import shapes

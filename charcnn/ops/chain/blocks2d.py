@@ -7,11 +7,11 @@ from functools import lru_cache
 from typing import Any
 
 from charcnn.gpu import device
-from charcnn.model.layers import Conv2d, MaxPool2d, Relu
+from charcnn.layers import Conv2d, MaxPool2d, Relu
+from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.chain.fused import Fused
 from charcnn.ops.chain.plan2d import plan2d
 from charcnn.ops.common.shapes import ranked
-from charcnn.ops.common.shapes2d import Padding, Pair
 
 
 def conv2d_relu_maxpool2d_conv2d_relu_maxpool2d_whole(

@@ -10,7 +10,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
 from charcnn.gpu.launch import jit
-from charcnn.model.layers import LocalResponseNorm
+from charcnn.layers import LocalResponseNorm
 from charcnn.ops.local_response_norm_nhwc import inverse_power
 
 OCTET, PIXEL = 8, 16

@@ -8,7 +8,9 @@ from functools import cached_property, partial
 from typing import Any, Literal, overload
 
 from charcnn.gpu import device
-from charcnn.model.layers import Conv1d, Relu
+from charcnn.layers import Conv1d, Relu
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import at_least
 from charcnn.ops.chain.plan2d import Layer2d, Plan2d, plan2d
 from charcnn.ops.chain.plan_half import HalfPlan, plan_half
 from charcnn.ops.chain.plan_mma import MmaPlan, make_mma_plan
@@ -16,7 +18,6 @@ from charcnn.ops.chain.plan_strips import StripPlan, make_strip_plan
 from charcnn.ops.chain.planned import LONGEST, Planned, tabulated
 from charcnn.ops.chain.step import Step
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
-from charcnn.ops.common.shapes import Shape, at_least
 
 STAT_BYTES = 16
 """Bytes of an input's mean and variance, in float64."""

@@ -9,13 +9,14 @@ from functools import cache, cached_property
 from itertools import accumulate, pairwise, product
 
 from charcnn.gpu import device
-from charcnn.model.layers import Conv2d, LeakyRelu, LocalResponseNorm, MaxPool2d, Relu, Sigmoid, Tanh
+from charcnn.layers import Conv2d, LeakyRelu, LocalResponseNorm, MaxPool2d, Relu, Sigmoid, Tanh
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import Pair, at_least, pair
 from charcnn.ops.chain.planned import LONGEST, Planned, tabulated
 from charcnn.ops.chain.step2d import Step2d
 from charcnn.ops.chain.tiling2d import Link, Tiling
 from charcnn.ops.common.precision import FP32, TENSOR_PRECISIONS
-from charcnn.ops.common.shapes import Shape, at_least
-from charcnn.ops.common.shapes2d import Pair, normalised, pair
+from charcnn.ops.common.shapes2d import normalised
 
 Pointwise = Relu | Tanh | Sigmoid | LeakyRelu
 Layer2d = Conv2d | MaxPool2d | LocalResponseNorm | Pointwise

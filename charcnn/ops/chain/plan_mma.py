@@ -19,6 +19,8 @@ import numpy as np
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import at_least
 from charcnn.ops.chain.kernel_half import halves
 from charcnn.ops.chain.kernel_mma import ROWS, make_mma_kernel
 from charcnn.ops.chain.octets import OCTET, PIXEL, REACH
@@ -26,7 +28,7 @@ from charcnn.ops.chain.plan2d import Layer2d, linked
 from charcnn.ops.chain.planned import tabulated
 from charcnn.ops.chain.tiling2d import Link
 from charcnn.ops.common.precision import HALF_PRECISIONS, NumberFormat
-from charcnn.ops.common.shapes import Shape, at_least, expect, ranked
+from charcnn.ops.common.shapes import expect, ranked
 
 COLUMNS = 2
 """Octets of output channels that a warp computes at once; of more it goes over the map again."""

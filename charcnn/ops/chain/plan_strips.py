@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from charcnn.gpu import device
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import at_least
 from charcnn.ops.chain.octets import OCTET, REACH
 from charcnn.ops.chain.plan2d import METHODS, Layer2d, linked
 from charcnn.ops.chain.planned import tabulated
@@ -23,7 +25,6 @@ from charcnn.ops.chain.strip_sizes import WARPS, Product, Rows, product_of
 from charcnn.ops.chain.strips import StripChain
 from charcnn.ops.chain.tiling2d import Link
 from charcnn.ops.common.precision import HALF_PRECISIONS, NumberFormat
-from charcnn.ops.common.shapes import Shape, at_least
 from charcnn.ops.pixels_to_depth import Blocks
 
 PRODUCT, STREAMED, PASS, STRIP = 1.8, 20, 1500, 5000

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from charcnn.gpu import device
-from charcnn.ops.common.shapes import Shape
+from charcnn.layers.layer import Shape
 
 LONGEST = 6
 """Convolutions of a chain at most."""

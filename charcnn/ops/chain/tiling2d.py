@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from charcnn.model.layers import LocalResponseNorm
-from charcnn.ops.common.shapes2d import Window
+from charcnn.layers import LocalResponseNorm
+from charcnn.layers.windows import Window
 
 Range = tuple[int, int]
 

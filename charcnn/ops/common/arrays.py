@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.gpu.arrays import Shape, check, check_out
+from charcnn.gpu.arrays import check, check_out
+from charcnn.layers.layer import Shape
 
 _CHANNELS = 16
 """Output channels that `pack` turns at a time: what it writes of a row is a cache line, and of large weights it takes

@@ -15,7 +15,7 @@ from numba import cuda, float32
 from charcnn.gpu import ptx
 from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.launch import jit
-from charcnn.ops.common.shapes import SLOPE
+from charcnn.layers.layer import SLOPE
 
 
 def _identity(value):

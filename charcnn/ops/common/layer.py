@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from charcnn.gpu import device
-from charcnn.ops.common.shapes import Shape
+from charcnn.layers.layer import Shape
 
 
 class Array(NamedTuple):

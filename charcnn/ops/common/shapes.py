@@ -7,15 +7,12 @@ argument, what it got and what it needs. References and launchers of every techn
 from __future__ import annotations
 
 from math import prod
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
-from charcnn.gpu.arrays import Shape, expect, shape_of
-
-SLOPE = 0.01
-"""Of leaky ReLU below 0, where nothing else is said."""
-LARGEST = (1 << 31) - 1
-"""Of strides and whatever else counts."""
+from charcnn.gpu.arrays import expect, shape_of
+from charcnn.layers.layer import SLOPE, Shape
+from charcnn.layers.windows import at_least, countable
 
 
 def conv1d(x: Any, weight: Any, bias: Any, stride: int = 1, padding: int = 0, dilation: int = 1) -> Shape:
@@ -349,22 +346,6 @@ def ranked(name: str, array: Any, axes: str) -> Shape:
     if len(shape) != axes.count(",") + 1:
         raise ValueError(f"{name} has shape {shape}: need ({axes})")
     return shape
-
-
-def at_least(name: str, value: int, least: int) -> None:
-    """Raise unless the value is an int of at least `least`, and at most LARGEST."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{name}={value!r}: need an int of at least {least}")
-    if value > LARGEST:
-        raise ValueError(f"{name}={value!r}: need an int of at most {LARGEST}, as kernels count in 32 bits")
-
-
-def countable(padding: Any, windows: int) -> None:
-    """Raise where there are more windows than kernels count, as much padding gives an image."""
-    if windows > LARGEST:
-        raise ValueError(
-            f"padding={padding!r}: gives {windows} windows, need {LARGEST} at most: kernels count in 32 bits"
-        )
 
 
 def power_of_two(size: int) -> int:

@@ -12,8 +12,9 @@ from numba import cuda, float32
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
-from charcnn.ops.common import epilogues, shapes, tile_choice
-from charcnn.ops.common.shapes2d import Window
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import Window
+from charcnn.ops.common import epilogues, tile_choice
 from charcnn.ops.conv1d.tile import Tile, candidates, filling, vector_width
 from charcnn.ops.conv1d.tile_moments import make_store_moments
 
@@ -284,7 +285,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
     return kernel
 
 
-def chosen(epilogue: str, weight: shapes.Shape, rows: int, pool_size: int = 1) -> Tile:
+def chosen(epilogue: str, weight: Shape, rows: int, pool_size: int = 1) -> Tile:
     """The tile for weights (K, C_in, C_out), of all products where there are several, and for so many rows of one."""
     taps, c_in, c_out = weight
     epilogue = "relu" if epilogue in epilogues.EPILOGUES else epilogue  # of the same tiles

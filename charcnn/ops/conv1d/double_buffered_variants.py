@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from charcnn.gpu.launch import Call, pair
+from charcnn.layers.windows import Window
 from charcnn.ops.common import shapes
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
-from charcnn.ops.common.shapes2d import Window
 from charcnn.ops.conv1d.double_buffered import chosen, launch, launch_windows
 from charcnn.ops.conv1d.tile import fitting
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.layers.layer import Shape
 from charcnn.ops.common import epilogues, shapes
 from charcnn.ops.common.cast import as_format
 from charcnn.ops.common.layer import Array, Conv1dLayer, Launched, NoScratch, Space
 from charcnn.ops.common.precision import FP32, NumberFormat, choose
-from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d import double_buffered_variants
 from charcnn.ops.conv1d.mma.layer import MmaWeights
 from charcnn.ops.conv1d.small_batch import SmallBatchWeights

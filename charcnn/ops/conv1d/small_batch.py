@@ -19,6 +19,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
+from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import LARGEST, largest, narrow, widen
 from charcnn.ops.common.fragments import TILE, k_block, lane_numbers, packed, store_number
@@ -297,7 +298,7 @@ class SmallBatchWeights:
         """What the methods give."""
         return self.results
 
-    def partial_moments_shape(self, n: int, length: int) -> shapes.Shape:
+    def partial_moments_shape(self, n: int, length: int) -> Shape:
         """Of `conv1d_partial_moments`'s statistics for x (n, length, C_in)."""
         return n, -(-(length - self.kernel_size + 1) // (8 * shares("stat"))) * self._n_tiles, PART_BYTES // 4
 

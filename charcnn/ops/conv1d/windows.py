@@ -7,9 +7,12 @@ from typing import Any
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
+from charcnn.layers import windows
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import Window
 from charcnn.ops.common import epilogues, shapes2d
 from charcnn.ops.common.precision import NumberFormat
-from charcnn.ops.common.shapes import Shape, ranked
+from charcnn.ops.common.shapes import ranked
 
 COLUMNS = 32
 """Output channels that an epilogue stores at a time: a tile has a multiple."""
@@ -67,9 +70,9 @@ class Conv2dWeights:
         self.width = -(-self.c_in // together) * together
         """Channels of a pixel of x, or of each of its terms."""
 
-    def window(self, x: Shape) -> shapes2d.Window:
+    def window(self, x: Shape) -> Window:
         """How the window moves over x (N, H, W, C)."""
-        return shapes2d.window(x[1], x[2], self.kernel, **self._moves)
+        return windows.window(x[1], x[2], self.kernel, **self._moves)
 
     def out_shape(self, x: Shape) -> Shape:
         """The result's, of x (N, H, W, C)."""
@@ -103,6 +106,6 @@ class Conv2dWeights:
         out = call.out.reshape(self.out_shape(features.shape))
         self.conv2d(features, epilogue=epilogue, out=out, stream=call.stream)
 
-    def _start(self, call: Call, epilogue: str, window: shapes2d.Window, pixels: int) -> None:
+    def _start(self, call: Call, epilogue: str, window: Window, pixels: int) -> None:
         """Launch the kernel for so many outputs a channel."""
         raise NotImplementedError

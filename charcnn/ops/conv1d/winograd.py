@@ -17,9 +17,9 @@ from numba import cuda, float32, float64
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit, pair
+from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes
 from charcnn.ops.common.moments import PART_VALUES, block_sum, launch_merge
-from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.double_buffered import launch
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices

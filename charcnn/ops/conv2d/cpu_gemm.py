@@ -7,19 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.layers import windows
+from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common import arrays, shapes2d
 from charcnn.ops.common.cpu_gemm import Packed
 from charcnn.ops.common.cpu_tile import Tile
-from charcnn.ops.common.shapes2d import Padding, Pair
 
 
 @lru_cache
-def _window(*arguments: Any) -> shapes2d.Window:
-    return shapes2d.window(*arguments)
+def _window(*arguments: Any) -> Window:
+    return windows.window(*arguments)
 
 
-def window(*arguments: Any) -> shapes2d.Window:
-    """`shapes2d.window`, kept: it takes as long as a small convolution."""
+def window(*arguments: Any) -> Window:
+    """`windows.window`, kept: it takes as long as a small convolution."""
     return _window(*(tuple(one) if isinstance(one, list) else one for one in arguments))
 
 

@@ -12,9 +12,10 @@ from typing import Any
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.gpu.ptx import VECTOR
+from charcnn.layers import windows
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common import shapes2d
-from charcnn.ops.common.shapes import Shape
-from charcnn.ops.common.shapes2d import Padding, Pair, Window
 from charcnn.ops.conv2d.direct_kernel import make_kernel
 from charcnn.ops.conv2d.direct_plan import ITEMS_AHEAD, NO_POOL, Sizes, plan
 
@@ -56,8 +57,8 @@ def _store_width(found, y):
 
 def pooling(size: Pair, step: Pair | None = None) -> Window:
     """How max-pooling moves; ValueError where a number is less than 1."""
-    kernel = shapes2d.pair("pool_size", size)
-    return Window(kernel, kernel if step is None else shapes2d.pair("pool_stride", step))
+    kernel = windows.pair("pool_size", size)
+    return Window(kernel, kernel if step is None else windows.pair("pool_stride", step))
 
 
 def result_shape(

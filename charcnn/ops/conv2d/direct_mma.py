@@ -11,8 +11,8 @@ from typing import Any
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
 from charcnn.gpu.ptx import VECTOR
+from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import shapes2d
-from charcnn.ops.common.shapes2d import Padding, Pair
 from charcnn.ops.conv2d.direct_mma_kernel import make_kernel
 from charcnn.ops.conv2d.direct_mma_plan import ANY, BULK_COPIES, plan
 

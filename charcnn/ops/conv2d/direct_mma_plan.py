@@ -16,9 +16,9 @@ import numpy as np
 
 from charcnn.gpu import device
 from charcnn.gpu.ptx import LANE_STEP, VECTOR
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import Window
 from charcnn.ops.common.precision import TENSOR_PRECISIONS, NumberFormat
-from charcnn.ops.common.shapes import Shape
-from charcnn.ops.common.shapes2d import Window
 from charcnn.ops.conv2d.direct_mma_words import LANES, Word, registers
 
 WARPS = 4

@@ -17,8 +17,8 @@ import numpy as np
 
 from charcnn.gpu import device
 from charcnn.gpu.ptx import VECTOR
-from charcnn.ops.common.shapes import Shape
-from charcnn.ops.common.shapes2d import Window
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import Window
 
 THREADS = device.block_size(256)
 """Of a block, at most."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from charcnn.gpu.launch import Call
+from charcnn.layers import windows
+from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import shapes2d
-from charcnn.ops.common.shapes2d import Padding, Pair
 from charcnn.ops.conv1d.double_buffered import launch_windows
 
 
@@ -16,7 +17,7 @@ def convolved(
 ) -> Any:  # fmt: skip
     """The operators below, by the name of the kernel's epilogue."""
     shape = shapes2d.conv2d_nhwc(x, weight, bias, stride, padding, dilation, groups)
-    window = shapes2d.window(x.shape[1], x.shape[2], weight.shape[:2], stride, padding, dilation)
+    window = windows.window(x.shape[1], x.shape[2], weight.shape[:2], stride, padding, dilation)
     call = Call(out, stream, shape, x=x, weight=weight, bias=bias)
     launch_windows(call, call.inputs, call.out, epilogue, window, groups=groups)
     return call.result()

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from charcnn.gpu import device
+from charcnn.layers.layer import Shape
 from charcnn.ops.common import epilogues, shapes2d
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.precision import FP32
-from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.mma.windows import MmaConv2dWeights
 from charcnn.ops.conv1d.wgmma.windows import WgmmaConv2dWeights
 from charcnn.ops.conv2d.double_buffered import convolved

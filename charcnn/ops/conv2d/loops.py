@@ -6,8 +6,8 @@ from typing import Any
 
 from numba import float32, njit
 
+from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import arrays, shapes2d
-from charcnn.ops.common.shapes2d import Padding, Pair
 
 
 @njit(cache=True, nogil=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from charcnn.ops.common import shapes2d
+from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.conv1d import one_shot
 from charcnn.ops.conv1d.mma.windows import compute
 
@@ -14,9 +14,9 @@ def conv2d_nhwc_mma(
     weight: Any,
     bias: Any,
     *,
-    stride: shapes2d.Pair = 1,
-    padding: shapes2d.Padding = 0,
-    dilation: shapes2d.Pair = 1,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
     groups: int = 1,
     precision: str = "fp16",
     out: Any = None,
@@ -55,9 +55,9 @@ def conv2d_relu_nhwc_mma(
     weight: Any,
     bias: Any,
     *,
-    stride: shapes2d.Pair = 1,
-    padding: shapes2d.Padding = 0,
-    dilation: shapes2d.Pair = 1,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
     groups: int = 1,
     precision: str = "fp16",
     out: Any = None,

@@ -10,9 +10,10 @@ from numba import cuda, float32
 
 from charcnn.gpu.device import SIMULATED, int32, uint32
 from charcnn.gpu.launch import Call, jit
+from charcnn.layers import windows
+from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.epilogues import epilogue
-from charcnn.ops.common.shapes2d import Padding, Pair
 
 SIDE = 4 if SIMULATED else 32
 """A block is so many rows of N * P by so many columns of M * Q, of outputs (N, M, P, Q)."""
@@ -134,8 +135,8 @@ def _launch_plain(x, weight, bias, stride, padding, dilation, groups, name, out,
 
 def _launch_maxpool(x, weight, bias, size, stride, padding, dilation, groups, step, name, out, stream):
     shape = shapes2d.conv2d_maxpool2d(x, weight, bias, size, stride, padding, dilation, groups, step)
-    sizes = shapes2d.pair("pool_size", size)
-    pool = sizes, sizes if step is None else shapes2d.pair("pool_stride", step), False
+    sizes = windows.pair("pool_size", size)
+    pool = sizes, sizes if step is None else windows.pair("pool_stride", step), False
     return _launch(x, weight, bias, shape, stride, padding, dilation, groups, name, out, stream, pool=pool)
 
 

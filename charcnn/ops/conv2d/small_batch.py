@@ -17,9 +17,10 @@ from numba import cuda, float32
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common import shapes2d
 from charcnn.ops.common.precision import HALF_PRECISIONS, choose
-from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.windows import Conv2dWeights
 from charcnn.ops.conv2d import small_batch_plan
 from charcnn.ops.conv2d.small_batch_kernel import QUAD, make_kernel
@@ -79,11 +80,11 @@ class SmallBatchConv2dWeights(Conv2dWeights):
         weight: Any,
         bias: Any,
         *,
-        stride: shapes2d.Pair = 1,
-        padding: shapes2d.Padding = 0,
-        dilation: shapes2d.Pair = 1,
+        stride: Pair = 1,
+        padding: Padding = 0,
+        dilation: Pair = 1,
         groups: int = 1,
-        pool: tuple[shapes2d.Pair, shapes2d.Pair | None] | None = None,
+        pool: tuple[Pair, Pair | None] | None = None,
         precision: str = "fp16",
         stream: Any = None,
     ) -> None:
@@ -135,7 +136,7 @@ class SmallBatchConv2dWeights(Conv2dWeights):
             self._plans[x[1:]] = small_batch_plan.best(problem)
         return self._plans[x[1:]]
 
-    def _start(self, call: Call, epilogue: str, window: shapes2d.Window, pixels: int) -> None:
+    def _start(self, call: Call, epilogue: str, window: Window, pixels: int) -> None:
         x = call.inputs[0]
         plan = self.plan(tuple(x.shape))
         if plan is None:

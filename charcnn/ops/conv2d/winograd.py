@@ -15,9 +15,11 @@ import numpy as np
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
+from charcnn.layers import windows
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common import epilogues, shapes2d
-from charcnn.ops.common.shapes import Shape, ranked
-from charcnn.ops.common.shapes2d import Padding, Pair, Window
+from charcnn.ops.common.shapes import ranked
 from charcnn.ops.conv1d.double_buffered import launch, launch_windows
 from charcnn.ops.conv1d.tile import filling, vector_width
 from charcnn.ops.conv2d.winograd_kernels import QUADS, TILES, features_kernel, outputs_kernel, weights_kernel
@@ -58,7 +60,7 @@ class WinogradConv2dWeights:
 
     def shapes(self, x: Shape) -> tuple[Shape, Shape, Shape]:
         """Of the transformed features, of their products and of the result, for x (N, H, W, C_in)."""
-        window = shapes2d.window(x[1], x[2], self.kernel, padding=self._padding)
+        window = windows.window(x[1], x[2], self.kernel, padding=self._padding)
         down, across, (height, width) = self.plan.down, self.plan.across, window.out(x[1], x[2])
         planes = self.plan.products * x[0]
         features = planes, down.read(height), across.read(width), self.c_in // self.plan.splits
@@ -87,7 +89,7 @@ class WinogradConv2dWeights:
             features, products = (space(size) for size in between)
             out = space(result) if out is None else out
         call, of = Call(out, stream, result, x=x), self.plan
-        (x,), window = call.inputs, shapes2d.window(height, width, self.kernel, padding=self._padding)
+        (x,), window = call.inputs, windows.window(height, width, self.kernel, padding=self._padding)
         (top, _, left, _), across, splits = window.padding, TILES * QUADS, of.splits
         wide = vector_width(x, features)
         blocks = -(-n * features.shape[1] * features.shape[2] // TILES) * -(-c_in // (QUADS * wide))

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.layers import windows
+from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import arrays, shapes2d
 from charcnn.ops.common.cpu_tile import Tile
-from charcnn.ops.common.shapes2d import Padding, Pair
 from charcnn.ops.conv1d.winograd_cpu import Filtered, nested
 from charcnn.ops.conv2d.cpu_gemm import window
 
@@ -31,7 +32,7 @@ class CpuWinogradConv2d:
     @staticmethod
     def takes(kernel: Pair, stride: Pair, dilation: Pair, groups: int) -> bool:
         """Whether such a convolution can be filtered."""
-        sizes = shapes2d.pair("kernel", kernel)
+        sizes = windows.pair("kernel", kernel)
         return all(one in (1, (1, 1)) for one in (stride, dilation)) and (groups == 1 or nested(*sizes))
 
     def __call__(self, x: np.ndarray, out: np.ndarray, *, relu: bool = False) -> np.ndarray:

@@ -15,11 +15,11 @@ import numba
 import numpy as np
 from numba import njit, prange, types
 
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import Padding, Pair
 from charcnn.ops.common import arrays, shapes2d, threads
 from charcnn.ops.common.cpu_gemm import types_of
 from charcnn.ops.common.cpu_tile import Tile
-from charcnn.ops.common.shapes import Shape
-from charcnn.ops.common.shapes2d import Padding, Pair
 from charcnn.ops.conv1d.winograd_transforms import SPAN, matrices
 from charcnn.ops.conv2d.cpu_direct import choose
 from charcnn.ops.conv2d.cpu_gemm import window

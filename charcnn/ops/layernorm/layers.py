@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from charcnn.gpu import device
+from charcnn.layers.layer import Shape
 from charcnn.ops.common.layer import Array, Conv1dLayer, Layer, Space
 from charcnn.ops.common.mma_layout import OCTET, WIDE
 from charcnn.ops.common.precision import FP32, choose
-from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.layers import Cast, MmaConv1d, SmallBatchConv1d, WgmmaConv1d
 from charcnn.ops.layernorm import relu_maxpool1d_nlc
 from charcnn.ops.layernorm.relu_maxpool1d_nlc_precisions import encoded_maxima, normalised_maxima

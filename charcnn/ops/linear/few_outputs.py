@@ -16,6 +16,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
+from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import WORDS
 from charcnn.ops.common.layer import Array, NoScratch, Space
@@ -127,7 +128,7 @@ class FewOutputsLinear(NoScratch):
         self._bias = device.to_device(np.ascontiguousarray(bias, np.float32))
         self.nbytes: int = self._weight.nbytes + self._bias.nbytes
 
-    def writes(self, x: shapes.Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[Array]:
         """The result."""
         return [Array((x[0], 1, self.c_out))]
 

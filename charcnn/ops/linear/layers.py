@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.layers.layer import Shape
 from charcnn.ops.common.layer import Array, Space
-from charcnn.ops.common.shapes import Shape
 from charcnn.ops.linear.small_batch import FINAL_THREADS, SmallBatchMlp
 
 

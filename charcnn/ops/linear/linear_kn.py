@@ -11,6 +11,7 @@ from numba import cuda, float32
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call, jit
+from charcnn.layers.layer import Shape
 from charcnn.ops.common import epilogues, shapes
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.conv1d.double_buffered import chosen, launch
@@ -70,7 +71,7 @@ def _launch(x, weight, bias, out, stream, *, relu):
     return call.result()
 
 
-def splits_shape(n: int, c_in: int, c_out: int) -> shapes.Shape:
+def splits_shape(n: int, c_in: int, c_out: int) -> Shape:
     """Of the sums of parts of the depth, (k splits, N, 1, C_out); () where one block sums all of it."""
     count = -(-c_in // DEPTH)
     if count <= 1:
@@ -119,7 +120,7 @@ class DoubleBufferedLinear(NoScratch):
         self._weight, self._bias = device.to_device(weight), device.to_device(bias)
         self._epilogue, self.nbytes = epilogues.check(epilogue), self._weight.nbytes + self._bias.nbytes
 
-    def writes(self, x: shapes.Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[Array]:
         """Sums of parts of the depth, where it has several, and the result."""
         c_in, c_out = self._weight.shape
         splits = splits_shape(x[0], c_in, c_out)

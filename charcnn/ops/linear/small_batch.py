@@ -18,6 +18,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
+from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes
 from charcnn.ops.common.fragments import TILE, k_block, lane_numbers, packed
 from charcnn.ops.common.precision import NumberFormat, choose
@@ -314,7 +315,7 @@ class SmallBatchMlp:
         self.last = device.to_device(np.ascontiguousarray(weights[2].T))
         self.nbytes = sum(array.nbytes for array in (*self.parts, *self.biases, self.last))
 
-    def k_splits_shape(self, n: int) -> shapes.Shape:
+    def k_splits_shape(self, n: int) -> Shape:
         """Of the scratch that a call needs: float32."""
         return (n * sum(part.k_splits * part.c_out for part in self.parts),)
 

@@ -17,6 +17,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.launch import Call, jit
+from charcnn.layers.layer import Shape
 from charcnn.ops.common import epilogues, shapes
 from charcnn.ops.common.layer import Array, NoScratch, Space
 from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
@@ -194,7 +195,7 @@ class SplitKLinear(NoScratch):
         self._bias = device.to_device(np.ascontiguousarray(bias, np.float32))
         self.nbytes = self._weight.nbytes + self._bias.nbytes
 
-    def writes(self, x: shapes.Shape) -> list[Array]:
+    def writes(self, x: Shape) -> list[Array]:
         """The result."""
         return [Array((x[0], 1, self._weight.c_out), self._results.dtype)]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common import shapes2d
-from charcnn.ops.common.shapes2d import Padding, Pair, Window
 from charcnn.ops.reference.values import Array, leaky_relu, relu, sigmoid, tanh
 
 

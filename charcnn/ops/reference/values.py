@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from charcnn.layers.layer import SLOPE
 from charcnn.ops.common import shapes
-from charcnn.ops.common.shapes import SLOPE
 
 Array = np.ndarray
 

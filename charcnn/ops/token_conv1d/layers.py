@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from charcnn.gpu import device
+from charcnn.layers.layer import Shape
 from charcnn.ops.common.layer import Array, Space
-from charcnn.ops.common.shapes import Shape
 from charcnn.ops.token_conv1d import gather
 from charcnn.ops.token_conv1d.lag_sums import SharedPairTables
 from charcnn.ops.token_conv1d.lags import PairTables

@@ -14,6 +14,7 @@ import numpy as np
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
+from charcnn.layers.layer import Shape
 from charcnn.ops.common import cast, shapes
 from charcnn.ops.common.cast import narrow, widen
 from charcnn.ops.common.mma_layout import OCTET
@@ -136,7 +137,7 @@ class TokenConvWeights:
         )  # fmt: skip
         self._waited = self._waited or y.size > 0
 
-    def _call(self, out: Any, stream: Any, shape: shapes.Shape, **inputs: Any) -> Call:
+    def _call(self, out: Any, stream: Any, shape: Shape, **inputs: Any) -> Call:
         return Call(out, stream, (*shape[:-1], self.precision.terms * shape[-1]), self.precision.dtype, **inputs)
 
 
@@ -151,7 +152,7 @@ def sums_in_float32(of: NumberFormat, wide: bool) -> bool:
     return wide or of.size == 4
 
 
-def _like(shape: shapes.Shape) -> Any:
+def _like(shape: Shape) -> Any:
     """For `shapes`: an array of this shape."""
     return np.broadcast_to(np.float32(0), shape)
 

@@ -12,8 +12,8 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 from charcnn.gpu import device
+from charcnn.layers.windows import Window
 from charcnn.ops.common.precision import NumberFormat
-from charcnn.ops.common.shapes2d import Window
 from charcnn.ops.conv1d.mma.config import Stages, TileConfig
 
 LARGEST_N = 128

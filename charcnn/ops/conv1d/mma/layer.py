@@ -8,6 +8,7 @@ import numpy as np
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call, pair
+from charcnn.layers.layer import Shape
 from charcnn.ops.common import epilogues, shapes, tile_choice
 from charcnn.ops.common.mma_layout import together
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
@@ -144,7 +145,7 @@ class MmaWeights:
         """What the methods give."""
         return FP32 if wide else self.precision
 
-    def partial_moments_shape(self, n: int, length: int) -> shapes.Shape:
+    def partial_moments_shape(self, n: int, length: int) -> Shape:
         """Of `conv1d_stat`'s scratch for x (n, length, C_in)."""
         return n, (length - self.kernel_size + 1) * -(-self.c_out // self._warp_n), PART_VALUES
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
-from charcnn.ops.common import shapes2d
+from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common.cast import x_unit_of
 from charcnn.ops.common.mma_layout import OCTET, encode, together
 from charcnn.ops.common.precision import FP32, choose
@@ -42,9 +42,9 @@ class MmaConv2dWeights(Conv2dWeights):
         weight: Any,
         bias: Any,
         *,
-        stride: shapes2d.Pair = 1,
-        padding: shapes2d.Padding = 0,
-        dilation: shapes2d.Pair = 1,
+        stride: Pair = 1,
+        padding: Padding = 0,
+        dilation: Pair = 1,
         groups: int = 1,
         precision: str = "fp16",
         results: str | None = None,
@@ -72,7 +72,7 @@ class MmaConv2dWeights(Conv2dWeights):
         """The one with the shortest time by a model, for so many outputs a channel."""
         return min(self._tiles, key=lambda tile: tile.time(pixels, self._n_tiles))
 
-    def _start(self, call: Call, epilogue: str, window: shapes2d.Window, pixels: int) -> None:
+    def _start(self, call: Call, epilogue: str, window: Window, pixels: int) -> None:
         (x,), y = call.inputs, call.out
         tile, wide, aligned = self.tile(pixels), self.results is FP32, device.address(y) % 16 == 0
         if not (aligned or wide):
@@ -86,7 +86,7 @@ class MmaConv2dWeights(Conv2dWeights):
         blocks = -(-pixels // tile.block_m) * self._n_tiles
         call.launch(kernel, blocks, tile.threads, *arguments, shared=stages.smem_bytes)
 
-    def _geometry(self, window: shapes2d.Window, x: tuple[int, ...]) -> Any:
+    def _geometry(self, window: Window, x: tuple[int, ...]) -> Any:
         """`Geometry`'s words on the GPU; kept, as a network has images of one size."""
         _, height, width, _ = x
         if (height, width) not in self._geometries:

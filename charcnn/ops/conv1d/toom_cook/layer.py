@@ -8,6 +8,7 @@ import numpy as np
 
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call
+from charcnn.layers.layer import Shape
 from charcnn.ops.common import arrays, shapes
 from charcnn.ops.common.precision import TENSOR_PRECISIONS, choose
 from charcnn.ops.conv1d.toom_cook import planes as plane_kernels
@@ -73,7 +74,7 @@ class ToomCookWeights:
         self._kernel = make_kernel(of, of, tile)
         self._maps: dict[tuple[Any, ...], Any] = {}
 
-    def planes_shape(self, n: int, length: int) -> shapes.Shape:
+    def planes_shape(self, n: int, length: int) -> Shape:
         """Of the planes of features (n, length, C_in): (n, windows + 1, 6, C_in), of two terms with 2 C_in."""
         return n, plane_rows(length), POINTS, self.precision.terms * self.c_in
 

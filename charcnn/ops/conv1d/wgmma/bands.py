@@ -19,8 +19,8 @@ from numba import cuda
 
 from charcnn.gpu import device, ptx, tensor_map
 from charcnn.gpu.device import uint32, uint64
+from charcnn.layers.windows import Window
 from charcnn.ops.common.precision import NumberFormat
-from charcnn.ops.common.shapes2d import Window
 from charcnn.ops.conv1d.wgmma.config import BARRIER_BYTES, K_BLOCK, NO_ROW, ROW_BYTES, WGMMA_M, TileConfig
 from charcnn.ops.conv1d.wgmma.im2col import BIAS_BYTES, PROMOTED_N, make_load_weights
 

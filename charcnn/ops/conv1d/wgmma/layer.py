@@ -9,6 +9,7 @@ import numpy as np
 
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call, pair
+from charcnn.layers.layer import Shape
 from charcnn.ops.common import epilogues, shapes, tile_choice
 from charcnn.ops.common.moments import PART_VALUES, launch_merge
 from charcnn.ops.common.precision import FP32, NumberFormat, choose
@@ -156,7 +157,7 @@ class WgmmaWeights:
         """What the methods give."""
         return self.results
 
-    def partial_moments_shape(self, n: int, length: int) -> shapes.Shape:
+    def partial_moments_shape(self, n: int, length: int) -> Shape:
         """Of `conv1d_stat`'s scratch for x (n, length, C_in)."""
         return n, (length - self.kernel_size + 1) * -(-self.c_out // self._block_n), PART_VALUES
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from charcnn.gpu import device, tensor_map
 from charcnn.gpu.launch import Call
-from charcnn.ops.common import shapes2d
+from charcnn.layers.layer import Shape
+from charcnn.layers.windows import Padding, Pair, Window
 from charcnn.ops.common.cast import narrow, x_unit_of
 from charcnn.ops.common.precision import FP32, choose
-from charcnn.ops.common.shapes import Shape
 from charcnn.ops.conv1d.wgmma import bands, im2col
 from charcnn.ops.conv1d.wgmma.bands import BandTile
 from charcnn.ops.conv1d.wgmma.config import ROW_BYTES
@@ -50,9 +50,9 @@ class WgmmaConv2dWeights(Conv2dWeights):
         weight: Any,
         bias: Any,
         *,
-        stride: shapes2d.Pair = 1,
-        padding: shapes2d.Padding = 0,
-        dilation: shapes2d.Pair = 1,
+        stride: Pair = 1,
+        padding: Padding = 0,
+        dilation: Pair = 1,
         groups: int = 1,
         precision: str = "fp16",
         results: str | None = None,
@@ -126,7 +126,7 @@ class WgmmaConv2dWeights(Conv2dWeights):
     def _n_tiles(self, tile: Im2colTile | BandTile) -> int:
         return -(-self.c_out // self._block_n) * (self._block_n // tile.block_n)
 
-    def _start(self, call: Call, epilogue: str, window: shapes2d.Window, pixels: int) -> None:
+    def _start(self, call: Call, epilogue: str, window: Window, pixels: int) -> None:
         tile, m_tiles = self.tile(call.inputs[0].shape)
         band, taps = isinstance(tile, BandTile), prod(self.kernel)
         known = len(self._maps)
@@ -148,7 +148,7 @@ class WgmmaConv2dWeights(Conv2dWeights):
             early=known == len(self._maps),
         )  # fmt: skip
 
-    def _map(self, x: Any, window: shapes2d.Window, tile: Im2colTile | BandTile, out: Sequence[int]) -> tuple[Any, Any]:
+    def _map(self, x: Any, window: Window, tile: Im2colTile | BandTile, out: Sequence[int]) -> tuple[Any, Any]:
         """Tensor maps of x, and the geometry that goes with them; kept, as in `WgmmaWeights`."""
         key = device.address(x), tuple(x.shape), tile
         if key not in self._maps:

@@ -8,6 +8,7 @@ import numpy as np
 
 from charcnn.gpu import device
 from charcnn.gpu.launch import Call
+from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes
 from charcnn.ops.common.precision import choose
 from charcnn.ops.conv1d.toom_cook import planes
@@ -86,7 +87,7 @@ class PlaneGatherWeights:
                 f"weight has {kernel_size=}, {depth=}: need {least:,} bytes of shared memory, a block has {limit:,}"
             )
 
-    def planes_shape(self, n: int, length: int) -> shapes.Shape:
+    def planes_shape(self, n: int, length: int) -> Shape:
         """Of the planes of token ids (n, length): (n, windows + 1, 6, C_out), of two terms with 2 C_out."""
         pooled = (length - self.shape[0] + 1) // POOL
         return n, plane_rows(pooled), POINTS, self.precision.terms * self.shape[2]

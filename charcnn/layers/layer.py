@@ -7,6 +7,9 @@ from typing import ClassVar
 
 Shape = tuple[int, ...]
 
+SLOPE = 0.01
+"""Of leaky ReLU below 0, where nothing else is said."""
+
 
 @dataclass(frozen=True)
 class Layer:

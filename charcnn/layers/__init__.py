@@ -1,0 +1,374 @@
+"""A network as data: a tuple of layers, which `place` lays along an input's shape.
+
+Shapes, parameters, work and bytes follow, as do the network's forms in NumPy, ONNX, PyTorch and JAX. A layer knows its
+own sizes alone; what it reads comes from the layer before. Shapes are of one input, channels first: token ids (L,),
+features (C, L), vectors (C,); an image is (C, H, W).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Real
+from typing import Any
+
+from charcnn.layers import windows
+from charcnn.layers.layer import SLOPE
+from charcnn.layers.layer import Layer as Layer
+from charcnn.layers.layer import Shape as Shape
+from charcnn.layers.windows import Padding, Pair, Window
+
+
+@dataclass(frozen=True)
+class OneHot(Layer):
+    """Token ids (L,) -> one-hot columns (depth, L); an id of `depth` or more is a blank, all zero."""
+
+    depth: int
+
+    in_itemsize = 1
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(depth, L)"""
+        return (self.depth, *self._read(shape, "L"))
+
+
+@dataclass(frozen=True)
+class Conv1d(Layer):
+    """A convolution of stride 1 and no padding: (C, L) -> (channels, L - kernel_size + 1)."""
+
+    channels: int
+    kernel_size: int
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(channels, L - kernel_size + 1)"""
+        return self.channels, self._windows(self._read(shape, "C, L")[1], self.kernel_size)
+
+    def parameters(self, shape: Shape) -> dict[str, Shape]:
+        """weight (channels, C, kernel_size), bias (channels,)"""
+        return {"weight": (self.channels, shape[0], self.kernel_size), "bias": (self.channels,)}
+
+    def multiply_adds(self, shape: Shape) -> int:
+        """C * kernel_size for each value of the result."""
+        return shape[0] * self.kernel_size * math.prod(self.out_shape(shape))
+
+
+@dataclass(frozen=True)
+class LayerNorm(Layer):
+    """An input's features minus their mean, over the root of their variance + eps, times weight, plus bias."""
+
+    eps: float = 1e-5
+
+    def parameters(self, shape: Shape) -> dict[str, Shape]:
+        """weight and bias: one of each a feature."""
+        return {"weight": shape, "bias": shape}
+
+
+@dataclass(frozen=True)
+class Relu(Layer):
+    """max(x, 0)"""
+
+    epilogue = "relu"
+
+
+@dataclass(frozen=True)
+class MaxPool1d(Layer):
+    """The maximum of each `size` positions, with no overlap: (C, L) -> (C, L // size)."""
+
+    size: int
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(C, L // size)"""
+        channels, length = self._read(shape, "C, L")
+        self._windows(length, self.size)
+        return channels, length // self.size
+
+
+@dataclass(frozen=True)
+class Pixels(Layer):
+    """Bytes (C * H * W,) as an image (C, H, W) of (byte / 255 - mean) / std, one mean and std a channel."""
+
+    channels: int
+    height: int
+    width: int
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    in_itemsize = 1
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(C, H, W)"""
+        image = self.channels, self.height, self.width
+        if shape != (math.prod(image),):
+            raise ValueError(f"{self.label} reads shape {shape}: need ({math.prod(image)},)")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != self.channels:
+                raise ValueError(f"{self.label}: {name}={values}: need {self.channels}, one a channel")
+        return image
+
+
+class Window2d(Layer):
+    """What moves a window over an image: subclasses say what they make of its values."""
+
+    kernel_size: Pair
+    stride: Pair | None
+    padding: Padding
+    dilation: Pair = 1
+
+    def window(self, shape: Shape) -> Window:
+        """How it moves over an image (C, H, W).
+
+        Raises:
+            ValueError: it does not fit; names the layer.
+        """
+        _, height, width = self._read(shape, "C, H, W")
+        try:
+            kernel = windows.pair("kernel_size", self.kernel_size)
+            stride = kernel if self.stride is None else self.stride
+            return windows.window(height, width, kernel, stride, self.padding, self.dilation)
+        except ValueError as error:
+            raise ValueError(f"{self.label}: {error}") from None
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(C, H_out, W_out)"""
+        return shape[0], *self.window(shape).out(*shape[1:])
+
+
+@dataclass(frozen=True)
+class Conv2d(Window2d):
+    """A convolution: (C, H, W) -> (channels, H_out, W_out); arguments as of `charcnn.ops.reference.conv2d`."""
+
+    channels: int
+    kernel_size: Pair
+    stride: Pair = 1
+    padding: Padding = 0
+    dilation: Pair = 1
+    groups: int = 1
+    bias: bool = True
+
+    @property
+    def moves(self) -> dict[str, Any]:
+        """How its window moves, as operators take it."""
+        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(channels, H_out, W_out)"""
+        return self.channels, *self.window(shape).out(*shape[1:])
+
+    def parameters(self, shape: Shape) -> dict[str, Shape]:
+        """weight (channels, C / groups, KH, KW), bias (channels,) where it has one"""
+        if shape[0] % self.groups or self.channels % self.groups:
+            need = f"need a divisor of {shape[0]} and {self.channels} channels"
+            raise ValueError(f"{self.label}: groups={self.groups}: {need}")
+        weight = self.channels, shape[0] // self.groups, *self.window(shape).kernel
+        return {"weight": weight, "bias": (self.channels,)} if self.bias else {"weight": weight}
+
+    def multiply_adds(self, shape: Shape) -> int:
+        """One a weight of a channel, for each value of the result."""
+        return math.prod(self.parameters(shape)["weight"][1:]) * math.prod(self.out_shape(shape))
+
+
+@dataclass(frozen=True)
+class MaxPool2d(Window2d):
+    """The maximum of each window; stride is kernel_size where None; padding is -inf, at most half of kernel_size."""
+
+    kernel_size: Pair
+    stride: Pair | None = None
+    padding: Padding = 0
+
+
+@dataclass(frozen=True)
+class AvgPool2d(Window2d):
+    """The mean of each window, padding counted as zeros; stride is kernel_size where None."""
+
+    kernel_size: Pair
+    stride: Pair | None = None
+    padding: Padding = 0
+
+
+@dataclass(frozen=True)
+class GlobalAvgPool2d(Layer):
+    """The mean of each channel: (C, H, W) -> (C,)."""
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(C,)"""
+        return self._read(shape, "C, H, W")[:1]
+
+
+@dataclass(frozen=True)
+class BatchNorm2d(Layer):
+    """At inference: each channel minus its mean, over the root of its variance + eps, times weight, plus bias."""
+
+    eps: float = 1e-5
+
+    def parameters(self, shape: Shape) -> dict[str, Shape]:
+        """weight, bias, running_mean, running_var: (C,) each, as PyTorch names them."""
+        return dict.fromkeys(("weight", "bias", "running_mean", "running_var"), self._read(shape, "C, H, W")[:1])
+
+
+@dataclass(frozen=True)
+class LocalResponseNorm(Layer):
+    """Each value over (k + alpha / size * s) ** beta, s the sum of squares of `size` channels about its own."""
+
+    size: int = 5
+    alpha: float = 1e-4
+    beta: float = 0.75
+    k: float = 1.0
+
+
+@dataclass(frozen=True)
+class Tanh(Layer):
+    """tanh(x)"""
+
+    epilogue = "tanh"
+
+
+@dataclass(frozen=True)
+class Gelu(Layer):
+    """x times the normal distribution function of x."""
+
+    epilogue = "gelu"
+
+
+@dataclass(frozen=True)
+class Sigmoid(Layer):
+    """1 / (1 + exp(-x))"""
+
+    epilogue = "sigmoid"
+
+
+@dataclass(frozen=True)
+class LeakyRelu(Layer):
+    """x, or `negative_slope` times x where x is below 0. With another slope than the usual it is no epilogue."""
+
+    negative_slope: float = SLOPE
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.negative_slope, Real) and 0 <= self.negative_slope <= 1):
+            raise ValueError(f"{self.label}: negative_slope={self.negative_slope!r}: need a number from 0 to 1")
+        if self.negative_slope == SLOPE:
+            object.__setattr__(self, "epilogue", "leaky_relu")
+
+
+@dataclass(frozen=True)
+class Softmax(Layer):
+    """Logits (C,) as probabilities."""
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(C,)"""
+        return self._read(shape, "C")
+
+
+@dataclass(frozen=True)
+class Flatten(Layer):
+    """Features as a vector, channel after channel."""
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(C * L,)"""
+        return (math.prod(shape),)
+
+
+@dataclass(frozen=True)
+class Linear(Layer):
+    """A matrix product: (C,) -> (units,)."""
+
+    units: int
+
+    def out_shape(self, shape: Shape) -> Shape:
+        """(units,)"""
+        self._read(shape, "C")
+        return (self.units,)
+
+    def parameters(self, shape: Shape) -> dict[str, Shape]:
+        """weight (units, C), bias (units,)"""
+        return {"weight": (self.units, *shape), "bias": (self.units,)}
+
+    def multiply_adds(self, shape: Shape) -> int:
+        """One a weight."""
+        return self.units * shape[0]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A layer in its place: what one input is before and after it."""
+
+    layer: Layer
+    in_shape: Shape
+    out_shape: Shape
+    flattened: Shape | None = None
+    """What a Flatten just before it read: so its weight's columns follow from (C, L)."""
+
+    @property
+    def parameters(self) -> dict[str, Shape]:
+        """The parameters' whole names and shapes."""
+        return {f"{self.layer.name}.{part}": of for part, of in self.layer.parameters(self.in_shape).items()}
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations an input, a multiply-add counted as two; other work is not counted."""
+        return 2 * self.layer.multiply_adds(self.in_shape)
+
+    def bytes(self, n: int = 1, itemsize: int = 4) -> int:
+        """Bytes that n inputs move if each value is read or written once: features in and out, and parameters."""
+        features = (
+            math.prod(self.in_shape) * (self.layer.in_itemsize or itemsize) + math.prod(self.out_shape) * itemsize
+        )
+        return n * features + itemsize * sum(map(math.prod, self.parameters.values()))
+
+
+def place(layers: Sequence[Layer], in_shape: Shape) -> tuple[Node, ...]:
+    """Lay the layers one after another, from an input's shape on.
+
+    Raises:
+        ValueError: a layer cannot read what the one before it gives, or has parameters and no name of its own; names
+            the layer.
+    """
+    nodes: list[Node] = []
+    owners: set[str] = set()
+    flattened = None
+    for layer in layers:
+        node = Node(layer, in_shape, layer.out_shape(in_shape), flattened)
+        if node.parameters and (not layer.name or layer.name in owners):
+            raise ValueError(
+                f"layers[{len(nodes)}] is {layer}, name={layer.name!r}: need a name that no other layer has"
+            )
+        owners.add(layer.name)
+        flattened = in_shape if isinstance(layer, Flatten) else None
+        nodes.append(node)
+        in_shape = node.out_shape
+    return tuple(nodes)
+
+
+class Network:
+    """What follows from a network's layers; a subclass says them, and an input's shape."""
+
+    layers: tuple[Layer, ...]
+    in_shape: Shape
+    """(L,) bytes"""
+    length: int
+    """Bytes an input."""
+    classes: int
+    """Values of a result."""
+    byte_values: int = 256
+    """How many values a byte of an input takes."""
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The layers, each with the shapes before and after it."""
+        return place(self.layers, self.in_shape)
+
+    @property
+    def parameter_shapes(self) -> dict[str, Shape]:
+        """Every parameter's name and shape, in order."""
+        return {name: shape for node in self.nodes for name, shape in node.parameters.items()}
+
+    @property
+    def parameters(self) -> int:
+        """Values in all parameters."""
+        return sum(map(math.prod, self.parameter_shapes.values()))
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations an input, a multiply-add counted as two."""
+        return sum(node.flops for node in self.nodes)
