@@ -9,6 +9,12 @@ from numba import cuda, float32
 
 from charcnn.gpu import device
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes2d
@@ -46,14 +52,14 @@ def _make_kernel(layout, c_in, c_out):
         # A thread a pixel: neighbours read neighbouring bytes of each channel, and write neighbouring vectors.
         table = cuda.shared.array(entries, float32)
         values = cuda.local.array(registers, float32)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         k = thread
         while k < uint32(entries):
             table[k] = tables.flat[k]
             k = k + threads
         cuda.syncthreads()
-        size, stride = uint32(y.shape[1] * y.shape[2]), uint32(cuda.gridDim.x) * threads
-        pixel, end = uint32(cuda.blockIdx.x) * threads + thread, uint32(y.shape[0]) * size
+        size, stride = uint32(y.shape[1] * y.shape[2]), grid_dim_x() * threads
+        pixel, end = block_idx_x() * threads + thread, extents(y)[0] * size
         while pixel < end:
             n, p = pixel // size, pixel % size
             image = uint64(n) * uint64(uint32(c_in) * size) + uint64(p)

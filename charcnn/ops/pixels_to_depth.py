@@ -17,6 +17,12 @@ from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import int32, uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Window
@@ -92,12 +98,12 @@ def _make_kernel(layout, c_in, c_out, down, across, unit, early):
         table = cuda.shared.array(entries, float32)
         found = cuda.local.array(registers, int32)
         values = cuda.local.array(registers, float32)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         if early:
             ptx.griddepcontrol_launch()
-        rows, columns = uint32(y.shape[1]), uint32(y.shape[2])
-        end = uint32(uint32(uint32(y.shape[0]) * rows) * uint32(columns * vectors))
-        begin, stride = uint32(uint32(cuda.blockIdx.x) * threads), uint32(uint32(cuda.gridDim.x) * threads)
+        rows, columns = extents(y)[1], extents(y)[2]
+        end = uint32(uint32(extents(y)[0] * rows) * uint32(columns * vectors))
+        begin, stride = uint32(block_idx_x() * threads), uint32(grid_dim_x() * threads)
         base = begin
         while base < end:
             i = uint32(base + thread)

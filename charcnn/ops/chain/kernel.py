@@ -8,6 +8,10 @@ from typing import Any
 from numba import cuda, float32, float64
 
 from charcnn.gpu.device import uint32
+from charcnn.gpu.indices import (
+    block_idx_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.step import TAPS, Step
 
@@ -49,9 +53,9 @@ def make_kernel(step: Step) -> Any:
         acc = cuda.local.array(accumulators, float32)
         window = cuda.local.array(window_size, float32)
         fetched = cuda.local.array(fetches, float32)
-        thread = uint32(cuda.threadIdx.x)
-        n = uint32(cuda.blockIdx.x) // tiles
-        start = uint32(cuda.blockIdx.x) % tiles * tile
+        thread = thread_idx_x()
+        n = block_idx_x() // tiles
+        start = block_idx_x() % tiles * tile
 
         def multiply(weight, tap):
             """One tap of one input channel: tm weights, the same in all lanes of a channel group, times tn features."""

@@ -9,6 +9,10 @@ from numba import cuda, float32
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import int32, uint32
+from charcnn.gpu.indices import (
+    block_idx_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.maps2d import make_fill, make_load, make_maxpool2d, make_norm, make_store, place_of
 from charcnn.ops.chain.step2d import Step2d
@@ -34,8 +38,8 @@ def make_kernel(step: Step2d) -> Any:
 
     @jit(launch_bounds=(step.threads, step.resident))
     def kernel(x, weights, biases, y):
-        n = uint32(cuda.blockIdx.x) // tiles
-        tile = uint32(cuda.blockIdx.x) % tiles
+        n = block_idx_x() // tiles
+        tile = block_idx_x() % tiles
         begin, first = int32(tile // across * rows), int32(tile % across * columns)
         if held:
             hold(weights)
@@ -167,7 +171,7 @@ def _make_bring(step: Step2d, i: int) -> Any:
     @jit(device=True, forceinline=True)
     def bring(weight, begin, to):
         shared = cuda.shared.array(0, float32)
-        for at in range(uint32(cuda.threadIdx.x), channels * run, threads):
+        for at in range(thread_idx_x(), channels * run, threads):
             channel, tap = uint32(at) // run, uint32(at) % run
             if begin + tap < depth:
                 place = to + tap * pitch + channel // outs * padded + channel % outs
@@ -223,7 +227,7 @@ def _make_conv2d(step: Step2d, i: int) -> Any:
         positions = uint32(end - begin) * across
         tiles = positions * channel_tiles
         for start in range(uint32(0), tiles, threads):
-            tile = uint32(start + uint32(cuda.threadIdx.x))
+            tile = uint32(start + thread_idx_x())
             active = tile < tiles
             channel, position = tile // positions, tile % positions
             row, column = int32(begin + int32(position // across)), position % across * across_tile

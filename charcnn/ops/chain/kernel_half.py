@@ -16,6 +16,10 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
 
@@ -96,7 +100,7 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
         a = cuda.local.array(a_size, types.uint32)
         b = cuda.local.array(b_size, types.uint32)
         base = ptx.cvta_to_shared(shared)
-        thread, n = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        thread, n = thread_idx_x(), block_idx_x()
         lane, warp = thread & lanes, thread >> five
         g, t = lane >> two, lane & three
 

@@ -16,6 +16,12 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.octets import OCTET, PIXEL, make_octet_norm
 from charcnn.ops.common.epilogues import inlined
@@ -47,18 +53,18 @@ def make_mma_kernel(plan: MmaPlan, from_bytes: bool) -> Any:
     @jit(launch_bounds=(plan.threads, plan.resident))
     def kernel(x, weight, bias, pixels, y):
         shared = cuda.shared.array(0, types.uint32, alignment=alignment)
-        base, thread = ptx.cvta_to_shared(shared), uint32(cuda.threadIdx.x)
+        base, thread = ptx.cvta_to_shared(shared), thread_idx_x()
         i = thread * chunk
         while i < space:  # what is padding stays 0
             ptx.st_shared_v4_b32(base + i, 0, 0, 0, 0)
             i = i + threads * chunk
-        n = uint32(cuda.blockIdx.x)
-        while n < uint32(x.shape[0]):
+        n = block_idx_x()
+        while n < extents(x)[0]:
             cuda.syncthreads()  # the image before is done with
             lay_out(x, pixels, base, thread, n)
             cuda.syncthreads()
             compute(weight, bias, y, base, thread, n)
-            n = n + uint32(cuda.gridDim.x)
+            n = n + grid_dim_x()
 
     return kernel
 

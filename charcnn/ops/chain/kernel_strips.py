@@ -14,6 +14,12 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.octets import PIXEL
 from charcnn.ops.chain.strip_maps import WORD, make_keep, make_load, make_maxpool2d, make_norm, make_store
@@ -43,13 +49,13 @@ def make_strip_kernel(plan: StripPlan, from_bytes: bool) -> Any:
     @jit(launch_bounds=(plan.threads, 1))
     def kernel(x, weight, bias, pixels, y):
         shared = cuda.shared.array(0, types.uint32, alignment=alignment)
-        base, thread = ptx.cvta_to_shared(shared), uint32(cuda.threadIdx.x)
+        base, thread = ptx.cvta_to_shared(shared), thread_idx_x()
         i = thread * chunk
         while i < space:  # what is padding stays 0
             ptx.st_shared_v4_b32(base + i, zero, zero, zero, zero)
             i = i + threads * chunk
-        block = uint32(cuda.blockIdx.x)
-        while block < uint32(x.shape[0]) * tiles:
+        block = block_idx_x()
+        while block < extents(x)[0] * tiles:
             n, begin = block // tiles, block % tiles * tile
             last, high = uint32(min(begin + tile, height)), first
             there, have = zero, zero  # rows of the map between, and of the second convolution
@@ -69,7 +75,7 @@ def make_strip_kernel(plan: StripPlan, from_bytes: bool) -> Any:
                 there = p1 if fresh else uint32(max(there, p1))
                 second_half(x, weight, bias, pixels, y, base, thread, n, begin, end, fresh)
                 begin, high, have, fresh = end, rows, c1, False
-            block = block + uint32(cuda.gridDim.x)
+            block = block + grid_dim_x()
 
     return kernel
 

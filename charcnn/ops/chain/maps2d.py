@@ -9,6 +9,9 @@ from typing import Any
 from numba import cuda, float32, types
 
 from charcnn.gpu.device import int32, uint32
+from charcnn.gpu.indices import (
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.chain.step2d import Step2d
 from charcnn.ops.common.epilogues import inlined
@@ -35,7 +38,7 @@ def make_load(step: Step2d) -> Any:
     @jit(device=True, forceinline=True)
     def load(x, weights, biases, y, n, before, begin, end, first, last, origin):
         maps = cuda.shared.array(0, value_type)
-        for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * channels * pitch, threads):
+        for at in range(thread_idx_x(), uint32(end - begin) * channels * pitch, threads):
             line = uint32(at) // pitch
             c, row, column = line % channels, uint32(begin) + line // channels, origin + int32(uint32(at) % pitch)
             value = padding
@@ -62,7 +65,7 @@ def make_fill(step: Step2d, i: int) -> Any:
     def fill(begin, end, origin):
         if any_sides:
             maps = cuda.shared.array(0, value_type)
-            for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * channels * sides, threads):
+            for at in range(thread_idx_x(), uint32(end - begin) * channels * sides, threads):
                 line, side = uint32(at) // sides, int32(uint32(at) % sides)
                 c, row = line % channels, uint32(begin) + line // channels
                 column = (side - left if side < left else width + side - left) - origin
@@ -85,7 +88,7 @@ def make_maxpool2d(step: Step2d, i: int) -> Any:
     @jit(device=True, forceinline=True)
     def maxpool2d(weights, biases, y, n, begin, end, first, last, origin):
         maps, columns = cuda.shared.array(0, value_type), uint32(last - first)
-        for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * channels * columns, threads):
+        for at in range(thread_idx_x(), uint32(end - begin) * channels * columns, threads):
             line, column = uint32(at) // columns, uint32(at) % columns
             c, row = line % channels, begin + int32(line // channels)
             best = lowest
@@ -116,7 +119,7 @@ def make_norm(step: Step2d, i: int) -> Any:
     def normalise(y, n, begin, end, first, last, origin):
         maps, columns = cuda.shared.array(0, value_type), uint32(last - first)
         near = cuda.local.array(size, float32)
-        for at in range(uint32(cuda.threadIdx.x), uint32(end - begin) * columns, threads):
+        for at in range(thread_idx_x(), uint32(end - begin) * columns, threads):
             row, column = uint32(begin) + uint32(at) // columns, uint32(first) + uint32(at) % columns
             here = uint32(place + row % ring * pitch + uint32(int32(column) - origin)) if not final else uint32(0)
             for j in range(size):

@@ -11,6 +11,11 @@ from numba import cuda, float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import Window
@@ -94,15 +99,15 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
         x_from = cuda.local.array(window_copies, uint32)
         tap = cuda.local.array(4, uint32)  # of a stage: the float of its run, where that begins, its line, its column
         length, c_in, length_out, c_out = (
-            uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[y.ndim - 2]), uint32(weight.shape[2]),
+            extents(x)[1], extents(x)[2], uint32(y.shape[y.ndim - 2]), extents(weight)[2],
         )  # fmt: skip
         if pooled:
             length_out = length_out * window
-        inputs, taps = uint32(x.shape[0]), uint32(weight.shape[0])
+        inputs, taps = extents(x)[0], extents(weight)[0]
         products, run, width_out = uint32(1), c_in, c_out
         if windowed:
             count, height, line, out_columns, move_down, move_right, top, left, tap_columns, tap_down, tap_right = split
-            run = uint32(weight.shape[1])
+            run = extents(weight)[1]
             if not several:
                 width_out = c_out // count
         if several:
@@ -111,7 +116,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
         rows, depth = inputs * length_out, taps * run
         tiles_across = (width_out + columns_tile - 1) // columns_tile
         tiles_down = (rows + tile_rows - 1) // tile_rows
-        thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        thread, block = thread_idx_x(), block_idx_x()
         tile_across = block % tiles_across
         first_row = block // tiles_across % tiles_down * tile_rows
         first_column = tile_across * columns_tile

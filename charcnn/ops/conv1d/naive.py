@@ -9,6 +9,9 @@ import numpy as np
 from numba import cuda, float32
 
 from charcnn.gpu.device import int32, uint32
+from charcnn.gpu.indices import (
+    extents,
+)
 from charcnn.gpu.launch import Call, jit, pair
 from charcnn.ops.common import moments, shapes
 
@@ -21,7 +24,7 @@ def _output_naive(kernel_size):
     @jit(device=True)
     def output(features, weights, bias, first, step, length, inside):
         total = bias
-        c_in, channels = uint32(0), uint32(features.shape[0])
+        c_in, channels = uint32(0), extents(features)[0]
         while c_in < channels:
             row, row_weights = features[c_in], weights[c_in]
             taps = float32(0)  # summed apart: the rounding error grows with C_in + K, not C_in * K
@@ -136,7 +139,7 @@ def _conv1d_relu_maxpool1d_kernel(kernel_size, stride, padding, dilation, pool_s
             taps = cuda.local.array(pool_size, float32)
             for p in range(pool_size):
                 totals[p] = bias[c_out]
-            c_in, channels = uint32(0), uint32(x.shape[1])
+            c_in, channels = uint32(0), extents(x)[1]
             while c_in < channels:
                 row, row_weights = features[c_in], weights[c_in]
                 for j in range(window):

@@ -8,6 +8,11 @@ from typing import Any
 from numba import cuda, float32
 
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.conv1d.tile import REGISTERS, Tile
@@ -39,11 +44,11 @@ def make_kernel(tile: Tile) -> Any:
         b = cuda.local.array(b_size, float32)
         x_start = cuda.local.array(x_loads, uint64)
         length, c_in, length_out, c_out = (
-            uint32(x.shape[1]), uint32(x.shape[2]), uint32(y.shape[1]), uint32(y.shape[2]),
+            extents(x)[1], extents(x)[2], extents(y)[1], extents(y)[2],
         )  # fmt: skip
         rows, depth = uint32(y.shape[0] * length_out), uint32(weight.shape[0] * c_in)
         tiles_across = (c_out + columns_tile - 1) // columns_tile
-        thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        thread, block = thread_idx_x(), block_idx_x()
         first_row = block // tiles_across * rows_tile
         first_column = block % tiles_across * columns_tile
         ty, tx = thread // across, thread % across

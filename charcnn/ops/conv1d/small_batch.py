@@ -18,6 +18,12 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    grid_dim_y,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes
@@ -107,10 +113,10 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
         b = cuda.local.array(b_size, types.uint32)
         low = cuda.local.array(low_size, types.uint32)
         rest = cuda.local.array(rest_size, float32)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         warp, lane = thread >> 5, thread & lanes
         g, t = lane >> 2, lane & 3
-        block, n_tile = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y)
+        block, n_tile = block_idx_x(), block_idx_y()
         n = block // tiles
         tile = block - n * tiles
         k_block = warp
@@ -224,7 +230,7 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
                 total = float32(0)
                 for w in range(warp_count):
                     total += totals[w]
-                place = uint64(block * uint32(cuda.gridDim.y) + n_tile)
+                place = uint64(block * grid_dim_y() + n_tile)
                 ptx.st_global_v4_f32(partial_moments + place * uint64(PART_BYTES), mean, total, held, float32(0))
 
     return kernel

@@ -9,6 +9,14 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_dim_x,
+    block_idx_x,
+    block_idx_y,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.epilogues import epilogue
 from charcnn.ops.conv2d.direct_plan import OWN, Tile
@@ -49,9 +57,9 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
         acc = cuda.local.array(accumulators, float32)
         values = cuda.local.array(held, float32)
         factors = cuda.local.array(weights, float32)
-        inputs, c_in, height, line = uint32(x.shape[0]), uint32(x.shape[1]), uint32(x.shape[2]), uint32(x.shape[3])
-        c_out, height_out, width_out = uint32(y.shape[1]), uint32(y.shape[2]), uint32(y.shape[3])
-        thread, threads, part = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x), uint32(cuda.blockIdx.y)
+        inputs, c_in, height, line = extents(x)[0], extents(x)[1], extents(x)[2], extents(x)[3]
+        c_out, height_out, width_out = extents(y)[1], extents(y)[2], extents(y)[3]
+        thread, threads, part = thread_idx_x(), block_dim_x(), block_idx_y()
         strip, first_map = uint32(part % sizes.strips), uint32(uint32(part // sizes.strips) * sizes.groups * map_count)
         strip_row, strip_column = uint32(strip // sizes.strips_across), uint32(strip % sizes.strips_across)
         depth, pitch, plane_rows, base = sizes.depth, sizes.pitch, sizes.rows, ptx.cvta_to_shared(shared)
@@ -86,9 +94,7 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
         own[mine + 2], own[mine + 3] = image, group
         own[mine + 4] = uint32(strip_row * sizes.tiles_down + tile_row) * uint32(out_rows)
         own[mine + 5] = uint32(strip_column * sizes.tiles_across + tile_column) * uint32(out_columns)
-        own[mine + 6] = (
-            image * c_in * sizes.plane + tile_row * down * pitch + tile_column * right
-        )
+        own[mine + 6] = image * c_in * sizes.plane + tile_row * down * pitch + tile_column * right
 
         def fetch(to, item):
             """Start to copy the strip of an item's images; zeros for what lies outside."""
@@ -103,7 +109,14 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
                 target, i = uint32(to + first * pitch + piece * copied), first
                 while i < end:
                     inside = (begin_row + row) & word < height and column < line
-                    copy(shared, target, uint32(0), x, source + uint64(offset & word), copy_bytes if inside else uint32(0))
+                    copy(
+                        shared,
+                        target,
+                        uint32(0),
+                        x,
+                        source + uint64(offset & word),
+                        copy_bytes if inside else uint32(0),
+                    )
                     offset, target = uint32(offset + sizes.copy_rows * line), uint32(target + sizes.copy_rows * pitch)
                     i, row = uint32(i + sizes.copy_rows), uint32(row + sizes.copy_rows)
                     if row >= plane_rows:
@@ -198,10 +211,10 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
                             if there and (exact or uint32(q_first + uint32(p)) < width_out):
                                 ptx.st_global_v4_f32(y, at + uint64(p), a, b, c, d)
 
-        item, slot, other = uint32(cuda.blockIdx.x), sizes.features, uint32(sizes.features + sizes.buffer)
+        item, slot, other = block_idx_x(), sizes.features, uint32(sizes.features + sizes.buffer)
         fetch(slot, item)
         while item < sizes.items:
-            following = item + uint32(cuda.gridDim.x)
+            following = item + grid_dim_x()
             if following < sizes.items:
                 fetch(other, following)
             else:

@@ -11,6 +11,14 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    extents,
+    grid_dim_x,
+    grid_dim_y,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.gpu.ptx import LANE_STEP
 from charcnn.ops.conv2d.direct_mma_plan import MAPS, WORD, Plan
@@ -159,11 +167,11 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         pixels = cuda.local.array(held, float32)
         at, behind = cuda.local.array(pattern_count, types.uint32), cuda.local.array(pattern_count, types.uint32)
         lane_places, inputs, thread = (
-            cuda.const.array_like(lane_bytes), uint32(x.shape[0]), uint32(cuda.threadIdx.x)
+            cuda.const.array_like(lane_bytes), extents(x)[0], thread_idx_x()
         )  # fmt: skip
-        lane, first_map = thread % lanes, uint32(cuda.blockIdx.y) % map_blocks * maps
-        first_tile = uint32(cuda.blockIdx.y) // map_blocks * warps + thread // lanes
-        tile_step = uint32(cuda.gridDim.y) // map_blocks * warps
+        lane, first_map = thread % lanes, block_idx_y() % map_blocks * maps
+        first_tile = block_idx_y() // map_blocks * warps + thread // lanes
+        tile_step = grid_dim_y() // map_blocks * warps
         column, lane_of_four = lane // 4, lane % 4
         base = ptx.cvta_to_shared(shared)
         words = base + 4 * begin
@@ -233,7 +241,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
                     row = uint32(row + uint32(AT_ONCE) * together)
                 piece = uint32(piece + threads)
 
-        item = uint32(cuda.blockIdx.x)
+        item = block_idx_x()
         fetch(item)
         unit = lay_out(own, weight, first_map, thread)
         cuda.syncthreads()
@@ -254,13 +262,13 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
         map_count = min(maps, c_out - first_map)
         place, places_sum = stage_begin, stage_begin + stage_begin + stage
         while item < inputs:
-            following = item + uint32(cuda.gridDim.x)
+            following = item + grid_dim_x()
             wait()
             if staged and not one_pass:
                 all_read()
             cuda.syncthreads()  # the copy is there for all, and nobody reads the words of the image before
-            if staged and item != uint32(cuda.blockIdx.x):
-                before_it = item - uint32(cuda.gridDim.x)
+            if staged and item != block_idx_x():
+                before_it = item - grid_dim_x()
                 send(y, base + 4 * place, before_it, passes - 1, first_map, map_count, thread)
                 if not one_pass:
                     place = places_sum - place
@@ -298,7 +306,7 @@ def make_kernel(plan: Plan, name: str, width: int, paired: bool) -> Any:
             item = following
         if staged:
             cuda.syncthreads()
-            before_it = item - uint32(cuda.gridDim.x)
+            before_it = item - grid_dim_x()
             send(y, base + 4 * place, before_it, passes - 1, first_map, map_count, thread)
             all_read()
 

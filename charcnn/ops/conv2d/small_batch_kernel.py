@@ -9,6 +9,10 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import SIMULATED, int32, uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.epilogues import in_place
 from charcnn.ops.conv2d.small_batch_plan import CHUNK, PACK_N, STEP_BYTES, THREADS, WARPS, Plan
@@ -147,9 +151,9 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
         theirs = cuda.local.array(splits, types.uint32)
         best = cuda.local.array(QUAD, float32)
         base = ptx.cvta_to_shared(shared)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         warp, lane = thread >> 5, thread & lanes
-        block = uint32(cuda.blockIdx.x)
+        block = block_idx_x()
         split, rest = block % all_splits, block // all_splits
         n_tile, rest = rest % n_tiles, rest // n_tiles
         n, band = rest // bands, rest % bands

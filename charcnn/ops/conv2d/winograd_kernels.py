@@ -10,6 +10,12 @@ from numba import cuda, float32, float64
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_dim_x,
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common import epilogues
 from charcnn.ops.conv1d.winograd_transforms import matrices
@@ -31,10 +37,10 @@ def weights_kernel(down: Axis, across: Axis) -> Any:
         # One thread a group, input and output channel. In float64: it is done once.
         vertical, horizontal = cuda.const.array_like(g_down), cuda.const.array_like(g_across)
         splits = uint32(splits)
-        rows, columns = uint32(weight.shape[0]), uint32(weight.shape[1])
-        c_in, c_out = uint32(weight.shape[2]), uint32(weight.shape[3])
+        rows, columns = extents(weight)[0], extents(weight)[1]
+        c_in, c_out = extents(weight)[2], extents(weight)[3]
         values, split = c_in * c_out, uint32(c_in // splits) * c_out
-        i = uint32(cuda.grid(1))
+        i = block_idx_x() * block_dim_x() + thread_idx_x()
         if i < groups_down * groups_across * values:
             group, at = i // values, i % values
             top = group // groups_across * uint32(taps_down)
@@ -74,15 +80,15 @@ def features_kernel(down: Axis, across: Axis, width: int) -> Any:
         shared = cuda.shared.array(held, float32, alignment=alignment)
         values = cuda.local.array(own, float32)
         result = cuda.local.array(width, float32)
-        height, columns, channels = uint32(x.shape[1]), uint32(x.shape[2]), uint32(x.shape[3])
+        height, columns, channels = extents(x)[1], extents(x)[2], extents(x)[3]
         tiles_down, tiles_across, top, left, splits = (
             uint32(tiles_down), uint32(tiles_across), uint32(top), uint32(left), uint32(splits),
         )  # fmt: skip
         image = uint32(tiles_down * tiles_across)
-        total_tiles = uint32(x.shape[0]) * image
+        total_tiles = extents(x)[0] * image
         per_block = quads * vector
         chunks = (channels + per_block - 1) // per_block
-        block, thread = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
+        block, thread = block_idx_x(), thread_idx_x()
         quad, side = thread % quads, thread // quads
         c = (block % chunks * quads + quad) * vector
         first = block // chunks * tiles
@@ -164,13 +170,13 @@ def outputs_kernel(down: Axis, across: Axis, width: int, epilogue: str) -> Any:
         shared = cuda.shared.array(held, float32, alignment=alignment)
         values = cuda.local.array(own, float32)
         result = cuda.local.array(width, float32)
-        height, columns, channels = uint32(y.shape[1]), uint32(y.shape[2]), uint32(y.shape[3])
-        tiles_down, tiles_across, splits = uint32(products.shape[1]), uint32(products.shape[2]), uint32(splits)
+        height, columns, channels = extents(y)[1], extents(y)[2], extents(y)[3]
+        tiles_down, tiles_across, splits = extents(products)[1], extents(products)[2], uint32(splits)
         image = tiles_down * tiles_across
-        total_tiles = uint32(y.shape[0]) * image
+        total_tiles = extents(y)[0] * image
         per_block = quads * vector
         chunks = (channels + per_block - 1) // per_block
-        block, thread = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
+        block, thread = block_idx_x(), thread_idx_x()
         quad, side = thread % quads, thread // quads
         c = (block % chunks * quads + quad) * vector
         first = block // chunks * tiles

@@ -14,6 +14,13 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    extents,
+    grid_dim_y,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.common.cast import WORDS, narrow, widen
@@ -127,12 +134,12 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
         if early:
             ptx.griddepcontrol_launch()
             ptx.griddepcontrol_wait()
-        channels, length, length_out = uint32(x.shape[2]), uint32(x.shape[1]), uint32(y.shape[1])
-        across, thread = channels // octet, uint32(cuda.threadIdx.x)
+        channels, length, length_out = extents(x)[2], extents(x)[1], extents(y)[1]
+        across, thread = channels // octet, thread_idx_x()
         # Inputs apart from each other, the last first: what was written last may still be in the L2 cache.
-        input_stride, last = uint32(cuda.gridDim.y), uint32(x.shape[0]) - 1 - uint32(cuda.blockIdx.y)
+        input_stride, last = grid_dim_y(), extents(x)[0] - 1 - block_idx_y()
         count = last // input_stride + 1
-        i = uint32(cuda.blockIdx.x) * threads + thread
+        i = block_idx_x() * threads + thread
         t, channel, row = i // across, i % across * octet, uint64(channels)
         at, to = uint64(t * uint32(stride)) * row + uint64(channel), uint64(t) * row + uint64(channel)
         step, step_out, second = uint64(length) * row, uint64(length_out) * uint64(y.shape[2]), uint64(octet_values)

@@ -15,6 +15,11 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes
@@ -58,10 +63,10 @@ def _few_outputs_kernel(ptx_type: str, outputs: int, early: bool) -> Any:
         if early:
             ptx.griddepcontrol_launch()
             ptx.griddepcontrol_wait()
-        thread = uint32(cuda.threadIdx.x)
-        lane, row = thread % lanes, uint32(cuda.blockIdx.x) * warps + thread // lanes
-        features = uint32(x.shape[1])
-        if row >= uint32(x.shape[0]):
+        thread = thread_idx_x()
+        lane, row = thread % lanes, block_idx_x() * warps + thread // lanes
+        features = extents(x)[1]
+        if row >= extents(x)[0]:
             return
         for c in range(outputs):
             acc[c] = float32(0)

@@ -17,6 +17,12 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    block_idx_z,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import shapes
@@ -74,11 +80,11 @@ def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> A
         low = cuda.local.array(low_size, types.uint32)
         rest = cuda.local.array(rest_size, float32)
         values = cuda.local.array(features, float32)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         warp, lane = thread >> 5, thread & lanes
         g, t = lane >> 2, lane & 3
-        tile, split = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y)
-        first_row = uint32(cuda.blockIdx.z) * group_rows
+        tile, split = block_idx_x(), block_idx_y()
+        first_row = block_idx_z() * group_rows
         first = split * k_blocks_of_split + warp
         end = min(k_blocks, (split + 1) * k_blocks_of_split)
         for i in range(rounds):
@@ -194,7 +200,7 @@ def _final_kernel(k_splits, classes):
         shared = cuda.shared.array(exchanged, float32)
         sums = cuda.local.array(classes, float32)
         values = cuda.local.array(4, float32)
-        thread, row = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        thread, row = thread_idx_x(), block_idx_x()
         for c in range(classes):
             sums[c] = float32(0)
         ptx.griddepcontrol_launch()

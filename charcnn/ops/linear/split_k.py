@@ -16,6 +16,11 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.layers.layer import Shape
 from charcnn.ops.common import epilogues, shapes
@@ -70,10 +75,10 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
         sums = cuda.local.array(sums_of_lane, float32)
         b = cuda.local.array(b_size, types.uint32)
         totals = cuda.local.array(outputs, float32)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         warp, lane = thread >> 5, thread & lanes
         g, t = lane >> 2, lane & 3
-        tile, first_row = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y) * group_rows
+        tile, first_row = block_idx_x(), block_idx_y() * group_rows
         begin = uint32(ptx.cvta_to_shared(shared) + (warp * ring_bytes + lane * 16))
         end, slot, k_block = begin + ring_bytes, begin, warp
         at = weight + uint64(tile * k_blocks + warp) * k_block_bytes + uint64(lane * 16)

@@ -15,6 +15,11 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32
+from charcnn.gpu.indices import (
+    block_idx_x,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import moments
 
@@ -100,9 +105,9 @@ def _cluster_stat_kernel(taps: int, alphabet: int) -> Any:
         smem = cuda.shared.array(words, types.uint32, alignment)
         own = cuda.local.array(taps, types.uint32)
         ptx.griddepcontrol_launch()
-        base, thread, block = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        base, thread, block = ptx.cvta_to_shared(smem), thread_idx_x(), block_idx_x()
         n, rank, full = block // sharing, block % sharing, base + full_at
-        warp, lane, length = thread >> 5, thread & last_lane, uint32(ids.shape[1])
+        warp, lane, length = thread >> 5, thread & last_lane, extents(ids)[1]
         windows, end = length - last_tap, length - 1
         if thread == 0 and rank == 0:
             ptx.mbarrier_init(full, 1)

@@ -16,6 +16,13 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    block_idx_z,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.conv1d.tile import vector_width
@@ -29,8 +36,8 @@ def _gather_kernel(ids, weight, bias, y):
         t = i // y.shape[2] % y.shape[1]
         n = uint32(i // (y.shape[2] * y.shape[1]))
         total = bias[c]
-        depth = uint32(weight.shape[1])
-        for k in range(uint32(0), uint32(weight.shape[0])):
+        depth = extents(weight)[1]
+        for k in range(uint32(0), extents(weight)[0]):
             a = uint32(ids[n, uint32(t) + k])
             if a < depth:
                 total += weight[k, a, c]
@@ -99,15 +106,15 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
         offsets = cuda.local.array(QUAD, float32)
         acc = cuda.local.array(QUAD, float32)
         best = cuda.local.array(QUAD, float32)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         lane, local = thread % lanes * quad, thread // lanes
-        first_channel = uint32(cuda.blockIdx.y) * tile
-        first_window = uint32(cuda.blockIdx.x) * windows
+        first_channel = block_idx_y() * tile
+        first_window = block_idx_x() * windows
         channel, window = first_channel + lane, first_window + local
-        length, channels = uint32(ids.shape[1]), uint32(y.shape[2])
-        n = uint32(cuda.blockIdx.z) * uint32(inputs)
-        end = min(n + uint32(inputs), uint32(ids.shape[0]))
-        active = window < uint32(y.shape[1])
+        length, channels = extents(ids)[1], extents(y)[2]
+        n = block_idx_z() * uint32(inputs)
+        end = min(n + uint32(inputs), extents(ids)[0])
+        active = window < extents(y)[1]
 
         i = thread
         while i < taps * pitch:

@@ -17,6 +17,13 @@ from numba import cuda, float32, float64
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_dim_x,
+    block_idx_x,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import shapes
 from charcnn.ops.token_conv1d import cluster_moments
@@ -48,9 +55,9 @@ def _tables_kernel(kernel_size):
     @jit()
     def kernel(singles, pairs, tables):
         # One thread a number: all taps' of a running sum; zeros for pairs with the blank.
-        depth = uint32(pairs.shape[1])
+        depth = extents(pairs)[1]
         rows = depth + 1
-        i = uint32(cuda.grid(1))
+        i = block_idx_x() * block_dim_x() + thread_idx_x()
         if i < uint32(tables.size):
             value = float64(0)
             if i < 2 * rows:
@@ -85,11 +92,11 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
         kept = cuda.shared.array(0, float32, ALIGNED)
         totals = cuda.shared.array(block_threads, float64)
         squares = cuda.shared.array(block_threads, float64)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         group_lanes = uint32(lanes)
         at_once = threads // group_lanes
         group, lane = thread // group_lanes, thread % group_lanes
-        blocks, inputs, length = uint32(cuda.gridDim.x), uint32(ids.shape[0]), uint32(ids.shape[1])
+        blocks, inputs, length = grid_dim_x(), extents(ids)[0], extents(ids)[1]
         windows = length - size + 1
         values = float64(windows) * float64(channels)
         middle = size - 1  # the first position that all taps meet
@@ -107,7 +114,7 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
         drain()
         cuda.syncthreads()
 
-        first = uint32(cuda.blockIdx.x)
+        first = block_idx_x()
         while first < inputs:
             n = first + group * blocks
             end_total, end_squares = float64(0), float64(0)

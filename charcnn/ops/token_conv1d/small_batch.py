@@ -17,6 +17,13 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    block_idx_z,
+    extents,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import Call, jit
 from charcnn.ops.common import moments, shapes
 from charcnn.ops.common.fragments import OCTET, store_octet
@@ -59,9 +66,9 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
         rows = cuda.local.array(rows_words, types.uint32)
         own = cuda.local.array(taps, types.uint32)
         sums = cuda.local.array(OCTET, float32)
-        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
-        warp, lane, n = thread >> 5, thread & lanes, uint32(cuda.blockIdx.y)
-        rank, end = uint32(cuda.blockIdx.x) % blocks_sharing, uint32(ids.shape[1]) - 1
+        base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
+        warp, lane, n = thread >> 5, thread & lanes, block_idx_y()
+        rank, end = block_idx_x() % blocks_sharing, extents(ids)[1] - 1
         full = base + uint32(full_at)
         if thread == 0:
             ptx.mbarrier_init(full, 1)
@@ -94,9 +101,9 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
             send(base + slot * 16, full, lane, total, squares)
         else:
             # What no kernel writes: the bias, and LayerNorm's parameters of eight channels of a position.
-            window = uint32(cuda.blockIdx.x) * block_windows + warp // window_warps
+            window = block_idx_x() * block_windows + warp // window_warps
             position = window * window_warps + warp % window_warps
-            channel = ((uint32(cuda.blockIdx.z) << 5) + lane) * octet
+            channel = ((block_idx_z() << 5) + lane) * octet
             wanted = uint32(window < pooled and channel < channels)
             at = (uint64(position) * uint64(channels) + uint64(channel)) * value_bytes
             for h in range(vectors):

@@ -9,6 +9,10 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.epilogues import in_place
 from charcnn.ops.common.mma_layout import words_of
@@ -86,7 +90,7 @@ def make_kernel(
         squares = cuda.local.array(thread_rows, float32)
         a_rows_at = cuda.local.array(phases, types.uint32)
         base = ptx.cvta_to_shared(shared)
-        thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        thread, block = thread_idx_x(), block_idx_x()
         lane, warp = thread & lanes, thread >> 5
         grid_n = (c_out + (block_n - 1)) // block_n
         first_column = block % grid_n * block_n

@@ -16,6 +16,11 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.ladder import inline, make_output_row
@@ -295,15 +300,15 @@ def make_kernel(operands: NumberFormat, results: NumberFormat, config: TileConfi
             cuda.local.array(size, float32),
             cuda.local.array(size, float32),
         )
-        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
+        base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
         warpgroup, warp, lane = uint32(thread >> seven), uint32(thread >> five), uint32(thread & uint32(31))
         in_warpgroup = uint32(thread & uint32(127))
         tells = in_warpgroup < cluster_m  # a block that a stage was read: of its number
         n_tiles = uint32(uint32(c_out + uint32(block_n - one)) // block_n)
-        cluster_rows, cta_rank = uint32(block_m * cluster_m), uint32(uint32(cuda.blockIdx.x) % cluster_m)
+        cluster_rows, cta_rank = uint32(block_m * cluster_m), uint32(block_idx_x() % cluster_m)
         tiles = uint32(uint32(uint32(rows + uint32(cluster_rows - one)) // cluster_rows) * n_tiles)  # of the cluster
-        tile = uint32(uint32(cuda.blockIdx.x) // cluster_m)
-        tile_stride = uint32(uint32(cuda.gridDim.x) // cluster_m)
+        tile = uint32(block_idx_x() // cluster_m)
+        tile_stride = uint32(grid_dim_x() // cluster_m)
         full, empty = uint32(base + full_at), uint32(base + empty_at)
         if thread == zero:
             for i in range(stages):

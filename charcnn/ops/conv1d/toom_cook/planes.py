@@ -6,10 +6,16 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32
+from numba import float32
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_dim_x,
+    block_idx_x,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.ladder import inline
@@ -124,7 +130,7 @@ def make_kernel(source_format: NumberFormat, of: NumberFormat) -> Any:
 
     @jit()
     def kernel(x, planes, size, channels, length, rows):
-        i, stride = uint32(cuda.grid(1)), uint32(cuda.gridsize(1))
+        i, stride = block_idx_x() * block_dim_x() + thread_idx_x(), grid_dim_x() * block_dim_x()
         runs = uint32(channels // own)
         low_stride, step = uint64(channels) * itemsize, uint64(channels) * itemsize * terms
         to_low_stride, to_step = uint64(channels) * to_itemsize, uint64(channels) * to_itemsize * to_terms

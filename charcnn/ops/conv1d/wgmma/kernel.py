@@ -19,6 +19,11 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.wgmma.bands import BandTile, make_band_produce, make_band_rows
@@ -225,16 +230,16 @@ def make_kernel(
         acc = cuda.local.array(acc_size, float32)
         promoted_acc = cuda.local.array(promoted_size, float32)
         n_tiles, steps = (c_out + uint32(n_columns - 1)) // block_n, taps * k_blocks
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         warpgroup, lane = thread >> 7, thread & lanes
         loads = thread == math_warpgroups * 128 if producer else thread == 0
         leads, first_lane = thread & 127 < cluster_m, lane == 0
         base = ptx.cvta_to_shared(smem)
         b_full, b_empty = base + b_full_at, base + b_empty_at
         a_full, a_empty, pool_read = base + a_full_at, base + a_empty_at, base + pool_read_at
-        cta_rank = uint32(cuda.blockIdx.x) % cluster_m
-        first = uint32(cuda.blockIdx.x) // cluster_m
-        tile_stride = uint32(cuda.gridDim.x) // cluster_m
+        cta_rank = block_idx_x() % cluster_m
+        first = block_idx_x() // cluster_m
+        tile_stride = grid_dim_x() // cluster_m
         if loads:
             init(b_full, b_empty, a_full, a_empty, pool_read)
             ptx.fence_proxy_tensormap(map_x)

@@ -17,6 +17,11 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.wgmma import few_rows
@@ -184,10 +189,10 @@ def make_split_k_kernel(
         acc = cuda.local.array(acc_size, float32)
         promoted_acc = cuda.local.array(promoted_size, float32)
         sums = cuda.local.array(sum_size, float32)
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         warpgroup, warp, lane = thread >> 7, thread >> 5, thread & lanes
-        split, n_tile = uint32(cuda.blockIdx.x) % splits, uint32(cuda.blockIdx.x) // splits
-        first_row = uint32(cuda.blockIdx.y) * block_m
+        split, n_tile = block_idx_x() % splits, block_idx_x() // splits
+        first_row = block_idx_y() * block_m
         k_block, end = k_blocks * split // splits, k_blocks * (split + 1) // splits
         base = ptx.cvta_to_shared(smem)
         b_full, b_empty = base + b_full_at, base + b_empty_at

@@ -20,6 +20,13 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.precision import NumberFormat
 from charcnn.ops.conv1d.toom_cook.transforms import POINTS
@@ -107,15 +114,15 @@ def make_kernel(
         betas = cuda.local.array(sides, types.uint32)
         raw = cuda.local.array(raw_count, types.uint32)
         by_step = cuda.local.array(step_words, types.uint32)
-        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
+        base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
         lane, warp = uint32(thread % most), uint32(thread // most)
-        first_channel = uint32(uint32(cuda.blockIdx.y) * tile_channels)
+        first_channel = uint32(block_idx_y() * tile_channels)
         part, turn = uint32(warp % parts), uint32(warp // parts)
         channel = uint32(first_channel + uint32(uint32(part * part_channels) + uint32(lane * lane_channels)))
         origin = uint32(base + uint32(uint32(part * part_bytes) + uint32(lane * lane_bytes)))
         records = uint32(base + uint32(records_at + uint32(warp * warp_records)))
         moments = uint32(base + uint32(moments_at + uint32(warp * uint32(held * RECORD_BYTES))))
-        inputs, length = uint32(ids.shape[0]), uint32(ids.shape[1])
+        inputs, length = extents(ids)[0], extents(ids)[1]
         # A character is a byte of its row's address: it counts rows from address 0, not from the table's start.
         shifts = uint32(uint32(uint32(base >> byte_bits) & byte) * ones)
         blanks, skew = uint32(depths + shifts), uint64(skew)
@@ -162,8 +169,8 @@ def make_kernel(
         cuda.syncthreads()  # from here on warps are alone
 
         # Work: `segments` runs of rows of as many inputs as a warp has at a time. A run's first group makes no tile.
-        cuts, blocks = uint32(segments), uint32(cuda.gridDim.x)
-        unit = uint32(uint32(turn * blocks) + uint32(cuda.blockIdx.x))
+        cuts, blocks = uint32(segments), grid_dim_x()
+        unit = uint32(uint32(turn * blocks) + block_idx_x())
         while unit < uint32(units):
             inputs_at = uint32(unit // cuts)
             # Warps have all runs by turns: texts end with blanks, which are quick.

@@ -18,6 +18,13 @@ from numba import cuda, float32, float64, types
 
 from charcnn.gpu import device, ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    block_idx_x,
+    block_idx_y,
+    extents,
+    grid_dim_x,
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.common.mma_layout import OCTET
 from charcnn.ops.token_conv1d.warp_gather.config import (
@@ -132,13 +139,13 @@ def _warp_gather_pool_kernel(
         places = cuda.local.array(span, types.uint32)
         if early:
             ptx.griddepcontrol_launch()
-        thread = uint32(cuda.threadIdx.x)
+        thread = thread_idx_x()
         number, warp = thread % most, thread // most
         lane, local = number % row_lanes, number // row_lanes
-        first_channel = uint32(cuda.blockIdx.y) * tile
+        first_channel = block_idx_y() * tile
         channel = first_channel + lane * channels_held
-        inputs, length = uint32(ids.shape[0]), uint32(ids.shape[1])
-        pooled, channels, pitch = uint32(y.shape[1]), uint32(bias.shape[0]), uint32(table.shape[2])
+        inputs, length = extents(ids)[0], extents(ids)[1]
+        pooled, channels, pitch = extents(y)[1], extents(bias)[0], extents(table)[2]
         base = uint32(ptx.cvta_to_shared(kept))
         records = base + table_bytes + warp * (most * windows) * record_bytes
         origin = base + lane * 16
@@ -181,8 +188,8 @@ def _warp_gather_pool_kernel(
         # far apart, so that all have their share of a text's blank end.
         tiles = (pooled + (windows - 1)) // windows
         runs = (inputs + (uint32(per) - 1)) // uint32(per)
-        total, blocks = tiles * runs, uint32(cuda.gridDim.x)
-        run, row_out = warp * blocks + uint32(cuda.blockIdx.x), uint64(y.shape[2])
+        total, blocks = tiles * runs, grid_dim_x()
+        run, row_out = warp * blocks + block_idx_x(), uint64(y.shape[2])
         while run < total:
             first_window, n = run % tiles * windows, run // tiles * uint32(per)
             last = min(inputs, n + uint32(per))

@@ -14,6 +14,9 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.mma.steps import common
@@ -47,7 +50,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
         a, b = cuda.local.array(a_size, types.uint32), cuda.local.array(b_size, types.uint32)
-        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
+        base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
         warp, lane = thread >> five, thread & 31
         n_tile = uint32(cuda.blockIdx.x % (c_out // block_n))
         first_row = uint32(cuda.blockIdx.x // (c_out // block_n) * block_m)

@@ -15,6 +15,9 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.wgmma.steps import common
@@ -66,7 +69,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
-        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
+        base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
         warpgroup, warp, lane = thread >> 7, thread >> 5, thread & 31
         leads = thread & 127 == 0  # of a warpgroup
         tells = thread & 127 < cluster_m  # a block that a stage of B was read: of its number
@@ -88,7 +91,12 @@ def make_kernel(tile: common.TileConfig) -> Any:
             dealloc()
             if leads:
                 ptx.fence_proxy_tensormap(x)
-                a_slot, a_phase, b_slot, b_phase = uint32(0), uint32(1), uint32(0), uint32(1)  # the phase before a first one has ended
+                a_slot, a_phase, b_slot, b_phase = (
+                    uint32(0),
+                    uint32(1),
+                    uint32(0),
+                    uint32(1),
+                )  # the phase before a first one has ended
                 for t in range(first_tile, tiles, tile_stride):
                     n_tile, first_row = uint32(t % n_tiles), uint32(t // n_tiles * cluster_rows + cta_rank * block_m)
                     source = weight + uint64(n_tile * steps) * uint64(b_bytes) + uint64(cta_rank * part_bytes)

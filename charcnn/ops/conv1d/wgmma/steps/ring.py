@@ -14,6 +14,9 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.wgmma.steps import common
@@ -46,7 +49,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
-        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
+        base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
         warpgroup, warp, lane = thread >> 7, thread >> 5, thread & 31
         n_tiles = c_out // block_n
         n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)

@@ -14,6 +14,9 @@ from numba import cuda, float32, types
 
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
+from charcnn.gpu.indices import (
+    thread_idx_x,
+)
 from charcnn.gpu.launch import jit
 from charcnn.ops.conv1d import ladder
 from charcnn.ops.conv1d.wgmma.steps import common
@@ -53,7 +56,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         # Prologue.
         smem = cuda.shared.array(0, types.uint16, alignment=1024)
         acc = cuda.local.array(acc_size, float32)
-        base, thread = ptx.cvta_to_shared(smem), uint32(cuda.threadIdx.x)
+        base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
         warpgroup, warp, lane = thread >> 7, thread >> 5, thread & 31
         leads = thread & 127 == 0  # of a warpgroup
         n_tiles = c_out // block_n
@@ -73,7 +76,12 @@ def make_kernel(tile: common.TileConfig) -> Any:
             if leads:
                 ptx.fence_proxy_tensormap(x)
                 source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
-                a_slot, a_phase, b_slot, b_phase = uint32(0), uint32(1), uint32(0), uint32(1)  # the phase before a first one has ended
+                a_slot, a_phase, b_slot, b_phase = (
+                    uint32(0),
+                    uint32(1),
+                    uint32(0),
+                    uint32(1),
+                )  # the phase before a first one has ended
                 for k_block in range(k_blocks):
                     barrier = a_full + a_slot * 8
                     ptx.mbarrier_wait(a_empty + a_slot * 8, a_phase)
