@@ -44,7 +44,7 @@ def make_kernel(step: Step) -> Any:
     stage_size, pitch = uint32(step.stage_size), uint32(step.weight_pitch)
     tm, tn = uint32(step.channel_tile), uint32(step.position_tile)
     accumulators, window_size, fetches = step.accumulators, step.position_tile + TAPS - 1, step.fetches
-    window_end = uint32(window_size)
+    window_end = window_size
     taps_a_time = uint32(TAPS)
 
     @jit(launch_bounds=(step.threads, step.resident))
@@ -159,9 +159,9 @@ def make_kernel(step: Step) -> Any:
             return total
 
         for i in range(thread, c_first * length_first, threads):
-            position = start + uint32(i) % length_first
+            position = start + i % length_first
             if position < full_in:
-                shared[first_map + i] = x[n, uint32(i) // length_first, position]
+                shared[first_map + i] = x[n, i // length_first, position]
         cuda.syncthreads()
 
         layer(0)
@@ -178,10 +178,10 @@ def make_kernel(step: Step) -> Any:
 
         total = float32(0)
         for i in range(thread, c_last * tile, threads):
-            position = start + uint32(i) % tile
+            position = start + i % tile
             if position < full_out:
                 value = shared[last_map + i]
-                y[n, uint32(i) // tile, position] = value
+                y[n, i // tile, position] = value
                 total += value
         if stat:
             # Two passes, the second corrected: deviations from a mean that is only nearly right, then what it missed.
@@ -190,7 +190,7 @@ def make_kernel(step: Step) -> Any:
             first_moment = float32(0)
             second_moment = float32(0)
             for i in range(thread, c_last * tile, threads):
-                if start + uint32(i) % tile < full_out:
+                if start + i % tile < full_out:
                     deviation = shared[last_map + i] - mean
                     first_moment += deviation
                     second_moment += deviation * deviation

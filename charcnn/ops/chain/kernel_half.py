@@ -129,19 +129,19 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
             positions = positions - uint32(shrink)
             column = warp * uint32(WARP_N) + t * two
             for q in range(n_tiles):
-                at = bias + uint64(uint32(convolution) * uint32(channels) + column) * float_bytes
+                at = bias + uint64(convolution * uint32(channels) + column) * float_bytes
                 for e in range(2):
                     value = ptx.ld_global_f32(at + uint64(4 * (8 * q + e)))
                     for m in range(m_tiles):
                         k = (m * n_tiles + q) * 4 + e
                         acc[k], acc[k + 2] = value, value
             for tap in range(taps):
-                a_at = a_lane + uint32(tap) * row_size
+                a_at = a_lane + tap * row_size
                 for _ in range(k_rounds):
                     for s in range(ahead):
                         for m in range(m_tiles):
                             j = 4 * m
-                            a[j], a[j + 1], a[j + 2], a[j + 3] = ptx.ldmatrix_x4(a_at + uint32(m * 16 * row_bytes))
+                            a[j], a[j + 1], a[j + 2], a[j + 3] = ptx.ldmatrix_x4(a_at + m * 16 * row_bytes)
                         for m in range(m_tiles):
                             for q in range(n_tiles):
                                 i, j, k = 4 * m, 8 * s + 2 * q, (m * n_tiles + q) * 4
@@ -162,7 +162,7 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
                 for q in range(n_tiles):
                     for h in range(2):
                         k = (m * n_tiles + q) * 4 + 2 * h
-                        to = word + uint32((16 * m + 8 * h) * row_words + 4 * q)
+                        to = word + ((16 * m + 8 * h) * row_words + 4 * q)
                         shared[to] = pack(peak(acc[k], floor), peak(acc[k + 1], floor))
             cuda.syncthreads()
 
@@ -180,7 +180,7 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
                 total = float32(0)
                 for m in range(m_tiles):
                     for h in range(2):
-                        if g + uint32(16 * m + 8 * h) < positions:
+                        if g + (16 * m + 8 * h) < positions:
                             for q in range(n_tiles):
                                 k = (m * n_tiles + q) * 4 + 2 * h
                                 if turn == 0:

@@ -151,7 +151,7 @@ def _make_steps(plan: StripPlan, number: int, tiles: int, s: int) -> Any:
         if more:
             before(acc, b, ahead, a, at, weight, words)
         for k in range(fours):
-            w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, words + further + uint32(k) * block)
+            w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, words + further + k * block)
             ahead[4 * k], ahead[4 * k + 1], ahead[4 * k + 2], ahead[4 * k + 3] = w0, w1, w2, w3
         products(acc, b, a, at, behind)
         for k in range(count):
@@ -237,16 +237,16 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
             reads = part // together * in_bytes + upper * plane
             octet = part * part_octets + column * warp_octets
             for q in range(columns):
-                number_of = begin_bias + (octet + uint32(q)) * eight + member * two
+                number_of = begin_bias + (octet + q) * eight + member * two
                 offsets[2 * q], offsets[2 * q + 1] = bias[number_of], bias[number_of + one]
             first = warp // abreast * wide
             while first < pixels:
                 words = begin_words + part * part_words + column * lane_words + lane * four
                 for k in range(fours):
-                    w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, words + uint32(k) * 128)
+                    w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, words + k * 128)
                     b[4 * k], b[4 * k + 1], b[4 * k + 2], b[4 * k + 3] = w0, w1, w2, w3
                 for i in range(tiles):
-                    p = uint32(min(first + uint32(i) * sixteen + (lane & fifteen), pixels - one))
+                    p = uint32(min(first + i * sixteen + (lane & fifteen), pixels - one))
                     rows[i] = c0 + p // width - above & word
                     begins[i] = base + reads + own_left + p % width * pixel
                     for q in range(columns):
@@ -270,13 +270,13 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
                     row = row + one
                 for i in range(tiles):
                     for half in range(2):
-                        p = first + uint32(i) * sixteen + group + uint32(half) * eight
+                        p = first + i * sixteen + group + half * eight
                         if p < pixels:
                             line = p // width
                             slot, across = c0 + line - origin, p - line * width
                             for q in range(columns):
                                 k = 4 * (i * columns + q) + 2 * half
-                                store(shared, slot, across, octet + uint32(q), member, acc[k], acc[k + 1])
+                                store(shared, slot, across, octet + q, member, acc[k], acc[k + 1])
                 first = first + stride
             part = part + one
 

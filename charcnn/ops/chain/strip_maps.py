@@ -48,7 +48,7 @@ def make_load(plan: StripPlan, from_bytes: bool) -> Any:
                 channel = uint32(min(index // own, count - 1))
                 factor, offset = pixels[channel], pixels[count + channel]
             for j in range(values_of):
-                at = index + uint32(j)
+                at = index + j
                 channel, inside = at // own, at % own
                 y = row * tall + inside // wide - above & word  # beyond: huge
                 z = column * wide + inside % wide - before & word
@@ -143,7 +143,7 @@ def make_maxpool2d(plan: StripPlan, number: int) -> Any:
                 for j in range(kernel_columns):
                     if i or j:
                         further = i * next_row + j % across * next_phase + j // across * PIXEL
-                        w0, w1, w2, w3 = ptx.ld_shared_v4_b32(here + uint32(further))
+                        w0, w1, w2, w3 = ptx.ld_shared_v4_b32(here + further)
                         best[0], best[1] = peak(best[0], w0), peak(best[1], w1)
                         best[2], best[3] = peak(best[2], w2), peak(best[3], w3)
             line = begin + row

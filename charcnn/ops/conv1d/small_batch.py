@@ -137,7 +137,7 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
             x_row = uint64(c_in) * x_terms
             at_x = x + (uint64(n * length + first) * x_row + uint64(channel)) * x_bytes
             for q in range(reach):
-                inside = uint32(first + uint32(q) < length and channel < c_in)
+                inside = uint32(first + q < length and channel < c_in)
                 at_row = at_x + uint64(q) * x_row * x_bytes
                 a[4 * q], a[4 * q + 1], a[4 * q + 2], a[4 * q + 3] = ptx.ld_cg(at_row, inside)
                 if split:
@@ -174,7 +174,7 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
         for i in range(sums_of_lane):
             if split:
                 sums[i] += rest[i]
-            shared[(warp * all_sums + uint32(i)) * 32 + lane] = sums[i]
+            shared[(warp * all_sums + i) * 32 + lane] = sums[i]
         cuda.syncthreads()
 
         # Now a warp has one of a lane's positions, or windows, and one of its columns: warp = (4 j + 2 c + e).
@@ -186,20 +186,20 @@ def make_kernel(of: NumberFormat, results: NumberFormat, taps: int, epilogue: st
         value = float32(0)
         if pooled:
             for p in range(POOL):
-                position = uint32(j * uint32(POOL)) + uint32(p)
+                position = j * uint32(POOL) + p
                 i = (position >> 1) * 8
-                i = uint32(i + (warp >> 1 & 1) * 4)
-                i = uint32(i + (position & 1) * 2 + second)
+                i = i + (warp >> 1 & 1) * 4
+                i = i + (position & 1) * 2 + second
                 total = float32(0)
                 for w in range(warp_count):
-                    total += shared[uint32(uint32(w * sums_of_lane) + i) * 32 + lane]
+                    total += shared[(w * sums_of_lane + i) * 32 + lane]
                 value = total if p == 0 else ptx.max_nan_f32(value, total)
-            row = uint32(tile * 16 + g * 2 + j)
+            row = tile * 16 + g * 2 + j
         else:
-            i = (warp >> 1 & 1) * 4 + (uint32(j * uint32(2)) + second)
+            i = (warp >> 1 & 1) * 4 + (j * 2 + second)
             for w in range(warp_count):
-                value += shared[uint32(uint32(w * sums_of_lane) + i) * 32 + lane]
-            row = uint32(first + j)
+                value += shared[(w * sums_of_lane + i) * 32 + lane]
+            row = first + j
         if scaled:
             value *= scale
         value += offset

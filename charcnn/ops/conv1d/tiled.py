@@ -52,7 +52,7 @@ def _kernel(x, weight, bias, y):
         weights[ty * _SIDE + tx] = value
         cuda.syncthreads()
         for k in range(_SIDE):
-            total += features[uint32(ty * _SIDE + k)] * weights[uint32(k * _SIDE + tx)]
+            total += features[ty * _SIDE + k] * weights[k * _SIDE + tx]
         cuda.syncthreads()
         k0 += _SIDE
     if row < rows and column < c_out:

@@ -69,7 +69,7 @@ def _lay_out(plan: Plan) -> Any:
             i, end, best = first_map * depth + thread, min(first_map + maps, c_out) * depth, float32(0)
             while i < end:
                 for k in range(LOADS):  # all on their way before the first is looked at
-                    value = abs(weight.flat[min(i + uint32(k) * threads, end - 1)])
+                    value = abs(weight.flat[min(i + k * threads, end - 1)])
                     best = max(best, value if value < float32(np.inf) else float32(0))
                 i = i + uint32(LOADS) * threads
             cuda.atomic.max(own, peak_at, ptx.bitcast_b32(best))  # of what is not negative bits are in order

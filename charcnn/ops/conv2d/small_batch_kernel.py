@@ -124,7 +124,7 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
     weight_pieces, run_pieces = plan.weight_bytes // 16, plan.run_bytes // 16
     packed_run_bytes = uint64(of.chunks * of.taps * STEP_BYTES)
     split_bytes, packed_runs = uint64(plan.run_bytes), -(-of.c_out // PACK_N)
-    chunk_pieces, all_chunks = STEP_BYTES * of.taps // 16, uint32(of.chunks)
+    chunk_pieces, all_chunks = STEP_BYTES * of.taps // 16, of.chunks
     image_pieces, band_rows = plan.image[0] * plan.image[1] * 2 * chunks, uint32(plan.band)
     tiles_of_group = max(1, of.c_out // of.groups // plan.block_n)
     n_tiles, bands = plan.n_tiles, plan.bands
@@ -184,12 +184,12 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
 
         # The image, of which the kernel before may still write: where its pieces come from, and go to, is known.
         for c in range(known):
-            i = thread + uint32(c * THREADS)
+            i = thread + c * THREADS
             targets[c], sources[c] = place_of(i, x, n, band, split, group)
         ptx.griddepcontrol_launch()
         ptx.griddepcontrol_wait()
         for c in range(known):
-            if thread + uint32(c * THREADS) < image_pieces:
+            if thread + c * THREADS < image_pieces:
                 ptx.cp_async_16(
                     uint32(base + targets[c]), sources[c], uint32(16) if sources[c] != nowhere else uint32(0)
                 )
@@ -204,7 +204,7 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
 
         # Products: a lane has the address of one pixel, and half of a chunk, of each matrix of its warp.
         for m in range(m_tiles):
-            at = (uint32(m) * warps + warp) * 16 + (lane & 15)
+            at = (m * warps + warp) * 16 + (lane & 15)
             at = min(at, all_sums - 1)
             at = at // sum_columns * down + at % sum_columns * right
             places[m] = base + image_at + (at + (lane >> 4) * 16)
@@ -216,10 +216,10 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
             for _ in range(taps_of_row):
                 for chunk in range(chunks):
                     for r in range(runs):
-                        at = at_b + (uint32(r) * run_bytes + uint32(chunk) * chunk_bytes)
+                        at = at_b + (r * run_bytes + chunk * chunk_bytes)
                         b[4 * r], b[4 * r + 1], b[4 * r + 2], b[4 * r + 3] = ptx.ld_shared_v4_b32(at)
                     for m in range(m_tiles):
-                        at = uint32(places[m] + tap) + uint32(chunk * 32)
+                        at = uint32(places[m] + tap) + chunk * 32
                         a0, a1, a2, a3 = ptx.ldmatrix_x4(at)
                         for j in range(octets):
                             k = 4 * (m * octets + j)
@@ -232,12 +232,12 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
 
         # Sums to shared memory, where all blocks of the cluster read them.
         for m in range(m_tiles):
-            at = (uint32(m) * warps + warp) * 16 + (lane >> 2)
+            at = (m * warps + warp) * 16 + (lane >> 2)
             at = base + sums_at + (at * sum_bytes + (lane & 3) * 8)
             for j in range(octets):
                 k = 4 * (m * octets + j)
-                ptx.st_shared_v2_f32(at + uint32(32 * j), sums[k], sums[k + 1])
-                below = at + (8 * sum_bytes + uint32(32 * j))
+                ptx.st_shared_v2_f32(at + 32 * j, sums[k], sums[k + 1])
+                below = at + (8 * sum_bytes + 32 * j)
                 ptx.st_shared_v2_f32(below, sums[k + 2], sums[k + 3])
         if shared_by:
             ptx.cluster_sync()
@@ -256,7 +256,7 @@ def make_kernel(ptx_type: str, epilogue: str, plan: Plan) -> Any:
                 at = row * pool_down + column * pool_right
                 at = base + sums_at + (at * sum_bytes + quad * 16)
                 for s in range(splits):
-                    theirs[s] = ptx.mapa(at, uint32(s)) if shared_by else at
+                    theirs[s] = ptx.mapa(at, s) if shared_by else at
                 join(theirs, d0, d1, d2, d3, best)
                 to = (uint64(n) * uint64(out_rows) + uint64(out_row)) * uint64(out_columns) + uint64(column)
                 to = y + (to * uint64(c_out) + uint64(channel)) * uint64(2)

@@ -96,9 +96,9 @@ def _norm_kernel(of, floats, rows, pool, of_rows):
         best = cuda.local.array(OCTET, float32)
         n, across = block_idx_y(), channels // octet
         i = block_idx_x() * uint32(NORM_THREADS) + thread_idx_x()
-        t = uint32(i // across)
+        t = i // across
         inside = uint32(t < length_out)
-        channel, position = uint32(i - t * across) * octet, t * positions
+        channel, position = (i - t * across) * octet, t * positions
         at = (uint64(position) * uint64(channels) + uint64(channel)) * bytes_in
         step = uint64(channels) * bytes_in
         for p in range(pool):

@@ -91,10 +91,10 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
     threads = quads * window_tile
     span = window_tile * pool_size + kernel_size - 1
     staged_rows, affine = stage * span, pool_size * QUAD
-    taps, pool, tile, lanes = uint32(kernel_size), uint32(pool_size), channel_tile, quads
+    taps, pool, tile, lanes = uint32(kernel_size), pool_size, channel_tile, quads
     windows, step, held_most, reach = window_tile, threads, uint32(stage), span
     depth, pitch = uint32(alphabet), uint32((alphabet + 1) * channel_tile)  # pitch: from tap to tap
-    quad = uint32(QUAD)
+    quad = QUAD
 
     @jit(launch_bounds=(threads, resident))
     def kernel(ids, weight, bias, stat, gamma, beta, y, inputs, eps):
@@ -150,11 +150,11 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
                 i = i + step
             i = thread
             while layernorm and i < held:
-                mean = stat[n + i, uint32(0)]
+                mean = stat[n + i, 0]
                 high = float32(mean)
-                moments[i, uint32(0)] = high
-                moments[i, uint32(1)] = float32(mean - float64(high))  # what float32 cannot hold of the mean
-                moments[i, uint32(2)] = float32(1) / math.sqrt(float32(stat[n + i, uint32(1)]) + eps)
+                moments[i, 0] = high
+                moments[i, 1] = float32(mean - float64(high))  # what float32 cannot hold of the mean
+                moments[i, 2] = float32(1) / math.sqrt(float32(stat[n + i, 1]) + eps)
                 i = i + step
             cuda.syncthreads()
             m = uint32(0)
@@ -167,15 +167,15 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
                     for c in range(quad):
                         acc[c] = offsets[c]
                         if layernorm:
-                            acc[c] = (offsets[c] - moments[m, uint32(0)]) - moments[m, uint32(1)]
+                            acc[c] = (offsets[c] - moments[m, 0]) - moments[m, 1]
                     for k in range(taps):
-                        row = uint32(uint32(rows[first + j + k] + thread % lanes) * quad + k * pitch)
+                        row = uint32(rows[first + j + k] + thread % lanes) * quad + k * pitch
                         for c in range(quad):
                             acc[c] += table[row + c]
                     for c in range(quad):
                         value = acc[c]
                         if layernorm:
-                            value = value * moments[m, uint32(2)] * gammas[j * quad + c] + betas[j * quad + c]
+                            value = value * moments[m, 2] * gammas[j * quad + c] + betas[j * quad + c]
                         if value > best[c] or value != value:  # NaN wins, and nothing is greater
                             best[c] = value
                 if width == QUAD:

@@ -68,8 +68,8 @@ def _tables_kernel(kernel_size):
                 a, b = at // rows % rows, at % rows
                 if lag < size and a < depth and b < depth:
                     last = uint32(0)  # of this lag's rows (d, j), the last one
-                    for d in range(uint32(1), lag + 1):
-                        last = last + (size - uint32(d))
+                    for d in range(1, lag + 1):
+                        last = last + (size - d)
                     value = pairs[last - 1, a, b]
             tables[i] = value
 
@@ -81,7 +81,7 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
     # A block takes as many inputs at once as it has groups of `lanes` threads. The work at an input's ends is split by
     # lags too, as it waits for memory most.
     rows, floats = alphabet + 1, _floats(kept_lags, alphabet)
-    size, depth, nearest = uint32(kernel_size), uint32(alphabet), uint32(kept_lags)
+    size, depth, nearest = uint32(kernel_size), uint32(alphabet), kept_lags
     pitch, table, singles_at, pairs_at = rows, rows * rows, rows, 2 * rows
     vector, full = uint32(ptx.VECTOR), uint32(4 * ptx.VECTOR)
     threads, kept_floats = uint32(block_threads), floats
@@ -135,9 +135,9 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
                     total += kept[a]
                     square += kept[singles_at + a]
                     row = pairs_at + a * pitch
-                    for d in range(uint32(1), size):
-                        b = min(uint32(ids[n, uint32(i + d)]), depth)
-                        at = row + b + uint32(d - uint32(1)) * table
+                    for d in range(1, size):
+                        b = min(uint32(ids[n, i + d]), depth)
+                        at = row + b + (d - 1) * table
                         square += kept[at] if d <= nearest else tables[at]
                     i = i + group_lanes
             totals[thread] = end_total + float64(total)
@@ -152,8 +152,8 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
                 half = half // 2
             if lane == 0 and n < inputs:
                 mean = totals[thread] / values
-                stat[n, uint32(0)] = mean
-                stat[n, uint32(1)] = max(squares[thread] / values - mean * mean, float64(0))
+                stat[n, 0] = mean
+                stat[n, 1] = max(squares[thread] / values - mean * mean, float64(0))
             cuda.syncthreads()
             first = first + at_once * blocks
 

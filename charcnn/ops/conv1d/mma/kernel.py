@@ -156,7 +156,7 @@ def make_kernel(
         column = warp_column * warp_n + (lane & 3) * 8 + first_column
         for q in range(octets):
             for v in range(2):
-                at = bias + uint64(column + uint32(q * 32 + v * 4)) * float_size
+                at = bias + uint64(column + (q * 32 + v * 4)) * float_size
                 e, f, g, h = ptx.ld_global_v4_f32(at)
                 for i in range(m_tiles):
                     k = (i * n_tiles + q * 4 + v * 2) * 4
@@ -169,7 +169,7 @@ def make_kernel(
             to_load = load(to_load[0], to_load[1], to_load[2], to_load[3], to_load[4])
             piece = (uint32(ptx.tid_x() >> uint32(4)) & 1) << piece_shift
             for p in range(phases):
-                at = row + tap + uint32(p)
+                at = row + tap + p
                 swizzled = (piece ^ uint32(at & uint32(7))) << 4
                 a_rows_at[p] = base + a_slot + uint32(at * row_size) + swizzled
             multiply(acc, a_rows_at, b_row_at + b_slot)
@@ -210,14 +210,14 @@ def make_kernel(
         # Which of y's rows this thread's are, or none. A row of the product that straddles two inputs is none.
         for r in range(thread_rows):
             row = first_row + warp_row * warp_m + (lane >> 2)
-            row = row + uint32(r * 8)
+            row = row + r * 8
             n = input_of(row)
             t = row - n * length
             output_rows[r] = n * length_out + t if row < rows and t < length_out else no_row
 
         for r in range(thread_rows):
             for q in range(octets):
-                k, c = (r // 2 * phases * n_tiles + q * 4) * 4 + r % 2 * 2, column + uint32(q * 32)
+                k, c = (r // 2 * phases * n_tiles + q * 4) * 4 + r % 2 * 2, column + q * 32
                 if output_rows[r] != no_row and c < c_out:
                     v0, v1, v2, v3 = acc[k], acc[k + 1], acc[k + 4], acc[k + 5]
                     v4, v5, v6, v7 = acc[k + 8], acc[k + 9], acc[k + 12], acc[k + 13]

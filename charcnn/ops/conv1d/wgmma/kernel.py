@@ -43,11 +43,11 @@ def make_init(config: TileConfig) -> Any:
     def init(b_full, b_empty, a_full, a_empty, pool_read):
         """Make the mbarriers: a stage is full by one copy, and empty when all who multiply have read it."""
         for i in range(b_stages):
-            ptx.mbarrier_init(b_full + uint32(i) * 8, 1)
-            ptx.mbarrier_init(b_empty + uint32(i) * 8, b_readers)
+            ptx.mbarrier_init(b_full + i * 8, 1)
+            ptx.mbarrier_init(b_empty + i * 8, b_readers)
         for i in range(a_stages):
-            ptx.mbarrier_init(a_full + uint32(i) * 8, 1)
-            ptx.mbarrier_init(a_empty + uint32(i) * 8, a_readers)
+            ptx.mbarrier_init(a_full + i * 8, 1)
+            ptx.mbarrier_init(a_empty + i * 8, a_readers)
         if pooled:
             ptx.mbarrier_init(pool_read, warpgroup_threads)
         ptx.fence_mbarrier_init()
@@ -102,7 +102,7 @@ def make_start(config: TileConfig, bias_in_smem: bool) -> Any:
         """The bias, in every accumulator."""
         for k in range(quads):
             for e in range(2):
-                i, at = k * 16 + e * 8, column + uint32(k * 32 + e * 4)
+                i, at = k * 16 + e * 8, column + (k * 32 + e * 4)
                 if bias_in_smem:
                     a, b, c, d = ptx.ld_shared_v4_f32(base + (bias_at + at * 4))
                 else:
@@ -378,7 +378,7 @@ def make_kernel(
                     # Was the pass before read? Of an even number, each tile begins with the same parity.
                     ptx.mbarrier_wait(
                         pool_read,
-                        tile // tile_stride & 1 if single_pass else uint32((pool_pass + 1) % 2),
+                        tile // tile_stride & 1 if single_pass else (pool_pass + 1) % 2,
                     )
                     stage_for_pool(final_acc, pool_pass, base, thread, warpgroup, scale)
                     staged()

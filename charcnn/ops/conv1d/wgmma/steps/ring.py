@@ -68,11 +68,11 @@ def make_kernel(tile: common.TileConfig) -> Any:
 
         if thread == 0:
             for i in range(stages):
-                ptx.mbarrier_init(full + uint32(i) * 8, 1)
+                ptx.mbarrier_init(full + i * 8, 1)
             ptx.fence_mbarrier_init()
             ptx.fence_proxy_tensormap(x)
             for i in range(min(uint32(stages), steps)):
-                load(uint32(i), uint32(i))
+                load(i, i)
         cuda.syncthreads()
         start(acc, bias, column)
 
@@ -85,8 +85,8 @@ def make_kernel(tile: common.TileConfig) -> Any:
             multiply(acc, a, descriptor(base + b_at + slot * b_bytes))
             wait_one()
             cuda.syncthreads()
-            ahead = uint32(step + uint32(stages - 1))  # what the stage of the step before is for
-            if thread == 0 and step > uint32(0) and ahead < steps:
+            ahead = step + uint32(stages - 1)  # what the stage of the step before is for
+            if thread == 0 and step > 0 and ahead < steps:
                 load(ahead, free)
             cuda.syncwarp()
             free = slot

@@ -37,7 +37,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
     descriptor = common.make_descriptor()
     multiply, wait_all = ptx.wgmma("f16", tile.block_n), ptx.wgmma_wait_group(0)
     threads, acc_size = tile.threads, tile.block_n // 2
-    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, uint32(ladder.K_BLOCK)
+    block_m, block_n, k_block_size = uint32(tile.block_m), tile.block_n, ladder.K_BLOCK
     b_at, b_bytes, stage_bytes = tile.b_at, uint32(tile.b_bytes), tile.a_bytes + tile.b_bytes
     full_at = tile.barriers_at + common.Barriers.FULL
 
@@ -65,7 +65,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
             for tap in range(taps):
                 if thread == 0:
                     ptx.mbarrier_arrive_expect_tx(full, stage_bytes)
-                    ptx.tma_load_2d(base, x, full, uint32(k_block * k_block_size), uint32(first_row + tap))
+                    ptx.tma_load_2d(base, x, full, k_block * k_block_size, first_row + tap)
                     ptx.bulk_load(base + b_at, source, b_bytes, full)
                 cuda.syncwarp()
                 source += uint64(b_bytes)
