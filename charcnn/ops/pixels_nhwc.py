@@ -56,7 +56,7 @@ def _make_kernel(layout, c_in, c_out):
         k = thread
         while k < uint32(entries):
             table[k] = tables.flat[k]
-            k = k + threads
+            k += threads
         cuda.syncthreads()
         size, stride = uint32(y.shape[1] * y.shape[2]), grid_dim_x() * threads
         pixel, end = block_idx_x() * threads + thread, extents(y)[0] * size
@@ -71,7 +71,7 @@ def _make_kernel(layout, c_in, c_out):
                         values[j] = table[256 * (v * registers + j) + byte]
                 at, low = place(uint64(pixel), v * registers, uint32(c_out))
                 store(y, at, low, values)
-            pixel = pixel + stride
+            pixel += stride
 
     return kernel
 

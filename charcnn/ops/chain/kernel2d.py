@@ -227,7 +227,7 @@ def _make_conv2d(step: Step2d, i: int) -> Any:
         positions = uint32(end - begin) * across
         tiles = positions * channel_tiles
         for start in range(0, tiles, threads):
-            tile = uint32(start + thread_idx_x())
+            tile = start + thread_idx_x()
             active = tile < tiles
             channel, position = tile // positions, tile % positions
             row, column = int32(begin + int32(position // across)), position % across * across_tile
@@ -258,7 +258,7 @@ def _make_conv2d(step: Step2d, i: int) -> Any:
                         if read >= 0 and read < height:
                             from_row = at // kernel_rows * plane + uint32(read) % ring * pitch
                             multiply(shared, maps, acc, weight, feature + from_row)
-                        weight = weight + line_size
+                        weight += line_size
                 slot, line = one - slot, following
             if active:
                 inner = channel % group_tiles * down

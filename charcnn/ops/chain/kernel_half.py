@@ -111,7 +111,7 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
             to = row * row_size + (chunk - row * row_chunks) * 16
             at = x + uint64(n) * uint64(length * row_chunks) * uint64(16) + uint64(chunk) * uint64(16)
             ptx.cp_async_16(uint32(base + to), at, uint32(16))
-            chunk = chunk + block_threads
+            chunk += block_threads
         ptx.cp_async_commit_group()
         at_b = weight + uint64(warp * all_steps) * step_bytes + uint64(lane * 16)
         for s in range(ahead):
@@ -126,7 +126,7 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
         positions = length
         a_lane = base + (lane & 15) * row_size + (lane >> four) * 16
         for convolution in range(convolutions):
-            positions = positions - uint32(shrink)
+            positions -= uint32(shrink)
             column = warp * uint32(WARP_N) + t * two
             for q in range(n_tiles):
                 at = bias + uint64(convolution * uint32(channels) + column) * float_bytes
@@ -149,7 +149,7 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
                                     a[i], a[i + 1], a[i + 2], a[i + 3], b[j], b[j + 1],
                                     acc[k], acc[k + 1], acc[k + 2], acc[k + 3],
                                 )  # fmt: skip
-                        a_at = a_at + 32
+                        a_at += 32
                         for h in range(2):
                             w0, w1, w2, w3 = ptx.ld_global_v4_b32(at_b + uint64(512 * h))
                             j = 8 * s + 4 * h
@@ -172,7 +172,7 @@ def make_half_kernel(ptx_type: str, convolutions: int, taps: int, channels: int,
             i = row * words_of_row + (chunk - row * row_chunks) * four
             to = y + uint64(n) * uint64(positions * row_chunks) * uint64(16) + uint64(chunk) * uint64(16)
             ptx.st_global_v4_b32(to, shared[i], shared[i + one], shared[i + two], shared[i + three])
-            chunk = chunk + block_threads
+            chunk += block_threads
         if stat:
             count = float32(positions * uint32(channels))
             mean, squares = float32(0), float32(0)

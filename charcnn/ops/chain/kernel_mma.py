@@ -57,14 +57,14 @@ def make_mma_kernel(plan: MmaPlan, from_bytes: bool) -> Any:
         i = thread * chunk
         while i < space:  # what is padding stays 0
             ptx.st_shared_v4_b32(base + i, 0, 0, 0, 0)
-            i = i + threads * chunk
+            i += threads * chunk
         n = block_idx_x()
         while n < extents(x)[0]:
             cuda.syncthreads()  # the image before is done with
             lay_out(x, pixels, base, thread, n)
             cuda.syncthreads()
             compute(weight, bias, y, base, thread, n)
-            n = n + grid_dim_x()
+            n += grid_dim_x()
 
     return kernel
 
@@ -174,7 +174,7 @@ def _make_lay_out(plan: MmaPlan, from_bytes: bool) -> Any:
                     w[k] = pack(taken[2 * k], taken[2 * k + 1])
                 if piece * wide + j < columns:
                     ptx.st_shared_v4_b32(to + j * pixel, w[0], w[1], w[2], w[3])
-            i = i + threads
+            i += threads
 
     return lay_out
 
@@ -185,14 +185,14 @@ def _make_products(plan: MmaPlan, i: int, s: int) -> Any:
     more, columns = s > 0, plan.columns(i)
     before = _make_products(plan, i, s - 1) if more else None
     (low, high), octets, distances = plan.steps(i)[s], plan.octets(i), _distances(plan, i)
-    behind, pattern = uint32(octets[low][0]), distances.index(octets[high][0] - octets[low][0])
+    behind, pattern = octets[low][0], distances.index(octets[high][0] - octets[low][0])
     product = ptx.mma_sync(plan.precision.ptx_type)
 
     @jit(device=True, forceinline=True)
     def multiply(acc, b, at):
         if more:
             before(acc, b, at)
-        a0, a1, a2, a3 = ptx.ldmatrix_x4(uint32(at[pattern] + behind))
+        a0, a1, a2, a3 = ptx.ldmatrix_x4(at[pattern] + behind)
         for q in range(columns):
             j, k = 2 * (s * columns + q), 4 * q
             acc[k], acc[k + 1], acc[k + 2], acc[k + 3] = product(
@@ -261,7 +261,7 @@ def _make_conv2d(plan: MmaPlan, i: int, part: int) -> Any:
                         k = 4 * q + 2 * half
                         octet = first_octet + q
                         store(y, n, octet, member, p, acc[k], acc[k + 1])
-            tile = tile + warps
+            tile += warps
 
     return conv2d
 
@@ -300,7 +300,7 @@ def _make_maxpool2d(plan: MmaPlan, i: int) -> Any:
             for k in range(4):
                 low, high = unpack(best[k])
                 store(y, n, octet, k, p, low, high)
-            item = item + threads
+            item += threads
 
     return maxpool2d
 
@@ -341,7 +341,7 @@ def _make_store(plan: MmaPlan, i: int) -> Any:
             word = pack(finished(low), finished(high))
             if uneven:  # of no channel is 0 times what overflowed, which is no number
                 channel = octet * eight + member * two
-                word = word & (whole if channel + one < count else lower if channel < count else none)
+                word &= whole if channel + one < count else lower if channel < count else none
             shared[to] = word
 
     return store

@@ -53,7 +53,7 @@ def make_strip_kernel(plan: StripPlan, from_bytes: bool) -> Any:
         i = thread * chunk
         while i < space:  # what is padding stays 0
             ptx.st_shared_v4_b32(base + i, zero, zero, zero, zero)
-            i = i + threads * chunk
+            i += threads * chunk
         block = block_idx_x()
         while block < extents(x)[0] * tiles:
             n, begin = block // tiles, block % tiles * tile
@@ -75,7 +75,7 @@ def make_strip_kernel(plan: StripPlan, from_bytes: bool) -> Any:
                 there = p1 if fresh else uint32(max(there, p1))
                 second_half(x, weight, bias, pixels, y, base, thread, n, begin, end, fresh)
                 begin, high, have, fresh = end, rows, c1, False
-            block = block + grid_dim_x()
+            block += grid_dim_x()
 
     return kernel
 
@@ -128,7 +128,7 @@ def _make_products(ptx_type: str, tiles: int, columns: int, i: int, q: int) -> A
         if more:
             before(acc, b, a, at, behind)
         if first:
-            a[0], a[1], a[2], a[3] = ptx.ldmatrix_x4(uint32(at[i] + behind))
+            a[0], a[1], a[2], a[3] = ptx.ldmatrix_x4(at[i] + behind)
         acc[k], acc[k + 1], acc[k + 2], acc[k + 3] = product(
             a[0], a[1], a[2], a[3], b[j], b[j + 1], acc[k], acc[k + 1], acc[k + 2], acc[k + 3]
         )
@@ -209,7 +209,7 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
         uint32,
         (link.out_shape[2], plan.places[2 * number], source.rows, source.row_bytes, source.plane, in_rows, top, WORD),
     )
-    zeros = uint32(plan.places[2 * number] + source.rows * source.row_bytes)
+    zeros = plan.places[2 * number] + source.rows * source.row_bytes
     own_left = PIXEL * (source.left - (0 if number == 0 else link.window.padding[2]))
     parts, together, in_bytes = map(uint32, (of.parts, of.parts // of.groups, of.octets_in * source.plane))
     tap_words, part_words, lane_words, begin_words = map(
@@ -256,18 +256,18 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
                 row = zero
                 while row < kernel_rows:
                     for i in range(tiles):
-                        line = uint32(rows[i] + row) & word
-                        at[i] = uint32(begins[i] + place + line % ring * row_bytes)
+                        line = rows[i] + row & word
+                        at[i] = begins[i] + place + line % ring * row_bytes
                         if beyond and line >= height:
-                            at[i] = uint32(begins[i] + zeros)
+                            at[i] = begins[i] + zeros
                     tap = zero
                     while tap < taps:
                         multiply(acc, b, ahead, a, at, weight, words)
-                        words = words + tap_words
+                        words += tap_words
                         for i in range(tiles):
-                            at[i] = uint32(at[i] + pixel)
-                        tap = tap + one
-                    row = row + one
+                            at[i] = at[i] + pixel
+                        tap += one
+                    row += one
                 for i in range(tiles):
                     for half in range(2):
                         p = first + i * sixteen + group + half * eight
@@ -277,7 +277,7 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
                             for q in range(columns):
                                 k = 4 * (i * columns + q) + 2 * half
                                 store(shared, slot, across, octet + q, member, acc[k], acc[k + 1])
-                first = first + stride
-            part = part + one
+                first += stride
+            part += one
 
     return passes

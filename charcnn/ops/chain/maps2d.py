@@ -33,7 +33,7 @@ def place_of(step: Step2d, i: int) -> tuple[Any, ...]:
 def make_load(step: Step2d) -> Any:
     """Bring rows of the image to shared memory."""
     value_type, place, ring, pitch, padding = place_of(step, 0)
-    channels, width, threads = step.links[0].in_shape[0], step.links[0].in_shape[2], uint32(step.threads)
+    channels, width, threads = step.links[0].in_shape[0], step.links[0].in_shape[2], step.threads
 
     @jit(device=True, forceinline=True)
     def load(x, weights, biases, y, n, before, begin, end, first, last, origin):
@@ -59,7 +59,7 @@ def make_fill(step: Step2d, i: int) -> Any:
         left = link.window.padding[2]
         right = (link.out_shape[2] - 1) * link.window.stride[1] - left + link.window.span[1] - link.in_shape[2]
     sides, any_sides = left + max(0, right), left + max(0, right) > 0
-    channels, width, threads = step.tiling.shapes[i][0], step.tiling.shapes[i][2], uint32(step.threads)
+    channels, width, threads = step.tiling.shapes[i][0], step.tiling.shapes[i][2], step.threads
 
     @jit(device=True, forceinline=True)
     def fill(begin, end, origin):
@@ -83,7 +83,7 @@ def make_maxpool2d(step: Step2d, i: int) -> Any:
     store, finished = make_store(step, i), inlined(link.epilogue)
     (stride, right), (top, *_) = link.window.stride, link.window.padding
     (down, across), height = link.window.kernel, link.in_shape[1]
-    channels, threads = link.out_shape[0], uint32(step.threads)
+    channels, threads = link.out_shape[0], step.threads
 
     @jit(device=True, forceinline=True)
     def maxpool2d(weights, biases, y, n, begin, end, first, last, origin):

@@ -131,7 +131,7 @@ def _merge_kernel(early):
                 if part < count:
                     total += held * difference
                     squares += more
-                part = part + lanes
+                part += lanes
         total, squares = warp_sum(total) / size, warp_sum(squares) / size
         if thread % lanes == 0:
             stat[n, 0] = first + total

@@ -71,7 +71,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
     w_copies, w_rows = tile.depth * tile.columns // width // threads, uint32(threads * width // tile.columns)
     copy, wait, drain = ptx.cp_async(width), ptx.cp_async_wait_group(tile.stages - 2), ptx.cp_async_wait_group(0)
     ahead, copy_bytes, block_threads = tile.stages - 1, uint32(4 * width), threads
-    staged_pitch, word = (tile.across + 1) * ptx.VECTOR, uint32(0xFFFFFFFF)
+    staged_pitch, word = (tile.across + 1) * ptx.VECTOR, 0xFFFFFFFF
     vector = width
     four = uint32(ptx.VECTOR)
     unrolled = 4 * ptx.VECTOR  # terms of a stage
@@ -102,7 +102,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
             extents(x)[1], extents(x)[2], uint32(y.shape[y.ndim - 2]), extents(weight)[2],
         )  # fmt: skip
         if pooled:
-            length_out = length_out * window
+            length_out *= window
         inputs, taps = extents(x)[0], extents(weight)[0]
         products, run, width_out = uint32(1), c_in, c_out
         if windowed:
@@ -123,7 +123,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
         group, column_end = uint32(0), c_out
         if windowed and not several:
             group = block // tiles_across // tiles_down
-            first_column = first_column + group * width_out
+            first_column += group * width_out
             column_end = group * width_out + width_out
         ty = thread // four % half_down * 2 + thread // 2 % 2
         tx = thread // four // half_down * 2 + thread % 2
@@ -160,9 +160,9 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
         def next_tap():
             """Of a window, where in its run of floats, and where in the image, this thread's next copies are."""
             while tap[0] >= run:
-                tap[0], tap[1], tap[3] = uint32(tap[0] - run), uint32(tap[1] + tap_right), uint32(tap[3] + uint32(1))
+                tap[0], tap[1], tap[3] = tap[0] - run, tap[1] + tap_right, tap[3] + 1
                 if tap[3] == tap_columns:
-                    tap[1], tap[2], tap[3] = uint32(0), uint32(tap[2] + tap_down), uint32(0)
+                    tap[1], tap[2], tap[3] = uint32(0), tap[2] + tap_down, uint32(0)
 
         def in_window(i, wanted):
             """Of a window, the i-th copy's source, and its bytes: outside the image none."""
@@ -184,7 +184,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
                 else:
                     copy(shared, uint32(slot + x_place), uint32(i) * x_rows * pitch, x, x_at[i], wanted)
                     x_at[i] += uint64(step)
-            tap[0] = uint32(tap[0] + step)
+            tap[0] = tap[0] + step
             for i in range(w_copies):
                 wanted = copy_bytes if w_inside and uint32(at + w_row + uint32(i) * w_rows) < end else uint32(0)
                 begin = w_from + uint64(i) * w_apart
@@ -266,7 +266,7 @@ def make_kernel(tile: Tile, width: int, epilogue: str, pool_size: int = 1, windo
                             if value > best or value != value:  # NaN wins, and nothing is greater
                                 best = value
                         y.flat[uint64((first_row + first) // window) * uint64(c_out) + column] = best
-                    at = at + block_threads
+                    at += block_threads
         else:
             for i in range(tm):
                 row = first_row + ty + i * down

@@ -19,7 +19,7 @@ from charcnn.ops.common import shapes
 SIDE = 4 if device.SIMULATED else 32
 """Rows, columns and depth of a block's tile, which has a thread an output."""
 
-_THREADS, _SIDE = SIDE * SIDE, uint32(SIDE)
+_THREADS, _SIDE = SIDE * SIDE, SIDE
 
 
 @jit()

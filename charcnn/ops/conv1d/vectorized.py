@@ -129,7 +129,7 @@ def make_kernel(tile: Tile, width: int) -> Any:
             if step > four:
                 multiply(a_at, b_at, four)
             cuda.syncthreads()
-            k0 = k0 + step
+            k0 += step
 
         for j in range(quads):
             for c in range(four):

@@ -64,7 +64,7 @@ def _weights_kernel(taps):
 @cache
 def _features_kernel(taps):
     b = matrices(taps)[2].astype(np.float32)
-    points, span, run, threads = len(b), SPAN, RUN, uint32(THREADS)
+    points, span, run, threads = len(b), SPAN, RUN, THREADS
 
     @jit()
     def kernel(x, transformed):
@@ -96,7 +96,7 @@ def _features_kernel(taps):
 @cache
 def _outputs_kernel(taps, epilogue, pool_size=1):
     a = matrices(taps)[0].astype(np.float32)
-    points, span, threads = a.shape[1], uint32(SPAN), uint32(THREADS)
+    points, span, threads = a.shape[1], uint32(SPAN), THREADS
     rectified, pooled, measured = epilogue in ("relu", "pool"), epilogue == "pool", epilogue == "stat"
     window, run = uint32(pool_size), lcm(pool_size, SPAN) // SPAN
 

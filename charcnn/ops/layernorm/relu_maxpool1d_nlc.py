@@ -57,7 +57,7 @@ def _make_kernel(kernel_size):
                         best = value
                 at = (uint64(n) * uint64(length_out) + uint64(t)) * uint64(channels) + uint64(c)
                 y.flat[at] = best
-                n = n + 1
+                n += 1
 
     return kernel
 

@@ -166,7 +166,7 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
             moments[place] = high
             moments[place + 1] = float32(mean - float64(high))  # what float32 cannot hold of the mean
             moments[place + 2] = float32(1) / math.sqrt(float32(stat[n, 1]) + eps)
-            k = k + threads
+            k += threads
         cuda.syncthreads()
         if t >= length_out:
             return
@@ -215,7 +215,7 @@ def _make_kernel(ptx_type, results, octets, kernel_size, width, early):
                             pack(best[6], best[7]),
                         )
                     at, to = at - step, to - step_out
-                    k = k + 1
+                    k += 1
 
     return kernel
 

@@ -96,7 +96,7 @@ def _few_outputs_kernel(ptx_type: str, outputs: int, early: bool) -> Any:
                         total = (values[0] * e + values[1] * f) + (values[2] * g + values[3] * h)
                         e, f, g, h = ptx.ld_global_v4_f32(weight, place + four)
                         acc[c] += total + ((values[4] * e + values[5] * f) + (values[6] * g + values[7] * h))
-            begin = begin + uint32(AT_ONCE) * stretch
+            begin += uint32(AT_ONCE) * stretch
         for c in range(outputs):
             total = warp_sum(acc[c])
             if lane == c:

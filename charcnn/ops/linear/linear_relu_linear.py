@@ -28,7 +28,7 @@ MOST_ROWS = 8
 @cache
 def _kernel(name, rows):
     # A block takes `rows` inputs, so that each weight that it reads serves as many.
-    step, finished = uint32(THREADS), epilogue(name)
+    step, finished = THREADS, epilogue(name)
 
     @jit()
     def kernel(x, weight1, bias1, weight2, bias2, y):

@@ -179,7 +179,7 @@ def make_kernel(of: NumberFormat, columns: int, rounds: int, k_splits: int) -> A
                     total += shared[(w * sums_of_lane + i) * 32 + lane]
                 unit = tile * unit_tile + (g + (i >> 1 & 1) * 8)
                 row = (i >> 2) * 8 + (t * 2 + (i & 1))
-                row = row + first_row
+                row += first_row
                 if scaled:
                     total *= scale
                 if row < n and unit < units:
@@ -222,7 +222,7 @@ def _final_kernel(k_splits, classes):
             for c in range(classes):
                 d0, d1, d2, d3 = ptx.ld_global_v4_f32(weight + uint64(c) * uint64(c_in) * uint64(4) + at)
                 sums[c] += (values[0] * d0 + values[1] * d1) + (values[2] * d2 + values[3] * d3)
-            feature = feature + threads * 4
+            feature += threads * 4
         warp = thread >> 5
         for c in range(classes):
             total = ptx.warp_sum(sums[c])

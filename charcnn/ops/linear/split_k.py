@@ -153,7 +153,7 @@ def make_kernel(ptx_type: str, wide: bool, epilogue: str, columns: int) -> Any:
             i = warp + o * warp_count
             unit = tile * unit_tile + (g + (i >> 1 & 1) * 8)
             row = (i >> 2) * 8 + (t * 2 + (i & 1))
-            row = row + first_row
+            row += first_row
             if i < all_sums and row < n and unit < units:
                 total = totals[o]
                 for w in range(warp_count):

@@ -37,7 +37,7 @@ def _gather_kernel(ids, weight, bias, y):
         n = uint32(i // (y.shape[2] * y.shape[1]))
         total = bias[c]
         depth = extents(weight)[1]
-        for k in range(uint32(0), extents(weight)[0]):
+        for k in range(0, extents(weight)[0]):
             a = uint32(ids[n, uint32(t) + k])
             if a < depth:
                 total += weight[k, a, c]
@@ -124,7 +124,7 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
             if a < depth and c < channels:
                 value = weight[i // pitch, a, c]
             table[i] = value
-            i = i + step
+            i += step
 
         for c in range(quad):
             offsets[c] = float32(0)
@@ -147,7 +147,7 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
                 if position < length:
                     a = min(uint32(ids[n + i // reach, position]), depth)
                 rows[i] = a * lanes
-                i = i + step
+                i += step
             i = thread
             while layernorm and i < held:
                 mean = stat[n + i, 0]
@@ -155,7 +155,7 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
                 moments[i, 0] = high
                 moments[i, 1] = float32(mean - float64(high))  # what float32 cannot hold of the mean
                 moments[i, 2] = float32(1) / math.sqrt(float32(stat[n + i, 1]) + eps)
-                i = i + step
+                i += step
             cuda.syncthreads()
             m = uint32(0)
             while active and m < held:
@@ -169,7 +169,7 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
                         if layernorm:
                             acc[c] = (offsets[c] - moments[m, 0]) - moments[m, 1]
                     for k in range(taps):
-                        row = uint32(rows[first + j + k] + thread % lanes) * quad + k * pitch
+                        row = (rows[first + j + k] + thread % lanes) * quad + k * pitch
                         for c in range(quad):
                             acc[c] += table[row + c]
                     for c in range(quad):
@@ -186,8 +186,8 @@ def _gather_pool_kernel(kernel_size, alphabet, pool_size, channel_tile, window_t
                     for c in range(quad):
                         if channel + c < channels:
                             y[n + m, window, channel + c] = best[c]
-                m = m + 1
-            n = n + held
+                m += 1
+            n += held
 
     return kernel
 

@@ -69,7 +69,7 @@ def _tables_kernel(kernel_size):
                 if lag < size and a < depth and b < depth:
                     last = uint32(0)  # of this lag's rows (d, j), the last one
                     for d in range(1, lag + 1):
-                        last = last + (size - d)
+                        last += size - d
                     value = pairs[last - 1, a, b]
             tables[i] = value
 
@@ -109,7 +109,7 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
         i = thread * vector
         while i < kept_floats:
             copy(kept, i, uint32(0), tables, uint64(i), full)
-            i = i + threads * vector
+            i += threads * vector
         ptx.cp_async_commit_group()
         drain()
         cuda.syncthreads()
@@ -128,7 +128,7 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
                     more, more_squares = position(ids, n, i, lag, lag + 1, singles, pairs, size, windows)
                     end_total += more
                     end_squares += more_squares
-                    e = e + group_lanes
+                    e += group_lanes
                 i = middle + lane
                 while i < windows:
                     a = min(uint32(ids[n, i]), depth)
@@ -139,7 +139,7 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
                         b = min(uint32(ids[n, i + d]), depth)
                         at = row + b + (d - 1) * table
                         square += kept[at] if d <= nearest else tables[at]
-                    i = i + group_lanes
+                    i += group_lanes
             totals[thread] = end_total + float64(total)
             squares[thread] = end_squares + float64(square)
             cuda.syncthreads()
@@ -155,7 +155,7 @@ def _stat_kernel(kernel_size, alphabet, kept_lags, block_threads, early):
                 stat[n, 0] = mean
                 stat[n, 1] = max(squares[thread] / values - mean * mean, float64(0))
             cuda.syncthreads()
-            first = first + at_once * blocks
+            first += at_once * blocks
 
     return kernel
 

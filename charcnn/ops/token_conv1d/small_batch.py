@@ -79,7 +79,7 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
         if warp >= warps_of_rows:
             # Look-ups: a lane's positions, then those of its warp, to all blocks of the cluster, which have begun.
             ptx.griddepcontrol_wait()
-            warp = warp - warps_of_rows
+            warp -= warps_of_rows
             i = (warp * blocks_sharing + rank << 5) + lane
             total, squares = float64(0), float64(0)
             while i <= end:
@@ -94,7 +94,7 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
                 less, less_squares = looked_up(own, singles, pairs, depth, before, low)
                 total += more - (less if low > 0 else float64(0))
                 squares += more_squares - (less_squares if low > 0 else float64(0))
-                i = i + step
+                i += step
             total, squares = moments.warp_sum(total), moments.warp_sum(squares)
             ptx.cluster_wait()
             slot = rank * uint32(LOOK_UP_WARPS) + warp
@@ -120,7 +120,7 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
             for k in range(taps):
                 own[k] = min(uint32(ids[n, min(position + k, end)]), depth)
             for k in range(taps):
-                row = uint32(k * (depth if floats else depth + 1) + own[k])
+                row = k * (depth if floats else depth + 1) + own[k]
                 at = table + (uint64(row) * uint64(channels) + uint64(channel)) * value_bytes
                 # In float32 this table has no row of zeros.
                 present = uint32(0) if floats and own[k] == depth else wanted
@@ -180,7 +180,7 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
                     sums[c] = ptx.max_nan_f32(sums[c], float32(0))  # ReLU
                 place = uint64(n * pooled + window) * uint64(channels)
                 if split:
-                    place = place + place
+                    place += place
                 store(y + (place + uint64(channel)) * y_bytes, uint64(channels) * y_bytes, sums)
 
     return kernel

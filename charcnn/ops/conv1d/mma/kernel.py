@@ -210,7 +210,7 @@ def make_kernel(
         # Which of y's rows this thread's are, or none. A row of the product that straddles two inputs is none.
         for r in range(thread_rows):
             row = first_row + warp_row * warp_m + (lane >> 2)
-            row = row + r * 8
+            row += r * 8
             n = input_of(row)
             t = row - n * length
             output_rows[r] = n * length_out + t if row < rows and t < length_out else no_row

@@ -239,7 +239,7 @@ def make_split_k_kernel(
                 ptx.mbarrier_wait(a_full + a_stage * 8, a_parity)
                 ptx.mbarrier_wait(b_full + b_stage * 8, b_parity)
                 a_desc = base + a_stage * a_bytes >> 4 | descriptor_low
-                a_desc = a_desc + warpgroup * warpgroup_rows
+                a_desc += warpgroup * warpgroup_rows
                 b_desc = base + (b_at + b_stage * b_bytes) >> 4 | descriptor_low
                 ptx.wgmma_fence()
                 multiply(acc, a_desc, b_desc)
@@ -289,7 +289,7 @@ def make_split_k_kernel(
         while place < pieces:
             number = place * splits + split
             column = n_tile * block_n + number % per_warp * piece_n
-            column = column + (lane & 3) * 8
+            column += (lane & 3) * 8
             row = first_row + number // per_warp * 16 + (lane >> 2)
             at = base + (sums_at + place * splits * piece_bytes + lane * 16)
             start(sums, bias, base, column)
@@ -304,6 +304,6 @@ def make_split_k_kernel(
             to = row if row < rows else no_row
             to_8 = row + 8 if row + 8 < rows else no_row
             store(sums, 0, base, thread, column, to, to_8, scale, y, c_out)
-            place = place + warps
+            place += warps
 
     return kernel

@@ -72,22 +72,19 @@ def _warp_gather_pool_kernel(
     rounded, eighths, simulated = form == "bf16", form == "e4m3", device.SIMULATED
     byte = 255
     byte_bits = 8
-    taps, pool, tile, channels_held, first_tap = (
-        uint32(value) for value in (kernel_size, pool_size, channel_tile, held, kernel_size % 2)
-    )
+    pool, channels_held = pool_size, held
+    taps, tile, first_tap = (uint32(value) for value in (kernel_size, channel_tile, kernel_size % 2))
     depth = alphabet
     slab_bytes = (alphabet + 1) * row
     rows, row_lanes, row_bytes = (uint32(value) for value in (alphabet + 1, lanes, row))
     step, warps = threads, threads // WARP
-    positions, windows, most = (uint32(value) for value in (span, window_tile, WARP))
-    words, staged_words, raw_words = uint32(word_count), uint32(staged_count), uint32(raw_count - 1)
+    positions = span
+    windows, most = uint32(window_tile), uint32(WARP)
+    words, staged_words, raw_words = uint32(word_count), uint32(staged_count), raw_count - 1
     table_bytes, record_bytes, vector_count = uint32(kernel_size * (alphabet + 1) * row), *map(
         uint32, (4 * record, record // WORDS)
     )  # fmt: skip
-    scale_word, mean_word = (
-        uint32(scale_byte(span) // WORDS),
-        uint32(word_count if wide else scale_byte(span) // WORDS + 1),
-    )
+    scale_word, mean_word = scale_byte(span) // WORDS, uint32(word_count if wide else scale_byte(span) // WORDS + 1)
     scale_behind = scale_byte(span) // WORDS == word_count  # in a word of its own, not in that of the last characters
     scale_places = 0x3232 if scale_byte(span) % WORDS else 0x1010
     end_mask = (1 << 8 * (span % WORDS)) - 1 if span % WORDS else 0xFFFFFFFF
@@ -158,7 +155,7 @@ def _warp_gather_pool_kernel(
             c, at_row = first_channel + i % tile, i // tile
             inside = at_row % rows < depth and c < channels
             kept[i] = table[at_row // rows, at_row % rows, c] if inside else uint32(0)
-            i = i + step
+            i += step
         while not one_by_one and i < taps * rows * row_lanes:
             c, at_row = i % row_lanes * 4, i // row_lanes
             from_word = first_channel // in_one + c
@@ -168,7 +165,7 @@ def _warp_gather_pool_kernel(
             at = uint64(from_row) * uint64(pitch) + uint64(from_word)
             to_word = at_row * (row_bytes // 4)
             copy(kept, to_word, c, table, at if inside else uint64(0), uint32(16) if inside else uint32(0))
-            i = i + step
+            i += step
         ptx.cp_async_commit_group()
         for c in range(channels_held):
             offsets[c] = float32(0)
@@ -190,12 +187,12 @@ def _warp_gather_pool_kernel(
         while run < total:
             first_window, n = run % tiles * windows, run // tiles * uint32(per)
             last = min(inputs, n + uint32(per))
-            run = run + warps * blocks
+            run += warps * blocks
             window = first_window + local
             active = local < windows and window < pooled and channel < channels
             to = (uint64(n) * uint64(pooled) + uint64(window)) * row_out + uint64(channel)
             if octets:
-                to = to + uint64(channel - (channel & octet_mask))
+                to += uint64(channel - (channel & octet_mask))
             for j in range(pool):
                 s, at_row = j * 4, window * pool + j
                 if wide:
@@ -220,7 +217,7 @@ def _warp_gather_pool_kernel(
                     # Characters in words as they lie in memory; those that are not the array's alone byte by byte.
                     at = uint64(n + number) * uint64(length) + uint64(first_window * pool) + skew
                     beyond = uint32(at) & 3
-                    at = at - uint64(beyond)
+                    at -= uint64(beyond)
                     for q in range(raw_words):
                         raw[q] = uint32(0)
                         if at >= skew and at + uint64(uint32(4)) <= size:
@@ -229,8 +226,8 @@ def _warp_gather_pool_kernel(
                             for p in range(4):
                                 if at + uint64(p) >= skew and at + uint64(p) < size:
                                     a = uint32(ids.flat[at + uint64(p) - skew])
-                                    raw[q] = uint32(raw[q] | a << byte_bits * p)
-                        at = at + uint64(uint32(4))
+                                    raw[q] = raw[q] | a << byte_bits * p
+                        at += uint64(uint32(4))
                     for q in range(staged_words):
                         bytes_from = in_order + from_byte * beyond
                         word = ptx.prmt(raw[q], raw[q + 1], bytes_from)
@@ -264,21 +261,21 @@ def _warp_gather_pool_kernel(
                                 kept, to_record + 16 * q,
                                 read[s], read[s + 1], read[s + 2], read[s + 3],
                             )  # fmt: skip
-                        to_record = to_record + most * record_bytes
+                        to_record += most * record_bytes
                 sync_warp()
-                n = n + count
+                n += count
                 at_record = records + local * most * record_bytes
                 while active and count > 0:
-                    count = count - 1
+                    count -= 1
                     for q in range(vector_count):
                         s = q * 4
                         a0, a1, a2, a3 = ptx.ld_shared_v4_b32_at(kept, at_record, 16 * q)
                         read[s], read[s + 1] = a0, a1
                         read[s + 2], read[s + 3] = a2, a3
-                    at_record = at_record + record_bytes
-                    other = uint32(read[words - 1] ^ blanks) & end_mask
+                    at_record += record_bytes
+                    other = (read[words - 1] ^ blanks) & end_mask
                     for q in range(words - 1):
-                        other = other | uint32(read[q] ^ blanks)
+                        other |= read[q] ^ blanks
                     scales, rate = uint32(0), float32(1)
                     if layernorm and wide:
                         rate = ptx.bitcast_f32(read[mean_word + 2])
@@ -378,6 +375,6 @@ def _warp_gather_pool_kernel(
                             ptx.st_global_v2_b32(y, to, best[0], best[1])
                         else:
                             ptx.st_global_v4_b32(y, to, best[0], best[1], best[2], best[3])
-                    to = to + uint64(pooled) * row_out
+                    to += uint64(pooled) * row_out
 
     return kernel

@@ -103,7 +103,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
             if step >= ahead:
                 for k in range(4):  # 16 channels each
                     for i in range(m_tiles):
-                        at = uint32(a_from[i] ^ 32 * k) + slot * a_bytes
+                        at = (a_from[i] ^ 32 * k) + slot * a_bytes
                         a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3] = ldmatrix(at)
                     for j in range(0, n_tiles, 2):
                         at = (b_from ^ 32 * k) + 8 * j * row_bytes

@@ -86,7 +86,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
                     for i in range(m_tiles):
                         at = a_word + 16 * i * row_words + 8 * k
                         a[4 * i], a[4 * i + 1] = smem[at], smem[at + 8 * row_words]
-                        at = at + 4
+                        at += 4
                         a[4 * i + 2], a[4 * i + 3] = smem[at], smem[at + 8 * row_words]
                     for j in range(n_tiles):
                         at = b_word + 8 * j * row_words + 8 * k

@@ -155,7 +155,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
             # Epilogue.
             exchange = base + exchange_at
             to = exchange + (warp * 16 + (lane >> 2)) * row_apart
-            to = to + (lane & 3) * 16
+            to += (lane & 3) * 16
             math_sync()  # the outputs of the tile before were read
             for k in range(runs):
                 i, j, m, n = words(acc, 16 * k)
@@ -171,7 +171,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
                     source = uint32(source + row_apart)
                     p, q, r, s = ptx.ld_shared_v4_b32(source)
                     i, j, m, n = peak(i, p), peak(j, q), peak(m, r), peak(n, s)
-                window = window + first_row // pool
+                window += first_row // pool
                 row = output_row(window, rows // pool, length // pool, length_out)
                 if row != no_row:
                     channel = uint64(row) * uint64(c_out) + uint64(n_tile * block_n + piece * 8)

@@ -70,7 +70,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
                 cuda.syncwarp()
                 source += uint64(b_bytes)
                 ptx.mbarrier_wait(full, phase)
-                phase = phase ^ 1
+                phase ^= 1
                 ptx.wgmma_fence()
                 multiply(acc, descriptor(base), descriptor(base + b_at))
                 wait_all()
