@@ -57,22 +57,22 @@ def make_strip_kernel(plan: StripPlan, from_bytes: bool) -> Any:
         block = block_idx_x()
         while block < extents(x)[0] * tiles:
             n, begin = block // tiles, block % tiles * tile
-            last, high = uint32(min(begin + tile, height)), first
+            last, high = min(begin + tile, height), first
             there, have = zero, zero  # rows of the map between, and of the second convolution
             fresh = True
             while begin < last:
-                end = uint32(min(begin + high, last))
+                end = min(begin + high, last)
                 c0, c1 = begin * step, (end - one) * step + taps
                 new = c0 if fresh else have
                 p0 = new - above if new > above else zero
-                p1 = between if whole else uint32(min(c1 + reach - above, between))
-                p0 = p0 if fresh else uint32(max(p0, there))
+                p1 = between if whole else min(c1 + reach - above, between)
+                p0 = p0 if fresh else max(p0, there)
                 anew = True
                 while p0 < p1:
-                    stop = uint32(min(p0 + made, p1))
+                    stop = min(p0 + made, p1)
                     first_half(x, weight, bias, pixels, y, base, thread, n, p0, stop, anew)
                     p0, anew = stop, False
-                there = p1 if fresh else uint32(max(there, p1))
+                there = p1 if fresh else max(there, p1)
                 second_half(x, weight, bias, pixels, y, base, thread, n, begin, end, fresh)
                 begin, high, have, fresh = end, rows, c1, False
             block += grid_dim_x()
@@ -246,7 +246,7 @@ def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
                     w0, w1, w2, w3 = ptx.ld_global_v4_b32(weight, words + k * 128)
                     b[4 * k], b[4 * k + 1], b[4 * k + 2], b[4 * k + 3] = w0, w1, w2, w3
                 for i in range(tiles):
-                    p = uint32(min(first + i * sixteen + (lane & fifteen), pixels - one))
+                    p = min(first + i * sixteen + (lane & fifteen), pixels - one)
                     rows[i] = c0 + p // width - above & word
                     begins[i] = base + reads + own_left + p % width * pixel
                     for q in range(columns):

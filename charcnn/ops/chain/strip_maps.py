@@ -45,7 +45,7 @@ def make_load(plan: StripPlan, from_bytes: bool) -> Any:
             index = octet * eight
             factor, offset = float32(1), float32(0)
             if from_bytes and regular:
-                channel = uint32(min(index // own, count - 1))
+                channel = min(index // own, count - 1)
                 factor, offset = pixels[channel], pixels[count + channel]
             for j in range(values_of):
                 at = index + j

@@ -102,7 +102,7 @@ def make_kernel(tile: Tile, name: str, width: int, store: int, exact: bool) -> A
             piece, first = own[at], own[uint32(at + uint32(1))]
             n = uint32(item * sizes.images)
             source = uint64(n) * uint64(c_in * height) * uint64(line)
-            end = uint32(min(sizes.images, uint32(inputs - n)) * c_in * plane_rows)
+            end = min(sizes.images, uint32(inputs - n)) * c_in * plane_rows
             while piece < sizes.pieces and first < sizes.copy_rows:
                 column, row = uint32(begin_column + piece * copied) & word, first
                 offset = uint32(uint32(begin_row + first) * line + column)

@@ -74,7 +74,7 @@ def _lay_out(plan: Plan) -> Any:
                 i += uint32(LOADS) * threads
             cuda.atomic.max(own, peak_at, ptx.bitcast_b32(best))  # of what is not negative bits are in order
             cuda.syncthreads()
-            exponent = uint32(scaled - min(max(own[peak_at] >> shift, smallest), greatest))
+            exponent = scaled - min(max(own[peak_at] >> shift, smallest), greatest)
             scale, unit = ptx.bitcast_f32(exponent << shift), ptx.bitcast_f32(2 * bias - exponent << shift)
 
         def tap(number, place, halvings):

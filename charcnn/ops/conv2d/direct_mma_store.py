@@ -143,7 +143,7 @@ def make_send(plan: Plan) -> Any:
         if number < maps:
             begin = group * floats
             to = (uint64(item) * uint64(c_out) + uint64(first_map + number)) * uint64(plane_out)
-            size = uint32(min(floats, plane_out - begin) * word)
+            size = min(floats, plane_out - begin) * word
             ptx.bulk_store(y, to + uint64(begin), address + number * pitch * word, size)
             ptx.bulk_commit_group()
 

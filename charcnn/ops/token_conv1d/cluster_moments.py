@@ -49,7 +49,7 @@ def look_ups(taps: int) -> tuple[Any, Any]:
         total, squares = singles[at], singles[at + uint32(taps) * characters]
         for d in range(1, taps):
             # Rows of a lag begin where those of lags before it end.
-            last = uint32(min(row, uint32(taps - 1 - d)) + ((d - 1) * taps - d * (d - 1) // 2))
+            last = min(row, uint32(taps - 1 - d)) + ((d - 1) * taps - d * (d - 1) // 2)
             there = own[0] < depth and own[d] < depth and end_row <= uint32(taps - 1 - d)
             at = (last * depth + own[0]) * depth + own[d]
             value = pairs[at if there else uint32(0)]  # read in any case: a branch would have the next loads wait

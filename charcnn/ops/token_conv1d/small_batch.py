@@ -90,7 +90,7 @@ def _block_kernel(of: NumberFormat, floats: bool, taps: int, pool: int, cluster:
                     low = i - kept + 1
                 more, more_squares = looked_up(own, singles, pairs, depth, min(i, last_tap), uint32(0))
                 # The last positions meet no taps before `low`.
-                before = uint32(max(low, uint32(1)) - uint32(1))
+                before = max(low, uint32(1)) - 1
                 less, less_squares = looked_up(own, singles, pairs, depth, before, low)
                 total += more - (less if low > 0 else float64(0))
                 squares += more_squares - (less_squares if low > 0 else float64(0))

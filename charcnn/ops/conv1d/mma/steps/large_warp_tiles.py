@@ -15,6 +15,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
+    block_idx_x,
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
@@ -56,8 +57,8 @@ def make_kernel(tile: common.TileConfig) -> Any:
         a, b = cuda.local.array(a_size, types.uint32), cuda.local.array(b_size, types.uint32)
         base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
         warp, lane = thread >> five, thread & 31
-        n_tile = uint32(cuda.blockIdx.x % (c_out // block_n))
-        first_row = uint32(cuda.blockIdx.x // (c_out // block_n) * block_m)
+        n_tile = block_idx_x() % (c_out // block_n)
+        first_row = block_idx_x() // (c_out // block_n) * block_m
         warp_row, warp_column = warp % warps_m * warp_m, warp // warps_m * warp_n
         column = n_tile * block_n + warp_column + (lane & three) * 8
         steps = k_blocks * taps

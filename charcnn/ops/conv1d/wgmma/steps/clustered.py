@@ -15,6 +15,8 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
+    block_idx_x,
+    grid_dim_x,
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
@@ -66,9 +68,9 @@ def make_kernel(tile: common.TileConfig) -> Any:
         leads = thread & 127 == 0  # of a warpgroup
         tells = thread & 127 < cluster_m  # a block that a stage of B was read: of its number
         n_tiles, steps = c_out // block_n, k_blocks * taps
-        cluster_rows, cta_rank = block_m * cluster_m, uint32(cuda.blockIdx.x % cluster_m)
+        cluster_rows, cta_rank = block_m * cluster_m, block_idx_x() % cluster_m
         tiles = (rows + cluster_rows - 1) // cluster_rows * n_tiles  # of the cluster
-        first_tile, tile_stride = uint32(cuda.blockIdx.x // cluster_m), uint32(cuda.gridDim.x // cluster_m)
+        first_tile, tile_stride = block_idx_x() // cluster_m, grid_dim_x() // cluster_m
         b_full, b_empty = base + b_full_at, base + b_empty_at
         a_full, a_empty = base + a_full_at, base + a_empty_at
         if thread == 0:

@@ -15,6 +15,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
+    block_idx_x,
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
@@ -49,7 +50,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         base, thread = ptx.cvta_to_shared(smem), thread_idx_x()
         warp, lane = thread >> 5, thread & 31
         n_tiles = c_out // block_n
-        n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
+        n_tile, first_row = block_idx_x() % n_tiles, block_idx_x() // n_tiles * block_m
         column = n_tile * block_n + (lane & 3) * 8
         source = weight + uint64(n_tile * k_blocks * taps) * uint64(b_bytes)
         full, phase = base + full_at, uint32(0)

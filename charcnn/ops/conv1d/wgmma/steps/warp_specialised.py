@@ -15,6 +15,7 @@ from numba import cuda, float32, types
 from charcnn.gpu import ptx
 from charcnn.gpu.device import uint32, uint64
 from charcnn.gpu.indices import (
+    block_idx_x,
     thread_idx_x,
 )
 from charcnn.gpu.launch import jit
@@ -56,7 +57,7 @@ def make_kernel(tile: common.TileConfig) -> Any:
         warpgroup, warp, lane = thread >> 7, thread >> 5, thread & 31
         leads = thread & 127 == 0  # of a warpgroup
         n_tiles = c_out // block_n
-        n_tile, first_row = uint32(cuda.blockIdx.x % n_tiles), uint32(cuda.blockIdx.x // n_tiles * block_m)
+        n_tile, first_row = block_idx_x() % n_tiles, block_idx_x() // n_tiles * block_m
         column, steps = n_tile * block_n + (lane & 3) * 8, k_blocks * taps
         full, empty = base + full_at, base + empty_at
         if thread == 0:
