@@ -7,29 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from charcnn import layers
 from charcnn.config import Config
-from charcnn.layers import (
-    AvgPool2d,
-    BatchNorm2d,
-    Conv1d,
-    Conv2d,
-    Flatten,
-    Gelu,
-    GlobalAvgPool2d,
-    LayerNorm,
-    LeakyRelu,
-    Linear,
-    LocalResponseNorm,
-    MaxPool1d,
-    MaxPool2d,
-    Node,
-    OneHot,
-    Pixels,
-    Relu,
-    Sigmoid,
-    Softmax,
-    Tanh,
-)
+from charcnn.layers import Node
 from charcnn.model.plane_errors import PlaneErrors
 from charcnn.model.rounding import E4M3, FP32, TF32, Grid, Rounding
 from charcnn.ops import reference
@@ -43,7 +23,7 @@ TOOM_COOK = "conv2"
 WHOLE_NUMBERS: dict[Grid | None, Any] = {E4M3: byte_table, TF32: short_table}
 """What holds block 1's weights where it writes planes of a format."""
 
-EPS = LayerNorm.eps
+EPS = layers.LayerNorm.eps
 """LayerNorm's."""
 
 
@@ -52,51 +32,43 @@ def forward(ids: np.ndarray, params: Mapping[str, np.ndarray], config: Config, d
     return run(config.nodes, ids, params, dtype)
 
 
+PLAIN: dict[type, Callable[..., np.ndarray]] = {
+    layers.Conv1d: reference.conv1d, layers.Linear: reference.linear, layers.Flatten: reference.collapse,
+    layers.Relu: reference.relu, layers.Tanh: reference.tanh, layers.Gelu: reference.gelu,
+    layers.Sigmoid: reference.sigmoid, layers.Softmax: reference.softmax,
+    layers.GlobalAvgPool2d: reference.global_avgpool2d,
+}  # fmt: skip
+"""Operators of layers that have no arguments but features and parameters."""
+
+
 def run(nodes: Sequence[Node], x: np.ndarray, params: Mapping[str, np.ndarray], dtype: Any = np.float64) -> np.ndarray:
     """What a network of layers makes of inputs x (N, ...), computed in `dtype` by the plain operators."""
     for node in nodes:
         p = [np.asarray(params[name], dtype) for name in node.parameters]  # here, as all at once would take 95 MB
         match node.layer:
-            case OneHot(depth):
+            case layers.OneHot(depth):
                 x = reference.one_hot(x, depth, dtype=dtype)
-            case Conv1d():
-                x = reference.conv1d(x, *p)
-            case LayerNorm(eps):
+            case layers.LayerNorm(eps):
                 x = reference.layernorm(x, *p, eps=eps)
-            case Relu():
-                x = reference.relu(x)
-            case MaxPool1d(size):
+            case layers.MaxPool1d(size):
                 x = reference.maxpool1d(x, size)
-            case Flatten():
-                x = reference.collapse(x)
-            case Linear():
-                x = reference.linear(x, *p)
-            case Pixels() as of:
+            case layers.Pixels() as of:
                 x = reference.pixels(x, pixel_tables(of.mean, of.std).astype(dtype), of.height, of.width)
-            case Conv2d() as of:
+            case layers.Conv2d() as of:
                 weight, *bias = p
-                bias = bias or [np.zeros(len(weight), dtype)]
-                x = reference.conv2d(x, weight, *bias, **of.moves)
-            case BatchNorm2d(eps):
+                x = reference.conv2d(x, weight, *(bias or [np.zeros(len(weight), dtype)]), **of.moves)
+            case layers.BatchNorm2d(eps):
                 x = reference.batchnorm2d(x, *p, eps=eps)
-            case MaxPool2d(size, stride, padding):
+            case layers.MaxPool2d(size, stride, padding):
                 x = reference.maxpool2d(x, size, stride=stride, padding=padding)
-            case AvgPool2d(size, stride, padding):
+            case layers.AvgPool2d(size, stride, padding):
                 x = reference.avgpool2d(x, size, stride=stride, padding=padding)
-            case GlobalAvgPool2d():
-                x = reference.global_avgpool2d(x)
-            case LocalResponseNorm(size, alpha, beta, k):
+            case layers.LocalResponseNorm(size, alpha, beta, k):
                 x = reference.local_response_norm(x, size, alpha=alpha, beta=beta, k=k)
-            case Tanh():
-                x = reference.tanh(x)
-            case Gelu():
-                x = reference.gelu(x)
-            case Sigmoid():
-                x = reference.sigmoid(x)
-            case LeakyRelu(slope):
+            case layers.LeakyRelu(slope):
                 x = reference.leaky_relu(x, slope)
-            case Softmax():
-                x = reference.softmax(x)
+            case other if type(other) in PLAIN:
+                x = PLAIN[type(other)](x, *p)
             case other:
                 raise TypeError(f"{other!r} has no reference")
     return x
@@ -129,20 +101,20 @@ def forward_with_sigma(
     for node in config.nodes:
         p = [np.asarray(params[name], np.float64) for name in node.parameters]
         match node.layer:
-            case OneHot():
+            case layers.OneHot():
                 continue  # the first convolution reads ids
-            case Conv1d():
+            case layers.Conv1d():
                 x = steps.first(ids, *p) if x is ids else steps.product(x, *p, name=node.layer.name)
-            case LayerNorm(usual, name=name):
+            case layers.LayerNorm(usual, name=name):
                 x = steps.layernorm(x, *p, eps=eps if name == "norm6" else usual, number=norms)
                 norms += 1
-            case Relu():
+            case layers.Relu():
                 x = steps.relu(x)
-            case MaxPool1d(size):
+            case layers.MaxPool1d(size):
                 x = steps.maxpool1d(x, size)
-            case Flatten():
+            case layers.Flatten():
                 x = steps.collapse(x)
-            case Linear():
+            case layers.Linear():
                 x = steps.product(x, p[0][..., None], p[1], name="")
             case other:
                 raise TypeError(f"{other!r} has no sigma")
