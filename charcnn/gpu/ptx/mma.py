@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from charcnn.gpu.device import SIMULATED
@@ -16,11 +17,14 @@ LDMATRIX = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];"
 TIMES_2_11 = "{.reg .b32 s;\nmov.b32 s, 0x10001000;\nmul.rn.f16x2 $0, $1, s;}"  # to the power of -11, two f16
 
 
-def _mma(ptx_type: str) -> str:
-    depth = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32}[ptx_type]
+def mma_text(ptx_type: str, words: int = 2) -> str:
+    """The instruction of a depth of so many words of each of four lanes, 1 or 2."""
+    depth = words * {"f16": 8, "bf16": 8, "tf32": 4, "e4m3": 16}[ptx_type]
+    ends = 4, 4 + 2 * words, 4 + 3 * words, 8 + 3 * words
+    a, b, c = (", ".join(f"${i}" for i in range(*pair)) for pair in pairwise(ends))
     return (
         f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{ptx_type}.{ptx_type}.f32 "
-        "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
+        f"{{$0, $1, $2, $3}}, {{{a}}}, {{{b}}}, {{{c}}};"
     )
 
 
@@ -48,7 +52,7 @@ def mma_sync(ptx_type: str) -> Any:
     all digits of the sums.
     """
 
-    @instruction(_mma(ptx_type), "ffff", "rrrrrrffff")
+    @instruction(mma_text(ptx_type), "ffff", "rrrrrrffff")
     def multiply(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
         """As `mma_sync`."""
 
@@ -97,7 +101,7 @@ def mma_tile(ptx_type: str, down: int, across: int, phases: int = 1, split: bool
     m16n8k8, for e4m3 m16n8k32; with `split` also mul.rn.f16x2; sections "ldmatrix" and "mma". Since compute capability
     8.0, e4m3 since 8.9.
     """
-    text = _mma(ptx_type)
+    text = mma_text(ptx_type)
 
     @typed(text, down, across, phases, split, quarters)
     def multiply(typingctx, acc, a, b):

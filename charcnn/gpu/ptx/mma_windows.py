@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.ptx.intrinsics import asm, elements, typed
 from charcnn.gpu.ptx.ld_st import TO_FOUR
+from charcnn.gpu.ptx.mma import mma_text
 
 if not SIMULATED:
     from llvmlite import ir
@@ -20,17 +20,6 @@ if not SIMULATED:
 
 LANE_STEP = 512
 """Bytes from a lane's 16 to its next: 32 lanes have theirs side by side."""
-
-
-def mma_text(ptx_type: str, words: int) -> str:
-    """The instruction of a depth of so many words of each of four lanes, 1 or 2."""
-    depth = words * {"f16": 8, "bf16": 8, "tf32": 4}[ptx_type]
-    ends = 4, 4 + 2 * words, 4 + 3 * words, 8 + 3 * words
-    a, b, c = (", ".join(f"${i}" for i in range(*pair)) for pair in pairwise(ends))
-    return (
-        f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{ptx_type}.{ptx_type}.f32 "
-        f"{{$0, $1, $2, $3}}, {{{a}}}, {{{b}}}, {{{c}}};"
-    )
 
 
 @cache
