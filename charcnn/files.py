@@ -307,7 +307,7 @@ def replacing(
     if mode not in ("w", "wb"):
         raise ValueError(f"mode={mode!r}: need 'w' or 'wb'")
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    with placing(path, temporary, force=force, mark=mark) as place, open(place, mode, **text) as file, naming(path):
+    with placing(path, temporary, force=force, mark=mark) as place, naming(path), open(place, mode, **text) as file:
         if place == path:
             yield file
             return
