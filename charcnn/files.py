@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import IO, Any
 
+from charcnn.aliases import Record
+
 Path = str | os.PathLike[str]
 
 Paths = Mapping[str, Path | Sequence[Path] | None]
@@ -106,7 +108,7 @@ def check_paths(
         OSError: a file that is there cannot be read.
     """
     taken: dict[Any, tuple[str, str]] = {}
-    known: dict[str, Any] = {}
+    known: Record = {}
     folders = []
     for name, path in _each(reads):
         taken.setdefault(_place(path, known, 0), (name, path))
@@ -143,7 +145,7 @@ def _each(paths: Paths) -> Iterator[tuple[str, str]]:
             yield name, os.fspath(path)
 
 
-def _place(path: str, known: dict[str, Any], standard: int) -> Any:
+def _place(path: str, known: Record, standard: int) -> Any:
     """What two paths of one file have in common, None for a pipe or a device; `known` keeps what folders have.
 
     Of a file that is there: its device and number. Of another: the same of its folder, and its name.
@@ -306,7 +308,7 @@ def replacing(
     """
     if mode not in ("w", "wb"):
         raise ValueError(f"mode={mode!r}: need 'w' or 'wb'")
-    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    text: Record = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     with placing(path, temporary, force=force, mark=mark) as place, naming(path), open(place, mode, **text) as file:
         if place == path:
             yield file

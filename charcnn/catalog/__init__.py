@@ -6,13 +6,14 @@ one row of VARIANTS; a new level is a file under charcnn/levels and a row of LEV
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+
+from charcnn.aliases import Function
 
 # ruff: noqa: F403, F405 - one table of all
 from charcnn.catalog.networks import *
@@ -39,9 +40,9 @@ class Layer:
     """cpu or cuda"""
 
     @property
-    def made(self) -> Callable[..., Any]:
+    def made(self) -> Function:
         """The class; its module is imported here."""
-        made: Callable[..., Any] = getattr(import_module(f"charcnn.ops.{self.home}"), self.name)
+        made: Function = getattr(import_module(f"charcnn.ops.{self.home}"), self.name)
         return made
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from numba.cuda import types
 
+from charcnn.aliases import Function, Kernel, NumbaType, Record
 from charcnn.gpu.device import SIMULATED
 
 if not SIMULATED:
@@ -43,12 +44,12 @@ def is_uint32(*kinds: Any) -> bool:
     )
 
 
-def _template(function: Callable[..., Any], result: Any) -> type[AbstractTemplate]:
+def _template(function: Function, result: NumbaType) -> type[AbstractTemplate]:
     class Uint32(AbstractTemplate):  # type: ignore[misc, unused-ignore]
         key = function
         prefer_literal = True
 
-        def generic(self, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+        def generic(self, args: tuple[Any, ...], kws: Record) -> Any:
             if getattr(_compiling, "narrow", False) and not kws and is_uint32(*args):
                 return signature(result, *[types.uint32] * len(args))
             return None
@@ -71,13 +72,13 @@ def install() -> None:
     _installed = True
 
 
-def _insert(context: Any, function: Callable[..., Any], result: Any) -> None:
+def _insert(context: Any, function: Function, result: NumbaType) -> None:
     known = context._lookup_global(function)
     context._remove_global(function)
     context._insert_global(function, types.Function(_template(function, result)).augment(known))
 
 
-def narrow(kernel: Any) -> None:
+def narrow(kernel: Kernel) -> None:
     """Let a kernel, and all that it calls, be compiled so."""
     compiled = kernel.compile
 

@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from charcnn import layers
+from charcnn.aliases import Record
 from charcnn.layers import Network, Node
 
 OPSET = 17
@@ -110,7 +111,7 @@ def graph(
     return model.SerializeToString()
 
 
-def _moves(node: Node) -> dict[str, Any]:
+def _moves(node: Node) -> Record:
     """How a window moves, as ONNX says it."""
     window = node.layer.window(node.in_shape)  # type: ignore[attr-defined]
     top, bottom, left, right = window.padding

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
+from charcnn.aliases import AnyArray
 from charcnn.config import POOL_SIZE, Config
 from charcnn.gpu import copy_kernel, device, launch
 from charcnn.layers import Network
@@ -70,12 +71,12 @@ class LayerSequence:
     def forward(self, buffers: StreamBuffers, *, timed: bool) -> Callable[[Any], Any]:
         """Token ids (n, L) uint8 on the GPU -> logits (n, classes) float32 there, started on the buffers' stream."""
 
-        def run(layers: Sequence[Layer | ByBatch], x: Any, n: int) -> Any:
+        def run(layers: Sequence[Layer | ByBatch], x: AnyArray, n: int) -> AnyArray:
             for layer in flat(layers, n):
                 x = layer(x, buffers)
             return x
 
-        def forward(ids: Any) -> Any:
+        def forward(ids: AnyArray) -> AnyArray:
             x, n = ids, len(ids)
             if not timed and launch.profiler is None:
                 x = run(self.layers, x, n)
@@ -94,7 +95,7 @@ class LayerSequence:
         Kernels copy the ids, each read once over the bus, and results that the last layer does not write one by one.
         """
 
-        def start(ids: Any, logits: Any) -> None:
+        def start(ids: AnyArray, logits: AnyArray) -> None:
             x, (*layers, last) = buffers.device(ids.shape, np.uint8), flat(self.layers, len(ids))
             copy_kernel.copy(ids, x, buffers.stream)
             for layer in layers:

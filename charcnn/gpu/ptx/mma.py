@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
+from charcnn.aliases import Intrinsic
 from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.ptx.intrinsics import asm, elements, instruction, typed
 
@@ -40,7 +40,7 @@ def ldmatrix_x4(address):
 
 
 @cache
-def mma_sync(ptx_type: str) -> Any:
+def mma_sync(ptx_type: str) -> Intrinsic:
     """multiply(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3): c + a b as four float32, a lane's part of a 16 x 8 matrix.
 
     Args of `multiply`: a, of lane l the words l % 4 of rows l // 4 and l // 4 + 8, then those four words further; b, of
@@ -82,7 +82,9 @@ def mma_sync_terms(a0, a1, a2, a3, low0, low1, low2, low3, b0, b1, r0, r1, r2, r
 
 
 @cache
-def mma_tile(ptx_type: str, down: int, across: int, phases: int = 1, split: bool = False, quarters: int = 4) -> Any:
+def mma_tile(
+    ptx_type: str, down: int, across: int, phases: int = 1, split: bool = False, quarters: int = 4
+) -> Intrinsic:
     """multiply(acc, a, b): add a warp's product of 32 `quarters` bytes of depth to 16 `down` x 8 `across` sums.
 
     Args of `multiply`: acc, a lane's float32 `cuda.local.array` of 4 x down x across: of each 16 x 8 matrix two

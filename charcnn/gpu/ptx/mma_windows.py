@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
+from charcnn.aliases import Intrinsic
 from charcnn.gpu.device import SIMULATED
 from charcnn.gpu.ptx.intrinsics import asm, elements, typed
 from charcnn.gpu.ptx.ld_st import TO_FOUR
@@ -23,7 +23,7 @@ LANE_STEP = 512
 
 
 @cache
-def ld_shared_each(count: int) -> Any:
+def ld_shared_each(count: int) -> Intrinsic:
     """fill(words, address): words of shared memory to a lane's uint32 `cuda.local.array` of `count`, a multiple of 4.
 
     `address` is that of its first four; four more lie LANE_STEP bytes behind, and so on.
@@ -57,7 +57,7 @@ def mma_windows(
     pitch: int,
     low: int = 0,
     stacked: bool = False,
-) -> Any:
+) -> Intrinsic:
     """multiply(acc, a, at): a warp's 16 maps of 8 windows in each of `rows` rows, one below the other.
 
     Args of `multiply`: acc, a float32 `cuda.local.array` that it fills, of each row four: two neighbouring windows of
