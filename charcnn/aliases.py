@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-AnyArray: TypeAlias = Any
+Array: TypeAlias = Any
 """An array on the host or on a GPU: NumPy's, Numba's, or another library's with `__cuda_array_interface__`."""
 
 DType: TypeAlias = Any

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from charcnn import catalog
-from charcnn.aliases import AnyArray, Function, Record
+from charcnn.aliases import Array, Function, Record
 from charcnn.compiling.stand_in import Launched, Memory, Target, replaced, standing_in
 from charcnn.config import Config
 from charcnn.gpu import copy_kernel
@@ -171,7 +171,7 @@ def _leave_out_the_host(stack: ExitStack, level: ModuleType, held_as: str | None
     """Replace what the level computes on the CPU: its operators by arrays of the same shapes, calibration, proofs."""
 
     def like(shape_of: Function) -> Callable[..., np.ndarray]:
-        def operator(*arguments: Any, out: AnyArray = None) -> np.ndarray:
+        def operator(*arguments: Any, out: Array = None) -> np.ndarray:
             return np.zeros(shape_of(*arguments), np.float32) if out is None else out
 
         return operator

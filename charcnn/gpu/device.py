@@ -12,7 +12,7 @@ import numpy as np
 from numba import config, cuda, types
 from numba.cuda.cudadrv.devicearray import is_cuda_ndarray
 
-from charcnn.aliases import AnyArray, DType, Stream
+from charcnn.aliases import Array, DType, Stream
 from charcnn.gpu import unload
 from charcnn.host.install import pip_install
 from charcnn.layers.layer import Shape
@@ -178,19 +178,19 @@ def pci_address(gpu: int) -> str:
     return f"{at['pci_domain_id']:04x}:{at['pci_bus_id']:02x}:{at['pci_device_id']:02x}.0"
 
 
-def on_device(array: AnyArray) -> bool:
+def on_device(array: Array) -> bool:
     """Whether the array lies on a GPU: Numba's own, or another library's with __cuda_array_interface__."""
     return is_cuda_ndarray(array) or hasattr(array, "__cuda_array_interface__")
 
 
-def to_device(array: np.ndarray, stream: Stream = 0) -> AnyArray:
+def to_device(array: np.ndarray, stream: Stream = 0) -> Array:
     """Copy a NumPy array to the current GPU."""
     if array.size and 0 in array.strides and array.flags.c_contiguous:  # of an axis of one, as np.newaxis makes it:
         array = array.ravel().reshape(array.shape)  # Numba takes it for a repeated one, and cannot reshape the array
     return cuda.to_device(array, stream=stream)
 
 
-def to_host(array: AnyArray, stream: Stream = 0) -> np.ndarray:
+def to_host(array: Array, stream: Stream = 0) -> np.ndarray:
     """Copy from the current GPU, and wait for it."""
     host = array.copy_to_host(stream=stream)
     if stream:
@@ -198,7 +198,7 @@ def to_host(array: AnyArray, stream: Stream = 0) -> np.ndarray:
     return np.asarray(host)
 
 
-def empty(shape: Shape, dtype: DType, stream: Stream = 0) -> AnyArray:
+def empty(shape: Shape, dtype: DType, stream: Stream = 0) -> Array:
     """An uninitialised array on the current GPU."""
     return cuda.device_array(shape, dtype, stream=stream)
 
@@ -218,7 +218,7 @@ def as_stream(stream: Stream) -> Stream:
     return stream
 
 
-def as_device_array(array: AnyArray, stream: Stream) -> AnyArray:
+def as_device_array(array: Array, stream: Stream) -> Array:
     """Numba's view of a device array, no copy; work on `stream` then waits, on the GPU, for its producer."""
     if is_cuda_ndarray(array):
         return array
@@ -231,7 +231,7 @@ def as_device_array(array: AnyArray, stream: Stream) -> AnyArray:
     return view
 
 
-def address(array: AnyArray) -> int:
+def address(array: Array) -> int:
     """Where an array begins on the GPU; 0 in the simulator."""
     return 0 if SIMULATED else int(array.__cuda_array_interface__["data"][0] or 0)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from numba import cuda
 
-from charcnn.aliases import AnyArray, Stream
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.device import DeviceError
 
@@ -66,7 +66,7 @@ class Graph:
         _driven(self._launch(self._graph, self._stream))
 
 
-def copy(to: AnyArray, source: AnyArray, stream: Stream) -> None:
+def copy(to: Array, source: Array, stream: Stream) -> None:
     """Start to copy a device array, C-contiguous, to the beginning of another one; Numba's own way takes longer."""
     from cuda.bindings import driver
 

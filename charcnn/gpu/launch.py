@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from charcnn.aliases import AnyArray, DType, Kernel, Stream
+from charcnn.aliases import Array, DType, Kernel, Stream
 from charcnn.gpu import device, integers
 from charcnn.gpu.arrays import apart, check, check_out, writable
 from charcnn.gpu.device import SIMULATED, DeviceError
@@ -122,7 +122,7 @@ def _allow_shared(kernel: Kernel, shared: int, args: tuple[Any, ...], early: boo
         _shared_allowed[key] = shared
 
 
-def configured(kernel: Kernel, blocks: Any, threads: Any, stream: Stream, shared: int) -> AnyArray:
+def configured(kernel: Kernel, blocks: Any, threads: Any, stream: Stream, shared: int) -> Array:
     """Numba's launch, without its warning that a small grid does not fill the GPU: small batches have small grids."""
     if SIMULATED:
         return kernel[blocks, threads, stream, shared]
@@ -142,7 +142,7 @@ def _launch_with(
     from cuda.core import LaunchConfig, Stream, launch
 
     kinds, compiled = _compile(kernel, args)
-    values: list[AnyArray] = []
+    values: list[Array] = []
     for kind, arg in zip(kinds, args, strict=True):
         if isinstance(arg, np.generic):
             values.append(arg)
@@ -156,7 +156,7 @@ DTYPES = {"ids": np.uint8, "images": np.uint8, "stat": np.float64}
 """What a launcher's input of this name must hold; all others hold float32."""
 
 
-def pair(out: AnyArray) -> tuple[AnyArray, AnyArray]:
+def pair(out: Array) -> tuple[Array, Array]:
     """A launcher's `out` for two results, (y, stat); two None where None.
 
     Raises:
@@ -180,7 +180,7 @@ class Call:
 
     def __init__(
         self,
-        out: AnyArray,
+        out: Array,
         stream: Stream,
         shape: Shape,
         dtype: DType = np.float32,
@@ -259,7 +259,7 @@ class Call:
         """An uninitialised device array for this call's own use."""
         return device.empty(shape, dtype, self.stream)
 
-    def second(self, array: AnyArray, given: Any = None) -> AnyArray:
+    def second(self, array: Array, given: Any = None) -> Array:
         """A second output, from the device array that a kernel wrote: `given`, or new, where the inputs lie.
 
         Comes before `result`, which waits for both.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from charcnn import layers
-from charcnn.aliases import AnyArray, DType
+from charcnn.aliases import Array, DType
 from charcnn.config import Config
 from charcnn.layers import Node
 from charcnn.model.plane_errors import PlaneErrors
@@ -85,7 +85,7 @@ def forward_with_sigma(
     *,
     eps: float = EPS,
     arrays: Arrays | None = None,
-) -> tuple[AnyArray, list[AnyArray]]:
+) -> tuple[Array, list[Array]]:
     """`forward` in float64, and beside it how far rounding moves each logit (`charcnn.model.rounding`).
 
     Args:
@@ -140,7 +140,7 @@ class _Steps:
 
         At one place those of a channel's positions are taken as independent or as the same, by what gives more.
         """
-        g: AnyArray = self.on.unit_gradient(classes)
+        g: Array = self.on.unit_gradient(classes)
         totals: list[Any] = [0.0] * len(self.roundings)
         for kind, what in reversed(self._tape):
             if kind == "back":
@@ -165,7 +165,7 @@ class _Steps:
     def _back(self, function: Callable[[Any], Any]) -> None:
         self._tape.append(("back", function))
 
-    def first(self, ids: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> AnyArray:
+    def first(self, ids: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> Array:
         """Block 1's convolution from ids: each tap adds a row of weights, and a blank's is zero."""
         on, (_, depth, taps) = self.on, weight.shape
         length = ids.shape[1] - taps + 1
@@ -192,7 +192,7 @@ class _Steps:
         self._errors(found)
         return y
 
-    def product(self, x: AnyArray, weight: np.ndarray, bias: np.ndarray, *, name: str) -> AnyArray:
+    def product(self, x: Array, weight: np.ndarray, bias: np.ndarray, *, name: str) -> Array:
         """A convolution by its name, weight (C_out, C_in, K); a linear layer has one tap, one position, and none."""
         on, (_, c_in, taps) = self.on, weight.shape
         b, rough = on.exact(bias)[:, None], on.rough(x)
@@ -227,7 +227,7 @@ class _Steps:
         self._errors(found)
         return y
 
-    def layernorm(self, x: AnyArray, gamma: np.ndarray, beta: np.ndarray, *, eps: float, number: int) -> AnyArray:
+    def layernorm(self, x: Array, gamma: np.ndarray, beta: np.ndarray, *, eps: float, number: int) -> Array:
         """LayerNorm: of block 1 number 0, of block 6 number 1."""
         on, xp = self.on, self.on.xp
         mean = x.mean(axis=(1, 2), keepdims=True)
@@ -243,7 +243,7 @@ class _Steps:
             v = unit**2 / 3 * (4 * scaled + size + (scale * mean / s) ** 2)
             written.append(v + of.affine[number] ** 2 / 3 * (scaled + offset * offset))
 
-        def back(g: AnyArray) -> Any:
+        def back(g: Array) -> Any:
             g, at = g * scale, z[:, None]
             over = {"axis": (2, 3), "keepdims": True}
             return (g - g.mean(**over) - at * (g * at).mean(**over)) / s[:, None]
@@ -253,13 +253,13 @@ class _Steps:
         self._errors(written)
         return y
 
-    def relu(self, x: AnyArray) -> AnyArray:
+    def relu(self, x: Array) -> Array:
         """ReLU."""
         passes = self.on.rough(x >= 0)[:, None]
         self._back(lambda g: g * passes)
         return self.on.xp.clip(x, 0, None)
 
-    def maxpool1d(self, x: AnyArray, size: int) -> AnyArray:
+    def maxpool1d(self, x: Array, size: int) -> Array:
         """Max-pool; equal maxima share the gradient."""
         on, (n, channels, length) = self.on, x.shape
         kept = length // size
@@ -268,7 +268,7 @@ class _Steps:
         won = on.rough(parts == best[..., None])
         won = (won / won.sum(axis=3, keepdims=True))[:, None]
 
-        def back(g: AnyArray) -> Any:
+        def back(g: Array) -> Any:
             whole = on.zeros((*g.shape[:3], length))
             whole[..., : kept * size] = (g[..., None] * won).reshape(*g.shape[:3], kept * size)
             return whole
@@ -276,7 +276,7 @@ class _Steps:
         self._back(back)
         return best
 
-    def collapse(self, x: AnyArray) -> AnyArray:
+    def collapse(self, x: Array) -> Array:
         """(N, C, L) -> (N, C * L, 1)."""
         shape = x.shape[1:]
         self._back(lambda g: g.reshape(*g.shape[:2], *shape))
@@ -296,7 +296,7 @@ class Arrays:
         """An array of features as one to compute variances and gradients with."""
         return np.asarray(value, np.float64)
 
-    def index(self, ids: np.ndarray) -> AnyArray:
+    def index(self, ids: np.ndarray) -> Array:
         """Token ids as what an array may be indexed by."""
         return ids
 
@@ -308,7 +308,7 @@ class Arrays:
         """Of logits by logits, (1, classes, classes, 1)."""
         return np.eye(classes)[None, :, :, None]
 
-    def conv1d(self, x: AnyArray, weight: AnyArray) -> AnyArray:
+    def conv1d(self, x: Array, weight: Array) -> Array:
         """x (N, C_in, L), weight (C_out, C_in, K) -> (N, C_out, L - K + 1), without a bias."""
         length = x.shape[2] - weight.shape[2] + 1
         if x.shape[2] == 1:  # a linear layer's inputs as one matrix
@@ -318,7 +318,7 @@ class Arrays:
             y += weight[:, :, k] @ x[:, :, k : k + length]
         return y
 
-    def conv1d_back(self, g: AnyArray, weight: AnyArray) -> AnyArray:
+    def conv1d_back(self, g: Array, weight: Array) -> Array:
         """Gradients by a convolution's result, (N, M, C_out, L - K + 1), to those by x, (N, M, C_in, L)."""
         *others, c_out, length = g.shape
         c_in, taps = weight.shape[1:]
@@ -329,7 +329,7 @@ class Arrays:
             back[..., k : k + length] += weight[:, :, k].T @ g
         return back
 
-    def windows(self, x: AnyArray, taps: int) -> AnyArray:
+    def windows(self, x: Array, taps: int) -> Array:
         """The sum of each `taps` neighbours of x (N, 1, L)."""
         length = x.shape[2] - taps + 1
         return sum(x[:, :, k : k + length] for k in range(taps))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import cuda
 
-from charcnn.aliases import AnyArray, Stream
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import launch
 from charcnn.gpu.zero_copy import Mapped, RoundTrip
 
@@ -43,7 +43,7 @@ class ZeroCopy:
         self.few = few_of(length, classes)
         """The most inputs that it takes."""
 
-    def takes(self, ids: AnyArray, logits: AnyArray) -> bool:
+    def takes(self, ids: Array, logits: Array) -> bool:
         """Whether it computes this batch: few, on the host, and no kernels are timed one by one."""
         return (
             isinstance(ids, np.ndarray) and 0 < len(ids) <= self.few and ids.shape[1:] == (self._length,)

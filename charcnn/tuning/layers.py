@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from charcnn import catalog, ops
-from charcnn.aliases import AnyArray, Record
+from charcnn.aliases import Array, Record
 from charcnn.config import POOL_SIZE, POOLED_BLOCKS, Config
 from charcnn.gpu import device, ptx
 from charcnn.gpu.launch import Call
@@ -66,7 +66,7 @@ class Work:
 
     start: Callable[[Any], Any]
     """Starts it on a stream."""
-    out: tuple[AnyArray, ...]
+    out: tuple[Array, ...]
     """Where it writes: y, and where it measures, stat."""
     decode: Callable[[Any], np.ndarray]
     """y as numbers on the host."""

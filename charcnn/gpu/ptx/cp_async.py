@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from charcnn.aliases import AnyArray, Intrinsic
+from charcnn.aliases import Array, Intrinsic
 from charcnn.gpu.ptx.intrinsics import instruction
 from charcnn.gpu.ptx.ld_st import VECTOR
 from charcnn.gpu.ptx.simulated import nothing
@@ -22,7 +22,7 @@ def cp_async(width: int) -> Intrinsic:
     16 bytes); section "cp.async". Since compute capability 8.0.
     """
 
-    def simulated(shared: Any, to: int, offset: int, array: AnyArray, at: int, wanted: int) -> None:
+    def simulated(shared: Any, to: int, offset: int, array: Array, at: int, wanted: int) -> None:
         for i in range(width):
             shared[to + offset + i] = array.flat[at + i] if 4 * i < wanted else 0
 

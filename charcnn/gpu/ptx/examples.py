@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from numba import cuda, float32, types
 
-from charcnn.aliases import AnyArray, Intrinsic
+from charcnn.aliases import Array, Intrinsic
 from charcnn.gpu import device, ptx, tensor_map
 from charcnn.gpu.device import uint32
 
@@ -121,7 +121,7 @@ def make_product() -> Intrinsic:
     return product
 
 
-def encode(x: AnyArray) -> AnyArray:
+def encode(x: Array) -> Array:
     """A tensor map of a device array of fp16, C-contiguous: its boxes are 64 rows of 64 columns."""
     rows, columns = x.shape
     return tensor_map.encode(x, (columns, rows), (2 * columns,), (COLUMNS, ROWS))

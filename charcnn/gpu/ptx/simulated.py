@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from charcnn.aliases import AnyArray, DType, Function
+from charcnn.aliases import Array, DType, Function
 
 E4M3_MAX = 448.0
 """The greatest number of e4m3, which has no infinity."""
@@ -62,7 +62,7 @@ def load_at(kind: DType) -> Function:
     return lambda array, address, offset: tuple(array.view(np.uint8)[address + offset :][:16].view(kind))
 
 
-def store_at(array: AnyArray, address: int, *words: int) -> None:
+def store_at(array: Array, address: int, *words: int) -> None:
     """16 bytes to an array whose address is 0."""
     array.view(np.uint8)[address:][:16].view(np.uint32)[:] = words
 
