@@ -63,7 +63,6 @@ FLOAT64 = {  # (variant, kernel): a mean that is large beside the deviation is k
     (f"{CHAIN}_whole", "make_kernel"),
     (f"{CHAIN}_pairs", "make_kernel"),
     (f"{CHAIN}_pairs", "merge_kernel"),
-    (f"{CHAIN}_whole", "make_half_kernel"),  # the moments, as they are stored
     ("conv1d_nlc_winograd", "_weights_kernel"),
     ("conv1d_relu_nlc_winograd", "_weights_kernel"),
     ("conv1d_relu_maxpool1d_nlc_winograd", "_weights_kernel"),

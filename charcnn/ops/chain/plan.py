@@ -11,13 +11,12 @@ from charcnn.gpu import device
 from charcnn.layers import Conv1d, Relu
 from charcnn.layers.layer import Shape
 from charcnn.layers.windows import at_least
-from charcnn.ops.chain.plan2d import Layer2d, Plan2d, plan2d
-from charcnn.ops.chain.plan_half import HalfPlan, plan_half
+from charcnn.ops.chain.links import LONGEST, Layer2d
+from charcnn.ops.chain.plan2d import Plan2d, plan2d
 from charcnn.ops.chain.plan_mma import MmaPlan, make_mma_plan
 from charcnn.ops.chain.plan_strips import StripPlan, make_strip_plan
-from charcnn.ops.chain.planned import LONGEST, Planned, tabulated
+from charcnn.ops.chain.planned import Planned, limited, tabulated
 from charcnn.ops.chain.step import Step
-from charcnn.ops.common.precision import FP32, HALF_PRECISIONS, choose
 
 STAT_BYTES = 16
 """Bytes of an input's mean and variance, in float64."""
@@ -207,7 +206,7 @@ def plan1d(
     buffers: int | None = None,
     shared_limit: int | None = None,
     precision: str = "fp32",
-) -> Plan | HalfPlan:
+) -> Plan:
     """Plan the fusion of a chain of one to six convolutions, each with or without Relu, perhaps closed by Stat.
 
     Args:
@@ -225,8 +224,7 @@ def plan1d(
         buffers: feature maps held: 1 (results wait in registers and overwrite their input) or 2 (ping-pong); 1 where
             None and the registers of a block hold a whole map.
         shared_limit: bytes of shared memory a block may use; the current GPU's where None.
-        precision: "fp32"; or "fp16" or "bf16": products on tensor cores, all convolutions in one kernel, channels last
-            (`HalfPlan`, which takes none of the options above).
+        precision: "fp32".
 
     Raises:
         ValueError: the layers are no such chain, run out of positions, or need more shared memory than there is.
@@ -236,7 +234,7 @@ def plan1d(
     at_least("length", length, 1)
     at_least("channel_tile", channel_tile, 1)
     at_least("position_tile", position_tile, 1)
-    for name, given in (("tile", tile), ("stage", stage), ("threads", threads), ("shared_limit", shared_limit)):
+    for name, given in (("tile", tile), ("stage", stage), ("threads", threads)):
         if given is not None:
             at_least(name, given, 1)
     if threads is not None and threads > 1024:
@@ -253,11 +251,9 @@ def plan1d(
         group = method
     else:
         raise ValueError(f"method={method!r}: need 'whole', 'pairs', or the number of convolutions a kernel")
-    if choose(precision, {"fp32": FP32, **HALF_PRECISIONS}) is not FP32:
-        return plan_half(
-            [(conv.channels, conv.kernel_size) for conv in convs], relus, stat, in_channels, length, precision
-        )
-    limit = device.shared_limit() if shared_limit is None else shared_limit
+    if precision != "fp32":
+        raise ValueError(f"{precision=}: a chain over sequences needs fp32; MmaConv1d and WgmmaConv1d take one a layer")
+    limit = limited(shared_limit)
     for i, conv in enumerate(convs):
         rest = length - sum(before.kernel_size - 1 for before in convs[:i])
         if rest < conv.kernel_size:

@@ -1,4 +1,4 @@
-"""How blocks share an image's maps out: links of a chain, tiles, halos and strips. Plain numbers, no GPU.
+"""How blocks share an image's maps out: tiles, halos and strips. Plain numbers, no GPU.
 
 Axis 0 is vertical, 1 horizontal. A range of rows or columns is (first, one past the last). Map 0 is what a kernel
 reads, map i what link i - 1 makes of map i - 1.
@@ -12,72 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from charcnn.layers import LocalResponseNorm
-from charcnn.layers.windows import Window
-
-Range = tuple[int, int]
-
-FAR = 1 << 14
-"""So many rows above an image, more than a window has, a strip before the first ended."""
+from charcnn.ops.chain.links import FAR, Link, Linked, Range
 
 
 @dataclass(frozen=True)
-class Link:
-    """A convolution or max-pooling of a chain, with the function and the normalisation that follow it."""
-
-    in_shape: tuple[int, int, int]
-    out_shape: tuple[int, int, int]
-    window: Window
-    groups: int = 0
-    """Of a convolution; 0: a pooling."""
-    bias: bool = False
-    epilogue: str = ""
-    """A name of `common.epilogues`."""
-    norm: LocalResponseNorm | None = None
-    """Over channels, of which a block has all of each pixel: so the map is normalised where it lies."""
-
-    @property
-    def named(self) -> str:
-        """As people write it: conv2d 11x11/4 relu."""
-        (rows, columns), (down, across) = self.window.kernel, self.window.stride
-        step = f"{down}" if down == across else f"{down}x{across}"
-        name, norm = "conv2d" if self.groups else "maxpool2d", f"norm {self.norm.size}" if self.norm else ""
-        return " ".join(filter(None, (name, f"{rows}x{columns}/{step}", self.epilogue, norm)))
-
-    @property
-    def weight_shape(self) -> tuple[int, int, int, int]:
-        """Of a convolution: (C_out, C_in / groups, KH, KW)."""
-        return self.out_shape[0], self.in_shape[0] // self.groups, *self.window.kernel
-
-    @property
-    def lines(self) -> int:
-        """Rows of taps of an output channel's weight."""
-        return math.prod(self.weight_shape[1:3])
-
-    @property
-    def depth(self) -> int:
-        """Multiplications of an output."""
-        return math.prod(self.weight_shape[1:]) if self.groups else 0
-
-    def row(self, outputs: int) -> int:
-        """Values of an input's row that so many neighbours read through a row of taps."""
-        taps, stride = self.window.kernel[1], self.window.stride[1]
-        return min(taps * outputs, (outputs - 1) * stride + taps)
-
-    def wants(self, axis: int, out: Range, before: int = -FAR) -> tuple[int, int, int]:
-        """What of its input makes these outputs: the first, one past the last, and one past the last of `before`.
-
-        It begins no earlier than what makes the outputs up to `before` ends. The kernel has the same in `kernel2d`.
-        """
-        stride, pad, size = self.window.stride[axis], self.window.padding[2 * axis], self.in_shape[1 + axis]
-        last = self.window.span[axis] - pad
-        had = min((before - 1) * stride + last, size)  # far away stays far away
-        begin = min(max(out[0] * stride - pad, had, 0), size)
-        return begin, max(min((out[1] - 1) * stride + last, size), begin), had
-
-
-@dataclass(frozen=True)
-class Tiling:
+class Tiling(Linked):
     """What each block of a kernel makes of each map.
 
     Consecutive links make a walk: a block walks down its tile a strip of rows of the walk's last map at a time. Of the
@@ -90,11 +29,6 @@ class Tiling:
     """Of each walk: how many links, and a strip's rows of its last map."""
     tile: tuple[int, int]
     """Rows and columns of the last map that a block makes."""
-
-    @property
-    def shapes(self) -> tuple[tuple[int, int, int], ...]:
-        """(C, H, W) of each map."""
-        return (self.links[0].in_shape, *(link.out_shape for link in self.links))
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -171,11 +105,6 @@ class Tiling:
             rows, columns = (min((out - 1) * stride + span, size) for out, stride, span, size in sizes)
             found.append((rows, columns))
         return tuple(found[::-1])
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of an image, a multiply-add counted as two, by the layers' definitions."""
-        return sum(2 * link.depth * math.prod(link.out_shape) for link in self.links)
 
     @property
     def computed_flops(self) -> int:
