@@ -334,7 +334,7 @@ def level_17() -> None:
 
 
 def digests(launches: Iterable[Launch], target: Target) -> dict[tuple[str, str], str]:
-    """Of each entry: of the source of its kernels, and what compiles them."""
+    """Digests by entry: of the source of its kernels, and what compiles them."""
     found: dict[tuple[str, str], list[str]] = {}
     for launch in launches:
         found.setdefault(launch.entry, []).append(source_digest.digest(launch.kernel, launch.kinds))

@@ -99,7 +99,7 @@ def test_a_network_in_emulation(monkeypatch):
 
 
 def test_a_network_in_float32(monkeypatch):
-    """As one kernel of a few threads, where the simulator has them run."""
+    """One kernel of a few threads, where the simulator has them run."""
     network = architecture("alexnet")
     weights, images = drawn(network, 1)
     plans = []

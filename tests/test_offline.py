@@ -174,7 +174,7 @@ def test_double_precision_is_where_it_is_meant_to_be(kernels, known):
 
 
 def test_all_of_toom_cook_are_among_them(kernels):
-    """Of each precision planes, two tiles, and block 1: fp16 has a wide one, and FP8 rounds its table in two ways."""
+    """Planes, two tiles of each precision, and block 1: fp16 has a wide one, and FP8 rounds its table in two ways."""
     assert sum(row["variant"] == TOOM_COOK for row in kernels.values()) == 4 * len(PRECISIONS) + 2
 
 
@@ -194,7 +194,7 @@ def test_networks_chains_over_images_are_among_them(kernels):
 
 
 def recorded(kernels, known):
-    """As machine_code.json: of what was compiled its costs, of all else what is known."""
+    """Rows of machine_code.json: costs of what was compiled, what is known of all else."""
     found = {}
     for row in kernels.values():
         variant, function = row["variant"], row["function"]

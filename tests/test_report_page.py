@@ -123,7 +123,7 @@ def test_no_rate_is_written_over_a_levels_name():
 
 
 def test_a_rate_stands_on_its_points_side_of_a_line():
-    """As if it were slower, it would stand below the other library's."""
+    """Were it slower, it would stand below the other library's."""
     three, rates, others = [("l0", "cuda"), ("l1", "cuda"), ("l2", "cuda")], {"l0": 3.0, "l1": 6e5}, {"l2": 5.0}
     drawn = history("made up", three, rates, legend=[], peers=[4.8e5] * 3)
     (line,) = re.findall(r'<line class="peer".*? y1="([\d.]+)"', drawn)

@@ -37,7 +37,7 @@ class Place:
     """What a level ran on."""
 
     host: str
-    """As `machine.name` calls it with one GPU; hosts with no GPU sort first."""
+    """`machine.name` with one GPU; hosts with no GPU sort first."""
     gpus: int
     """GPUs used; 1 for a CPU level on a host with GPUs, so that it stands in their column."""
     ranks: int

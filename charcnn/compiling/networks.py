@@ -64,7 +64,7 @@ class ImageNetwork:
     variant: str | None = None
     """None for the first one."""
     batch: int | None = None
-    """As of `Network`."""
+    """See `Network`."""
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.name, self.variant, self.technique, self.precision)))
@@ -98,7 +98,7 @@ def runnable(target: Target) -> Iterator[tuple[str, str]]:
 
 
 def runnable_techniques(target: Target) -> Iterator[tuple[str, str]]:
-    """The same of the techniques of networks of images."""
+    """Names and precisions of the techniques of networks of images that run on a target."""
     yield from _runnable(catalog.NETWORK_TECHNIQUES, target)
 
 

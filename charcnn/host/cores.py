@@ -195,7 +195,7 @@ def listed(file: Path) -> list[int]:
 
 
 def written(cores: Iterable[int]) -> str:
-    """The same the other way round, with a word before it."""
+    """Cores as Linux lists them, with a word before: cores 0-3,8."""
     runs: list[list[int]] = []
     for core in sorted(cores):
         if runs and core == runs[-1][1] + 1:

@@ -87,7 +87,7 @@ class Progress:
             self._updated = time.monotonic()
 
     def tell(self, *lines: str) -> None:
-        """As `charcnn.host.terminal.tell`, above the progress."""
+        """Write a line above the progress: see `charcnn.host.terminal.tell`."""
         with self._lock:
             self._clear()
             tell(*lines)

@@ -102,7 +102,7 @@ class _Screen:
         return len(data)
 
     def flush(self) -> None:
-        """As of a file."""
+        """Flush the file."""
         sys.stdout.flush()
 
     def isatty(self) -> bool:

@@ -32,7 +32,7 @@ SCHEMA, NOT_ASKED = "report", "nobody asked for it"
 
 
 def here() -> dict[str, str]:
-    """Of each level "", or why this machine cannot run it."""
+    """By level, "" or why this machine cannot run it."""
     gpu = simulator.gpu_present() and os.environ.get("NUMBA_ENABLE_CUDASIM", "0") in ("", "0")
     found = {}
     for level in catalog.LEVELS:

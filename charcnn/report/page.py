@@ -20,7 +20,7 @@ from charcnn.report.stages import stages
 from charcnn.report.svg import short
 
 Report = Mapping[str, Any]
-"""As `measure.measure` gives it."""
+"""What `measure.measure` gives."""
 
 GPU = "nvidia-h200"
 """Of the machines whose results ship, the one that the pictures have beside."""

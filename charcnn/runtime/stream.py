@@ -279,7 +279,7 @@ class GraphWorker(StreamWorker):
         self._graphs: dict[int, cuda_graph.Graph] = {}
 
     def __call__(self, batch: Any, logits: Any) -> None:
-        """As of `StreamWorker`; a few inputs on the host are not copied."""
+        """See `StreamWorker`; a few inputs on the host are not copied."""
         if self._zero_copy is not None and self._zero_copy.takes(batch, logits):
             with self._one_batch:
                 self._zero_copy(batch, logits)

@@ -20,7 +20,7 @@ def ladder_to_mma() -> str:
 
 
 def ladder_to_wgmma() -> str:
-    """Likewise."""
+    """The steps to the wgmma kernel."""
     return _ladder("wgmma")
 
 

@@ -50,7 +50,7 @@ def mma_sync(ptx_type: str) -> Any:
 
     @instruction(_mma(ptx_type), "ffff", "rrrrrrffff")
     def multiply(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
-        """As `mma_sync`."""
+        """See `mma_sync`."""
 
     return multiply
 
@@ -101,7 +101,6 @@ def mma_tile(ptx_type: str, down: int, across: int, phases: int = 1, split: bool
 
     @typed(text, down, across, phases, split, quarters)
     def multiply(typingctx, acc, a, b):
-        """As `mma_tile`."""
 
         def codegen(context, builder, signature, arguments):
             zero = ir.Constant(ir.FloatType(), 0.0)

@@ -169,7 +169,7 @@ def _make_conv2d(plan: StripPlan, number: int) -> Any:
 
 @cache
 def _make_sized(plan: StripPlan, number: int, sizes: tuple[int, ...]) -> Any:
-    """The same by the least of these numbers of sixteens that takes as few passes as the most that a warp may have."""
+    """Passes by the least of these numbers of sixteens that takes as few passes as the most that a warp may have."""
     own, more = _make_passes(plan, number, sizes[0]), len(sizes) > 1
     larger = _make_sized(plan, number, sizes[1:]) if more else None
     of, width = plan.products[number], plan.links[2 * number].out_shape[2]
@@ -189,7 +189,7 @@ def _make_sized(plan: StripPlan, number: int, sizes: tuple[int, ...]) -> Any:
 
 @cache
 def _make_passes(plan: StripPlan, number: int, tiles: int) -> Any:
-    """The same by so many sixteens of pixels a warp."""
+    """Passes over a strip by so many sixteens of pixels a warp."""
     link, source, of = plan.links[2 * number], plan.maps[2 * number], plan.products[number]
     steps, alignment = of.octets_in // 2, ptx.ALIGNMENT
     multiply, store = _make_steps(plan, number, tiles, steps - 1), make_store(plan, number)

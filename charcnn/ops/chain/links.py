@@ -43,7 +43,7 @@ class Link:
 
     @property
     def named(self) -> str:
-        """As people write it: conv2d 11x11/4 relu."""
+        """Its name in tables: conv2d 11x11/4 relu."""
         (rows, columns), (down, across) = self.window.kernel, self.window.stride
         step = f"{down}" if down == across else f"{down}x{across}"
         name, norm = "conv2d" if self.groups else "maxpool2d", f"norm {self.norm.size}" if self.norm else ""
@@ -127,7 +127,7 @@ class Linked:
 
 
 def arrows(shapes: Iterable[Sequence[int]]) -> str:
-    """As in 3x227x227 > 96x55x55."""
+    """Shapes as text: 3x227x227 > 96x55x55."""
     return " > ".join("x".join(map(str, shape)) for shape in shapes)
 
 

@@ -111,7 +111,7 @@ class Plan(Planned):
 
     @cached_property
     def unfused_bytes(self) -> int:
-        """The same where each layer of the list is a kernel of its own: ReLU reads and writes, Stat reads its map."""
+        """`dram_bytes` if each layer of the list were a kernel: ReLU reads and writes, Stat reads its map."""
         channels, length = self.in_shape
         total = 0
         for layer in self.layers:

@@ -101,12 +101,12 @@ class Plan2d(Linked, Planned):
 
     @property
     def weakly_fused_bytes(self) -> int:
-        """The same of a kernel a convolution, with what follows that in it."""
+        """`dram_bytes` of a kernel a convolution, with what follows that in it."""
         return sum(map(moved, _with_pooling(self.links)))
 
     @property
     def unfused_bytes(self) -> int:
-        """The same where each layer of the list is a kernel of its own."""
+        """`dram_bytes` if each layer of the list were a kernel."""
         total, shape = 0, tuple(self.in_shape)
         for layer in self.layers:
             total += 4 * (math.prod(shape) + math.prod(layer.out_shape(shape)))

@@ -40,7 +40,7 @@ class Planned:
 
     @property
     def parameter_shapes(self) -> tuple[Shape, ...]:
-        """Of each convolution's weight, output channels first."""
+        """Shape of each convolution's weight, output channels first."""
         raise NotImplementedError
 
     @property

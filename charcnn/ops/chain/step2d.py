@@ -26,7 +26,7 @@ class Step2d:
     """Bytes of a value of a map in shared memory."""
     threads: int
     sums: tuple[tuple[int, int], ...]
-    """Of each link: output channels and columns of a thread's register tile; (1, 1) of a pooling."""
+    """Output channels and columns of a thread's register tile, by link; (1, 1) of a pooling."""
     stage: int = 0
     """Floats of each of the two stages through which weights come; 0: all weights are held."""
     resident: int = 1
@@ -128,7 +128,7 @@ class Step2d:
         return link.lines * line * threads + brought
 
     def cost(self, least: int = 0) -> int:
-        """The same of all convolutions, and what normalisations take."""
+        """`instructions` of all convolutions, and what normalisations take."""
         found = sum(self.instructions(i, least) for i, link in enumerate(self.links) if link.groups)
         normalised = zip(self.links, self.tiling.made[1:], strict=True)
         return found + sum((4 * link.norm.size + NORM) * made for link, made in normalised if link.norm)

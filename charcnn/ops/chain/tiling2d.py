@@ -26,7 +26,7 @@ class Tiling(Linked):
 
     links: tuple[Link, ...]
     walks: tuple[tuple[int, int], ...]
-    """Of each walk: how many links, and a strip's rows of its last map."""
+    """How many links, and a strip's rows of the last map, by walk."""
     tile: tuple[int, int]
     """Rows and columns of the last map that a block makes."""
 
@@ -42,7 +42,7 @@ class Tiling(Linked):
         return tuple(sum(count for count, _ in self.walks[: i + 1]) for i in range(len(self.walks)))
 
     def ranges(self, axis: int, index: int) -> list[Range]:
-        """Of each map what this row or column of tiles wants, all strips together."""
+        """What this row or column of tiles wants of each map, all strips together."""
         tile = self.tile[axis]
         found = [(index * tile, min(index * tile + tile, self.shapes[-1][1 + axis]))]
         for link in reversed(self.links):
@@ -70,7 +70,7 @@ class Tiling(Linked):
 
     @cached_property
     def made_ranges(self) -> tuple[tuple[list[Range], list[Range]], ...]:
-        """Of each map the rows that all strips make, and the columns that columns of tiles make."""
+        """Rows of each map that all strips make, and columns that columns of tiles make."""
         rows: list[list[Range]] = [[] for _ in self.shapes]
         for index in range(self.grid[0]):
             for strip in self.strips(index):
@@ -81,7 +81,7 @@ class Tiling(Linked):
 
     @cached_property
     def counts(self) -> tuple[tuple[Counter[int], ...], ...]:
-        """Of each map how often so many rows are made, and so many columns."""
+        """How often so many rows, and so many columns, of each map are made."""
         return tuple(tuple(Counter(end - begin for begin, end in axis) for axis in axes) for axes in self.made_ranges)
 
     @cached_property
@@ -92,7 +92,7 @@ class Tiling(Linked):
 
     @cached_property
     def distinct(self) -> tuple[int, ...]:
-        """The same, each value counted once."""
+        """Values of each map that blocks make, each counted once."""
         return tuple(shape[0] * math.prod(len({at for one in axis for at in range(*one)}) for axis in axes)
                      for shape, axes in zip(self.shapes, self.made_ranges, strict=True))  # fmt: skip
 
@@ -124,7 +124,7 @@ class Tiling(Linked):
 
     @property
     def alike(self) -> float:
-        """The same if all blocks made the whole `pyramid`, those at borders, too."""
+        """Multiplications over the layers' own if all blocks made the whole `pyramid`, those at borders, too."""
         sizes = zip(self.links, self.pyramid[1:], strict=True)
         one = sum(2 * link.depth * link.out_shape[0] * math.prod(extent) for link, extent in sizes)
         return math.prod(self.grid) * one / self.flops
