@@ -13,10 +13,10 @@ import pytest
 from charcnn import catalog
 from charcnn.__main__ import main
 from charcnn.catalog import measured
+from charcnn.charts import measure, page
+from charcnn.charts.history import BOTTOM, HEIGHT, history
 from charcnn.cli import DONE, FAILED, UNUSABLE
 from charcnn.gpu import device
-from charcnn.report import measure, page
-from charcnn.report.history import BOTTOM, HEIGHT, history
 
 BLOCKS = ("conv_block_1", "conv_block_2", "conv_block_3", "conv_block_4", "conv_block_5", "conv_block_6", "fc_blocks")
 

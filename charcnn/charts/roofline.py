@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from charcnn.report.svg import Axis, Picture, short
+from charcnn.charts.svg import Axis, Picture, short
 
 LEFT, RIGHT, TOP, BOTTOM, HEIGHT = 62, 26, 40, 46, 470
 ROOFS = {"fp32": "s0", "fp16": "s1", "fp8": "s2"}

@@ -10,14 +10,14 @@ from typing import Any
 
 from charcnn import catalog
 from charcnn.catalog import measured
+from charcnn.charts.history import history
+from charcnn.charts.roofline import Point, roofline
+from charcnn.charts.stages import stages
+from charcnn.charts.svg import short
 from charcnn.config import SMALL
 from charcnn.host import machine
 from charcnn.layers import Node
 from charcnn.levels.runner.work import products_of_level
-from charcnn.report.history import history
-from charcnn.report.roofline import Point, roofline
-from charcnn.report.stages import stages
-from charcnn.report.svg import short
 
 Report = Mapping[str, Any]
 """What `measure.measure` gives."""

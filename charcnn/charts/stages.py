@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from charcnn.report.svg import Picture
+from charcnn.charts.svg import Picture
 
 LEFT, RIGHT, TOP, ROW = 40, 88, 52, 22
 BLOCKS = (
