@@ -140,17 +140,17 @@ class _Labels:
     def __init__(self, lines: list[Line], path: list[Line], taken: list[Box]):
         self.lines, self.path, self.taken = lines, path, taken
 
-    def put(self, kind: str, said: str, places: Sequence[Place], near: float | None = None) -> str:
+    def put(self, kind: str, text: str, places: Sequence[Place], near: float | None = None) -> str:
         """The text; where all places are taken, at that where it is over the fewest things.
 
         Nor is a line between it and the height `near` of what it is said of: it would seem to be below, or above.
         """
-        boxes = [_box(said, *place) for place in places]
+        boxes = [_box(text, *place) for place in places]
         over = [self._over(box, near) for box in boxes]
         best = over.index(min(over))
         self.taken.append(boxes[best])
         x, y, anchor = places[best]
-        return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{said}</text>'
+        return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
 
     def _over(self, box: Box, near: float | None) -> int:
         left, top, right, bottom = box
@@ -160,9 +160,9 @@ class _Labels:
         return texts + sum(_crosses(line, box) for line in self.path) + sum(_crosses(x, reach) for x in self.lines)
 
 
-def _box(said: str, x: float, y: float, anchor: str) -> Box:
+def _box(text: str, x: float, y: float, anchor: str) -> Box:
     """Of a text of class value: a letter is 5.9 wide at most, and 8 high."""
-    width = 5.9 * len(said)
+    width = 5.9 * len(text)
     left = x - width * {"start": 0, "middle": 0.5, "end": 1}[anchor]
     return left, y - 8, left + width, y + 2
 
@@ -180,12 +180,12 @@ def _crosses(line: Line, box: Box) -> bool:
 def _legend(entries: Sequence[Legend]) -> list[str]:
     """What the marks are, below the axis."""
     y, parts = HEIGHT - 10, []
-    for kind, said, x in entries:
+    for kind, label, x in entries:
         if kind in ("gpu", "cpu", "other"):
             parts.append(f'<circle class="{kind}" cx="{x + 6}" cy="{y - 4}" r="4.5"/>')
         else:
             parts.append(f'<line class="{kind}" x1="{x - 8}" x2="{x + 14}" y1="{y - 4}" y2="{y - 4}"/>')
-        parts.append(f'<text x="{x + 19}" y="{y}">{escape(said)}</text>')
+        parts.append(f'<text x="{x + 19}" y="{y}">{escape(label)}</text>')
     return parts
 
 

@@ -85,11 +85,11 @@ class ImageNetwork:
         return catalog.network(self.name).architecture(self.variant)
 
 
-def from_dict(given: dict[str, Any]) -> Network | ImageNetwork:
+def from_dict(fields: dict[str, Any]) -> Network | ImageNetwork:
     """What `dataclasses.asdict` made of one, back."""
-    if "level" in given:
-        return Network(**{**given, "config": Config(**given["config"])})
-    return ImageNetwork(**given)
+    if "level" in fields:
+        return Network(**{**fields, "config": Config(**fields["config"])})
+    return ImageNetwork(**fields)
 
 
 def runnable(target: Target) -> Iterator[tuple[str, str]]:
@@ -106,8 +106,8 @@ def _runnable(rows: Sequence[catalog.Program], target: Target) -> Iterator[tuple
     for row in rows:
         copies = not row.copies or target.capability >= (8, 0)
         if row.device == "cuda" and copies and (not row.tensor_cores or target.has_tensor_cores(hopper=row.hopper)):
-            needs = {of: row.number_format(of).capability for of in row.precisions} if row.tensor_cores else {}
-            yield from ((row.name, of) for of in row.precisions if target.capability >= needs.get(of, (0, 0)))
+            needs = {name: row.number_format(name).capability for name in row.precisions} if row.tensor_cores else {}
+            yield from ((row.name, name) for name in row.precisions if target.capability >= needs.get(name, (0, 0)))
 
 
 def record(
@@ -183,4 +183,4 @@ def _leave_out_the_host(stack: ExitStack, level: ModuleType, held_as: str | None
         replaced(stack, level.calibrate, rescaled=lambda params, config, ids: (dict(params), EPS))
     if hasattr(level, "half_range"):
         held = {"tf32": held_as or "fp16"}
-        replaced(stack, level.half_range, held=lambda params, config, of: (params, held.get(of, of)))
+        replaced(stack, level.half_range, held=lambda params, config, name: (params, held.get(name, name)))

@@ -187,7 +187,7 @@ class Call:
     ) -> None:
         device.gpu_count()
         self.stream = device.as_stream(stream)
-        self._given = out
+        self._out = out
         first, *_ = inputs
         self._device = device.on_device(inputs[first])
         for name, array in (*inputs.items(), ("out", out)):
@@ -256,20 +256,20 @@ class Call:
         """An uninitialised device array for this call's own use."""
         return device.empty(shape, dtype, self.stream)
 
-    def second(self, array: Any, given: Any = None) -> Any:
-        """A second output, from the device array that a kernel wrote: `given`, or new, where the inputs lie.
+    def second(self, array: Any, out: Any = None) -> Any:
+        """A second output, from the device array that a kernel wrote: `out`, or new, where the inputs lie.
 
         Comes before `result`, which waits for both.
         """
         if self._device:
-            return array if given is None else given
-        return array.copy_to_host(given, stream=self.stream)
+            return array if out is None else out
+        return array.copy_to_host(out, stream=self.stream)
 
     def result(self) -> Any:
         """What the launcher returns: `out` where it was given, else a new array where the inputs lie."""
         if self._device:
-            return self.out if self._given is None else self._given
-        result = self.out.copy_to_host(self._given, stream=self.stream)
+            return self.out if self._out is None else self._out
+        result = self.out.copy_to_host(self._out, stream=self.stream)
         if self.stream:
             self.stream.synchronize()
         return result

@@ -56,8 +56,8 @@ def _escaped(character: str) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Names for a message, with commas; the first SHOWN_NAMES and how many more, so that a header cannot fill it."""
-    more = [f"and {len(names) - SHOWN_NAMES:,} more"] if len(names) > SHOWN_NAMES else []
-    return ", ".join([*names[:SHOWN_NAMES], *more])
+    rest = [f"and {len(names) - SHOWN_NAMES:,} more"] if len(names) > SHOWN_NAMES else []
+    return ", ".join([*names[:SHOWN_NAMES], *rest])
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:

@@ -60,9 +60,9 @@ class LayerSequence:
         for n in {batch, *(min(batch, most) for most in bounds(self.layers))}:
             x: Shape = (n, length)
             for layer in flat(self.layers, n):
-                given = scratch.setdefault(layer, {})
+                arrays = scratch.setdefault(layer, {})
                 for name, array in layer.scratch(x).items():
-                    given[name] = max(array, given.get(name, array), key=lambda one: one.nbytes)
+                    arrays[name] = max(array, arrays.get(name, array), key=lambda one: one.nbytes)
                 written = layer.writes(x)
                 largest = max(largest, *(array.nbytes for array in written))
                 x = written[-1].shape

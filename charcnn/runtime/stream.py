@@ -100,9 +100,9 @@ class StreamBuffers:
         self._next["device"] = 0
 
     @contextmanager
-    def copying(self, way: str) -> Iterator[None]:
+    def copying(self, direction: str) -> Iterator[None]:
         """The block starts a copy on the stream, "up" or "down"."""
-        with self._marked("copy", f"copy {way}", timed=self._timeline.on):
+        with self._marked("copy", f"copy {direction}", timed=self._timeline.on):
             yield
 
     @contextmanager

@@ -57,7 +57,7 @@ def _networks() -> Iterator[Point]:
             rate = results().levels[level, HOST].inputs_per_second * flops(level)
             use = flops(level) / (row["read"] + row["written"])
             told = f"{level}: {short(rate, 'FLOP/s')} at {use:.0f} FLOP a byte, as counted"
-            yield Point(use, rate, "c4", told, level, said=True)
+            yield Point(use, rate, "c4", told, level, bright=True)
 
 
 def _multiplies(row: dict[str, Any]) -> bool:

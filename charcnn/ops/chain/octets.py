@@ -22,9 +22,9 @@ REACH = 2 * OCTET + 1
 """Channels of a normalisation at most: of a value's own octet and the two beside it."""
 
 
-def rounded(values: np.ndarray, of: NumberFormat) -> np.ndarray:
+def rounded(values: np.ndarray, to: NumberFormat) -> np.ndarray:
     """float32, C-contiguous, rounded to the 16 bits of fp16 or bf16: uint16 of the same shape."""
-    if of.ptx_type == "f16":
+    if to.ptx_type == "f16":
         return values.astype(np.float16).view(np.uint16)
     bits = values.view(np.uint32).astype(np.uint64)
     nearest = np.where(np.isnan(values), bits, bits + 0x7FFF + (bits >> 16 & 1))  # ties to even

@@ -183,12 +183,12 @@ def plan(layers: Sequence[Any], **options: Any) -> Any:
     if "in_shape" not in options:
         return plan1d(layers, **options)
     if options.get("method") == "mma":
-        given = {name: value for name, value in options.items() if name != "method"}
-        walks = "walk" in given
-        own = {"walk", "tile", "batch"} if walks else {"threads"}
-        if others := {*given} - {"in_shape", "precision", "shared_limit", *own}:
-            raise ValueError(f"{min(others)}={given[min(others)]!r}: method 'mma' takes no such option")
-        return make_strip_plan(layers, **given) if walks else make_mma_plan(layers, **given)
+        rest = {name: value for name, value in options.items() if name != "method"}
+        walks = "walk" in rest
+        known = {"walk", "tile", "batch"} if walks else {"threads"}
+        if others := {*rest} - {"in_shape", "precision", "shared_limit", *known}:
+            raise ValueError(f"{min(others)}={rest[min(others)]!r}: method 'mma' takes no such option")
+        return make_strip_plan(layers, **rest) if walks else make_mma_plan(layers, **rest)
     return plan2d(layers, **options)
 
 
@@ -234,9 +234,9 @@ def plan1d(
     at_least("length", length, 1)
     at_least("channel_tile", channel_tile, 1)
     at_least("position_tile", position_tile, 1)
-    for name, given in (("tile", tile), ("stage", stage), ("threads", threads)):
-        if given is not None:
-            at_least(name, given, 1)
+    for name, value in (("tile", tile), ("stage", stage), ("threads", threads)):
+        if value is not None:
+            at_least(name, value, 1)
     if threads is not None and threads > 1024:
         raise ValueError(f"threads={threads}: need at most 1024, as a block may have")
     if buffers not in (None, 1, 2):

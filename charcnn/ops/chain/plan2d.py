@@ -222,10 +222,10 @@ def plan2d(
     @cache
     def best(first: int, last: int) -> tuple[bool, float, Step2d]:
         """Of the kernels for these convolutions the one of least forecast; of least memory, where none fits."""
-        own, found = tuple(link for part in parts[first:last] for link in part), []
+        part_links, found = tuple(link for part in parts[first:last] for link in part), []
         for one in methods:
-            for sizes in _tiles(own[-1].out_shape, one, tile):
-                for tiling in _tilings(own, one, sizes):
+            for sizes in _tiles(part_links[-1].out_shape, one, tile):
+                for tiling in _tilings(part_links, one, sizes):
                     steps = [_step(one, tiling, itemsize, count, limit, line, batch) for count in counts]
                     rated = [(step.shared_bytes > limit, line.seconds(step, batch), step) for step in steps]
                     found.append(min(rated, key=lambda one: one[:2]))
@@ -328,7 +328,7 @@ def _with_weights(step: Step2d, limit: int, convs: Sequence[int]) -> Step2d:
     """All weights held where there is room, else staged; and as many blocks as fit."""
     if step.shared_bytes > limit or 4 * step.weight_offsets[-1] > HELD:
         step = replace(step, stage=max(map(step.line_size, convs)))
-        more = (limit - step.shared_bytes) // 8 // 4 * 4
-        step = replace(step, stage=max(step.stage, min(STAGE, step.stage + more)))
+        room = (limit - step.shared_bytes) // 8 // 4 * 4
+        step = replace(step, stage=max(step.stage, min(STAGE, step.stage + room)))
     fit = (limit + 1024) // (step.shared_bytes + 1024)  # 1 KB a block is the system's
     return replace(step, resident=max(1, min(65_536 // (REGISTERS * step.threads), fit)))

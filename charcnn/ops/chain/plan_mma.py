@@ -145,12 +145,12 @@ class MmaPlan(TensorPlan):
 
         Of the first convolution (channel, row, -1): the octet is a row of taps.
         """
-        link, of = self.links[i], self.maps[i]
+        link, held = self.links[i], self.maps[i]
         (rows, columns), (down, across) = link.window.kernel, link.window.dilation
         if i == 0:
-            return tuple((of.at(c, down * row, 0), (c, row, -1)) for c in range(of.octets) for row in range(rows))
-        taps = product(range(rows), range(columns), range(of.octets))
-        return tuple((of.at(c, down * row, across * column), (c, row, column)) for row, column, c in taps)
+            return tuple((held.at(c, down * row, 0), (c, row, -1)) for c in range(held.octets) for row in range(rows))
+        taps = product(range(rows), range(columns), range(held.octets))
+        return tuple((held.at(c, down * row, across * column), (c, row, column)) for row, column, c in taps)
 
     def steps(self, i: int) -> tuple[tuple[int, int], ...]:
         """Of a convolution, products of depth 16: numbers of two octets. An odd one is there twice, halved."""
@@ -263,13 +263,13 @@ def make_mma_plan(
         ValueError: the kernel does not take such a chain, or a block has too little shared memory; says why.
     """
     links = linked(layers, in_shape)
-    of, limit = half_precision(precision), limited(shared_limit)
+    number_format, limit = half_precision(precision), limited(shared_limit)
     if threads is not None and (not isinstance(threads, int) or threads not in range(32, 1025, 32)):
         raise ValueError(f"{threads=}: method 'mma' needs a multiple of 32, at most 1,024")
     warps = WARPS if threads is None else (threads // 32,)
-    every = [MmaPlan(links, of, limit, count) for count in warps]
-    made = next((one for one in every if one.resident * one.warps >= ENOUGH), None)
-    made = made or max(every, key=lambda one: one.resident * one.warps)
+    every = [MmaPlan(links, number_format, limit, count) for count in warps]
+    plan = next((one for one in every if one.resident * one.warps >= ENOUGH), None)
+    plan = plan or max(every, key=lambda one: one.resident * one.warps)
     for link in links:
         if link.groups > 1:
             raise ValueError(f"{link.named} has {link.groups} groups: method 'mma' needs 1")
@@ -279,17 +279,17 @@ def make_mma_plan(
             raise ValueError(f"{link.named}: method 'mma' needs at most {REACH} channels, and a layer behind it")
     if (taps := links[0].window.kernel[1]) > OCTET:
         raise ValueError(f"{links[0].named}: method 'mma' needs at most {OCTET} columns of taps, the first has {taps}")
-    for i in made.convolutions:
-        if (needed := made.fragments(i)) > FRAGMENTS:
+    for i in plan.convolutions:
+        if (needed := plan.fragments(i)) > FRAGMENTS:
             raise ValueError(
                 f"{links[i].named} of {links[i].in_shape[0]} channels: method 'mma' needs {needed} registers of "
                 f"weights, a thread has {FRAGMENTS}"
             )
-    if made.shared_bytes > limit:
+    if plan.shared_bytes > limit:
         raise ValueError(
-            f"an image's maps take {made.shared_bytes:,} bytes of shared memory by method 'mma', a block has "
+            f"an image's maps take {plan.shared_bytes:,} bytes of shared memory by method 'mma', a block has "
             f"{limit:,}: try another method"
         )
-    if not made.resident:
-        raise ValueError(f"threads={made.threads}: a thread would have too few registers for this chain")
-    return made
+    if not plan.resident:
+        raise ValueError(f"threads={plan.threads}: a thread would have too few registers for this chain")
+    return plan

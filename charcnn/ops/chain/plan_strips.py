@@ -78,10 +78,10 @@ class StripPlan(TensorPlan):
         first, second = self.links[0], self.links[2]
         channels = self.in_shape[0] * prod(first.window.stride)
         (c_in, *_), (c_out, *_), groups = second.in_shape, second.out_shape, second.groups
-        own = product_of(second.window.kernel, c_in // groups, c_out // groups, groups)
-        if (own.octets_in * groups * OCTET, own.outputs) != (c_in, c_out):  # with zeros between groups
-            own = product_of(second.window.kernel, c_in, c_out, 1)
-        return product_of(first.window.in_steps, channels, first.out_shape[0], 1), own
+        grouped = product_of(second.window.kernel, c_in // groups, c_out // groups, groups)
+        if (grouped.octets_in * groups * OCTET, grouped.outputs) != (c_in, c_out):  # with zeros between groups
+            grouped = product_of(second.window.kernel, c_in, c_out, 1)
+        return product_of(first.window.in_steps, channels, first.out_shape[0], 1), grouped
 
     @property
     def tile(self) -> int:
@@ -141,13 +141,13 @@ class StripPlan(TensorPlan):
         """The image by blocks of pixels, and what both convolutions and the first pooling make."""
         (conv1, pool1, conv2, pool2), rows, (one, two) = self.links, self.counted["rows"], self.products
         _, _, left, right = conv2.window.padding
-        wide = lambda shape: -(-shape[0] // OCTET)  # noqa: E731
+        octets = lambda shape: -(-shape[0] // OCTET)  # noqa: E731
         return (
             Rows(one.octets_in, rows[0], self.lattice.counts[1]),
-            Rows(wide(conv1.out_shape), rows[1], conv1.out_shape[2], step=pool1.window.stride[1]),
+            Rows(octets(conv1.out_shape), rows[1], conv1.out_shape[2], step=pool1.window.stride[1]),
             Rows(two.octets_in * two.groups, rows[2], pool1.out_shape[2], left=max(left, right),
                  zeros=1),
-            Rows(wide(conv2.out_shape), rows[3], conv2.out_shape[2], step=pool2.window.stride[1]),
+            Rows(octets(conv2.out_shape), rows[3], conv2.out_shape[2], step=pool2.window.stride[1]),
         )  # fmt: skip
 
     @cached_property
@@ -179,17 +179,17 @@ class StripPlan(TensorPlan):
     @property
     def computed_flops(self) -> int:
         """Of the outputs that blocks compute: some more than once."""
-        own = zip(self.links[::2], self.counted["pixels"], strict=True)
-        return sum(2 * link.depth * link.out_shape[0] * sum(pixels) for link, pixels in own)
+        computed = zip(self.links[::2], self.counted["pixels"], strict=True)
+        return sum(2 * link.depth * link.out_shape[0] * sum(pixels) for link, pixels in computed)
 
     @property
     def multiplied(self) -> int:
         """Products of 16 x 8 x 16 that tensor cores compute an image."""
         found = 0
-        for of, strips in zip(self.products, self.counted["pixels"], strict=True):
+        for product, strips in zip(self.products, self.counted["pixels"], strict=True):
             for pixels in strips:
-                count, tiles = of.passes(pixels)
-                found += count * of.parts * of.steps * WARPS * tiles * of.columns
+                count, tiles = product.passes(pixels)
+                found += count * product.parts * product.steps * WARPS * tiles * product.columns
         return found
 
     @property
@@ -201,22 +201,22 @@ class StripPlan(TensorPlan):
     def weight_bytes(self) -> int:
         """Of weights that an image's blocks read from the second-level cache, where a block reads each once a pass."""
         pairs = zip(self.products, self.counted["pixels"], strict=True)
-        return sum(4 * of.words * of.passes(pixels)[0] for of, strips in pairs for pixels in strips)
+        return sum(4 * product.words * product.passes(pixels)[0] for product, strips in pairs for pixels in strips)
 
     @property
     def parameter_bytes(self) -> int:
         """Of packed weights, read from DRAM once a launch."""
-        return 4 * sum(of.words for of in self.products)
+        return 4 * sum(product.words for product in self.products)
 
     @property
     def cycles(self) -> float:
         """Of a multiprocessor an image, as forecasts have them: of products, or of weights where those take longer."""
         found = 0.0
-        for of, strips in zip(self.products, self.counted["pixels"], strict=True):
+        for product, strips in zip(self.products, self.counted["pixels"], strict=True):
             for pixels in strips:
-                count, tiles = of.passes(pixels)
-                products = of.parts * of.steps * WARPS * tiles * of.columns * PRODUCT
-                found += count * (max(products, 4 * of.words / STREAMED) + PASS) + STRIP
+                count, tiles = product.passes(pixels)
+                products = product.parts * product.steps * WARPS * tiles * product.columns * PRODUCT
+                found += count * (max(products, 4 * product.words / STREAMED) + PASS) + STRIP
         return found
 
     @property
@@ -253,7 +253,7 @@ class StripPlan(TensorPlan):
     @property
     def outputs(self) -> tuple[int, ...]:
         """Output channels of each convolution as the kernel reads biases, some perhaps of zeros."""
-        return tuple(of.outputs for of in self.products)
+        return tuple(product.outputs for product in self.products)
 
     def blocks(self, n: int) -> int:
         """Blocks that share n images."""
@@ -270,7 +270,7 @@ class StripPlan(TensorPlan):
     def packed(self, weights: Sequence[np.ndarray]) -> np.ndarray:
         """Weights as warps read them: words, those of the first convolution by blocks of pixels."""
         (first, second), (one, two) = weights, self.products
-        ahead = max(of.words // (of.parts * of.steps) for of in self.products)  # read past the end
+        ahead = max(product.words // (product.parts * product.steps) for product in self.products)  # read past the end
         return np.concatenate([
             words_of(to_depth(first, self.links[0].window), one, self.precision),
             words_of(dense(second, self.links[2].groups // two.groups), two, self.precision),
@@ -320,14 +320,14 @@ def make_strip_plan(
     links = linked(layers, in_shape)
     if walk not in (None, *METHODS):
         raise ValueError(f"{walk=}: need one of {', '.join(METHODS)}, or None")
-    of, limit = half_precision(precision), limited(shared_limit)
+    number_format, limit = half_precision(precision), limited(shared_limit)
     at_least("batch", batch, 1)
     _check(links)
     height = links[3].out_shape[1]
     if tile is not None:
         at_least("tile", tile, 1)
     found = [
-        StripPlan(links, of, limit, one, first, rows, made, batch)
+        StripPlan(links, number_format, limit, one, first, rows, made, batch)
         for one in ((walk,) if walk else METHODS)
         for rows in (range(1, height + 1) if tile is None else (min(tile, height),))
         for first in {rows, min(rows + (one != "tiles" and tile is None), height)}

@@ -86,13 +86,13 @@ class Step2d:
         taken: list[tuple[int, int, int, int]] = []  # the walks that make and read it, and its place
         for i, (shape, rows, pitch) in enumerate(zip(tiling.shapes, tiling.rings, tiling.pitches, strict=True)):
             if i < len(self.links):
-                made = next(walk for walk, end in enumerate(tiling.ends) if i <= end)
+                maker = next(walk for walk, end in enumerate(tiling.ends) if i <= end)
                 read = next(walk for walk, end in enumerate(tiling.ends) if i < end)
                 size = -(-(shape[0] * rows * pitch + slack) // 8) * 8
-                beside = [one for one in taken if one[0] <= read and one[1] >= made]
+                beside = [one for one in taken if one[0] <= read and one[1] >= maker]
                 at = min(at for at in (begin, *(one[3] for one in beside))
                          if all(at + size <= one[2] or at >= one[3] for one in beside))  # fmt: skip
-                taken.append((made, read, at, at + size))
+                taken.append((maker, read, at, at + size))
         return (*(one[2] for one in taken), max(one[3] for one in taken))
 
     @property
