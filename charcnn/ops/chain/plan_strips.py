@@ -23,8 +23,7 @@ from charcnn.ops.chain.links import Layer2d, Link, linked
 from charcnn.ops.chain.octets import OCTET, REACH
 from charcnn.ops.chain.plan2d import METHODS
 from charcnn.ops.chain.planned import limited, tabulated
-from charcnn.ops.chain.strip_sizes import WARPS, Product, Rows, product_of
-from charcnn.ops.chain.strip_weights import dense, words_of
+from charcnn.ops.chain.strip_sizes import WARPS, Product, Rows, dense, product_of, words_of
 from charcnn.ops.chain.tensor_plan import TensorPlan, half_precision
 from charcnn.ops.pixels_to_depth import Blocks, to_depth
 
