@@ -304,6 +304,7 @@ def make_strip_plan(
     """Plan Conv2d, MaxPool2d, Conv2d, MaxPool2d as one kernel on tensor cores; errors as of `plan2d`.
 
     Args:
+        in_shape: (C_in, H, W) of an image.
         layers: each convolution with Relu behind it, and perhaps LocalResponseNorm.
         walk: "whole": a block an image, and all of the map between the convolutions in shared memory. "rolling": a
             block an image, and of that map the rows that a strip reads. "tiles": a block some rows of the last map.
