@@ -28,6 +28,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+from charcnn.aliases import NumbaType
+
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 LOCK = "charcnn.lock"
@@ -194,7 +196,7 @@ def mend(module: ModuleType) -> None:
         if _ours(function):
             self._cache_file.__class__ = files
 
-    def save_overload(self: Any, signature: Any, data: Any) -> None:
+    def save_overload(self: Any, signature: NumbaType, data: Any) -> None:
         if not isinstance(self._cache_file, files):
             save(self, signature, data)
             return

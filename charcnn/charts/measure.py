@@ -9,9 +9,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from charcnn import catalog
+from charcnn.aliases import Record
 from charcnn.catalog import measured
 from charcnn.classify import engine
 from charcnn.gpu import simulator
@@ -48,7 +48,7 @@ def measure(
     names: Sequence[str] | None = None,
     seconds: float = SECONDS,
     tell: Callable[[str], object] = lambda line: None,
-) -> dict[str, Any]:
+) -> Record:
     """Run levels one after the other, on one GPU where they need one.
 
     Args:
@@ -69,7 +69,7 @@ def measure(
             raise ValueError(f"{name}: need one of {', '.join(able)}")
         if able[name]:
             raise ValueError(f"{name} does not run here: {able[name]}")
-    levels: dict[str, dict[str, Any]] = {}
+    levels: dict[str, Record] = {}
     for level in catalog.LEVELS:
         if why := able[level.name] or (NOT_ASKED if names and level.name not in names else ""):
             levels[level.name] = {"why": why}
@@ -87,7 +87,7 @@ def measure(
     }
 
 
-def _measured(level: catalog.Level, seconds: float) -> dict[str, Any]:
+def _measured(level: catalog.Level, seconds: float) -> Record:
     """A level's report: of so many inputs that they take about so long, after a run that says how many these are."""
     shipped = [one["levels"][level.name] for one in measured.machines().values() if level.name in one["levels"]]
     batch = shipped[-1]["batch"] if shipped else FIRST
@@ -98,7 +98,7 @@ def _measured(level: catalog.Level, seconds: float) -> dict[str, Any]:
     return _run(level, count, REPEAT, *(["--profile"] if level.name in PROFILED else []))
 
 
-def _run(level: catalog.Level, inputs: int, repeat: int, *options: str) -> dict[str, Any]:
+def _run(level: catalog.Level, inputs: int, repeat: int, *options: str) -> Record:
     """What its command says, or why it says nothing."""
     home = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
@@ -109,7 +109,7 @@ def _run(level: catalog.Level, inputs: int, repeat: int, *options: str) -> dict[
         started = [sys.executable, "-m", f"charcnn.levels.{level.name}", *arguments]
         done = subprocess.run(started, env=environment, capture_output=True, text=True, check=False)
         if done.returncode == 0:
-            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            found: Record = json.loads(file.read_text(encoding="utf-8"))
             return found
         if done.returncode < 0:
             raise KeyboardInterrupt if done.returncode == -2 else RuntimeError(f"{level.name} ended by a signal")

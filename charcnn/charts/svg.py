@@ -67,9 +67,11 @@ class Picture:
         inside = f"<title>{escape(title)}</title>" if title else ""
         self.marks.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}">{inside}</circle>')
 
-    def text(self, x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> None:
-        """A line of text; `anchor` is start, middle or end."""
-        named = f' class="{kind}"' if kind else ""
+    def text(
+        self, x: float, y: float, text: str, kind: str = "", anchor: str = "start", *, turned: float = 0.0
+    ) -> None:
+        """A line of text; `anchor` is start, middle or end; `turned` by so many degrees, clockwise."""
+        named = f' class="{kind}"' * bool(kind) + f' transform="rotate({turned:g} {x:.1f} {y:.1f})"' * bool(turned)
         self.marks.append(f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>')
 
     def legend(self, entries: Sequence[tuple[str, str]], x: float, y: float, step: float) -> None:

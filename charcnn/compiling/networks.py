@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from charcnn import catalog
+from charcnn.aliases import Array, Function, Record
 from charcnn.compiling.stand_in import Launched, Memory, Target, replaced, standing_in
 from charcnn.config import Config
 from charcnn.gpu import copy_kernel
@@ -48,9 +49,9 @@ class Network:
         return catalog.level(self.level)
 
     @property
-    def build(self) -> Callable[..., Any]:
+    def build(self) -> Function:
         """The level's."""
-        found: Callable[..., Any] = self.row.module.build
+        found: Function = self.row.module.build
         return found
 
 
@@ -75,7 +76,7 @@ class ImageNetwork:
         return catalog.network_technique(self.technique)
 
     @property
-    def build(self) -> Callable[..., Any]:
+    def build(self) -> Function:
         """The technique's."""
         return partial(self.row.build, self.technique)
 
@@ -85,7 +86,7 @@ class ImageNetwork:
         return catalog.network(self.name).architecture(self.variant)
 
 
-def from_dict(fields: dict[str, Any]) -> Network | ImageNetwork:
+def from_dict(fields: Record) -> Network | ImageNetwork:
     """What `dataclasses.asdict` made of one, back."""
     if "level" in fields:
         return Network(**{**fields, "config": Config(**fields["config"])})
@@ -131,7 +132,7 @@ def record(
         if isinstance(network, Network):
             _leave_out_the_host(stack, network.row.module, network.held_as)
         stack.enter_context(standing_in(target, launched))
-        options: dict[str, Any] = {"batch": batch, "gpus": [0], **network.row.build_options(network.precision)}
+        options: Record = {"batch": batch, "gpus": [0], **network.row.build_options(network.precision)}
         if "streams" in inspect.signature(build).parameters:
             options["streams"] = 1  # all launch the same
         run = build(params, config, **options)
@@ -171,8 +172,8 @@ def _copy(config: Any) -> None:
 def _leave_out_the_host(stack: ExitStack, level: ModuleType, held_as: str | None) -> None:
     """Replace what the level computes on the CPU: its operators by arrays of the same shapes, calibration, proofs."""
 
-    def like(shape_of: Callable[..., Any]) -> Callable[..., np.ndarray]:
-        def operator(*arguments: Any, out: Any = None) -> np.ndarray:
+    def like(shape_of: Function) -> Callable[..., np.ndarray]:
+        def operator(*arguments: Any, out: Array = None) -> np.ndarray:
             return np.zeros(shape_of(*arguments), np.float32) if out is None else out
 
         return operator

@@ -8,6 +8,7 @@ from typing import Any
 
 from numba import cuda
 
+from charcnn.aliases import Array, Stream
 from charcnn.gpu import device
 from charcnn.gpu.device import DeviceError
 
@@ -27,7 +28,7 @@ class Graph:
         DeviceError: the driver refuses, such as where `start` allocates or waits.
     """
 
-    def __init__(self, start: Callable[[Any], Any], stream: Any) -> None:
+    def __init__(self, start: Callable[[Any], Any], stream: Stream) -> None:
         from cuda.bindings import driver
 
         start(stream)
@@ -65,7 +66,7 @@ class Graph:
         _driven(self._launch(self._graph, self._stream))
 
 
-def copy(to: Any, source: Any, stream: Any) -> None:
+def copy(to: Array, source: Array, stream: Stream) -> None:
     """Start to copy a device array, C-contiguous, to the beginning of another one; Numba's own way takes longer."""
     from cuda.bindings import driver
 

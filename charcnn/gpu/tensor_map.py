@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Array
 from charcnn.gpu import device
 
 SWIZZLE = 128
@@ -44,7 +44,7 @@ def _need_tma():
         raise NotImplementedError("the simulator has no TMA, and no driver that makes tensor maps")
 
 
-def encode(array: Any, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> Any:
+def encode(array: Array, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> Array:
     """A map of a device array of 16-bit numbers, of which outside is zero, with 128-byte swizzle; a device array.
 
     Args:

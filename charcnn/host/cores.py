@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from charcnn.host.terminal import runs
+
 NODES, CPUS = Path("/sys/devices/system/node"), Path("/sys/devices/system/cpu")
 
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK")
@@ -196,14 +198,9 @@ def listed(file: Path) -> list[int]:
 
 def written(cores: Iterable[int]) -> str:
     """Cores as Linux lists them, with a word before: cores 0-3,8."""
-    runs: list[list[int]] = []
-    for core in sorted(cores):
-        if runs and core == runs[-1][1] + 1:
-            runs[-1][1] = core
-        else:
-            runs.append([core, core])
-    numbers = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-    return f"core{'' if len(runs) == 1 and runs[0][0] == runs[0][1] else 's'} {numbers}"
+    found = runs(sorted(cores))
+    numbers = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+    return f"core{'s' * (len(found) != 1 or found[0][0] != found[0][1])} {numbers}"
 
 
 def shares(host: Host, ranks: int, near: Sequence[int | None] | None = None) -> list[set[int]]:

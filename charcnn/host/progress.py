@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
 
+from charcnn.aliases import Function
 from charcnn.host.terminal import printable, tell
 
 DELAY, RENEWED = 1.0, 0.5
@@ -26,7 +26,7 @@ LOG_EVERY = 30.0
 _COUNTED = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
 
 
-def add_log_every(add: Callable[..., Any]) -> None:
+def add_log_every(add: Function) -> None:
     """--log-every."""
     add(
         "--log-every",

@@ -22,6 +22,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from charcnn.aliases import Record
 from charcnn.config import SMALL, Config
 from charcnn.files import Path
 from charcnn.host.install import pip_install
@@ -52,7 +53,7 @@ class Header:
     config: Config
     encoding: Encoding | None = None
     classes: tuple[str, ...] | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Record | None = None
     digest: str | None = None
     """What the file's content should give; None where it does not say."""
 
@@ -67,7 +68,7 @@ class Header:
         if self.metadata is not None and not isinstance(self.metadata, dict):
             raise ValueError(f"metadata={self.metadata!r}: need a dict")
 
-    def fields(self, version: int) -> dict[str, Any]:
+    def fields(self, version: int) -> Record:
         """All but the digest, as JSON values."""
         return {
             "format": version,

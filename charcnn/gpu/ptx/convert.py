@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from charcnn.aliases import Intrinsic
 from charcnn.gpu.ptx.intrinsics import instruction
 from charcnn.gpu.ptx.simulated import e4m3x4_of, float_of_e4m3, floats_of, tf32_of, word_of, words_by_form
 
 
 @cache
-def cvt_f16x2(ptx_type: str, rectified: bool = False) -> Any:
+def cvt_f16x2(ptx_type: str, rectified: bool = False) -> Intrinsic:
     """pack(low, high): two float32 as two of `ptx_type`, f16 or bf16, in one word, rounded to nearest.
 
     Where `rectified`, ReLU of them: a negative one is 0, and NaN stays NaN.
@@ -36,7 +37,7 @@ def cvt_f16x2(ptx_type: str, rectified: bool = False) -> Any:
 
 
 @cache
-def cvt_f32x2(ptx_type: str) -> Any:
+def cvt_f32x2(ptx_type: str) -> Intrinsic:
     """unpack(word): (low, high), two float32 from a word of two f16 or, by `ptx_type`, bf16.
 
     PTX: cvt.f32.f16, or for bf16 a shift of bits; section "cvt". Since compute capability 5.3.
@@ -150,7 +151,7 @@ def cvt_f16x2_e4m3x4(word):
 
 
 @cache
-def pack_floats(form: str) -> Any:
+def pack_floats(form: str) -> Intrinsic:
     """pack(low, high): two float32 as two words, by their form.
 
     float: their bits. tf32: those of the floats rounded to TF32's 11 bits, to nearest, away from zero between two.

@@ -6,8 +6,8 @@ PTX ISA: "Parallel Synchronization and Communication Instructions". Addresses ar
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
+from charcnn.aliases import Intrinsic
 from charcnn.gpu.ptx.intrinsics import instruction
 
 
@@ -69,7 +69,7 @@ def mbarrier_wait(mbarrier, parity):
 
 
 @cache
-def named_barrier_sync(number: int, threads: int) -> Any:
+def named_barrier_sync(number: int, threads: int) -> Intrinsic:
     """sync(): this warp and others, `threads` in all, arrive at the block's barrier `number`, and wait for each other.
 
     PTX: bar.sync number, threads; section "bar, barrier". Since compute capability 2.0.
@@ -83,7 +83,7 @@ def named_barrier_sync(number: int, threads: int) -> Any:
 
 
 @cache
-def named_barrier_arrive(number: int, threads: int) -> Any:
+def named_barrier_arrive(number: int, threads: int) -> Intrinsic:
     """arrive(): as `named_barrier_sync`, but this warp does not wait.
 
     PTX: bar.arrive number, threads; section "bar, barrier". Since compute capability 2.0.

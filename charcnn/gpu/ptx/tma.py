@@ -7,8 +7,8 @@ memory.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
+from charcnn.aliases import Intrinsic
 from charcnn.gpu.ptx.intrinsics import instruction
 
 COMPLETES = "mbarrier::complete_tx::bytes"
@@ -111,7 +111,7 @@ def bulk_commit_group():
 
 
 @cache
-def bulk_wait_group_read(groups: int) -> Any:
+def bulk_wait_group_read(groups: int) -> Intrinsic:
     """wait(): until all but at most so many of this thread's latest groups of bulk stores are read.
 
     PTX: cp.async.bulk.wait_group.read groups; section "cp.async.bulk.wait_group". Since compute capability 9.0.
@@ -134,7 +134,7 @@ def bulk_prefetch_l2(source, size):
 
 
 @cache
-def bulk_load_multicast(blocks: int) -> Any:
+def bulk_load_multicast(blocks: int) -> Intrinsic:
     """copy(to, source, size, mbarrier): as `bulk_load`, to all of the cluster's `blocks` (at most 16).
 
     In each of them the bytes come to the same place as in the block that asks, and count at its mbarrier there.
