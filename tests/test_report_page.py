@@ -138,7 +138,7 @@ def test_points_of_kernels_and_blocks():
     (point,) = page._kernels("l12", "fp32", PROFILE)
     assert (point.rate, point.use) == (pytest.approx(5e14), pytest.approx(1000))
     blocks = list(page._blocks("l0", level("l0", 2.5), "c0"))
-    assert [point.told.split(", ")[1].split(":")[0] for point in blocks] == list(BLOCKS)
+    assert [point.title.split(", ")[1].split(":")[0] for point in blocks] == list(BLOCKS)
     conv2 = next(node for node in page.SMALL.nodes if node.layer.name == "conv2")
     assert blocks[1].rate == pytest.approx(conv2.flops * 4096 / 0.125)
     assert blocks[1].use == pytest.approx(conv2.flops * 256 / conv2.bytes(256))

@@ -117,6 +117,8 @@ def record(
     """Hand over all that it launches, from its weights on; inputs on the GPU, a level's texts to be encoded there, too.
 
     Args:
+        network, target: what launches kernels, and the GPU that they are for, which need not be there.
+        launched: is handed each kernel with the Numba types of its arguments.
         sizes: numbers of inputs, the smallest first; None for those of BATCHES.
 
     Raises:

@@ -98,6 +98,7 @@ def encode_im2col(begin: int, shape: Sequence[int], strides: Sequence[int], walk
     Args:
         begin: address, a multiple of 16.
         shape: (C, W, H, N), of which a copy takes 64 channels; `strides` of all but the first, in bytes.
+        walk: the windows' corners, steps and pixels a copy.
 
     Raises:
         ValueError: as `check` and `Im2col.check`; or the address does not fit.

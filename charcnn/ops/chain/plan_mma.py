@@ -252,9 +252,10 @@ def make_mma_plan(
     threads: int | None = None,
     shared_limit: int | None = None,
 ) -> MmaPlan:
-    """Plan a chain of convolutions over images as one kernel on tensor cores; layers and errors as of `plan2d`.
+    """Plan a chain of convolutions over images as one kernel on tensor cores.
 
     Args:
+        layers, in_shape: as of `plan2d`.
         precision: of maps and weights, fp16 or bf16; sums, images and results are float32.
         threads: a block, a multiple of 32; chosen where None.
         shared_limit: bytes of shared memory a block may use; the current GPU's where None.

@@ -23,8 +23,7 @@ from charcnn.ops.chain.links import Layer2d, Link, linked
 from charcnn.ops.chain.octets import OCTET, REACH
 from charcnn.ops.chain.plan2d import METHODS
 from charcnn.ops.chain.planned import limited, tabulated
-from charcnn.ops.chain.strip_sizes import WARPS, Product, Rows, product_of
-from charcnn.ops.chain.strip_weights import dense, words_of
+from charcnn.ops.chain.strip_sizes import WARPS, Product, Rows, dense, product_of, words_of
 from charcnn.ops.chain.tensor_plan import TensorPlan, half_precision
 from charcnn.ops.pixels_to_depth import Blocks, to_depth
 
@@ -305,6 +304,7 @@ def make_strip_plan(
     """Plan Conv2d, MaxPool2d, Conv2d, MaxPool2d as one kernel on tensor cores; errors as of `plan2d`.
 
     Args:
+        in_shape: (C_in, H, W) of an image.
         layers: each convolution with Relu behind it, and perhaps LocalResponseNorm.
         walk: "whole": a block an image, and all of the map between the convolutions in shared memory. "rolling": a
             block an image, and of that map the rows that a strip reads. "tiles": a block some rows of the last map.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from charcnn.layers.layer import Shape
 from charcnn.ops.chain.links import Link, Linked
 from charcnn.ops.common.precision import HALF_PRECISIONS, NumberFormat
 from charcnn.ops.common.shapes import expect, ranked
+
+if TYPE_CHECKING:
+    from charcnn.ops.chain.plan_mma import MmaPlan
+    from charcnn.ops.chain.plan_strips import StripPlan
 
 
 @dataclass(frozen=True)
@@ -28,40 +32,13 @@ class TensorPlan(Linked):
     """Bytes of shared memory that a block may use."""
 
     @property
-    def threads(self) -> int:
-        """Of a block."""
-        raise NotImplementedError
-
-    @property
     def result(self) -> tuple[Shape, Any]:
         """Shape of an image's result, and its dtype."""
         return self.out_shape, np.float32
 
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a block."""
-        raise NotImplementedError
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        """Output channels of each convolution as the kernel reads biases, some perhaps of zeros."""
-        raise NotImplementedError
-
-    def blocks(self, n: int) -> int:
-        """Blocks that share n images."""
-        raise NotImplementedError
-
-    def packed(self, weights: Sequence[np.ndarray]) -> np.ndarray:
-        """Weights (C_out, C_in / groups, KH, KW) as lanes read them: words."""
-        raise NotImplementedError
-
     def looked_up(self, pixels: np.ndarray) -> np.ndarray:
         """What bytes stand for, float32 (C_in, 256), as the kernel reads it."""
         return pixels.ravel()
-
-    def kernel(self, from_bytes: bool) -> Any:
-        """The kernel (x, weight, bias, pixels, y), of images as float32 or as bytes."""
-        raise NotImplementedError
 
     def flat(self, y: Any) -> Any:
         """The results as the kernel writes them."""
@@ -71,7 +48,7 @@ class TensorPlan(Linked):
         self, weights: Sequence[np.ndarray], biases: Sequence[np.ndarray | None], pixels: np.ndarray | None = None
     ) -> TensorChain:
         """The chain's function, with its weights packed on the current GPU: see `TensorChain`."""
-        return TensorChain(self, weights, biases, pixels)
+        return TensorChain(self, weights, biases, pixels)  # type: ignore[arg-type]  # it is one of the two
 
 
 def half_precision(precision: str) -> NumberFormat:
@@ -101,7 +78,7 @@ class TensorChain:
     """
 
     def __init__(
-        self, plan: TensorPlan, weights: Sequence[np.ndarray], biases: Sequence[np.ndarray | None],
+        self, plan: MmaPlan | StripPlan, weights: Sequence[np.ndarray], biases: Sequence[np.ndarray | None],
         pixels: np.ndarray | None = None,
     ) -> None:  # fmt: skip
         device.require_tensor_cores("method 'mma'", way_out="use method='whole'")
